@@ -1,0 +1,57 @@
+# Everything a contributor types. Each target sets up what it needs; a second call is quick.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: help setup demo test test-slow check lint types doctest snippets format bench clean
+
+help:
+	@echo "make demo       train softmax and belief matching on embedded digits, show the difference"
+	@echo "make test       the test suite (minutes); make test-slow for the long checks"
+	@echo "make check      what CI runs: ruff, pyright, doctests, documentation snippets, tests"
+	@echo "make bench      timings, as ratios to torch's cross-entropy"
+	@echo "make setup      only create $(VENV) and install; make clean removes it"
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "beliefmatch needs Python 3.10 or newer, found $$($(PYTHON) --version); set PYTHON=/path/to/python3" >&2; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(READY)
+	$(BIN)/beliefmatch compare
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m slow
+
+check: lint types doctest snippets test
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/pyright
+
+doctest: $(READY)
+	$(BIN)/python -m pytest --doctest-modules src -m '' -q
+
+snippets: $(READY)
+	$(BIN)/python tools/run_snippets.py README.md docs/*.md
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)
+	$(BIN)/python benchmarks/loss.py
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis

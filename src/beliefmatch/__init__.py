@@ -1,0 +1,38 @@
+"""Belief Matching for PyTorch: classifiers that know what they do not know.
+
+    loss = beliefmatch.BeliefMatchingLoss()(logits, targets)     # in place of CrossEntropyLoss
+    belief = beliefmatch.Belief(logits)                          # probabilities, and doubt about them
+
+Names are loaded on first use, so that importing the package costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from beliefmatch.belief import Belief
+    from beliefmatch.dirichlet import dirichlet_kl
+    from beliefmatch.loss import BeliefMatchingLoss, belief_matching_loss
+
+__all__ = ["Belief", "BeliefMatchingLoss", "__version__", "belief_matching_loss", "dirichlet_kl"]
+
+_HOME = {
+    "Belief": "belief",
+    "BeliefMatchingLoss": "loss",
+    "belief_matching_loss": "loss",
+    "dirichlet_kl": "dirichlet",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("beliefmatch")
+    if name not in _HOME:
+        raise AttributeError(f"module 'beliefmatch' has no attribute {name!r}")
+    return getattr(import_module(f"beliefmatch.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

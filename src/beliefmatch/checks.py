@@ -1,0 +1,69 @@
+"""Short facts about arguments, raised with the function's name, what was expected and what came."""
+
+import math
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "describe",
+    "fail",
+    "is_inspectable",
+    "require_choice",
+    "require_finite_number",
+    "require_floating",
+    "require_values",
+]
+
+
+def fail(function: str, fact: str, kind: type[Exception] = ValueError) -> Exception:
+    """An exception of the one-line form `function: fact`."""
+    return kind(f"{function}: {fact}")
+
+
+def describe(value: Any) -> str:
+    """What was received, in a few words: a tensor by type and shape, anything else by repr."""
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
+    return f"{type(value).__name__} {value!r}"[:80]
+
+
+def require_floating(function: str, name: str, value: Any) -> None:
+    """`value` must be a real floating-point tensor."""
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        expected = "a floating-point tensor"
+        raise fail(function, f"`{name}` must be {expected}, got {describe(value)}.", TypeError)
+
+
+def require_choice(function: str, name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """`value` must be one of a few words."""
+    if value not in choices:
+        allowed = ", ".join(repr(choice) for choice in choices)
+        raise fail(function, f"`{name}` must be one of {allowed}, got {value!r}.")
+
+
+def require_finite_number(function: str, name: str, value: Any) -> float:
+    """`value` must be a finite real number; returned as a float."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise fail(function, f"`{name}` must be a number, got {describe(value)}.", TypeError)
+    if not math.isfinite(value):
+        raise fail(function, f"`{name}` must be finite, got {value!r}.")
+    return float(value)
+
+
+def is_inspectable(value: Tensor) -> bool:
+    """Whether looking at the values costs no device synchronisation and breaks no trace."""
+    return value.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def require_values(function: str, name: str, value: Tensor, valid: Tensor, expected: str) -> None:
+    """All entries of the mask `valid` must hold; the message shows the first entry that does not."""
+    try:
+        holds = bool(valid.all())
+    except RuntimeError:  # inside vmap and under fake tensors there are no values to look at
+        return
+    if not holds:
+        first = value[~valid].flatten()[0].item()
+        raise fail(function, f"`{name}` must be {expected}, got {first!r}.")

@@ -1,0 +1,117 @@
+"""`beliefmatch doctor`: what is installed, what it runs on, and what is missing."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Annotated
+
+import typer
+
+from beliefmatch.cli.errors import BAD_INPUT, told_plainly
+from beliefmatch.environment import hardware, versions
+from beliefmatch.extras import Extra, Package, extras, needs
+
+__all__ = ["doctor"]
+
+
+@dataclass(frozen=True)
+class Torch:
+    """What torch offers on this machine, or why it cannot be used."""
+
+    threads: int = 0
+    devices: list[str] = field(default_factory=list)
+    kernel: str = ""
+    kernel_reason: str = ""
+    problem: str | None = None
+
+
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+) -> None:
+    """Show versions, devices, the loss kernel in use, and which extras are missing."""
+    torch, found = _torch(), extras()
+    if as_json:
+        typer.echo(_json(torch, found))
+    else:
+        _show(torch, found)
+    if torch.problem:
+        raise typer.Exit(1)
+
+
+def _torch() -> Torch:
+    try:
+        import torch
+
+        from beliefmatch import kernels
+    except (ImportError, OSError) as error:  # OSError: a shared library that does not load
+        return Torch(problem=f"torch cannot be imported: {' '.join(str(error).split())}")
+    devices = ["cpu"]
+    devices += [
+        f"cuda:{index} ({torch.cuda.get_device_name(index)})"
+        for index in range(torch.cuda.device_count())
+    ]
+    devices += ["mps"] if torch.backends.mps.is_available() else []
+    kernel = kernels.status()
+    return Torch(torch.get_num_threads(), devices, kernel.name, kernel.reason)
+
+
+def _versions() -> dict[str, str]:
+    return versions("beliefmatch", "torch", "numpy")
+
+
+def _json(torch: Torch, found: tuple[Extra, ...]) -> str:
+    described = [
+        {
+            **asdict(extra),
+            "satisfied": extra.satisfied,
+            "remedy": None if extra.satisfied else extra.remedy,
+        }
+        for extra in found
+    ]
+    report = {
+        "versions": _versions(),
+        "hardware": hardware(),
+        "torch": asdict(torch),
+        "extras": described,
+    }
+    return json.dumps(report, indent=2)
+
+
+def _show(torch: Torch, found: tuple[Extra, ...]) -> None:
+    with told_plainly(*BAD_INPUT), needs("rich", extra="cli", caller="beliefmatch doctor"):
+        from rich.table import Table
+        from rich.text import Text
+
+        from beliefmatch.cli.terminal import output
+
+    facts = Table(box=None, show_header=False)
+    for name, value in _facts(torch):
+        facts.add_row(Text(name, "bold"), Text(value, "red" if value == torch.problem else ""))
+    listing = Table("extra", "packages", "to install", box=None, header_style="bold")
+    for extra in found:
+        remedy = "" if extra.satisfied else extra.remedy
+        packages = ", ".join(_describe(package) for package in extra.packages)
+        listing.add_row(extra.name, packages, Text(remedy, "yellow"))
+    output().print(facts, "", listing)
+
+
+def _facts(torch: Torch) -> list[tuple[str, str]]:
+    machine = hardware()
+    facts = [
+        *_versions().items(),
+        ("platform", f"{machine['platform']}"),
+        ("processor", f"{machine['processor']}, {machine['logical_cores']} logical cores"),
+    ]
+    if torch.problem:
+        return [*facts, ("broken", torch.problem)]
+    return [
+        *facts,
+        ("threads", f"{torch.threads}"),
+        ("devices", ", ".join(torch.devices)),
+        ("loss kernel", f"{torch.kernel}: {torch.kernel_reason}"),
+    ]
+
+
+def _describe(package: Package) -> str:
+    if package.satisfied:
+        return f"{package.name} {package.installed}"
+    return f"{package.name} {package.installed or 'missing'} (needs {package.specifier or 'any'})"

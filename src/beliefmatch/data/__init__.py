@@ -1,0 +1,1 @@
+"""Data: images and labels as tensors, one file for each source."""

@@ -1,0 +1,1 @@
+"""Experiments: methods and data put together into records; nothing here prints or draws."""

@@ -1,0 +1,112 @@
+"""Optional dependencies: the error that names the extra, and what is installed of each extra."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+
+__all__ = ["Extra", "Package", "extras", "needs"]
+
+_DISTRIBUTION = "beliefmatch"
+_BUNDLES = {"all", "test", "dev"}  # sums of the other extras, not features of their own
+
+_REQUIREMENT = re.compile(
+    r"""\s* (?P<name>[\w.-]+) \s*
+        (?: \[ (?P<extras>[^\]]*) \] )? \s*
+        (?P<specifier>[^;]*)
+        (?: ; (?P<marker>.*) )? $""",
+    re.VERBOSE,
+)
+
+
+@contextmanager
+def needs(package: str, *, extra: str, caller: str) -> Iterator[None]:
+    """Turn a failed import inside the block into an error that names the extra to install.
+
+    The imports stay ordinary ``import`` statements, visible to type checkers.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] == _DISTRIBUTION:
+            raise  # a mistake of ours, which no installation mends
+        raise ModuleNotFoundError(
+            f'`{caller}` needs {package}: pip install "{_DISTRIBUTION}[{extra}]"',
+            name=error.name,
+        ) from error
+
+
+@dataclass(frozen=True)
+class Package:
+    """A requirement of an extra and the version of it that is installed, if any."""
+
+    name: str
+    specifier: str
+    installed: str | None
+
+    @property
+    def satisfied(self) -> bool:
+        """Whether the installed version will do; any version does where `packaging` is absent."""
+        return self.installed is not None and _within(self.installed, self.specifier)
+
+
+@dataclass(frozen=True)
+class Extra:
+    """One optional feature of the library and the packages it needs."""
+
+    name: str
+    packages: tuple[Package, ...]
+
+    @property
+    def satisfied(self) -> bool:
+        """Whether every package is installed in a fitting version."""
+        return all(package.satisfied for package in self.packages)
+
+    @property
+    def remedy(self) -> str:
+        """The command that installs the extra."""
+        return f'pip install "{_DISTRIBUTION}[{self.name}]"'
+
+
+def extras() -> tuple[Extra, ...]:
+    """Every extra this installation declares, with what is installed of it."""
+    names = metadata.metadata(_DISTRIBUTION).get_all("Provides-Extra") or []
+    return tuple(Extra(name, tuple(_packages(name))) for name in names if name not in _BUNDLES)
+
+
+def _packages(extra: str) -> Iterator[Package]:
+    for line in metadata.requires(_DISTRIBUTION) or []:
+        match = _REQUIREMENT.match(line)
+        if match is None or not _applies(match["marker"] or "", extra):
+            continue
+        if match["name"] == _DISTRIBUTION:  # an extra that includes other extras
+            for included in (match["extras"] or "").split(","):
+                yield from _packages(included.strip())
+        else:
+            yield Package(match["name"], match["specifier"].strip(), _version(match["name"]))
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _applies(marker: str, extra: str) -> bool:
+    if re.search(rf"""\bextra\s*==\s*["']{re.escape(extra)}["']""", marker) is None:
+        return False
+    try:
+        from packaging.markers import Marker
+    except ModuleNotFoundError:
+        return True
+    return Marker(marker).evaluate({"extra": extra})
+
+
+def _within(version: str, specifier: str) -> bool:
+    try:
+        from packaging.specifiers import SpecifierSet
+    except ModuleNotFoundError:
+        return True
+    return SpecifierSet(specifier).contains(version, prereleases=True)

@@ -1,0 +1,21 @@
+"""The usual classifier: softmax cross-entropy."""
+
+from functools import partial
+
+from torch import Tensor
+from torch.nn import functional
+
+from beliefmatch.methods.base import Method, NetworkPredictor, Prediction
+
+__all__ = ["softmax"]
+
+
+def softmax() -> Method:
+    """Train with cross-entropy; the probabilities are the softmax of the logits."""
+    return Method(
+        objective=functional.cross_entropy, predictor=partial(NetworkPredictor, read=_read)
+    )
+
+
+def _read(logits: Tensor) -> Prediction:
+    return Prediction(probs=logits.softmax(-1))

@@ -1,0 +1,1 @@
+"""Reports: records in, tables and figures out; nothing here trains."""

@@ -1,0 +1,111 @@
+r"""The gamma function and its derivatives as functions of z = ln α, finite and accurate at every z.
+
+With w = 1/(1+α) = sigmoid(−z) and x = 1 − w,
+
+.. math::
+    \ln\Gamma(1+α) &= (α+\tfrac12)\ln(1+α) - (1+α) + \tfrac12\ln 2π + w M(w) \\
+    ψ(1+α) &= \ln(1+α) - w G(w), \qquad ψ'(1+α) = w + w^2 R(w)
+
+where M, G and R vary by a few per cent over all α > 0; `tools/fit_special.py` fits them by one rational
+function each. Every function below is a short combination of those three with `sigmoid` and
+`logsigmoid`, so no term needs `e^z` where it would overflow and no two large terms cancel.
+They are plain tensor operations: differentiable any number of times, traceable, batchable.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from beliefmatch._coefficients import REMAINDERS
+
+__all__ = [
+    "digamma",
+    "digamma_gap",
+    "digamma_next",
+    "exp_saturating",
+    "lgamma_entropy",
+    "lgamma_stirling",
+    "saturate",
+    "trigamma_excess",
+    "trigamma_slope",
+]
+
+HALF_LN_2PI = 0.5 * math.log(2 * math.pi)
+
+
+def _polynomial(coefficients: tuple[float, ...], w: Tensor) -> Tensor:
+    value = torch.full_like(w, coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        value = value * w + coefficient
+    return value
+
+
+def _remainder(name: str, w: Tensor) -> Tensor:
+    kind = "float64" if w.dtype == torch.float64 else "float32"
+    numerator, denominator = REMAINDERS[name, kind]
+    return _polynomial(numerator, w) / _polynomial(denominator, w)
+
+
+def softplus(z: Tensor) -> Tensor:
+    """ln(1+α). Unlike torch's softplus it keeps e^−z at large z (torch drops it from z = 20 on)."""
+    return -F.logsigmoid(-z)
+
+
+def saturate(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """x in the given type (its own by default), with infinities at the largest finite value."""
+    dtype = dtype or x.dtype
+    limit = torch.finfo(dtype).max
+    return x.clamp(-limit, limit).to(dtype)
+
+
+def exp_saturating(z: Tensor) -> Tensor:
+    """e^z, stopping at the largest finite value instead of infinity. NaN stays NaN."""
+    return saturate(z.exp())
+
+
+def digamma_next(z: Tensor) -> Tensor:
+    """ψ(1+α): the digamma function of α without its pole; −γ at z → −∞, z at z → ∞."""
+    w = torch.sigmoid(-z)
+    return softplus(z) - w * _remainder("digamma", w)
+
+
+def digamma_gap(z: Tensor) -> Tensor:
+    """ψ(1+α) − ln α > 0: falls from −z − γ at z → −∞ to 1/(2α) at z → ∞, with full relative precision."""
+    w = torch.sigmoid(-z)
+    return softplus(-z) - w * _remainder("digamma", w)
+
+
+def digamma(z: Tensor) -> Tensor:
+    """ψ(α), saturating at the most negative finite value where −1/α leaves the type's range."""
+    return digamma_next(z) - exp_saturating(-z)
+
+
+def trigamma_excess(z: Tensor) -> Tensor:
+    """r(α) = α²ψ′(α) − α: bounded, from 1 at z → −∞ down to ½ at z → ∞."""
+    w = torch.sigmoid(-z)
+    x = torch.sigmoid(z)
+    return w + x * x * _remainder("trigamma", w)
+
+
+def trigamma_slope(z: Tensor) -> Tensor:
+    """t(α) = αψ′(α) = dψ(e^z)/dz: 1 at z → ∞, 1/α at z → −∞ (saturating)."""
+    return 1 + trigamma_excess(z) * exp_saturating(-z)
+
+
+def lgamma_entropy(z: Tensor) -> Tensor:
+    """A(α) = lnΓ(α) − αψ(α) + α: 1 − z at z → −∞, −z/2 + ½ ln 2π + ½ at z → ∞. dA/dz = −r."""
+    w = torch.sigmoid(-z)
+    x = torch.sigmoid(z)
+    bounded = HALF_LN_2PI + w * _remainder("lgamma", w) + x * _remainder("digamma", w)
+    return 0.5 * softplus(z) - z + bounded
+
+
+def lgamma_stirling(z: Tensor) -> Tensor:
+    """B(α) = lnΓ(α) − α ln α + α: −z at z → −∞, −z/2 + ½ ln 2π at z → ∞. dB/dα = ψ(α) − ln α."""
+    w = torch.sigmoid(-z)
+    # α ln(1 + 1/α) tends to 1; beyond z = 40 it is 1 to double precision, and e^z may overflow
+    finite = z.clamp(max=40.0)
+    growth = finite.exp() * softplus(-finite)
+    return 0.5 * softplus(z) - z + (HALF_LN_2PI - 1) + w * _remainder("lgamma", w) + growth

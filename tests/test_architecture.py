@@ -1,0 +1,212 @@
+"""The rooms of the house, what each may import, and how large a file may grow."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+PACKAGE = "beliefmatch"
+DOOR = "__init__"  # the package itself: loads its public names on first use, used by nobody inside
+SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
+
+# From the ground up; a room may import from every layer below its own, and from itself.
+LAYERS = (
+    {"_coefficients", "checks", "environment", "extras"},
+    {"special", "rows", "dirichlet"},
+    {"targets", "kernels", "loss", "belief", "metrics"},
+    {"methods", "models", "data"},
+    {"train"},
+    {"experiments"},
+    {"report", "cli"},
+)
+HEIGHT = {room: height for height, rooms in enumerate(LAYERS) for room in rooms}
+# The only imports between rooms of one layer.
+SIDEWAYS = {
+    ("rows", "special"),
+    ("dirichlet", "special"),
+    ("dirichlet", "rows"),
+    ("loss", "kernels"),
+    ("loss", "targets"),
+    ("belief", "kernels"),
+    ("cli", "report"),
+}
+# Packages that importing a room may load. All others are extras, imported inside the function
+# that uses them. Commands answer `--help` without torch, and reports are drawn when asked for.
+CORE = {"torch", "numpy"}
+AT_IMPORT = {
+    "environment": set(),
+    "extras": set(),
+    "report": {"matplotlib", "rich"},
+    "cli": {"rich", "typer"},
+}
+
+MAX_FILE_LINES = 300
+MAX_FUNCTION_LINES = 30
+
+
+class Import(NamedTuple):
+    """One imported module, where it stands and whether importing the file executes it."""
+
+    module: str
+    line: int
+    at_import: bool
+
+
+def imports(code: str) -> Iterator[Import]:
+    tree = ast.parse(code)
+    executed = set(_executed(tree))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno, node in executed)
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            for alias in node.names if base == PACKAGE else [None]:
+                module = f"{base}.{alias.name}" if alias else base
+                yield Import(module, node.lineno, node in executed)
+
+
+def _executed(node: ast.AST) -> Iterator[ast.AST]:
+    """Nodes that run when the file is imported: outside functions and TYPE_CHECKING blocks."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            continue
+        yield child
+        yield from _executed(child)
+
+
+def violations(source: Path) -> list[str]:
+    """Every broken rule, as `file:line: what`."""
+    return [
+        f"{path.relative_to(source)}:{found.line}: {problem}"
+        for path in sorted(source.rglob("*.py"))
+        for found in imports(path.read_text(encoding="utf-8"))
+        if (problem := _problem(path.relative_to(source), found))
+    ]
+
+
+def _problem(path: Path, found: Import) -> str | None:
+    room = _room(path)
+    if found.module.startswith("."):
+        return f"{found.module} is a relative import"
+    if found.module.split(".")[0] == PACKAGE:
+        return _problem_inside(room, found)
+    return _problem_outside(room, found)
+
+
+def _problem_inside(room: str, found: Import) -> str | None:
+    if room == DOOR:
+        return f"{found.module} is loaded at once, not on first use" if found.at_import else None
+    target = [*found.module.split("."), DOOR][1]
+    for place in (room, target):
+        if place not in HEIGHT:
+            return f"{place} has no layer; new rooms are placed in LAYERS"
+    if target == room or HEIGHT[target] < HEIGHT[room] or (room, target) in SIDEWAYS:
+        return None
+    return f"{room} (layer {HEIGHT[room]}) may not import {target} (layer {HEIGHT[target]})"
+
+
+def _problem_outside(room: str, found: Import) -> str | None:
+    top = found.module.split(".")[0]
+    if top in sys.stdlib_module_names or not found.at_import:
+        return None
+    if top in AT_IMPORT.get(room, CORE):
+        return None
+    return f"{room} may not import {top} at module level"
+
+
+def _room(path: Path) -> str:
+    return path.parts[0].removesuffix(".py")
+
+
+def test_every_import_runs_downwards():
+    assert violations(SOURCE) == []
+
+
+def test_every_room_has_a_layer_and_every_layer_holds_only_rooms_that_exist():
+    rooms = {_room(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py")} - {DOOR}
+    assert sorted(HEIGHT) == sorted(rooms)
+
+
+@pytest.mark.parametrize(
+    ("file", "code", "complaint"),
+    [
+        ("special.py", "from beliefmatch.loss import x", "may not import loss"),
+        ("special.py", "from beliefmatch import loss", "may not import loss"),
+        ("special.py", "import beliefmatch.loss", "may not import loss"),
+        ("special.py", "def f():\n    from beliefmatch.loss import x", "may not import loss"),
+        ("methods/softmax.py", "import beliefmatch.models.digits", "may not import models"),
+        ("metrics/scoring.py", "from beliefmatch.belief import Belief", "may not import belief"),
+        ("report/tables.py", "from beliefmatch.cli import main", "may not import cli"),
+        ("train/loop.py", "from beliefmatch import Belief", "Belief has no layer"),
+        ("train/loop.py", "import beliefmatch", "has no layer"),
+        ("attic/box.py", "from beliefmatch.special import x", "attic has no layer"),
+        ("train/loop.py", "from . import other", "relative import"),
+        ("loss.py", "import scipy", "may not import scipy at module level"),
+        ("data/digits.py", "class A:\n    import sklearn", "may not import sklearn"),
+        ("cli/compare.py", "import torch", "may not import torch at module level"),
+        ("__init__.py", "from beliefmatch.loss import x", "not on first use"),
+    ],
+)
+def test_the_checker_catches(tmp_path, file, code, complaint):
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(code)
+    (found,) = violations(tmp_path)
+    assert complaint in found
+    assert found.startswith(f"{Path(file)}:")
+
+
+@pytest.mark.parametrize(
+    ("file", "code"),
+    [
+        ("loss.py", "import math\nimport torch\nfrom beliefmatch import special, kernels"),
+        ("data/digits.py", "def f():\n    import sklearn"),
+        ("methods/base.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import rich"),
+        ("cli/compare.py", "def f():\n    import torch\n    from beliefmatch.report import tables"),
+        ("__init__.py", "def __getattr__(name):\n    from beliefmatch.loss import x"),
+    ],
+)
+def test_the_checker_lets_pass(tmp_path, file, code):
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(code)
+    assert violations(tmp_path) == []
+
+
+def _sources() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def test_files_stay_short():
+    lengths = {path.name: len(path.read_text("utf-8").splitlines()) for path in _sources()}
+    assert {name: lines for name, lines in lengths.items() if lines > MAX_FILE_LINES} == {}
+
+
+def test_functions_stay_short():
+    long = {
+        f"{path.name}:{function.name}": lines
+        for path in _sources()
+        for function in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(function, ast.FunctionDef)
+        if (lines := _body_lines(function)) > MAX_FUNCTION_LINES
+    }
+    assert long == {}
+
+
+def _body_lines(function: ast.FunctionDef) -> int:
+    """Lines of the body, without signature and docstring."""
+    body = function.body[1:] if ast.get_docstring(function) else function.body
+    return sum((body[-1].end_lineno or 0) - body[0].lineno + 1 for _ in body[:1])
+
+
+def test_every_module_opens_with_a_docstring():
+    bare = [
+        path.name
+        for path in _sources()
+        if not ast.get_docstring(ast.parse(path.read_text("utf-8")))
+    ]
+    assert bare == []
