@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from beliefmatch import kernels
+from beliefmatch.autograd import to_finite
 from beliefmatch.checks import (
     describe,
     fail,
@@ -94,7 +95,7 @@ def belief_matching_loss(
     if evidence.ignored is not None:
         logits = logits.masked_fill(evidence.ignored, 0.0)  # so that nothing there can reach the sum
     rows = kernels.negative_elbo(logits, evidence.counts, beta, strength, dim)
-    return kernels.to_finite(
+    return to_finite(
         _reduce(rows, evidence.row_weight, dim, reduction), compute_dtype(logits.dtype)
     )
 

@@ -27,6 +27,7 @@ __all__ = [
     "exp_saturating",
     "lgamma_entropy",
     "lgamma_stirling",
+    "lgamma_stirling_slope",
     "saturate",
     "trigamma_excess",
     "trigamma_slope",
@@ -103,9 +104,19 @@ def lgamma_entropy(z: Tensor) -> Tensor:
 
 
 def lgamma_stirling(z: Tensor) -> Tensor:
-    """B(α) = lnΓ(α) − α ln α + α: −z at z → −∞, −z/2 + ½ ln 2π at z → ∞. dB/dα = ψ(α) − ln α."""
+    """B(α) = lnΓ(α) − α ln α + α: −z at z → −∞, −z/2 + ½ ln 2π at z → ∞."""
     w = torch.sigmoid(-z)
-    # α ln(1 + 1/α) tends to 1; beyond z = 40 it is 1 to double precision, and e^z may overflow
-    finite = z.clamp(max=40.0)
-    growth = finite.exp() * softplus(-finite)
-    return 0.5 * softplus(z) - z + (HALF_LN_2PI - 1) + w * _remainder("lgamma", w) + growth
+    bounded = (HALF_LN_2PI - 1) + w * _remainder("lgamma", w) + _log_growth(z)
+    return 0.5 * softplus(z) - z + bounded
+
+
+def lgamma_stirling_slope(z: Tensor) -> Tensor:
+    """dB/dz = α (ψ(α) − ln α): from −1 at z → −∞ to −½ at z → ∞."""
+    w, x = torch.sigmoid(-z), torch.sigmoid(z)
+    return _log_growth(z) - 1 - x * _remainder("digamma", w)
+
+
+def _log_growth(z: Tensor) -> Tensor:
+    """α ln(1 + 1/α), from 0 to 1. Beyond z = 40 it is 1 to double precision, and e^z may overflow."""
+    z = z.clamp(max=40.0)
+    return z.exp() * softplus(-z)

@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 
-from beliefmatch.kernels.autograd import negative_elbo, to_finite
+from torch import Tensor
 
-__all__ = ["KernelStatus", "negative_elbo", "status", "to_finite"]
+from beliefmatch import autograd
+from beliefmatch.kernels import reference
+
+__all__ = ["KernelStatus", "negative_elbo", "status"]
 
 
 @dataclass(frozen=True)
@@ -18,3 +21,10 @@ class KernelStatus:
 def status() -> KernelStatus:
     """The loss kernel in use."""
     return KernelStatus("reference", "plain tensor operations; the only kernel in this version")
+
+
+def negative_elbo(
+    logits: Tensor, counts: Tensor, prior: Tensor, kl_weight: Tensor, dim: int
+) -> Tensor:
+    """The loss of each row, differentiable in all four tensors; see `reference.negative_elbo`."""
+    return autograd.apply(reference.NEGATIVE_ELBO, dim, logits, counts, prior, kl_weight)
