@@ -4,12 +4,14 @@ Write s = α/α₀ for its mean. Functions of one number a row drop `dim`; all a
 in float64 for float64 input and in float32 otherwise, and saturate at the largest finite value.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from beliefmatch import autograd, elbo, special
 from beliefmatch.checks import fail, require_floating
-from beliefmatch.rows import Rows, compute_dtype, row_dtype, split
+from beliefmatch.rows import Rows, compute_dtype, row_dtype, split, total_minus_top
 
 __all__ = [
     "differential_entropy",
@@ -24,10 +26,10 @@ __all__ = [
 def expected_surprisal(logits: Tensor, dim: int = -1) -> Tensor:
     """−E[ln p_k] = ψ(α₀) − ψ(α_k) > 0 of every class."""
     rows = split(logits, dim)
-    total = special.digamma_next(rows.log_total)
-    each = total.to(rows.z.dtype) - special.digamma_next(rows.z)
+    total = special.digamma_next(rows.log_total).to(rows.z.dtype)
+    each = total - special.digamma_next(rows.z)
     each = each + special.exp_saturating(-rows.z) * (1 - rows.share)
-    top = total - special.digamma_next(rows.top)
+    top = total_minus_top(rows, special.digamma_next, special.digamma_next_slope)
     top = top + special.exp_saturating(-rows.top) * rows.rest_share
     return rows.with_top(special.saturate(each), top)
 
@@ -43,9 +45,10 @@ def entropy(logits: Tensor, dim: int = -1) -> Tensor:
 def expected_entropy(logits: Tensor, dim: int = -1) -> Tensor:
     """E[H(p)] = Σ s_k (ψ(1+α₀) − ψ(1+α_k)), the mean entropy of the probabilities believed in."""
     rows = split(logits, dim)
-    total, top = special.digamma_next(rows.log_total), special.digamma_next(rows.top)
-    each = total.to(rows.z.dtype) - special.digamma_next(rows.z)
-    return _row_value(rows, (total - top) / (1 + rows.rest) + rows.dot_rest(rows.share, each))
+    total = special.digamma_next(rows.log_total).to(rows.z.dtype)
+    each = total - special.digamma_next(rows.z)
+    top = total_minus_top(rows, special.digamma_next, special.digamma_next_slope)
+    return _row_value(rows, top / (1 + rows.rest) + rows.dot_rest(rows.share, each))
 
 
 def mutual_information(logits: Tensor, dim: int = -1) -> Tensor:
@@ -54,9 +57,10 @@ def mutual_information(logits: Tensor, dim: int = -1) -> Tensor:
     Written with g, which falls to zero, nothing large cancels.
     """
     rows = split(logits, dim)
-    total, top = special.digamma_gap(rows.log_total), special.digamma_gap(rows.top)
     each = special.digamma_gap(rows.z.clamp(min=_lowest(rows)))
-    spread = (top - total) - rows.rest_share * top + rows.dot_rest(rows.share, each)
+    drop = total_minus_top(rows, special.digamma_gap, special.digamma_gap_slope)
+    top = special.digamma_gap(rows.top.clamp(min=_lowest(rows)))
+    spread = rows.dot_rest(rows.share, each) - drop - rows.rest_share * top
     return _row_value(rows, spread.clamp(min=0.0))
 
 
@@ -113,28 +117,52 @@ def dirichlet_kl(p_logits: Tensor, q_logits: Tensor, *, dim: int = -1) -> Tensor
         expected = "agree along the class dimension and broadcast elsewhere"
         raise fail(name, f"shapes of `p_logits` and `q_logits` must {expected}, got {received}.")
     dim = dim % p.dim()
-    wide = row_dtype(p.device)
-    divergence = autograd.apply(_DIRICHLET_KL, dim, p.to(wide), q.to(wide))
-    return autograd.to_finite(divergence.squeeze(dim), kind)
+    return autograd.to_finite(autograd.apply(_DIRICHLET_KL, dim, p, q).squeeze(dim), kind)
 
 
-def _kl_value(p: Tensor, q: Tensor, dim: int) -> Tensor:
-    p_rows, q_rows = split(p, dim), split(q, dim)
-    delta, delta_total = q_rows.z - p_rows.z, q_rows.log_total - p_rows.log_total
-    means = _categorical_kl_terms(p_rows.share, q_rows.share, delta - delta_total)
-    between_means = special.exp_saturating(q_rows.log_total) * means.sum(dim, keepdim=True)
-    spread = _bregman(p_rows.z, q_rows.z, delta).sum(dim, keepdim=True)
-    spread = spread - _bregman(p_rows.log_total, q_rows.log_total, delta_total)
-    # e^δ out of range: the pole γ/α of the divergence is, too
-    beyond = delta.amax(dim, keepdim=True) > 0.99 * elbo.largest_exponent(p.dtype)
-    value = torch.where(beyond, torch.inf, between_means + spread)
+class _Pair(NamedTuple):
+    """α = e^p and γ = e^q in the row type, with the differences of their logarithms."""
+
+    p: Rows
+    q: Rows
+    delta: Tensor
+    """δ_k = ln(γ_k/α_k)."""
+    delta_total: Tensor
+    """δ₀ = ln(γ₀/α₀)."""
+    x: Tensor
+    """δ_k − δ₀ = ln of the ratio of the means."""
+
+
+def _pair(p_logits: Tensor, q_logits: Tensor, dim: int) -> _Pair:
+    wide = row_dtype(p_logits.device)
+    highest = 0.9 * elbo.largest_exponent(wide)  # keeps γ and its sums finite
+    p, q = split(p_logits.to(wide), dim), split(q_logits.to(wide).clamp(max=highest), dim)
+    delta = q.z - p.z
+    delta_total = q.log_total - p.log_total
+    # Where all δ are alike, δ₀ is their mean under α/α₀: exact for two that differ by a factor only.
+    at_top = p.at_top(delta)
+    variation = (delta - at_top).clamp(-1, 1)
+    shift = (p.share * variation.expm1()).sum(dim, keepdim=True).log1p()
+    alike = (delta - at_top).abs().amax(dim, keepdim=True) < 0.5
+    x = torch.where(alike, variation - shift, delta - delta_total)
+    return _Pair(p, q, delta, torch.where(alike, at_top + shift, delta_total), x)
+
+
+def _kl_value(p_logits: Tensor, q_logits: Tensor, dim: int) -> Tensor:
+    p, q, delta, delta_total, x = _pair(p_logits, q_logits, dim)
+    means = _categorical_kl_terms(p.share, q.share, x).sum(dim, keepdim=True)
+    spread = _bregman(p.z, q.z, delta).sum(dim, keepdim=True)
+    spread = spread - _bregman(p.log_total, q.log_total, delta_total)
+    # e^δ out of range: so is the pole γ/α of the divergence
+    beyond = delta.amax(dim, keepdim=True) > 0.99 * elbo.largest_exponent(delta.dtype)
+    value = torch.where(beyond, torch.inf, q.log_total.exp() * means + spread)
     return special.saturate(value.clamp(min=0.0))
 
 
 def _bregman(z_alpha: Tensor, z_gamma: Tensor, delta: Tensor) -> Tensor:
     """E(γ, α) ≥ 0, about ½ r(α) δ² for small δ = ln(γ/α)."""
     drop = special.lgamma_stirling(z_gamma) - special.lgamma_stirling(z_alpha)
-    return drop - special.saturate(delta.expm1()) * special.lgamma_stirling_slope(z_alpha)
+    return drop - _growth(delta) * special.lgamma_stirling_slope(z_alpha)
 
 
 def _categorical_kl_terms(p: Tensor, q: Tensor, x: Tensor) -> Tensor:
@@ -146,18 +174,29 @@ def _categorical_kl_terms(p: Tensor, q: Tensor, x: Tensor) -> Tensor:
     return torch.where(small, p * series, large)
 
 
-def _kl_slope_by_p(p: Tensor, q: Tensor, dim: int) -> Tensor:
-    rows = split(p, dim)
-    gamma = special.exp_saturating(q)
-    evidence = elbo.Evidence(gamma, rows.at_top(gamma), rows.sum_rest(gamma))
-    drift = elbo.Drift(rows.z - q, rows.at_top(rows.z - q))
-    return elbo.gradient(rows, evidence, drift, torch.ones_like(rows.top))
+def _kl_slope_by_p(p_logits: Tensor, q_logits: Tensor, dim: int) -> Tensor:
+    """γ_k (e^−x − 1) − r(α_k)(e^δ − 1) + (α_k/α₀) r(α₀)(e^δ₀ − 1)."""
+    p, q, delta, delta_total, x = _pair(p_logits, q_logits, dim)
+    small = x.abs() < 1
+    towards = q.log_total.exp() * (p.share - q.share)
+    means = torch.where(small, q.z.exp() * x.clamp(-1, 1).neg().expm1(), towards)
+    each = special.trigamma_excess(p.z) * _growth(delta)
+    total = special.trigamma_excess(p.log_total) * _growth(delta_total)
+    return special.saturate(means - each + p.share * total)
 
 
-def _kl_slope_by_q(p: Tensor, q: Tensor, dim: int) -> Tensor:
-    """γ_k [(ψ(γ_k) − ψ(α_k)) − (ψ(γ₀) − ψ(α₀))]."""
-    difference = expected_surprisal(p, dim) - expected_surprisal(q, dim)
-    return special.saturate(special.exp_saturating(q) * difference)
+def _kl_slope_by_q(p_logits: Tensor, q_logits: Tensor, dim: int) -> Tensor:
+    """γ_k [x_k + (ψ(γ_k) − ln γ_k) − (ψ(α_k) − ln α_k) − the same of the totals]."""
+    p, q, delta, delta_total, x = _pair(p_logits, q_logits, dim)
+    slope = special.lgamma_stirling_slope
+    each = slope(q.z) - slope(p.z) - _growth(delta) * slope(p.z)
+    total = slope(q.log_total) - slope(p.log_total) - _growth(delta_total) * slope(p.log_total)
+    return special.saturate(q.z.exp() * x + each - q.share * total)
+
+
+def _growth(delta: Tensor) -> Tensor:
+    """e^δ − 1, far enough below the largest value that sums stay finite."""
+    return delta.clamp(max=0.95 * elbo.largest_exponent(delta.dtype)).expm1()
 
 
 _DIRICHLET_KL = autograd.Operation(_kl_value, (_kl_slope_by_p, _kl_slope_by_q))

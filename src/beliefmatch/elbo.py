@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from beliefmatch import special
-from beliefmatch.rows import Rows
+from beliefmatch.rows import Rows, total_minus_top
 
 __all__ = ["Drift", "Evidence", "digamma_drop", "gradient", "largest_exponent", "lgamma_drop", "poles"]
 
@@ -98,19 +98,19 @@ def _gradient_close(rows: Rows, evidence: Evidence, drift: Drift) -> tuple[Tenso
 
 def digamma_drop(rows: Rows, weights: Tensor) -> Tensor:
     """Σ_k b_k (ψ(1+α₀) − ψ(1+α_k)): an expected log-likelihood without its poles."""
-    total, top = special.digamma_next(rows.log_total), special.digamma_next(rows.top)
+    total = special.digamma_next(rows.log_total)
     others = rows.dot_rest(weights, special.digamma_next(rows.z))
-    return rows.at_top(weights) * (total - top) + rows.sum_rest(weights) * total - others
+    top = total_minus_top(rows, special.digamma_next, special.digamma_next_slope)
+    return rows.at_top(weights) * top + rows.sum_rest(weights) * total - others
 
 
 def lgamma_drop(rows: Rows) -> Tensor:
     """A(α₀) − Σ A(α_k)."""
     # Where A's −z could matter below this, the poles have long saturated the loss.
     lowest = -2 * largest_exponent(rows.z.dtype)
-    total, top, each = (
-        special.lgamma_entropy(q.clamp(min=lowest)) for q in (rows.log_total, rows.top, rows.z)
-    )
-    return (total - top) - rows.sum_rest(each)
+    bounded = rows._replace(z=rows.z.clamp(min=lowest), top=rows.top.clamp(min=lowest))
+    top = total_minus_top(bounded, special.lgamma_entropy, lambda z: -special.trigamma_excess(z))
+    return top - rows.sum_rest(special.lgamma_entropy(bounded.z))
 
 
 def poles(rows: Rows, evidence: Evidence) -> Tensor:

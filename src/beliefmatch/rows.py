@@ -7,6 +7,7 @@ of small positive numbers, and quantities of one number a row are carried in dou
 costs nothing beside the K-wide work.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from beliefmatch.special import saturate
 
-__all__ = ["Rows", "compute_dtype", "row_dtype", "split"]
+__all__ = ["Rows", "compute_dtype", "row_dtype", "split", "total_minus_top"]
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -78,6 +79,15 @@ class Rows(NamedTuple):
     def with_top(self, elements: Tensor, top: Tensor) -> Tensor:
         """A K-wide tensor with the largest class's entry replaced by its row-type value."""
         return elements.scatter(self.dim, self.index, saturate(top, elements.dtype))
+
+
+def total_minus_top(
+    rows: Rows, function: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """F(ln α₀) − F(ln α_*), from the slope F′ where the two agree to most of their digits."""
+    gap = rows.rest.log1p()
+    difference = function(rows.log_total) - function(rows.top)
+    return torch.where(gap < 1e-5, gap * slope(rows.top + 0.5 * gap), difference)
 
 
 def split(logits: Tensor, dim: int) -> Rows:

@@ -23,7 +23,9 @@ from beliefmatch._coefficients import REMAINDERS
 __all__ = [
     "digamma",
     "digamma_gap",
+    "digamma_gap_slope",
     "digamma_next",
+    "digamma_next_slope",
     "exp_saturating",
     "lgamma_entropy",
     "lgamma_stirling",
@@ -76,6 +78,18 @@ def digamma_gap(z: Tensor) -> Tensor:
     """ψ(1+α) − ln α > 0: falls from −z − γ at z → −∞ to 1/(2α) at z → ∞, with full relative precision."""
     w = torch.sigmoid(-z)
     return softplus(-z) - w * _remainder("digamma", w)
+
+
+def digamma_next_slope(z: Tensor) -> Tensor:
+    """dψ(1+α)/dz = αψ′(1+α): from 0 at z → −∞ to 1 at z → ∞."""
+    w, x = torch.sigmoid(-z), torch.sigmoid(z)
+    return x * (1 + w * _remainder("trigamma", w))
+
+
+def digamma_gap_slope(z: Tensor) -> Tensor:
+    """d(ψ(1+α) − ln α)/dz: from −1 at z → −∞ to 0 at z → ∞, with full relative precision."""
+    w, x = torch.sigmoid(-z), torch.sigmoid(z)
+    return -w * (1 - x * _remainder("trigamma", w))
 
 
 def digamma(z: Tensor) -> Tensor:
