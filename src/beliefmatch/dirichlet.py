@@ -19,7 +19,9 @@ __all__ = [
     "entropy",
     "expected_entropy",
     "expected_surprisal",
+    "log_prob",
     "mutual_information",
+    "own_and_rest",
 ]
 
 
@@ -37,30 +39,38 @@ def expected_surprisal(logits: Tensor, dim: int = -1) -> Tensor:
 def entropy(logits: Tensor, dim: int = -1) -> Tensor:
     """H(s) = −Σ s_k ln s_k, the entropy of the mean."""
     rows = split(logits, dim)
-    log_share = rows.z - rows.log_total.to(rows.z.dtype)
-    top = rows.rest.log1p() / (1 + rows.rest)
-    return _row_value(rows, top - rows.dot_rest(rows.share, log_share.clamp(min=_lowest(rows))))
+    return _row_value(rows, _entropy(rows))
 
 
 def expected_entropy(logits: Tensor, dim: int = -1) -> Tensor:
     """E[H(p)] = Σ s_k (ψ(1+α₀) − ψ(1+α_k)), the mean entropy of the probabilities believed in."""
     rows = split(logits, dim)
-    total = special.digamma_next(rows.log_total).to(rows.z.dtype)
-    each = total - special.digamma_next(rows.z)
+    return _row_value(rows, _expected_entropy(rows))
+
+
+def _entropy(rows: Rows) -> Tensor:
+    log_share = rows.z - rows.log_total.to(rows.z.dtype)
+    top = rows.rest.log1p() / (1 + rows.rest)
+    return top - rows.dot_rest(rows.share, log_share.clamp(min=_lowest(rows)))
+
+
+def _expected_entropy(rows: Rows) -> Tensor:
+    each = special.digamma_next(rows.log_total).to(rows.z.dtype) - special.digamma_next(rows.z)
     top = total_minus_top(rows, special.digamma_next, special.digamma_next_slope)
-    return _row_value(rows, top / (1 + rows.rest) + rows.dot_rest(rows.share, each))
+    return top / (1 + rows.rest) + rows.dot_rest(rows.share, each)
 
 
 def mutual_information(logits: Tensor, dim: int = -1) -> Tensor:
     """H(s) − E[H(p)] = Σ s_k g(α_k) − g(α₀) with g(α) = ψ(1+α) − ln α, about (K−1)/(2α₀) for large α.
 
-    Written with g, which falls to zero, nothing large cancels.
+    Written with g, which falls to zero, nothing large cancels for α₀ > 1; below, H is the larger by far.
     """
     rows = split(logits, dim)
     each = special.digamma_gap(rows.z.clamp(min=_lowest(rows)))
     drop = total_minus_top(rows, special.digamma_gap, special.digamma_gap_slope)
     top = special.digamma_gap(rows.top.clamp(min=_lowest(rows)))
     spread = rows.dot_rest(rows.share, each) - drop - rows.rest_share * top
+    spread = torch.where(rows.log_total > 0, spread, _entropy(rows) - _expected_entropy(rows))
     return _row_value(rows, spread.clamp(min=0.0))
 
 
@@ -71,6 +81,35 @@ def differential_entropy(logits: Tensor, dim: int = -1) -> Tensor:
     evidence = elbo.Evidence(ones, rows.at_top(ones), rows.sum_rest(ones))
     drop = elbo.lgamma_drop(rows) + elbo.digamma_drop(rows, ones) + elbo.poles(rows, evidence)
     return _row_value(rows, -drop)
+
+
+def log_prob(logits: Tensor, p: Tensor, dim: int = -1) -> Tensor:
+    """ln Dir(p; α) = B(α₀) − ΣB(α_k) − α₀ KL(s ‖ p) − Σ ln p_k, with p normalised first.
+
+    The divergence of the mean from p takes the place of Σ α_k ln p_k, whose size would drown the rest.
+    """
+    wide = row_dtype(logits.device)
+    kind = compute_dtype(torch.promote_types(logits.dtype, p.dtype))
+    z, p = torch.broadcast_tensors(logits.to(wide), p.to(wide))
+    dim = dim % z.dim()
+    rows, p = split(z, dim), p / p.sum(dim, keepdim=True)
+    inside = p > 0
+    log_p = torch.where(inside, p, 1.0).log()
+    terms = _categorical_kl_terms(p, rows.share, rows.z - rows.log_total - log_p)
+    # On the boundary p_k = 0 the density is infinite for α_k < 1, zero for α_k > 1.
+    at_zero = torch.where(rows.z == 0, 0.0, -rows.z.sign() * torch.inf)
+    each = torch.where(inside, -log_p, at_zero) - special.lgamma_stirling(rows.z)
+    weight = special.exp_saturating(rows.log_total)
+    value = special.lgamma_stirling(rows.log_total) - weight * terms.sum(dim, keepdim=True)
+    return (value + each.sum(dim, keepdim=True)).squeeze(dim).to(kind)
+
+
+def own_and_rest(logits: Tensor, dim: int = -1) -> tuple[Tensor, Tensor]:
+    """α_k and α₀ − α_k of every class, in the row type: the parameters of its Beta marginal."""
+    rows = split(logits.to(row_dtype(logits.device)), dim)
+    own = special.exp_saturating(rows.z)
+    rest = special.exp_saturating(rows.log_total) * (1 - rows.share)
+    return own, rows.with_top(rest, special.exp_saturating(rows.top) * rows.rest)
 
 
 def _row_value(rows: Rows, value: Tensor) -> Tensor:

@@ -1,0 +1,255 @@
+"""The Dirichlet belief that a classifier's logits stand for, and what can be asked of it."""
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.distributions import Dirichlet
+
+from beliefmatch import dirichlet, special
+from beliefmatch.checks import (
+    describe,
+    fail,
+    is_inspectable,
+    require_choice,
+    require_finite_number,
+    require_floating,
+    require_values,
+)
+from beliefmatch.intervals import beta_quantile
+from beliefmatch.ranking import prob_of_being_best
+from beliefmatch.rows import Rows, compute_dtype, row_dtype, split
+
+__all__ = ["Belief", "Measure"]
+
+Measure = Literal[
+    "confidence",
+    "precision",
+    "entropy",
+    "expected_entropy",
+    "mutual_information",
+    "differential_entropy",
+]
+
+
+class Belief:
+    r"""Dir(α) over the class probabilities p, with α = scale · e^logits.
+
+    Every method works on a batch and drops the class dimension where it returns one number a sample.
+    Half-precision logits are lifted to float32. What the numbers mean, and what they do not, is told in
+    `docs/uncertainty.md`: in short, the spread of this Dirichlet ranks foreign input well, but it is no
+    posterior over what more data would teach.
+
+    Args:
+        logits: ln α of any shape; the output of a network trained with `belief_matching_loss`.
+        scale: factor on α. A network trained with `kl_weight` λ and prior 1 holds a belief on the scale
+            of the data at `scale=λ`: the mean stays, the spread grows.
+        dim: the class dimension (1 for segmentation logits (N, K, H, W)).
+
+    Example:
+        >>> import torch
+        >>> from beliefmatch import Belief
+        >>> belief = Belief(torch.tensor([[4.0, 0.0, 0.0], [0.1, 0.0, 0.2]]))
+        >>> belief.predictions.tolist()
+        [0, 2]
+        >>> belief.abstain(0.8).tolist()
+        [False, True]
+    """
+
+    def __init__(self, logits: Tensor, *, scale: float = 1.0, dim: int = -1) -> None:
+        require_floating("Belief", "logits", logits)
+        if not -logits.dim() <= dim < logits.dim() or logits.shape[dim] == 0:
+            shape = tuple(logits.shape)
+            raise fail("Belief", f"`logits` must have classes along dim={dim}, got shape {shape}.")
+        value = require_finite_number("Belief", "scale", scale)
+        if value <= 0:
+            raise fail("Belief", f"`scale` must be positive, got {value!r}.")
+        self.log_alpha = logits.to(compute_dtype(logits.dtype)) + math.log(value)
+        self.dim = dim % logits.dim()
+
+    def __repr__(self) -> str:
+        shape = tuple(self.log_alpha.shape)
+        return f"Belief(classes={self.num_classes}, shape={shape}, dim={self.dim})"
+
+    @property
+    def num_classes(self) -> int:
+        """K."""
+        return self.log_alpha.shape[self.dim]
+
+    @property
+    def probs(self) -> Tensor:
+        """E[p] = α/α₀ = softmax(logits): the predicted probabilities. In [0, 1], they sum to one."""
+        return self.log_alpha.softmax(self.dim)
+
+    @property
+    def alpha(self) -> Tensor:
+        """α > 0, the concentrations, saturating at the largest finite value."""
+        return special.exp_saturating(self.log_alpha)
+
+    @property
+    def log_precision(self) -> Tensor:
+        """ln α₀; higher is surer. Finite where `precision` saturates."""
+        return self.log_alpha.logsumexp(self.dim)
+
+    @property
+    def precision(self) -> Tensor:
+        """α₀ = Σα > 0, how concentrated the belief is about its mean; higher is surer (saturates)."""
+        return special.exp_saturating(self.log_precision)
+
+    @property
+    def confidence(self) -> Tensor:
+        """max E[p_k], in [1/K, 1]; higher is surer."""
+        return self.probs.amax(self.dim)
+
+    @property
+    def predictions(self) -> Tensor:
+        """argmax E[p_k], the class to predict."""
+        return self.log_alpha.argmax(self.dim)
+
+    def entropy(self) -> Tensor:
+        """H(E[p]) in nats, in [0, ln K]: total doubt about the label; higher is more doubtful."""
+        return dirichlet.entropy(self.log_alpha, self.dim)
+
+    def expected_entropy(self) -> Tensor:
+        """E[H(p)], in [0, ln K]: doubt that would remain if p were known; higher is more doubtful."""
+        return dirichlet.expected_entropy(self.log_alpha, self.dim)
+
+    def mutual_information(self) -> Tensor:
+        """H(E[p]) − E[H(p)] ≥ 0, the Dirichlet spread: doubt about p itself, about (K−1)/(2α₀) for large α.
+
+        Higher is more doubtful. A score for foreign input; it does not vanish with more training data.
+        """
+        return dirichlet.mutual_information(self.log_alpha, self.dim)
+
+    def differential_entropy(self) -> Tensor:
+        """Entropy of the density Dir(α), at most −lnΓ(K), unbounded below; higher is more doubtful.
+
+        A broad belief has the most; it also falls when all α shrink below 1 and the belief moves into the
+        corners.
+        """
+        return dirichlet.differential_entropy(self.log_alpha, self.dim)
+
+    def variance(self) -> Tensor:
+        """Var[p_k] = s_k(1 − s_k)/(α₀ + 1) of every class, s = E[p]; in [0, ¼]."""
+        rows = self._rows()
+        each = rows.share * (1 - rows.share)
+        top = rows.rest_share / (1 + rows.rest)
+        shrink = torch.sigmoid(-rows.log_total).to(each.dtype)
+        return rows.with_top(each, top) * shrink
+
+    def covariance(self) -> Tensor:
+        """Cov[p_j, p_k] = (s_j δ_jk − s_j s_k)/(α₀ + 1), with the two class dimensions last."""
+        probs = self.probs.movedim(self.dim, -1)
+        diagonal = self.variance().movedim(self.dim, -1)
+        shrink = torch.sigmoid(-self.log_precision)[..., None, None]
+        outer = -probs.unsqueeze(-1) * probs.unsqueeze(-2) * shrink
+        return outer.diagonal_scatter(diagonal, dim1=-2, dim2=-1)
+
+    def credible_interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
+        """Equal-tailed interval that holds p_k with probability `level`, class by class.
+
+        The marginal of p_k is Beta(α_k, α₀ − α_k). Needs scipy (`pip install "beliefmatch[stats]"`).
+
+        Returns:
+            Lower and upper ends, each of the logits' shape. Not differentiable.
+        """
+        value = require_finite_number("Belief.credible_interval", "level", level)
+        if not 0 < value < 1:
+            raise fail(
+                "Belief.credible_interval", f"`level` must be between 0 and 1, got {value!r}."
+            )
+        own, rest = dirichlet.own_and_rest(self.log_alpha.detach(), self.dim)
+        ends = (beta_quantile(own, rest, q) for q in (0.5 - value / 2, 0.5 + value / 2))
+        lower, upper = (end.to(self.log_alpha.dtype) for end in ends)
+        return lower, upper
+
+    def prob_of_being_best(self) -> Tensor:
+        """P(p_k is the largest) of every class, by quadrature to 1e-6; sums to one.
+
+        Not the same as `probs`: with a precise belief a small lead is a sure lead. Not differentiable.
+        """
+        best = prob_of_being_best(self.log_alpha.movedim(self.dim, -1))
+        return best.movedim(-1, self.dim).to(self.log_alpha.dtype)
+
+    def sample(self, n: int = 1) -> Tensor:
+        """n draws of p, of shape (n, *logits.shape), from torch's global random generator.
+
+        Drawn through logarithms of gamma variables, so that no draw is lost at small α.
+        """
+        if not isinstance(n, int) or n < 1:
+            raise fail("Belief.sample", f"`n` must be a positive integer, got {n!r}.")
+        wide = row_dtype(self.log_alpha.device)
+        z = self.log_alpha.detach().to(wide).clamp(-600.0, 600.0).expand(n, *self.log_alpha.shape)
+        # Gamma(α) = Gamma(1+α) · U^(1/α)
+        log_gamma = torch.distributions.Gamma(1 + z.exp(), torch.ones_like(z)).sample().log()
+        log_draw = log_gamma - torch.empty_like(z).exponential_() * (-z).exp()
+        return log_draw.softmax(self.dim + 1).to(self.log_alpha.dtype)
+
+    def log_prob(self, p: Tensor) -> Tensor:
+        """ln Dir(p; α) of points on the simplex, which broadcast against the logits.
+
+        Points that sum to one within 1e-3 are accepted and normalised.
+        """
+        require_floating("Belief.log_prob", "p", p)
+        if p.dim() == 0 or p.shape[self.dim - self.log_alpha.dim()] != self.num_classes:
+            expected = f"{self.num_classes} classes along dim {self.dim - self.log_alpha.dim()}"
+            raise fail("Belief.log_prob", f"`p` must have {expected}, got {describe(p)}.")
+        dim = self.dim - self.log_alpha.dim()
+        if is_inspectable(p):
+            total = p.sum(dim, keepdim=True)
+            valid = (p >= 0) & ((total - 1).abs() < 1e-3) | total.isnan()
+            require_values("Belief.log_prob", "p", p, valid, "non-negative and sum to one")
+        return dirichlet.log_prob(self.log_alpha, p, dim)
+
+    def kl(self, other: "Belief") -> Tensor:
+        """KL(self ‖ other) ≥ 0 between the two Dirichlets; zero where they agree."""
+        if not isinstance(other, Belief):
+            raise fail("Belief.kl", f"`other` must be a Belief, got {describe(other)}.", TypeError)
+        own = self.log_alpha.movedim(self.dim, -1)
+        return dirichlet.dirichlet_kl(own, other.log_alpha.movedim(other.dim, -1))
+
+    def update(self, counts: Tensor) -> "Belief":
+        """Bayes' rule: the belief after seeing `counts` ≥ 0 votes for each class, Dir(α + counts)."""
+        if not isinstance(counts, Tensor) or counts.dtype == torch.bool or counts.is_complex():
+            expected = "a tensor of counts"
+            raise fail(
+                "Belief.update", f"`counts` must be {expected}, got {describe(counts)}.", TypeError
+            )
+        shape = tuple(self.log_alpha.shape)
+        if tuple(counts.shape) != shape:
+            received = tuple(counts.shape)
+            raise fail("Belief.update", f"`counts` must have shape {shape}, got {received}.")
+        if is_inspectable(counts):
+            valid = counts.isfinite() & (counts >= 0)
+            require_values("Belief.update", "counts", counts, valid, "finite and not negative")
+        seen = counts.to(self.log_alpha.dtype).log()
+        return Belief(torch.logaddexp(self.log_alpha, seen), dim=self.dim)
+
+    def to_distribution(self) -> Dirichlet:
+        """torch's Dirichlet with these concentrations, the class dimension moved last."""
+        return Dirichlet(self.alpha.movedim(self.dim, -1))
+
+    def abstain(self, threshold: float, *, measure: Measure = "confidence") -> Tensor:
+        """Which predictions not to make: True where the measure is on the doubtful side of `threshold`.
+
+        Below it for "confidence" and "precision", above it for the entropies and the mutual information.
+        A measure that is NaN abstains.
+        """
+        require_choice("Belief.abstain", "measure", measure, tuple(_SURE_WHEN))
+        value = require_finite_number("Belief.abstain", "threshold", threshold)
+        return ~_SURE_WHEN[measure](self, value)
+
+    def _rows(self) -> Rows:
+        return split(self.log_alpha, self.dim)
+
+
+_SURE_WHEN: dict[str, Callable[[Belief, float], Any]] = {
+    "confidence": lambda belief, at_least: belief.confidence >= at_least,
+    "precision": lambda belief, at_least: belief.precision >= at_least,
+    "entropy": lambda belief, at_most: belief.entropy() <= at_most,
+    "expected_entropy": lambda belief, at_most: belief.expected_entropy() <= at_most,
+    "mutual_information": lambda belief, at_most: belief.mutual_information() <= at_most,
+    "differential_entropy": lambda belief, at_most: belief.differential_entropy() <= at_most,
+}
