@@ -20,6 +20,7 @@ from pathlib import Path
 
 import mpmath as mp
 
+mp.mp.dps = 90
 TARGET = Path(__file__).parents[1] / "src" / "beliefmatch" / "_coefficients.py"
 DEGREES = {"float32": 4, "float64": 8}
 DIGITS = {"float32": 10, "float64": 18}
@@ -52,43 +53,43 @@ def trigamma_remainder(w):
 
 
 FUNCTIONS = {
-    "lgamma": lgamma_remainder,
-    "digamma": digamma_remainder,
-    "trigamma": trigamma_remainder,
+    "lgamma": (lgamma_remainder, mp.mpf(1) / 12),
+    "digamma": (digamma_remainder, mp.mpf(1) / 2),
+    "trigamma": (trigamma_remainder, mp.mpf(1) / 2),
 }
+"""Each with its limit at w = 0 (α → ∞), which the fit keeps exactly."""
 
 
 def chebyshev_nodes(count):
     return [(1 - mp.cos(mp.pi * (2 * i + 1) / (2 * count))) / 2 for i in range(count)]
 
 
-def solve_linearised(nodes, values, weights, denominator, degree):
-    """Least squares for P − f·Q with Q(0) = 1, weighted by the previous denominator."""
-    rows = mp.matrix(len(nodes), 2 * degree + 1)
+def solve_linearised(nodes, values, weights, denominator, degree, limit):
+    """Least squares for P − f·Q with P(0) = limit, Q(0) = 1, weighted by the previous denominator."""
+    rows = mp.matrix(len(nodes), 2 * degree)
     right = mp.matrix(len(nodes), 1)
     for i, (w, f) in enumerate(zip(nodes, values, strict=True)):
         scale = mp.sqrt(weights[i]) / (denominator[i] * f)
-        for k in range(degree + 1):
-            rows[i, k] = scale * w**k
         for k in range(1, degree + 1):
-            rows[i, degree + k] = -scale * f * w**k
-        right[i] = scale * f
+            rows[i, k - 1] = scale * w**k
+            rows[i, degree + k - 1] = -scale * f * w**k
+        right[i] = scale * (f - limit)
     solution = list(mp.lu_solve(rows.T * rows, rows.T * right))
-    return solution[: degree + 1], [mp.mpf(1), *solution[degree + 1 :]]
+    return [limit, *solution[:degree]], [mp.mpf(1), *solution[degree:]]
 
 
 def evaluate(numerator, denominator, w):
     return mp.polyval(numerator[::-1], w) / mp.polyval(denominator[::-1], w)
 
 
-def fit(function, degree, rounds=12):
+def fit(function, limit, degree, rounds=12):
     """The rational function of the given degree with the smallest relative error found."""
     nodes = chebyshev_nodes(10 * degree)
     values = [function(w) for w in nodes]
     weights, denominator_at = [mp.mpf(1)] * len(nodes), [mp.mpf(1)] * len(nodes)
     best = (mp.inf, [], [])
     for step in range(rounds):
-        p, q = solve_linearised(nodes, values, weights, denominator_at, degree)
+        p, q = solve_linearised(nodes, values, weights, denominator_at, degree, limit)
         denominator_at = [mp.polyval(q[::-1], w) for w in nodes]
         errors = [abs(evaluate(p, q, w) / f - 1) for w, f in zip(nodes, values, strict=True)]
         if max(errors) < best[0]:
@@ -104,9 +105,9 @@ def render():
     """The text of `_coefficients.py`, and the largest relative error of each fit."""
     lines, errors = [HEADER + "REMAINDERS = {\n"], {}
     grid = chebyshev_nodes(997)
-    for name, function in FUNCTIONS.items():
+    for name, (function, limit) in FUNCTIONS.items():
         for dtype, degree in DEGREES.items():
-            p, q = fit(function, degree)
+            p, q = fit(function, limit, degree)
             p, q = ([mp.mpf(mp.nstr(c, DIGITS[dtype])) for c in side] for side in (p, q))
             errors[name, dtype] = max(abs(evaluate(p, q, w) / function(w) - 1) for w in grid)
             lines.append(f'    ("{name}", "{dtype}"): (\n')
@@ -121,7 +122,6 @@ def main():
     parser = argparse.ArgumentParser(description="Fit the remainders of lnΓ, ψ and ψ′.")
     parser.add_argument("--check", action="store_true", help="compare with the file, write nothing")
     args = parser.parse_args()
-    mp.mp.dps = 90
     text, errors = render()
     for (name, dtype), error in errors.items():
         print(f"{name:9s} {dtype}  largest relative error {mp.nstr(error, 3)}")

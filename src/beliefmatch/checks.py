@@ -11,6 +11,7 @@ __all__ = [
     "describe",
     "fail",
     "is_inspectable",
+    "peek",
     "require_choice",
     "require_finite_number",
     "require_floating",
@@ -58,12 +59,18 @@ def is_inspectable(value: Tensor) -> bool:
     return value.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
+def peek(value: Tensor) -> float | None:
+    """The one value of a tensor if it can be looked at without cost, else None."""
+    if not is_inspectable(value):
+        return None
+    try:
+        return value.item()
+    except RuntimeError:  # inside vmap and under fake tensors there is no value to look at
+        return None
+
+
 def require_values(function: str, name: str, value: Tensor, valid: Tensor, expected: str) -> None:
     """All entries of the mask `valid` must hold; the message shows the first entry that does not."""
-    try:
-        holds = bool(valid.all())
-    except RuntimeError:  # inside vmap and under fake tensors there are no values to look at
-        return
-    if not holds:
+    if peek(valid.all()) is False:
         first = value[~valid].flatten()[0].item()
         raise fail(function, f"`{name}` must be {expected}, got {first!r}.")

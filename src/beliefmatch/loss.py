@@ -12,6 +12,7 @@ from beliefmatch.checks import (
     describe,
     fail,
     is_inspectable,
+    peek,
     require_choice,
     require_finite_number,
     require_values,
@@ -181,11 +182,14 @@ def _warn_if_timid(
     kl_weight: float, mean_beta: Tensor, classes: int, counts: Tensor, dim: int
 ) -> None:
     """Warn when even the most voted sample is asked for a mean below one half."""
-    if classes < 3 or mean_beta.numel() != 1 or not is_inspectable(mean_beta):
+    beta = peek(mean_beta) if mean_beta.numel() == 1 else None
+    if beta is None:
         return
-    beta = mean_beta.item()
     needed = kl_weight * beta * (classes - 2)  # votes from which the target mean reaches one half
-    if needed <= 1 or counts.numel() == 0 or needed <= counts.sum(dim).max().item():
+    if needed <= 1 or counts.numel() == 0:
+        return
+    most_votes = peek(counts.sum(dim).max())
+    if most_votes is None or needed <= most_votes:
         return
     mean = (beta + 1 / kl_weight) / (classes * beta + 1 / kl_weight)
     remedy = (1 - 0.9) / (beta * (0.9 * classes - 1))

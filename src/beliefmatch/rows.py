@@ -91,13 +91,14 @@ def total_minus_top(
 
 
 def split(logits: Tensor, dim: int) -> Rows:
-    """Set the largest class of each row apart. A NaN in a row makes the whole row NaN."""
+    """Set the largest class of each row apart. A NaN or +∞ in a row makes the whole row NaN."""
     z = logits.to(compute_dtype(logits.dtype))
     wide = row_dtype(z.device)
-    if z.dtype == wide:  # leave headroom for sums; narrower types have it in the row type
-        limit = torch.finfo(wide).max ** 0.95
-        z = z.clamp(-limit, limit)
     index = z.argmax(dim, keepdim=True)
     top = z.gather(dim, index)
+    top = top + (top - top)  # ∞ − ∞ is NaN
+    if z.dtype == wide:  # leave headroom for sums; narrower types have it in the row type
+        limit = torch.finfo(wide).max ** 0.95
+        z, top = z.clamp(-limit, limit), top.clamp(-limit, limit)
     others = (z - top).exp().scatter(dim, index, 0.0)
     return Rows(z, dim, index, top.to(wide), others.sum(dim, keepdim=True, dtype=wide))

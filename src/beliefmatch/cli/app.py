@@ -1,7 +1,9 @@
 """The application: its commands, and how it ends."""
 
 import sys
+import warnings
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import Annotated, cast
 
 import typer
@@ -22,16 +24,21 @@ _UsageError = cast(type[Exception], typer.BadParameter.__mro__[1])
 
 def run(argv: Sequence[str]) -> int:
     """Run one command: 0 if all went well, 2 for bad input, 130 when interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a terminal without λ shows a question mark
+            stream.reconfigure(errors="replace")
     command = typer.main.get_command(_application())
     try:
-        code = command.main(list(argv) or ["--help"], "beliefmatch", standalone_mode=False) or 0
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            code = command.main(list(argv) or ["--help"], "beliefmatch", standalone_mode=False)
     except UserError as error:
         return _end(f"{error}", BAD_INPUT_CODE)
     except _UsageError as error:
         return _end(_complaint(error), BAD_INPUT_CODE)
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED_CODE  # newer typers return it, older ones raise Abort
-    return _end("beliefmatch: interrupted", code) if code == INTERRUPTED_CODE else code
+    return _end("beliefmatch: interrupted", code) if code == INTERRUPTED_CODE else code or 0
 
 
 def _application() -> typer.Typer:
@@ -59,6 +66,11 @@ def _options(
     ] = False,
 ) -> None:
     """Belief matching: calibrated probabilities with a measure of doubt."""
+
+
+def _show_warning(message: Warning | str, *_: object) -> None:
+    """One line without the place in our code, which says nothing to a user."""
+    print(f"warning: {message}", file=sys.stderr)
 
 
 def _complaint(error: Exception) -> str:

@@ -24,8 +24,8 @@ def compare(
     kl_weight: Annotated[
         float | None,
         typer.Option(
-            help="Belief matching's λ, the weight of its prior; the default was chosen on "
-            f"validation images.  [default: {_KL_WEIGHT:g}]",
+            help=f"Belief matching's λ, the weight of its prior; if not given, {_KL_WEIGHT:g}, "
+            "chosen on validation images.",
             show_default=False,
         ),
     ] = None,
@@ -38,8 +38,8 @@ def compare(
 ) -> None:
     """Train methods alike on embedded digits and set them side by side.
 
-    Shows error, NLL and ECE on held-out digits, and how sure each network is of a 3 that is
-    turned upside down; writes a figure and a JSON record of all numbers.
+    Prints scores on held-out digits, and how sure each network is of a 3 turned upside down.
+    Writes a figure, and a JSON record of all numbers.
     """
     with told_plainly(*BAD_INPUT):
         config = CompareConfig(

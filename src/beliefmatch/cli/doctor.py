@@ -86,7 +86,8 @@ def _show(torch: Torch, found: tuple[Extra, ...]) -> None:
     facts = Table(box=None, show_header=False)
     for name, value in _facts(torch):
         facts.add_row(Text(name, "bold"), Text(value, "red" if value == torch.problem else ""))
-    listing = Table("extra", "packages", "to install", box=None, header_style="bold")
+    listing = Table("extra", "packages", box=None, header_style="bold")
+    listing.add_column("to install", no_wrap=True)
     for extra in found:
         remedy = "" if extra.satisfied else extra.remedy
         packages = ", ".join(_describe(package) for package in extra.packages)

@@ -14,7 +14,11 @@ __all__ = ["DIGITS_OPTIONS", "CompareConfig", "CompareRecord", "Rotation", "RunR
 DIGITS_OPTIONS: Mapping[str, Mapping[str, float]] = {
     "belief_matching": {"kl_weight": 0.001},
 }
-"""What each method is given on digits unless told otherwise, chosen on the validation images."""
+"""What each method is given on digits unless told otherwise, chosen on the validation images.
+
+Of the paper's weights 0.01, 0.003 and 0.001, the last had the lowest validation error (the paper's
+rule) and the lowest validation NLL over ten seeds.
+"""
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class CompareConfig:
 
     methods: tuple[str, ...] = ("softmax", "belief_matching")
     options: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    epochs: int = 60
+    epochs: int = 30
     seed: int = 0
     seeds: int = 3
 

@@ -26,9 +26,9 @@ def scores_table(record: CompareRecord) -> Table:
         of_method = record.of(name)
         table.add_row(
             method_label(of_method[0]),
-            _spread([100 * run.test.error for run in of_method], digits=2),
-            _spread([run.test.nll for run in of_method], digits=4),
-            _spread([100 * run.test.ece for run in of_method], digits=2),
+            _mean_and_sd([100 * run.test.error for run in of_method], digits=2),
+            _mean_and_sd([run.test.nll for run in of_method], digits=4),
+            _mean_and_sd([100 * run.test.ece for run in of_method], digits=2),
         )
     return table
 
@@ -36,10 +36,12 @@ def scores_table(record: CompareRecord) -> Table:
 def rotation_table(record: CompareRecord) -> Table:
     """What the networks of the first seed make of one digit at each angle."""
     table = _table(
-        f"A test {record.digit} turned upside down, seed {record.config.seed}",
-        "class: predicted; conf.: its probability; entropy and spread (mutual information of the "
-        "belief) in nats, larger for more doubt",
+        f"A test {record.digit} turned upside down (seed {record.config.seed})",
+        "conf.: probability of the class; entropy of the probabilities and spread (mutual "
+        "information) of the belief in nats: the larger, the more doubt. Last row: how many "
+        "classes are wrong, and means over those.",
     )
+    table.show_footer = True
     table.add_column("angle", justify="right", footer="wrong")
     columns = [[f"{angle}°" for angle in record.angles]]
     for name in record.config.methods:
@@ -52,32 +54,29 @@ def rotation_table(record: CompareRecord) -> Table:
 def _add_method(table: Table, run: RunRecord, digit: int) -> list[list[str]]:
     """Add the columns of one network; return their cells."""
     seen = run.rotation
-    short = run.method.replace("_", "\n")
     wrong = [predicted != digit for predicted in seen.predicted]
-    table.add_column(f"{short}\nclass", justify="right", footer=f"{sum(wrong)}")
-    cells = [
-        [
-            f"[red]{label}[/]" if bad else f"{label}"
-            for label, bad in zip(seen.predicted, wrong, strict=True)
-        ]
-    ]
-    for heading, values in _measures(seen):
-        table.add_column(f"\n{heading}", justify="right", footer=_mean_where(values, wrong))
-        cells.append([f"{value:.2f}" for value in values])
+    heading = run.method.replace("_", "\n")
+    table.add_column(f"{heading}\nclass", justify="right", footer=f"{sum(wrong)}")
+    cells = [[f"{predicted}" for predicted in seen.predicted]]
+    for measure, values, digits in _measures(seen):
+        footer = _mean_where(values, wrong, digits)
+        table.add_column(measure, justify="right", vertical="bottom", footer=footer)
+        cells.append([f"{value:.{digits}f}" for value in values])
     return cells
 
 
-def _measures(seen: Rotation) -> list[tuple[str, list[float]]]:
-    measures = [("conf.", seen.confidence), ("entropy", seen.entropy)]
-    return measures if seen.spread is None else [*measures, ("spread", seen.spread)]
+def _measures(seen: Rotation) -> list[tuple[str, list[float], int]]:
+    """Name, values and digits to show."""
+    measures = [("conf.", seen.confidence, 2), ("entropy", seen.entropy, 2)]
+    return measures if seen.spread is None else [*measures, ("spread", seen.spread, 3)]
 
 
-def _mean_where(values: list[float], chosen: list[bool]) -> str:
+def _mean_where(values: list[float], chosen: list[bool], digits: int) -> str:
     kept = [value for value, keep in zip(values, chosen, strict=True) if keep]
-    return f"{fmean(kept):.2f}" if kept else "–"
+    return f"{fmean(kept):.{digits}f}" if kept else "–"
 
 
-def _spread(values: list[float], *, digits: int) -> str:
+def _mean_and_sd(values: list[float], *, digits: int) -> str:
     mean = f"{fmean(values):.{digits}f}"
     return f"{mean} ± {stdev(values):.{digits}f}" if len(values) > 1 else mean
 
@@ -87,7 +86,6 @@ def _table(title: str, caption: str) -> Table:
         title=title,
         caption=caption,
         box=box.SIMPLE_HEAD,
-        show_footer=True,
         title_justify="left",
         caption_justify="left",
     )
