@@ -222,3 +222,9 @@ def test_infinite_logit_is_not_hidden():
     logits = torch.tensor([[math.inf, 0.0, 1.0], [0.0, 1.0, 2.0], [0.0, 0.0, 0.0]])
     rows = belief_matching_loss(logits, TARGETS.clamp(max=2), reduction="none")
     assert rows.isnan().tolist() == [True, False, False]
+
+
+def test_compiles_without_gradients_too():
+    logits, targets = torch.randn(6, 5), torch.randint(5, (6,))
+    compiled = torch.compile(belief_matching_loss, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(logits, targets), belief_matching_loss(logits, targets))

@@ -146,17 +146,26 @@ def dirichlet_kl(p_logits: Tensor, q_logits: Tensor, *, dim: int = -1) -> Tensor
     require_floating(name, "p_logits", p_logits)
     require_floating(name, "q_logits", q_logits)
     kind = compute_dtype(torch.promote_types(p_logits.dtype, q_logits.dtype))
+    p, q, dim = _broadcast_along_classes(name, p_logits, q_logits, dim)
+    return autograd.to_finite(autograd.apply(_DIRICHLET_KL, dim, p, q).squeeze(dim), kind)
+
+
+def _broadcast_along_classes(
+    name: str, p_logits: Tensor, q_logits: Tensor, dim: int
+) -> tuple[Tensor, Tensor, int]:
+    """Both in their common shape, and the class dimension counted from its front."""
+    dims = max(p_logits.dim(), q_logits.dim())
+    from_back = dim - dims if dim >= 0 else dim
     try:
         p, q = torch.broadcast_tensors(p_logits, q_logits)
-        same_classes = p_logits.shape[dim] == q_logits.shape[dim] > 0
+        fits = from_back < 0 and p_logits.shape[from_back] == q_logits.shape[from_back] > 0
     except (RuntimeError, IndexError):
-        same_classes = False
-    if not same_classes:
+        fits = False
+    if not fits:
         received = f"{tuple(p_logits.shape)} and {tuple(q_logits.shape)} with dim={dim}"
         expected = "agree along the class dimension and broadcast elsewhere"
         raise fail(name, f"shapes of `p_logits` and `q_logits` must {expected}, got {received}.")
-    dim = dim % p.dim()
-    return autograd.to_finite(autograd.apply(_DIRICHLET_KL, dim, p, q).squeeze(dim), kind)
+    return p, q, dims + from_back
 
 
 class _Pair(NamedTuple):

@@ -1,0 +1,252 @@
+"""The command line: quick help, honest exit codes, one line for a mistake."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from beliefmatch.cli import main
+from beliefmatch.cli.errors import UserError, told_plainly
+from beliefmatch.experiments.records import CompareRecord
+from beliefmatch.report.files import ready_directory, write_whole
+
+QUICK = ["compare", "--epochs", "1", "--seeds", "1"]
+PRODUCTS = ["record.json", "rotated_three.png", "rotated_three.svg"]
+
+
+def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run code in an interpreter of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=60,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8", **environment},
+    )
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["--version"], ["compare", "--help"]])
+def test_help_loads_nothing_heavy(arguments):
+    heavy = ["torch", "numpy", "matplotlib", "sklearn", "scipy"]
+    done = python(
+        "import sys; from beliefmatch.cli import main\n"
+        f"code = main({arguments})\n"
+        f"sys.exit(code or str([name for name in {heavy} if name in sys.modules] or ''))"
+    )
+    assert done.stderr.strip() == ""
+    assert done.stdout
+
+
+def test_help_lists_the_commands(capsys):
+    assert main([]) == 0
+    shown = capsys.readouterr().out
+    assert "compare" in shown
+    assert "doctor" in shown
+
+
+def test_the_version_is_that_of_the_installation(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"beliefmatch {metadata.version('beliefmatch')}\n"
+
+
+def test_without_typer_the_extra_is_named():
+    done = python(
+        "import sys; sys.modules['typer'] = None\n"
+        "from beliefmatch.cli import main; sys.exit(main([]))"
+    )
+    assert done.returncode == 2
+    assert done.stderr == '`beliefmatch` needs typer: pip install "beliefmatch[cli]"\n'
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("sklearn", '`load_digits` needs scikit-learn: pip install "beliefmatch[sklearn]"'),
+        ("matplotlib", '`beliefmatch compare` needs matplotlib: pip install "beliefmatch[report]"'),
+    ],
+)
+def test_compare_without_an_extra_names_it(monkeypatch, tmp_path, capsys, module, line):
+    for name in [name for name in sys.modules if name.split(".")[0] == module]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delitem(sys.modules, "beliefmatch.report.figures", raising=False)
+    assert main([*QUICK, "--out", f"{tmp_path}"]) == 2
+    assert capsys.readouterr().err == f"{line}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["dance"], "dance"),
+        (["--nope"], "--nope"),
+        (["compare", "--nope"], "--nope"),
+        (["compare", "--epochs", "many"], "--epochs"),
+        (["compare", "--epochs", "-3"], "`epochs` must be at least 1, got -3"),
+        (["compare", "--seeds", "0"], "`seeds` must be at least 1, got 0"),
+        (["compare", "--seed", "-1"], "`seed` must be at least 0, got -1"),
+        (["compare", "--methods", "softmax,magic"], "softmax, belief_matching, got 'magic'"),
+        (["compare", "--methods", "softmax,softmax"], "none twice"),
+        (["compare", "--methods", ""], "got ''"),
+        (["compare", "--kl-weight", "-1"], "`kl_weight`"),
+        (["compare", "--kl-weight", "inf"], "`kl_weight`"),
+        (
+            ["compare", "--methods", "softmax", "--kl-weight", "0.1"],
+            "got some of 'belief_matching'",
+        ),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(arguments, words, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert words in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_is_no_place_for_results(tmp_path, capsys):
+    place = tmp_path / "taken"
+    place.write_text("precious")
+    for out in (place, place / "below"):
+        assert main([*QUICK, "--out", f"{out}"]) == 2
+        err = capsys.readouterr().err
+        assert err.startswith("compare: `out` must be a directory")
+        assert err.count("\n") == 1
+    assert place.read_text() == "precious"
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self").is_dir(), reason="needs a directory that even root cannot write in"
+)
+def test_an_unwritable_directory_is_refused(capsys):
+    assert main([*QUICK, "--out", "/proc/self"]) == 2
+    assert "must be a directory to write in, got /proc/self (" in capsys.readouterr().err
+
+
+def test_compare_writes_all_and_says_where(tmp_path, capsys):
+    out = tmp_path / "new" / "place"
+    assert main([*QUICK, "--out", f"{out}", "--kl-weight", "0.003", "--seed", "4"]) == 0
+    shown, err = capsys.readouterr()
+    assert err == ""  # no progress bar without a terminal
+    assert "\x1b" not in shown
+    assert "belief matching (λ = 0.003)" in shown
+    assert sorted(path.name for path in out.iterdir()) == PRODUCTS
+    assert sorted(shown.split()[-3:]) == sorted(f"{out / name}" for name in PRODUCTS)
+    record = CompareRecord.from_json((out / "record.json").read_text("utf-8"))
+    assert record.config.seed == 4
+    assert record.of("belief_matching")[0].options == {"kl_weight": 0.003}
+
+
+def test_a_terminal_without_greek_letters_is_enough():
+    done = python(
+        "from beliefmatch.cli import main; main(['compare', '--help'])", PYTHONIOENCODING="ascii"
+    )
+    assert "Belief matching's ?" in done.stdout
+    assert done.stderr == ""
+
+
+def fails_in_training(error):
+    def fit(*arguments, **options):
+        raise error
+
+    return fit
+
+
+def test_an_interrupt_ends_with_130_and_leaves_no_file(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(
+        "beliefmatch.experiments.compare.fit",
+        lambda *arguments, **options: signal.raise_signal(signal.SIGINT),
+    )
+    assert main([*QUICK, "--out", f"{tmp_path}"]) == 130
+    assert capsys.readouterr().err == "beliefmatch: interrupted\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_training_that_diverges_is_told_in_one_line(tmp_path, capsys, monkeypatch):
+    broken = fails_in_training(FloatingPointError("fit: the loss of epoch 3 is nan."))
+    monkeypatch.setattr("beliefmatch.experiments.compare.fit", broken)
+    assert main([*QUICK, "--out", f"{tmp_path}"]) == 2
+    assert capsys.readouterr().err == "fit: the loss of epoch 3 is nan.\n"
+
+
+def test_a_bug_keeps_its_traceback(tmp_path, monkeypatch):
+    broken = fails_in_training(ValueError("a bug of ours"))
+    monkeypatch.setattr("beliefmatch.experiments.compare.fit", broken)
+    with pytest.raises(ValueError, match="a bug of ours"):
+        main([*QUICK, "--out", f"{tmp_path}"])
+
+
+def test_only_the_named_errors_are_told_plainly():
+    with pytest.raises(UserError, match=r"^two lines$"), told_plainly(ValueError):
+        raise ValueError("two\n  lines")
+    with pytest.raises(KeyError), told_plainly(ValueError):
+        raise KeyError("a bug")
+
+
+def test_a_warning_is_one_line_without_a_place_in_our_code():
+    done = python(
+        "import warnings; from beliefmatch.cli import app\n"
+        "app.doctor = lambda: warnings.warn('mind the gap')\n"
+        "app.run(['<lambda>'])"
+    )
+    assert done.stderr == "warning: mind the gap\n"
+
+
+def test_doctor_describes_the_installation(capsys):
+    assert main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    for name in ("beliefmatch", "torch", "numpy", "typer", "scikit-learn"):
+        assert metadata.version(name) in shown
+    assert "loss kernel" in shown
+    assert "cpu" in shown
+
+
+def test_doctor_speaks_json(capsys):
+    assert main(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["versions"]["torch"] == metadata.version("torch")
+    assert found["torch"]["devices"][0] == "cpu"
+    assert found["torch"]["threads"] >= 1
+    assert found["torch"]["kernel"]
+    assert found["torch"]["problem"] is None
+    for extra in found["extras"]:
+        lacking = any(package["installed"] is None for package in extra["packages"])
+        assert (
+            extra["satisfied"] or extra["remedy"] == f'pip install "beliefmatch[{extra["name"]}]"'
+        )
+        assert not (lacking and extra["satisfied"])
+
+
+@pytest.mark.parametrize("arguments", [["doctor"], ["doctor", "--json"]])
+def test_doctor_reports_a_torch_that_cannot_be_imported(tmp_path, arguments):
+    (tmp_path / "torch.py").write_text("raise ImportError('libtorch.so: cannot open')")
+    done = python(
+        f"import sys; from beliefmatch.cli import main; sys.exit(main({arguments}))",
+        PYTHONPATH=f"{tmp_path}",
+    )
+    assert done.returncode == 1
+    assert "torch cannot be imported: libtorch.so: cannot open" in done.stdout
+    assert done.stderr == ""
+
+
+def test_a_file_is_replaced_whole_or_kept(tmp_path):
+    path = tmp_path / "result"
+    write_whole(path, b"first")
+    with pytest.raises(TypeError):
+        write_whole(path, "not bytes")
+    assert path.read_bytes() == b"first"
+    write_whole(path, b"second")
+    assert path.read_bytes() == b"second"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_ready_directory_is_left_empty(tmp_path):
+    made = ready_directory(tmp_path / "a" / "b", caller="test")
+    assert list(made.iterdir()) == []

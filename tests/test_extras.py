@@ -1,0 +1,90 @@
+"""Missing extras, and what is known of the installed ones."""
+
+import os
+import platform
+import sys
+from importlib import metadata
+
+import pytest
+
+from beliefmatch.environment import hardware, versions
+from beliefmatch.extras import Extra, Package, extras, needs
+
+
+def test_a_missing_package_names_the_extra():
+    with (
+        pytest.raises(ModuleNotFoundError) as caught,
+        needs("timm", extra="vision", caller="beliefmatch adapt"),
+    ):
+        import no_such_package  # noqa: F401
+    expected = '`beliefmatch adapt` needs timm: pip install "beliefmatch[vision]"'
+    assert str(caught.value) == expected
+    assert caught.value.name == "no_such_package"
+
+
+def test_a_hole_in_our_own_package_is_not_blamed_on_an_extra():
+    with (
+        pytest.raises(ModuleNotFoundError, match=r"No module named 'beliefmatch\.nowhere'"),
+        needs("timm", extra="vision", caller="adapt"),
+    ):
+        import beliefmatch.nowhere  # noqa: F401
+
+
+def test_other_errors_pass_unchanged():
+    with pytest.raises(ZeroDivisionError), needs("timm", extra="vision", caller="adapt"):
+        _ = 1 / 0
+
+
+def test_extras_are_those_of_the_installed_metadata():
+    found = {extra.name: extra for extra in extras()}
+    assert {"cli", "stats", "sklearn", "report", "vision"} <= set(found)
+    assert not {"all", "test", "dev"} & set(found)
+    assert [package.name for package in found["cli"].packages] == ["typer", "rich"]
+    typer = found["cli"].packages[0]
+    assert typer.installed == metadata.version("typer")
+    assert typer.specifier.startswith(">=")
+
+
+def test_an_extra_that_includes_another_lists_its_packages():
+    found = {extra.name: extra for extra in extras()}
+    assert set(found["files"].packages) < set(found["train"].packages)
+
+
+@pytest.mark.parametrize(
+    ("installed", "specifier", "satisfied"),
+    [
+        ("1.4.0", ">=1.4", True),
+        ("1.3.9", ">=1.4", False),
+        ("2.0.dev1", ">=1.4", True),
+        ("2.13.0+cpu", ">=2.6,<3", True),
+        ("0.1", "", True),
+        (None, "", False),
+    ],
+)
+def test_a_package_is_satisfied_by_a_version_within_its_range(installed, specifier, satisfied):
+    package = Package("anything", specifier, installed)
+    assert package.satisfied is satisfied
+    assert Extra("some", (package, Package("other", "", "1"))).satisfied is satisfied
+
+
+def test_without_packaging_the_same_packages_are_listed_and_any_version_will_do(monkeypatch):
+    before = extras()
+    for module in ("packaging", "packaging.markers", "packaging.specifiers"):
+        monkeypatch.setitem(sys.modules, module, None)
+    assert extras() == before
+    assert Package("anything", ">=2", "1").satisfied
+
+
+def test_the_remedy_installs_the_extra():
+    assert Extra("vision", ()).remedy == 'pip install "beliefmatch[vision]"'
+
+
+def test_versions_and_hardware_are_those_of_this_machine():
+    found = versions("numpy", "no-such-distribution")
+    assert found == {
+        "python": platform.python_version(),
+        "numpy": metadata.version("numpy"),
+        "no-such-distribution": "missing",
+    }
+    assert hardware()["logical_cores"] == os.cpu_count()
+    assert hardware()["processor"]

@@ -1,0 +1,142 @@
+"""Bad input is refused in one line: function, argument, expected, received, remedy."""
+
+import math
+import warnings
+
+import pytest
+import torch
+
+from beliefmatch import BeliefMatchingLoss, belief_matching_loss
+
+LOGITS = torch.zeros(4, 3)
+IDS = torch.tensor([0, 1, 2, 0])
+COUNTS = torch.ones(4, 3)
+
+
+def refused(kind, *expected, logits=LOGITS, targets=IDS, **options):
+    with pytest.raises(kind) as caught:
+        belief_matching_loss(logits, targets, **options)
+    message = str(caught.value)
+    assert message.startswith("belief_matching_loss: ") and "\n" not in message
+    for part in expected:
+        assert part in message, message
+
+
+def test_logits_must_be_a_floating_tensor_with_classes():
+    refused(TypeError, "`logits`", "floating-point", "int64", logits=torch.zeros(4, 3).long())
+    refused(TypeError, "`logits`", "list", logits=[[0.0, 1.0]])
+    refused(TypeError, "`logits`", "complex64", logits=torch.zeros(4, 3, dtype=torch.complex64))
+    refused(ValueError, "`logits`", "()", logits=torch.tensor(1.0), targets=torch.tensor(0))
+    refused(ValueError, "`logits`", "(4, 0)", logits=torch.zeros(4, 0))
+
+
+def test_targets_must_match_the_logits():
+    refused(
+        ValueError, "`targets` must have shape (4,)", "`logits` (4, 3)", "got (5,)",
+        targets=torch.zeros(5, dtype=torch.long),
+    )  # fmt: skip
+    refused(ValueError, "(4, 3)", "counts", "got (4, 2)", targets=torch.ones(4, 2))
+    refused(TypeError, "`targets`", "bool", targets=torch.ones(4, 3, dtype=torch.bool))
+    refused(TypeError, "`targets`", "list", targets=[0, 1, 2, 0])
+
+
+def test_ids_and_counts_are_not_guessed_from_each_other_but_named():
+    refused(ValueError, "got (4, 3)", "targets.float()", targets=COUNTS.long())
+    refused(ValueError, "got (4,)", "targets.long()", targets=IDS.float())
+
+
+@pytest.mark.parametrize("bad", [3, -1, 100])
+def test_ids_out_of_range_are_refused(bad):
+    refused(ValueError, "`targets`", "from 0 to 2", f"got {bad}", targets=torch.tensor([0, 1, bad, 2]))
+
+
+@pytest.mark.parametrize("bad", [-0.5, math.nan, math.inf])
+def test_counts_must_be_finite_and_not_negative(bad):
+    counts = COUNTS.clone()
+    counts[2, 1] = bad
+    refused(ValueError, "`targets`", "not negative", f"got {bad}", targets=counts)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
+def test_prior_must_be_positive_and_finite(bad):
+    refused(ValueError, "`prior`", f"got {bad}", prior=bad)
+    refused(ValueError, "`prior`", f"got {bad}", prior=torch.tensor([1.0, bad, 1.0]))
+
+
+def test_prior_must_fit_the_logits():
+    refused(ValueError, "`prior`", "(3,)", "got (4,)", prior=torch.ones(4))
+    refused(ValueError, "`prior`", "got (4, 2)", prior=torch.ones(4, 2))
+    refused(TypeError, "`prior`", "int64", prior=torch.ones(3, dtype=torch.long))
+    refused(TypeError, "`prior`", "str", prior="uniform")
+
+
+@pytest.mark.parametrize("bad", [-0.1, math.nan, math.inf])
+def test_kl_weight_must_be_finite_and_not_negative(bad):
+    refused(ValueError, "`kl_weight`", f"got {bad}", kl_weight=bad)
+    with pytest.raises(ValueError, match="BeliefMatchingLoss: `kl_weight`"):
+        BeliefMatchingLoss(kl_weight=bad)
+
+
+def test_kl_weight_must_be_a_number():
+    refused(TypeError, "`kl_weight`", "str", kl_weight="0.1")
+    refused(TypeError, "`kl_weight`", "tensor", kl_weight=torch.tensor(0.1))
+
+
+@pytest.mark.parametrize("bad", [0.0, 1 / 3, 1.0, 1.5, -1.0, math.nan])
+def test_target_confidence_must_lie_between_chance_and_certainty(bad):
+    refused(ValueError, "`target_confidence`", f"got {bad}", target_confidence=bad)
+
+
+def test_kl_weight_and_target_confidence_exclude_each_other():
+    both = {"kl_weight": 0.1, "target_confidence": 0.9}
+    refused(ValueError, "`kl_weight`", "`target_confidence`", "not both", **both)
+    with pytest.raises(ValueError, match="not both"):
+        BeliefMatchingLoss(**both)
+
+
+def test_unknown_reduction_is_refused():
+    refused(ValueError, "`reduction`", "'mean'", "'sum'", "'none'", "got 'avg'", reduction="avg")
+    with pytest.raises(ValueError, match="BeliefMatchingLoss: `reduction`"):
+        BeliefMatchingLoss(reduction="avg")
+
+
+def test_weight_must_be_one_number_a_class():
+    refused(ValueError, "`weight`", "(3,)", "got (4,)", weight=torch.ones(4))
+    refused(ValueError, "`weight`", "got -1.0", weight=torch.tensor([1.0, -1.0, 1.0]))
+    refused(ValueError, "`weight`", "got nan", weight=torch.tensor([1.0, math.nan, 1.0]))
+    refused(TypeError, "`weight`", "list", weight=[1.0, 1.0, 1.0])
+
+
+def test_ignore_index_is_not_for_counts():
+    refused(ValueError, "`ignore_index`", "counts", targets=COUNTS, ignore_index=1)
+
+
+def test_options_are_keyword_only():
+    with pytest.raises(TypeError):
+        belief_matching_loss(LOGITS, IDS, 0.1)
+
+
+def test_warns_when_the_target_mean_is_below_one_half():
+    logits, targets = torch.zeros(3, 1000), torch.tensor([1, 2, 3])
+    with pytest.warns(UserWarning, match=r"K=1000 .* target mean of only 0\.0918.*target_confidence=0\.9"):
+        belief_matching_loss(logits, targets)
+    with pytest.warns(UserWarning, match="target mean"):
+        BeliefMatchingLoss(prior=20.0)(torch.zeros(3, 10), targets)
+
+
+def test_does_not_warn_when_the_target_mean_is_one_half_or_more():
+    """(1 + 1/λ)/(K + 1/λ) is exactly one half at λ(K − 2) = 1."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        belief_matching_loss(torch.zeros(3, 102), torch.tensor([1, 2, 3]), kl_weight=0.01)
+        belief_matching_loss(torch.zeros(3, 2), torch.tensor([1, 0, 1]), kl_weight=1e6)
+        belief_matching_loss(torch.zeros(3, 1000), torch.tensor([1, 2, 3]), target_confidence=0.3)
+        votes = torch.zeros(3, 1000).index_fill(1, torch.tensor([5]), 50.0)
+        belief_matching_loss(torch.zeros(3, 1000), votes, kl_weight=0.01)
+
+
+def test_remedy_of_the_warning_is_the_weight_it_names():
+    with pytest.warns(UserWarning) as caught:
+        belief_matching_loss(torch.zeros(1, 1000), torch.tensor([1]))
+    weight = float(str(caught[0].message).rsplit("kl_weight=", 1)[1].rstrip("."))
+    assert (1 + 1 / weight) / (1000 + 1 / weight) == pytest.approx(0.9, rel=1e-2)
