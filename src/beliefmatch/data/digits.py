@@ -11,8 +11,6 @@ from beliefmatch.extras import needs
 
 __all__ = ["DigitSplits", "Examples", "load_digits", "rotated"]
 
-NUM_CLASSES = 10
-
 
 @dataclass(frozen=True, eq=False)
 class Examples:

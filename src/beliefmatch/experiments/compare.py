@@ -60,6 +60,7 @@ class Comparison:
         seeds = range(self.config.seed, self.config.seed + self.config.seeds)
         with _one_thread():
             runs = [self._run(name, seed, on_epoch) for seed in seeds for name in self.methods]
+            machine = {**hardware(), "torch_threads": torch.get_num_threads()}
         splits = vars(self.digits)
         return CompareRecord(
             config=self.config,
@@ -71,7 +72,7 @@ class Comparison:
             images=self.turned[:, 0, 0].tolist(),
             runs=runs,
             versions=versions("beliefmatch", "torch", "numpy", "scikit-learn", "scipy"),
-            hardware={**hardware(), "torch_threads": 1},
+            hardware=machine,
             wall_seconds=time.perf_counter() - start,
         )
 
