@@ -80,7 +80,10 @@ def main() -> None:
         f"torch {torch.__version__}, {platform.machine()}, {args.threads} threads, float32, "
         f"kernel {kernels.status().name}; forward + backward, median, ratio to F.cross_entropy"
     )
-    print(f"{'shape':>12} {'rounds':>7} {'cross-entropy':>14}", *(f"{n:>15}" for n in CONTENDERS if n != "cross_entropy"))
+    print(
+        f"{'shape':>12} {'rounds':>7} {'cross-entropy':>14}",
+        *(f"{n:>15}" for n in CONTENDERS if n != "cross_entropy"),
+    )
     for shape in args.shape:
         rows, classes = (int(part) for part in shape.split("x"))
         times = measure(rows, classes, args.seconds)

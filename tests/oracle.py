@@ -61,9 +61,7 @@ def dirichlet_kl_gradients(p_logits, q_logits):
         common = mp.psi(1, a0) * (g0 - a0)
         by_p = [a * (common - mp.psi(1, a) * (g - a)) for a, g in zip(alpha, gamma, strict=True)]
         shift = mp.psi(0, g0) - mp.psi(0, a0)
-        by_q = [
-            g * (mp.psi(0, g) - mp.psi(0, a) - shift) for a, g in zip(alpha, gamma, strict=True)
-        ]
+        by_q = [g * (mp.psi(0, g) - mp.psi(0, a) - shift) for a, g in zip(alpha, gamma, strict=True)]
         return by_p, by_q
 
 
@@ -76,9 +74,7 @@ def entropies(logits):
         expected = mp.fsum(a / a0 * (mp.psi(0, 1 + a0) - mp.psi(0, 1 + a)) for a in alpha)
         log_normaliser = mp.fsum(mp.loggamma(a) for a in alpha) - mp.loggamma(a0)
         differential = (
-            log_normaliser
-            + (a0 - classes) * mp.psi(0, a0)
-            - mp.fsum((a - 1) * mp.psi(0, a) for a in alpha)
+            log_normaliser + (a0 - classes) * mp.psi(0, a0) - mp.fsum((a - 1) * mp.psi(0, a) for a in alpha)
         )
         return total, expected, total - expected, differential
 

@@ -201,9 +201,5 @@ def _body_lines(function: ast.FunctionDef) -> int:
 
 
 def test_every_module_opens_with_a_docstring():
-    bare = [
-        path.name
-        for path in _sources()
-        if not ast.get_docstring(ast.parse(path.read_text("utf-8")))
-    ]
+    bare = [path.name for path in _sources() if not ast.get_docstring(ast.parse(path.read_text("utf-8")))]
     assert bare == []

@@ -255,7 +255,11 @@ def test_repr_tells_classes_and_shape():
         (lambda: Belief(torch.tensor(1.0)), ValueError, "classes along dim=-1"),
         (lambda: Belief(torch.zeros(3, 0)), ValueError, r"got shape \(3, 0\)"),
         (lambda: Belief(torch.zeros(3, 2), dim=2), ValueError, "dim=2"),
-        (lambda: Belief(torch.zeros(3), scale=0.0), ValueError, "`scale` must be positive, got 0.0"),
+        (
+            lambda: Belief(torch.zeros(3), scale=0.0),
+            ValueError,
+            "`scale` must be positive, got 0.0",
+        ),
         (lambda: Belief(torch.zeros(3), scale=math.nan), ValueError, "`scale` must be finite"),
         (lambda: Belief(torch.zeros(3)).credible_interval(1.0), ValueError, "`level`"),
         (lambda: Belief(torch.zeros(3)).sample(0), ValueError, "`n`"),

@@ -57,8 +57,7 @@ def test_the_version_is_that_of_the_installation(capsys):
 
 def test_without_typer_the_extra_is_named():
     done = python(
-        "import sys; sys.modules['typer'] = None\n"
-        "from beliefmatch.cli import main; sys.exit(main([]))"
+        "import sys; sys.modules['typer'] = None\nfrom beliefmatch.cli import main; sys.exit(main([]))"
     )
     assert done.returncode == 2
     assert done.stderr == '`beliefmatch` needs typer: pip install "beliefmatch[cli]"\n'
@@ -221,9 +220,7 @@ def test_doctor_speaks_json(capsys):
     assert found["torch"]["problem"] is None
     for extra in found["extras"]:
         lacking = any(package["installed"] is None for package in extra["packages"])
-        assert (
-            extra["satisfied"] or extra["remedy"] == f'pip install "beliefmatch[{extra["name"]}]"'
-        )
+        assert extra["satisfied"] or extra["remedy"] == f'pip install "beliefmatch[{extra["name"]}]"'
         assert not (lacking and extra["satisfied"])
 
 

@@ -32,10 +32,7 @@ def test_images_are_floats_from_zero_to_one_with_their_labels(splits):
 
 
 def test_every_split_has_the_classes_in_equal_proportion(splits):
-    shares = [
-        part.targets.bincount() / len(part)
-        for part in (splits.train, splits.validation, splits.test)
-    ]
+    shares = [part.targets.bincount() / len(part) for part in (splits.train, splits.validation, splits.test)]
     torch.testing.assert_close(shares[0], shares[1], atol=0.005, rtol=0)
     torch.testing.assert_close(shares[0], shares[2], atol=0.005, rtol=0)
 
@@ -82,9 +79,7 @@ def test_half_a_turn_more_is_the_image_upside_down(splits):
 
 
 def test_rotation_wants_one_image(splits):
-    with pytest.raises(
-        ValueError, match=r"`image` must have shape \(1, H, W\), got \(3, 1, 8, 8\)"
-    ):
+    with pytest.raises(ValueError, match=r"`image` must have shape \(1, H, W\), got \(3, 1, 8, 8\)"):
         rotated(splits.test.images[:3], [15])
 
 

@@ -2,7 +2,6 @@
 
 import math
 
-import oracle
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 from torch.autograd import gradcheck, gradgradcheck
 from torch.distributions import Dirichlet, kl_divergence
 
+import oracle
 from beliefmatch import dirichlet, dirichlet_kl
 
 DOUBLE = torch.float64

@@ -136,7 +136,7 @@ def test_does_not_warn_when_the_target_mean_is_one_half_or_more():
 
 
 def test_remedy_of_the_warning_is_the_weight_it_names():
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="target mean") as caught:
         belief_matching_loss(torch.zeros(1, 1000), torch.tensor([1]))
     weight = float(str(caught[0].message).rsplit("kl_weight=", 1)[1].rstrip("."))
     assert (1 + 1 / weight) / (1000 + 1 / weight) == pytest.approx(0.9, rel=1e-2)

@@ -22,9 +22,7 @@ def batch(rows=5, classes=7, seed=0, scale=1.5):
 def test_gradient_vanishes_at_the_bayes_posterior(kl_weight):
     _, counts, prior = batch()
     logits = (prior + counts / kl_weight).log().requires_grad_()
-    belief_matching_loss(
-        logits, counts, prior=prior, kl_weight=kl_weight, reduction="sum"
-    ).backward()
+    belief_matching_loss(logits, counts, prior=prior, kl_weight=kl_weight, reduction="sum").backward()
     assert logits.grad.abs().max() < 1e-14
 
 
@@ -43,7 +41,11 @@ def test_gradient_descent_on_free_logits_finds_the_posterior():
     logits = torch.zeros(1, 4, dtype=DOUBLE, requires_grad=True)
     counts = torch.tensor([[0.0, 3.0, 1.0, 0.0]], dtype=DOUBLE)
     optimiser = torch.optim.LBFGS(
-        [logits], max_iter=200, tolerance_grad=1e-12, tolerance_change=0, line_search_fn="strong_wolfe"
+        [logits],
+        max_iter=200,
+        tolerance_grad=1e-12,
+        tolerance_change=0,
+        line_search_fn="strong_wolfe",
     )
 
     def closure():
@@ -67,9 +69,7 @@ def test_loss_is_the_divergence_from_the_posterior_plus_a_constant():
         return torch.lgamma(alpha).sum(-1) - torch.lgamma(alpha.sum(-1))
 
     evidence = log_normaliser(posterior) - log_normaliser(prior)
-    loss = belief_matching_loss(
-        logits.detach(), counts, prior=prior, kl_weight=kl_weight, reduction="none"
-    )
+    loss = belief_matching_loss(logits.detach(), counts, prior=prior, kl_weight=kl_weight, reduction="none")
     torch.testing.assert_close(loss, kl_weight * (divergence - evidence), rtol=1e-11, atol=1e-11)
 
 

@@ -1,9 +1,9 @@
 """Loss and gradient agree with the paper's formula in fifty digits, at any logit."""
 
-import oracle
 import pytest
 import torch
 
+import oracle
 from beliefmatch import belief_matching_loss
 
 GRADIENT_BAR = {torch.float32: 2e-6, torch.float64: 1e-11}

@@ -200,9 +200,7 @@ def test_strided_input_gives_the_same_gradient():
 def test_module_equals_function_and_moves_with_its_tensors():
     logits, ids, counts, weight = sample((5, 3))
     module = BeliefMatchingLoss(kl_weight=0.3, prior=weight, weight=weight, reduction="sum")
-    expected = belief_matching_loss(
-        logits, ids, kl_weight=0.3, prior=weight, weight=weight, reduction="sum"
-    )
+    expected = belief_matching_loss(logits, ids, kl_weight=0.3, prior=weight, weight=weight, reduction="sum")
     assert torch.equal(module(logits, ids), expected)
     assert set(module.state_dict()) == {"weight", "prior"}
     assert module.to(torch.float32).weight.dtype == torch.float32

@@ -33,9 +33,7 @@ def test_tiny_concentrations_leave_only_the_mean_and_large_ones_only_the_order()
     logits = torch.tensor([0.3, 0.0, -0.4], dtype=torch.float64)
     vague, sure = Belief(logits - 25), Belief(logits + 40)
     torch.testing.assert_close(vague.prob_of_being_best(), vague.probs, rtol=1e-8, atol=1e-9)
-    torch.testing.assert_close(
-        sure.prob_of_being_best(), torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
-    )
+    torch.testing.assert_close(sure.prob_of_being_best(), torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64))
 
 
 def test_beyond_a_million_millions_the_lead_counts_in_standard_deviations():

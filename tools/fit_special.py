@@ -24,7 +24,7 @@ mp.mp.dps = 90
 TARGET = Path(__file__).parents[1] / "src" / "beliefmatch" / "_coefficients.py"
 DEGREES = {"float32": 4, "float64": 8}
 DIGITS = {"float32": 10, "float64": 18}
-HEADER = '''"""Coefficients of the rational remainders in `special`; written by tools/fit_special.py, not by hand.
+HEADER = '''"""Coefficients of the remainders in `special`; written by tools/fit_special.py, not by hand.
 
 Each pair is (numerator, denominator) of a polynomial in w = 1/(1+α), constant term first.
 """

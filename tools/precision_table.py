@@ -1,7 +1,7 @@
 """The paper's formula in float32 beside ours and the truth: the table of docs/mathematics.md.
 
-    python tools/precision_table.py            prints the table
-    python tools/precision_table.py --write    puts it into docs/mathematics.md
+python tools/precision_table.py            prints the table
+python tools/precision_table.py --write    puts it into docs/mathematics.md
 """
 
 import argparse

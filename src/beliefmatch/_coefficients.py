@@ -1,4 +1,4 @@
-"""Coefficients of the rational remainders in `special`; written by tools/fit_special.py, not by hand.
+"""Coefficients of the remainders in `special`; written by tools/fit_special.py, not by hand.
 
 Each pair is (numerator, denominator) of a polynomial in w = 1/(1+α), constant term first.
 """

@@ -157,9 +157,7 @@ class Belief:
         """
         value = require_finite_number("Belief.credible_interval", "level", level)
         if not 0 < value < 1:
-            raise fail(
-                "Belief.credible_interval", f"`level` must be between 0 and 1, got {value!r}."
-            )
+            raise fail("Belief.credible_interval", f"`level` must be between 0 and 1, got {value!r}.")
         own, rest = dirichlet.own_and_rest(self.log_alpha.detach(), self.dim)
         ends = (beta_quantile(own, rest, q) for q in (0.5 - value / 2, 0.5 + value / 2))
         lower, upper = (end.to(self.log_alpha.dtype) for end in ends)
@@ -214,9 +212,7 @@ class Belief:
         """Bayes' rule: the belief after seeing `counts` ≥ 0 votes for each class, Dir(α + counts)."""
         if not isinstance(counts, Tensor) or counts.dtype == torch.bool or counts.is_complex():
             expected = "a tensor of counts"
-            raise fail(
-                "Belief.update", f"`counts` must be {expected}, got {describe(counts)}.", TypeError
-            )
+            raise fail("Belief.update", f"`counts` must be {expected}, got {describe(counts)}.", TypeError)
         shape = tuple(self.log_alpha.shape)
         if tuple(counts.shape) != shape:
             received = tuple(counts.shape)

@@ -28,7 +28,7 @@ def describe(value: Any) -> str:
     """What was received, in a few words: a tensor by type and shape, anything else by repr."""
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
-    return f"{type(value).__name__} {value!r}"[:80]
+    return " ".join(f"{type(value).__name__} {value!r}".split())[:80]
 
 
 def require_floating(function: str, name: str, value: Any) -> None:

@@ -140,7 +140,7 @@ def dirichlet_kl(p_logits: Tensor, q_logits: Tensor, *, dim: int = -1) -> Tensor
         >>> from beliefmatch import dirichlet_kl
         >>> uniform, sharp = torch.zeros(3), torch.tensor([3.0, 0.0, 0.0])
         >>> round(dirichlet_kl(sharp, uniform).item(), 4)
-        1.4472
+        3.5001
     """
     name = "dirichlet_kl"
     require_floating(name, "p_logits", p_logits)
@@ -157,15 +157,14 @@ def _broadcast_along_classes(
     dims = max(p_logits.dim(), q_logits.dim())
     from_back = dim - dims if dim >= 0 else dim
     try:
-        p, q = torch.broadcast_tensors(p_logits, q_logits)
         fits = from_back < 0 and p_logits.shape[from_back] == q_logits.shape[from_back] > 0
+        if fits:
+            return *torch.broadcast_tensors(p_logits, q_logits), dims + from_back
     except (RuntimeError, IndexError):
-        fits = False
-    if not fits:
-        received = f"{tuple(p_logits.shape)} and {tuple(q_logits.shape)} with dim={dim}"
-        expected = "agree along the class dimension and broadcast elsewhere"
-        raise fail(name, f"shapes of `p_logits` and `q_logits` must {expected}, got {received}.")
-    return p, q, dims + from_back
+        pass
+    received = f"{tuple(p_logits.shape)} and {tuple(q_logits.shape)} with dim={dim}"
+    expected = "agree along the class dimension and broadcast elsewhere"
+    raise fail(name, f"shapes of `p_logits` and `q_logits` must {expected}, got {received}.")
 
 
 class _Pair(NamedTuple):

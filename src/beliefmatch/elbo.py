@@ -21,7 +21,15 @@ from torch import Tensor
 from beliefmatch import special
 from beliefmatch.rows import Rows, total_minus_top
 
-__all__ = ["Drift", "Evidence", "digamma_drop", "gradient", "largest_exponent", "lgamma_drop", "poles"]
+__all__ = [
+    "Drift",
+    "Evidence",
+    "digamma_drop",
+    "gradient",
+    "largest_exponent",
+    "lgamma_drop",
+    "poles",
+]
 
 CLOSE = 0.5
 """Rows whose every logit is nearer than this to the optimum take the second form."""
@@ -137,4 +145,5 @@ def _pole_scale(rows: Rows) -> Tensor:
 
 
 def largest_exponent(dtype: torch.dtype) -> float:
+    """The largest x, with a little to spare, for which e^x is finite."""
     return math.log(torch.finfo(dtype).max) * 0.9999

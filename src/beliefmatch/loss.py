@@ -96,9 +96,7 @@ def belief_matching_loss(
     if evidence.ignored is not None:
         logits = logits.masked_fill(evidence.ignored, 0.0)  # so that nothing there can reach the sum
     rows = kernels.negative_elbo(logits, evidence.counts, beta, strength, dim)
-    return to_finite(
-        _reduce(rows, evidence.row_weight, dim, reduction), compute_dtype(logits.dtype)
-    )
+    return to_finite(_reduce(rows, evidence.row_weight, dim, reduction), compute_dtype(logits.dtype))
 
 
 def _reduce(rows: Tensor, weight: Tensor | None, dim: int, reduction: Reduction) -> Tensor:
@@ -116,9 +114,7 @@ def _prior(logits: Tensor, prior: float | Tensor, dim: int) -> Tensor:
         value = require_finite_number(NAME, "prior", prior)
         if value <= 0:
             raise fail(NAME, f"`prior` must be positive, got {value!r}.")
-        return torch.full(
-            (1,) * logits.dim(), value, dtype=row_dtype(logits.device), device=logits.device
-        )
+        return torch.full((1,) * logits.dim(), value, dtype=row_dtype(logits.device), device=logits.device)
     if not prior.is_floating_point():
         raise fail(NAME, f"`prior` must be floating point, got {describe(prior)}.", TypeError)
     if is_inspectable(prior):
@@ -178,9 +174,7 @@ def _target_confidence(kl_weight: float | None, target_confidence: float, classe
     return value
 
 
-def _warn_if_timid(
-    kl_weight: float, mean_beta: Tensor, classes: int, counts: Tensor, dim: int
-) -> None:
+def _warn_if_timid(kl_weight: float, mean_beta: Tensor, classes: int, counts: Tensor, dim: int) -> None:
     """Warn when even the most voted sample is asked for a mean below one half."""
     beta = peek(mean_beta) if mean_beta.numel() == 1 else None
     if beta is None:

@@ -34,7 +34,7 @@ class Rows(NamedTuple):
     z: Tensor
     """Log-concentrations, in the compute type."""
     dim: int
-    index: Tensor
+    position: Tensor
     """Where the largest class stands; like all row quantities, with `dim` kept at size 1."""
     top: Tensor
     """Its log-concentration z_*, in the row type."""
@@ -61,13 +61,13 @@ class Rows(NamedTuple):
         """The largest class's entry of a tensor of class size K or 1, in the row type."""
         if elements.shape[self.dim] == 1:
             return elements.to(self.top.dtype)
-        return elements.expand_as(self.z).gather(self.dim, self.index).to(self.top.dtype)
+        return elements.expand_as(self.z).gather(self.dim, self.position).to(self.top.dtype)
 
     def sum_rest(self, elements: Tensor) -> Tensor:
         """Sum over all classes but the largest of a tensor of class size K or 1, in the row type."""
         if elements.shape[self.dim] == 1:
             return (self.z.shape[self.dim] - 1) * elements.to(self.top.dtype)
-        others = elements.expand_as(self.z).scatter(self.dim, self.index, 0.0)
+        others = elements.expand_as(self.z).scatter(self.dim, self.position, 0.0)
         return others.sum(self.dim, keepdim=True, dtype=self.top.dtype)
 
     def dot_rest(self, weights: Tensor, elements: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ class Rows(NamedTuple):
 
     def with_top(self, elements: Tensor, top: Tensor) -> Tensor:
         """A K-wide tensor with the largest class's entry replaced by its row-type value."""
-        return elements.scatter(self.dim, self.index, saturate(top, elements.dtype))
+        return elements.scatter(self.dim, self.position, saturate(top, elements.dtype))
 
 
 def total_minus_top(
@@ -94,11 +94,11 @@ def split(logits: Tensor, dim: int) -> Rows:
     """Set the largest class of each row apart. A NaN or +∞ in a row makes the whole row NaN."""
     z = logits.to(compute_dtype(logits.dtype))
     wide = row_dtype(z.device)
-    index = z.argmax(dim, keepdim=True)
-    top = z.gather(dim, index)
+    position = z.argmax(dim, keepdim=True)
+    top = z.gather(dim, position)
     top = top + (top - top)  # ∞ − ∞ is NaN
     if z.dtype == wide:  # leave headroom for sums; narrower types have it in the row type
         limit = torch.finfo(wide).max ** 0.95
         z, top = z.clamp(-limit, limit), top.clamp(-limit, limit)
-    others = (z - top).exp().scatter(dim, index, 0.0)
-    return Rows(z, dim, index, top.to(wide), others.sum(dim, keepdim=True, dtype=wide))
+    others = (z - top).exp().scatter(dim, position, 0.0)
+    return Rows(z, dim, position, top.to(wide), others.sum(dim, keepdim=True, dtype=wide))

@@ -98,9 +98,7 @@ def from_ids(
     return Evidence(counts, None, row_weight.masked_fill(ignored, 0.0), ignored)
 
 
-def from_counts(
-    function: str, logits: Tensor, counts: Tensor, dim: int, weight: Tensor | None
-) -> Evidence:
+def from_counts(function: str, logits: Tensor, counts: Tensor, dim: int, weight: Tensor | None) -> Evidence:
     """Any number of votes a row. A class weight multiplies its votes, as in torch; λ is multiplied by
     the row's mean weight, so that a one-hot row equals the class id it stands for."""
     if is_inspectable(counts):

@@ -42,9 +42,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _application() -> typer.Typer:
-    application = typer.Typer(
-        rich_markup_mode="rich" if sys.stdout.isatty() else None, add_completion=False
-    )
+    application = typer.Typer(rich_markup_mode="rich" if sys.stdout.isatty() else None, add_completion=False)
     application.callback()(_options)
     application.command()(compare)
     application.command()(doctor)
@@ -60,9 +58,7 @@ def _show_version(wanted: bool) -> None:
 def _options(
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", is_eager=True, callback=_show_version, help="Show the version and exit."
-        ),
+        typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version and exit."),
     ] = False,
 ) -> None:
     """Belief matching: calibrated probabilities with a measure of doubt."""

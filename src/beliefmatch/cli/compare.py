@@ -18,9 +18,9 @@ _KL_WEIGHT = DIGITS_OPTIONS["belief_matching"]["kl_weight"]
 
 
 def compare(
-    methods: Annotated[
-        str, typer.Option(help=f"Methods to compare, of {', '.join(METHODS)}.")
-    ] = ",".join(_DEFAULT.methods),
+    methods: Annotated[str, typer.Option(help=f"Methods to compare, of {', '.join(METHODS)}.")] = ",".join(
+        _DEFAULT.methods
+    ),
     kl_weight: Annotated[
         float | None,
         typer.Option(
@@ -32,9 +32,7 @@ def compare(
     epochs: Annotated[int, typer.Option(help="Passes over the training images.")] = _DEFAULT.epochs,
     seed: Annotated[int, typer.Option(help="Seed of the first run.")] = _DEFAULT.seed,
     seeds: Annotated[int, typer.Option(help="Number of runs of each method.")] = _DEFAULT.seeds,
-    out: Annotated[Path, typer.Option(help="Directory for record and figure.")] = Path(
-        "runs/compare"
-    ),
+    out: Annotated[Path, typer.Option(help="Directory for record and figure.")] = Path("runs/compare"),
 ) -> None:
     """Train methods alike on embedded digits and set them side by side.
 

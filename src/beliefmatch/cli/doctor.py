@@ -46,8 +46,7 @@ def _torch() -> Torch:
         return Torch(problem=f"torch cannot be imported: {' '.join(str(error).split())}")
     devices = ["cpu"]
     devices += [
-        f"cuda:{index} ({torch.cuda.get_device_name(index)})"
-        for index in range(torch.cuda.device_count())
+        f"cuda:{index} ({torch.cuda.get_device_name(index)})" for index in range(torch.cuda.device_count())
     ]
     devices += ["mps"] if torch.backends.mps.is_available() else []
     kernel = kernels.status()

@@ -32,9 +32,7 @@ class DigitSplits:
     test: Examples
 
 
-def load_digits(
-    *, validation_share: float = 0.2, test_share: float = 0.3, seed: int = 0
-) -> DigitSplits:
+def load_digits(*, validation_share: float = 0.2, test_share: float = 0.3, seed: int = 0) -> DigitSplits:
     """Load the digits and split them, each class in the same proportions.
 
     Args:

@@ -115,9 +115,7 @@ def _one_thread() -> Iterator[None]:
 
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:
     """JSON has no tuples; with lists a record equals what is read back from its file."""
-    return {
-        key: list(value) if isinstance(value, tuple) else value for key, value in settings.items()
-    }
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in settings.items()}
 
 
 def _network(seed: int) -> DigitsNet:

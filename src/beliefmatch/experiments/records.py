@@ -42,9 +42,7 @@ class CompareConfig:
     def __post_init__(self) -> None:
         unknown = [name for name in self.methods if name not in METHODS]
         if unknown:
-            raise ValueError(
-                f"compare: `methods` must be among {', '.join(METHODS)}, got {unknown[0]!r}."
-            )
+            raise ValueError(f"compare: `methods` must be among {', '.join(METHODS)}, got {unknown[0]!r}.")
         if not self.methods or len(set(self.methods)) < len(self.methods):
             raise ValueError(
                 "compare: `methods` must name at least one method and none twice, "
@@ -58,9 +56,7 @@ class CompareConfig:
             )
         for name, smallest in (("epochs", 1), ("seeds", 1), ("seed", 0)):
             if getattr(self, name) < smallest:
-                raise ValueError(
-                    f"compare: `{name}` must be at least {smallest}, got {getattr(self, name)}."
-                )
+                raise ValueError(f"compare: `{name}` must be at least {smallest}, got {getattr(self, name)}.")
         if self.seed + self.seeds > 2**63:  # what a torch generator takes
             raise ValueError(f"compare: `seed` must be below 2**63, got {self.seed}.")
 

@@ -23,8 +23,6 @@ def status() -> KernelStatus:
     return KernelStatus("reference", "plain tensor operations; the only kernel in this version")
 
 
-def negative_elbo(
-    logits: Tensor, counts: Tensor, prior: Tensor, kl_weight: Tensor, dim: int
-) -> Tensor:
+def negative_elbo(logits: Tensor, counts: Tensor, prior: Tensor, kl_weight: Tensor, dim: int) -> Tensor:
     """The loss of each row, differentiable in all four tensors; see `reference.negative_elbo`."""
     return autograd.apply(reference.NEGATIVE_ELBO, dim, logits, counts, prior, kl_weight)

@@ -18,9 +18,7 @@ from beliefmatch.rows import Rows, split
 __all__ = ["NEGATIVE_ELBO", "gradient", "negative_elbo"]
 
 
-def negative_elbo(
-    logits: Tensor, counts: Tensor, prior: Tensor, kl_weight: Tensor, dim: int
-) -> Tensor:
+def negative_elbo(logits: Tensor, counts: Tensor, prior: Tensor, kl_weight: Tensor, dim: int) -> Tensor:
     """The loss ℓ ≥ 0 of each row, in the row type, with `dim` kept at size 1.
 
     `counts` has the shape of `logits`; `prior` and `kl_weight` broadcast against it. Saturates at the
@@ -67,24 +65,18 @@ def _log_normaliser(rows: Rows, prior: Tensor) -> Tensor:
     return repeats * torch.lgamma(beta).sum(rows.dim, keepdim=True) - torch.lgamma(total)
 
 
-def _slope_by_counts(
-    logits: Tensor, counts: Tensor, prior: Tensor, kl_weight: Tensor, dim: int
-) -> Tensor:
+def _slope_by_counts(logits: Tensor, counts: Tensor, prior: Tensor, kl_weight: Tensor, dim: int) -> Tensor:
     """∂ℓ/∂c_k = ψ(α₀) − ψ(α_k)."""
     return expected_surprisal(logits, dim)
 
 
-def _slope_by_prior(
-    logits: Tensor, counts: Tensor, prior: Tensor, kl_weight: Tensor, dim: int
-) -> Tensor:
+def _slope_by_prior(logits: Tensor, counts: Tensor, prior: Tensor, kl_weight: Tensor, dim: int) -> Tensor:
     """∂ℓ/∂β_k = λ [ψ(α₀) − ψ(α_k) − (ψ(β₀) − ψ(β_k))]."""
     log_prior = prior.to(kl_weight.dtype).expand_as(logits).log()
     return kl_weight * (expected_surprisal(logits, dim) - expected_surprisal(log_prior, dim))
 
 
-def _slope_by_kl_weight(
-    logits: Tensor, counts: Tensor, prior: Tensor, kl_weight: Tensor, dim: int
-) -> Tensor:
+def _slope_by_kl_weight(logits: Tensor, counts: Tensor, prior: Tensor, kl_weight: Tensor, dim: int) -> Tensor:
     """∂ℓ/∂λ = KL(Dir(α) ‖ Dir(β))."""
     nothing, one = torch.zeros_like(counts), torch.ones_like(kl_weight)
     return autograd.apply(NEGATIVE_ELBO, dim, logits, nothing, prior, one)

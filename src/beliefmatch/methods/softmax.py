@@ -12,9 +12,7 @@ __all__ = ["softmax"]
 
 def softmax() -> Method:
     """Train with cross-entropy; the probabilities are the softmax of the logits."""
-    return Method(
-        objective=functional.cross_entropy, predictor=partial(NetworkPredictor, read=_read)
-    )
+    return Method(objective=functional.cross_entropy, predictor=partial(NetworkPredictor, read=_read))
 
 
 def _read(logits: Tensor) -> Prediction:

@@ -25,9 +25,7 @@ class DigitsNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Map images (N, 1, 8, 8) to logits (N, K)."""
         if images.ndim != 4 or tuple(images.shape[1:]) != (1, 8, 8):
-            raise ValueError(
-                f"DigitsNet: `images` must have shape (N, 1, 8, 8), got {tuple(images.shape)}."
-            )
+            raise ValueError(f"DigitsNet: `images` must have shape (N, 1, 8, 8), got {tuple(images.shape)}.")
         return self.layers(images)
 
 

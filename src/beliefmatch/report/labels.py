@@ -14,7 +14,5 @@ _SYMBOLS = {"kl_weight": "λ"}
 def method_label(run: RunRecord) -> str:
     """The method's name with the options that made it, such as "belief matching (λ = 0.001)"."""
     name = run.method.replace("_", " ")
-    options = ", ".join(
-        f"{_SYMBOLS.get(key, key)} = {value:g}" for key, value in run.options.items()
-    )
+    options = ", ".join(f"{_SYMBOLS.get(key, key)} = {value:g}" for key, value in run.options.items())
     return f"{name} ({options})" if options else name

@@ -34,9 +34,7 @@ class Schedule:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
-                raise ValueError(
-                    f"Schedule: `{name}` must be at least 1, got {getattr(self, name)}."
-                )
+                raise ValueError(f"Schedule: `{name}` must be at least 1, got {getattr(self, name)}.")
 
     def rate(self, epoch: int) -> float:
         """Learning rate of an epoch, counted from 0."""
@@ -92,9 +90,7 @@ def fit(
     return losses
 
 
-def _step(
-    optimizer: torch.optim.Optimizer, network: nn.Module, loss: Tensor, clip_norm: float
-) -> None:
+def _step(optimizer: torch.optim.Optimizer, network: nn.Module, loss: Tensor, clip_norm: float) -> None:
     optimizer.zero_grad()
     loss.backward()
     nn.utils.clip_grad_norm_(network.parameters(), clip_norm)
