@@ -27,18 +27,20 @@ class Operation(NamedTuple):
 
 def apply(operation: Operation, dim: int, *tensors: Tensor) -> Tensor:
     """The operation's value, differentiable in every tensor; gradients saturate at finite values."""
-    function = _ClosedForm if torch.compiler.is_compiling() else _ClosedFormForwardMode
-    if function is _ClosedForm and not any(x.requires_grad for x in tensors):
+    compiling = torch.compiler.is_compiling()
+    if compiling and not any(x.requires_grad for x in tensors):
         return operation.value(*tensors, dim)  # torch.compile cannot trace a Function without gradients
+    function = _ClosedForm if compiling else _ClosedFormForwardMode
     value: Any = function.apply(operation, dim, *tensors)
     return value
 
 
 def to_finite(x: Tensor, dtype: torch.dtype) -> Tensor:
     """x in the given type, saturating at its largest finite value; gradients pass unchanged."""
-    function = _ToFinite if torch.compiler.is_compiling() else _ToFiniteForwardMode
-    if function is _ToFinite and not x.requires_grad:
+    compiling = torch.compiler.is_compiling()
+    if compiling and not x.requires_grad:
         return saturate(x, dtype)
+    function = _ToFinite if compiling else _ToFiniteForwardMode
     finite: Any = function.apply(x, dtype)
     return finite
 

@@ -13,6 +13,7 @@ poles 1/α are summed apart, relative to a common scale e^−c, so that two infi
 """
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -35,7 +36,8 @@ CLOSE = 0.5
 """Rows whose every logit is nearer than this to the optimum take the second form."""
 
 
-class Evidence(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Evidence:
     """m = c + λβ: K-wide in the compute type, and split like the rows it belongs to."""
 
     each: Tensor
@@ -116,7 +118,7 @@ def lgamma_drop(rows: Rows) -> Tensor:
     """A(α₀) − Σ A(α_k)."""
     # Where A's −z could matter below this, the poles have long saturated the loss.
     lowest = -2 * largest_exponent(rows.z.dtype)
-    bounded = rows._replace(z=rows.z.clamp(min=lowest), top=rows.top.clamp(min=lowest))
+    bounded = Rows(rows.z.clamp(min=lowest), rows.dim, rows.position, rows.top.clamp(min=lowest), rows.rest)
     top = total_minus_top(bounded, special.lgamma_entropy, lambda z: -special.trigamma_excess(z))
     return top - rows.sum_rest(special.lgamma_entropy(bounded.z))
 

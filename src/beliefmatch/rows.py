@@ -8,7 +8,7 @@ costs nothing beside the K-wide work.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -28,7 +28,8 @@ def row_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-class Rows(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Rows:
     """Log-concentrations with the largest class of each row set apart. See `split`."""
 
     z: Tensor
