@@ -263,7 +263,12 @@ def test_repr_tells_classes_and_shape():
         (lambda: Belief(torch.zeros(3), scale=math.nan), ValueError, "`scale` must be finite"),
         (lambda: Belief(torch.zeros(3)).credible_interval(1.0), ValueError, "`level`"),
         (lambda: Belief(torch.zeros(3)).sample(0), ValueError, "`n`"),
-        (lambda: Belief(torch.zeros(3)).log_prob(torch.ones(3)), ValueError, "sum to one"),
+        (lambda: Belief(torch.zeros(3), dim="x"), TypeError, "`dim` must be an integer"),
+        (lambda: Belief(torch.zeros(3)).sample(True), TypeError, "`n` must be an integer"),
+        (lambda: Belief(torch.tensor([math.nan, 0.0])).to_distribution(), ValueError, "NaN"),
+        (lambda: Belief(torch.zeros(3)).log_prob(torch.ones(3)), ValueError, "sum to one, got 3.0"),
+        (lambda: Belief(torch.zeros(2, 3)).log_prob(torch.ones(5, 3) / 3), ValueError, r"got shape \(5, 3\)"),
+        (lambda: Belief(torch.zeros(2, 3, 4), dim=1).log_prob(torch.ones(3) / 3), ValueError, "3 classes"),
         (lambda: Belief(torch.zeros(3)).log_prob(torch.ones(2) / 2), ValueError, "3 classes"),
         (lambda: Belief(torch.zeros(3)).kl(torch.zeros(3)), TypeError, "must be a Belief"),
         (lambda: Belief(torch.zeros(3)).kl(Belief(torch.zeros(4))), ValueError, "dirichlet_kl"),
@@ -277,3 +282,28 @@ def test_repr_tells_classes_and_shape():
 def test_bad_input_is_refused_by_name(call, kind, message):
     with pytest.raises(kind, match=message):
         call()
+
+
+def test_derivatives_stay_finite_where_values_saturate():
+    logits = torch.tensor([[90.0, 0.0], [-1000.0, 0.0], [-89.0, 3.0]], requires_grad=True)
+    subject = Belief(logits)
+    for value in (subject.precision, subject.alpha, subject.differential_entropy(), subject.variance()):
+        (gradient,) = torch.autograd.grad(value.sum(), logits, retain_graph=True)
+        assert gradient.isfinite().all()
+
+
+def test_update_has_the_slope_of_bayes_rule_even_at_no_votes():
+    logits = torch.randn(3, 4, dtype=DOUBLE)
+    counts = torch.zeros(3, 4, dtype=DOUBLE, requires_grad=True)
+    (gradient,) = torch.autograd.grad(Belief(logits).update(counts).log_alpha.sum(), counts)
+    torch.testing.assert_close(gradient, (-logits).exp())
+
+
+def test_a_sample_of_nan_leaves_the_others_alone():
+    draws = Belief(torch.tensor([[0.0, math.nan], [0.0, 1.0], [math.inf, 0.0]])).sample(3)
+    assert draws.isnan().all(0).all(-1).tolist() == [True, False, True]
+    assert draws[:, 1].isfinite().all()
+
+
+def test_whole_numbers_of_numpy_will_do():
+    assert Belief(torch.zeros(3), dim=np.int64(0)).sample(np.int64(2)).shape == (2, 3)

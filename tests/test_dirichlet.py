@@ -198,3 +198,25 @@ def test_nan_stays_nan():
         assert measure(logits).isnan().tolist() == [False, True, False]
     assert dirichlet_kl(logits, torch.zeros(4)).isnan().tolist() == [False, True, False]
     assert dirichlet_kl(torch.zeros(4), logits).isnan().tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("level", [20.0, 30.0, 40.0, 60.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_divergence_gradient_of_a_dominating_class_keeps_its_digits(level, dtype):
+    p = torch.tensor([level, 1.0, 0.5], dtype=dtype, requires_grad=True)
+    q = (p.detach() + torch.tensor([0.25, 0.3, -0.3], dtype=dtype)).requires_grad_()
+    dirichlet_kl(p, q).backward()
+    by_p, by_q = oracle.dirichlet_kl_gradients(p.tolist(), q.tolist())
+    assert abs(p.grad[0].item() / float(by_p[0]) - 1) < 1e-6
+    assert abs(q.grad[0].item() / float(by_q[0]) - 1) < 1e-6
+
+
+@pytest.mark.parametrize("logits", [[709.0, 100.0], [750.0, 0.0], [709.0, 709.0], [-800.0, -900.0]])
+def test_divergence_from_itself_is_zero_at_any_size(logits):
+    for dtype in (torch.float16, torch.float32, torch.float64):
+        p = torch.tensor(logits, dtype=dtype)
+        assert dirichlet_kl(p, p).item() == 0
+
+
+def test_expected_entropy_is_never_negative():
+    assert (dirichlet.expected_entropy(torch.linspace(-90, -5, 200)[:, None].expand(-1, 3)) >= 0).all()

@@ -80,6 +80,7 @@ def test_kl_weight_must_be_finite_and_not_negative(bad):
 def test_kl_weight_must_be_a_number():
     refused(TypeError, "`kl_weight`", "str", kl_weight="0.1")
     refused(TypeError, "`kl_weight`", "tensor", kl_weight=torch.tensor(0.1))
+    refused(ValueError, "`kl_weight`", "finite", kl_weight=10**400)
 
 
 @pytest.mark.parametrize("bad", [0.0, 1 / 3, 1.0, 1.5, -1.0, math.nan])
@@ -109,6 +110,37 @@ def test_weight_must_be_one_number_a_class():
 
 def test_ignore_index_is_not_for_counts():
     refused(ValueError, "`ignore_index`", "counts", targets=COUNTS, ignore_index=1)
+
+
+@pytest.mark.parametrize("bad", [None, "x", 1.5, True])
+def test_ignore_index_must_be_an_integer(bad):
+    refused(TypeError, "`ignore_index`", "integer", ignore_index=bad)
+
+
+def test_everything_must_be_on_one_device():
+    elsewhere = torch.ones(3, device="meta")
+    refused(ValueError, "`weight`", "device", "got meta", weight=elsewhere)
+    refused(ValueError, "`prior`", "device", "got meta", prior=elsewhere)
+    refused(ValueError, "`targets`", "device", "got meta", targets=IDS.to("meta"))
+
+
+def test_what_is_neither_dense_nor_wide_enough_is_refused():
+    refused(TypeError, "`logits`", "16, 32 or 64", logits=LOGITS.to(torch.float8_e4m3fn))
+    refused(TypeError, "`logits`", "dense", logits=LOGITS.to_sparse())
+
+
+def test_module_refuses_at_once():
+    for options in (
+        {"target_confidence": 1.5},
+        {"target_confidence": "high"},
+        {"prior": -1.0},
+        {"prior": [1.0, 2.0]},
+        {"prior": torch.ones(3).long()},
+        {"weight": [1.0, 2.0]},
+        {"ignore_index": "a"},
+    ):
+        with pytest.raises((ValueError, TypeError), match=r"^BeliefMatchingLoss: `"):
+            BeliefMatchingLoss(**options)
 
 
 def test_options_are_keyword_only():

@@ -144,3 +144,22 @@ def test_pasted_formula_fails_where_this_one_does_not():
     ours = belief_matching_loss(logits, torch.tensor(3)).item()
     assert abs(naive.item() - exact) > 1.0
     assert abs(ours - exact) < 1e-6 * exact
+
+
+@pytest.mark.filterwarnings("ignore:belief_matching_loss. kl_weight")
+@pytest.mark.parametrize(
+    ("logits", "counts", "prior", "weight"),
+    [
+        ([6.5525, 5.7071, 0.0], [0.7, 0.3, 0.0], 1.0, 1e-3),  # mixed labels, at the optimum
+        ([9.4538, 8.6067, 0.0], [0.7, 0.3, 0.0], 1.0, 1e-4),
+        ([12.0, 12.0, 12.0], [40.0, 40.0, 40.0], 1.0, 0.01),
+        ([0.0, 0.0, 0.0], [1e-6, 2e-6, 3e-6], 1.0, 1.0),
+        ([4.6052, -0.6931, -0.6931], [1.0, 0.0, 0.0], 0.5, 0.01),
+        ([0.001, -0.001, 0.0005], [0.0, 0.0, 0.0], 1.0, 0.01),  # no votes, near the prior
+        ([10.01, 9.99, 0.3], [1.0, 0.0, 0.0], [22026.0, 22026.0, 1.35], 1.0),  # a teacher's prior
+        ([19.99, 20.0, 20.0], [0.0, 0.0, 0.0], 1e6, 1.0),
+    ],
+)
+def test_keeps_its_digits_where_loss_or_gradient_nearly_vanishes(logits, counts, prior, weight):
+    beta = torch.tensor(prior, dtype=torch.float64) if isinstance(prior, list) else prior
+    check(torch.tensor(logits), torch.tensor(counts), beta, weight, torch.float32)

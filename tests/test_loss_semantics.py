@@ -217,3 +217,29 @@ def test_default_is_a_kl_weight_of_one_hundredth():
     default = belief_matching_loss(logits, ids)
     assert torch.equal(default, belief_matching_loss(logits, ids, kl_weight=0.01))
     assert BeliefMatchingLoss().kl_weight == 0.01
+
+
+def test_narrow_integers_are_not_mistaken_for_the_ignored_id():
+    """In uint8 the default ignore_index of −100 would be 156."""
+    logits = torch.randn(3, 200)
+    ids = torch.tensor([1, 156, 2])
+    expected = belief_matching_loss(logits, ids, kl_weight=1e-3, reduction="none")
+    assert torch.equal(
+        belief_matching_loss(logits, ids.to(torch.uint8), kl_weight=1e-3, reduction="none"), expected
+    )
+    assert expected[1] > 0
+
+
+def test_mean_of_an_empty_batch_is_nan_as_in_torch():
+    logits = torch.zeros(0, 5)
+    assert belief_matching_loss(logits, torch.zeros(0, dtype=torch.long)).isnan()
+    assert belief_matching_loss(logits, torch.zeros(0, 5)).isnan()
+
+
+def test_samples_without_votes_have_finite_derivatives():
+    logits = torch.randn(3, 4, requires_grad=True)
+    counts = torch.zeros(3, 4, requires_grad=True)
+    weight = torch.rand(4, requires_grad=True)
+    belief_matching_loss(logits, counts, weight=weight).backward()
+    for x in (logits, counts, weight):
+        assert x.grad.isfinite().all()

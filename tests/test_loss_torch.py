@@ -228,3 +228,54 @@ def test_compiles_without_gradients_too():
     logits, targets = torch.randn(6, 5), torch.randint(5, (6,))
     compiled = torch.compile(belief_matching_loss, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(logits, targets), belief_matching_loss(logits, targets))
+
+
+def test_gradient_scaler_sees_that_its_scale_is_too_large():
+    """Finite by itself; multiplied by a loss scale beyond the type it must overflow, not saturate."""
+    logits = torch.tensor([[-8.0, 0.0, 1.0]], dtype=torch.float16, requires_grad=True)
+    loss = belief_matching_loss(logits, torch.tensor([0]))
+    (plain,) = torch.autograd.grad(loss, logits, retain_graph=True)
+    (scaled,) = torch.autograd.grad(65536 * loss, logits)
+    assert plain.isfinite().all() and plain.abs().max() > 1000
+    assert scaled[0, 0].isinf()
+
+
+def test_kl_weight_can_change_between_compiled_steps():
+    """KL annealing: a changed number must not break the graph."""
+    torch.manual_seed(0)
+    criterion = BeliefMatchingLoss(kl_weight=0.01)
+    compiled = torch.compile(criterion, fullgraph=True, backend="aot_eager")
+    logits, targets = torch.randn(6, 5), torch.randint(5, (6,))
+    for kl_weight in (0.01, 0.02, 0.03):
+        criterion.kl_weight = kl_weight
+        expected = belief_matching_loss(logits, targets, kl_weight=kl_weight)
+        torch.testing.assert_close(compiled(logits, targets), expected)
+
+
+def test_compiles_for_batches_of_any_size():
+    compiled = torch.compile(belief_matching_loss, fullgraph=True, dynamic=True, backend="aot_eager")
+    for rows in (3, 5, 9):
+        logits, targets = torch.randn(rows, 4, requires_grad=True), torch.randint(4, (rows,))
+        torch.testing.assert_close(compiled(logits, targets), belief_matching_loss(logits, targets))
+
+
+@pytest.mark.filterwarnings("ignore:belief_matching_loss. kl_weight")
+def test_saturates_upwards_and_not_to_zero_when_votes_meet_huge_logits():
+    largest = torch.finfo(torch.float32).max
+    for logits, counts in (([largest, 1.13e38, 0.0], [0.0, 4.0, 0.0]), ([1e37, 1e37, 0.0], [0.0, 40.0, 0.0])):
+        for prior in (1.0, torch.tensor([2.0, 2.0, 2.0]), torch.tensor([1e6, 1e-6, 1.0])):
+            loss = belief_matching_loss(torch.tensor(logits), torch.tensor(counts), prior=prior)
+            assert loss.isfinite() and loss > 1e35
+    huge = torch.tensor([3e38, 3e38])
+    assert belief_matching_loss(torch.tensor([-11.0, 1.67]), huge).item() == largest
+    assert belief_matching_loss(torch.zeros(3, 4), TARGETS, kl_weight=1e38, prior=1e39).isfinite()
+
+
+def test_second_derivatives_are_finite_far_out():
+    for level in (-100.0, -80.0, 80.0):
+        logits = torch.tensor([level, 0.0, 1.0], requires_grad=True)
+        (first,) = torch.autograd.grad(
+            belief_matching_loss(logits, torch.tensor(1), kl_weight=1e-4), logits, create_graph=True
+        )
+        (second,) = torch.autograd.grad(first[1], logits)
+        assert second.isfinite().all()

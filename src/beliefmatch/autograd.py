@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from beliefmatch.rows import row_dtype
+from beliefmatch.rows import work_dtype
 from beliefmatch.special import saturate
 
 __all__ = ["Operation", "apply", "to_finite"]
@@ -26,7 +26,8 @@ class Operation(NamedTuple):
 
 
 def apply(operation: Operation, dim: int, *tensors: Tensor) -> Tensor:
-    """The operation's value, differentiable in every tensor; gradients saturate at finite values."""
+    """The operation's value, differentiable in every tensor. Slopes saturate at the largest
+    finite value of the tensor they belong to."""
     compiling = torch.compiler.is_compiling()
     if compiling and not any(x.requires_grad for x in tensors):
         return operation.value(*tensors, dim)  # torch.compile cannot trace a Function without gradients
@@ -64,9 +65,10 @@ class _ClosedForm(Function):
         pulled: list[Tensor | None] = [None] * len(tensors)
         for i, x in enumerate(tensors):
             if ctx.needs_input_grad[i + 2]:
-                slope = ctx.operation.slopes[i](*tensors, ctx.dim)
-                product = (slope * grad.to(slope.dtype)).sum_to_size(x.shape)
-                pulled[i] = saturate(product, x.dtype)
+                limit = torch.finfo(x.dtype).max
+                slope = ctx.operation.slopes[i](*tensors, ctx.dim).clamp(-limit, limit)
+                # Not saturated again: a gradient scaler must see that its scale is too large.
+                pulled[i] = (slope * grad.to(slope.dtype)).sum_to_size(x.shape).to(x.dtype)
         return None, None, *pulled
 
 
@@ -80,7 +82,7 @@ class _ClosedFormForwardMode(_ClosedForm):
         for tangent, slope in zip(grad_inputs[2:], ctx.operation.slopes, strict=True):
             if tangent is not None:
                 pushed = pushed + (tangent * slope(*tensors, ctx.dim)).sum(ctx.dim, keepdim=True)
-        return saturate(pushed.to(row_dtype(pushed.device)))
+        return saturate(pushed.to(work_dtype(pushed.device)))
 
 
 class _ToFinite(Function):

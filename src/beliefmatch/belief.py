@@ -16,11 +16,12 @@ from beliefmatch.checks import (
     require_choice,
     require_finite_number,
     require_floating,
+    require_index,
     require_values,
 )
 from beliefmatch.intervals import beta_quantile
 from beliefmatch.ranking import prob_of_being_best
-from beliefmatch.rows import Rows, compute_dtype, row_dtype, split
+from beliefmatch.rows import result_dtype, split
 
 __all__ = ["Belief", "Measure"]
 
@@ -39,7 +40,7 @@ class Belief:
 
     Every method works on a batch and drops the class dimension where it returns one number a sample.
     Half-precision logits are lifted to float32. What the numbers mean, and what they do not, is told in
-    `docs/uncertainty.md`: in short, the spread of this Dirichlet ranks foreign input well, but it is no
+    `docs/uncertainty.md`: in short, the spread of this Dirichlet is a score for foreign input, and no
     posterior over what more data would teach.
 
     Args:
@@ -60,13 +61,14 @@ class Belief:
 
     def __init__(self, logits: Tensor, *, scale: float = 1.0, dim: int = -1) -> None:
         require_floating("Belief", "logits", logits)
+        dim = require_index("Belief", "dim", dim)
         if not -logits.dim() <= dim < logits.dim() or logits.shape[dim] == 0:
             shape = tuple(logits.shape)
             raise fail("Belief", f"`logits` must have classes along dim={dim}, got shape {shape}.")
         value = require_finite_number("Belief", "scale", scale)
         if value <= 0:
             raise fail("Belief", f"`scale` must be positive, got {value!r}.")
-        self.log_alpha = logits.to(compute_dtype(logits.dtype)) + math.log(value)
+        self.log_alpha = logits.to(result_dtype(logits.dtype)) + math.log(value)
         self.dim = dim % logits.dim()
 
     def __repr__(self) -> str:
@@ -85,8 +87,8 @@ class Belief:
 
     @property
     def alpha(self) -> Tensor:
-        """α > 0, the concentrations, saturating at the largest finite value."""
-        return special.exp_saturating(self.log_alpha)
+        """α > 0, the concentrations, saturating at the smallest and the largest normal value."""
+        return special.exp_saturating(self.log_alpha).clamp(min=torch.finfo(self.log_alpha.dtype).tiny)
 
     @property
     def log_precision(self) -> Tensor:
@@ -133,11 +135,11 @@ class Belief:
 
     def variance(self) -> Tensor:
         """Var[p_k] = s_k(1 − s_k)/(α₀ + 1) of every class, s = E[p]; in [0, ¼]."""
-        rows = self._rows()
+        rows = split(self.log_alpha, self.dim)
         each = rows.share * (1 - rows.share)
         top = rows.rest_share / (1 + rows.rest)
-        shrink = torch.sigmoid(-rows.log_total).to(each.dtype)
-        return rows.with_top(each, top) * shrink
+        variance = rows.with_top(each, top) * torch.sigmoid(-rows.log_total)
+        return variance.to(self.log_alpha.dtype)
 
     def covariance(self) -> Tensor:
         """Cov[p_j, p_k] = (s_j δ_jk − s_j s_k)/(α₀ + 1), with the two class dimensions last."""
@@ -176,29 +178,37 @@ class Belief:
 
         Drawn through logarithms of gamma variables, so that no draw is lost at small α.
         """
-        if not isinstance(n, int) or n < 1:
+        n = require_index("Belief.sample", "n", n)
+        if n < 1:
             raise fail("Belief.sample", f"`n` must be a positive integer, got {n!r}.")
-        wide = row_dtype(self.log_alpha.device)
-        z = self.log_alpha.detach().to(wide).clamp(-600.0, 600.0).expand(n, *self.log_alpha.shape)
+        rows = split(self.log_alpha.detach(), self.dim)
+        z = rows.z.nan_to_num().clamp(-600.0, 600.0).expand(n, *rows.z.shape)
         # Gamma(α) = Gamma(1+α) · U^(1/α)
         log_gamma = torch.distributions.Gamma(1 + z.exp(), torch.ones_like(z)).sample().log()
         log_draw = log_gamma - torch.empty_like(z).exponential_() * (-z).exp()
-        return log_draw.softmax(self.dim + 1).to(self.log_alpha.dtype)
+        draws = log_draw.softmax(self.dim + 1).masked_fill(rows.top.isnan(), torch.nan)
+        return draws.to(self.log_alpha.dtype)
 
     def log_prob(self, p: Tensor) -> Tensor:
         """ln Dir(p; α) of points on the simplex, which broadcast against the logits.
 
         Points that sum to one within 1e-3 are accepted and normalised.
         """
-        require_floating("Belief.log_prob", "p", p)
-        if p.dim() == 0 or p.shape[self.dim - self.log_alpha.dim()] != self.num_classes:
-            expected = f"{self.num_classes} classes along dim {self.dim - self.log_alpha.dim()}"
-            raise fail("Belief.log_prob", f"`p` must have {expected}, got {describe(p)}.")
-        dim = self.dim - self.log_alpha.dim()
+        name, dim = "Belief.log_prob", self.dim - self.log_alpha.dim()
+        require_floating(name, "p", p)
+        try:
+            torch.broadcast_shapes(p.shape, self.log_alpha.shape)
+            fits = p.shape[dim] == self.num_classes
+        except (RuntimeError, IndexError):
+            fits = False
+        if not fits:
+            expected = f"{self.num_classes} classes along dim {dim} and broadcast to the logits"
+            shape = tuple(self.log_alpha.shape)
+            raise fail(name, f"`p` must have {expected} {shape}, got shape {tuple(p.shape)}.")
         if is_inspectable(p):
-            total = p.sum(dim, keepdim=True)
-            valid = (p >= 0) & ((total - 1).abs() < 1e-3) | total.isnan()
-            require_values("Belief.log_prob", "p", p, valid, "non-negative and sum to one")
+            require_values(name, "p", p, (p >= 0) | p.isnan(), "non-negative")
+            total = p.sum(dim)
+            require_values(name, "p", total, ~((total - 1).abs() > 1e-3), "probabilities that sum to one")
         return dirichlet.log_prob(self.log_alpha, p, dim)
 
     def kl(self, other: "Belief") -> Tensor:
@@ -220,12 +230,19 @@ class Belief:
         if is_inspectable(counts):
             valid = counts.isfinite() & (counts >= 0)
             require_values("Belief.update", "counts", counts, valid, "finite and not negative")
-        seen = counts.to(self.log_alpha.dtype).log()
-        return Belief(torch.logaddexp(self.log_alpha, seen), dim=self.dim)
+        seen = counts.to(self.log_alpha.dtype)
+        unseen = self.log_alpha + seen * special.exp_saturating(
+            -self.log_alpha
+        )  # exact, with its slope, at 0
+        updated = torch.logaddexp(self.log_alpha, torch.where(seen > 0, seen, 1.0).log())
+        return Belief(torch.where(seen > 0, updated, unseen), dim=self.dim)
 
     def to_distribution(self) -> Dirichlet:
         """torch's Dirichlet with these concentrations, the class dimension moved last."""
-        return Dirichlet(self.alpha.movedim(self.dim, -1))
+        alpha = self.alpha
+        if is_inspectable(alpha):
+            require_values("Belief.to_distribution", "logits", alpha, ~alpha.isnan(), "free of NaN")
+        return Dirichlet(alpha.movedim(self.dim, -1))
 
     def abstain(self, threshold: float, *, measure: Measure = "confidence") -> Tensor:
         """Which predictions not to make: True where the measure is on the doubtful side of `threshold`.
@@ -236,9 +253,6 @@ class Belief:
         require_choice("Belief.abstain", "measure", measure, tuple(_SURE_WHEN))
         value = require_finite_number("Belief.abstain", "threshold", threshold)
         return ~_SURE_WHEN[measure](self, value)
-
-    def _rows(self) -> Rows:
-        return split(self.log_alpha, self.dim)
 
 
 _SURE_WHEN: dict[str, Callable[[Belief, float], Any]] = {

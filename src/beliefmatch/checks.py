@@ -1,7 +1,7 @@
 """Short facts about arguments, raised with the function's name, what was expected and what came."""
 
 import math
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -13,8 +13,10 @@ __all__ = [
     "is_inspectable",
     "peek",
     "require_choice",
+    "require_device",
     "require_finite_number",
     "require_floating",
+    "require_index",
     "require_values",
 ]
 
@@ -31,11 +33,28 @@ def describe(value: Any) -> str:
     return " ".join(f"{type(value).__name__} {value!r}".split())[:80]
 
 
+FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
 def require_floating(function: str, name: str, value: Any) -> None:
-    """`value` must be a real floating-point tensor."""
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        expected = "a floating-point tensor"
+    """`value` must be a dense tensor of 16, 32 or 64 bit floating point."""
+    if not isinstance(value, Tensor) or value.dtype not in FLOATING or value.layout != torch.strided:
+        expected = "a dense floating-point tensor of 16, 32 or 64 bits"
         raise fail(function, f"`{name}` must be {expected}, got {describe(value)}.", TypeError)
+
+
+def require_device(function: str, name: str, value: Tensor, logits: Tensor) -> None:
+    """`value` must be where the logits are."""
+    if value.device != logits.device:
+        fact = f"must be on the device of `logits`, {logits.device}"
+        raise fail(function, f"`{name}` {fact}, got {value.device}.")
+
+
+def require_index(function: str, name: str, value: Any) -> int:
+    """`value` must be a whole number (numpy's will do); returned as an int."""
+    if isinstance(value, bool) or not isinstance(value, int | Integral):
+        raise fail(function, f"`{name}` must be an integer, got {describe(value)}.", TypeError)
+    return value if isinstance(value, int) else int(value)
 
 
 def require_choice(function: str, name: str, value: Any, choices: tuple[str, ...]) -> None:
@@ -49,9 +68,13 @@ def require_finite_number(function: str, name: str, value: Any) -> float:
     """`value` must be a finite real number; returned as a float."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise fail(function, f"`{name}` must be a number, got {describe(value)}.", TypeError)
-    if not math.isfinite(value):
-        raise fail(function, f"`{name}` must be finite, got {value!r}.")
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not -math.inf < number < math.inf:  # math.isfinite could not be compiled
+        raise fail(function, f"`{name}` must be finite, got {str(value)[:40]}.")
+    return number
 
 
 def is_inspectable(value: Tensor) -> bool:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from beliefmatch import autograd, elbo, special
-from beliefmatch.checks import fail, require_floating
-from beliefmatch.rows import Rows, compute_dtype, row_dtype, split, total_minus_top
+from beliefmatch.checks import fail, require_floating, require_index
+from beliefmatch.rows import Rows, result_dtype, split, total_minus_top, work_dtype
 
 __all__ = [
     "differential_entropy",
@@ -26,38 +26,34 @@ __all__ = [
 
 
 def expected_surprisal(logits: Tensor, dim: int = -1) -> Tensor:
-    """−E[ln p_k] = ψ(α₀) − ψ(α_k) > 0 of every class."""
+    """−E[ln p_k] = ψ(α₀) − ψ(α_k) > 0 of every class, in the working type."""
     rows = split(logits, dim)
-    total = special.digamma_next(rows.log_total).to(rows.z.dtype)
-    each = total - special.digamma_next(rows.z)
+    each = special.digamma_next(rows.log_total) - special.digamma_next(rows.z)
     each = each + special.exp_saturating(-rows.z) * (1 - rows.share)
     top = total_minus_top(rows, special.digamma_next, special.digamma_next_slope)
     top = top + special.exp_saturating(-rows.top) * rows.rest_share
-    return rows.with_top(special.saturate(each), top)
+    return special.saturate(rows.with_top(each, top))
 
 
 def entropy(logits: Tensor, dim: int = -1) -> Tensor:
     """H(s) = −Σ s_k ln s_k, the entropy of the mean."""
-    rows = split(logits, dim)
-    return _row_value(rows, _entropy(rows))
+    return _row_value(_entropy(split(logits, dim)), logits, dim)
 
 
 def expected_entropy(logits: Tensor, dim: int = -1) -> Tensor:
     """E[H(p)] = Σ s_k (ψ(1+α₀) − ψ(1+α_k)), the mean entropy of the probabilities believed in."""
-    rows = split(logits, dim)
-    return _row_value(rows, _expected_entropy(rows))
+    return _row_value(_expected_entropy(split(logits, dim)).clamp(min=0.0), logits, dim)
 
 
 def _entropy(rows: Rows) -> Tensor:
-    log_share = rows.z - rows.log_total.to(rows.z.dtype)
-    top = rows.rest.log1p() / (1 + rows.rest)
-    return top - rows.dot_rest(rows.share, log_share.clamp(min=_lowest(rows)))
+    log_share = (rows.z - rows.log_total).clamp(min=_lowest(rows))
+    return rows.rest.log1p() / (1 + rows.rest) - rows.sum_rest(rows.share * log_share)
 
 
 def _expected_entropy(rows: Rows) -> Tensor:
-    each = special.digamma_next(rows.log_total).to(rows.z.dtype) - special.digamma_next(rows.z)
+    each = special.digamma_next(rows.log_total) - special.digamma_next(rows.z)
     top = total_minus_top(rows, special.digamma_next, special.digamma_next_slope)
-    return top / (1 + rows.rest) + rows.dot_rest(rows.share, each)
+    return top / (1 + rows.rest) + rows.sum_rest(rows.share * each)
 
 
 def mutual_information(logits: Tensor, dim: int = -1) -> Tensor:
@@ -66,21 +62,19 @@ def mutual_information(logits: Tensor, dim: int = -1) -> Tensor:
     Written with g, which falls to zero, nothing large cancels for α₀ > 1; below, H is the larger by far.
     """
     rows = split(logits, dim)
-    each = special.digamma_gap(rows.z.clamp(min=_lowest(rows)))
+    each, top = (special.digamma_gap(z.clamp(min=_lowest(rows))) for z in (rows.z, rows.top))
     drop = total_minus_top(rows, special.digamma_gap, special.digamma_gap_slope)
-    top = special.digamma_gap(rows.top.clamp(min=_lowest(rows)))
-    spread = rows.dot_rest(rows.share, each) - drop - rows.rest_share * top
+    spread = rows.sum_rest(rows.share * each) - drop - rows.rest_share * top
     spread = torch.where(rows.log_total > 0, spread, _entropy(rows) - _expected_entropy(rows))
-    return _row_value(rows, spread.clamp(min=0.0))
+    return _row_value(spread.clamp(min=0.0), logits, dim)
 
 
 def differential_entropy(logits: Tensor, dim: int = -1) -> Tensor:
     """−E[ln Dir(p; α)], at most −lnΓ(K), which the uniform Dirichlet (all α = 1) reaches."""
     rows = split(logits, dim)
     ones = torch.ones_like(rows.z)
-    evidence = elbo.Evidence(ones, rows.at_top(ones), rows.sum_rest(ones))
-    drop = elbo.lgamma_drop(rows) + elbo.digamma_drop(rows, ones) + elbo.poles(rows, evidence)
-    return _row_value(rows, -drop)
+    drop = elbo.lgamma_drop(rows) + elbo.digamma_drop(rows, ones)
+    return _row_value(-drop - elbo.poles(rows, elbo.Evidence.of(rows, ones)), logits, dim)
 
 
 def log_prob(logits: Tensor, p: Tensor, dim: int = -1) -> Tensor:
@@ -88,8 +82,8 @@ def log_prob(logits: Tensor, p: Tensor, dim: int = -1) -> Tensor:
 
     The divergence of the mean from p takes the place of Σ α_k ln p_k, whose size would drown the rest.
     """
-    wide = row_dtype(logits.device)
-    kind = compute_dtype(torch.promote_types(logits.dtype, p.dtype))
+    wide = work_dtype(logits.device)
+    kind = result_dtype(torch.promote_types(logits.dtype, p.dtype))
     z, p = torch.broadcast_tensors(logits.to(wide), p.to(wide))
     dim = dim % z.dim()
     rows, p = split(z, dim), p / p.sum(dim, keepdim=True)
@@ -105,15 +99,15 @@ def log_prob(logits: Tensor, p: Tensor, dim: int = -1) -> Tensor:
 
 
 def own_and_rest(logits: Tensor, dim: int = -1) -> tuple[Tensor, Tensor]:
-    """α_k and α₀ − α_k of every class, in the row type: the parameters of its Beta marginal."""
-    rows = split(logits.to(row_dtype(logits.device)), dim)
+    """α_k and α₀ − α_k of every class, in the working type: the parameters of its Beta marginal."""
+    rows = split(logits, dim)
     own = special.exp_saturating(rows.z)
     rest = special.exp_saturating(rows.log_total) * (1 - rows.share)
     return own, rows.with_top(rest, special.exp_saturating(rows.top) * rows.rest)
 
 
-def _row_value(rows: Rows, value: Tensor) -> Tensor:
-    return special.saturate(value, rows.z.dtype).squeeze(rows.dim)
+def _row_value(value: Tensor, logits: Tensor, dim: int) -> Tensor:
+    return special.saturate(value, result_dtype(logits.dtype)).squeeze(dim)
 
 
 def _lowest(rows: Rows) -> float:
@@ -145,7 +139,11 @@ def dirichlet_kl(p_logits: Tensor, q_logits: Tensor, *, dim: int = -1) -> Tensor
     name = "dirichlet_kl"
     require_floating(name, "p_logits", p_logits)
     require_floating(name, "q_logits", q_logits)
-    kind = compute_dtype(torch.promote_types(p_logits.dtype, q_logits.dtype))
+    if p_logits.device != q_logits.device:
+        received = f"{p_logits.device} and {q_logits.device}"
+        raise fail(name, f"`p_logits` and `q_logits` must be on one device, got {received}.")
+    dim = require_index(name, "dim", dim)
+    kind = result_dtype(torch.promote_types(p_logits.dtype, q_logits.dtype))
     p, q, dim = _broadcast_along_classes(name, p_logits, q_logits, dim)
     return autograd.to_finite(autograd.apply(_DIRICHLET_KL, dim, p, q).squeeze(dim), kind)
 
@@ -168,7 +166,7 @@ def _broadcast_along_classes(
 
 
 class _Pair(NamedTuple):
-    """α = e^p and γ = e^q in the row type, with the differences of their logarithms."""
+    """α = e^p and γ = e^q in the working type, with the differences of their logarithms."""
 
     p: Rows
     q: Rows
@@ -181,18 +179,20 @@ class _Pair(NamedTuple):
 
 
 def _pair(p_logits: Tensor, q_logits: Tensor, dim: int) -> _Pair:
-    wide = row_dtype(p_logits.device)
-    highest = 0.9 * elbo.largest_exponent(wide)  # keeps γ and its sums finite
-    p, q = split(p_logits.to(wide), dim), split(q_logits.to(wide).clamp(max=highest), dim)
-    delta = q.z - p.z
-    delta_total = q.log_total - p.log_total
-    # Where all δ are alike, δ₀ is their mean under α/α₀: exact for two that differ by a factor only.
+    work = work_dtype(p_logits.device)
+    highest = 0.9 * special.largest_exponent(work)  # keeps γ and its sums finite
+    p, q = (split(logits.to(work).clamp(max=highest), dim) for logits in (p_logits, q_logits))
+    delta, delta_total = q.z - p.z, q.log_total - p.log_total
+    # δ₀ as the mean of e^δ under α/α₀, counted from the largest class: exact where all δ are alike or that
+    # class dominates, and the difference of two totals would be rounding.
     at_top = p.at_top(delta)
-    variation = (delta - at_top).clamp(-1, 1)
-    shift = (p.share * variation.expm1()).sum(dim, keepdim=True).log1p()
-    alike = (delta - at_top).abs().amax(dim, keepdim=True) < 0.5
-    x = torch.where(alike, variation - shift, delta - delta_total)
-    return _Pair(p, q, delta, torch.where(alike, at_top + shift, delta_total), x)
+    variation = delta - at_top
+    shift = (p.share * variation.clamp(-50, 30).expm1()).sum(dim, keepdim=True).log1p()
+    alike = variation.abs().amax(dim, keepdim=True) < 0.5
+    dominated = (p.rest_share < 0.5) & (variation.amax(dim, keepdim=True) < 30)
+    exact = alike | dominated
+    x = torch.where(exact, variation - shift, delta - delta_total)
+    return _Pair(p, q, delta, torch.where(exact, at_top + shift, delta_total), x)
 
 
 def _kl_value(p_logits: Tensor, q_logits: Tensor, dim: int) -> Tensor:
@@ -201,7 +201,7 @@ def _kl_value(p_logits: Tensor, q_logits: Tensor, dim: int) -> Tensor:
     spread = _bregman(p.z, q.z, delta).sum(dim, keepdim=True)
     spread = spread - _bregman(p.log_total, q.log_total, delta_total)
     # e^δ out of range: so is the pole γ/α of the divergence
-    beyond = delta.amax(dim, keepdim=True) > 0.99 * elbo.largest_exponent(delta.dtype)
+    beyond = delta.amax(dim, keepdim=True) > 0.99 * special.largest_exponent(delta.dtype)
     value = torch.where(beyond, torch.inf, q.log_total.exp() * means + spread)
     return special.saturate(value.clamp(min=0.0))
 
@@ -243,7 +243,7 @@ def _kl_slope_by_q(p_logits: Tensor, q_logits: Tensor, dim: int) -> Tensor:
 
 def _growth(delta: Tensor) -> Tensor:
     """e^δ − 1, far enough below the largest value that sums stay finite."""
-    return delta.clamp(max=0.95 * elbo.largest_exponent(delta.dtype)).expm1()
+    return delta.clamp(max=0.95 * special.largest_exponent(delta.dtype)).expm1()
 
 
 _DIRICHLET_KL = autograd.Operation(_kl_value, (_kl_slope_by_p, _kl_slope_by_q))

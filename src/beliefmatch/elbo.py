@@ -12,9 +12,7 @@ terms of the second form vanish one by one, and it keeps its digits where the fi
 poles 1/α are summed apart, relative to a common scale e^−c, so that two infinities never meet.
 """
 
-import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,11 +21,9 @@ from beliefmatch import special
 from beliefmatch.rows import Rows, total_minus_top
 
 __all__ = [
-    "Drift",
     "Evidence",
     "digamma_drop",
     "gradient",
-    "largest_exponent",
     "lgamma_drop",
     "poles",
 ]
@@ -38,11 +34,16 @@ CLOSE = 0.5
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """m = c + λβ: K-wide in the compute type, and split like the rows it belongs to."""
+    """m = c + λβ: K-wide, and split like the rows it belongs to."""
 
     each: Tensor
     top: Tensor
     rest: Tensor
+
+    @classmethod
+    def of(cls, rows: Rows, each: Tensor) -> "Evidence":
+        """Split K-wide evidence like the rows."""
+        return cls(each, rows.at_top(each), rows.sum_rest(each))
 
     @property
     def total(self) -> Tensor:
@@ -50,66 +51,60 @@ class Evidence:
         return self.top + self.rest
 
 
-class Drift(NamedTuple):
-    """δ = z − ln(m/λ), how far each logit is from the optimum: K-wide, and of the largest class."""
+def gradient(rows: Rows, evidence: Evidence, drift: Tensor, kl_weight: Tensor) -> Tensor:
+    """∂ℓ/∂z, K-wide, saturating at the largest finite value.
 
-    each: Tensor
-    top: Tensor
-
-
-def gradient(rows: Rows, evidence: Evidence, drift: Drift, kl_weight: Tensor) -> Tensor:
-    """∂ℓ/∂z, K-wide in the compute type, saturating at its largest finite value.
-
-    A drift that is not finite marks a row that has no optimum (λ = 0).
+    `drift` is δ = z − ln(m/λ), how far each logit is from the optimum; infinite where there is none (λ = 0).
     """
-    is_close = drift.each.abs().amax(rows.dim, keepdim=True) < CLOSE
-    close = _gradient_close(rows, evidence, Drift(*(d.clamp(-1, 1) for d in drift)))
-    far = _gradient_each(rows, evidence, kl_weight), _gradient_top(rows, evidence, kl_weight)
-    each, top = (torch.where(is_close, near, other) for near, other in zip(close, far, strict=True))
-    return rows.with_top(special.saturate(each), top)
+    is_close = drift.abs().amax(rows.dim, keepdim=True) < CLOSE
+    close = _gradient_close(rows, evidence, drift.clamp(-1, 1))
+    return special.saturate(torch.where(is_close, close, _gradient_far(rows, evidence, kl_weight)))
+
+
+def _gradient_far(rows: Rows, evidence: Evidence, kl_weight: Tensor) -> Tensor:
+    each = _gradient_each(rows, evidence, kl_weight)
+    return rows.with_top(each, _gradient_top(rows, evidence, kl_weight))
 
 
 def _gradient_each(rows: Rows, evidence: Evidence, kl_weight: Tensor) -> Tensor:
-    """The gradient of every class; accurate for all but a dominating one."""
-    kind = rows.z.dtype
-    share, r = rows.share, special.trigamma_excess(rows.z)
-    total, r_total = evidence.total.to(kind), special.trigamma_excess(rows.log_total).to(kind)
+    """The first form for every class; accurate for all but a dominating one."""
+    share, r, r_total = rows.share, special.trigamma_excess(rows.z), special.trigamma_excess(rows.log_total)
     scale = _pole_scale(rows)
-    pull = total * r_total * (scale - rows.log_total).exp().to(kind)
+    pull = evidence.total * r_total * (scale - rows.log_total).exp()
     poles = pull * share - r * _over_alpha(rows, evidence, scale)
-    half = (-0.5 * scale).clamp(max=largest_exponent(kind)).exp().to(kind)
-    body = (total * share - evidence.each) + kl_weight.to(kind) * (r - share * r_total)
+    half = special.exp_saturating(-0.5 * scale)
+    body = (evidence.total * share - evidence.each) + kl_weight * (r - share * r_total)
     return body + (poles * half) * half
 
 
 def _gradient_top(rows: Rows, evidence: Evidence, kl_weight: Tensor) -> Tensor:
-    """The gradient of the largest class, from differences that survive when it dominates."""
+    """The first form for the largest class, from differences that survive when it dominates."""
     rest, share = rows.rest_share, 1 / (1 + rows.rest)
     r, r_total = special.trigamma_excess(rows.top), special.trigamma_excess(rows.log_total)
-    bounded = kl_weight.to(share.dtype) * (r - r_total + rest * r_total)
+    bounded = kl_weight * (r - r_total + rest * r_total)
     body = share * evidence.rest - evidence.top * rest + bounded
     towards_target = evidence.rest * share * share - evidence.top * rest * (1 + share)
     poles = r_total * towards_target + evidence.top * (r_total - r)
     return body + poles * special.exp_saturating(-rows.top)
 
 
-def _gradient_close(rows: Rows, evidence: Evidence, drift: Drift) -> tuple[Tensor, Tensor]:
-    """s_k t₀ D − d_k t_k with d = m − λα = −m (e^δ − 1): every term is of the order of the drift."""
-    d, d_top = -evidence.each * drift.each.expm1(), -evidence.top * drift.top.expm1()
-    d_rest = rows.sum_rest(d)
+def _gradient_close(rows: Rows, evidence: Evidence, drift: Tensor) -> Tensor:
+    """The second form, with d = m − λα = −m (e^δ − 1): every term is of the order of the drift."""
+    d = -evidence.each * drift.expm1()
+    d_top, d_rest = rows.at_top(d), rows.sum_rest(d)
     t, t_total = special.trigamma_slope(rows.z), special.trigamma_slope(rows.log_total)
-    each = rows.share * ((d_top + d_rest) * t_total).to(d.dtype) - d * t
+    each = rows.share * (d_top + d_rest) * t_total - d * t
     rest, share = rows.rest_share, 1 / (1 + rows.rest)
     r, r_total = special.trigamma_excess(rows.top), special.trigamma_excess(rows.log_total)
     # s t₀ − t of the largest class, without the ones that cancel in it
     slope_drop = (r_total - r - rest * r_total) * special.exp_saturating(-rows.top) - rest * t_total
-    return each, share * t_total * d_rest + d_top * slope_drop
+    return rows.with_top(each, share * t_total * d_rest + d_top * slope_drop)
 
 
 def digamma_drop(rows: Rows, weights: Tensor) -> Tensor:
     """Σ_k b_k (ψ(1+α₀) − ψ(1+α_k)): an expected log-likelihood without its poles."""
     total = special.digamma_next(rows.log_total)
-    others = rows.dot_rest(weights, special.digamma_next(rows.z))
+    others = rows.sum_rest(weights * special.digamma_next(rows.z))
     top = total_minus_top(rows, special.digamma_next, special.digamma_next_slope)
     return rows.at_top(weights) * top + rows.sum_rest(weights) * total - others
 
@@ -117,7 +112,7 @@ def digamma_drop(rows: Rows, weights: Tensor) -> Tensor:
 def lgamma_drop(rows: Rows) -> Tensor:
     """A(α₀) − Σ A(α_k)."""
     # Where A's −z could matter below this, the poles have long saturated the loss.
-    lowest = -2 * largest_exponent(rows.z.dtype)
+    lowest = -2 * special.largest_exponent(rows.z.dtype)
     bounded = Rows(rows.z.clamp(min=lowest), rows.dim, rows.position, rows.top.clamp(min=lowest), rows.rest)
     top = total_minus_top(bounded, special.lgamma_entropy, lambda z: -special.trigamma_excess(z))
     return top - rows.sum_rest(special.lgamma_entropy(bounded.z))
@@ -129,12 +124,12 @@ def poles(rows: Rows, evidence: Evidence) -> Tensor:
     rest = rows.rest_share
     others = rows.sum_rest(_over_alpha(rows, evidence, scale))
     top = (scale - rows.top).exp() * (evidence.top * rest - evidence.rest * (1 - rest))
-    return (others + top) * (-scale).clamp(max=largest_exponent(scale.dtype)).exp()
+    return (others + top) * special.exp_saturating(-scale)
 
 
 def _over_alpha(rows: Rows, evidence: Evidence, scale: Tensor) -> Tensor:
     """m_k e^(c − z_k), by two half steps: a small m may bring a power out of range back into it."""
-    half = special.exp_saturating(0.5 * (scale.to(rows.z.dtype) - rows.z))
+    half = special.exp_saturating(0.5 * (scale - rows.z))
     return (evidence.each * half) * half
 
 
@@ -144,8 +139,3 @@ def _pole_scale(rows: Rows) -> Tensor:
     A whole number, so that c − z is exact where it counts.
     """
     return rows.top.detach().ceil().clamp(max=0.0)
-
-
-def largest_exponent(dtype: torch.dtype) -> float:
-    """The largest x, with a little to spare, for which e^x is finite."""
-    return math.log(torch.finfo(dtype).max) * 0.9999

@@ -1,6 +1,8 @@
 r"""Belief matching: the negative ELBO of a Dirichlet belief, used like `torch.nn.CrossEntropyLoss`."""
 
+import math
 import warnings
+from numbers import Real
 from typing import Any, Literal
 
 import torch
@@ -14,10 +16,13 @@ from beliefmatch.checks import (
     is_inspectable,
     peek,
     require_choice,
+    require_device,
     require_finite_number,
+    require_floating,
+    require_index,
     require_values,
 )
-from beliefmatch.rows import compute_dtype, row_dtype
+from beliefmatch.rows import result_dtype, work_dtype
 from beliefmatch.targets import Evidence, from_counts, from_ids, is_ids, require_logits
 
 __all__ = ["BeliefMatchingLoss", "Reduction", "belief_matching_loss"]
@@ -68,7 +73,8 @@ def belief_matching_loss(
         finite logits (saturating at the largest finite value); NaN in a sample's logits gives NaN. As in
         torch, the mean of nothing is NaN.
 
-    Differentiable in `logits`, in `targets` if they are counts, and in `prior`.
+    Differentiable in `logits`, in `targets` if they are counts, and in `prior` (but λ derived from
+    `target_confidence` is a constant).
 
     Example:
         >>> import torch
@@ -83,6 +89,7 @@ def belief_matching_loss(
     Reference: Joo, Chung and Seo, "Being Bayesian about Categorical Probability", ICML 2020.
     """
     require_choice(NAME, "reduction", reduction, REDUCTIONS)
+    ignore_index = require_index(NAME, "ignore_index", ignore_index)
     dim = require_logits(NAME, logits)
     beta = _prior(logits, prior, dim)
     if is_ids(NAME, logits, targets, dim):
@@ -96,14 +103,14 @@ def belief_matching_loss(
     if evidence.ignored is not None:
         logits = logits.masked_fill(evidence.ignored, 0.0)  # so that nothing there can reach the sum
     rows = kernels.negative_elbo(logits, evidence.counts, beta, strength, dim)
-    return to_finite(_reduce(rows, evidence.row_weight, dim, reduction), compute_dtype(logits.dtype))
+    return to_finite(_reduce(rows, evidence.row_weight, dim, reduction), result_dtype(logits.dtype))
 
 
 def _reduce(rows: Tensor, weight: Tensor | None, dim: int, reduction: Reduction) -> Tensor:
     if reduction == "mean":
-        if weight is None:
-            return (rows / rows.numel()).sum()  # dividing first cannot overflow
-        return (rows * (weight / weight.sum())).sum()
+        shares = torch.full_like(rows, 1 / max(rows.numel(), 1)) if weight is None else weight / weight.sum()
+        mean = (rows * shares).sum()  # dividing first cannot overflow
+        return mean if rows.numel() else mean * torch.nan
     weighted = rows if weight is None else rows * weight
     return weighted.sum() if reduction == "sum" else weighted.squeeze(dim)
 
@@ -111,15 +118,12 @@ def _reduce(rows: Tensor, weight: Tensor | None, dim: int, reduction: Reduction)
 def _prior(logits: Tensor, prior: float | Tensor, dim: int) -> Tensor:
     """β with the logits' number of dimensions, of class size K or 1."""
     if not isinstance(prior, Tensor):
-        value = require_finite_number(NAME, "prior", prior)
-        if value <= 0:
-            raise fail(NAME, f"`prior` must be positive, got {value!r}.")
-        return torch.full((1,) * logits.dim(), value, dtype=row_dtype(logits.device), device=logits.device)
-    if not prior.is_floating_point():
-        raise fail(NAME, f"`prior` must be floating point, got {describe(prior)}.", TypeError)
+        value = require_prior_number(NAME, prior)
+        return torch.full((1,) * logits.dim(), value, dtype=work_dtype(logits.device), device=logits.device)
+    require_floating(NAME, "prior", prior)
+    require_device(NAME, "prior", prior, logits)
     if is_inspectable(prior):
-        valid = prior.isfinite() & (prior > 0)
-        require_values(NAME, "prior", prior, valid, "positive and finite")
+        require_values(NAME, "prior", prior, prior.isfinite() & (prior > 0), "positive and finite")
     shape = tuple(logits.shape)
     if prior.dim() == 0:
         return prior.view((1,) * logits.dim())
@@ -132,6 +136,16 @@ def _prior(logits: Tensor, prior: float | Tensor, dim: int) -> Tensor:
     raise fail(NAME, f"`prior` must {expected}, got {tuple(prior.shape)}.")
 
 
+def require_prior_number(function: str, prior: Any) -> float:
+    """A prior that is one number, checked."""
+    if isinstance(prior, bool) or not isinstance(prior, Real):
+        raise fail(function, f"`prior` must be a number or a tensor, got {describe(prior)}.", TypeError)
+    value = require_finite_number(function, "prior", prior)
+    if value <= 0:
+        raise fail(function, f"`prior` must be positive, got {value!r}.")
+    return value
+
+
 def _strength(
     logits: Tensor,
     beta: Tensor,
@@ -141,10 +155,10 @@ def _strength(
     evidence: Evidence,
 ) -> Tensor:
     """λ as a tensor that broadcasts to one value a row."""
-    classes, wide = logits.shape[dim], row_dtype(logits.device)
-    mean_beta = beta.detach().to(wide).mean(dim, keepdim=True)
+    classes = logits.shape[dim]
+    mean_beta = beta.detach().to(work_dtype(logits.device)).mean(dim, keepdim=True)
     if target_confidence is not None:
-        confidence = _target_confidence(kl_weight, target_confidence, classes)
+        confidence = require_target_confidence(NAME, kl_weight, target_confidence, classes)
         strength = (1 - confidence) / (mean_beta * (confidence * classes - 1))
     else:
         value = require_kl_weight(NAME, kl_weight)
@@ -163,14 +177,17 @@ def require_kl_weight(function: str, kl_weight: float | None) -> float:
     return value
 
 
-def _target_confidence(kl_weight: float | None, target_confidence: float, classes: int) -> float:
+def require_target_confidence(
+    function: str, kl_weight: float | None, target_confidence: Any, classes: float = math.inf
+) -> float:
+    """The target confidence, checked; its lower bound of chance only where the classes are known."""
     if kl_weight is not None:
         received = f"kl_weight={kl_weight!r} and target_confidence={target_confidence!r}"
-        raise fail(NAME, f"give `kl_weight` or `target_confidence`, not both, got {received}.")
-    value = require_finite_number(NAME, "target_confidence", target_confidence)
+        raise fail(function, f"give `kl_weight` or `target_confidence`, not both, got {received}.")
+    value = require_finite_number(function, "target_confidence", target_confidence)
     if not 1 / classes < value < 1:
-        bounds = f"above 1/K = {1 / classes:.4g} and below 1 for K = {classes} classes"
-        raise fail(NAME, f"`target_confidence` must be {bounds}, got {value!r}.")
+        bounds = f"above chance, {1 / classes:.4g}, and below 1 for K = {classes} classes"
+        raise fail(function, f"`target_confidence` must be {bounds}, got {value!r}.")
     return value
 
 
@@ -180,7 +197,7 @@ def _warn_if_timid(kl_weight: float, mean_beta: Tensor, classes: int, counts: Te
     if beta is None:
         return
     needed = kl_weight * beta * (classes - 2)  # votes from which the target mean reaches one half
-    if needed <= 1 or counts.numel() == 0:
+    if not needed > 1 or counts.numel() == 0:
         return
     most_votes = peek(counts.sum(dim).max())
     if most_votes is None or needed <= most_votes:
@@ -225,18 +242,21 @@ class BeliefMatchingLoss(nn.Module):
         name = type(self).__name__
         if target_confidence is None:
             kl_weight = require_kl_weight(name, kl_weight)
-        elif kl_weight is not None:
-            raise fail(name, "give `kl_weight` or `target_confidence`, not both.")
+        else:
+            require_target_confidence(name, kl_weight, target_confidence)
         require_choice(name, "reduction", reduction, REDUCTIONS)
+        if weight is not None:
+            require_floating(name, "weight", weight)
         self.kl_weight = kl_weight
         self.target_confidence = target_confidence
-        self.ignore_index = ignore_index
+        self.ignore_index = require_index(name, "ignore_index", ignore_index)
         self.reduction: Reduction = reduction
         self.register_buffer("weight", weight)
         if isinstance(prior, Tensor):
+            require_floating(name, "prior", prior)
             self.register_buffer("prior", prior)
         else:
-            self.prior = prior
+            self.prior = require_prior_number(name, prior)
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The loss of a batch; see `belief_matching_loss`."""
@@ -252,10 +272,9 @@ class BeliefMatchingLoss(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        """The options that differ from the defaults, and λ."""
-        strength: dict[str, Any] = {"kl_weight": self.kl_weight}
-        if self.target_confidence is not None:
-            strength = {"target_confidence": self.target_confidence}
-        rest = {"prior": self.prior, "ignore_index": self.ignore_index, "reduction": self.reduction}
-        shown = {k: describe(v) if isinstance(v, Tensor) else v for k, v in (strength | rest).items()}
-        return ", ".join(f"{key}={value}" for key, value in shown.items())
+        """λ or the target confidence, then the other options, tensors by type and shape."""
+        name = "kl_weight" if self.target_confidence is None else "target_confidence"
+        names = [name, "prior", "weight", "ignore_index", "reduction"]
+        values = ((name, getattr(self, name)) for name in names)
+        shown = ((name, describe(v) if isinstance(v, Tensor) else v) for name, v in values if v is not None)
+        return ", ".join(f"{name}={value}" for name, value in shown)

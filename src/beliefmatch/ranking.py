@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from beliefmatch import special
-from beliefmatch.rows import row_dtype
+from beliefmatch.rows import work_dtype
 
 __all__ = ["prob_of_being_best"]
 
@@ -30,7 +30,7 @@ CHUNK = 4_000_000
 
 def prob_of_being_best(log_alpha: Tensor) -> Tensor:
     """P(p_k = max p) of every class, for classes in the last dimension, in the row type."""
-    rows = log_alpha.detach().to(row_dtype(log_alpha.device)).reshape(-1, log_alpha.shape[-1])
+    rows = log_alpha.detach().to(work_dtype(log_alpha.device)).reshape(-1, log_alpha.shape[-1])
     step = max(1, CHUNK // (NODES * rows.shape[-1]))
     parts = [_integrate(_tame(part)) for part in rows.split(step)] or [rows]
     return torch.cat(parts).view_as(log_alpha)

@@ -3,8 +3,8 @@
 Most of what a Dirichlet is asked for compares the total concentration α₀ with its largest member. When
 one class dominates, the two agree to many digits and their difference is what counts; computed from
 rounded totals it is noise. `Rows` keeps the largest class apart: the rest's share of the total is a sum
-of small positive numbers, and quantities of one number a row are carried in double precision, which
-costs nothing beside the K-wide work.
+of small positive numbers. All of it is carried in double precision, whatever the type of the logits, so
+that what one rounding of a float32 logit can change is the only error left.
 """
 
 from collections.abc import Callable
@@ -13,18 +13,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from beliefmatch.special import saturate
-
-__all__ = ["Rows", "compute_dtype", "row_dtype", "split", "total_minus_top"]
+__all__ = ["Rows", "result_dtype", "split", "total_minus_top", "work_dtype"]
 
 
-def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The type that K-wide work is done in: half precision is lifted to float32."""
+def result_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The type of results: that of the logits, with half precision lifted to float32."""
     return dtype if dtype in (torch.float32, torch.float64) else torch.float32
 
 
-def row_dtype(device: torch.device) -> torch.dtype:
-    """The type of one-number-a-row quantities: double, except on devices that have none."""
+def work_dtype(device: torch.device) -> torch.dtype:
+    """The type that everything is computed in: double, except on devices that have none."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
@@ -33,14 +31,14 @@ class Rows:
     """Log-concentrations with the largest class of each row set apart. See `split`."""
 
     z: Tensor
-    """Log-concentrations, in the compute type."""
+    """Log-concentrations, K-wide."""
     dim: int
     position: Tensor
     """Where the largest class stands; like all row quantities, with `dim` kept at size 1."""
     top: Tensor
-    """Its log-concentration z_*, in the row type."""
+    """Its log-concentration z_*."""
     rest: Tensor
-    """v = Σ e^(z_k − z_*) over the other classes, in the row type."""
+    """v = Σ e^(z_k − z_*) over the other classes."""
 
     @property
     def log_total(self) -> Tensor:
@@ -54,32 +52,25 @@ class Rows:
 
     @property
     def share(self) -> Tensor:
-        """softmax(z), in the compute type."""
-        total = (1 + self.rest).to(self.z.dtype)
-        return (self.z - self.top.to(self.z.dtype)).exp() / total
+        """softmax(z)."""
+        return (self.z - self.top).exp() / (1 + self.rest)
 
     def at_top(self, elements: Tensor) -> Tensor:
-        """The largest class's entry of a tensor of class size K or 1, in the row type."""
+        """The largest class's entry of a tensor of class size K or 1."""
         if elements.shape[self.dim] == 1:
-            return elements.to(self.top.dtype)
-        return elements.expand_as(self.z).gather(self.dim, self.position).to(self.top.dtype)
+            return elements
+        return elements.expand_as(self.z).gather(self.dim, self.position)
 
     def sum_rest(self, elements: Tensor) -> Tensor:
-        """Sum over all classes but the largest of a tensor of class size K or 1, in the row type."""
+        """Sum over all classes but the largest of a tensor of class size K or 1."""
         if elements.shape[self.dim] == 1:
-            return (self.z.shape[self.dim] - 1) * elements.to(self.top.dtype)
+            return (self.z.shape[self.dim] - 1) * elements
         others = elements.expand_as(self.z).scatter(self.dim, self.position, 0.0)
-        return others.sum(self.dim, keepdim=True, dtype=self.top.dtype)
-
-    def dot_rest(self, weights: Tensor, elements: Tensor) -> Tensor:
-        """Sum of weights · elements over all classes but the largest, in the row type."""
-        if weights.shape[self.dim] == 1:
-            return weights.to(self.top.dtype) * self.sum_rest(elements)
-        return self.sum_rest(weights.to(elements.dtype) * elements)
+        return others.sum(self.dim, keepdim=True)
 
     def with_top(self, elements: Tensor, top: Tensor) -> Tensor:
-        """A K-wide tensor with the largest class's entry replaced by its row-type value."""
-        return elements.scatter(self.dim, self.position, saturate(top, elements.dtype))
+        """A K-wide tensor with the largest class's entry replaced."""
+        return elements.scatter(self.dim, self.position, top)
 
 
 def total_minus_top(
@@ -93,13 +84,11 @@ def total_minus_top(
 
 def split(logits: Tensor, dim: int) -> Rows:
     """Set the largest class of each row apart. A NaN or +∞ in a row makes the whole row NaN."""
-    z = logits.to(compute_dtype(logits.dtype))
-    wide = row_dtype(z.device)
+    z = logits.to(work_dtype(logits.device))
     position = z.argmax(dim, keepdim=True)
     top = z.gather(dim, position)
     top = top + (top - top)  # ∞ − ∞ is NaN
-    if z.dtype == wide:  # leave headroom for sums; narrower types have it in the row type
-        limit = torch.finfo(wide).max ** 0.95
-        z, top = z.clamp(-limit, limit), top.clamp(-limit, limit)
+    limit = torch.finfo(z.dtype).max ** 0.95  # headroom for sums
+    z, top = z.clamp(-limit, limit), top.clamp(-limit, limit)
     others = (z - top).exp().scatter(dim, position, 0.0)
-    return Rows(z, dim, position, top.to(wide), others.sum(dim, keepdim=True, dtype=wide))
+    return Rows(z, dim, position, top, others.sum(dim, keepdim=True))

@@ -27,6 +27,7 @@ __all__ = [
     "digamma_next",
     "digamma_next_slope",
     "exp_saturating",
+    "largest_exponent",
     "lgamma_entropy",
     "lgamma_stirling",
     "lgamma_stirling_slope",
@@ -63,9 +64,15 @@ def saturate(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return x.clamp(-limit, limit).to(dtype)
 
 
+def largest_exponent(dtype: torch.dtype) -> float:
+    """The largest x, with a little to spare, for which e^x is finite."""
+    return math.log(torch.finfo(dtype).max) * 0.9999
+
+
 def exp_saturating(z: Tensor) -> Tensor:
     """e^z, stopping at the largest finite value instead of infinity. NaN stays NaN."""
-    return saturate(z.exp())
+    limit = largest_exponent(z.dtype)
+    return torch.where(z > limit, torch.finfo(z.dtype).max, z.clamp(max=limit).exp())
 
 
 def digamma_next(z: Tensor) -> Tensor:

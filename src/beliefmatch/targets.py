@@ -9,12 +9,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from beliefmatch.checks import describe, fail, is_inspectable, require_floating, require_values
-from beliefmatch.rows import compute_dtype, row_dtype
+from beliefmatch.checks import (
+    describe,
+    fail,
+    is_inspectable,
+    require_device,
+    require_floating,
+    require_values,
+)
+from beliefmatch.rows import result_dtype, work_dtype
 
 __all__ = ["Evidence", "from_counts", "from_ids", "is_ids", "require_logits"]
-
-INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 class Evidence(NamedTuple):
@@ -40,12 +45,18 @@ def require_logits(function: str, logits: Tensor) -> int:
     return dim
 
 
+def is_integer(values: Tensor) -> bool:
+    """Whether the type is one of whole numbers."""
+    return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
+
+
 def is_ids(function: str, logits: Tensor, targets: Tensor, dim: int) -> bool:
     """True for class ids, False for counts; shapes and types are checked, values are not."""
     shape = tuple(logits.shape)
     if not isinstance(targets, Tensor):
         raise fail(function, f"`targets` must be a tensor, got {describe(targets)}.", TypeError)
-    if targets.dtype in INTEGERS:
+    require_device(function, "targets", targets, logits)
+    if is_integer(targets):
         expected, kind, hint = shape[:dim] + shape[dim + 1 :], "class ids", ""
         if tuple(targets.shape) == shape:
             hint = " If these are counts, pass them as floating point: targets.float()."
@@ -67,6 +78,7 @@ def _class_weight(function: str, weight: Tensor | None, logits: Tensor, dim: int
     if weight is None:
         return None
     require_floating(function, "weight", weight)
+    require_device(function, "weight", weight, logits)
     classes = logits.shape[dim]
     if tuple(weight.shape) != (classes,):
         fact = f"must have shape ({classes},), one a class of `logits` {tuple(logits.shape)}"
@@ -75,7 +87,7 @@ def _class_weight(function: str, weight: Tensor | None, logits: Tensor, dim: int
         valid = weight.isfinite() & (weight >= 0)
         require_values(function, "weight", weight, valid, "finite and not negative")
     trailing = logits.dim() - dim - 1
-    return weight.to(compute_dtype(logits.dtype)).view(-1, *[1] * trailing)
+    return weight.to(work_dtype(logits.device)).view(-1, *[1] * trailing)
 
 
 def from_ids(
@@ -83,18 +95,19 @@ def from_ids(
 ) -> Evidence:
     """One vote for each id; a row's weight is that of its class, and 0 where it is ignored."""
     classes = logits.shape[dim]
-    ignored = (ids == ignore_index).unsqueeze(dim)
-    safe = ids.long().unsqueeze(dim).masked_fill(ignored, 0)
+    ids = ids.long().unsqueeze(dim)  # first, or an ignore_index of −100 would be 156 in uint8
+    ignored = ids == ignore_index
+    safe = ids.masked_fill(ignored, 0)
     if is_inspectable(ids):
         valid = (safe >= 0) & (safe < classes)
         expected = f"class ids from 0 to {classes - 1} or ignore_index={ignore_index}"
         require_values(function, "targets", safe, valid, expected)
-    kind = compute_dtype(logits.dtype)
+    kind = result_dtype(logits.dtype)
     counts = torch.zeros_like(logits, dtype=kind).scatter(dim, safe, 1.0)
     by_class = _class_weight(function, weight, logits, dim)
-    row_weight = torch.ones_like(safe, dtype=row_dtype(logits.device))
+    row_weight = torch.ones_like(safe, dtype=work_dtype(logits.device))
     if by_class is not None:
-        row_weight = by_class.flatten()[safe].to(row_weight.dtype)
+        row_weight = by_class.flatten()[safe]
     return Evidence(counts, None, row_weight.masked_fill(ignored, 0.0), ignored)
 
 
@@ -104,11 +117,11 @@ def from_counts(function: str, logits: Tensor, counts: Tensor, dim: int, weight:
     if is_inspectable(counts):
         valid = counts.isfinite() & (counts >= 0)
         require_values(function, "targets", counts, valid, "finite and not negative as counts")
-    counts = counts.to(compute_dtype(logits.dtype))
     by_class = _class_weight(function, weight, logits, dim)
     if by_class is None:
         return Evidence(counts, None, None, None)
     weighted = counts * by_class
-    votes = counts.sum(dim, keepdim=True, dtype=row_dtype(logits.device))
-    mean_weight = weighted.sum(dim, keepdim=True, dtype=votes.dtype) / votes
-    return Evidence(weighted, torch.where(votes > 0, mean_weight, 1.0), None, None)
+    votes = counts.to(weighted.dtype).sum(dim, keepdim=True)
+    some = votes > 0
+    mean_weight = weighted.sum(dim, keepdim=True) / torch.where(some, votes, 1.0)
+    return Evidence(weighted, torch.where(some, mean_weight, 1.0), None, None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor, nn
 
-from beliefmatch.rows import row_dtype
+from beliefmatch.rows import work_dtype
 
 if TYPE_CHECKING:
     from beliefmatch.belief import Belief
@@ -61,4 +61,4 @@ class NetworkPredictor:
     def predict(self, x: Tensor) -> Prediction:
         """Predict the classes of a batch."""
         logits = self.network.eval()(x)
-        return self.read(logits.to(row_dtype(logits.device)))
+        return self.read(logits.to(work_dtype(logits.device)))
