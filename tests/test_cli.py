@@ -1,34 +1,18 @@
 """The command line: quick help, honest exit codes, one line for a mistake."""
 
 import json
-import os
-import signal
-import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from beliefmatch.cli import main
 from beliefmatch.cli.errors import UserError, told_plainly
 from beliefmatch.experiments.records import CompareRecord
-from beliefmatch.report.files import ready_directory, write_whole
-
-QUICK = ["compare", "--epochs", "1", "--seeds", "1"]
-PRODUCTS = ["record.json", "rotated_three.png", "rotated_three.svg"]
-
-
-def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run code in an interpreter of its own."""
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=60,
-        env={**os.environ, "PYTHONIOENCODING": "utf-8", **environment},
-    )
+from beliefmatch.extras import extras
+from commands import PRODUCTS, QUICK, fails_in_training, python
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["--version"], ["compare", "--help"]])
@@ -48,6 +32,16 @@ def test_help_lists_the_commands(capsys):
     shown = capsys.readouterr().out
     assert "compare" in shown
     assert "doctor" in shown
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_help_cuts_no_sentence_short(columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", f"{columns}")
+    assert main([]) == 0
+    shown = capsys.readouterr().out.partition("Commands:")[2]
+    assert "..." not in shown
+    assert " ".join(shown.split()).endswith("the loss kernel and missing extras.")
+    assert columns < 80 or len(shown.strip().splitlines()) == 2
 
 
 def test_the_version_is_that_of_the_installation(capsys):
@@ -86,18 +80,24 @@ def test_compare_without_an_extra_names_it(monkeypatch, tmp_path, capsys, module
         (["--nope"], "--nope"),
         (["compare", "--nope"], "--nope"),
         (["compare", "--epochs", "many"], "--epochs"),
-        (["compare", "--epochs", "-3"], "`epochs` must be at least 1, got -3"),
-        (["compare", "--seeds", "0"], "`seeds` must be at least 1, got 0"),
-        (["compare", "--seed", "-1"], "`seed` must be at least 0, got -1"),
-        (["compare", "--methods", "softmax,magic"], "softmax, belief_matching, got 'magic'"),
+        (["compare", "--epochs", "-3"], "beliefmatch compare: `--epochs` must be at least 1, got -3"),
+        (["compare", "--seeds", "0"], "beliefmatch compare: `--seeds` must be at least 1, got 0"),
+        (["compare", "--seed", "-1"], "beliefmatch compare: `--seed` must be at least 0, got -1"),
+        (
+            ["compare", "--methods", "softmax,magic"],
+            "compare: `--methods` must be among softmax, belief_matching, got 'magic'",
+        ),
         (["compare", "--methods", "softmax,softmax"], "none twice"),
         (["compare", "--methods", ""], "got ''"),
-        (["compare", "--kl-weight", "-1"], "`kl_weight`"),
-        (["compare", "--kl-weight", "inf"], "`kl_weight`"),
+        (["compare", "--kl-weight", "-1"], "compare: `--kl-weight` must not be negative, got -1"),
+        (["compare", "--kl-weight", "inf"], "compare: `--kl-weight` must be finite, got inf"),
         (
             ["compare", "--methods", "softmax", "--kl-weight", "0.1"],
-            "got some of 'belief_matching'",
+            "`--kl-weight` must come with belief_matching in `--methods`, got softmax.",
         ),
+        (["compare", "--out", ""], "`--out` must be a directory (. for the current one), got ''"),
+        (["compare", "--out", " "], "`--out` must be a directory (. for the current one), got ' '"),
+        (["compare", "--out", "a" * 999], "`--out` must be a directory to write in, got aaa"),
     ],
 )
 def test_a_mistake_is_told_in_one_line(arguments, words, tmp_path, capsys, monkeypatch):
@@ -116,7 +116,7 @@ def test_a_file_is_no_place_for_results(tmp_path, capsys):
     for out in (place, place / "below"):
         assert main([*QUICK, "--out", f"{out}"]) == 2
         err = capsys.readouterr().err
-        assert err.startswith("compare: `out` must be a directory")
+        assert err.startswith("beliefmatch compare: `--out` must be a directory")
         assert err.count("\n") == 1
     assert place.read_text() == "precious"
 
@@ -126,7 +126,7 @@ def test_a_file_is_no_place_for_results(tmp_path, capsys):
 )
 def test_an_unwritable_directory_is_refused(capsys):
     assert main([*QUICK, "--out", "/proc/self"]) == 2
-    assert "must be a directory to write in, got /proc/self (" in capsys.readouterr().err
+    assert "`--out` must be a directory to write in, got /proc/self (" in capsys.readouterr().err
 
 
 def test_compare_writes_all_and_says_where(tmp_path, capsys):
@@ -137,7 +137,7 @@ def test_compare_writes_all_and_says_where(tmp_path, capsys):
     assert "\x1b" not in shown
     assert "belief matching (λ = 0.003)" in shown
     assert sorted(path.name for path in out.iterdir()) == PRODUCTS
-    assert sorted(shown.split()[-3:]) == sorted(f"{out / name}" for name in PRODUCTS)
+    assert shown.split()[-3:] == [f"{out / name}" for name in PRODUCTS]
     record = CompareRecord.from_json((out / "record.json").read_text("utf-8"))
     assert record.config.seed == 4
     assert record.of("belief_matching")[0].options == {"kl_weight": 0.003}
@@ -145,8 +145,8 @@ def test_compare_writes_all_and_says_where(tmp_path, capsys):
 
 def test_a_terminal_without_greek_letters_shows_question_marks():
     done = python(
-        "from beliefmatch.cli import app; from beliefmatch.cli.terminal import output\n"
-        "app.doctor = lambda: output().print('\u03bb')\n"
+        "from beliefmatch.cli import app; from beliefmatch.cli.terminal import show\n"
+        "app.doctor = lambda: show('\u03bb')\n"
         "app.run(['<lambda>'])",
         PYTHONIOENCODING="ascii",
     )
@@ -154,21 +154,7 @@ def test_a_terminal_without_greek_letters_shows_question_marks():
     assert done.stderr == ""
 
 
-def fails_in_training(error):
-    def fit(*arguments, **options):
-        raise error
-
-    return fit
-
-
-def test_an_interrupt_ends_with_130_and_leaves_no_file(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(
-        "beliefmatch.experiments.compare.fit",
-        lambda *arguments, **options: signal.raise_signal(signal.SIGINT),
-    )
-    assert main([*QUICK, "--out", f"{tmp_path}"]) == 130
-    assert capsys.readouterr().err == "beliefmatch: interrupted\n"
-    assert list(tmp_path.iterdir()) == []
+COMMAND = SimpleNamespace(command_path="beliefmatch try", params={"kl_weight": 1.0})
 
 
 def test_a_training_that_diverges_is_told_in_one_line(tmp_path, capsys, monkeypatch):
@@ -186,10 +172,24 @@ def test_a_bug_keeps_its_traceback(tmp_path, monkeypatch):
 
 
 def test_only_the_named_errors_are_told_plainly():
-    with pytest.raises(UserError, match=r"^two lines$"), told_plainly(ValueError):
+    with pytest.raises(UserError, match=r"^two lines$"), told_plainly(ValueError, command=COMMAND):
         raise ValueError("two\n  lines")
-    with pytest.raises(KeyError), told_plainly(ValueError):
+    with pytest.raises(KeyError), told_plainly(ValueError, command=COMMAND):
         raise KeyError("a bug")
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("Loss: `kl_weight` must be x.", "beliefmatch try: `--kl-weight` must be x."),
+        ("Loss: `prior` must be x.", "Loss: `prior` must be x."),
+        ("Loss: no `kl_weight` here.", "Loss: no `kl_weight` here."),
+    ],
+)
+def test_an_argument_that_is_an_option_is_named_as_the_user_typed_it(said, told):
+    with pytest.raises(UserError) as caught, told_plainly(ValueError, command=COMMAND):
+        raise ValueError(said)
+    assert str(caught.value) == told
 
 
 def test_a_warning_is_one_line_without_a_place_in_our_code():
@@ -208,6 +208,18 @@ def test_doctor_describes_the_installation(capsys):
         assert metadata.version(name) in shown
     assert "loss kernel" in shown
     assert "cpu" in shown
+
+
+@pytest.mark.parametrize("columns", [40, 50])
+def test_doctor_loses_nothing_in_a_narrow_terminal(columns, capsys, monkeypatch):
+    monkeypatch.setattr("beliefmatch.cli.terminal._PLAIN_WIDTH", columns)
+    assert main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= columns
+    values = "".join(shown.split())
+    for extra in extras():
+        assert extra.satisfied or "".join(extra.remedy.split()) in values
 
 
 def test_doctor_speaks_json(capsys):
@@ -234,19 +246,3 @@ def test_doctor_reports_a_torch_that_cannot_be_imported(tmp_path, arguments):
     assert done.returncode == 1
     assert "torch cannot be imported: libtorch.so: cannot open" in done.stdout
     assert done.stderr == ""
-
-
-def test_a_file_is_replaced_whole_or_kept(tmp_path):
-    path = tmp_path / "result"
-    write_whole(path, b"first")
-    with pytest.raises(TypeError):
-        write_whole(path, "not bytes")
-    assert path.read_bytes() == b"first"
-    write_whole(path, b"second")
-    assert path.read_bytes() == b"second"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_ready_directory_is_left_empty(tmp_path):
-    made = ready_directory(tmp_path / "a" / "b", caller="test")
-    assert list(made.iterdir()) == []

@@ -1,6 +1,8 @@
 """The comparison on digits: fair, repeatable, recorded whole, and drawn."""
 
 import json
+import re
+import statistics
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from io import BytesIO, StringIO
@@ -10,11 +12,11 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from beliefmatch.experiments.compare import Comparison
+from beliefmatch.experiments.compare import Comparison, _wrong_confidence
 from beliefmatch.experiments.records import DIGITS_OPTIONS, CompareConfig, CompareRecord
 from beliefmatch.report.figures import render, rotation_figure
 from beliefmatch.report.labels import method_label
-from beliefmatch.report.tables import rotation_table, scores_table
+from beliefmatch.report.tables import comparison_tables, rotation_table, scores_table, wrong_confidence
 
 TINY = CompareConfig(epochs=2, seeds=2, seed=5)
 
@@ -29,9 +31,9 @@ def without_times(record: CompareRecord) -> CompareRecord:
     return replace(record, runs=runs, wall_seconds=0.0)
 
 
-def text(table) -> str:
-    console = Console(file=StringIO(), width=120)
-    console.print(table)
+def text(*parts, width=120) -> str:
+    console = Console(file=StringIO(), width=width)
+    console.print(*parts, crop=False)
     return console.file.getvalue()
 
 
@@ -98,6 +100,19 @@ def test_numbers_of_the_turning_digit_hang_together(record):
     assert [run.rotation.spread is None for run in record.runs[:2]] == [True, False]
 
 
+def test_confidence_when_wrong_is_the_mean_over_the_wrong_angles(record):
+    for seen in (run.rotation for run in record.runs):
+        wrong = [c for c, k in zip(seen.confidence, seen.predicted, strict=True) if k != record.digit]
+        assert seen.wrong_confidence == pytest.approx(statistics.fmean(wrong), rel=1e-12)
+
+
+def test_confidence_when_wrong_counts_every_image_of_the_digit_at_every_angle():
+    confidence = torch.tensor([[0.9, 0.5], [0.4, 0.3], [0.8, 0.2]], dtype=torch.float64)
+    predicted = torch.tensor([[3, 1], [2, 3], [3, 9]])
+    assert _wrong_confidence(confidence, predicted) == pytest.approx((0.5 + 0.4 + 0.2) / 3)
+    assert _wrong_confidence(confidence, torch.full((3, 2), 3)) is None
+
+
 def test_the_pictured_digit_stands_upright_first_and_upside_down_last(record):
     images = torch.tensor(record.images)
     assert images.shape == (13, 8, 8)
@@ -150,6 +165,33 @@ def test_the_table_of_the_turning_digit_has_a_row_an_angle(record):
     assert [float(row[5]) for row in rows] == [round(c, 2) for c in matching.confidence]
     wrong = sum(predicted != 3 for predicted in softmax.predicted)
     assert f"wrong {wrong}" in " ".join(shown.split())
+
+
+def test_confidence_when_wrong_is_told_over_all_seeds(record):
+    first, second = wrong_confidence(record).strip().splitlines()
+    assert first.startswith("confidence when wrong, mean ± sd of 2 seeds: softmax ")
+    assert second.startswith("the same over all 55 test 3s: softmax ")
+    for line, field in ((first, "wrong_confidence"), (second, "mean_wrong_confidence")):
+        for name, words in (("softmax", "softmax"), ("belief_matching", "belief matching")):
+            values = [getattr(run.rotation, field) for run in record.of(name)]
+            assert f"{words} {statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f}" in line
+
+
+def test_seeds_that_were_never_wrong_are_counted(record):
+    never = [replace(run, rotation=replace(run.rotation, wrong_confidence=None)) for run in record.runs]
+    some = replace(record, runs=[*never[:2], *record.runs[2:]])
+    value = record.of("softmax")[1].rotation.wrong_confidence
+    assert f"softmax {value:.2f} (never wrong: 1)," in wrong_confidence(some)
+    assert "softmax – (never wrong: 2)," in wrong_confidence(replace(record, runs=never))
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 79, 100])
+def test_no_number_is_cut_short_in_a_narrow_terminal(record, width):
+    wide, narrow = (text(*comparison_tables(record), width=columns) for columns in (200, width))
+    number = re.compile(r"\d+\.\d+")
+    assert "…" not in narrow
+    assert sorted(number.findall(narrow)) == sorted(number.findall(wide))
+    assert width < 40 or max(map(len, narrow.splitlines())) <= width
 
 
 def test_tables_of_one_seed_and_one_method_stand_alone(record):

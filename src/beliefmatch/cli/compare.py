@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from beliefmatch.cli.errors import BAD_INPUT, told_plainly
+from beliefmatch.cli.errors import BAD_INPUT, UserError, told_plainly
 from beliefmatch.experiments.records import DIGITS_OPTIONS, CompareConfig
 from beliefmatch.extras import needs
 from beliefmatch.methods import METHODS
@@ -18,6 +18,7 @@ _KL_WEIGHT = DIGITS_OPTIONS["belief_matching"]["kl_weight"]
 
 
 def compare(
+    context: typer.Context,
     methods: Annotated[str, typer.Option(help=f"Methods to compare, of {', '.join(METHODS)}.")] = ",".join(
         _DEFAULT.methods
     ),
@@ -32,47 +33,56 @@ def compare(
     epochs: Annotated[int, typer.Option(help="Passes over the training images.")] = _DEFAULT.epochs,
     seed: Annotated[int, typer.Option(help="Seed of the first run.")] = _DEFAULT.seed,
     seeds: Annotated[int, typer.Option(help="Number of runs of each method.")] = _DEFAULT.seeds,
-    out: Annotated[Path, typer.Option(help="Directory for record and figure.")] = Path("runs/compare"),
+    out: Annotated[
+        str, typer.Option(help="Directory for record and figure.", metavar="DIRECTORY")
+    ] = "runs/compare",
 ) -> None:
     """Train methods alike on embedded digits and set them side by side.
 
     Prints scores on held-out digits, and how sure each network is of a 3 turned upside down.
     Writes a figure, and a JSON record of all numbers.
     """
-    with told_plainly(*BAD_INPUT):
-        config = CompareConfig(
-            methods=tuple(name.strip() for name in methods.split(",")),
-            options={} if kl_weight is None else {"belief_matching": {"kl_weight": kl_weight}},
-            epochs=epochs,
-            seed=seed,
-            seeds=seeds,
-        )
+    with told_plainly(*BAD_INPUT, command=context):
+        names = tuple(name.strip() for name in methods.split(","))
+        options = _options(names, kl_weight)
+        config = CompareConfig(methods=names, options=options, epochs=epochs, seed=seed, seeds=seeds)
         with needs("rich", extra="cli", caller="beliefmatch compare"):
-            from beliefmatch.cli.terminal import output, progress
-            from beliefmatch.report.tables import rotation_table, scores_table
+            from beliefmatch.cli.terminal import progress, show
+            from beliefmatch.report.tables import comparison_tables
         with needs("matplotlib", extra="report", caller="beliefmatch compare"):
-            from beliefmatch.report.figures import render, rotation_figure
+            from beliefmatch.report.figures import rotation_files
         from beliefmatch.experiments.compare import Comparison
 
         comparison = Comparison(config)
-        ready_directory(out, caller="compare")
+        place = ready_directory(out, caller="compare")
 
-    with told_plainly(FloatingPointError), progress(comparison.total_epochs) as step:
+    with told_plainly(FloatingPointError, command=context), progress(comparison.total_epochs) as step:
         record = comparison.run(on_epoch=step)
-    output().print(scores_table(record), rotation_table(record))
-    figure = rotation_figure(record)
-    _write(
-        {
-            out / "rotated_three.png": render(figure, "png"),
-            out / "rotated_three.svg": render(figure, "svg"),
-            out / "record.json": record.to_json().encode(),
-        }
-    )
-
-
-def _write(files: dict[Path, bytes]) -> None:
-    with told_plainly(OSError):
-        for path, content in files.items():
-            write_whole(path, content)
-    for path in files:
+    try:  # files before words: who reads the words may go away
+        written = [_write(context, place / "record.json", record.to_json().encode())]
+        written += [_write(context, place / name, image) for name, image in rotation_files(record)]
+    finally:
+        show(*comparison_tables(record))
+    for path in written:
         typer.echo(path)
+
+
+def _options(methods: tuple[str, ...], kl_weight: float | None) -> dict[str, dict[str, float]]:
+    """What the methods to compare are told."""
+    if kl_weight is None:
+        return {}
+    if "belief_matching" not in methods:
+        chosen = ",".join(methods)
+        raise ValueError(f"compare: `kl_weight` must come with belief_matching in `--methods`, got {chosen}.")
+    return {"belief_matching": {"kl_weight": kl_weight}}
+
+
+def _write(command: typer.Context, path: Path, content: bytes) -> Path:
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        raise UserError(
+            f"{command.command_path}: cannot write {path} ({error.strerror or error}); "
+            "mend that or choose another `--out`."
+        ) from error
+    return path

@@ -25,14 +25,15 @@ class Torch:
 
 
 def doctor(
+    context: typer.Context,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
-    """Show versions, devices, the loss kernel in use, and which extras are missing."""
+    """Show versions, devices, the loss kernel and missing extras."""
     torch, found = _torch(), extras()
     if as_json:
         typer.echo(_json(torch, found))
     else:
-        _show(torch, found)
+        _show(torch, found, context)
     if torch.problem:
         raise typer.Exit(1)
 
@@ -75,23 +76,27 @@ def _json(torch: Torch, found: tuple[Extra, ...]) -> str:
     return json.dumps(report, indent=2)
 
 
-def _show(torch: Torch, found: tuple[Extra, ...]) -> None:
-    with told_plainly(*BAD_INPUT), needs("rich", extra="cli", caller="beliefmatch doctor"):
-        from rich.table import Table
+def _show(torch: Torch, found: tuple[Extra, ...], command: typer.Context) -> None:
+    with (
+        told_plainly(*BAD_INPUT, command=command),
+        needs("rich", extra="cli", caller="beliefmatch doctor"),
+    ):
+        from rich.table import Column, Table
         from rich.text import Text
 
-        from beliefmatch.cli.terminal import output
+        from beliefmatch.cli.terminal import show
 
-    facts = Table(box=None, show_header=False)
+    facts = Table(Column(no_wrap=True), Column(overflow="fold"), box=None, show_header=False)
     for name, value in _facts(torch):
         facts.add_row(Text(name, "bold"), Text(value, "red" if value == torch.problem else ""))
-    listing = Table("extra", "packages", box=None, header_style="bold")
-    listing.add_column("to install", no_wrap=True)
+    listing = Table(
+        Column("extra", no_wrap=True), Column("packages", overflow="fold"), box=None, header_style="bold"
+    )
     for extra in found:
-        remedy = "" if extra.satisfied else extra.remedy
-        packages = ", ".join(_describe(package) for package in extra.packages)
-        listing.add_row(extra.name, packages, Text(remedy, "yellow"))
-    output().print(facts, "", listing)
+        listing.add_row(extra.name, ", ".join(_describe(package) for package in extra.packages))
+        if not extra.satisfied:  # below, not beside: a column of commands leaves others no room
+            listing.add_row("", Text(extra.remedy, "yellow"))
+    show(facts, "", listing)
 
 
 def _facts(torch: Torch) -> list[tuple[str, str]]:

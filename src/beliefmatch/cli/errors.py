@@ -1,12 +1,17 @@
 """Mistakes of the user, told apart from mistakes of ours."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+import typer
 
 __all__ = ["BAD_INPUT", "UserError", "told_plainly"]
 
 BAD_INPUT = (ValueError, TypeError, ModuleNotFoundError)
 """What the library raises about arguments and missing extras."""
+
+_ABOUT_AN_ARGUMENT = re.compile(r"\w+: `(?P<argument>\w+)` (?P<fact>.*)")
 
 
 class UserError(Exception):
@@ -14,7 +19,7 @@ class UserError(Exception):
 
 
 @contextmanager
-def told_plainly(*kinds: type[Exception]) -> Iterator[None]:
+def told_plainly(*kinds: type[Exception], command: typer.Context) -> Iterator[None]:
     """Errors of these kinds inside the block are the user's to mend.
 
     A command checks all it was given inside such a block and works outside of it, so that an
@@ -23,4 +28,12 @@ def told_plainly(*kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except kinds as error:
-        raise UserError(" ".join(f"{error}".split())) from error
+        raise UserError(_in_words_of(command, " ".join(f"{error}".split()))) from error
+
+
+def _in_words_of(command: typer.Context, message: str) -> str:
+    """Say command and `--option` where the library says function and `argument`."""
+    found = _ABOUT_AN_ARGUMENT.fullmatch(message)
+    if found is None or found["argument"] not in command.params:
+        return message
+    return f"{command.command_path}: `--{found['argument'].replace('_', '-')}` {found['fact']}"

@@ -3,20 +3,20 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import Progress
 
-__all__ = ["output", "progress"]
+__all__ = ["progress", "show"]
 
 _PLAIN_WIDTH = 120  # files and pipes have no width; in this no row of our tables is folded
 
 
-def output() -> Console:
-    """Standard output."""
+def show(*parts: RenderableType) -> None:
+    """Print on standard output; a line too long for the terminal is continued, never cut."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = _PLAIN_WIDTH
-    return console
+    console.print(*parts, crop=False)
 
 
 @contextmanager

@@ -138,12 +138,20 @@ def _rotation(predictor: Predictor, turned: Tensor) -> Rotation:
     pictured = predictor.predict(turned[:, 0])
     confidence, predicted = pictured.probs.max(-1)
     probs = predictor.predict(turned.flatten(0, 1)).probs.unflatten(0, turned.shape[:2])
+    all_confidence, all_predicted = probs.max(-1)
     belief = pictured.belief
     return Rotation(
         predicted=predicted.tolist(),
         confidence=confidence.tolist(),
         entropy=torch.special.entr(pictured.probs).sum(-1).tolist(),
         spread=None if belief is None else belief.mutual_information().tolist(),
-        mean_confidence=probs.max(-1).values.mean(1).tolist(),
-        recognised=(probs.argmax(-1) == DIGIT).double().mean(1).tolist(),
+        mean_confidence=all_confidence.mean(1).tolist(),
+        recognised=(all_predicted == DIGIT).double().mean(1).tolist(),
+        wrong_confidence=_wrong_confidence(confidence, predicted),
+        mean_wrong_confidence=_wrong_confidence(all_confidence, all_predicted),
     )
+
+
+def _wrong_confidence(confidence: Tensor, predicted: Tensor) -> float | None:
+    wrong = confidence[predicted != DIGIT]
+    return wrong.mean().item() if len(wrong) else None

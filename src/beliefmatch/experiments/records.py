@@ -85,6 +85,12 @@ class Rotation:
         spread: mutual information under the belief in nats, for methods with a belief.
         mean_confidence: over all test images of that digit.
         recognised: share of those images still given their class.
+
+    Two numbers sum up all angles, None where no class was wrong:
+
+    Args:
+        wrong_confidence: mean confidence in the wrong classes given to the pictured digit.
+        mean_wrong_confidence: the same over all test images of that digit.
     """
 
     predicted: list[int]
@@ -93,6 +99,8 @@ class Rotation:
     spread: list[float] | None
     mean_confidence: list[float]
     recognised: list[float]
+    wrong_confidence: float | None
+    mean_wrong_confidence: float | None
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Figures of a comparison, drawn without touching matplotlib's global state."""
 
+from collections.abc import Iterator
 from io import BytesIO
 from typing import Any
 
@@ -10,7 +11,7 @@ from matplotlib.figure import Figure
 from beliefmatch.experiments.records import CompareRecord, RunRecord
 from beliefmatch.report.labels import COLOURS, MARKERS, method_label
 
-__all__ = ["render", "rotation_figure"]
+__all__ = ["render", "rotation_figure", "rotation_files"]
 
 # Where the predicted classes stand, above a confidence of one.
 _ROWS_FROM = 1.12
@@ -24,6 +25,13 @@ def render(figure: Figure, kind: str) -> bytes:
     with rc_context({"svg.hashsalt": "beliefmatch"}):
         figure.savefig(buffer, format=kind, dpi=160, metadata=undated)
     return buffer.getvalue()
+
+
+def rotation_files(record: CompareRecord) -> Iterator[tuple[str, bytes]]:
+    """Name and content of each file that the figure of the turning digit is kept in."""
+    figure = rotation_figure(record)
+    for kind in ("png", "svg"):
+        yield f"rotated_three.{kind}", render(figure, kind)
 
 
 def rotation_figure(record: CompareRecord) -> Figure:

@@ -7,14 +7,17 @@ from pathlib import Path
 __all__ = ["ready_directory", "write_whole"]
 
 
-def ready_directory(path: Path, *, caller: str) -> Path:
+def ready_directory(name: str, *, caller: str) -> Path:
     """Make a directory, its parents too, and prove that files can be written there."""
-    if path.exists() and not path.is_dir():
-        raise ValueError(f"{caller}: `out` must be a directory, got the file {path}.")
+    if not name.strip():
+        raise ValueError(f"{caller}: `out` must be a directory (. for the current one), got {name!r}.")
+    path = Path(name)
     try:
+        if path.exists() and not path.is_dir():
+            raise ValueError(f"{caller}: `out` must be a directory, got the file {path}.")
         path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
-            pass
+        with tempfile.TemporaryFile(dir=path, buffering=0) as probe:
+            probe.write(bytes(4096))  # a full disk still makes empty files
     except OSError as error:
         raise ValueError(
             f"{caller}: `out` must be a directory to write in, got {path} ({error.strerror})."
@@ -26,7 +29,10 @@ def write_whole(path: Path, content: bytes) -> None:
     """Write a file through a neighbour, so that no reader and no crash sees half of it."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        part.write_bytes(content)
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())  # or a power cut may leave the new name without the content
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)

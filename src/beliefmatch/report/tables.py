@@ -1,68 +1,79 @@
 """Tables of a comparison for the terminal."""
 
+from collections.abc import Sequence
 from statistics import fmean, stdev
 
-from rich import box
+from rich.console import Group, RenderableType
 from rich.table import Table
 
-from beliefmatch.experiments.records import CompareRecord, Rotation, RunRecord
-from beliefmatch.report.labels import method_label
+from beliefmatch.experiments.records import CompareRecord, Rotation
+from beliefmatch.report.labels import method_label, method_name
+from beliefmatch.report.layout import Column, FirstThatFits, plain_table
 
-__all__ = ["rotation_table", "scores_table"]
+__all__ = ["comparison_tables", "rotation_table", "scores_table", "wrong_confidence"]
 
 
-def scores_table(record: CompareRecord) -> Table:
+def comparison_tables(record: CompareRecord) -> tuple[RenderableType, ...]:
+    """All that the terminal shows of a comparison, from top to bottom."""
+    return scores_table(record), rotation_table(record), wrong_confidence(record)
+
+
+def scores_table(record: CompareRecord) -> FirstThatFits:
     """Error, NLL and ECE of each method on the test images."""
-    runs = len(record.of(record.config.methods[0]))
-    average = f"mean ± sd of {runs} seeds" if runs > 1 else "one seed"
-    table = _table(
-        f"{record.examples['test']} test digits",
-        f"{average}, {record.examples['train']} training images; less is better",
+    return FirstThatFits(_scores(record, " ± "), _scores(record, "\n± ", dense=True))
+
+
+def _scores(record: CompareRecord, plus_minus: str, *, dense: bool = False) -> Table:
+    methods = [record.of(name) for name in record.config.methods]
+
+    def column(heading: str, measure: str, scale: int, digits: int) -> Column:
+        values = [[scale * getattr(run.test, measure) for run in runs] for runs in methods]
+        cells = [_mean_and_sd(of_method, digits, plus_minus) for of_method in values]
+        return Column(heading, cells)
+
+    return plain_table(
+        Column("method", [method_label(runs[0]) for runs in methods], is_text=True),
+        column("error %", "error", 100, 2),
+        column("NLL", "nll", 1, 4),
+        column("ECE %", "ece", 100, 2),
+        title=f"{record.examples['test']} test digits",
+        caption=f"{_over(methods[0])}, {record.examples['train']} training images; less is better",
+        dense=dense,
     )
-    table.add_column("method")
-    for heading in ("error %", "NLL", "ECE %"):
-        table.add_column(heading, justify="right")
-    for name in record.config.methods:
-        of_method = record.of(name)
-        table.add_row(
-            method_label(of_method[0]),
-            _mean_and_sd([100 * run.test.error for run in of_method], digits=2),
-            _mean_and_sd([run.test.nll for run in of_method], digits=4),
-            _mean_and_sd([100 * run.test.ece for run in of_method], digits=2),
-        )
-    return table
 
 
-def rotation_table(record: CompareRecord) -> Table:
+def rotation_table(record: CompareRecord) -> FirstThatFits:
     """What the networks of the first seed make of one digit at each angle."""
-    table = _table(
-        f"A test {record.digit} turned upside down (seed {record.config.seed})",
+    title = f"A test {record.digit} turned upside down (seed {record.config.seed})"
+    caption = (
         "conf.: probability of the class; entropy of the probabilities and spread (mutual "
         "information) of the belief in nats: the larger, the more doubt. Last row: how many "
-        "classes are wrong, and means over those.",
+        "classes are wrong, and means over those."
     )
-    table.show_footer = True
-    table.add_column("angle", justify="right", footer="wrong")
-    columns = [[f"{angle}°" for angle in record.angles]]
-    for name in record.config.methods:
-        columns += _add_method(table, record.of(name)[0], record.digit)
-    for row in zip(*columns, strict=True):
-        table.add_row(*row)
-    return table
+    angle = Column("angle", [f"{angle}°" for angle in record.angles], "wrong")
+    methods = [_columns(record, name) for name in record.config.methods]
+    side_by_side = [column for columns in methods for column in columns]
+    stacked = [plain_table(angle, *columns, dense=True) for columns in methods]
+    stacked[0].title, stacked[-1].caption = title, caption
+    return FirstThatFits(
+        plain_table(angle, *side_by_side, title=title, caption=caption),
+        Group(*stacked),
+    )
 
 
-def _add_method(table: Table, run: RunRecord, digit: int) -> list[list[str]]:
-    """Add the columns of one network; return their cells."""
-    seen = run.rotation
-    wrong = [predicted != digit for predicted in seen.predicted]
-    heading = run.method.replace("_", "\n")
-    table.add_column(f"{heading}\nclass", justify="right", footer=f"{sum(wrong)}")
-    cells = [[f"{predicted}" for predicted in seen.predicted]]
-    for measure, values, digits in _measures(seen):
-        footer = _mean_where(values, wrong, digits)
-        table.add_column(measure, justify="right", vertical="bottom", footer=footer)
-        cells.append([f"{value:.{digits}f}" for value in values])
-    return cells
+def _columns(record: CompareRecord, method: str) -> list[Column]:
+    """What the first network of a method sees, and below it the means where its class is wrong."""
+    seen = record.of(method)[0].rotation
+    wrong = [predicted != record.digit for predicted in seen.predicted]
+    heading = method.replace("_", "\n")
+    predicted = Column(f"{heading}\nclass", [f"{c}" for c in seen.predicted], f"{sum(wrong)}")
+    return [
+        predicted,
+        *(
+            Column(measure, [f"{v:.{digits}f}" for v in values], _mean_where(values, wrong, digits))
+            for measure, values, digits in _measures(seen)
+        ),
+    ]
 
 
 def _measures(seen: Rotation) -> list[tuple[str, list[float], int]]:
@@ -71,21 +82,38 @@ def _measures(seen: Rotation) -> list[tuple[str, list[float], int]]:
     return measures if seen.spread is None else [*measures, ("spread", seen.spread, 3)]
 
 
+def wrong_confidence(record: CompareRecord) -> str:
+    """How sure the networks of all seeds are of wrong classes, over all angles."""
+    one = _by_method(record, [run.rotation.wrong_confidence for run in record.runs])
+    every = _by_method(record, [run.rotation.mean_wrong_confidence for run in record.runs])
+    over = _over(record.of(record.config.methods[0]))
+    return (
+        f"\nconfidence when wrong, {over}: {one}"
+        f"\nthe same over all {record.digit_examples} test {record.digit}s: {every}\n"
+    )
+
+
+def _by_method(record: CompareRecord, values: Sequence[float | None]) -> str:
+    """Mean and deviation over the runs of each method; `values` are one for each run."""
+    return ", ".join(
+        f"{method_name(name)} {_mean_and_sd([v for v in of_method if v is not None], 2)}"
+        + (f" (never wrong: {of_method.count(None)})" if None in of_method else "")
+        for name in record.config.methods
+        if (of_method := [v for run, v in zip(record.runs, values, strict=True) if run.method == name])
+    )
+
+
+def _over(runs: Sequence[object]) -> str:
+    return f"mean ± sd of {len(runs)} seeds" if len(runs) > 1 else "one seed"
+
+
 def _mean_where(values: list[float], chosen: list[bool], digits: int) -> str:
     kept = [value for value, keep in zip(values, chosen, strict=True) if keep]
     return f"{fmean(kept):.{digits}f}" if kept else "–"
 
 
-def _mean_and_sd(values: list[float], *, digits: int) -> str:
+def _mean_and_sd(values: list[float], digits: int, plus_minus: str = " ± ") -> str:
+    if not values:
+        return "–"
     mean = f"{fmean(values):.{digits}f}"
-    return f"{mean} ± {stdev(values):.{digits}f}" if len(values) > 1 else mean
-
-
-def _table(title: str, caption: str) -> Table:
-    return Table(
-        title=title,
-        caption=caption,
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        caption_justify="left",
-    )
+    return f"{mean}{plus_minus}{stdev(values):.{digits}f}" if len(values) > 1 else mean

@@ -1,0 +1,29 @@
+"""Ways to run the command line in tests."""
+
+import os
+import subprocess
+import sys
+
+QUICK = ["compare", "--epochs", "1", "--seeds", "1"]
+PRODUCTS = ["record.json", "rotated_three.png", "rotated_three.svg"]
+MAIN = "import sys; from beliefmatch.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+def python(code: str, *, shell: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run code in an interpreter of its own; `shell` follows it on the command line."""
+    line = [sys.executable, "-c", code]
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f'"$@" {shell}', "bash", *line] if shell else line,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=60,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8", **environment},
+    )
+
+
+def fails_in_training(error):
+    def fit(*arguments, **options):
+        raise error
+
+    return fit

@@ -1,0 +1,137 @@
+"""When the world gives way: interrupts, full disks, closed streams."""
+
+import errno
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from beliefmatch.cli import main
+from beliefmatch.report.files import ready_directory, write_whole
+from commands import MAIN, PRODUCTS, QUICK, fails_in_training, python
+
+NO_SPACE = os.strerror(errno.ENOSPC)
+
+needs_dev_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+
+
+def test_an_interrupt_ends_with_130_and_leaves_no_file(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(
+        "beliefmatch.experiments.compare.fit",
+        lambda *arguments, **options: signal.raise_signal(signal.SIGINT),
+    )
+    assert main([*QUICK, "--out", f"{tmp_path}"]) == 130
+    assert capsys.readouterr().err == "beliefmatch: interrupted\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_while_the_command_loads_is_one_line(tmp_path):
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
+    done = python(MAIN, PYTHONPATH=f"{tmp_path}")
+    assert done.returncode == 130
+    assert done.stderr == "beliefmatch: interrupted\n"
+
+
+def test_the_command_answers_interrupts_before_it_loads_anything():
+    done = python(
+        "import sys, re, beliefmatch; before = set(sys.modules)\n"
+        "import beliefmatch.cli; print(sorted(set(sys.modules) - before))"
+    )
+    assert done.stdout.strip() in ("['__future__', 'beliefmatch.cli']", "['beliefmatch.cli']")
+
+
+@pytest.mark.parametrize(("full", "kept"), [(0, []), (1, ["record.json"])])
+def test_a_disk_that_fills_up_keeps_whole_files_and_shows_the_numbers(
+    full, kept, tmp_path, capsys, monkeypatch
+):
+    written = []
+
+    def fsync(descriptor):
+        written.append(descriptor)
+        if len(written) > full:
+            raise OSError(errno.ENOSPC, NO_SPACE)
+
+    monkeypatch.setattr("os.fsync", fsync)
+    assert main([*QUICK, "--out", f"{tmp_path}"]) == 2
+    shown, err = capsys.readouterr()
+    assert err == (
+        f"beliefmatch compare: cannot write {tmp_path / PRODUCTS[full]} ({NO_SPACE}); "
+        "mend that or choose another `--out`.\n"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == kept
+    assert "540 test digits" in shown
+    assert f"{tmp_path}" not in shown
+
+
+def test_a_full_disk_is_noticed_before_training(tmp_path):
+    class Full:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def write(self, content):
+            raise OSError(errno.ENOSPC, NO_SPACE)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tempfile.TemporaryFile", lambda **_: Full())
+        with pytest.raises(ValueError, match=NO_SPACE):
+            ready_directory(f"{tmp_path}", caller="test")
+
+
+@needs_dev_full
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", ["--help", "--version", "doctor --json"])
+def test_output_that_cannot_be_written_is_told_in_one_line(arguments, unbuffered):
+    done = python(MAIN, shell=f"{arguments} > /dev/full", PYTHONUNBUFFERED=unbuffered)
+    assert done.returncode == 2
+    assert done.stderr == f"beliefmatch: cannot write to standard output ({NO_SPACE}).\n"
+
+
+def test_closed_streams_are_no_mystery(tmp_path):
+    done = python(MAIN, shell=f"{' '.join(QUICK)} --out {tmp_path} >&-")
+    assert done.returncode == 2
+    assert done.stderr == ("beliefmatch: standard output is closed; send it to a file or to /dev/null.\n")
+    mute = python(MAIN, shell="compare --epochs 0 2>&-")
+    assert (mute.returncode, mute.stdout) == (2, "")
+
+
+def test_a_reader_that_goes_away_leaves_the_files_and_no_word(tmp_path):
+    done = python(MAIN, shell=f"{' '.join(QUICK)} --out {tmp_path} | true")
+    assert done.returncode == 141
+    assert done.stderr == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == PRODUCTS
+
+
+def test_an_error_about_a_file_is_not_blamed_on_the_output(tmp_path, monkeypatch):
+    broken = fails_in_training(FileNotFoundError(errno.ENOENT, "gone", "weights"))
+    monkeypatch.setattr("beliefmatch.experiments.compare.fit", broken)
+    with pytest.raises(FileNotFoundError):
+        main([*QUICK, "--out", f"{tmp_path}"])
+
+
+def test_a_file_is_replaced_whole_or_kept(tmp_path):
+    path = tmp_path / "result"
+    write_whole(path, b"first")
+    with pytest.raises(TypeError):
+        write_whole(path, "not bytes")
+    assert path.read_bytes() == b"first"
+    write_whole(path, b"second")
+    assert path.read_bytes() == b"second"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_content_is_on_the_disk_before_it_takes_the_name(tmp_path, monkeypatch):
+    path, seen = tmp_path / "result", []
+    monkeypatch.setattr(
+        "os.fsync", lambda descriptor: seen.append((os.fstat(descriptor).st_size, path.exists()))
+    )
+    write_whole(path, b"12345")
+    assert seen == [(5, False)]
+
+
+def test_a_ready_directory_is_left_empty(tmp_path):
+    made = ready_directory(f"{tmp_path / 'a' / 'b'}", caller="test")
+    assert list(made.iterdir()) == []
