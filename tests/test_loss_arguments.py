@@ -156,6 +156,13 @@ def test_warns_when_the_target_mean_is_below_one_half():
         BeliefMatchingLoss(prior=20.0)(torch.zeros(3, 10), targets)
 
 
+def test_warns_without_asking_the_device():
+    """Number, classes and one vote an id are known beforehand; the meta device has no values to ask for."""
+    logits = torch.zeros(3, 1000, device="meta")
+    with pytest.warns(UserWarning, match="target mean"):
+        belief_matching_loss(logits, torch.zeros(3, dtype=torch.long, device="meta"))
+
+
 def test_does_not_warn_when_the_target_mean_is_one_half_or_more():
     """(1 + 1/λ)/(K + 1/λ) is exactly one half at λ(K − 2) = 1."""
     with warnings.catch_warnings():

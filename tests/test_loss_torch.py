@@ -1,6 +1,7 @@
 """The loss under torch's machinery: higher derivatives, transforms, compilation, autocast, all types."""
 
 import math
+import shutil
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 
-from beliefmatch import BeliefMatchingLoss, belief_matching_loss
+from beliefmatch import Belief, BeliefMatchingLoss, belief_matching_loss, dirichlet_kl
 
 DOUBLE = torch.float64
 TARGETS = torch.tensor([2, 0, 3])
@@ -121,6 +122,8 @@ def test_compiles_without_a_graph_break_and_agrees():
         torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="no C++ compiler")
+@pytest.mark.skipif(" " in torch.__file__, reason="torch's compiler cannot work in a path with a space")
 def test_training_step_compiles_to_machine_code_with_its_module():
     torch.manual_seed(0)
     model, criterion = torch.nn.Linear(6, 4), BeliefMatchingLoss()
@@ -152,11 +155,25 @@ def test_autocast_computes_in_float32_and_returns_gradients_in_the_parameters_ty
     assert torch.equal(outside, loss.detach())
 
 
-def test_meta_tensors_go_through_without_looking_at_values():
+@pytest.mark.parametrize("options", [{}, {"target_confidence": 0.9}, {"reduction": "none"}])
+def test_devices_are_not_asked_for_values(options):
+    """The meta device has none to give: whatever would make a GPU wait fails here."""
     logits = torch.empty(4, 10, device="meta", requires_grad=True)
-    loss = belief_matching_loss(logits, torch.empty(4, dtype=torch.long, device="meta"))
-    loss.backward()
-    assert loss.shape == () and logits.grad.shape == (4, 10)
+    per_class, counts = torch.empty(10, device="meta"), torch.empty(4, 10, device="meta")
+    for targets in (torch.empty(4, dtype=torch.long, device="meta"), counts):
+        for prior in (1.0, per_class, counts):
+            loss = belief_matching_loss(logits, targets, prior=prior, weight=per_class, **options)
+            loss.sum().backward()
+            assert logits.grad.shape == (4, 10)
+    belief = Belief(logits)
+    for value in (
+        belief.variance(),
+        belief.mutual_information(),
+        belief.sample(),
+        belief.update(counts).probs,
+    ):
+        assert value.device.type == "meta"
+    assert dirichlet_kl(logits, counts).shape == (4,)
 
 
 FLOATING = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -216,6 +233,13 @@ def test_gradient_is_scaled_by_what_comes_from_above():
     rows = belief_matching_loss(logits, TARGETS, reduction="none")
     (mixed,) = torch.autograd.grad(rows, logits, torch.tensor([1.0, 0.0, -2.0]))
     torch.testing.assert_close(mixed, unit * torch.tensor([[3.0], [0.0], [-6.0]]), rtol=1e-6, atol=0)
+
+
+def test_a_prior_that_is_a_parameter_is_trained():
+    module = BeliefMatchingLoss(prior=torch.nn.Parameter(torch.ones(4)))
+    assert [name for name, _ in module.named_parameters()] == ["prior"]
+    module(torch.randn(3, 4), TARGETS).backward()
+    assert module.prior.grad.abs().sum() > 0
 
 
 def test_infinite_logit_is_not_hidden():

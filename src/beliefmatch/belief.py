@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.distributions import Dirichlet
+from torch.distributions import Dirichlet, Gamma
 
 from beliefmatch import dirichlet, special
 from beliefmatch.checks import (
@@ -184,7 +184,7 @@ class Belief:
         rows = split(self.log_alpha.detach(), self.dim)
         z = rows.z.nan_to_num().clamp(-600.0, 600.0).expand(n, *rows.z.shape)
         # Gamma(α) = Gamma(1+α) · U^(1/α)
-        log_gamma = torch.distributions.Gamma(1 + z.exp(), torch.ones_like(z)).sample().log()
+        log_gamma = Gamma(1 + z.exp(), torch.ones_like(z), validate_args=False).sample().log()
         log_draw = log_gamma - torch.empty_like(z).exponential_() * (-z).exp()
         draws = log_draw.softmax(self.dim + 1).masked_fill(rows.top.isnan(), torch.nan)
         return draws.to(self.log_alpha.dtype)
@@ -242,7 +242,7 @@ class Belief:
         alpha = self.alpha
         if is_inspectable(alpha):
             require_values("Belief.to_distribution", "logits", alpha, ~alpha.isnan(), "free of NaN")
-        return Dirichlet(alpha.movedim(self.dim, -1))
+        return Dirichlet(alpha.movedim(self.dim, -1), validate_args=False)
 
     def abstain(self, threshold: float, *, measure: Measure = "confidence") -> Tensor:
         """Which predictions not to make: True where the measure is on the doubtful side of `threshold`.

@@ -72,9 +72,9 @@ def mutual_information(logits: Tensor, dim: int = -1) -> Tensor:
 def differential_entropy(logits: Tensor, dim: int = -1) -> Tensor:
     """−E[ln Dir(p; α)], at most −lnΓ(K), which the uniform Dirichlet (all α = 1) reaches."""
     rows = split(logits, dim)
-    ones = torch.ones_like(rows.z)
-    drop = elbo.lgamma_drop(rows) + elbo.digamma_drop(rows, ones)
-    return _row_value(-drop - elbo.poles(rows, elbo.Evidence.of(rows, ones)), logits, dim)
+    ones = elbo.Evidence.of(rows, torch.ones_like(rows.z))
+    drop = elbo.lgamma_drop(rows) + elbo.digamma_drop(rows, ones) + elbo.poles(rows, ones)
+    return _row_value(-drop, logits, dim)
 
 
 def log_prob(logits: Tensor, p: Tensor, dim: int = -1) -> Tensor:

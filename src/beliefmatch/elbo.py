@@ -56,25 +56,22 @@ def gradient(rows: Rows, evidence: Evidence, drift: Tensor, kl_weight: Tensor) -
 
     `drift` is δ = z − ln(m/λ), how far each logit is from the optimum; infinite where there is none (λ = 0).
     """
+    share, r = rows.share, special.trigamma_excess(rows.z)
+    close = _gradient_close(rows, evidence, drift.clamp(-1, 1), share, r)
+    far = _gradient_far(rows, evidence, kl_weight, share, r)
     is_close = drift.abs().amax(rows.dim, keepdim=True) < CLOSE
-    close = _gradient_close(rows, evidence, drift.clamp(-1, 1))
-    return special.saturate(torch.where(is_close, close, _gradient_far(rows, evidence, kl_weight)))
+    return special.saturate(torch.where(is_close, close, far))
 
 
-def _gradient_far(rows: Rows, evidence: Evidence, kl_weight: Tensor) -> Tensor:
-    each = _gradient_each(rows, evidence, kl_weight)
-    return rows.with_top(each, _gradient_top(rows, evidence, kl_weight))
-
-
-def _gradient_each(rows: Rows, evidence: Evidence, kl_weight: Tensor) -> Tensor:
-    """The first form for every class; accurate for all but a dominating one."""
-    share, r, r_total = rows.share, special.trigamma_excess(rows.z), special.trigamma_excess(rows.log_total)
+def _gradient_far(rows: Rows, evidence: Evidence, kl_weight: Tensor, share: Tensor, r: Tensor) -> Tensor:
+    """The first form."""
+    r_total = special.trigamma_excess(rows.log_total)
     scale = _pole_scale(rows)
     pull = evidence.total * r_total * (scale - rows.log_total).exp()
     poles = pull * share - r * _over_alpha(rows, evidence, scale)
     half = special.exp_saturating(-0.5 * scale)
     body = (evidence.total * share - evidence.each) + kl_weight * (r - share * r_total)
-    return body + (poles * half) * half
+    return rows.with_top(body + (poles * half) * half, _gradient_top(rows, evidence, kl_weight))
 
 
 def _gradient_top(rows: Rows, evidence: Evidence, kl_weight: Tensor) -> Tensor:
@@ -88,25 +85,24 @@ def _gradient_top(rows: Rows, evidence: Evidence, kl_weight: Tensor) -> Tensor:
     return body + poles * special.exp_saturating(-rows.top)
 
 
-def _gradient_close(rows: Rows, evidence: Evidence, drift: Tensor) -> Tensor:
+def _gradient_close(rows: Rows, evidence: Evidence, drift: Tensor, share: Tensor, r: Tensor) -> Tensor:
     """The second form, with d = m − λα = −m (e^δ − 1): every term is of the order of the drift."""
     d = -evidence.each * drift.expm1()
     d_top, d_rest = rows.at_top(d), rows.sum_rest(d)
-    t, t_total = special.trigamma_slope(rows.z), special.trigamma_slope(rows.log_total)
-    each = rows.share * (d_top + d_rest) * t_total - d * t
-    rest, share = rows.rest_share, 1 / (1 + rows.rest)
-    r, r_total = special.trigamma_excess(rows.top), special.trigamma_excess(rows.log_total)
+    t, t_total = 1 + r * special.exp_saturating(-rows.z), special.trigamma_slope(rows.log_total)
+    each = share * ((d_top + d_rest) * t_total) - d * t
+    rest, share_top = rows.rest_share, 1 / (1 + rows.rest)
+    r_top, r_total = special.trigamma_excess(rows.top), special.trigamma_excess(rows.log_total)
     # s t₀ − t of the largest class, without the ones that cancel in it
-    slope_drop = (r_total - r - rest * r_total) * special.exp_saturating(-rows.top) - rest * t_total
-    return rows.with_top(each, share * t_total * d_rest + d_top * slope_drop)
+    slope_drop = (r_total - r_top - rest * r_total) * special.exp_saturating(-rows.top) - rest * t_total
+    return rows.with_top(each, share_top * t_total * d_rest + d_top * slope_drop)
 
 
-def digamma_drop(rows: Rows, weights: Tensor) -> Tensor:
-    """Σ_k b_k (ψ(1+α₀) − ψ(1+α_k)): an expected log-likelihood without its poles."""
-    total = special.digamma_next(rows.log_total)
-    others = rows.sum_rest(weights * special.digamma_next(rows.z))
+def digamma_drop(rows: Rows, evidence: Evidence) -> Tensor:
+    """Σ_k m_k (ψ(1+α₀) − ψ(1+α_k)): an expected log-likelihood without its poles."""
+    others = rows.sum_rest(evidence.each * special.digamma_next(rows.z))
     top = total_minus_top(rows, special.digamma_next, special.digamma_next_slope)
-    return rows.at_top(weights) * top + rows.sum_rest(weights) * total - others
+    return evidence.top * top + evidence.rest * special.digamma_next(rows.log_total) - others
 
 
 def lgamma_drop(rows: Rows) -> Tensor:

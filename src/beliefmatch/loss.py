@@ -23,7 +23,7 @@ from beliefmatch.checks import (
     require_values,
 )
 from beliefmatch.rows import result_dtype, work_dtype
-from beliefmatch.targets import Evidence, from_counts, from_ids, is_ids, require_logits
+from beliefmatch.targets import Labels, from_counts, from_ids, is_ids, require_logits
 
 __all__ = ["BeliefMatchingLoss", "Reduction", "belief_matching_loss"]
 
@@ -59,7 +59,8 @@ def belief_matching_loss(
             weaken the prior.
         kl_weight: λ ≥ 0, the weight of the prior; 0.01 if neither it nor `target_confidence` is given.
         target_confidence: instead of λ, the probability that the optimum gives to the label of one vote,
-            between 1/K and 1; λ = (1 − p) / (β₀ (p − 1/K)).
+            between 1/K and 1; λ = (1 − p) / (β₀ (p − 1/K)). For an uneven prior, that of a class whose prior
+            is the mean.
         prior: β > 0: a number, one a class (K,), or a tensor that broadcasts to the logits' shape with
             as many dimensions (one a sample, for instance from a teacher).
         weight: one a class, as in `CrossEntropyLoss`. For ids it multiplies the whole loss of a sample;
@@ -93,17 +94,17 @@ def belief_matching_loss(
     dim = require_logits(NAME, logits)
     beta = _prior(logits, prior, dim)
     if is_ids(NAME, logits, targets, dim):
-        evidence = from_ids(NAME, logits, targets, dim, weight, ignore_index)
+        labels = from_ids(NAME, logits, targets, dim, weight, ignore_index)
     else:
         if ignore_index >= 0:
             remedy = "give the sample no votes (all counts 0) or leave it out"
             raise fail(NAME, f"`ignore_index` is for class ids, got counts; {remedy}.")
-        evidence = from_counts(NAME, logits, targets, dim, weight)
-    strength = _strength(logits, beta, dim, kl_weight, target_confidence, evidence)
-    if evidence.ignored is not None:
-        logits = logits.masked_fill(evidence.ignored, 0.0)  # so that nothing there can reach the sum
-    rows = kernels.negative_elbo(logits, evidence.counts, beta, strength, dim)
-    return to_finite(_reduce(rows, evidence.row_weight, dim, reduction), result_dtype(logits.dtype))
+        labels = from_counts(NAME, logits, targets, dim, weight)
+    strength = _strength(logits, prior, beta, dim, kl_weight, target_confidence, labels)
+    if labels.ignored is not None:
+        logits = logits.masked_fill(labels.ignored, 0.0)  # so that nothing there can reach the sum
+    rows = kernels.negative_elbo(logits, labels.counts, beta, strength, dim)
+    return to_finite(_reduce(rows, labels.row_weight, dim, reduction), result_dtype(logits.dtype))
 
 
 def _reduce(rows: Tensor, weight: Tensor | None, dim: int, reduction: Reduction) -> Tensor:
@@ -148,11 +149,12 @@ def require_prior_number(function: str, prior: Any) -> float:
 
 def _strength(
     logits: Tensor,
+    prior: float | Tensor,
     beta: Tensor,
     dim: int,
     kl_weight: float | None,
     target_confidence: float | None,
-    evidence: Evidence,
+    labels: Labels,
 ) -> Tensor:
     """λ as a tensor that broadcasts to one value a row."""
     classes = logits.shape[dim]
@@ -163,8 +165,9 @@ def _strength(
     else:
         value = require_kl_weight(NAME, kl_weight)
         strength = torch.full_like(mean_beta, value)
-        _warn_if_timid(value, mean_beta, classes, evidence.counts, dim)
-    return strength if evidence.kl_scale is None else strength * evidence.kl_scale
+        if not isinstance(prior, Tensor):  # known without asking a device
+            _warn_if_timid(value, prior, classes, labels, dim)
+    return strength if labels.kl_scale is None else strength * labels.kl_scale
 
 
 def require_kl_weight(function: str, kl_weight: float | None) -> float:
@@ -191,24 +194,26 @@ def require_target_confidence(
     return value
 
 
-def _warn_if_timid(kl_weight: float, mean_beta: Tensor, classes: int, counts: Tensor, dim: int) -> None:
+def _warn_if_timid(kl_weight: float, prior: float, classes: int, labels: Labels, dim: int) -> None:
     """Warn when even the most voted sample is asked for a mean below one half."""
-    beta = peek(mean_beta) if mean_beta.numel() == 1 else None
-    if beta is None:
+    needed = kl_weight * prior * (classes - 2)  # votes from which the target mean reaches one half
+    if not needed > 1 or torch.compiler.is_compiling():
         return
-    needed = kl_weight * beta * (classes - 2)  # votes from which the target mean reaches one half
-    if not needed > 1 or counts.numel() == 0:
-        return
-    most_votes = peek(counts.sum(dim).max())
+    most_votes = 1.0 if labels.ignored is not None else _most_votes(labels.counts, dim)
     if most_votes is None or needed <= most_votes:
         return
-    mean = (beta + 1 / kl_weight) / (classes * beta + 1 / kl_weight)
-    remedy = (1 - 0.9) / (beta * (0.9 * classes - 1))
+    mean = (prior + 1 / kl_weight) / (classes * prior + 1 / kl_weight)
+    remedy = (1 - 0.9) / (prior * (0.9 * classes - 1))
     warnings.warn(
         f"{NAME}: kl_weight={kl_weight:g} with K={classes} classes asks for a target mean of only "
         f"{mean:.3g}; target_confidence=0.9 would be kl_weight={remedy:.3g}.",
         stacklevel=4,
     )
+
+
+def _most_votes(counts: Tensor, dim: int) -> float | None:
+    """The largest number of votes of a sample, if there are any and they can be looked at."""
+    return peek(counts.sum(dim).max()) if counts.numel() else None
 
 
 class BeliefMatchingLoss(nn.Module):
@@ -254,7 +259,10 @@ class BeliefMatchingLoss(nn.Module):
         self.register_buffer("weight", weight)
         if isinstance(prior, Tensor):
             require_floating(name, "prior", prior)
-            self.register_buffer("prior", prior)
+            if isinstance(prior, nn.Parameter):
+                self.register_parameter("prior", prior)
+            else:
+                self.register_buffer("prior", prior)
         else:
             self.prior = require_prior_number(name, prior)
 

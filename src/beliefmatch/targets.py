@@ -19,10 +19,10 @@ from beliefmatch.checks import (
 )
 from beliefmatch.rows import result_dtype, work_dtype
 
-__all__ = ["Evidence", "from_counts", "from_ids", "is_ids", "require_logits"]
+__all__ = ["Labels", "from_counts", "from_ids", "is_ids", "require_logits"]
 
 
-class Evidence(NamedTuple):
+class Labels(NamedTuple):
     """Labels in the form of the objective: Σ_rows w (ℓ(logits, counts; κλ)) over the valid rows."""
 
     counts: Tensor
@@ -92,7 +92,7 @@ def _class_weight(function: str, weight: Tensor | None, logits: Tensor, dim: int
 
 def from_ids(
     function: str, logits: Tensor, ids: Tensor, dim: int, weight: Tensor | None, ignore_index: int
-) -> Evidence:
+) -> Labels:
     """One vote for each id; a row's weight is that of its class, and 0 where it is ignored."""
     classes = logits.shape[dim]
     ids = ids.long().unsqueeze(dim)  # first, or an ignore_index of −100 would be 156 in uint8
@@ -108,10 +108,10 @@ def from_ids(
     row_weight = torch.ones_like(safe, dtype=work_dtype(logits.device))
     if by_class is not None:
         row_weight = by_class.flatten()[safe]
-    return Evidence(counts, None, row_weight.masked_fill(ignored, 0.0), ignored)
+    return Labels(counts, None, row_weight.masked_fill(ignored, 0.0), ignored)
 
 
-def from_counts(function: str, logits: Tensor, counts: Tensor, dim: int, weight: Tensor | None) -> Evidence:
+def from_counts(function: str, logits: Tensor, counts: Tensor, dim: int, weight: Tensor | None) -> Labels:
     """Any number of votes a row. A class weight multiplies its votes, as in torch; λ is multiplied by
     the row's mean weight, so that a one-hot row equals the class id it stands for."""
     if is_inspectable(counts):
@@ -119,9 +119,9 @@ def from_counts(function: str, logits: Tensor, counts: Tensor, dim: int, weight:
         require_values(function, "targets", counts, valid, "finite and not negative as counts")
     by_class = _class_weight(function, weight, logits, dim)
     if by_class is None:
-        return Evidence(counts, None, None, None)
+        return Labels(counts, None, None, None)
     weighted = counts * by_class
     votes = counts.to(weighted.dtype).sum(dim, keepdim=True)
     some = votes > 0
     mean_weight = weighted.sum(dim, keepdim=True) / torch.where(some, votes, 1.0)
-    return Evidence(weighted, torch.where(some, mean_weight, 1.0), None, None)
+    return Labels(weighted, torch.where(some, mean_weight, 1.0), None, None)

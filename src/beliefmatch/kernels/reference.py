@@ -26,10 +26,9 @@ def negative_elbo(logits: Tensor, counts: Tensor, prior: Tensor, kl_weight: Tens
     """
     rows = split(logits, dim)
     c, beta, weight = (x.to(rows.z.dtype) for x in (counts, prior, kl_weight))
-    likelihood = elbo.digamma_drop(rows, c)
-    divergence = elbo.lgamma_drop(rows) + elbo.digamma_drop(rows, beta) + _log_normaliser(rows, beta)
-    poles = elbo.poles(rows, elbo.Evidence.of(rows, c + weight * beta))
-    loss = likelihood + weight * divergence + poles
+    evidence = elbo.Evidence.of(rows, c + weight * beta)
+    expectation = elbo.digamma_drop(rows, evidence) + elbo.poles(rows, evidence)
+    loss = expectation + weight * (elbo.lgamma_drop(rows) + _log_normaliser(rows, beta))
     return loss.clamp(0.0, torch.finfo(result_dtype(logits.dtype)).max)
 
 
