@@ -46,7 +46,7 @@ LOGITS = {
 }
 
 
-def check(logits, counts, prior, weight, dtype):
+def check_against_oracle(logits, counts, prior, weight, dtype):
     logits = logits.to(dtype).requires_grad_()
     beta = prior if isinstance(prior, torch.Tensor) else torch.full((len(logits),), prior)
     loss = belief_matching_loss(logits, counts.to(dtype), prior=prior, kl_weight=weight)
@@ -67,7 +67,7 @@ def test_matches_fifty_digit_oracle(classes, kind, dtype):
     for weight in (1e-4, 3e-3, 0.1, 1.0):
         label = torch.randint(classes, ()).item()
         counts = torch.zeros(classes).index_fill(0, torch.tensor(label), 1.0)
-        check(LOGITS[kind](classes, label, weight), counts, 1.0, weight, dtype)
+        check_against_oracle(LOGITS[kind](classes, label, weight), counts, 1.0, weight, dtype)
 
 
 @pytest.mark.filterwarnings("ignore:belief_matching_loss. kl_weight")
@@ -77,7 +77,7 @@ def test_matches_fifty_digit_oracle_at_a_thousand_classes(kind, dtype):
     torch.manual_seed(0)
     for weight in (1e-4, 0.3, 1.0):
         counts = torch.zeros(1000).index_fill(0, torch.tensor(7), 1.0)
-        check(LOGITS[kind](1000, 7, weight), counts, 1.0, weight, dtype)
+        check_against_oracle(LOGITS[kind](1000, 7, weight), counts, 1.0, weight, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
@@ -88,7 +88,7 @@ def test_matches_fifty_digit_oracle_for_votes_and_uneven_priors(seed, dtype):
     counts = torch.randint(0, 30, (classes,)).float() + torch.rand(classes)
     prior = torch.rand(classes).mul(6).sub(3).exp().double()
     for weight in (1e-4, 0.02, 1.0):
-        check(40 * (torch.rand(classes) - 0.5), counts, prior, weight, dtype)
+        check_against_oracle(40 * (torch.rand(classes) - 0.5), counts, prior, weight, dtype)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -96,7 +96,7 @@ def test_ablation_without_divergence_matches_the_oracle(seed):
     torch.manual_seed(seed)
     logits = 30 * (torch.rand(6, dtype=torch.float64) - 0.5)
     counts = torch.zeros(6, dtype=torch.float64).index_fill(0, torch.tensor(seed % 6), 1.0)
-    check(logits, counts, 1.0, 0.0, torch.float64)
+    check_against_oracle(logits, counts, 1.0, 0.0, torch.float64)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -162,4 +162,4 @@ def test_pasted_formula_fails_where_this_one_does_not():
 )
 def test_keeps_its_digits_where_loss_or_gradient_nearly_vanishes(logits, counts, prior, weight):
     beta = torch.tensor(prior, dtype=torch.float64) if isinstance(prior, list) else prior
-    check(torch.tensor(logits), torch.tensor(counts), beta, weight, torch.float32)
+    check_against_oracle(torch.tensor(logits), torch.tensor(counts), beta, weight, torch.float32)
