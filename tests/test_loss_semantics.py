@@ -5,6 +5,8 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from beliefmatch import BeliefMatchingLoss, belief_matching_loss
 
@@ -243,3 +245,24 @@ def test_samples_without_votes_have_finite_derivatives():
     belief_matching_loss(logits, counts, weight=weight).backward()
     for x in (logits, counts, weight):
         assert x.grad.isfinite().all()
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    shape=st.lists(st.integers(0, 4), min_size=0, max_size=3),
+    rows=st.integers(0, 4),
+    classes=st.integers(1, 6),
+    use_counts=st.booleans(),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+)
+def test_any_layout_equals_its_samples_laid_out_in_rows(shape, rows, classes, use_counts, dtype):
+    generator = torch.Generator().manual_seed(classes)
+    logits = torch.randn(rows, classes, *shape, generator=generator).to(dtype)
+    ids = torch.randint(classes, (rows, *shape), generator=generator)
+    counts = torch.rand(rows, classes, *shape, generator=generator).to(dtype)
+    flat_logits, flat_counts = (x.movedim(1, -1).reshape(-1, classes) for x in (logits, counts))
+    flat_targets = flat_counts if use_counts else ids.reshape(-1)
+    value = belief_matching_loss(logits, counts if use_counts else ids, reduction="none")
+    expected = belief_matching_loss(flat_logits, flat_targets, reduction="none")
+    assert value.shape == (rows, *shape)
+    torch.testing.assert_close(value.reshape(-1), expected, rtol=1e-6, atol=1e-7)
