@@ -169,7 +169,6 @@ def test_devices_are_not_asked_for_values(options):
     for value in (
         belief.variance(),
         belief.mutual_information(),
-        belief.sample(),
         belief.update(counts).probs,
     ):
         assert value.device.type == "meta"

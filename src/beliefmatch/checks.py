@@ -52,7 +52,7 @@ def require_device(function: str, name: str, value: Tensor, logits: Tensor) -> N
 
 def require_index(function: str, name: str, value: Any) -> int:
     """`value` must be a whole number (numpy's will do); returned as an int."""
-    if isinstance(value, bool) or not isinstance(value, int | Integral):
+    if isinstance(value, bool) or not isinstance(value, (int, Integral)):
         raise fail(function, f"`{name}` must be an integer, got {describe(value)}.", TypeError)
     return value if isinstance(value, int) else int(value)
 
