@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,11 @@ needs_dev_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="need
 
 
 def test_an_interrupt_ends_with_130_and_leaves_no_file(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(
-        "beliefmatch.experiments.compare.fit",
-        lambda *arguments, **options: signal.raise_signal(signal.SIGINT),
-    )
+    def interrupted(*arguments, **options):
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(10)  # older Pythons answer a signal only a little later: let it be here
+
+    monkeypatch.setattr("beliefmatch.experiments.compare.fit", interrupted)
     assert main([*QUICK, "--out", f"{tmp_path}"]) == 130
     assert capsys.readouterr().err == "beliefmatch: interrupted\n"
     assert list(tmp_path.iterdir()) == []
