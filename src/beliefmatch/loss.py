@@ -53,7 +53,7 @@ def belief_matching_loss(
     `softmax(logits)`, the mean of the belief; `Belief(logits)` reads the rest.
 
     Args:
-        logits: ln α, of shape (K,), (N, K) or (N, K, d1, ...). Half precision is computed in float32.
+        logits: ln α, of shape (K,), (N, K) or (N, K, d1, ...). Computed in double for every type.
         targets: class ids (integers, the logits' shape without K), or counts c ≥ 0 (floating point, the
             logits' shape): one-hot, soft or mixed labels, or the votes of many annotators. More votes
             weaken the prior.

@@ -29,7 +29,7 @@ CHUNK = 4_000_000
 
 
 def prob_of_being_best(log_alpha: Tensor) -> Tensor:
-    """P(p_k = max p) of every class, for classes in the last dimension, in the row type."""
+    """P(p_k = max p) of every class, for classes in the last dimension, in the working type."""
     rows = log_alpha.detach().to(work_dtype(log_alpha.device)).reshape(-1, log_alpha.shape[-1])
     step = max(1, CHUNK // (NODES * rows.shape[-1]))
     parts = [_integrate(_tame(part)) for part in rows.split(step)] or [rows]

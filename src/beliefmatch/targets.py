@@ -74,7 +74,7 @@ def is_ids(function: str, logits: Tensor, targets: Tensor, dim: int) -> bool:
 
 
 def _class_weight(function: str, weight: Tensor | None, logits: Tensor, dim: int) -> Tensor | None:
-    """The class weights, checked, shaped to broadcast along `dim` in the compute type."""
+    """The class weights, checked, shaped to broadcast along `dim` in the working type."""
     if weight is None:
         return None
     require_floating(function, "weight", weight)
