@@ -22,7 +22,9 @@ from pathlib import Path
 import mpmath as mp
 
 mp.mp.dps = 90
-TARGET = Path(__file__).parents[1] / "src" / "beliefmatch" / "_coefficients.py"
+PACKAGE = Path(__file__).parents[1] / "src" / "beliefmatch"
+TARGET = PACKAGE / "_coefficients.py"
+C_TARGET = PACKAGE / "kernels" / "cpp" / "coefficients.h"
 RATIONAL_DEGREES = {"float32": (4, 4), "float64": (8, 8)}
 POLYNOMIAL_DEGREES = {"float32": (8, 0), "float64": (22, 0)}
 DIGITS = {"float32": 10, "float64": 18}
@@ -35,6 +37,16 @@ Polynomials in w = 1/(1+α), constant term first: `REMAINDERS` are pairs of nume
 __all__ = ["POLYNOMIALS", "REMAINDERS"]
 
 '''
+
+
+C_HEADER = """// Remainders of lnΓ, ψ and ψ′ as polynomials in w = 1/(1+α), constant term first.
+// Written by tools/fit_special.py, not by hand.
+#pragma once
+
+namespace beliefmatch {
+
+"""
+C_TYPES = {"float32": ("float", "F", "f"), "float64": ("double", "D", "")}
 
 
 def lgamma_remainder(w):
@@ -128,27 +140,38 @@ def fits(degrees, errors):
 
 
 def render():
-    """The text of `_coefficients.py`, and the largest relative error of each fit."""
-    lines, errors = [HEADER + "REMAINDERS = {\n"], {}
+    """The text of `_coefficients.py` and of `coefficients.h`, and the largest relative error of each fit."""
+    lines, c_lines, errors = [HEADER + "REMAINDERS = {\n"], [C_HEADER], {}
     for key, dtype, p, q in fits(RATIONAL_DEGREES, errors):
         sides = "".join(f"        {listing(side, dtype, ' ' * 8)},\n" for side in (p, q))
         lines.append(f"    {key}: (\n{sides}    ),\n")
     lines.append("}\n\nPOLYNOMIALS = {\n")
     for key, dtype, p, _ in fits(POLYNOMIAL_DEGREES, errors):
         lines.append(f"    {key}: {listing(p, dtype, ' ' * 4)},\n")
-    return "".join([*lines, "}\n"]), errors
+        c_lines.append(c_array(key, dtype, p))
+    return "".join([*lines, "}\n"]), "".join([*c_lines, "\n} // namespace beliefmatch\n"]), errors
+
+
+def c_array(key, dtype, coefficients):
+    """One constant array: LGAMMA_F for the float32 polynomial of "lgamma", and so on."""
+    kind, letter, suffix = C_TYPES[dtype]
+    name = f"{key.split(chr(34))[1].upper()}_{letter}"
+    values = ",\n".join(f"    {mp.nstr(c, DIGITS[dtype])}{suffix}" for c in coefficients)
+    return f"constexpr {kind} {name}[] = {{\n{values}}};\n"
 
 
 def main():
     parser = argparse.ArgumentParser(description="Fit the remainders of lnΓ, ψ and ψ′.")
     parser.add_argument("--check", action="store_true", help="compare with the file, write nothing")
     args = parser.parse_args()
-    text, errors = render()
+    text, c_text, errors = render()
     for (name, dtype, form), error in errors.items():
         print(f"{name:9s} {dtype} {form:10s}  largest relative error {mp.nstr(error, 3)}")
     if args.check:
-        sys.exit(0 if TARGET.read_text(encoding="utf-8") == text else "coefficients differ")
+        same = TARGET.read_text(encoding="utf-8") == text and C_TARGET.read_text(encoding="utf-8") == c_text
+        sys.exit(0 if same else "coefficients differ")
     TARGET.write_text(text, encoding="utf-8")
+    C_TARGET.write_text(c_text, encoding="utf-8")
 
 
 if __name__ == "__main__":

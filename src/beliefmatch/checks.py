@@ -52,6 +52,8 @@ def require_device(function: str, name: str, value: Tensor, logits: Tensor) -> N
 
 def require_index(function: str, name: str, value: Any) -> int:
     """`value` must be a whole number (numpy's will do); returned as an int."""
+    if type(value) is int:
+        return value
     if isinstance(value, bool) or not isinstance(value, (int, Integral)):
         raise fail(function, f"`{name}` must be an integer, got {describe(value)}.", TypeError)
     return value if isinstance(value, int) else int(value)
@@ -66,6 +68,8 @@ def require_choice(function: str, name: str, value: Any, choices: tuple[str, ...
 
 def require_finite_number(function: str, name: str, value: Any) -> float:
     """`value` must be a finite real number; returned as a float."""
+    if type(value) is float and -math.inf < value < math.inf:  # at once: this runs in every training step
+        return value
     if isinstance(value, bool) or not isinstance(value, Real):
         raise fail(function, f"`{name}` must be a number, got {describe(value)}.", TypeError)
     try:

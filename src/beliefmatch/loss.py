@@ -3,34 +3,29 @@ r"""Belief matching: the negative ELBO of a Dirichlet belief, used like `torch.n
 import math
 import warnings
 from numbers import Real
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from beliefmatch import kernels
-from beliefmatch.autograd import to_finite
 from beliefmatch.checks import (
     describe,
     fail,
-    is_inspectable,
     peek,
     require_choice,
     require_device,
     require_finite_number,
     require_floating,
     require_index,
-    require_values,
 )
-from beliefmatch.rows import result_dtype, work_dtype
-from beliefmatch.targets import Labels, from_counts, from_ids, is_ids, require_logits
+from beliefmatch.kernels.problem import NAME, REDUCTIONS, Problem, Reduction
+from beliefmatch.rows import work_dtype
+from beliefmatch.targets import is_ids, require_class_weight, require_logits
 
 __all__ = ["BeliefMatchingLoss", "Reduction", "belief_matching_loss"]
 
-Reduction = Literal["mean", "sum", "none"]
-REDUCTIONS = ("mean", "sum", "none")
 DEFAULT_KL_WEIGHT = 0.01
-NAME = "belief_matching_loss"
 
 
 def belief_matching_loss(
@@ -93,38 +88,29 @@ def belief_matching_loss(
     ignore_index = require_index(NAME, "ignore_index", ignore_index)
     dim = require_logits(NAME, logits)
     beta = _prior(logits, prior, dim)
-    if is_ids(NAME, logits, targets, dim):
-        labels = from_ids(NAME, logits, targets, dim, weight, ignore_index)
+    has_ids = is_ids(NAME, logits, targets, dim)
+    if not has_ids and ignore_index >= 0:
+        remedy = "give the sample no votes (all counts 0) or leave it out"
+        raise fail(NAME, f"`ignore_index` is for class ids, got counts; {remedy}.")
+    if weight is not None:
+        require_class_weight(NAME, weight, logits, dim)
+    if target_confidence is not None:
+        strength = _strength(beta, dim, kl_weight, target_confidence, logits.shape[dim])
     else:
-        if ignore_index >= 0:
-            remedy = "give the sample no votes (all counts 0) or leave it out"
-            raise fail(NAME, f"`ignore_index` is for class ids, got counts; {remedy}.")
-        labels = from_counts(NAME, logits, targets, dim, weight)
-    strength = _strength(logits, prior, beta, dim, kl_weight, target_confidence, labels)
-    if labels.ignored is not None:
-        logits = logits.masked_fill(labels.ignored, 0.0)  # so that nothing there can reach the sum
-    rows = kernels.negative_elbo(logits, labels.counts, beta, strength, dim)
-    return to_finite(_reduce(rows, labels.row_weight, dim, reduction), result_dtype(logits.dtype))
+        strength = require_kl_weight(NAME, kl_weight)
+        if isinstance(beta, float):  # known without asking a device
+            _warn_if_timid(strength, beta, logits.shape[dim], None if has_ids else targets, dim)
+    return kernels.loss(
+        Problem(logits, targets, beta, strength, weight, dim, has_ids, ignore_index, reduction)
+    )
 
 
-def _reduce(rows: Tensor, weight: Tensor | None, dim: int, reduction: Reduction) -> Tensor:
-    if reduction == "mean":
-        shares = torch.full_like(rows, 1 / max(rows.numel(), 1)) if weight is None else weight / weight.sum()
-        mean = (rows * shares).sum()  # dividing first cannot overflow
-        return mean if rows.numel() else mean * torch.nan
-    weighted = rows if weight is None else rows * weight
-    return weighted.sum() if reduction == "sum" else weighted.squeeze(dim)
-
-
-def _prior(logits: Tensor, prior: float | Tensor, dim: int) -> Tensor:
-    """β with the logits' number of dimensions, of class size K or 1."""
+def _prior(logits: Tensor, prior: float | Tensor, dim: int) -> float | Tensor:
+    """β: a number, or a tensor with the logits' number of dimensions, of class size K or 1."""
     if not isinstance(prior, Tensor):
-        value = require_prior_number(NAME, prior)
-        return torch.full((1,) * logits.dim(), value, dtype=work_dtype(logits.device), device=logits.device)
+        return require_prior_number(NAME, prior)
     require_floating(NAME, "prior", prior)
     require_device(NAME, "prior", prior, logits)
-    if is_inspectable(prior):
-        require_values(NAME, "prior", prior, prior.isfinite() & (prior > 0), "positive and finite")
     shape = tuple(logits.shape)
     if prior.dim() == 0:
         return prior.view((1,) * logits.dim())
@@ -139,7 +125,7 @@ def _prior(logits: Tensor, prior: float | Tensor, dim: int) -> Tensor:
 
 def require_prior_number(function: str, prior: Any) -> float:
     """A prior that is one number, checked."""
-    if isinstance(prior, bool) or not isinstance(prior, Real):
+    if type(prior) is not float and (isinstance(prior, bool) or not isinstance(prior, Real)):
         raise fail(function, f"`prior` must be a number or a tensor, got {describe(prior)}.", TypeError)
     value = require_finite_number(function, "prior", prior)
     if value <= 0:
@@ -148,26 +134,13 @@ def require_prior_number(function: str, prior: Any) -> float:
 
 
 def _strength(
-    logits: Tensor,
-    prior: float | Tensor,
-    beta: Tensor,
-    dim: int,
-    kl_weight: float | None,
-    target_confidence: float | None,
-    labels: Labels,
-) -> Tensor:
-    """λ as a tensor that broadcasts to one value a row."""
-    classes = logits.shape[dim]
-    mean_beta = beta.detach().to(work_dtype(logits.device)).mean(dim, keepdim=True)
-    if target_confidence is not None:
-        confidence = require_target_confidence(NAME, kl_weight, target_confidence, classes)
-        strength = (1 - confidence) / (mean_beta * (confidence * classes - 1))
-    else:
-        value = require_kl_weight(NAME, kl_weight)
-        strength = torch.full_like(mean_beta, value)
-        if not isinstance(prior, Tensor):  # known without asking a device
-            _warn_if_timid(value, prior, classes, labels, dim)
-    return strength if labels.kl_scale is None else strength * labels.kl_scale
+    beta: float | Tensor, dim: int, kl_weight: float | None, target_confidence: float, classes: int
+) -> float | Tensor:
+    """λ for which the optimum gives the label of one vote the target confidence."""
+    confidence = require_target_confidence(NAME, kl_weight, target_confidence, classes)
+    if isinstance(beta, Tensor):
+        beta = beta.detach().to(work_dtype(beta.device)).mean(dim, keepdim=True)
+    return (1 - confidence) / (beta * (confidence * classes - 1))
 
 
 def require_kl_weight(function: str, kl_weight: float | None) -> float:
@@ -194,12 +167,12 @@ def require_target_confidence(
     return value
 
 
-def _warn_if_timid(kl_weight: float, prior: float, classes: int, labels: Labels, dim: int) -> None:
+def _warn_if_timid(kl_weight: float, prior: float, classes: int, counts: Tensor | None, dim: int) -> None:
     """Warn when even the most voted sample is asked for a mean below one half."""
     needed = kl_weight * prior * (classes - 2)  # votes from which the target mean reaches one half
     if not needed > 1 or torch.compiler.is_compiling():
         return
-    most_votes = 1.0 if labels.ignored is not None else _most_votes(labels.counts, dim)
+    most_votes = 1.0 if counts is None else _most_votes(counts, dim)
     if most_votes is None or needed <= most_votes:
         return
     mean = (prior + 1 / kl_weight) / (classes * prior + 1 / kl_weight)
@@ -207,7 +180,7 @@ def _warn_if_timid(kl_weight: float, prior: float, classes: int, labels: Labels,
     warnings.warn(
         f"{NAME}: kl_weight={kl_weight:g} with K={classes} classes asks for a target mean of only "
         f"{mean:.3g}; target_confidence=0.9 would be kl_weight={remedy:.3g}.",
-        stacklevel=4,
+        stacklevel=3,
     )
 
 

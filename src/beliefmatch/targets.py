@@ -19,7 +19,7 @@ from beliefmatch.checks import (
 )
 from beliefmatch.rows import result_dtype, work_dtype
 
-__all__ = ["Labels", "from_counts", "from_ids", "is_ids", "require_logits"]
+__all__ = ["Labels", "from_counts", "from_ids", "is_ids", "require_class_weight", "require_logits"]
 
 
 class Labels(NamedTuple):
@@ -73,16 +73,20 @@ def is_ids(function: str, logits: Tensor, targets: Tensor, dim: int) -> bool:
     return kind == "class ids"
 
 
-def _class_weight(function: str, weight: Tensor | None, logits: Tensor, dim: int) -> Tensor | None:
-    """The class weights, checked, shaped to broadcast along `dim` in the working type."""
-    if weight is None:
-        return None
+def require_class_weight(function: str, weight: Tensor, logits: Tensor, dim: int) -> None:
+    """Check type, device and shape of the class weights; values are not checked."""
     require_floating(function, "weight", weight)
     require_device(function, "weight", weight, logits)
     classes = logits.shape[dim]
     if tuple(weight.shape) != (classes,):
         fact = f"must have shape ({classes},), one a class of `logits` {tuple(logits.shape)}"
         raise fail(function, f"`weight` {fact}, got {tuple(weight.shape)}.")
+
+
+def _class_weight(function: str, weight: Tensor | None, logits: Tensor, dim: int) -> Tensor | None:
+    """The class weights, their values checked, shaped to broadcast along `dim` in the working type."""
+    if weight is None:
+        return None
     if is_inspectable(weight):
         valid = weight.isfinite() & (weight >= 0)
         require_values(function, "weight", weight, valid, "finite and not negative")

@@ -1,28 +1,73 @@
-"""Implementations of the loss: the reference in tensor operations, and which one is in use."""
+"""Implementations of the loss, and which one is in use.
 
-from dataclasses import dataclass
+`reference` defines the numbers in plain tensor operations, on every device and under every transform of torch;
+`native` computes the same in compiled code for CPU tensors. The environment variable BELIEFMATCH_KERNEL
+chooses: "auto" (the default: native where it is installed), "native" (an error where it is not) or
+"reference".
+"""
 
+import os
+from typing import NamedTuple
+
+import torch
 from torch import Tensor
 
-from beliefmatch import autograd
-from beliefmatch.kernels import reference
+from beliefmatch.checks import fail
+from beliefmatch.kernels import native, reference
+from beliefmatch.kernels.problem import Problem
 
-__all__ = ["KernelStatus", "negative_elbo", "status"]
+__all__ = ["KernelStatus", "Problem", "loss", "status", "use"]
+
+VARIABLE = "BELIEFMATCH_KERNEL"
+CHOICES = ("auto", "native", "reference")
+_native_is_used: bool | None = None  # None: not asked yet
+REMEDY = "install a C++ compiler (g++ or clang++) and reinstall beliefmatch from source"
 
 
-@dataclass(frozen=True)
-class KernelStatus:
-    """Which implementation computes the loss, and why."""
+class KernelStatus(NamedTuple):
+    """Which implementation computes the loss of CPU tensors, and why."""
 
     name: str
     reason: str
 
 
+def loss(problem: Problem) -> Tensor:
+    """The loss, by the fastest kernel that takes the problem."""
+    if not torch.compiler.is_compiling() and _uses_native():
+        value = native.loss(problem)
+        if value is not None:
+            return value
+    return reference.loss(problem)
+
+
 def status() -> KernelStatus:
-    """The loss kernel in use."""
-    return KernelStatus("reference", "plain tensor operations; the only kernel in this version")
+    """The kernel in use for CPU tensors."""
+    if _uses_native():
+        return KernelStatus(
+            "native", f"compiled for {native.instruction_set()}; reference for what it does not take"
+        )
+    if native.MISSING is None:
+        return KernelStatus("reference", f"chosen by {VARIABLE}; the native kernel is installed")
+    return KernelStatus("reference", f"the native kernel is not installed ({native.MISSING}); {REMEDY}")
 
 
-def negative_elbo(logits: Tensor, counts: Tensor, prior: Tensor, kl_weight: Tensor, dim: int) -> Tensor:
-    """The loss of each row, differentiable in all four tensors; see `reference.negative_elbo`."""
-    return autograd.apply(reference.NEGATIVE_ELBO, dim, logits, counts, prior, kl_weight)
+def use(chosen: str) -> None:
+    """Choose "auto", "native" or "reference" from now on, as BELIEFMATCH_KERNEL does for a process."""
+    global _native_is_used
+    _native_is_used = _means_native(chosen)
+
+
+def _uses_native() -> bool:
+    if _native_is_used is None:
+        use(os.environ.get(VARIABLE, "auto"))
+    return bool(_native_is_used)
+
+
+def _means_native(chosen: str) -> bool:
+    if chosen not in CHOICES:
+        allowed = ", ".join(CHOICES)
+        raise fail(VARIABLE, f"must be one of {allowed}, got {chosen!r}.")
+    if chosen == "native" and native.MISSING is not None:
+        fact = f"is native, but that kernel is not installed ({native.MISSING}); {REMEDY}."
+        raise fail(VARIABLE, fact, RuntimeError)
+    return chosen != "reference" and native.MISSING is None

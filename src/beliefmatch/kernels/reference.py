@@ -12,10 +12,41 @@ import torch
 from torch import Tensor
 
 from beliefmatch import autograd, elbo
+from beliefmatch.checks import is_inspectable, require_values
 from beliefmatch.dirichlet import expected_surprisal
+from beliefmatch.kernels.problem import NAME, Problem, Reduction, as_tensor
 from beliefmatch.rows import Rows, result_dtype, split
+from beliefmatch.targets import from_counts, from_ids
 
-__all__ = ["NEGATIVE_ELBO", "gradient", "negative_elbo"]
+__all__ = ["gradient", "loss", "negative_elbo"]
+
+
+def loss(problem: Problem) -> Tensor:
+    """The reduced loss, differentiable in logits, counts and prior; values are checked."""
+    logits, dim, targets, weight = problem.logits, problem.dim, problem.targets, problem.weight
+    prior, kl_weight = (as_tensor(x, logits) for x in (problem.prior, problem.kl_weight))
+    if is_inspectable(prior):
+        require_values(NAME, "prior", prior, prior.isfinite() & (prior > 0), "positive and finite")
+    if problem.has_ids:
+        labels = from_ids(NAME, logits, targets, dim, weight, problem.ignore_index)
+    else:
+        labels = from_counts(NAME, logits, targets, dim, weight)
+    if labels.ignored is not None:
+        logits = logits.masked_fill(labels.ignored, 0.0)  # so that nothing there can reach the sum
+    if labels.kl_scale is not None:
+        kl_weight = kl_weight * labels.kl_scale
+    rows = autograd.apply(_NEGATIVE_ELBO, dim, logits, labels.counts, prior, kl_weight)
+    reduced = _reduce(rows, labels.row_weight, dim, problem.reduction)
+    return autograd.to_finite(reduced, result_dtype(logits.dtype))
+
+
+def _reduce(rows: Tensor, weight: Tensor | None, dim: int, reduction: Reduction) -> Tensor:
+    if reduction == "mean":
+        shares = torch.full_like(rows, 1 / max(rows.numel(), 1)) if weight is None else weight / weight.sum()
+        mean = (rows * shares).sum()  # dividing first cannot overflow
+        return mean if rows.numel() else mean * torch.nan
+    weighted = rows if weight is None else rows * weight
+    return weighted.sum() if reduction == "sum" else weighted.squeeze(dim)
 
 
 def negative_elbo(logits: Tensor, counts: Tensor, prior: Tensor, kl_weight: Tensor, dim: int) -> Tensor:
@@ -63,9 +94,9 @@ def _slope_by_prior(logits: Tensor, counts: Tensor, prior: Tensor, kl_weight: Te
 def _slope_by_kl_weight(logits: Tensor, counts: Tensor, prior: Tensor, kl_weight: Tensor, dim: int) -> Tensor:
     """∂ℓ/∂λ = KL(Dir(α) ‖ Dir(β))."""
     nothing, one = torch.zeros_like(counts), torch.ones_like(kl_weight)
-    return autograd.apply(NEGATIVE_ELBO, dim, logits, nothing, prior, one)
+    return autograd.apply(_NEGATIVE_ELBO, dim, logits, nothing, prior, one)
 
 
-NEGATIVE_ELBO = autograd.Operation(
+_NEGATIVE_ELBO = autograd.Operation(
     negative_elbo, (gradient, _slope_by_counts, _slope_by_prior, _slope_by_kl_weight)
 )

@@ -1,0 +1,16 @@
+"""The compiled kernel; `native.py` says what its arguments are."""
+
+def evaluate(*arguments: float) -> bool:
+    """Write the loss and, where there is room for it, the gradient; False if the problem is not for it."""
+
+def instruction_sets() -> list[str]:
+    """Names of those this processor has, best first."""
+
+def in_use() -> str:
+    """Name of the instruction set in use."""
+
+def use(name: str) -> None:
+    """Use the instruction set of this name from now on."""
+
+def shares_pool() -> bool:
+    """Whether torch's own thread pool is used."""

@@ -1,0 +1,12 @@
+// The whole computation for one instruction set: included with LANE_BYTES and the target set, inside a namespace.
+#include "lanes.h"
+
+#include "staging.h"
+
+#include "finish.h"
+
+#include "plain.h"
+
+#include "exact.h"
+
+#include "run.h"

@@ -1,0 +1,162 @@
+// Vectors as wide as LANE_BYTES and the elementary functions on them. Included once for every instruction
+// set, inside a namespace of its own: no include guard.
+
+typedef float F __attribute__((vector_size(LANE_BYTES)));
+typedef int32_t FI __attribute__((vector_size(LANE_BYTES)));
+typedef double D __attribute__((vector_size(LANE_BYTES)));
+typedef int64_t DI __attribute__((vector_size(LANE_BYTES)));
+typedef float HalfF __attribute__((vector_size(LANE_BYTES / 2)));
+
+constexpr int NF = LANE_BYTES / 4;
+constexpr int ND = LANE_BYTES / 8;
+constexpr double LN2 = 0.69314718055994530942;
+constexpr double HALF_LN_2PI = 0.91893853320467274178;
+
+INLINE F splat(float x) { return x - F{}; }
+INLINE D splat(double x) { return x - D{}; }
+
+INLINE F load(const float* from) {
+    F v;
+    memcpy(&v, from, sizeof v);
+    return v;
+}
+INLINE D load(const double* from) {
+    D v;
+    memcpy(&v, from, sizeof v);
+    return v;
+}
+INLINE void store(float* to, F v) { memcpy(to, &v, sizeof v); }
+INLINE void store(double* to, D v) { memcpy(to, &v, sizeof v); }
+
+INLINE D low_half(F v) {
+    HalfF half;
+    memcpy(&half, &v, sizeof half);
+    return __builtin_convertvector(half, D);
+}
+INLINE D high_half(F v) {
+    HalfF half;
+    memcpy(&half, reinterpret_cast<const char*>(&v) + sizeof half, sizeof half);
+    return __builtin_convertvector(half, D);
+}
+INLINE D widened_sum(F v) { return low_half(v) + high_half(v); }
+
+INLINE double sum(D v) {
+    double part[ND];
+    memcpy(part, &v, sizeof v);
+    for (int width = ND / 2; width > 0; width /= 2)
+        for (int i = 0; i < width; ++i) part[i] += part[i + width];
+    return part[0];
+}
+INLINE double product(D v) {
+    double part[ND];
+    memcpy(part, &v, sizeof v);
+    for (int width = ND / 2; width > 0; width /= 2)
+        for (int i = 0; i < width; ++i) part[i] *= part[i + width];
+    return part[0];
+}
+INLINE double largest(D v) {
+    double top = v[0];
+    for (int i = 1; i < ND; ++i) top = v[i] > top ? v[i] : top;
+    return top;
+}
+
+// Lanes where the mask is −1 keep their value, the others become zero.
+INLINE F keep(FI mask, F v) { return (F)((FI)v & mask); }
+INLINE D keep(DI mask, D v) { return (D)((DI)v & mask); }
+
+// Lanes of the classes from `first` on that exist and are not `left_out`.
+INLINE FI counted(FI, int64_t first, int64_t classes, int64_t left_out) {
+    FI index;
+    for (int i = 0; i < NF; ++i) index[i] = i;
+    return (index < int32_t(classes - first)) & (index != int32_t(left_out - first));
+}
+INLINE DI counted(DI, int64_t first, int64_t classes, int64_t left_out) {
+    DI index;
+    for (int i = 0; i < ND; ++i) index[i] = i;
+    return (index < classes - first) & (index != left_out - first);
+}
+
+// The first `count` numbers, and zeros; and back.
+#if defined(__x86_64__) && LANE_BYTES == 64
+INLINE F load_part(const float* from, int64_t count) { return (F)_mm512_maskz_loadu_ps(__mmask16((1u << count) - 1), from); }
+INLINE D load_part(const double* from, int64_t count) { return (D)_mm512_maskz_loadu_pd(__mmask8((1u << count) - 1), from); }
+INLINE void store_part(float* to, int64_t count, F v) { _mm512_mask_storeu_ps(to, __mmask16((1u << count) - 1), (__m512)v); }
+INLINE void store_part(double* to, int64_t count, D v) { _mm512_mask_storeu_pd(to, __mmask8((1u << count) - 1), (__m512d)v); }
+#elif defined(__x86_64__) && LANE_BYTES == 32
+INLINE F load_part(const float* from, int64_t count) { return (F)_mm256_maskload_ps(from, (__m256i)counted(FI{}, 0, count, -1)); }
+INLINE D load_part(const double* from, int64_t count) { return (D)_mm256_maskload_pd(from, (__m256i)counted(DI{}, 0, count, -1)); }
+INLINE void store_part(float* to, int64_t count, F v) { _mm256_maskstore_ps(to, (__m256i)counted(FI{}, 0, count, -1), (__m256)v); }
+INLINE void store_part(double* to, int64_t count, D v) { _mm256_maskstore_pd(to, (__m256i)counted(DI{}, 0, count, -1), (__m256d)v); }
+#else
+INLINE F load_part(const float* from, int64_t count) {
+    F v{};
+    memcpy(&v, from, size_t(count) * sizeof(float));
+    return v;
+}
+INLINE D load_part(const double* from, int64_t count) {
+    D v{};
+    memcpy(&v, from, size_t(count) * sizeof(double));
+    return v;
+}
+INLINE void store_part(float* to, int64_t count, F v) { memcpy(to, &v, size_t(count) * sizeof(float)); }
+INLINE void store_part(double* to, int64_t count, D v) { memcpy(to, &v, size_t(count) * sizeof(double)); }
+#endif
+
+template <int N> INLINE F polynomial(const float (&c)[N], F x) {
+    F value = splat(c[N - 1]);
+    for (int i = N - 2; i >= 0; --i) value = value * x + c[i];
+    return value;
+}
+template <int N> INLINE D polynomial(const double (&c)[N], D x) {
+    D value = splat(c[N - 1]);
+    for (int i = N - 2; i >= 0; --i) value = value * x + c[i];
+    return value;
+}
+
+// e^x and e^x − 1, each with full relative precision, for |x| < 80.
+INLINE void exponential(F x, F& power, F& growth) {
+    constexpr float c[] = {1.f / 2, 1.f / 6, 1.f / 24, 1.f / 120, 1.f / 720, 1.f / 5040};
+    F shifted = x * 1.44269504f + 12582912.f; // rounds to a whole number, left in the low bits
+    F n = shifted - 12582912.f;
+    F f = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+    F tail = f + f * f * polynomial(c, f);
+    F scale = (F)(((FI)shifted << 23) + 0x3f800000);
+    power = scale + scale * tail;
+    growth = scale * tail + (scale - 1.f);
+}
+
+// e^x for |x| < 700.
+INLINE D exponential(D x) {
+    constexpr double c[] = {1.,          1.,           1. / 2,        1. / 6,         1. / 24,
+                            1. / 120,    1. / 720,     1. / 5040,     1. / 40320,     1. / 362880,
+                            1. / 3628800, 1. / 39916800, 1. / 479001600, 1. / 6227020800.};
+    D shifted = x * 1.4426950408889634 + 6755399441055744.;
+    D n = shifted - 6755399441055744.;
+    D f = (x - n * 0.693147180369123816490) - n * 1.90821492927058770002e-10;
+    D scale = (D)(((DI)shifted << 52) + 0x3ff0000000000000);
+    return scale * polynomial(c, f);
+}
+
+// ln x for normal x > 0.
+INLINE D logarithm(D x) {
+    constexpr double c[] = {1.,      1. / 3,  1. / 5,  1. / 7,  1. / 9, 1. / 11,
+                            1. / 13, 1. / 15, 1. / 17, 1. / 19, 1. / 21};
+    DI bits = (DI)x - 0x3fe6a09e667f3bcd; // so that the mantissa lies between √½ and √2
+    DI exponent = bits >> 52;
+    D mantissa = (D)((bits & 0x000fffffffffffff) + 0x3fe6a09e667f3bcd);
+    D s = (mantissa - 1.) / (mantissa + 1.);
+    // whole numbers of this size convert by adding them to the bits of a large one
+    D n = (D)(exponent + 0x4338000000000000) - 6755399441055744.;
+    return n * 0.693147180369123816490 + (2. * s * polynomial(c, s * s) + n * 1.90821492927058770002e-10);
+}
+
+// ln(1 + v) for v ≥ 0, with full relative precision.
+INLINE D logarithm_of_next(D v) {
+    D next = 1. + v;
+    return logarithm(next) + (v - (next - 1.)) / next;
+}
+
+INLINE D select(DI where, D yes, D no) { return where ? yes : no; }
+INLINE D smaller(D a, D b) { return select(a < b, a, b); }
+INLINE D larger(D a, D b) { return select(a > b, a, b); }
+INLINE D magnitude(D v) { return (D)((DI)v & 0x7fffffffffffffff); }

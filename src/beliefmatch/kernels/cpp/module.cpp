@@ -1,0 +1,247 @@
+// The loss and its gradient in one visit of the logits each, for CPython's stable ABI. No dependence on torch:
+// tensors come as addresses, types and strides, threads from the pool that torch has loaded.
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030a0000
+#include <Python.h>
+
+#include <atomic>
+#include <memory>
+#include <new>
+#include <vector>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+#include "dispatch.h"
+#include "threads.h"
+
+namespace {
+
+using namespace beliefmatch;
+
+const InstructionSet* best() {
+    for (const auto& set : INSTRUCTION_SETS)
+        if (set.supported()) return &set;
+    return nullptr;
+}
+const InstructionSet* in_use = best();
+
+constexpr int64_t LEAST_WORK = 16384; // classes times rows below which another thread costs more than it brings
+
+// Arguments in the order of `native.py`.
+class Arguments {
+    PyObject* const* next;
+    PyObject* const* end;
+
+public:
+    Arguments(PyObject* const* first, Py_ssize_t count) : next(first), end(first + count) {}
+
+    int64_t whole() { return next < end ? PyLong_AsLongLong(*next++) : missing(); }
+    double number() { return next < end ? PyFloat_AsDouble(*next++) : double(missing()); }
+    template <class T> T* address() { return reinterpret_cast<T*>(static_cast<intptr_t>(whole())); }
+    Strided strided() {
+        Strided s;
+        s.data = address<char>();
+        s.kind = Kind(whole());
+        s.outer_stride = whole(), s.class_stride = whole(), s.inner_stride = whole();
+        return s;
+    }
+    bool complete() {
+        if (!PyErr_Occurred() && next != end) PyErr_SetString(PyExc_TypeError, "too many arguments");
+        return !PyErr_Occurred();
+    }
+
+private:
+    int64_t missing() {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "too few arguments");
+        return 0;
+    }
+};
+
+Problem problem(Arguments& args) {
+    Problem p;
+    p.outer = args.whole(), p.classes = args.whole(), p.inner = args.whole();
+    p.logits = args.strided();
+    p.ids = args.address<const int64_t>();
+    p.ignore_index = args.whole();
+    p.counts = args.strided();
+    p.class_weight = args.address<const double>();
+    p.prior = args.strided();
+    p.row_kl_weight = args.address<const double>();
+    p.prior_number = args.number(), p.kl_weight = args.number(), p.log_normaliser = args.number();
+    p.reduction = Reduction(args.whole());
+    return p;
+}
+
+// Whether the small inputs are what they must be; counts, priors and logits are looked at row by row.
+bool is_sound(const Problem& p) {
+    if (p.ids)
+        for (int64_t row = 0; row < p.rows(); ++row)
+            if ((p.ids[row] < 0 || p.ids[row] >= p.classes) && p.ids[row] != p.ignore_index) return false;
+    if (p.class_weight)
+        for (int64_t k = 0; k < p.classes; ++k)
+            if (!(p.class_weight[k] >= 0 && p.class_weight[k] <= 1e30)) return false;
+    if (p.row_kl_weight)
+        for (int64_t row = 0; row < p.rows(); ++row)
+            if (!(p.row_kl_weight[row] >= 0 && p.row_kl_weight[row] <= 1e30)) return false;
+    return p.rows() > 0 && p.prior_number >= 1e-30 && p.prior_number <= 1e30 && p.kl_weight <= 1e30;
+}
+
+double total_weight(const Problem& p) {
+    double total = 0;
+    for (int64_t row = 0; row < p.rows(); ++row) total += p.row_weight(row);
+    return total;
+}
+
+// Splits the rows among threads; work(first row, last row, scratch of its own).
+template <class Work> void over_rows(const Problem& p, int64_t threads, const Work& work) {
+    int64_t rows = p.rows(), useful = rows * p.classes / LEAST_WORK + 1;
+    int64_t parts = std::max<int64_t>(1, std::min({threads, useful, rows}));
+    int64_t size = in_use->scratch_size(p);
+    std::unique_ptr<double[]> scratch(new double[size_t(size * parts)]);
+    in_parallel(int(parts), [&](int part) {
+        work(rows * part / parts, rows * (part + 1) / parts, scratch.get() + size * part);
+    });
+}
+
+// Large fresh buffers cost more in page faults than in arithmetic: ask for large pages.
+void prefer_large_pages(char* data, int64_t bytes) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    constexpr intptr_t page = 1 << 21;
+    if (bytes < 4 * page) return;
+    intptr_t first = (reinterpret_cast<intptr_t>(data) + page - 1) / page * page;
+    intptr_t last = (reinterpret_cast<intptr_t>(data) + bytes) / page * page;
+    madvise(reinterpret_cast<void*>(first), size_t(last - first), MADV_HUGEPAGE);
+#else
+    (void)data, (void)bytes;
+#endif
+}
+
+struct Result { // where to write the reduced loss, or one value a row
+    char* data;
+    bool is_double;
+
+    double largest() const { return is_double ? 1.7976931348623157e308 : 3.4028234663852886e38; }
+    void put(int64_t index, double value) const {
+        value = value > largest() ? largest() : value;
+        if (is_double) reinterpret_cast<double*>(data)[index] = value;
+        else reinterpret_cast<float*>(data)[index] = float(value);
+    }
+};
+
+struct Upstream { // the gradient that arrives: one number, or one a row; one if there is none
+    const char* data;
+    bool is_double;
+
+    double at(int64_t index) const {
+        if (!data) return 1;
+        return is_double ? reinterpret_cast<const double*>(data)[index]
+                         : double(reinterpret_cast<const float*>(data)[index]);
+    }
+};
+
+void reduce(const Problem& p, const std::vector<double>& row_loss, double total, const Result& result) {
+    double reduced = 0;
+    for (int64_t row = 0; row < p.rows(); ++row) {
+        double weight = p.row_weight(row) / total; // first, so that a mean cannot overflow
+        if (p.reduction == Reduction::none) result.put(row, row_loss[size_t(row)] * weight);
+        else reduced += row_loss[size_t(row)] * weight;
+    }
+    if (p.reduction != Reduction::none) result.put(0, reduced);
+}
+
+// Loss, and gradient where there is room for it. False if the problem is not for this kernel.
+bool evaluate(const Problem& p, const Result& result, const Strided& gradient, int64_t gradient_bytes,
+              const Upstream& upstream, int64_t threads) {
+    if (!is_sound(p)) return false;
+    const double total = p.reduction == Reduction::mean ? total_weight(p) : 1;
+    if (!(total > 0)) return false;
+    std::vector<double> row_loss(size_t(p.rows())), scale;
+    Output out;
+    out.row_loss = row_loss.data();
+    out.largest_loss = result.largest();
+    out.gradient = gradient;
+    if (gradient) {
+        scale.resize(size_t(p.rows()));
+        for (int64_t row = 0; row < p.rows(); ++row)
+            scale[size_t(row)] = p.row_weight(row) / total * upstream.at(p.reduction == Reduction::none ? row : 0);
+        out.row_scale = scale.data();
+        prefer_large_pages(gradient.data, gradient_bytes);
+    }
+    std::atomic<bool> done{true};
+    over_rows(p, threads, [&](int64_t first, int64_t last, double* scratch) {
+        if (!in_use->run(p, out, first, last, scratch)) done = false;
+    });
+    if (done) reduce(p, row_loss, total, result);
+    return done;
+}
+
+template <class Work> bool without_gil(const Work& work) {
+    bool enough_memory = true;
+    Py_BEGIN_ALLOW_THREADS;
+    try {
+        work();
+    } catch (const std::bad_alloc&) {
+        enough_memory = false;
+    }
+    Py_END_ALLOW_THREADS;
+    if (!enough_memory) PyErr_NoMemory();
+    return enough_memory;
+}
+
+PyObject* py_evaluate(PyObject*, PyObject* const* given, Py_ssize_t count) {
+    Arguments args(given, count);
+    Problem p = problem(args);
+    Result result{args.address<char>(), args.whole() == int64_t(Kind::float64)};
+    int64_t threads = args.whole();
+    Strided gradient = args.strided();
+    int64_t bytes = args.whole();
+    Upstream upstream{args.address<char>(), args.whole() == int64_t(Kind::float64)};
+    if (!args.complete()) return nullptr;
+    bool done = false;
+    if (!without_gil([&] { done = evaluate(p, result, gradient, bytes, upstream, threads); })) return nullptr;
+    return PyBool_FromLong(done);
+}
+
+PyObject* py_instruction_sets(PyObject*, PyObject*) {
+    PyObject* names = PyList_New(0);
+    for (const auto& set : INSTRUCTION_SETS) {
+        if (!names || !set.supported()) continue;
+        PyObject* name = PyUnicode_FromString(set.name);
+        if (!name || PyList_Append(names, name) < 0) Py_CLEAR(names);
+        Py_XDECREF(name);
+    }
+    return names;
+}
+
+PyObject* py_in_use(PyObject*, PyObject*) { return PyUnicode_FromString(in_use->name); }
+
+PyObject* py_use(PyObject*, PyObject* name) {
+    for (const auto& set : INSTRUCTION_SETS)
+        if (set.supported() && PyUnicode_CompareWithASCIIString(name, set.name) == 0) {
+            in_use = &set;
+            return Py_NewRef(Py_None);
+        }
+    return PyErr_Format(PyExc_ValueError, "no such instruction set here: %R", name);
+}
+
+PyObject* py_shares_pool(PyObject*, PyObject*) { return PyBool_FromLong(Pool::get().found()); }
+
+PyMethodDef methods[] = {
+    {"evaluate", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(py_evaluate)), METH_FASTCALL,
+     "Write the loss and, where there is room for it, the gradient; False if the problem is not for this kernel."},
+    {"instruction_sets", py_instruction_sets, METH_NOARGS, "Names of those this processor has, best first."},
+    {"in_use", py_in_use, METH_NOARGS, "Name of the instruction set in use."},
+    {"use", py_use, METH_O, "Use the instruction set of this name from now on."},
+    {"shares_pool", py_shares_pool, METH_NOARGS, "Whether torch's own thread pool is used."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", "The loss kernel for CPUs.", -1, methods,
+                      nullptr,               nullptr,   nullptr,                   nullptr};
+
+} // namespace
+
+PyMODINIT_FUNC PyInit__native() { return PyModule_Create(&module); }

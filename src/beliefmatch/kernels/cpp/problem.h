@@ -1,0 +1,62 @@
+// What a call is about: where its numbers lie, in the words of the Python side.
+#pragma once
+
+#include <cstdint>
+
+namespace beliefmatch {
+
+enum class Kind : int64_t { float32 = 0, float64 = 1, bfloat16 = 2, float16 = 3 };
+
+inline int64_t size_of(Kind kind) {
+    return kind == Kind::float64 ? 8 : kind == Kind::float32 ? 4 : 2;
+}
+
+// A tensor of shape (outer, classes, inner), strides counted in elements. Row r is (r / inner, r % inner).
+struct Strided {
+    char* data = nullptr;
+    Kind kind = Kind::float32;
+    int64_t outer_stride = 0, class_stride = 0, inner_stride = 0;
+
+    explicit operator bool() const { return data != nullptr; }
+
+    char* row(int64_t index, int64_t inner) const {
+        int64_t offset = index / inner * outer_stride + index % inner * inner_stride;
+        return data + offset * size_of(kind);
+    }
+};
+
+enum class Reduction : int64_t { mean = 0, sum = 1, none = 2 };
+
+struct Problem {
+    int64_t outer = 0, classes = 0, inner = 0;
+    Strided logits, counts, prior;        // counts or ids; prior where it is not one number
+    const int64_t* ids = nullptr;         // one a row
+    int64_t ignore_index = -100;
+    const double* class_weight = nullptr; // one a class
+    const double* row_kl_weight = nullptr;
+    double prior_number = 1, kl_weight = 0, log_normaliser = 0; // Σ lnΓ(β) − lnΓ(β₀) of a prior that is one number
+    Reduction reduction = Reduction::mean;
+
+    int64_t rows() const { return outer * inner; }
+    bool ignored(int64_t row) const { return ids && ids[row] == ignore_index; }
+    double row_weight(int64_t row) const {
+        if (!ids) return 1;
+        if (ids[row] == ignore_index) return 0;
+        return class_weight ? class_weight[ids[row]] : 1;
+    }
+};
+
+// Logits of single precision and below, ids, and an ordinary prior run in float lanes; the rest in double ones.
+inline bool is_plain(const Problem& p) {
+    return p.ids && p.logits.kind != Kind::float64 && !p.prior && !p.row_kl_weight &&
+           p.prior_number >= 1e-3 && p.prior_number <= 4 && p.kl_weight <= 1e6;
+}
+
+struct Output {
+    double* row_loss = nullptr;
+    double largest_loss = 0;            // that the type of the result can hold
+    Strided gradient;                   // where it is wanted,
+    const double* row_scale = nullptr;  // each row's times its scale
+};
+
+} // namespace beliefmatch
