@@ -75,6 +75,20 @@ FUNCTIONS = {
 """Each with its limit at w = 0 (α → ∞), which the fit keeps exactly."""
 
 
+def excess(w):
+    """r = w + (1−w)² R(w), which the gradient needs whole."""
+    return w + (1 - w) ** 2 * trigamma_remainder(w)
+
+
+def exponential_tail(count):
+    """q with eᶠ = 1 + f + f² q(f) for |f| ≤ ½ ln 2: interpolated at Chebyshev nodes."""
+    nodes = [mp.log(2) / 2 * (2 * t - 1) for t in chebyshev_nodes(count)]
+    powers = mp.matrix([[f**k for k in range(count)] for f in nodes])
+    return list(
+        mp.lu_solve(powers, mp.matrix([(mp.exp(f) - 1 - f) / f**2 if f else mp.mpf(1) / 2 for f in nodes]))
+    )
+
+
 def chebyshev_nodes(count):
     return [(1 - mp.cos(mp.pi * (2 * i + 1) / (2 * count))) / 2 for i in range(count)]
 
@@ -148,16 +162,17 @@ def render():
     lines.append("}\n\nPOLYNOMIALS = {\n")
     for key, dtype, p, _ in fits(POLYNOMIAL_DEGREES, errors):
         lines.append(f"    {key}: {listing(p, dtype, ' ' * 4)},\n")
-        c_lines.append(c_array(key, dtype, p))
+        c_lines.append(c_array(key.split('"')[1], dtype, p))
+    c_lines.append(c_array("excess", "float32", fit(excess, mp.mpf(1) / 2, (9, 0))[0]))
+    c_lines.append(c_array("exponential", "float32", exponential_tail(5)))
     return "".join([*lines, "}\n"]), "".join([*c_lines, "\n} // namespace beliefmatch\n"]), errors
 
 
-def c_array(key, dtype, coefficients):
+def c_array(name, dtype, coefficients):
     """One constant array: LGAMMA_F for the float32 polynomial of "lgamma", and so on."""
     kind, letter, suffix = C_TYPES[dtype]
-    name = f"{key.split(chr(34))[1].upper()}_{letter}"
     values = ",\n".join(f"    {mp.nstr(c, DIGITS[dtype])}{suffix}" for c in coefficients)
-    return f"constexpr {kind} {name}[] = {{\n{values}}};\n"
+    return f"constexpr {kind} {name.upper()}_{letter}[] = {{\n{values}}};\n"
 
 
 def main():

@@ -3,7 +3,7 @@ r"""Belief matching: the negative ELBO of a Dirichlet belief, used like `torch.n
 import math
 import warnings
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +19,14 @@ from beliefmatch.checks import (
     require_floating,
     require_index,
 )
-from beliefmatch.kernels.problem import NAME, REDUCTIONS, Problem, Reduction
+from beliefmatch.kernels.problem import NAME, REDUCTIONS, Options, Problem, Reduction
 from beliefmatch.rows import work_dtype
 from beliefmatch.targets import is_ids, require_class_weight, require_logits
 
 __all__ = ["BeliefMatchingLoss", "Reduction", "belief_matching_loss"]
 
 DEFAULT_KL_WEIGHT = 0.01
+_NumberOrTensor = TypeVar("_NumberOrTensor", float, Tensor)
 
 
 def belief_matching_loss(
@@ -87,28 +88,38 @@ def belief_matching_loss(
     require_choice(NAME, "reduction", reduction, REDUCTIONS)
     ignore_index = require_index(NAME, "ignore_index", ignore_index)
     dim = require_logits(NAME, logits)
-    beta = _prior(logits, prior, dim)
     has_ids = is_ids(NAME, logits, targets, dim)
     if not has_ids and ignore_index >= 0:
         remedy = "give the sample no votes (all counts 0) or leave it out"
         raise fail(NAME, f"`ignore_index` is for class ids, got counts; {remedy}.")
     if weight is not None:
         require_class_weight(NAME, weight, logits, dim)
-    if target_confidence is not None:
-        strength = _strength(beta, dim, kl_weight, target_confidence, logits.shape[dim])
+    classes, priors, strengths = logits.shape[dim], None, None
+    if isinstance(prior, Tensor):
+        prior, priors = 1.0, _priors(logits, prior, dim)
     else:
+        prior = require_prior_number(NAME, prior)
+    if target_confidence is None:
         strength = require_kl_weight(NAME, kl_weight)
-        if isinstance(beta, float):  # known without asking a device
-            _warn_if_timid(strength, beta, logits.shape[dim], None if has_ids else targets, dim)
-    return kernels.loss(
-        Problem(logits, targets, beta, strength, weight, dim, has_ids, ignore_index, reduction)
-    )
+        if priors is None and strength * prior * (classes - 2) > 1:  # known without asking a device
+            _warn_if_timid(strength, prior, classes, None if has_ids else targets, dim)
+    else:
+        confidence = require_target_confidence(NAME, kl_weight, target_confidence, classes)
+        strength = _strength(confidence, prior, classes)
+        if priors is not None:
+            mean = priors.detach().to(work_dtype(priors.device)).mean(dim, keepdim=True)
+            strengths = _strength(confidence, mean, classes)
+    options = Options(prior, strength, dim, has_ids, ignore_index, reduction)
+    return kernels.loss(Problem(logits, targets, weight, priors, strengths, options))
 
 
-def _prior(logits: Tensor, prior: float | Tensor, dim: int) -> float | Tensor:
-    """β: a number, or a tensor with the logits' number of dimensions, of class size K or 1."""
-    if not isinstance(prior, Tensor):
-        return require_prior_number(NAME, prior)
+def _strength(confidence: float, prior: _NumberOrTensor, classes: int) -> _NumberOrTensor:
+    """λ for which the optimum gives the label of one vote this confidence."""
+    return (1 - confidence) / (prior * (confidence * classes - 1))
+
+
+def _priors(logits: Tensor, prior: Tensor, dim: int) -> Tensor:
+    """β with the logits' number of dimensions, of class size K or 1."""
     require_floating(NAME, "prior", prior)
     require_device(NAME, "prior", prior, logits)
     shape = tuple(logits.shape)
@@ -131,16 +142,6 @@ def require_prior_number(function: str, prior: Any) -> float:
     if value <= 0:
         raise fail(function, f"`prior` must be positive, got {value!r}.")
     return value
-
-
-def _strength(
-    beta: float | Tensor, dim: int, kl_weight: float | None, target_confidence: float, classes: int
-) -> float | Tensor:
-    """λ for which the optimum gives the label of one vote the target confidence."""
-    confidence = require_target_confidence(NAME, kl_weight, target_confidence, classes)
-    if isinstance(beta, Tensor):
-        beta = beta.detach().to(work_dtype(beta.device)).mean(dim, keepdim=True)
-    return (1 - confidence) / (beta * (confidence * classes - 1))
 
 
 def require_kl_weight(function: str, kl_weight: float | None) -> float:
@@ -169,9 +170,9 @@ def require_target_confidence(
 
 def _warn_if_timid(kl_weight: float, prior: float, classes: int, counts: Tensor | None, dim: int) -> None:
     """Warn when even the most voted sample is asked for a mean below one half."""
-    needed = kl_weight * prior * (classes - 2)  # votes from which the target mean reaches one half
-    if not needed > 1 or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():
         return
+    needed = kl_weight * prior * (classes - 2)  # votes from which the target mean reaches one half
     most_votes = 1.0 if counts is None else _most_votes(counts, dim)
     if most_votes is None or needed <= most_votes:
         return

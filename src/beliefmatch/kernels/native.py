@@ -47,7 +47,7 @@ def loss(problem: Problem) -> Tensor | None:
     if is_tracing() or not _has_numbers(problem.logits):
         return None
     for x in problem[1:5]:
-        if not isinstance(x, Tensor):
+        if x is None:
             continue
         if not _has_numbers(x) or (differentiating and x.requires_grad):
             return None
@@ -82,12 +82,11 @@ class _Loss(Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, problem: Problem) -> Tensor:
         # Half precision has no room for gradients of a mean before a gradient scaler has scaled them.
-        early = logits.dtype != torch.float16
-        ctx.slope = _room_for(logits, problem.dim) if early else None
-        value = _evaluate(problem, ctx.slope)
-        ctx.save_for_backward(*[x if isinstance(x, Tensor) else None for x in problem[:5]])
-        ctx.numbers = [None if isinstance(x, Tensor) else x for x in problem[:5]]
-        ctx.options = problem[5:]
+        early = logits.dtype is not torch.float16
+        ctx.slope = slope = _room_for(logits, problem.options.dim) if early else None
+        value = _evaluate(problem, slope)
+        ctx.save_for_backward(*problem[:5])
+        ctx.options = problem.options
         return value
 
     @staticmethod
@@ -96,13 +95,12 @@ class _Loss(Function):
         slope, ctx.slope = ctx.slope, None
         if slope is not None and not torch.is_grad_enabled():
             return _scale(slope, upstream), None
-        saved = zip(ctx.saved_tensors, ctx.numbers, strict=True)
-        problem = Problem(*(number if x is None else x for x, number in saved), *ctx.options)
+        problem = Problem(*ctx.saved_tensors, ctx.options)
         if torch.is_grad_enabled():
             value = reference.loss(problem)
             (slope,) = torch.autograd.grad(value, problem.logits, upstream, create_graph=True)
         else:
-            slope = _room_for(problem.logits, problem.dim)
+            slope = _room_for(problem.logits, problem.options.dim)
             _evaluate(problem, slope, upstream)
         return slope, None
 
@@ -117,9 +115,9 @@ def _scale(slope: Tensor, upstream: Tensor) -> Tensor:
 
 def _evaluate(problem: Problem, slope: Tensor | None = None, upstream: Tensor | None = None) -> Tensor:
     """The loss; the gradient by the logits, times `upstream`, is written to `slope`."""
-    logits, dim = problem.logits, problem.dim
+    logits, dim = problem.logits, problem.options.dim
     kind = result_dtype(logits.dtype)
-    shape = logits.shape[:dim] + logits.shape[dim + 1 :] if problem.reduction == "none" else ()
+    shape = logits.shape[:dim] + logits.shape[dim + 1 :] if problem.options.reduction == "none" else ()
     value = torch.empty(shape, dtype=kind)
     owners, arguments = _arguments(problem)
     if upstream is not None:
@@ -142,20 +140,20 @@ def _evaluate(problem: Problem, slope: Tensor | None = None, upstream: Tensor | 
 
 def _arguments(problem: Problem) -> tuple[list[Tensor | None], list[int | float]]:
     """Where the kernel finds its input, and the tensors that own that memory."""
-    logits, targets, prior, kl_weight, weight, dim, has_ids, ignore_index, reduction = problem
+    logits, targets, weight, priors, kl_weights, options = problem
+    prior, kl_weight, dim, has_ids, ignore_index, reduction = options
     logits, shape = _walkable(logits, dim), logits.shape
-    prior_tensor = kl_weights = None
     if not has_ids:
         targets = _walkable(targets, dim)
     elif targets.dtype is not torch.int64 or not targets.is_contiguous():
         targets = targets.to(torch.int64).contiguous()
     if weight is not None:
         weight = weight.to(torch.float64).contiguous()
-    if isinstance(prior, Tensor):
-        prior_tensor, prior = _walkable(prior.expand(shape), dim), 1.0
-    if isinstance(kl_weight, Tensor):
+    if priors is not None:
+        priors = _walkable(priors.expand(shape), dim)
+    if kl_weights is not None:
         one_a_row = torch.Size((*shape[:dim], 1, *shape[dim + 1 :]))
-        kl_weights, kl_weight = kl_weight.to(torch.float64).expand(one_a_row).contiguous(), 0.0
+        kl_weights = kl_weights.to(torch.float64).expand(one_a_row).contiguous()
     arguments = [
         *((shape[0], shape[1], math.prod(shape[2:])) if dim else (1, shape[0], 1)),
         *_strided(logits, dim),
@@ -163,14 +161,14 @@ def _arguments(problem: Problem) -> tuple[list[Tensor | None], list[int | float]
         ignore_index,
         *(NOTHING if has_ids else _strided(targets, dim)),
         0 if weight is None else weight.data_ptr(),
-        *(NOTHING if prior_tensor is None else _strided(prior_tensor, dim)),
+        *(NOTHING if priors is None else _strided(priors, dim)),
         0 if kl_weights is None else kl_weights.data_ptr(),
         prior,
         kl_weight,
-        _log_normaliser(prior, shape[dim]) if prior_tensor is None else 0.0,
+        _log_normaliser(prior, shape[dim]),
         REDUCTIONS[reduction],
     ]
-    return [logits, targets, weight, prior_tensor, kl_weights], arguments
+    return [logits, targets, weight, priors, kl_weights], arguments
 
 
 @lru_cache

@@ -2,29 +2,22 @@
 
 from typing import Literal, NamedTuple
 
-import torch
 from torch import Tensor
 
-from beliefmatch.rows import work_dtype
-
-__all__ = ["NAME", "REDUCTIONS", "Problem", "Reduction", "as_tensor"]
+__all__ = ["NAME", "REDUCTIONS", "Options", "Problem", "Reduction"]
 
 NAME = "belief_matching_loss"
 Reduction = Literal["mean", "sum", "none"]
 REDUCTIONS = ("mean", "sum", "none")
 
 
-class Problem(NamedTuple):
-    """Σ_rows of w ℓ(logits, targets; κλ, β), reduced; values of tensors are not checked yet."""
+class Options(NamedTuple):
+    """What is not a tensor."""
 
-    logits: Tensor
-    targets: Tensor
-    prior: float | Tensor
-    """β; a tensor has the logits' number of dimensions and broadcasts to their shape."""
-    kl_weight: float | Tensor
-    """λ; a tensor has the logits' number of dimensions and size 1 along the classes."""
-    weight: Tensor | None
-    """One a class."""
+    prior: float
+    """β where it is one number."""
+    kl_weight: float
+    """λ where it is one number."""
     dim: int
     """The class dimension: 0 for (K,), else 1."""
     has_ids: bool
@@ -32,14 +25,16 @@ class Problem(NamedTuple):
     ignore_index: int
     reduction: Reduction
 
-    @property
-    def classes(self) -> int:
-        """K."""
-        return self.logits.shape[self.dim]
 
+class Problem(NamedTuple):
+    """The loss of a batch, reduced; the values of tensors are not checked yet."""
 
-def as_tensor(value: float | Tensor, logits: Tensor) -> Tensor:
-    """A number as a tensor with the logits' number of dimensions, in the working type."""
-    if isinstance(value, Tensor):
-        return value
-    return torch.full((1,) * logits.dim(), value, dtype=work_dtype(logits.device), device=logits.device)
+    logits: Tensor
+    targets: Tensor
+    weight: Tensor | None
+    """One a class."""
+    priors: Tensor | None
+    """β where it is not one number: the logits' number of dimensions, broadcasting to their shape."""
+    kl_weights: Tensor | None
+    """λ where it is not one number: the logits' number of dimensions, of size 1 along the classes."""
+    options: Options

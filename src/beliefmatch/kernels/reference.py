@@ -14,8 +14,8 @@ from torch import Tensor
 from beliefmatch import autograd, elbo
 from beliefmatch.checks import is_inspectable, require_values
 from beliefmatch.dirichlet import expected_surprisal
-from beliefmatch.kernels.problem import NAME, Problem, Reduction, as_tensor
-from beliefmatch.rows import Rows, result_dtype, split
+from beliefmatch.kernels.problem import NAME, Problem, Reduction
+from beliefmatch.rows import Rows, result_dtype, split, work_dtype
 from beliefmatch.targets import from_counts, from_ids
 
 __all__ = ["gradient", "loss", "negative_elbo"]
@@ -23,12 +23,14 @@ __all__ = ["gradient", "loss", "negative_elbo"]
 
 def loss(problem: Problem) -> Tensor:
     """The reduced loss, differentiable in logits, counts and prior; values are checked."""
-    logits, dim, targets, weight = problem.logits, problem.dim, problem.targets, problem.weight
-    prior, kl_weight = (as_tensor(x, logits) for x in (problem.prior, problem.kl_weight))
+    logits, targets, weight, prior, kl_weight, options = problem
+    dim = options.dim
+    prior = _as_tensor(options.prior, logits) if prior is None else prior
+    kl_weight = _as_tensor(options.kl_weight, logits) if kl_weight is None else kl_weight
     if is_inspectable(prior):
         require_values(NAME, "prior", prior, prior.isfinite() & (prior > 0), "positive and finite")
-    if problem.has_ids:
-        labels = from_ids(NAME, logits, targets, dim, weight, problem.ignore_index)
+    if options.has_ids:
+        labels = from_ids(NAME, logits, targets, dim, weight, options.ignore_index)
     else:
         labels = from_counts(NAME, logits, targets, dim, weight)
     if labels.ignored is not None:
@@ -36,8 +38,13 @@ def loss(problem: Problem) -> Tensor:
     if labels.kl_scale is not None:
         kl_weight = kl_weight * labels.kl_scale
     rows = autograd.apply(_NEGATIVE_ELBO, dim, logits, labels.counts, prior, kl_weight)
-    reduced = _reduce(rows, labels.row_weight, dim, problem.reduction)
+    reduced = _reduce(rows, labels.row_weight, dim, options.reduction)
     return autograd.to_finite(reduced, result_dtype(logits.dtype))
+
+
+def _as_tensor(number: float, logits: Tensor) -> Tensor:
+    shape = (1,) * logits.dim()
+    return torch.full(shape, number, dtype=work_dtype(logits.device), device=logits.device)
 
 
 def _reduce(rows: Tensor, weight: Tensor | None, dim: int, reduction: Reduction) -> Tensor:

@@ -111,7 +111,7 @@ INLINE void exact_slopes(const ExactRow& row, int64_t classes, const double* alp
         store_part(to + k, left, slope);
     }
     double own = block.apart[i];
-    to[position_of_largest(row.z, classes)] = scale * (own > limit ? limit : own < -limit ? -limit : own);
+    to[position_of_largest(row.z, classes)] = scale * limited(own, limit);
 }
 
 // `alpha` as exact_sums left it.

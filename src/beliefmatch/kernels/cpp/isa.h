@@ -7,6 +7,10 @@
 
 #include "plain.h"
 
+#include "rows.h"
+
+#include "columns.h"
+
 #include "exact.h"
 
 #include "run.h"

@@ -60,7 +60,7 @@ class ExactRows {
     const Problem& p;
     Source<double> logits, counts, prior;
     double *own_logits, *own_counts, *own_prior;
-    bool uneven, knows_normaliser = false;
+    bool uneven, knows_normaliser = false, is_filled = false;
     double normaliser = 0;
 
 public:
@@ -81,7 +81,6 @@ public:
         logits.scratch = scratch + 3 * pitch;
         counts.scratch = logits.scratch + logits.scratch_size();
         prior.scratch = counts.scratch + (p.counts ? counts.scratch_size() : 0);
-        for (int64_t k = 0; k < p.classes; ++k) own_counts[k] = 0, own_prior[k] = p.prior_number;
     }
 
     void begin(int64_t row, int rows) {
@@ -90,14 +89,19 @@ public:
         if (p.prior) prior.begin(row, rows);
     }
 
-    // The row's numbers; false if some are not what they must be. `z` where the logits are at hand already.
-    bool open(int64_t index, int i, const float* z, ExactRow& row) {
+    // The numbers of a row, the i-th of those begun; false if some are not what they must be.
+    bool open(int64_t index, int i, bool begun, ExactRow& row) {
         row.kl_weight = p.row_kl_weight ? p.row_kl_weight[index] : p.kl_weight;
-        if (z) {
-            for (int64_t k = 0; k < p.classes; ++k) own_logits[k] = z[k];
-            row.z = own_logits;
-        } else {
+        if (!is_filled) {
+            std::fill_n(own_counts, p.classes, 0.);
+            std::fill_n(own_prior, p.classes, p.prior_number);
+            is_filled = true;
+        }
+        if (begun) {
             row.z = logits.row(i);
+        } else {
+            read(p.logits, index, 1, p.inner, p.classes, own_logits, 0);
+            row.z = own_logits;
         }
         row.counts = own_counts;
         if (p.ids) own_counts[p.ids[index]] = 1;
@@ -139,28 +143,41 @@ private:
     }
 };
 
-// Few enough rows for what is kept of them to stay in cache; many where rows are short or lie side by side.
+constexpr int64_t SHORT_ROW = 80; // classes up to which rows go side by side even if they have to be turned
+
+enum class Way { rows, columns, exact };
+
+INLINE Way way_of(const Problem& p) {
+    if (!is_plain(p)) return Way::exact;
+    bool beside = p.logits.class_stride != 1 && p.logits.inner_stride == 1 && p.inner >= NF;
+    return beside || p.classes <= SHORT_ROW ? Way::columns : Way::rows;
+}
+
+// Few enough rows for what is kept of them to stay in cache.
 inline int rows_at_once(const Problem& p) {
-    bool beside = p.logits.class_stride != 1 && p.inner > 1;
+    if (way_of(p) == Way::columns) return BLOCK;
+    if (way_of(p) == Way::exact && p.logits.class_stride != 1 && p.inner > 1) return BLOCK;
     int64_t fitting = 2048 / p.classes;
-    return beside ? BLOCK : int(fitting < 1 ? 1 : fitting > BLOCK ? BLOCK : fitting);
+    return int(fitting < 1 ? 1 : fitting > BLOCK ? BLOCK : fitting);
 }
 
 // Everything one thread needs, and its walk over the rows.
 class Worker {
     const Problem& p;
     const Output& out;
-    const Plain constants;
+    const Plain plain;
     const int64_t pitch;
     const double limit;
-    const bool plain, wants_slopes;
+    const Way way;
+    const bool wants_slopes;
     const int block_rows;
     Block block;
-    bool is_exact[BLOCK];
+    bool counts[BLOCK], is_exact[BLOCK];
     ExactRows exact;
     Source<float> logits;
-    Sink<float> plain_to;
+    Sink<float> rows_to;
     Sink<double> exact_to;
+    ColumnSource columns, columns_to;
     double *alpha, *wide;
     float* kept;
 
@@ -171,14 +188,15 @@ public:
     }
 
     Worker(const Problem& problem, const Output& output, double* scratch)
-        : p(problem), out(output), constants(p), pitch(pitch_of(p.classes)), limit(largest_of(out.gradient.kind)),
-          plain(is_plain(p)), wants_slopes(bool(out.gradient)), block_rows(rows_at_once(p)), exact(p, scratch),
-          logits(p.logits, p), plain_to(out.gradient, p), exact_to(out.gradient, p) {
+        : p(problem), out(output), plain(p), pitch(pitch_of(p.classes)), limit(largest_of(out.gradient.kind)),
+          way(way_of(p)), wants_slopes(bool(out.gradient)), block_rows(rows_at_once(p)), exact(p, scratch),
+          logits(p.logits, p), rows_to(out.gradient, p), exact_to(out.gradient, p), columns(p.logits, p),
+          columns_to(out.gradient, p) {
         alpha = scratch + ExactRows::scratch_size(p);
         wide = alpha + block_rows * pitch;
-        exact_to.scratch = wide + pitch;
-        logits.scratch = reinterpret_cast<float*>(exact_to.scratch); // one or the other is in use
-        plain_to.scratch = logits.scratch + BLOCK * pitch;
+        exact_to.scratch = wide + pitch; // one way or the other is in use
+        logits.scratch = columns.scratch = reinterpret_cast<float*>(exact_to.scratch);
+        rows_to.scratch = columns_to.scratch = logits.scratch + BLOCK * pitch;
         kept = reinterpret_cast<float*>(exact_to.scratch + BLOCK * pitch);
     }
 
@@ -186,78 +204,124 @@ public:
     bool run(int64_t first, int64_t last) {
         for (int64_t row = first; row < last; row += block_rows) {
             int rows = int(last - row < block_rows ? last - row : block_rows);
-            plain ? logits.begin(row, rows) : exact.begin(row, rows);
-            if (!sums(row, rows)) return false;
+            begin(row, rows);
+            if (way == Way::columns) all_columns_sums(row, rows);
+            else if (way == Way::rows) all_rows_sums(row, rows);
+            if (!all_exact_sums(row, rows)) return false;
             finish(block, rows, out.largest_loss, wants_slopes);
-            for (int i = 0; i < rows; ++i) out.row_loss[row + i] = p.ignored(row + i) ? 0 : block.loss[i];
-            if (wants_slopes) plain ? plain_slopes(row, rows) : exact_slopes(row, rows);
+            for (int i = 0; i < rows; ++i) out.row_loss[row + i] = counts[i] ? block.loss[i] : 0;
+            if (!wants_slopes) continue;
+            if (way == Way::columns) all_columns_slopes(row, rows);
+            else if (way == Way::rows) all_rows_slopes(row, rows);
+            else all_exact_slopes(row, rows);
         }
         return true;
     }
 
 private:
-    bool sums(int64_t row, int rows) {
-        for (int i = 0; i < (rows + ND - 1) / ND * ND; ++i) {
+    Kept kept_of(int i) const { return Kept(kept + i * Kept::size(pitch), pitch); }
+    Kept kept_of_columns(int i) const { return Kept(kept + i * Kept::size(pitch), p.classes * NF); }
+    static int lanes(int i, int rows) { return rows - i < NF ? rows - i : NF; }
+
+    void begin(int64_t row, int rows) {
+        for (int i = 0; i < BLOCK; ++i) {
             block.clear(i);
-            if (i >= rows || p.ignored(row + i)) continue;
-            const float* z = plain ? logits.row(i) : nullptr;
-            is_exact[i] = !plain || !plain_row(row + i, i, z);
-            if (is_exact[i] && !exact_row(row + i, i, z)) return false;
+            block.log_normaliser[i] = p.log_normaliser;
+            counts[i] = i < rows && !p.ignored(row + i);
+            // too large an upstream gradient would leave the range of floats half way
+            is_exact[i] = counts[i] && (way == Way::exact ||
+                                        (wants_slopes && !(std::fabs(out.row_scale[row + i]) <= PLAIN_SCALE)));
+        }
+        if (way == Way::rows) logits.begin(row, rows);
+        if (way == Way::exact) exact.begin(row, rows);
+    }
+
+    void all_rows_sums(int64_t row, int rows) {
+        for (int i = 0; i < rows; ++i)
+            if (counts[i] && !is_exact[i])
+                is_exact[i] = !row_sums(logits.row(i), p.classes, p.ids[row + i], plain, kept_of(i), wants_slopes, block, i);
+    }
+
+    FI labels_of(int64_t row, int i, int rows) const {
+        FI label = ~FI{};
+        for (int lane = 0; lane < lanes(i, rows); ++lane)
+            if (counts[i + lane]) label[lane] = int32_t(p.ids[row + i + lane]);
+        return label;
+    }
+
+    void all_columns_sums(int64_t row, int rows) {
+        for (int i = 0; i < rows; i += NF) {
+            int some = lanes(i, rows);
+            Columns at{columns.read_columns(row + i, some), columns.stride(row + i, some), labels_of(row, i, rows)};
+            wants_slopes ? columns_sums<true>(at, p.classes, some, plain, kept_of_columns(i), block, i, counts + i, is_exact)
+                         : columns_sums<false>(at, p.classes, some, plain, kept_of_columns(i), block, i, counts + i, is_exact);
+        }
+    }
+
+    bool all_exact_sums(int64_t row, int rows) {
+        for (int i = 0; i < rows; ++i) {
+            if (!is_exact[i]) continue;
+            ExactRow one;
+            bool done = exact.open(row + i, i, way == Way::exact, one) &&
+                        exact_sums(one, p.classes, alpha + i * pitch, block, i);
+            if (done) block.log_normaliser[i] = exact.log_normaliser_of(one);
+            exact.close(row + i);
+            if (!done) return false;
         }
         return true;
     }
 
-    bool plain_row(int64_t index, int i, const float* z) {
-        block.log_normaliser[i] = p.log_normaliser;
-        const Kept at(kept + i * Kept::size(pitch), pitch);
-        const int64_t label = p.ids[index];
-        if (!wants_slopes) return plain_sums<false>(z, p.classes, label, constants, at, block, i);
-        if (!(std::fabs(out.row_scale[index]) <= PLAIN_SCALE)) return false;
-        return plain_sums<true>(z, p.classes, label, constants, at, block, i);
+    void exact_slopes_of(int64_t row, int i, double* to) {
+        ExactRow one;
+        exact.open(row + i, i, way == Way::exact, one);
+        exact_gradient(one, p.classes, alpha + i * pitch, block, i, out.row_scale[row + i], limit, to);
+        exact.close(row + i);
     }
 
-    bool exact_row(int64_t index, int i, const float* z) {
-        ExactRow row;
-        bool done = exact.open(index, i, z, row) && exact_sums(row, p.classes, alpha + i * pitch, block, i);
-        if (done) block.log_normaliser[i] = exact.log_normaliser_of(row);
-        exact.close(index);
-        return done;
-    }
-
-    void exact_row_slopes(int64_t index, int i, const float* z, double* to) {
-        ExactRow row;
-        exact.open(index, i, z, row);
-        exact_gradient(row, p.classes, alpha + i * pitch, block, i, out.row_scale[index], limit, to);
-        exact.close(index);
-    }
-
-    void exact_slopes(int64_t row, int rows) {
+    void all_exact_slopes(int64_t row, int rows) {
         exact_to.begin(row);
         for (int i = 0; i < rows; ++i) {
             double* to = exact_to.row(i);
-            p.ignored(row + i) ? (void)std::fill_n(to, p.classes, 0.) : exact_row_slopes(row + i, i, nullptr, to);
+            if (counts[i]) exact_slopes_of(row, i, to);
+            else std::fill_n(to, p.classes, 0.);
             exact_to.end_row(i);
         }
         exact_to.end(rows);
     }
 
-    void plain_slopes(int64_t row, int rows) {
-        plain_to.begin(row);
+    void all_rows_slopes(int64_t row, int rows) {
+        rows_to.begin(row);
         for (int i = 0; i < rows; ++i) {
-            float* to = plain_to.row(i);
-            if (p.ignored(row + i)) {
+            float* to = rows_to.row(i);
+            if (!counts[i]) {
                 std::fill_n(to, p.classes, 0.f);
             } else if (is_exact[i]) {
-                exact_row_slopes(row + i, i, logits.row(i), wide);
+                exact_slopes_of(row, i, wide);
                 for (int64_t k = 0; k < p.classes; ++k) to[k] = float(wide[k]);
             } else {
-                const Kept at(kept + i * Kept::size(pitch), pitch);
                 const double scale = out.row_scale[row + i];
-                plain_gradient(at, p.classes, p.ids[row + i], constants, block, i, scale, limit, to);
+                row_gradient(kept_of(i), p.classes, p.ids[row + i], plain, block, i, scale, limit, to);
             }
-            plain_to.end_row(i);
+            rows_to.end_row(i);
         }
-        plain_to.end(rows);
+        rows_to.end(rows);
+    }
+
+    void all_columns_slopes(int64_t row, int rows) {
+        for (int i = 0; i < rows; i += NF) {
+            int some = lanes(i, rows);
+            double scale[NF];
+            for (int lane = 0; lane < some; ++lane) scale[lane] = counts[i + lane] ? out.row_scale[row + i + lane] : 0;
+            float* to = columns_to.begin(row + i, some);
+            columns_gradient(labels_of(row, i, rows), p.classes, some, plain, kept_of_columns(i), block, i, scale, limit,
+                             to, columns_to.stride(row + i, some));
+            columns_to.write_columns(row + i, some);
+        }
+        for (int i = 0; i < rows; ++i) {
+            if (!is_exact[i]) continue;
+            exact_slopes_of(row, i, wide);
+            write(out.gradient, row + i, 1, p.inner, p.classes, wide, pitch);
+        }
     }
 };
 
