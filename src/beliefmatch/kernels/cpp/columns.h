@@ -87,7 +87,8 @@ INLINE F column_sums(const Columns& columns, int64_t classes, const Plain& plain
         FI is_label = columns.label == int32_t(k);
         own |= (FI)z & is_label;
         sums.add<unit_prior, true, keeps>(z, plain, valid & ~is_label, kept, k * NF);
-        if (k % 8 == 7) sums.flush();
+        sums.added(1);
+        if (!sums.room()) sums.flush();
         else if (k % 2 == 1) sums.settle();
     }
     sums.flush();

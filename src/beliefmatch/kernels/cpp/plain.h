@@ -65,8 +65,11 @@ struct Kept {
     Kept(float* scratch, int64_t pitch) : u(scratch), alpha(scratch + pitch), excess(scratch + 2 * pitch) {}
 };
 
-// Sums over classes, lane by lane. At most eight classes between two flushes, two between two settlings.
+// Sums over classes, lane by lane. Between two flushes at most MOST_ADDED, or the float sums would lose digits;
+// between two settlings at most two, or the product of 1 + α could leave the range of floats.
 struct PlainSums {
+    static constexpr int MOST_ADDED = 16;
+    int pending = 0;
     D alpha[2], excess[2], body[2]; // low lanes and high lanes
     F part_alpha, part_excess, part_body, mantissa;
     FI exponent, range;
@@ -103,6 +106,9 @@ struct PlainSums {
         range = size > range ? size : range;
     }
 
+    INLINE int room() const { return MOST_ADDED - pending; }
+    INLINE void added(int count) { pending += count; }
+
     // Σ ln(1 + α) is a sum of exponents and a product of mantissas.
     INLINE void settle() {
         exponent += ((FI)mantissa >> 23) - 127;
@@ -115,6 +121,7 @@ struct PlainSums {
         excess[0] += low_half(part_excess), excess[1] += high_half(part_excess);
         body[0] += low_half(part_body), body[1] += high_half(part_body);
         part_alpha = part_excess = part_body = F{};
+        pending = 0;
     }
 
     // What is λ times a sum over classes, but for ln(mantissa) and the constants, in either half of the lanes; NaN

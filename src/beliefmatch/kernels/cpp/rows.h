@@ -5,15 +5,29 @@ template <bool unit_prior, bool keeps>
 INLINE void add_classes(PlainSums& sums, const float* z, int64_t from, int64_t to, const Plain& plain, const Kept& kept) {
     int64_t k = from;
     while (k < to) {
-        int64_t end = k + 8 * NF < to ? k + 8 * NF : to;
+        int64_t room = sums.room(), end = k + room * NF < to ? k + room * NF : to;
+        sums.added(int((end - k) / NF));
         for (; k + NF < end; k += 2 * NF) {
             sums.add<unit_prior, false, keeps>(load(z + k), plain, FI{}, kept, k);
             sums.add<unit_prior, false, keeps>(load(z + k + NF), plain, FI{}, kept, k + NF);
             sums.settle();
         }
-        if (k < end) sums.add<unit_prior, false, keeps>(load(z + k), plain, FI{}, kept, k), k += NF;
-        sums.flush();
+        if (k < end) {
+            sums.add<unit_prior, false, keeps>(load(z + k), plain, FI{}, kept, k);
+            sums.settle();
+            k += NF;
+        }
+        if (!sums.room()) sums.flush();
     }
+}
+
+template <bool unit_prior, bool keeps>
+INLINE void add_some_classes(PlainSums& sums, F z, int64_t k, int64_t classes, int64_t label, const Plain& plain,
+                             const Kept& kept) {
+    sums.add<unit_prior, true, keeps>(z, plain, counted(FI{}, k, classes, label), kept, k);
+    sums.settle();
+    sums.added(1);
+    if (!sums.room()) sums.flush();
 }
 
 template <bool unit_prior, bool keeps>
@@ -23,15 +37,14 @@ INLINE bool row_sums(const float* z, int64_t classes, int64_t label, const Plain
     int64_t whole = classes / NF * NF, beside = label / NF * NF;
     add_classes<unit_prior, keeps>(sums, z, 0, beside < whole ? beside : whole, plain, kept);
     if (beside < whole) {
-        sums.add<unit_prior, true, keeps>(load(z + beside), plain, counted(FI{}, beside, classes, label), kept, beside);
-        sums.flush();
+        add_some_classes<unit_prior, keeps>(sums, load(z + beside), beside, classes, label, plain, kept);
         add_classes<unit_prior, keeps>(sums, z, beside + NF, whole, plain, kept);
     }
     if (whole < classes) {
         F part = load_part(z + whole, classes - whole);
-        sums.add<unit_prior, true, keeps>(part, plain, counted(FI{}, whole, classes, label), kept, whole);
-        sums.flush();
+        add_some_classes<unit_prior, keeps>(sums, part, whole, classes, label, plain, kept);
     }
+    sums.flush();
     double body = sum(sums.whole_body(plain, 0) + sums.whole_body(plain, 1));
     double mantissa = product(low_half(sums.mantissa) * high_half(sums.mantissa));
     double rest = sum(sums.alpha[0] + sums.alpha[1]), excess = sum(sums.excess[0] + sums.excess[1]);
