@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Dirichlet, Gamma
 
-from beliefmatch import dirichlet, special
+from beliefmatch import dirichlet, kernels, special
 from beliefmatch.checks import (
     describe,
     fail,
@@ -112,18 +112,18 @@ class Belief:
 
     def entropy(self) -> Tensor:
         """H(E[p]) in nats, in [0, ln K]: total doubt about the label; higher is more doubtful."""
-        return dirichlet.entropy(self.log_alpha, self.dim)
+        return kernels.measure(dirichlet.entropy, self.log_alpha, self.dim)
 
     def expected_entropy(self) -> Tensor:
         """E[H(p)], in [0, ln K]: doubt that would remain if p were known; higher is more doubtful."""
-        return dirichlet.expected_entropy(self.log_alpha, self.dim)
+        return kernels.measure(dirichlet.expected_entropy, self.log_alpha, self.dim)
 
     def mutual_information(self) -> Tensor:
         """H(E[p]) − E[H(p)] ≥ 0, the Dirichlet spread: doubt about p itself, about (K−1)/(2α₀) for large α.
 
         Higher is more doubtful. A score for foreign input; it does not vanish with more training data.
         """
-        return dirichlet.mutual_information(self.log_alpha, self.dim)
+        return kernels.measure(dirichlet.mutual_information, self.log_alpha, self.dim)
 
     def differential_entropy(self) -> Tensor:
         """Entropy of the density Dir(α), at most −lnΓ(K), unbounded below; higher is more doubtful.
@@ -131,7 +131,7 @@ class Belief:
         A broad belief has the most; it also falls when all α shrink below 1 and the belief moves into the
         corners.
         """
-        return dirichlet.differential_entropy(self.log_alpha, self.dim)
+        return kernels.measure(dirichlet.differential_entropy, self.log_alpha, self.dim)
 
     def variance(self) -> Tensor:
         """Var[p_k] = s_k(1 − s_k)/(α₀ + 1) of every class, s = E[p]; in [0, ¼]."""

@@ -3,6 +3,9 @@
 def evaluate(*arguments: float) -> bool:
     """Write the loss and, where there is room for it, the gradient; False if the problem is not for it."""
 
+def measure(*arguments: int) -> bool:
+    """Write a measure of every row; False if the logits are not for this kernel."""
+
 def instruction_sets() -> list[str]:
     """Names of those this processor has, best first."""
 

@@ -12,11 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.forward_ad import unpack_dual
-from torch.jit import is_tracing  # pyright: ignore[reportPrivateImportUsage]
-from torch.nn import Buffer, Parameter
 
 from beliefmatch.kernels import reference
+from beliefmatch.kernels.layout import KINDS, NOTHING, has_numbers, is_walkable, sizes, strided, walkable
 from beliefmatch.kernels.problem import Problem
 from beliefmatch.rows import result_dtype
 
@@ -30,10 +28,7 @@ else:
 
 __all__ = ["MISSING", "instruction_set", "loss"]
 
-KINDS = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 REDUCTIONS = {"mean": 0, "sum": 1, "none": 2}
-NOTHING = (0, 0, 0, 0, 0)
-PLAIN_TYPES = (Tensor, Parameter, Buffer)
 
 
 def instruction_set() -> str:
@@ -44,12 +39,12 @@ def instruction_set() -> str:
 def loss(problem: Problem) -> Tensor | None:
     """The loss, differentiable in the logits any number of times; None if it is not for this kernel."""
     differentiating = torch.is_grad_enabled()
-    if is_tracing() or not _has_numbers(problem.logits):
+    if problem.logits.numel() == 0 or not has_numbers(problem.logits):
         return None
     for x in problem[1:5]:
         if x is None:
             continue
-        if not _has_numbers(x) or (differentiating and x.requires_grad):
+        if not has_numbers(x) or (differentiating and x.requires_grad):
             return None
     try:
         if differentiating and problem.logits.requires_grad:
@@ -58,17 +53,6 @@ def loss(problem: Problem) -> Tensor | None:
         return _evaluate(problem)
     except _DeclinedError:
         return None
-
-
-def _has_numbers(x: Tensor) -> bool:
-    """Whether x is its own numbers in this process's memory: no subclass, function transform or tangent."""
-    if type(x) not in PLAIN_TYPES or not x.is_cpu or unpack_dual(x).tangent is not None:
-        return False
-    try:
-        x.data_ptr()
-    except RuntimeError:  # the tensors of function transforms have no memory of their own
-        return False
-    return True
 
 
 class _DeclinedError(Exception):
@@ -127,7 +111,7 @@ def _evaluate(problem: Problem, slope: Tensor | None = None, upstream: Tensor | 
         value.data_ptr(),
         KINDS[kind],
         torch.get_num_threads(),
-        *(NOTHING if slope is None else _strided(slope, dim)),
+        *(NOTHING if slope is None else strided(slope, dim)),
         0 if slope is None else slope.nbytes,
         0 if upstream is None else upstream.data_ptr(),
         KINDS[kind],
@@ -142,26 +126,26 @@ def _arguments(problem: Problem) -> tuple[list[Tensor | None], list[int | float]
     """Where the kernel finds its input, and the tensors that own that memory."""
     logits, targets, weight, priors, kl_weights, options = problem
     prior, kl_weight, dim, has_ids, ignore_index, reduction = options
-    logits, shape = _walkable(logits, dim), logits.shape
+    logits, shape = walkable(logits, dim), logits.shape
     if not has_ids:
-        targets = _walkable(targets, dim)
+        targets = walkable(targets, dim)
     elif targets.dtype is not torch.int64 or not targets.is_contiguous():
         targets = targets.to(torch.int64).contiguous()
     if weight is not None:
         weight = weight.to(torch.float64).contiguous()
     if priors is not None:
-        priors = _walkable(priors.expand(shape), dim)
+        priors = walkable(priors.expand(shape), dim)
     if kl_weights is not None:
         one_a_row = torch.Size((*shape[:dim], 1, *shape[dim + 1 :]))
         kl_weights = kl_weights.to(torch.float64).expand(one_a_row).contiguous()
     arguments = [
-        *((shape[0], shape[1], math.prod(shape[2:])) if dim else (1, shape[0], 1)),
-        *_strided(logits, dim),
+        *sizes(shape, dim),
+        *strided(logits, dim),
         targets.data_ptr() if has_ids else 0,
         ignore_index,
-        *(NOTHING if has_ids else _strided(targets, dim)),
+        *(NOTHING if has_ids else strided(targets, dim)),
         0 if weight is None else weight.data_ptr(),
-        *(NOTHING if priors is None else _strided(priors, dim)),
+        *(NOTHING if priors is None else strided(priors, dim)),
         0 if kl_weights is None else kl_weights.data_ptr(),
         prior,
         kl_weight,
@@ -177,31 +161,9 @@ def _log_normaliser(prior: float, classes: int) -> float:
     return classes * math.lgamma(prior) - math.lgamma(classes * prior)
 
 
-def _strided(x: Tensor, dim: int) -> tuple[int, int, int, int, int]:
-    """Address, type, and the strides of rows, of classes, and of positions after the classes."""
-    stride = x.stride()
-    if dim == 0:
-        return x.data_ptr(), KINDS[x.dtype], 0, stride[0], 0
-    return x.data_ptr(), KINDS[x.dtype], stride[0], stride[1], stride[-1] if len(stride) > 2 else 0
-
-
 def _room_for(logits: Tensor, dim: int) -> Tensor:
     """Memory for a gradient, in the layout of the logits if the kernel can walk it."""
     slope = torch.empty_like(logits)
     return (
-        slope if _is_walkable(slope, dim) else torch.empty_like(logits, memory_format=torch.contiguous_format)
+        slope if is_walkable(slope, dim) else torch.empty_like(logits, memory_format=torch.contiguous_format)
     )
-
-
-def _walkable(x: Tensor, dim: int) -> Tensor:
-    """x, copied if the kernel cannot walk it."""
-    return x if _is_walkable(x, dim) else x.contiguous()
-
-
-def _is_walkable(x: Tensor, dim: int) -> bool:
-    """Whether the positions after the classes are one walk of equal steps."""
-    if x.dim() <= dim + 2:
-        return True
-    shape, stride = x.shape, x.stride()
-    inner = range(dim + 1, x.dim() - 1)
-    return all(stride[i] == stride[i + 1] * shape[i + 1] or shape[i] == 1 for i in inner)

@@ -58,6 +58,8 @@ struct InstructionSet {
     bool (*supported)();
     int64_t (*scratch_size)(const Problem&);
     bool (*run)(const Problem&, const Output&, int64_t, int64_t, double*);
+    int64_t (*measure_scratch_size)(const Problem&);
+    bool (*measure)(Measure, const Problem&, int64_t, int64_t, double*, double*);
 };
 
 inline bool always() { return true; }
@@ -71,13 +73,13 @@ inline bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_
 
 inline const InstructionSet INSTRUCTION_SETS[] = {
 #if defined(__x86_64__)
-    {"avx512", has_avx512, avx512::scratch_size, avx512::run},
-    {"avx2", has_avx2, avx2::scratch_size, avx2::run},
-    {"sse2", always, baseline::scratch_size, baseline::run},
+    {"avx512", has_avx512, avx512::scratch_size, avx512::run, avx512::measure_scratch_size, avx512::measure},
+    {"avx2", has_avx2, avx2::scratch_size, avx2::run, avx2::measure_scratch_size, avx2::measure},
+    {"sse2", always, baseline::scratch_size, baseline::run, baseline::measure_scratch_size, baseline::measure},
 #elif defined(__aarch64__)
-    {"neon", always, baseline::scratch_size, baseline::run},
+    {"neon", always, baseline::scratch_size, baseline::run, baseline::measure_scratch_size, baseline::measure},
 #else
-    {"generic", always, baseline::scratch_size, baseline::run},
+    {"generic", always, baseline::scratch_size, baseline::run, baseline::measure_scratch_size, baseline::measure},
 #endif
 };
 

@@ -14,3 +14,5 @@
 #include "exact.h"
 
 #include "run.h"
+
+#include "measures.h"

@@ -116,10 +116,10 @@ public:
 };
 
 // Splits the rows among threads; work(first row, last row, scratch of its own).
-template <class Work> void over_rows(const Problem& p, int64_t threads, const Work& work) {
+template <class Work> void over_rows(const Problem& p, int64_t threads, int64_t scratch_size, const Work& work) {
     int64_t rows = p.rows(), useful = rows * p.classes / LEAST_WORK + 1;
     int64_t parts = std::max<int64_t>(1, std::min({threads, useful, rows}));
-    int64_t size = (in_use->scratch_size(p) + 7) / 8 * 8;
+    int64_t size = (scratch_size + 7) / 8 * 8;
     Scratch scratch(size_t(size * parts));
     in_parallel(int(parts), [&](int part) {
         work(rows * part / parts, rows * (part + 1) / parts, scratch.data + size * part);
@@ -191,10 +191,21 @@ bool evaluate(const Problem& p, const Result& result, const Strided& gradient, i
         prefer_large_pages(gradient.data, gradient_bytes);
     }
     std::atomic<bool> done{true};
-    over_rows(p, threads, [&](int64_t first, int64_t last, double* scratch) {
+    over_rows(p, threads, in_use->scratch_size(p), [&](int64_t first, int64_t last, double* scratch) {
         if (!in_use->run(p, out, first, last, scratch)) done = false;
     });
     if (done) reduce(p, row_loss, total, result);
+    return done;
+}
+
+// One value a row. False if the logits are not for this kernel.
+bool measure(Measure which, const Problem& p, const Result& result, int64_t threads) {
+    std::vector<double> values(size_t(p.rows()));
+    std::atomic<bool> done{true};
+    over_rows(p, threads, in_use->measure_scratch_size(p), [&](int64_t first, int64_t last, double* scratch) {
+        if (!in_use->measure(which, p, first, last, scratch, values.data())) done = false;
+    });
+    for (int64_t row = 0; done && row < p.rows(); ++row) result.put(row, values[size_t(row)]);
     return done;
 }
 
@@ -225,6 +236,20 @@ PyObject* py_evaluate(PyObject*, PyObject* const* given, Py_ssize_t count) {
     return PyBool_FromLong(done);
 }
 
+PyObject* py_measure(PyObject*, PyObject* const* given, Py_ssize_t count) {
+    Arguments args(given, count);
+    Measure which = Measure(args.whole());
+    Problem p;
+    p.outer = args.whole(), p.classes = args.whole(), p.inner = args.whole();
+    p.logits = args.strided();
+    Result result{args.address<char>(), args.whole() == int64_t(Kind::float64)};
+    int64_t threads = args.whole();
+    if (!args.complete()) return nullptr;
+    bool done = false;
+    if (!without_gil([&] { done = measure(which, p, result, threads); })) return nullptr;
+    return PyBool_FromLong(done);
+}
+
 PyObject* py_instruction_sets(PyObject*, PyObject*) {
     PyObject* names = PyList_New(0);
     for (const auto& set : INSTRUCTION_SETS) {
@@ -252,6 +277,8 @@ PyObject* py_shares_pool(PyObject*, PyObject*) { return PyBool_FromLong(Pool::ge
 PyMethodDef methods[] = {
     {"evaluate", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(py_evaluate)), METH_FASTCALL,
      "Write the loss and, where there is room for it, the gradient; False if the problem is not for this kernel."},
+    {"measure", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(py_measure)), METH_FASTCALL,
+     "Write a measure of every row; False if the logits are not for this kernel."},
     {"instruction_sets", py_instruction_sets, METH_NOARGS, "Names of those this processor has, best first."},
     {"in_use", py_in_use, METH_NOARGS, "Name of the instruction set in use."},
     {"use", py_use, METH_O, "Use the instruction set of this name from now on."},

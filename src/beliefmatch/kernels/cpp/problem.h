@@ -52,6 +52,8 @@ inline bool is_plain(const Problem& p) {
            p.prior_number >= 1e-3 && p.prior_number <= 4 && p.kl_weight <= 1e6;
 }
 
+enum class Measure : int64_t { entropy = 0, expected_entropy = 1, mutual_information = 2 };
+
 struct Output {
     double* row_loss = nullptr;
     double largest_loss = 0;            // that the type of the result can hold

@@ -105,7 +105,7 @@ public:
         }
         row.counts = own_counts;
         if (p.ids) own_counts[p.ids[index]] = 1;
-        else if (!open_counts(i, row)) return false;
+        else if (p.counts && !open_counts(i, row)) return false;
         row.prior = own_prior;
         if (p.prior) {
             row.prior = prior.row(i);
