@@ -163,6 +163,8 @@ def render():
     for key, dtype, p, _ in fits(POLYNOMIAL_DEGREES, errors):
         lines.append(f"    {key}: {listing(p, dtype, ' ' * 4)},\n")
         c_lines.append(c_array(key.split('"')[1], dtype, p))
+    for name, (function, limit) in FUNCTIONS.items():
+        c_lines.append(c_array(f"short_{name}", "float64", fit(function, limit, (12, 0))[0]))
     c_lines.append(c_array("excess", "float32", fit(excess, mp.mpf(1) / 2, (9, 0))[0]))
     c_lines.append(c_array("exponential", "float32", exponential_tail(5)))
     return "".join([*lines, "}\n"]), "".join([*c_lines, "\n} // namespace beliefmatch\n"]), errors

@@ -42,35 +42,36 @@ struct ExactSums {
 
     INLINE ExactSums() { rest = mass = excess = body = D{}; }
 
-    INLINE D add(D z, D counts, D prior, double kl_weight, DI mask) {
+    template <bool fine> INLINE D add(D z, D counts, D prior, double kl_weight, DI mask) {
         D alpha = exponential(z), m = counts + kl_weight * prior;
         rest += keep(mask, alpha);
         mass += keep(mask, m);
         excess += keep(mask, m - kl_weight * alpha);
-        D next = 1. + alpha, both = 1. / (alpha * next), w = both * alpha, log_next = logarithm(next);
-        D g = polynomial(DIGAMMA_D, w);
+        D next = 1. + alpha, both, log_next = logarithm_and_inverse(next, alpha * next, both);
+        D w = both * alpha, g = digamma_remainder<fine>(w);
         D likelihood = m * (w * g + (both + w) - log_next);
-        D bounded = HALF_LN_2PI + w * polynomial(LGAMMA_D, w) + (1. - w) * g;
+        D bounded = HALF_LN_2PI + w * lgamma_remainder<fine>(w) + (1. - w) * g;
         body += keep(mask, likelihood + kl_weight * (z - 0.5 * log_next - bounded));
         return alpha;
     }
 };
 
 // Leaves α in `alpha` and the rest in the block. False if a logit is out of range or not a number.
+template <bool fine>
 INLINE bool exact_sums(const ExactRow& row, int64_t classes, double* alpha, Block& block, int i) {
     if (!all_within(row.z, classes, -EXACT_RANGE, EXACT_RANGE)) return false;
     int64_t top = position_of_largest(row.z, classes), beside = top / ND * ND, k = 0;
     ExactSums sums;
     for (; k + ND <= classes; k += ND) {
         DI mask = k == beside ? counted(DI{}, k, classes, top) : ~DI{};
-        D at = sums.add(load(row.z + k), load(row.counts + k), load(row.prior + k), row.kl_weight, mask);
+        D at = sums.add<fine>(load(row.z + k), load(row.counts + k), load(row.prior + k), row.kl_weight, mask);
         store(alpha + k, at);
     }
     if (k < classes) {
         int64_t left = classes - k;
         D z = load_part(row.z + k, left), counts = load_part(row.counts + k, left);
         D prior = load_part(row.prior + k, left);
-        D at = sums.add(z, counts, prior, row.kl_weight, counted(DI{}, k, classes, top));
+        D at = sums.add<fine>(z, counts, prior, row.kl_weight, counted(DI{}, k, classes, top));
         store(alpha + k, at);
     }
     block.z[i] = row.z[top];
@@ -85,28 +86,28 @@ INLINE bool exact_sums(const ExactRow& row, int64_t classes, double* alpha, Bloc
     return true;
 }
 
-template <bool near> INLINE D exact_slope(D alpha, D counts, D prior, double kl_weight, double lead, double pull) {
+template <bool fine, bool near> INLINE D exact_slope(D alpha, D counts, D prior, double kl_weight, double lead, double pull) {
     D both = 1. / (alpha * (1. + alpha)), w = both * alpha, x = alpha * w;
-    D u = (w + x * x * polynomial(TRIGAMMA_D, w)) * (both + w);
+    D u = (w + x * x * trigamma_remainder<fine>(w)) * (both + w);
     D slope = near ? prior * lead + (alpha - prior) * (pull + kl_weight * u)
                    : (alpha * pull + (alpha - prior) * (kl_weight * u)) - kl_weight * prior;
     return slope - counts * (1. + u);
 }
 
-template <bool near>
+template <bool fine, bool near>
 INLINE void exact_slopes(const ExactRow& row, int64_t classes, const double* alpha, const Block& block, int i,
                          double limit, double scale, double* to) {
     double lead = block.lead[i], pull = block.pull[i], weight = row.kl_weight;
     int64_t k = 0;
     for (; k + ND <= classes; k += ND) {
         D counts = load(row.counts + k), prior = load(row.prior + k);
-        D slope = exact_slope<near>(load(alpha + k), counts, prior, weight, lead, pull);
+        D slope = exact_slope<fine, near>(load(alpha + k), counts, prior, weight, lead, pull);
         store(to + k, scale * smaller(larger(slope, splat(-limit)), splat(limit)));
     }
     if (k < classes) {
         int64_t left = classes - k;
         D counts = load_part(row.counts + k, left), prior = load_part(row.prior + k, left);
-        D slope = exact_slope<near>(load(alpha + k), counts, prior, weight, lead, pull);
+        D slope = exact_slope<fine, near>(load(alpha + k), counts, prior, weight, lead, pull);
         slope = scale * smaller(larger(slope, splat(-limit)), splat(limit));
         store_part(to + k, left, slope);
     }
@@ -115,12 +116,13 @@ INLINE void exact_slopes(const ExactRow& row, int64_t classes, const double* alp
 }
 
 // `alpha` as exact_sums left it.
+template <bool fine>
 INLINE void exact_gradient(const ExactRow& row, int64_t classes, const double* alpha, const Block& block, int i,
                            double scale, double limit, double* to) {
     if (std::fabs(block.lead[i]) < row.kl_weight)
-        exact_slopes<true>(row, classes, alpha, block, i, limit, scale, to);
+        exact_slopes<fine, true>(row, classes, alpha, block, i, limit, scale, to);
     else
-        exact_slopes<false>(row, classes, alpha, block, i, limit, scale, to);
+        exact_slopes<fine, false>(row, classes, alpha, block, i, limit, scale, to);
 }
 
 INLINE D log_gamma(D beta) {

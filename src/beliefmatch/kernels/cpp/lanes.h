@@ -138,17 +138,22 @@ INLINE D exponential(D x) {
     return scale * polynomial(c, f);
 }
 
-// ln x for normal x > 0.
-INLINE D logarithm(D x) {
+// ln x for normal x > 0, and 1/y at the price of the one division that the logarithm needs.
+INLINE D logarithm_and_inverse(D x, D y, D& inverse) {
     constexpr double c[] = {1.,      1. / 3,  1. / 5,  1. / 7,  1. / 9, 1. / 11,
                             1. / 13, 1. / 15, 1. / 17, 1. / 19, 1. / 21};
     DI bits = (DI)x - 0x3fe6a09e667f3bcd; // so that the mantissa lies between √½ and √2
-    DI exponent = bits >> 52;
     D mantissa = (D)((bits & 0x000fffffffffffff) + 0x3fe6a09e667f3bcd);
-    D s = (mantissa - 1.) / (mantissa + 1.);
+    D both = 1. / ((mantissa + 1.) * y), s = (mantissa - 1.) * (both * y);
+    inverse = both * (mantissa + 1.);
     // whole numbers of this size convert by adding them to the bits of a large one
-    D n = (D)(exponent + 0x4338000000000000) - 6755399441055744.;
+    D n = (D)((bits >> 52) + 0x4338000000000000) - 6755399441055744.;
     return n * 0.693147180369123816490 + (2. * s * polynomial(c, s * s) + n * 1.90821492927058770002e-10);
+}
+
+INLINE D logarithm(D x) {
+    D one;
+    return logarithm_and_inverse(x, splat(1.), one);
 }
 
 // ln(1 + v) for v ≥ 0, with full relative precision.
@@ -161,3 +166,14 @@ INLINE D select(DI where, D yes, D no) { return where ? yes : no; }
 INLINE D smaller(D a, D b) { return select(a < b, a, b); }
 INLINE D larger(D a, D b) { return select(a > b, a, b); }
 INLINE D magnitude(D v) { return (D)((DI)v & 0x7fffffffffffffff); }
+
+// The remainders of `special`, to 1e-16 or, for logits of single precision, to 1e-10.
+template <bool fine> INLINE D lgamma_remainder(D w) {
+    return fine ? polynomial(LGAMMA_D, w) : polynomial(SHORT_LGAMMA_D, w);
+}
+template <bool fine> INLINE D digamma_remainder(D w) {
+    return fine ? polynomial(DIGAMMA_D, w) : polynomial(SHORT_DIGAMMA_D, w);
+}
+template <bool fine> INLINE D trigamma_remainder(D w) {
+    return fine ? polynomial(TRIGAMMA_D, w) : polynomial(SHORT_TRIGAMMA_D, w);
+}

@@ -5,23 +5,24 @@ struct MeasureBlock {
     double z[BLOCK], rest[BLOCK], weighted[BLOCK], value[BLOCK]; // Σα and Σα·f(α) over the others
 };
 
-INLINE D digamma_next(D alpha, D w) { return logarithm(1. + alpha) - w * polynomial(DIGAMMA_D, w); }
-
-// g(α) = ψ(1 + α) − ln α, with full relative precision: ln(1 + 1/α) − w G.
-INLINE D digamma_gap(D alpha, D w, D inverse) {
-    D next = 1. + inverse, rounding = inverse - (next - 1.);
-    return logarithm(next) + rounding * (alpha * w) - w * polynomial(DIGAMMA_D, w);
+// g(α) = ψ(1 + α) − ln α, with full relative precision; 1/(1 + α) in w.
+template <bool fine> INLINE D digamma_gap(D alpha, D z, D& w) {
+    constexpr double series[] = {1., 1. / 2, 1. / 3, 1. / 4, 1. / 5, 1. / 6, 1. / 7, 1. / 8, 1. / 9};
+    D log_next = logarithm_and_inverse(1. + alpha, 1. + alpha, w);
+    D log_ratio = select(w < 1. / 64, w * polynomial(series, w), log_next - z); // ln(1 + 1/α) = −ln(1 − w)
+    return log_ratio - w * digamma_remainder<fine>(w);
 }
 
-template <Measure measure> INLINE D weighted_term(D alpha, D z, double top) {
+template <Measure measure, bool fine> INLINE D weighted_term(D alpha, D z, double top) {
+    D w;
     if (measure == Measure::entropy) return alpha * (z - top);
-    if (measure == Measure::expected_entropy) return alpha * digamma_next(alpha, 1. / (1. + alpha));
-    D both = 1. / (alpha * (1. + alpha)), w = both * alpha;
-    return alpha * digamma_gap(alpha, w, both + w);
+    if (measure == Measure::mutual_information) return alpha * digamma_gap<fine>(alpha, z, w);
+    D log_next = logarithm_and_inverse(1. + alpha, 1. + alpha, w);
+    return alpha * (log_next - w * digamma_remainder<fine>(w));
 }
 
 // False if a logit is out of range or not a number.
-template <Measure measure> INLINE bool measure_sums(const double* z, int64_t classes, MeasureBlock& block, int i) {
+template <Measure measure, bool fine> INLINE bool measure_sums(const double* z, int64_t classes, MeasureBlock& block, int i) {
     if (!all_within(z, classes, -EXACT_RANGE, EXACT_RANGE)) return false;
     int64_t top = position_of_largest(z, classes), beside = top / ND * ND, k = 0;
     D rest{}, weighted{};
@@ -29,13 +30,13 @@ template <Measure measure> INLINE bool measure_sums(const double* z, int64_t cla
         D at = load(z + k), alpha = exponential(at);
         DI mask = k == beside ? counted(DI{}, k, classes, top) : ~DI{};
         rest += keep(mask, alpha);
-        weighted += keep(mask, weighted_term<measure>(alpha, at, z[top]));
+        weighted += keep(mask, weighted_term<measure, fine>(alpha, at, z[top]));
     }
     if (k < classes) {
         D at = load_part(z + k, classes - k), alpha = exponential(at);
         DI mask = counted(DI{}, k, classes, top);
         rest += keep(mask, alpha);
-        weighted += keep(mask, weighted_term<measure>(alpha, at, z[top]));
+        weighted += keep(mask, weighted_term<measure, fine>(alpha, at, z[top]));
     }
     block.z[i] = z[top];
     block.rest[i] = sum(rest);
@@ -56,8 +57,7 @@ template <Measure measure> INLINE void finish_measures(MeasureBlock& block) {
                             all.digamma_next - own.digamma_next);
             value = larger(share * drop + (others * all.digamma_next - mean), D{});
         } else if (measure == Measure::mutual_information) {
-            D w = 1. / (1. + alpha), w_total = 1. / (1. + total);
-            D own = digamma_gap(alpha, w, inverse), all = digamma_gap(total, w_total, 1. / total);
+            D w, w_total, own = digamma_gap<true>(alpha, z, w), all = digamma_gap<true>(total, z + gap, w_total);
             D slope = -w * (1. - alpha * w * polynomial(TRIGAMMA_D, w));
             D drop = select(alike, gap * slope, all - own);
             value = larger(mean - drop - others * own, D{});
@@ -66,14 +66,15 @@ template <Measure measure> INLINE void finish_measures(MeasureBlock& block) {
     }
 }
 
-template <Measure measure> double measure_alone(const double* z, int64_t classes) {
+template <Measure measure, bool fine> double measure_alone(const double* z, int64_t classes) {
     MeasureBlock block = {};
-    measure_sums<measure>(z, classes, block, 0);
+    measure_sums<measure, fine>(z, classes, block, 0);
     finish_measures<measure>(block);
     return block.value[0];
 }
 
-template <Measure measure> bool measure_rows(const Problem& p, int64_t first, int64_t last, double* scratch, double* to) {
+template <Measure measure, bool fine>
+bool measure_rows(const Problem& p, int64_t first, int64_t last, double* scratch, double* to) {
     Source<double> logits(p.logits, p);
     logits.scratch = scratch;
     MeasureBlock block = {};
@@ -81,15 +82,15 @@ template <Measure measure> bool measure_rows(const Problem& p, int64_t first, in
         int rows = int(last - row < BLOCK ? last - row : BLOCK);
         logits.begin(row, rows);
         for (int i = 0; i < rows; ++i)
-            if (!measure_sums<measure>(logits.row(i), p.classes, block, i)) return false;
+            if (!measure_sums<measure, fine>(logits.row(i), p.classes, block, i)) return false;
         finish_measures<measure>(block);
         for (int i = 0; i < rows; ++i) to[row + i] = block.value[i];
         if (measure != Measure::mutual_information) continue;
         for (int i = 0; i < rows; ++i) { // below a total of one the entropy is the larger by far
             if (std::exp(block.z[i]) + block.rest[i] > 1) continue;
             const double* z = logits.row(i);
-            double spread = measure_alone<Measure::entropy>(z, p.classes) -
-                            measure_alone<Measure::expected_entropy>(z, p.classes);
+            double spread = measure_alone<Measure::entropy, fine>(z, p.classes) -
+                            measure_alone<Measure::expected_entropy, true>(z, p.classes);
             to[row + i] = spread > 0 ? spread : 0;
         }
     }
@@ -98,11 +99,19 @@ template <Measure measure> bool measure_rows(const Problem& p, int64_t first, in
 
 inline int64_t measure_scratch_size(const Problem& p) { return Source<double>(p.logits, p).scratch_size() + 8; }
 
-inline bool measure(Measure which, const Problem& p, int64_t first, int64_t last, double* scratch, double* to) {
+template <bool fine>
+bool measure_with(Measure which, const Problem& p, int64_t first, int64_t last, double* scratch, double* to) {
+    constexpr Measure SPREAD = Measure::mutual_information;
     switch (which) {
-    case Measure::entropy: return measure_rows<Measure::entropy>(p, first, last, scratch, to);
-    case Measure::expected_entropy: return measure_rows<Measure::expected_entropy>(p, first, last, scratch, to);
-    case Measure::mutual_information: return measure_rows<Measure::mutual_information>(p, first, last, scratch, to);
+    case Measure::entropy: return measure_rows<Measure::entropy, fine>(p, first, last, scratch, to);
+    // at small α its terms nearly cancel
+    case Measure::expected_entropy: return measure_rows<Measure::expected_entropy, true>(p, first, last, scratch, to);
+    case Measure::mutual_information: return measure_rows<SPREAD, fine>(p, first, last, scratch, to);
     }
     return false;
+}
+
+inline bool measure(Measure which, const Problem& p, int64_t first, int64_t last, double* scratch, double* to) {
+    return p.logits.kind == Kind::float64 ? measure_with<true>(which, p, first, last, scratch, to)
+                                          : measure_with<false>(which, p, first, last, scratch, to);
 }

@@ -169,7 +169,7 @@ class Worker {
     const int64_t pitch;
     const double limit;
     const Way way;
-    const bool wants_slopes;
+    const bool wants_slopes, fine;
     const int block_rows;
     Block block;
     bool counts[BLOCK], is_exact[BLOCK];
@@ -189,7 +189,7 @@ public:
 
     Worker(const Problem& problem, const Output& output, double* scratch)
         : p(problem), out(output), plain(p), pitch(pitch_of(p.classes)), limit(largest_of(out.gradient.kind)),
-          way(way_of(p)), wants_slopes(bool(out.gradient)), block_rows(rows_at_once(p)), exact(p, scratch),
+          way(way_of(p)), wants_slopes(bool(out.gradient)), fine(p.logits.kind == Kind::float64), block_rows(rows_at_once(p)), exact(p, scratch),
           logits(p.logits, p), rows_to(out.gradient, p), exact_to(out.gradient, p), columns(p.logits, p),
           columns_to(out.gradient, p) {
         alpha = scratch + ExactRows::scratch_size(p);
@@ -263,7 +263,8 @@ private:
             if (!is_exact[i]) continue;
             ExactRow one;
             bool done = exact.open(row + i, i, way == Way::exact, one) &&
-                        exact_sums(one, p.classes, alpha + i * pitch, block, i);
+                        (fine ? exact_sums<true>(one, p.classes, alpha + i * pitch, block, i)
+                              : exact_sums<false>(one, p.classes, alpha + i * pitch, block, i));
             if (done) block.log_normaliser[i] = exact.log_normaliser_of(one);
             exact.close(row + i);
             if (!done) return false;
@@ -274,7 +275,10 @@ private:
     void exact_slopes_of(int64_t row, int i, double* to) {
         ExactRow one;
         exact.open(row + i, i, way == Way::exact, one);
-        exact_gradient(one, p.classes, alpha + i * pitch, block, i, out.row_scale[row + i], limit, to);
+        const double* at = alpha + i * pitch;
+        const double scale = out.row_scale[row + i];
+        if (fine) exact_gradient<true>(one, p.classes, at, block, i, scale, limit, to);
+        else exact_gradient<false>(one, p.classes, at, block, i, scale, limit, to);
         exact.close(row + i);
     }
 
