@@ -79,7 +79,8 @@ class _Loss(Function):
         slope, ctx.slope = ctx.slope, None
         if slope is not None and not torch.is_grad_enabled():
             return _scale(slope, upstream), None
-        problem = Problem(*ctx.saved_tensors, ctx.options)
+        logits, targets, weight, priors, kl_weights = ctx.saved_tensors
+        problem = Problem(logits, targets, weight, priors, kl_weights, ctx.options)
         if torch.is_grad_enabled():
             value = reference.loss(problem)
             (slope,) = torch.autograd.grad(value, problem.logits, upstream, create_graph=True)
