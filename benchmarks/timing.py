@@ -1,0 +1,64 @@
+"""Contenders take turns: shuffled rounds, medians, and ratios within a round."""
+
+import gc
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+__all__ = ["Timing", "interleaved", "summary"]
+
+MIN_ROUNDS, MAX_ROUNDS = 7, 2000
+
+Round = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Median seconds; median and quartiles of the ratio to the base in the same round; rounds joined."""
+
+    seconds: float
+    ratio: float
+    quartiles: tuple[float, float]
+    rounds: int
+
+
+def interleaved(
+    passes: Mapping[str, Callable[[], float]], costs: Mapping[str, float], seconds: float, seed: int = 0
+) -> list[Round]:
+    """Seconds of every contender in each round, until the time is used up.
+
+    A busy moment of the machine hits all contenders of a round, and the order is shuffled, so that none
+    always follows the same neighbour. `costs` are rough seconds of a pass: the first contender, the base,
+    joins every round, a slow one only every nth, but at least two rounds.
+    """
+    allowance = seconds / (MIN_ROUNDS * len(passes))
+    base = next(iter(passes))
+    strides = {name: 1 if name == base else _stride(costs[name], allowance) for name in passes}
+    shuffle = random.Random(seed).shuffle
+    rounds: list[Round] = []
+    gc.collect()
+    gc.disable()
+    try:
+        end = time.perf_counter() + seconds
+        while len(rounds) < MIN_ROUNDS or (len(rounds) < MAX_ROUNDS and time.perf_counter() < end):
+            joining = [name for name, stride in strides.items() if len(rounds) % stride == 0]
+            shuffle(joining)
+            rounds.append({name: passes[name]() for name in joining})
+    finally:
+        gc.enable()
+    return rounds
+
+
+def _stride(cost: float, allowance: float) -> int:
+    return min(max(1, math.ceil(cost / allowance)), MIN_ROUNDS - 1)
+
+
+def summary(rounds: list[Round], name: str, base: str) -> Timing:
+    """What the rounds that a contender joined say about it."""
+    joined = [times for times in rounds if name in times]
+    ratios = [times[name] / times[base] for times in joined]
+    lower, ratio, upper = statistics.quantiles(ratios, n=4, method="inclusive")
+    return Timing(statistics.median(times[name] for times in joined), ratio, (lower, upper), len(joined))
