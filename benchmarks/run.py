@@ -1,0 +1,171 @@
+"""Time and memory of the loss and of the measures of a belief, beside what one would use instead.
+
+    python benchmarks/run.py                            everything, about ten minutes on two cores
+    python benchmarks/run.py --quick                    a look, about a minute, not recorded
+    python benchmarks/run.py --task ids --shape 64x50   one's own shape
+
+Prints a table of ratios and appends every number to benchmarks/results.csv. How it is measured is told in
+docs/performance.md.
+"""
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import results
+from contender import Shape, unavailable
+from grid import DTYPES, TASKS, Cell, Selection, cells
+from measurement import Measured, measure
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+NAME_WIDTH = 12
+INSTALL = "pip install -r benchmarks/requirements.txt"
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Says what is wrong on one line, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(BAD_INPUT, f"{self.prog}: {message}\n")
+
+
+def parser() -> OneLineParser:
+    """Of the command line."""
+    made = OneLineParser(prog="benchmarks/run.py", description="Time and memory, as ratios.")
+    add = made.add_argument
+    add("--seconds", type=_seconds, help="time for each line, default 2, with --quick 1")
+    add("--task", type=_one_of(TASKS), nargs="+", default=(), metavar="TASK", help=", ".join(TASKS))
+    add("--shape", type=_shape, nargs="+", default=(), metavar="SHAPE", help="such as 128x10 or 8x21x64x64")
+    add("--dtype", type=_one_of(DTYPES), nargs="+", default=(), metavar="TYPE", help=", ".join(DTYPES))
+    add("--threads", type=_threads, nargs="+", default=(), metavar="N", help="default 1 and all")
+    add("--csv", type=Path, metavar="PATH", help="where to append, default benchmarks/results.csv")
+    add("--quick", action="store_true", help="small shapes in float32; recorded only with --csv")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark; the exit code."""
+    command = parser()
+    args = command.parse_args(arguments)
+    selection = Selection(args.task, args.shape, args.dtype, args.threads, args.quick)
+    chosen = cells(selection, os.cpu_count() or 1)
+    if not chosen:
+        tasks = ", ".join(args.task)
+        given = ", ".join("x".join(map(str, shape)) for shape in args.shape)
+        command.error(f"argument --shape: expected shapes that fit {tasks}, got {given}")
+    path = args.csv or (None if args.quick else results.DEFAULT_PATH)
+    if path:
+        try:
+            results.prepare(path)
+        except (OSError, ValueError) as error:
+            command.error(f"argument --csv: {path}: {error}")
+    try:
+        run(chosen, args.seconds or (1.0 if args.quick else 2.0), path)
+    except KeyboardInterrupt:
+        note("interrupted; the lines so far are recorded" if path else "interrupted")
+        return INTERRUPTED
+    return 0
+
+
+def run(chosen: Sequence[Cell], seconds: float, path: Path | None) -> None:
+    """Measure, print and record the cells."""
+    made = results.origin()
+    print(", ".join(f"{key} {value}" for key, value in made.items()))
+    print("3.1x 2.0m: 3.1 times the time of the first, peak memory of 2.0 times the logits beyond them")
+    packages = {one.package for cell in chosen for one in TASKS[cell.task].contenders.values()}
+    missing = unavailable(sorted(packages))
+    for package, reason in missing.items():
+        note(f"{package} left out ({reason}); {INSTALL}")
+    for index, cell in enumerate(chosen):
+        if index == 0 or chosen[index - 1].task != cell.task:
+            print_head(cell.task, missing)
+        progress(f"[{index + 1}/{len(chosen)}] {cell}")
+        found = measure(cell, seconds, missing, note)
+        progress("")
+        print_row(cell, found, missing)
+        if path:
+            results.append(path, results.lines(made, cell, TASKS[cell.task].contenders, found))
+
+
+def print_head(task: str, missing: Collection[str]) -> None:
+    """Title and columns of a task's table."""
+    names = _names(task, missing)
+    print(f"\n{TASKS[task].title}")
+    print(f"{'shape':>14} {'type':>9} {'threads':>7}", *(f"{name:>{_width(name)}}" for name in names))
+
+
+def print_row(cell: Cell, found: dict[str, Measured], missing: Collection[str]) -> None:
+    """One line of a task's table; a dash stands for a contender that could not do it."""
+    cells_of_row = []
+    for name in _names(cell.task, missing):
+        text = "-"
+        if name in found:
+            timing, peak = found[name].timing, found[name].peak_memory
+            base = name == TASKS[cell.task].base
+            text = f"{timing.seconds * 1e3:.3g}ms" if base else f"{timing.ratio:.3g}x"
+            text += f" {peak:.1f}m"
+        cells_of_row.append(f"{text:>{_width(name)}}")
+    print(f"{cell.shape_name:>14} {cell.dtype:>9} {cell.threads:>7}", *cells_of_row, flush=True)
+
+
+def note(text: str) -> None:
+    """A remark, apart from the table."""
+    progress("")
+    print(text, file=sys.stderr, flush=True)
+
+
+def progress(text: str) -> None:
+    """What is being measured: on a terminal one line that is written over, else a line each."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+    elif text:
+        print(text, file=sys.stderr, flush=True)
+
+
+def _names(task: str, missing: Collection[str]) -> list[str]:
+    return [name for name, one in TASKS[task].contenders.items() if one.package not in missing]
+
+
+def _width(name: str) -> int:
+    return max(len(name), NAME_WIDTH)
+
+
+def _shape(text: str) -> Shape:
+    parts = text.split("x")
+    if len(parts) < 2 or not all(part.isascii() and part.isdigit() and int(part) for part in parts):
+        raise argparse.ArgumentTypeError(f"expected ROWSxCLASSES such as 128x10, got {text!r}")
+    return tuple(int(part) for part in parts)
+
+
+def _threads(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a positive number, got {text!r}")
+    return value
+
+
+def _one_of(choices: Collection[str]) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        if text not in choices:
+            raise argparse.ArgumentTypeError(f"expected one of {', '.join(choices)}, got {text!r}")
+        return text
+
+    return check
+
+
+if __name__ == "__main__":
+    sys.exit(main())
