@@ -19,7 +19,7 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-QUICK_LOGITS = 1_000_000  # up to here a pass of any contender takes milliseconds
+QUICK_LOGITS = 3_000_000  # below, a line takes its two seconds and little more
 HUGE_LOGITS = 10_000_000  # from here a pass of a slow contender takes seconds
 
 

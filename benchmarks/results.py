@@ -2,6 +2,8 @@
 
 import csv
 import io
+import math
+import os
 import subprocess
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
@@ -17,9 +19,11 @@ __all__ = ["COLUMNS", "DEFAULT_PATH", "append", "lines", "origin", "prepare", "r
 
 ROOT = Path(__file__).resolve().parents[1]
 DEFAULT_PATH = ROOT / "benchmarks" / "results.csv"
-ORIGIN = ("date", "processor", "cores", "platform", "python", "torch", "beliefmatch", "commit", "kernel")
+ORIGIN = ("processor", "cores", "platform", "python", "torch", "beliefmatch", "commit", "kernel")
 COLUMNS = (
+    "date",
     *ORIGIN,
+    "load",
     "task",
     "shape",
     "dtype",
@@ -27,6 +31,7 @@ COLUMNS = (
     "contender",
     "contender_version",
     "seconds",
+    "fastest_seconds",
     "ratio",
     "ratio_q1",
     "ratio_q3",
@@ -60,6 +65,7 @@ def origin() -> dict[str, str]:
         **software,
         "commit": _commit(),
         "kernel": kernels.status().name,
+        "load": f"{_load():.2f}",
     }
 
 
@@ -77,6 +83,7 @@ def lines(
             "contender": name,
             "contender_version": versions(contenders[name].package)[contenders[name].package],
             "seconds": f"{measured.timing.seconds:.4g}",
+            "fastest_seconds": f"{measured.timing.fastest_seconds:.4g}",
             "ratio": f"{measured.timing.ratio:.4g}",
             "ratio_q1": f"{measured.timing.quartiles[0]:.4g}",
             "ratio_q3": f"{measured.timing.quartiles[1]:.4g}",
@@ -108,6 +115,11 @@ def _text(rows: Iterable[Iterable[str]]) -> str:
 
 def _first_line(text: str) -> str:
     return (text.splitlines() or [""])[0][:80]
+
+
+def _load() -> float:
+    """Processes that wanted to run in the last minute, on average; what disturbs the times."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else math.nan
 
 
 def _commit() -> str:

@@ -19,11 +19,12 @@ from typing import NoReturn
 import results
 from contender import Shape, unavailable
 from grid import DTYPES, TASKS, Cell, Selection, cells
-from measurement import Measured, measure
+from measurement import measure
+from terminal import note, print_head, print_row, progress
 
 BAD_INPUT = 2
 INTERRUPTED = 130
-NAME_WIDTH = 12
+BUSY = 0.25  # load of others for each core
 INSTALL = "pip install -r benchmarks/requirements.txt"
 
 
@@ -75,6 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(chosen: Sequence[Cell], seconds: float, path: Path | None) -> None:
     """Measure, print and record the cells."""
     made = results.origin()
+    if float(made["load"]) > BUSY * int(made["cores"]):
+        note(f"the machine is busy, load {made['load']} on {made['cores']} cores; expect noise")
     print(", ".join(f"{key} {value}" for key, value in made.items()))
     print("3.1x 2.0m: 3.1 times the time of the first, peak memory of 2.0 times the logits beyond them")
     packages = {one.package for cell in chosen for one in TASKS[cell.task].contenders.values()}
@@ -90,49 +93,6 @@ def run(chosen: Sequence[Cell], seconds: float, path: Path | None) -> None:
         print_row(cell, found, missing)
         if path:
             results.append(path, results.lines(made, cell, TASKS[cell.task].contenders, found))
-
-
-def print_head(task: str, missing: Collection[str]) -> None:
-    """Title and columns of a task's table."""
-    names = _names(task, missing)
-    print(f"\n{TASKS[task].title}")
-    print(f"{'shape':>14} {'type':>9} {'threads':>7}", *(f"{name:>{_width(name)}}" for name in names))
-
-
-def print_row(cell: Cell, found: dict[str, Measured], missing: Collection[str]) -> None:
-    """One line of a task's table; a dash stands for a contender that could not do it."""
-    cells_of_row = []
-    for name in _names(cell.task, missing):
-        text = "-"
-        if name in found:
-            timing, peak = found[name].timing, found[name].peak_memory
-            base = name == TASKS[cell.task].base
-            text = f"{timing.seconds * 1e3:.3g}ms" if base else f"{timing.ratio:.3g}x"
-            text += f" {peak:.1f}m"
-        cells_of_row.append(f"{text:>{_width(name)}}")
-    print(f"{cell.shape_name:>14} {cell.dtype:>9} {cell.threads:>7}", *cells_of_row, flush=True)
-
-
-def note(text: str) -> None:
-    """A remark, apart from the table."""
-    progress("")
-    print(text, file=sys.stderr, flush=True)
-
-
-def progress(text: str) -> None:
-    """What is being measured: on a terminal one line that is written over, else a line each."""
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-    elif text:
-        print(text, file=sys.stderr, flush=True)
-
-
-def _names(task: str, missing: Collection[str]) -> list[str]:
-    return [name for name, one in TASKS[task].contenders.items() if one.package not in missing]
-
-
-def _width(name: str) -> int:
-    return max(len(name), NAME_WIDTH)
 
 
 def _shape(text: str) -> Shape:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import results
 from grid import DTYPES, TASKS
+from terminal import three_digits
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- benchmark: begin -->", "<!-- benchmark: end -->"
@@ -25,9 +26,8 @@ def latest(lines: Sequence[Line]) -> list[Line]:
     """The last line of every cell and contender, of the machine, versions and commit measured last."""
     if not lines:
         return []
-    same = [column for column in results.ORIGIN if column != "date"]
     last = max(lines, key=lambda line: line["date"])
-    ours = [line for line in lines if all(line[column] == last[column] for column in same)]
+    ours = [line for line in lines if all(line[column] == last[column] for column in results.ORIGIN)]
     cell = ("task", "shape", "dtype", "threads", "contender")
     ordered = sorted(ours, key=lambda line: line["date"])
     return list({tuple(line[column] for column in cell): line for line in ordered}.values())
@@ -91,12 +91,12 @@ def _names(task: str, rows: list[Row]) -> list[str]:
 def _ratio_spread_and_memory(line: Line | None) -> str:
     if line is None:
         return ""
-    spread = f"({_digits(line['ratio_q1'])}–{_digits(line['ratio_q3'])})"
+    spread = f"({three_digits(float(line['ratio_q1']))}–{three_digits(float(line['ratio_q3']))})"
     return f"{_ratio(line)} {spread} · {_memory(line)}"
 
 
 def _ratio(line: Line | None) -> str:
-    return _digits(line["ratio"]) if line else ""
+    return three_digits(float(line["ratio"])) if line else ""
 
 
 def _memory(line: Line | None) -> str:
@@ -104,14 +104,7 @@ def _memory(line: Line | None) -> str:
 
 
 def _milliseconds(line: Line) -> str:
-    return f"{_digits(float(line['seconds']) * 1e3)}"
-
-
-def _digits(value: float | str) -> str:
-    """Three digits, without an exponent."""
-    number = float(value)
-    decimals = 2 - math.floor(math.log10(number)) if number > 0 else 0
-    return f"{number:.{min(max(decimals, 0), 4)}f}"
+    return three_digits(float(line["seconds"]) * 1e3)
 
 
 def _shape(row: Row) -> str:

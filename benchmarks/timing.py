@@ -11,15 +11,17 @@ from dataclasses import dataclass
 __all__ = ["Timing", "interleaved", "summary"]
 
 MIN_ROUNDS, MAX_ROUNDS = 7, 2000
+PATIENCE = 5.0  # seconds of a pass, above which one pass is enough
 
 Round = dict[str, float]
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Median seconds; median and quartiles of the ratio to the base in the same round; rounds joined."""
+    """Seconds, median and least; the ratio to the base in the same round, median and quartiles."""
 
     seconds: float
+    fastest_seconds: float
     ratio: float
     quartiles: tuple[float, float]
     rounds: int
@@ -32,7 +34,7 @@ def interleaved(
 
     A busy moment of the machine hits all contenders of a round, and the order is shuffled, so that none
     always follows the same neighbour. `costs` are rough seconds of a pass: the first contender, the base,
-    joins every round, a slow one only every nth, but at least two rounds.
+    joins every round, a slow one only every nth, but at least two, and a very slow one the first.
     """
     allowance = seconds / (MIN_ROUNDS * len(passes))
     base = next(iter(passes))
@@ -53,12 +55,19 @@ def interleaved(
 
 
 def _stride(cost: float, allowance: float) -> int:
+    if cost > PATIENCE:
+        return MAX_ROUNDS
     return min(max(1, math.ceil(cost / allowance)), MIN_ROUNDS - 1)
 
 
 def summary(rounds: list[Round], name: str, base: str) -> Timing:
     """What the rounds that a contender joined say about it."""
     joined = [times for times in rounds if name in times]
+    seconds = [times[name] for times in joined]
     ratios = [times[name] / times[base] for times in joined]
-    lower, ratio, upper = statistics.quantiles(ratios, n=4, method="inclusive")
-    return Timing(statistics.median(times[name] for times in joined), ratio, (lower, upper), len(joined))
+    lower, ratio, upper = _quartiles(ratios)
+    return Timing(statistics.median(seconds), min(seconds), ratio, (lower, upper), len(joined))
+
+
+def _quartiles(values: list[float]) -> list[float]:
+    return statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3

@@ -128,16 +128,18 @@ def test_contenders_take_turns_in_changing_order():
 
 
 def test_slow_contender_joins_the_first_and_the_last_of_the_fewest_rounds():
-    rounds, _ = turns({"base": 5.0, "slow": 9.0}, seconds=1e-9)
+    rounds, _ = turns({"base": 4.0, "slow": 4.0, "slower": 40.0}, seconds=1e-9)
     assert [("slow" in times) for times in rounds] == [True, *[False] * 5, True]
+    assert [("slower" in times) for times in rounds] == [True, *[False] * 6]
     assert all("base" in times for times in rounds)
 
 
 def test_ratio_is_taken_within_rounds():
     rounds = [{"base": 1.0, "other": 2.0}, {"base": 10.0, "other": 30.0}, {"base": 2.0}]
     found = timing.summary(rounds, "other", "base")
-    assert found == timing.Timing(16.0, 2.5, (2.25, 2.75), 2)
+    assert found == timing.Timing(16.0, 2.0, 2.5, (2.25, 2.75), 2)
     assert timing.summary(rounds, "base", "base").ratio == 1
+    assert timing.summary(rounds[1:], "other", "base") == timing.Timing(30.0, 30.0, 3.0, (3.0, 3.0), 1)
 
 
 # Which cells
