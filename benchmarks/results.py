@@ -44,12 +44,16 @@ Line = Mapping[str, str]
 
 def prepare(path: Path) -> None:
     """Make sure that lines can be appended: a new file gets a header, an old one must have the same."""
-    if not path.exists():
+    if path.exists() and path.stat().st_size:
+        _require_whole(path.read_text(encoding="utf-8"))
+    else:
         path.write_text(_text([COLUMNS]), encoding="utf-8")
-        return
-    text = path.read_text(encoding="utf-8")
+
+
+def _require_whole(text: str) -> None:
     if not text.startswith(_text([COLUMNS])):
-        raise ValueError(f"expected a file with the header {','.join(COLUMNS)}, got {_first_line(text)!r}")
+        first = (text.splitlines() or [""])[0][:80]
+        raise ValueError(f"expected a file with the header {','.join(COLUMNS)}, got {first!r}")
     if not text.endswith("\n"):
         raise ValueError(f"expected a file of whole lines, got one that ends in {text[-20:]!r}")
 
@@ -103,18 +107,15 @@ def append(path: Path, new: Iterable[Line]) -> None:
 
 def read(path: Path) -> list[dict[str, str]]:
     """All lines of the file."""
-    prepare(path)
-    return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+    text = path.read_text(encoding="utf-8")
+    _require_whole(text)
+    return list(csv.DictReader(io.StringIO(text)))
 
 
 def _text(rows: Iterable[Iterable[str]]) -> str:
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows(rows)
     return buffer.getvalue()
-
-
-def _first_line(text: str) -> str:
-    return (text.splitlines() or [""])[0][:80]
 
 
 def _load() -> float:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 __all__ = ["Timing", "interleaved", "summary"]
 
 MIN_ROUNDS, MAX_ROUNDS = 7, 2000
-PATIENCE = 5.0  # seconds of a pass, above which one pass is enough
+NEARBY = 5.0  # times the base, up to which a contender joins every round
+PATIENCE = 3.0  # seconds of a pass, above which one pass is enough
 
 Round = dict[str, float]
 
@@ -36,9 +37,9 @@ def interleaved(
     always follows the same neighbour. `costs` are rough seconds of a pass: the first contender, the base,
     joins every round, a slow one only every nth, but at least two, and a very slow one the first.
     """
-    allowance = seconds / (MIN_ROUNDS * len(passes))
-    base = next(iter(passes))
-    strides = {name: 1 if name == base else _stride(costs[name], allowance) for name in passes}
+    base_cost = costs[next(iter(passes))]
+    allowance = max(seconds / (MIN_ROUNDS * len(passes)), NEARBY * base_cost)
+    strides = {name: _stride(costs[name], allowance) for name in passes}
     shuffle = random.Random(seed).shuffle
     rounds: list[Round] = []
     gc.collect()
@@ -55,9 +56,9 @@ def interleaved(
 
 
 def _stride(cost: float, allowance: float) -> int:
-    if cost > PATIENCE:
-        return MAX_ROUNDS
-    return min(max(1, math.ceil(cost / allowance)), MIN_ROUNDS - 1)
+    if cost <= allowance:
+        return 1
+    return MAX_ROUNDS if cost > PATIENCE else min(math.ceil(cost / allowance), MIN_ROUNDS - 1)
 
 
 def summary(rounds: list[Round], name: str, base: str) -> Timing:
