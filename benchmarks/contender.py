@@ -56,8 +56,6 @@ def unavailable(packages: Iterable[str]) -> dict[str, str]:
     for package in packages:
         try:
             importlib.import_module(package.replace("-", "_"))
-        except ModuleNotFoundError as error:
-            problems[package] = f"{error}"
-        except Exception as error:  # a mismatched binary fails in its own way
-            problems[package] = f"{type(error).__name__}: {error}"
+        except Exception as error:  # not only a missing module: a mismatched binary fails in its own way
+            problems[package] = " ".join(f"{type(error).__name__}: {error}".split())
     return problems

@@ -10,11 +10,12 @@ docs/performance.md.
 
 import argparse
 import math
-import os
 import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NoReturn
+
+import torch
 
 import results
 from contender import Shape, unavailable
@@ -54,11 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = parser()
     args = command.parse_args(arguments)
     selection = Selection(args.task, args.shape, args.dtype, args.threads, args.quick)
-    chosen = cells(selection, os.cpu_count() or 1)
-    if not chosen:
-        tasks = ", ".join(args.task)
-        given = ", ".join("x".join(map(str, shape)) for shape in args.shape)
-        command.error(f"argument --shape: expected shapes that fit {tasks}, got {given}")
+    chosen = cells(selection, torch.get_num_threads())
+    unused = [shape for shape in args.shape if shape not in {cell.shape for cell in chosen}]
+    if unused:
+        fitting = f"expected shapes that fit {', '.join(args.task or TASKS)}"
+        command.error(f"argument --shape: {fitting}, got {'x'.join(map(str, unused[0]))}")
     path = args.csv or (None if args.quick else results.DEFAULT_PATH)
     if path:
         try:

@@ -168,13 +168,13 @@ def test_asked_for_cells_are_all_and_only_those_asked_for():
 
 # The command
 
-TINY = ["--seconds", "0.01", "--threads", "1", "--dtype", "float32", "--shape", "3x5", "2x3x2x2"]
+TINY = ["--seconds", "0.01", "--threads", "1", "--dtype", "float32", "--shape", "3x5"]
 EAGER = ["soft", "prior", "none", "dense", "forward", "measures"]
 
 
 def test_tiny_run_prints_the_table_and_records_every_contender(tmp_path, capsys):
     path = tmp_path / "results.csv"
-    assert run.main([*TINY, "--task", *EAGER, "--csv", str(path)]) == 0
+    assert run.main([*TINY, "2x3x2x2", "--task", *EAGER, "--csv", str(path)]) == 0
     out, err = capsys.readouterr()
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
@@ -226,6 +226,10 @@ def test_packages_that_are_missing_are_left_out_with_a_line_that_says_how_to_ins
         ("--threads 0", "argument --threads: expected a whole number of at least 1, got '0'"),
         ("--seconds nan", "argument --seconds: expected a positive number, got 'nan'"),
         ("--task ids --shape 2x3x4x4", "argument --shape: expected shapes that fit ids, got 2x3x4x4"),
+        (
+            "--task ids soft --shape 9x9 3x4x5",
+            "argument --shape: expected shapes that fit ids, soft, got 3x4x5",
+        ),
         ("--csv no/such/folder.csv", "argument --csv: no/such/folder.csv: "),
         (f"--csv {__file__}", f"argument --csv: {__file__}: expected a file with the header date,"),
     ],
