@@ -10,7 +10,7 @@ help:
 	@echo "make demo       train softmax and belief matching on embedded digits, show the difference"
 	@echo "make test       the test suite (minutes); make test-slow for the long checks"
 	@echo "make check      what CI runs: ruff, pyright, doctests, documentation snippets, tests"
-	@echo "make bench      timings, as ratios to torch's cross-entropy"
+	@echo "make bench      time and memory beside torch's cross-entropy and other packages (ten minutes)"
 	@echo "make setup      only create $(VENV) and install; make clean removes it"
 
 setup: $(READY)
@@ -51,7 +51,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 bench: $(READY)
-	$(BIN)/python benchmarks/loss.py
+	$(BIN)/python benchmarks/run.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,29 +1,41 @@
-"""Time of one forward and backward pass of the loss, as a ratio to torch's cross-entropy.
+"""Contenders for the loss: ours, torch's cross-entropy, the formula as pasted, other packages."""
 
-    python benchmarks/loss.py [--seconds 2] [--threads 2] [--shape 128x10 ...]
-
-All contenders take turns within one run, so that a busy moment of the machine hits all of them; the
-median of each is divided by the median of `F.cross_entropy`.
-"""
-
-import argparse
-import platform
-import statistics
-import time
+import importlib
 from collections.abc import Callable
+from functools import cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from beliefmatch import belief_matching_loss, kernels
+from beliefmatch import belief_matching_loss
+from contender import Contender, Shape, Task
 
-SHAPES = ("128x10", "128x100", "256x1000", "1024x32000")
-KL_WEIGHT = 1e-4
+__all__ = ["TASKS"]
+
+SHAPES: tuple[Shape, ...] = (
+    (128, 10),
+    (128, 100),
+    (256, 1000),
+    (4096, 1000),
+    (1024, 32000),
+    (256, 128000),
+)
+VARIANT_SHAPES: tuple[Shape, ...] = ((256, 1000), (1024, 32000))
+DENSE_SHAPES: tuple[Shape, ...] = ((8, 21, 128, 128),)
+
+
+def kl_weight(logits: Tensor) -> float:
+    """λ that asks for a confidence near 0.9 whatever the number of classes."""
+    return 0.1 / logits.shape[1]
+
+
+def ours(logits: Tensor, targets: Tensor) -> Tensor:
+    return belief_matching_loss(logits, targets, kl_weight=kl_weight(logits))
 
 
 def pasted_formula(logits: Tensor, targets: Tensor) -> Tensor:
-    """The paper's formula as usually pasted."""
+    """The paper's formula as usually pasted, in the logits' own type."""
     alpha = logits.exp()
     total = alpha.sum(-1, keepdim=True)
     mean_log = torch.digamma(alpha) - torch.digamma(total)
@@ -33,65 +45,102 @@ def pasted_formula(logits: Tensor, targets: Tensor) -> Tensor:
         - torch.lgamma(torch.tensor(float(logits.shape[-1])))
         + ((alpha - 1) * mean_log).sum(-1)
     )
-    return (KL_WEIGHT * divergence - mean_log.gather(-1, targets[:, None]).squeeze(-1)).mean()
+    return (kl_weight(logits) * divergence - mean_log.gather(-1, targets[:, None]).squeeze(-1)).mean()
 
 
-def ours(logits: Tensor, targets: Tensor) -> Tensor:
-    return belief_matching_loss(logits, targets, kl_weight=KL_WEIGHT)
+def dec_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Evidential classification of torch-uncertainty; α = 1 + relu(logits), expected cross-entropy."""
+    return _dec_loss(kl_weight(logits))(logits, targets)
 
 
-CONTENDERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "cross_entropy": F.cross_entropy,
-    "beliefmatch": ours,
-    "pasted formula": pasted_formula,
+@cache
+def _dec_loss(reg_weight: float) -> Callable[[Tensor, Tensor], Tensor]:
+    losses = importlib.import_module("torch_uncertainty.losses")
+    return losses.DECLoss(reg_weight=reg_weight, loss_type="digamma")
+
+
+def edl_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Evidential classification of edl-pytorch; α = 1 + softplus(logits) as in its layer."""
+    return _edl_loss()(F.softplus(logits) + 1, targets, lamb=kl_weight(logits))
+
+
+@cache
+def _edl_loss() -> Callable[..., Tensor]:
+    return importlib.import_module("edl_pytorch").evidential_classification
+
+
+def ours_with_prior(logits: Tensor, targets: Tensor, prior: Tensor) -> Tensor:
+    return belief_matching_loss(logits, targets, kl_weight=kl_weight(logits), prior=prior)
+
+
+def cross_entropy_without_prior(logits: Tensor, targets: Tensor, prior: Tensor) -> Tensor:
+    return F.cross_entropy(logits, targets)
+
+
+def ours_each(logits: Tensor, targets: Tensor) -> Tensor:
+    return belief_matching_loss(logits, targets, kl_weight=kl_weight(logits), reduction="none").sum()
+
+
+def cross_entropy_each(logits: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(logits, targets, reduction="none").sum()
+
+
+def with_ids(shape: Shape, dtype: torch.dtype, generator: torch.Generator) -> tuple[Tensor, ...]:
+    rows, classes, *positions = shape
+    logits = torch.randn(shape, generator=generator).to(dtype).requires_grad_()
+    return logits, torch.randint(classes, (rows, *positions), generator=generator)
+
+
+def with_soft_labels(shape: Shape, dtype: torch.dtype, generator: torch.Generator) -> tuple[Tensor, ...]:
+    logits, _ = with_ids(shape, dtype, generator)
+    return logits, torch.randn(shape, generator=generator).softmax(1).to(dtype)
+
+
+def with_prior(shape: Shape, dtype: torch.dtype, generator: torch.Generator) -> tuple[Tensor, ...]:
+    return (*with_ids(shape, dtype, generator), 0.5 + torch.rand(shape[1], generator=generator))
+
+
+PLAIN = {"cross_entropy": Contender(F.cross_entropy), "beliefmatch": Contender(ours, "beliefmatch")}
+
+TASKS = {
+    "ids": Task(
+        "class ids, forward and backward",
+        SHAPES,
+        with_ids,
+        {
+            **PLAIN,
+            "cross_entropy compiled": Contender(F.cross_entropy, compiled=True),
+            "beliefmatch compiled": Contender(ours, "beliefmatch", compiled=True),
+            "formula as pasted": Contender(pasted_formula),
+            "torch-uncertainty": Contender(dec_loss, "torch-uncertainty"),
+            "edl-pytorch": Contender(edl_loss, "edl-pytorch"),
+        },
+    ),
+    "soft": Task("soft labels, forward and backward", VARIANT_SHAPES, with_soft_labels, PLAIN),
+    "prior": Task(
+        "class ids and a prior for each class, forward and backward",
+        VARIANT_SHAPES,
+        with_prior,
+        {
+            "cross_entropy": Contender(cross_entropy_without_prior),
+            "beliefmatch": Contender(ours_with_prior, "beliefmatch"),
+        },
+    ),
+    "none": Task(
+        'class ids, reduction="none", forward and backward of the sum',
+        VARIANT_SHAPES,
+        with_ids,
+        {
+            "cross_entropy": Contender(cross_entropy_each),
+            "beliefmatch": Contender(ours_each, "beliefmatch"),
+        },
+    ),
+    "dense": Task("class ids, classes in dimension 1, forward and backward", DENSE_SHAPES, with_ids, PLAIN),
+    "forward": Task(
+        "class ids, forward only",
+        VARIANT_SHAPES,
+        with_ids,
+        {**PLAIN, "formula as pasted": Contender(pasted_formula)},
+        backward=False,
+    ),
 }
-
-
-def one_pass(loss: Callable[[Tensor, Tensor], Tensor], logits: Tensor, targets: Tensor) -> float:
-    logits.grad = None
-    start = time.perf_counter()
-    loss(logits, targets).backward()
-    return time.perf_counter() - start
-
-
-def measure(rows: int, classes: int, seconds: float) -> dict[str, list[float]]:
-    """Times of every contender, taken in turns until the time is used up."""
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(rows, classes, generator=generator).requires_grad_()
-    targets = torch.randint(classes, (rows,), generator=generator)
-    for loss in CONTENDERS.values():
-        one_pass(loss, logits, targets)
-    times: dict[str, list[float]] = {name: [] for name in CONTENDERS}
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times["cross_entropy"]) < 5:
-        for name, loss in CONTENDERS.items():
-            times[name].append(one_pass(loss, logits, targets))
-    return times
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Loss timings as ratios to cross-entropy.")
-    parser.add_argument("--seconds", type=float, default=3.0, help="time for each shape")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--shape", nargs="*", default=SHAPES, help="rows x classes")
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    print(
-        f"torch {torch.__version__}, {platform.machine()}, {args.threads} threads, float32, "
-        f"kernel {kernels.status().name}; forward + backward, median, ratio to F.cross_entropy"
-    )
-    print(
-        f"{'shape':>12} {'rounds':>7} {'cross-entropy':>14}",
-        *(f"{n:>15}" for n in CONTENDERS if n != "cross_entropy"),
-    )
-    for shape in args.shape:
-        rows, classes = (int(part) for part in shape.split("x"))
-        times = measure(rows, classes, args.seconds)
-        base = statistics.median(times.pop("cross_entropy"))
-        rounds = len(times["beliefmatch"])
-        ratios = [f"{statistics.median(values) / base:14.2f}x" for values in times.values()]
-        print(f"{shape:>12} {rounds:>7} {base * 1e3:>11.3f} ms", *ratios)
-
-
-if __name__ == "__main__":
-    main()
