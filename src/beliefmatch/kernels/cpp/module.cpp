@@ -28,7 +28,7 @@ const InstructionSet* best() {
 }
 const InstructionSet* in_use = best();
 
-constexpr int64_t LEAST_WORK = 16384; // classes times rows below which another thread costs more than it brings
+constexpr int64_t LEAST_WORK = 8192; // classes times rows below which another thread costs more than it brings
 
 // Arguments in the order of `native.py`.
 class Arguments {

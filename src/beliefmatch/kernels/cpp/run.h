@@ -62,6 +62,8 @@ class ExactRows {
     double *own_logits, *own_counts, *own_prior;
     bool uneven, knows_normaliser = false, is_filled = false;
     double normaliser = 0;
+    int64_t opened = -1;
+    ExactRow current = {};
 
 public:
     static int64_t scratch_size(const Problem& p) {
@@ -89,8 +91,25 @@ public:
         if (p.prior) prior.begin(row, rows);
     }
 
-    // The numbers of a row, the i-th of those begun; false if some are not what they must be.
-    bool open(int64_t index, int i, bool begun, ExactRow& row) {
+    // The numbers of a row, the i-th of those begun, until the next is opened; null if some are not what they must be.
+    const ExactRow* open(int64_t index, int i, bool begun) {
+        if (index == opened) return &current;
+        if (p.ids && opened >= 0) own_counts[p.ids[opened]] = 0;
+        opened = -1;
+        if (!fill(current, index, i, begun)) return nullptr;
+        opened = index;
+        return &current;
+    }
+
+    double log_normaliser_of(const ExactRow& row) {
+        if (!p.prior) return p.log_normaliser;
+        if (uneven || !knows_normaliser) normaliser = log_normaliser(row.prior, p.classes);
+        knows_normaliser = true;
+        return normaliser;
+    }
+
+private:
+    bool fill(ExactRow& row, int64_t index, int i, bool begun) {
         row.kl_weight = p.row_kl_weight ? p.row_kl_weight[index] : p.kl_weight;
         if (!is_filled) {
             std::fill_n(own_counts, p.classes, 0.);
@@ -114,18 +133,6 @@ public:
         return true;
     }
 
-    void close(int64_t index) {
-        if (p.ids) own_counts[p.ids[index]] = 0;
-    }
-
-    double log_normaliser_of(const ExactRow& row) {
-        if (!p.prior) return p.log_normaliser;
-        if (uneven || !knows_normaliser) normaliser = log_normaliser(row.prior, p.classes);
-        knows_normaliser = true;
-        return normaliser;
-    }
-
-private:
     // A class weight multiplies its votes, and λ by their mean weight.
     bool open_counts(int i, ExactRow& row) {
         const double* from = counts.row(i);
@@ -157,7 +164,7 @@ INLINE Way way_of(const Problem& p) {
 inline int rows_at_once(const Problem& p) {
     if (way_of(p) == Way::columns) return BLOCK;
     if (way_of(p) == Way::exact && p.logits.class_stride != 1 && p.inner > 1) return BLOCK;
-    int64_t fitting = 2048 / p.classes;
+    int64_t fitting = (way_of(p) == Way::exact ? 512 : 2048) / p.classes;
     return int(fitting < 1 ? 1 : fitting > BLOCK ? BLOCK : fitting);
 }
 
@@ -261,25 +268,21 @@ private:
     bool all_exact_sums(int64_t row, int rows) {
         for (int i = 0; i < rows; ++i) {
             if (!is_exact[i]) continue;
-            ExactRow one;
-            bool done = exact.open(row + i, i, way == Way::exact, one) &&
-                        (fine ? exact_sums<true>(one, p.classes, alpha + i * pitch, block, i)
-                              : exact_sums<false>(one, p.classes, alpha + i * pitch, block, i));
-            if (done) block.log_normaliser[i] = exact.log_normaliser_of(one);
-            exact.close(row + i);
-            if (!done) return false;
+            const ExactRow* one = exact.open(row + i, i, way == Way::exact);
+            double* at = alpha + i * pitch;
+            if (!one || !(fine ? exact_sums<true>(*one, p.classes, at, block, i)
+                               : exact_sums<false>(*one, p.classes, at, block, i)))
+                return false;
+            block.log_normaliser[i] = exact.log_normaliser_of(*one);
         }
         return true;
     }
 
     void exact_slopes_of(int64_t row, int i, double* to) {
-        ExactRow one;
-        exact.open(row + i, i, way == Way::exact, one);
-        const double* at = alpha + i * pitch;
-        const double scale = out.row_scale[row + i];
+        const ExactRow& one = *exact.open(row + i, i, way == Way::exact);
+        const double *at = alpha + i * pitch, scale = out.row_scale[row + i];
         if (fine) exact_gradient<true>(one, p.classes, at, block, i, scale, limit, to);
         else exact_gradient<false>(one, p.classes, at, block, i, scale, limit, to);
-        exact.close(row + i);
     }
 
     void all_exact_slopes(int64_t row, int rows) {
