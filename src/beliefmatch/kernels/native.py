@@ -184,7 +184,8 @@ def _strided(x: Tensor, dim: int) -> tuple[int, int, int, int, int]:
     stride = x.stride()
     if dim == 0:
         return x.data_ptr(), KINDS[x.dtype], 0, stride[0], 0
-    return x.data_ptr(), KINDS[x.dtype], stride[0], stride[1], stride[-1] if len(stride) > 2 else 0
+    inner = _inner(x, dim)
+    return x.data_ptr(), KINDS[x.dtype], stride[0], stride[1], inner[-1][1] if inner else 0
 
 
 def _room_for(logits: Tensor, dim: int) -> Tensor:
@@ -202,8 +203,16 @@ def _walkable(x: Tensor, dim: int) -> Tensor:
 
 def _is_walkable(x: Tensor, dim: int) -> bool:
     """Whether the positions after the classes are one walk of equal steps."""
-    if x.dim() <= dim + 2:
-        return True
-    shape, stride = x.shape, x.stride()
-    inner = range(dim + 1, x.dim() - 1)
-    return all(stride[i] == stride[i + 1] * shape[i + 1] or shape[i] == 1 for i in inner)
+    inner = _inner(x, dim)
+    return all(
+        stride == size_after * stride_after
+        for (_, stride), (size_after, stride_after) in zip(inner, inner[1:], strict=False)
+    )
+
+
+def _inner(x: Tensor, dim: int) -> list[tuple[int, int]]:
+    """Size and stride of the dimensions after the classes; those of size 1 have no stride to speak of."""
+    if x.dim() <= dim + 1:
+        return []
+    pairs = zip(x.shape[dim + 1 :], x.stride()[dim + 1 :], strict=True)
+    return [(size, stride) for size, stride in pairs if size != 1]
