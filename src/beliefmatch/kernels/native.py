@@ -120,7 +120,7 @@ def _evaluate(problem: Problem, slope: Tensor | None = None, upstream: Tensor | 
     logits, dim = problem.logits, problem.dim
     kind = result_dtype(logits.dtype)
     shape = logits.shape[:dim] + logits.shape[dim + 1 :] if problem.reduction == "none" else ()
-    value = torch.empty(shape, dtype=kind)
+    value = torch.empty(shape, dtype=kind, device=logits.device)
     owners, arguments = _arguments(problem)
     if upstream is not None:
         upstream = upstream.to(kind).contiguous()
