@@ -93,18 +93,27 @@ class _Loss(Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, None]:
         (upstream,) = grad_outputs
-        slope, ctx.slope = ctx.slope, None
-        if slope is not None and not torch.is_grad_enabled():
+        differentiable = torch.is_grad_enabled() or not _has_numbers(upstream)
+        if not differentiable and ctx.slope is not None and upstream.isfinite().all():
+            slope, ctx.slope = ctx.slope, None
             return _scale(slope, upstream), None
         saved = zip(ctx.saved_tensors, ctx.numbers, strict=True)
         problem = Problem(*(number if x is None else x for x, number in saved), *ctx.options)
-        if torch.is_grad_enabled():
-            value = reference.loss(problem)
-            (slope,) = torch.autograd.grad(value, problem.logits, upstream, create_graph=True)
-        else:
-            slope = _room_for(problem.logits, problem.dim)
-            _evaluate(problem, slope, upstream)
+        if differentiable:
+            return _slope_by_reference(problem, upstream), None
+        slope = _room_for(problem.logits, problem.dim)
+        _evaluate(problem, slope, upstream)
         return slope, None
+
+
+def _slope_by_reference(problem: Problem, upstream: Tensor) -> Tensor:
+    """The gradient in operations that torch sees, to be differentiated or vectorized."""
+    differentiable = torch.is_grad_enabled()
+    with torch.enable_grad():
+        logits = problem.logits.view_as(problem.logits)  # without the hooks of the caller's, which run later
+        value = reference.loss(problem._replace(logits=logits))
+    (slope,) = torch.autograd.grad(value, logits, upstream, create_graph=differentiable)
+    return slope
 
 
 def _scale(slope: Tensor, upstream: Tensor) -> Tensor:
