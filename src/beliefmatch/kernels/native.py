@@ -1,8 +1,9 @@
 """The compiled kernel: loss and gradient in one visit of the logits.
 
 It takes plain CPU tensors of every type and layout, class ids and counts, and every kind of prior and
-weight. `loss` returns None for what it does not take: other devices, function transforms, gradients by counts
-or prior, logits beyond ±300 or NaN, and values that are not allowed, which the reference then names.
+weight. `loss` returns None for what it does not take: other devices, function transforms and modes that watch
+operations, gradients by counts or prior, logits beyond ±300 or NaN, and values that are not allowed, which the
+reference then names.
 """
 
 import math
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
 from torch.autograd import Function
 from torch.autograd.forward_ad import unpack_dual
 from torch.jit import is_tracing  # pyright: ignore[reportPrivateImportUsage]
@@ -44,31 +46,35 @@ def instruction_set() -> str:
 def loss(problem: Problem) -> Tensor | None:
     """The loss, differentiable in the logits any number of times; None if it is not for this kernel."""
     differentiating = torch.is_grad_enabled()
-    if is_tracing() or not _has_numbers(problem.logits):
+    if _is_watched() or not _has_numbers(problem.logits):
         return None
     for x in problem[1:5]:
         if not isinstance(x, Tensor):
             continue
-        if not _has_numbers(x) or (differentiating and x.requires_grad):
+        if not _has_numbers(x) or (differentiating and (x.requires_grad or x.is_inference())):
             return None
     try:
         if differentiating and problem.logits.requires_grad:
             value: Any = _Loss.apply(problem.logits, problem)
             return value
         return _evaluate(problem)
-    except _DeclinedError:
+    except (_DeclinedError, OverflowError):  # a number that 64 bits cannot hold is not for this kernel either
         return None
+
+
+def _is_watched() -> bool:
+    """Whether torch has to see every operation: for a trace, a function transform, or a mode."""
+    return is_tracing() or _are_functorch_transforms_active() or _len_torch_dispatch_stack() > 0
 
 
 def _has_numbers(x: Tensor) -> bool:
     """Whether x is its own numbers in this process's memory: no subclass, function transform or tangent."""
-    if type(x) not in PLAIN_TYPES or not x.is_cpu or unpack_dual(x).tangent is not None:
+    if type(x) not in PLAIN_TYPES or not x.is_cpu or x.is_neg() or unpack_dual(x).tangent is not None:
         return False
     try:
-        x.data_ptr()
+        return x.data_ptr() != 0
     except RuntimeError:  # the tensors of function transforms have no memory of their own
         return False
-    return True
 
 
 class _DeclinedError(Exception):
