@@ -1,7 +1,7 @@
 """Implementations of the loss, and which one is in use.
 
-`reference` defines the numbers in plain tensor operations, on every device and under every transform of torch;
-`native` computes the same in compiled code for CPU tensors. The environment variable BELIEFMATCH_KERNEL
+`reference` defines the numbers in plain tensor operations, on every device and under every transform of
+torch; `native` computes the same in compiled code for CPU tensors. The variable BELIEFMATCH_KERNEL
 chooses: "auto" (the default: native where it is installed), "native" (an error where it is not) or
 "reference".
 """

@@ -2,12 +2,13 @@
 
 It takes plain CPU tensors of every type and layout, class ids and counts, and every kind of prior and
 weight. `loss` returns None for what it does not take: other devices, function transforms and modes that watch
-operations, gradients by counts or prior, logits beyond ±300 or NaN, and values that are not allowed, which the
-reference then names.
+operations, gradients by counts or prior, logits beyond ±300 or NaN, and values that are not allowed, which
+the reference then names.
 """
 
 import math
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -220,8 +221,7 @@ def _is_walkable(x: Tensor, dim: int) -> bool:
     """Whether the positions after the classes are one walk of equal steps."""
     inner = _inner(x, dim)
     return all(
-        stride == size_after * stride_after
-        for (_, stride), (size_after, stride_after) in zip(inner, inner[1:], strict=False)
+        stride == size_after * stride_after for (_, stride), (size_after, stride_after) in pairwise(inner)
     )
 
 
