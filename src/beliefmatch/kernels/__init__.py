@@ -69,5 +69,5 @@ def _means_native(chosen: str) -> bool:
         raise fail(VARIABLE, f"must be one of {allowed}, got {chosen!r}.")
     if chosen == "native" and native.MISSING is not None:
         fact = f"is native, but that kernel is not installed ({native.MISSING}); {REMEDY}."
-        raise fail(VARIABLE, fact, RuntimeError)
+        raise fail(VARIABLE, fact, ModuleNotFoundError)
     return chosen != "reference" and native.MISSING is None
