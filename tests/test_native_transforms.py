@@ -116,3 +116,10 @@ def test_gradients_without_memory_are_zeros(dtype):
     with using("native"):
         (gradient,) = torch.autograd.grad(loss_of(z), z, nothing)
     assert not gradient.any()
+
+
+def test_numbers_that_straddle_their_places_in_memory_are_left_to_the_reference():
+    memory = bytearray(b"\0" + LOGITS.numpy().tobytes())
+    askew = torch.frombuffer(memory, dtype=torch.float32, offset=1).view(LOGITS.shape)
+    assert askew.data_ptr() % 4 and torch.equal(askew, LOGITS)
+    assert_same_by_both(lambda: loss_of(askew))

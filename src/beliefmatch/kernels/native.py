@@ -73,7 +73,8 @@ def _has_numbers(x: Tensor) -> bool:
     if type(x) not in PLAIN_TYPES or not x.is_cpu or x.is_neg() or unpack_dual(x).tangent is not None:
         return False
     try:
-        return x.data_ptr() != 0
+        address = x.data_ptr()
+        return address != 0 and address % x.element_size() == 0
     except RuntimeError:  # the tensors of function transforms have no memory of their own
         return False
 
