@@ -102,7 +102,7 @@ class _Loss(Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, None]:
         (upstream,) = grad_outputs
         differentiable = torch.is_grad_enabled() or not _has_numbers(upstream)
-        if not differentiable and ctx.slope is not None and upstream.isfinite().all():
+        if not differentiable and ctx.slope is not None and _is_finite(upstream):
             slope, ctx.slope = ctx.slope, None
             return _scale(slope, upstream), None
         saved = zip(ctx.saved_tensors, ctx.numbers, strict=True)
@@ -122,6 +122,10 @@ def _slope_by_reference(problem: Problem, upstream: Tensor) -> Tensor:
         value = reference.loss(problem._replace(logits=logits))
     (slope,) = torch.autograd.grad(value, logits, upstream, create_graph=differentiable)
     return slope
+
+
+def _is_finite(upstream: Tensor) -> bool:
+    return bool(upstream.isfinite().all()) if upstream.dim() else math.isfinite(upstream.item())
 
 
 def _scale(slope: Tensor, upstream: Tensor) -> Tensor:
