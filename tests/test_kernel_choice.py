@@ -16,14 +16,14 @@ LOSS = (
     "loss = belief_matching_loss(z, torch.tensor([0, 4, 2]))\n"
     "print(f'{loss.item():.5f}', *kernels.status(), sep=chr(10))\n"
 )
-# What an installation without a compiler looks like.
-WITHOUT_EXTENSION = (
+WITHOUT_EXTENSION = "import sys; sys.modules['beliefmatch.kernels._native'] = None\n"
+WITH_BROKEN_EXTENSION = (
     "import sys\n"
-    "class Missing:\n"
+    "class Broken:\n"
     "    def find_spec(self, name, path=None, target=None):\n"
     "        if name == 'beliefmatch.kernels._native':\n"
-    "            raise ImportError('it was not built')\n"
-    "sys.meta_path.insert(0, Missing())\n"
+    "            raise ImportError('undefined symbol')\n"
+    "sys.meta_path.insert(0, Broken())\n"
 )
 DOCTOR = MAIN.replace("sys.argv[1:]", "['doctor', '--json']")
 NONSENSE = "BELIEFMATCH_KERNEL: must be one of auto, native, reference, got 'nonsense'."
@@ -83,7 +83,8 @@ def test_works_without_the_extension_and_says_so_if_it_is_asked_for():
 
 
 def test_doctor_tells_why_there_is_no_native_kernel_and_what_to_do():
-    done = python(WITHOUT_EXTENSION + DOCTOR, BELIEFMATCH_KERNEL="auto")
-    torch_facts = json.loads(done.stdout)["torch"]
-    assert done.returncode == 0 and torch_facts["kernel"] == "reference"
-    assert "not installed (it was not built); install a C++ compiler" in torch_facts["kernel_reason"]
+    for before, why in ((WITHOUT_EXTENSION, "it was not built"), (WITH_BROKEN_EXTENSION, "undefined symbol")):
+        done = python(before + DOCTOR, BELIEFMATCH_KERNEL="auto")
+        told = json.loads(done.stdout)["torch"]
+        assert done.returncode == 0 and told["kernel"] == "reference"
+        assert f"not installed ({why}); install a C++ compiler" in told["kernel_reason"]

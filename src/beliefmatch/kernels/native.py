@@ -23,13 +23,14 @@ from beliefmatch.kernels import reference
 from beliefmatch.kernels.problem import Problem
 from beliefmatch.rows import result_dtype
 
+_native: Any = None
+MISSING: str | None = None
 try:
-    from beliefmatch.kernels import _native
+    import beliefmatch.kernels._native as _native
+except ModuleNotFoundError:
+    MISSING = "it was not built"
 except ImportError as error:
-    _native: Any = None
-    MISSING: str | None = str(error)
-else:
-    MISSING = None
+    MISSING = str(error)
 
 __all__ = ["MISSING", "instruction_set", "loss"]
 
