@@ -22,7 +22,10 @@ __all__ = ["KernelStatus", "Problem", "loss", "measure", "status", "use"]
 VARIABLE = "BELIEFMATCH_KERNEL"
 CHOICES = ("auto", "native", "reference")
 _native_is_used: bool | None = None  # None: not asked yet
-REMEDY = "install a C++ compiler (g++ or clang++) and reinstall beliefmatch from source"
+REMEDY = (
+    "install a C++ compiler (g++ or clang++) and reinstall: "
+    "pip install --force-reinstall --no-deps --no-cache-dir --no-binary beliefmatch beliefmatch"
+)
 
 
 class KernelStatus(NamedTuple):
@@ -79,5 +82,5 @@ def _means_native(chosen: str) -> bool:
         raise fail(VARIABLE, f"must be one of {allowed}, got {chosen!r}.")
     if chosen == "native" and native.MISSING is not None:
         fact = f"is native, but that kernel is not installed ({native.MISSING}); {REMEDY}."
-        raise fail(VARIABLE, fact, RuntimeError)
+        raise fail(VARIABLE, fact, ModuleNotFoundError)
     return chosen != "reference" and native.MISSING is None

@@ -14,17 +14,27 @@ from torch import Tensor
 from torch.autograd import Function
 
 from beliefmatch.kernels import reference
-from beliefmatch.kernels.layout import KINDS, NOTHING, has_numbers, is_walkable, sizes, strided, walkable
+from beliefmatch.kernels.layout import (
+    KINDS,
+    NOTHING,
+    has_numbers,
+    is_walkable,
+    is_watched,
+    sizes,
+    strided,
+    walkable,
+)
 from beliefmatch.kernels.problem import Problem
 from beliefmatch.rows import result_dtype
 
+MISSING: str | None = None
+_native: Any = None
 try:
     from beliefmatch.kernels import _native
+except ModuleNotFoundError:
+    MISSING = "it was not built"
 except ImportError as error:
-    _native: Any = None
-    MISSING: str | None = str(error)
-else:
-    MISSING = None
+    MISSING = str(error)
 
 __all__ = ["MISSING", "instruction_set", "loss"]
 
@@ -39,19 +49,19 @@ def instruction_set() -> str:
 def loss(problem: Problem) -> Tensor | None:
     """The loss, differentiable in the logits any number of times; None if it is not for this kernel."""
     differentiating = torch.is_grad_enabled()
-    if problem.logits.numel() == 0 or not has_numbers(problem.logits):
+    if is_watched() or not has_numbers(problem.logits):
         return None
     for x in problem[1:5]:
         if x is None:
             continue
-        if not has_numbers(x) or (differentiating and x.requires_grad):
+        if not has_numbers(x) or (differentiating and (x.requires_grad or x.is_inference())):
             return None
     try:
         if differentiating and problem.logits.requires_grad:
             value: Any = _Loss.apply(problem.logits, problem)
             return value
         return _evaluate(problem)
-    except _DeclinedError:
+    except (_DeclinedError, OverflowError):  # a number that 64 bits cannot hold is not for this kernel either
         return None
 
 
@@ -76,18 +86,31 @@ class _Loss(Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, None]:
         (upstream,) = grad_outputs
-        slope, ctx.slope = ctx.slope, None
-        if slope is not None and not torch.is_grad_enabled():
+        differentiable = torch.is_grad_enabled() or not has_numbers(upstream)
+        if not differentiable and ctx.slope is not None and _is_finite(upstream):
+            slope, ctx.slope = ctx.slope, None
             return _scale(slope, upstream), None
         logits, targets, weight, priors, kl_weights = ctx.saved_tensors
         problem = Problem(logits, targets, weight, priors, kl_weights, ctx.options)
-        if torch.is_grad_enabled():
-            value = reference.loss(problem)
-            (slope,) = torch.autograd.grad(value, problem.logits, upstream, create_graph=True)
-        else:
-            slope = _room_for(problem.logits, problem.options.dim)
-            _evaluate(problem, slope, upstream)
+        if differentiable:
+            return _slope_by_reference(problem, upstream), None
+        slope = _room_for(problem.logits, problem.options.dim)
+        _evaluate(problem, slope, upstream)
         return slope, None
+
+
+def _slope_by_reference(problem: Problem, upstream: Tensor) -> Tensor:
+    """The gradient in operations that torch sees, to be differentiated or vectorized."""
+    differentiable = torch.is_grad_enabled()
+    with torch.enable_grad():
+        logits = problem.logits.view_as(problem.logits)  # without the hooks of the caller's, which run later
+        value = reference.loss(problem._replace(logits=logits))
+    (slope,) = torch.autograd.grad(value, logits, upstream, create_graph=differentiable)
+    return slope
+
+
+def _is_finite(upstream: Tensor) -> bool:
+    return bool(upstream.isfinite().all()) if upstream.dim() else math.isfinite(upstream.item())
 
 
 def _scale(slope: Tensor, upstream: Tensor) -> Tensor:
@@ -103,7 +126,7 @@ def _evaluate(problem: Problem, slope: Tensor | None = None, upstream: Tensor | 
     logits, dim = problem.logits, problem.options.dim
     kind = result_dtype(logits.dtype)
     shape = logits.shape[:dim] + logits.shape[dim + 1 :] if problem.options.reduction == "none" else ()
-    value = torch.empty(shape, dtype=kind)
+    value = torch.empty(shape, dtype=kind, device=logits.device)
     owners, arguments = _arguments(problem)
     if upstream is not None:
         upstream = upstream.to(kind).contiguous()
