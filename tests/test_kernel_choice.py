@@ -76,7 +76,7 @@ def test_works_without_the_extension_and_says_so_if_it_is_asked_for():
     assert done.stderr == ""
     value, name, reason, refusal = done.stdout.splitlines()
     assert (value, name) == (number(), "reference")
-    remedy = "install a C++ compiler (g++ or clang++) and reinstall beliefmatch from source"
+    remedy = kernels.REMEDY
     assert reason == f"the native kernel is not installed (it was not built); {remedy}"
     fact = "is native, but that kernel is not installed (it was not built)"
     assert refusal == f"BELIEFMATCH_KERNEL: {fact}; {remedy}."

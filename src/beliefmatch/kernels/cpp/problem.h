@@ -49,7 +49,7 @@ struct Problem {
 // Logits of single precision and below, ids, and an ordinary prior run in float lanes; the rest in double ones.
 inline bool is_plain(const Problem& p) {
     return p.ids && p.logits.kind != Kind::float64 && !p.prior && !p.row_kl_weight &&
-           p.prior_number >= 1e-3 && p.prior_number <= 4 && p.kl_weight <= 1e6;
+           p.prior_number >= 0.25 && p.prior_number <= 4 && p.kl_weight <= 1e6;
 }
 
 enum class Measure : int64_t { entropy = 0, expected_entropy = 1, mutual_information = 2 };
