@@ -10,7 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
-from torch.autograd.forward_ad import unpack_dual
+from torch.autograd import forward_ad
 from torch.jit import is_tracing  # pyright: ignore[reportPrivateImportUsage]
 from torch.nn import Buffer, Parameter
 
@@ -22,13 +22,18 @@ PLAIN_TYPES = (Tensor, Parameter, Buffer)
 
 
 def is_watched() -> bool:
-    """Whether torch has to see every operation: for a trace, a function transform, or a mode."""
-    return is_tracing() or _are_functorch_transforms_active() or _len_torch_dispatch_stack() > 0
+    """Whether torch has to see every operation: for a trace, a transform, forward derivatives, or a mode."""
+    return (
+        is_tracing()
+        or _are_functorch_transforms_active()
+        or _len_torch_dispatch_stack() > 0
+        or forward_ad._current_level >= 0
+    )
 
 
 def has_numbers(x: Tensor) -> bool:
-    """Whether x is its own numbers in this process's memory: no subclass, function transform or tangent."""
-    if type(x) not in PLAIN_TYPES or not x.is_cpu or x.is_neg() or unpack_dual(x).tangent is not None:
+    """Whether x is its own numbers in this process's memory: no subclass, no function transform's."""
+    if type(x) not in PLAIN_TYPES or not x.is_cpu or x.is_neg():
         return False
     try:
         address = x.data_ptr()
