@@ -87,4 +87,5 @@ def assert_kernels_agree(logits, targets, upstream=None, terms=0.0, **options):
             value = belief_matching_loss(logits, targets, **options)
     assert_losses_agree(own_loss, loss, terms)
     assert_gradients_agree(own_gradient, gradient)
-    assert torch.equal(value, own_loss)  # with or without a gradient
+    # with or without a gradient, but for a rounding: the two are compiled apart
+    torch.testing.assert_close(value, own_loss, rtol=2 * torch.finfo(value.dtype).eps, atol=0, equal_nan=True)

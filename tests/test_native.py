@@ -140,7 +140,7 @@ def test_rows_within_and_beyond_the_range_of_each_path_share_a_batch(dtype):
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("level", [300.1, -300.5, 1e4, INF, -INF, NAN])
+@pytest.mark.parametrize("level", [304.0, -304.0, 1e4, INF, -INF, NAN])
 def test_logits_out_of_range_are_left_to_the_reference(level, dtype):
     logits, targets = batch(4, 7, dtype)
     logits[2, 3] = level

@@ -80,13 +80,14 @@ def excess(w):
     return w + (1 - w) ** 2 * trigamma_remainder(w)
 
 
-def exponential_tail(count):
-    """q with eᶠ = 1 + f + f² q(f) for |f| ≤ ½ ln 2: interpolated at Chebyshev nodes."""
-    nodes = [mp.log(2) / 2 * (2 * t - 1) for t in chebyshev_nodes(count)]
+def tail(function, low, high, count):
+    """q with function(f) = function(0) + f + f² q(f) from low to high: interpolated at Chebyshev nodes."""
+    nodes = [low + (high - low) * t for t in chebyshev_nodes(count)]
     powers = mp.matrix([[f**k for k in range(count)] for f in nodes])
-    return list(
-        mp.lu_solve(powers, mp.matrix([(mp.exp(f) - 1 - f) / f**2 if f else mp.mpf(1) / 2 for f in nodes]))
+    values = mp.matrix(
+        [mp.taylor(function, 0, 2)[2] if f == 0 else (function(f) - function(0) - f) / f**2 for f in nodes]
     )
+    return list(mp.lu_solve(powers, values))
 
 
 def chebyshev_nodes(count):
@@ -166,7 +167,9 @@ def render():
     for name, (function, limit) in FUNCTIONS.items():
         c_lines.append(c_array(f"short_{name}", "float64", fit(function, limit, (12, 0))[0]))
     c_lines.append(c_array("excess", "float32", fit(excess, mp.mpf(1) / 2, (9, 0))[0]))
-    c_lines.append(c_array("exponential", "float32", exponential_tail(5)))
+    half_ln2, root = mp.log(2) / 2, mp.sqrt(2)
+    c_lines.append(c_array("exponential", "float32", tail(mp.exp, -half_ln2, half_ln2, 5)))
+    c_lines.append(c_array("logarithm", "float32", tail(mp.log1p, 1 / root - 1, root - 1, 8)))
     return "".join([*lines, "}\n"]), "".join([*c_lines, "\n} // namespace beliefmatch\n"]), errors
 
 
