@@ -1,4 +1,4 @@
-"""Fit the rational functions behind `beliefmatch.special` and write `_coefficients.py`.
+"""Fit the functions behind `beliefmatch.special` and the fast kernels, and write `_coefficients.py`.
 
 With w = 1/(1+α) the gamma function and its derivatives at 1+α are elementary plus a small remainder:
 
@@ -7,8 +7,9 @@ With w = 1/(1+α) the gamma function and its derivatives at 1+α are elementary 
     ψ′(1+α)  = w + w²·R(w)
 
 M, G and R are smooth on the whole of w ∈ [0, 1] (α from ∞ down to 0) and vary by a few per cent, so one
-quotient of two short polynomials serves every α, without branches. The fit minimises the largest
-relative error by Lawson's reweighting of a linearised least-squares problem, in 90 digits.
+quotient of two short polynomials serves every α, without branches. So does one longer polynomial, for
+kernels that would rather not divide. The fit minimises the largest relative error by Lawson's reweighting
+of a linearised least-squares problem, in 90 digits.
 
     python tools/fit_special.py            prints the errors and rewrites the coefficients
     python tools/fit_special.py --check    exits 1 if the file on disk is not what the fit gives
@@ -22,14 +23,16 @@ import mpmath as mp
 
 mp.mp.dps = 90
 TARGET = Path(__file__).parents[1] / "src" / "beliefmatch" / "_coefficients.py"
-DEGREES = {"float32": 4, "float64": 8}
+RATIONAL_DEGREES = {"float32": (4, 4), "float64": (8, 8)}
+POLYNOMIAL_DEGREES = {"float32": (8, 0), "float64": (22, 0)}
 DIGITS = {"float32": 10, "float64": 18}
 HEADER = '''"""Coefficients of the remainders in `special`; written by tools/fit_special.py, not by hand.
 
-Each pair is (numerator, denominator) of a polynomial in w = 1/(1+α), constant term first.
+Polynomials in w = 1/(1+α), constant term first: `REMAINDERS` are pairs of numerator and denominator,
+`POLYNOMIALS` the same functions without a division.
 """
 
-__all__ = ["REMAINDERS"]
+__all__ = ["POLYNOMIALS", "REMAINDERS"]
 
 '''
 
@@ -64,32 +67,34 @@ def chebyshev_nodes(count):
     return [(1 - mp.cos(mp.pi * (2 * i + 1) / (2 * count))) / 2 for i in range(count)]
 
 
-def solve_linearised(nodes, values, weights, denominator, degree, limit):
+def solve_linearised(nodes, values, weights, denominator, degrees, limit):
     """Least squares for P − f·Q with P(0) = limit, Q(0) = 1, weighted by the previous denominator."""
-    rows = mp.matrix(len(nodes), 2 * degree)
+    top, bottom = degrees
+    rows = mp.matrix(len(nodes), top + bottom)
     right = mp.matrix(len(nodes), 1)
     for i, (w, f) in enumerate(zip(nodes, values, strict=True)):
         scale = mp.sqrt(weights[i]) / (denominator[i] * f)
-        for k in range(1, degree + 1):
+        for k in range(1, top + 1):
             rows[i, k - 1] = scale * w**k
-            rows[i, degree + k - 1] = -scale * f * w**k
+        for k in range(1, bottom + 1):
+            rows[i, top + k - 1] = -scale * f * w**k
         right[i] = scale * (f - limit)
     solution = list(mp.lu_solve(rows.T * rows, rows.T * right))
-    return [limit, *solution[:degree]], [mp.mpf(1), *solution[degree:]]
+    return [limit, *solution[:top]], [mp.mpf(1), *solution[top:]]
 
 
 def evaluate(numerator, denominator, w):
     return mp.polyval(numerator[::-1], w) / mp.polyval(denominator[::-1], w)
 
 
-def fit(function, limit, degree, rounds=12):
-    """The rational function of the given degree with the smallest relative error found."""
-    nodes = chebyshev_nodes(10 * degree)
+def fit(function, limit, degrees, rounds=12):
+    """The rational function of the given degrees with the smallest relative error found."""
+    nodes = chebyshev_nodes(10 * degrees[0])
     values = [function(w) for w in nodes]
     weights, denominator_at = [mp.mpf(1)] * len(nodes), [mp.mpf(1)] * len(nodes)
     best = (mp.inf, [], [])
     for step in range(rounds):
-        p, q = solve_linearised(nodes, values, weights, denominator_at, degree, limit)
+        p, q = solve_linearised(nodes, values, weights, denominator_at, degrees, limit)
         denominator_at = [mp.polyval(q[::-1], w) for w in nodes]
         errors = [abs(evaluate(p, q, w) / f - 1) for w, f in zip(nodes, values, strict=True)]
         if max(errors) < best[0]:
@@ -101,20 +106,36 @@ def fit(function, limit, degree, rounds=12):
     return best[1], best[2]
 
 
+def rounded(coefficients, dtype):
+    return [mp.mpf(mp.nstr(c, DIGITS[dtype])) for c in coefficients]
+
+
+def listing(coefficients, dtype, indent):
+    body = "".join(f"{indent}    {mp.nstr(c, DIGITS[dtype])},\n" for c in coefficients)
+    return f"(\n{body}{indent})"
+
+
+def fits(degrees, errors):
+    """Numerator and denominator for each function and type; fills in the largest relative errors."""
+    grid = chebyshev_nodes(997)
+    for name, (function, limit) in FUNCTIONS.items():
+        exact = [function(w) for w in grid]
+        for dtype, pair in degrees.items():
+            p, q = (rounded(side, dtype) for side in fit(function, limit, pair))
+            worst = max(abs(evaluate(p, q, w) / f - 1) for w, f in zip(grid, exact, strict=True))
+            errors[name, dtype, "rational" if pair[1] else "polynomial"] = worst
+            yield f'("{name}", "{dtype}")', dtype, p, q
+
+
 def render():
     """The text of `_coefficients.py`, and the largest relative error of each fit."""
     lines, errors = [HEADER + "REMAINDERS = {\n"], {}
-    grid = chebyshev_nodes(997)
-    for name, (function, limit) in FUNCTIONS.items():
-        for dtype, degree in DEGREES.items():
-            p, q = fit(function, limit, degree)
-            p, q = ([mp.mpf(mp.nstr(c, DIGITS[dtype])) for c in side] for side in (p, q))
-            errors[name, dtype] = max(abs(evaluate(p, q, w) / function(w) - 1) for w in grid)
-            lines.append(f'    ("{name}", "{dtype}"): (\n')
-            for side in (p, q):
-                body = "".join(f"            {mp.nstr(c, DIGITS[dtype])},\n" for c in side)
-                lines.append(f"        (\n{body}        ),\n")
-            lines.append("    ),\n")
+    for key, dtype, p, q in fits(RATIONAL_DEGREES, errors):
+        sides = "".join(f"        {listing(side, dtype, ' ' * 8)},\n" for side in (p, q))
+        lines.append(f"    {key}: (\n{sides}    ),\n")
+    lines.append("}\n\nPOLYNOMIALS = {\n")
+    for key, dtype, p, _ in fits(POLYNOMIAL_DEGREES, errors):
+        lines.append(f"    {key}: {listing(p, dtype, ' ' * 4)},\n")
     return "".join([*lines, "}\n"]), errors
 
 
@@ -123,8 +144,8 @@ def main():
     parser.add_argument("--check", action="store_true", help="compare with the file, write nothing")
     args = parser.parse_args()
     text, errors = render()
-    for (name, dtype), error in errors.items():
-        print(f"{name:9s} {dtype}  largest relative error {mp.nstr(error, 3)}")
+    for (name, dtype, form), error in errors.items():
+        print(f"{name:9s} {dtype} {form:10s}  largest relative error {mp.nstr(error, 3)}")
     if args.check:
         sys.exit(0 if TARGET.read_text(encoding="utf-8") == text else "coefficients differ")
     TARGET.write_text(text, encoding="utf-8")
