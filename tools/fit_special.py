@@ -8,7 +8,8 @@ With w = 1/(1+α) the gamma function and its derivatives at 1+α are elementary 
 
 M, G and R are smooth on the whole of w ∈ [0, 1] (α from ∞ down to 0) and vary by a few per cent, so one
 quotient of two short polynomials serves every α, without branches. So does one longer polynomial, for
-kernels that would rather not divide. The fit minimises the largest relative error by Lawson's reweighting
+kernels that would rather not divide; these also take their logarithm from one, ln(1/(1−x)) = x·Λ(x) for
+x up to ½. The fit minimises the largest relative error by Lawson's reweighting
 of a linearised least-squares problem, in 90 digits.
 
     python tools/fit_special.py            prints the errors and rewrites the coefficients
@@ -29,7 +30,7 @@ DIGITS = {"float32": 10, "float64": 18}
 HEADER = '''"""Coefficients of the remainders in `special`; written by tools/fit_special.py, not by hand.
 
 Polynomials in w = 1/(1+α), constant term first: `REMAINDERS` are pairs of numerator and denominator,
-`POLYNOMIALS` the same functions without a division.
+`POLYNOMIALS` the same functions without a division, and "logarithm" is −ln(1−x)/x for x up to ½.
 """
 
 __all__ = ["POLYNOMIALS", "REMAINDERS"]
@@ -55,16 +56,23 @@ def trigamma_remainder(w):
     return x * x * mp.psi(1, x) - x
 
 
-FUNCTIONS = {
-    "lgamma": (lgamma_remainder, mp.mpf(1) / 12),
-    "digamma": (digamma_remainder, mp.mpf(1) / 2),
-    "trigamma": (trigamma_remainder, mp.mpf(1) / 2),
+def logarithm(x):
+    """Λ(x) = −ln(1−x) / x."""
+    return -mp.log1p(-x) / x
+
+
+REMAINDERS = {
+    "lgamma": (lgamma_remainder, mp.mpf(1) / 12, 1),
+    "digamma": (digamma_remainder, mp.mpf(1) / 2, 1),
+    "trigamma": (trigamma_remainder, mp.mpf(1) / 2, 1),
 }
-"""Each with its limit at w = 0 (α → ∞), which the fit keeps exactly."""
+"""Each with its limit at 0 (α → ∞), which the fit keeps exactly, and where its interval ends."""
+
+POLYNOMIALS = {**REMAINDERS, "logarithm": (logarithm, mp.mpf(1), mp.mpf(1) / 2)}
 
 
-def chebyshev_nodes(count):
-    return [(1 - mp.cos(mp.pi * (2 * i + 1) / (2 * count))) / 2 for i in range(count)]
+def chebyshev_nodes(count, end):
+    return [end * (1 - mp.cos(mp.pi * (2 * i + 1) / (2 * count))) / 2 for i in range(count)]
 
 
 def solve_linearised(nodes, values, weights, denominator, degrees, limit):
@@ -87,9 +95,9 @@ def evaluate(numerator, denominator, w):
     return mp.polyval(numerator[::-1], w) / mp.polyval(denominator[::-1], w)
 
 
-def fit(function, limit, degrees, rounds=12):
+def fit(function, limit, end, degrees, rounds=12):
     """The rational function of the given degrees with the smallest relative error found."""
-    nodes = chebyshev_nodes(10 * degrees[0])
+    nodes = chebyshev_nodes(10 * degrees[0], end)
     values = [function(w) for w in nodes]
     weights, denominator_at = [mp.mpf(1)] * len(nodes), [mp.mpf(1)] * len(nodes)
     best = (mp.inf, [], [])
@@ -115,13 +123,13 @@ def listing(coefficients, dtype, indent):
     return f"(\n{body}{indent})"
 
 
-def fits(degrees, errors):
+def fits(functions, degrees, errors):
     """Numerator and denominator for each function and type; fills in the largest relative errors."""
-    grid = chebyshev_nodes(997)
-    for name, (function, limit) in FUNCTIONS.items():
+    for name, (function, limit, end) in functions.items():
+        grid = chebyshev_nodes(997, end)
         exact = [function(w) for w in grid]
         for dtype, pair in degrees.items():
-            p, q = (rounded(side, dtype) for side in fit(function, limit, pair))
+            p, q = (rounded(side, dtype) for side in fit(function, limit, end, pair))
             worst = max(abs(evaluate(p, q, w) / f - 1) for w, f in zip(grid, exact, strict=True))
             errors[name, dtype, "rational" if pair[1] else "polynomial"] = worst
             yield f'("{name}", "{dtype}")', dtype, p, q
@@ -130,11 +138,11 @@ def fits(degrees, errors):
 def render():
     """The text of `_coefficients.py`, and the largest relative error of each fit."""
     lines, errors = [HEADER + "REMAINDERS = {\n"], {}
-    for key, dtype, p, q in fits(RATIONAL_DEGREES, errors):
+    for key, dtype, p, q in fits(REMAINDERS, RATIONAL_DEGREES, errors):
         sides = "".join(f"        {listing(side, dtype, ' ' * 8)},\n" for side in (p, q))
         lines.append(f"    {key}: (\n{sides}    ),\n")
     lines.append("}\n\nPOLYNOMIALS = {\n")
-    for key, dtype, p, _ in fits(POLYNOMIAL_DEGREES, errors):
+    for key, dtype, p, _ in fits(POLYNOMIALS, POLYNOMIAL_DEGREES, errors):
         lines.append(f"    {key}: {listing(p, dtype, ' ' * 4)},\n")
     return "".join([*lines, "}\n"]), errors
 
