@@ -8,8 +8,8 @@ With w = 1/(1+α) the gamma function and its derivatives at 1+α are elementary 
 
 M, G and R are smooth on the whole of w ∈ [0, 1] (α from ∞ down to 0) and vary by a few per cent, so one
 quotient of two short polynomials serves every α, without branches. So does one longer polynomial, for
-kernels that would rather not divide; these also take their logarithm from one, ln(1/(1−x)) = x·Λ(x) for
-x up to ½. The fit minimises the largest relative error by Lawson's reweighting
+kernels that would rather not divide; these also take r(α) = α²ψ′(α) − α from one, and for x up to ½
+ln(1/(1−x)) and e^x − 1. The fit minimises the largest relative error by Lawson's reweighting
 of a linearised least-squares problem, in 90 digits.
 
     python tools/fit_special.py            prints the errors and rewrites the coefficients
@@ -26,15 +26,19 @@ mp.mp.dps = 90
 TARGET = Path(__file__).parents[1] / "src" / "beliefmatch" / "_coefficients.py"
 RATIONAL_DEGREES = {"float32": (4, 4), "float64": (8, 8)}
 POLYNOMIAL_DEGREES = {"float32": (8, 0), "float64": (22, 0)}
+EXPM1_DEGREES = {"float32": (5, 0), "float64": (11, 0)}
+A_LINE = 4
 DIGITS = {"float32": 10, "float64": 18}
 HEADER = '''"""Coefficients of the remainders in `special`; written by tools/fit_special.py, not by hand.
 
 Polynomials in w = 1/(1+α), constant term first: `REMAINDERS` are pairs of numerator and denominator,
-`POLYNOMIALS` the same functions without a division, and "logarithm" is −ln(1−x)/x for x up to ½.
+`POLYNOMIALS` the same functions without a division. There, "trigamma_excess" is α²ψ′(α) − α,
+"logarithm" is −ln(1−x)/x for x up to ½, and "expm1" is (e^x − 1)/x for x from −½ to ½.
 """
 
 __all__ = ["POLYNOMIALS", "REMAINDERS"]
 
+# fmt: off
 '''
 
 
@@ -56,23 +60,40 @@ def trigamma_remainder(w):
     return x * x * mp.psi(1, x) - x
 
 
+def trigamma_excess(w):
+    """r(α) = α²ψ′(α) − α = w + (1−w)² R(w)."""
+    return w + (1 - w) ** 2 * trigamma_remainder(w)
+
+
 def logarithm(x):
     """Λ(x) = −ln(1−x) / x."""
     return -mp.log1p(-x) / x
 
 
+def expm1(x):
+    """(e^x − 1) / x."""
+    return mp.expm1(x) / x
+
+
 REMAINDERS = {
-    "lgamma": (lgamma_remainder, mp.mpf(1) / 12, 1),
-    "digamma": (digamma_remainder, mp.mpf(1) / 2, 1),
-    "trigamma": (trigamma_remainder, mp.mpf(1) / 2, 1),
+    "lgamma": (lgamma_remainder, mp.mpf(1) / 12, (0, 1)),
+    "digamma": (digamma_remainder, mp.mpf(1) / 2, (0, 1)),
+    "trigamma": (trigamma_remainder, mp.mpf(1) / 2, (0, 1)),
 }
-"""Each with its limit at 0 (α → ∞), which the fit keeps exactly, and where its interval ends."""
+"""Each with its limit at 0 (α → ∞), which the fit keeps exactly, and its interval."""
 
-POLYNOMIALS = {**REMAINDERS, "logarithm": (logarithm, mp.mpf(1), mp.mpf(1) / 2)}
+POLYNOMIALS = {
+    **REMAINDERS,
+    "trigamma_excess": (trigamma_excess, mp.mpf(1) / 2, (0, 1)),
+    "logarithm": (logarithm, mp.mpf(1), (0, mp.mpf(1) / 2)),
+}
+EXPM1 = {"expm1": (expm1, mp.mpf(1), (-mp.mpf(1) / 2, mp.mpf(1) / 2))}
 
 
-def chebyshev_nodes(count, end):
-    return [end * (1 - mp.cos(mp.pi * (2 * i + 1) / (2 * count))) / 2 for i in range(count)]
+def chebyshev_nodes(count, interval):
+    low, high = interval
+    middle, half = mp.mpf(low + high) / 2, mp.mpf(high - low) / 2
+    return [middle - half * mp.cos(mp.pi * (2 * i + 1) / (2 * count)) for i in range(count)]
 
 
 def solve_linearised(nodes, values, weights, denominator, degrees, limit):
@@ -95,9 +116,9 @@ def evaluate(numerator, denominator, w):
     return mp.polyval(numerator[::-1], w) / mp.polyval(denominator[::-1], w)
 
 
-def fit(function, limit, end, degrees, rounds=12):
+def fit(function, limit, interval, degrees, rounds=12):
     """The rational function of the given degrees with the smallest relative error found."""
-    nodes = chebyshev_nodes(10 * degrees[0], end)
+    nodes = chebyshev_nodes(10 * degrees[0], interval)
     values = [function(w) for w in nodes]
     weights, denominator_at = [mp.mpf(1)] * len(nodes), [mp.mpf(1)] * len(nodes)
     best = (mp.inf, [], [])
@@ -119,17 +140,18 @@ def rounded(coefficients, dtype):
 
 
 def listing(coefficients, dtype, indent):
-    body = "".join(f"{indent}    {mp.nstr(c, DIGITS[dtype])},\n" for c in coefficients)
-    return f"(\n{body}{indent})"
+    numbers = [f"{mp.nstr(c, DIGITS[dtype])}," for c in coefficients]
+    lines = [" ".join(numbers[i : i + A_LINE]) for i in range(0, len(numbers), A_LINE)]
+    return "(\n" + "".join(f"{indent}    {line}\n" for line in lines) + f"{indent})"
 
 
 def fits(functions, degrees, errors):
     """Numerator and denominator for each function and type; fills in the largest relative errors."""
-    for name, (function, limit, end) in functions.items():
-        grid = chebyshev_nodes(997, end)
+    for name, (function, limit, interval) in functions.items():
+        grid = chebyshev_nodes(998, interval)
         exact = [function(w) for w in grid]
         for dtype, pair in degrees.items():
-            p, q = (rounded(side, dtype) for side in fit(function, limit, end, pair))
+            p, q = (rounded(side, dtype) for side in fit(function, limit, interval, pair))
             worst = max(abs(evaluate(p, q, w) / f - 1) for w, f in zip(grid, exact, strict=True))
             errors[name, dtype, "rational" if pair[1] else "polynomial"] = worst
             yield f'("{name}", "{dtype}")', dtype, p, q
@@ -142,7 +164,8 @@ def render():
         sides = "".join(f"        {listing(side, dtype, ' ' * 8)},\n" for side in (p, q))
         lines.append(f"    {key}: (\n{sides}    ),\n")
     lines.append("}\n\nPOLYNOMIALS = {\n")
-    for key, dtype, p, _ in fits(POLYNOMIALS, POLYNOMIAL_DEGREES, errors):
+    polynomials = fits(POLYNOMIALS, POLYNOMIAL_DEGREES, errors)
+    for key, dtype, p, _ in [*polynomials, *fits(EXPM1, EXPM1_DEGREES, errors)]:
         lines.append(f"    {key}: {listing(p, dtype, ' ' * 4)},\n")
     return "".join([*lines, "}\n"]), errors
 
@@ -153,7 +176,7 @@ def main():
     args = parser.parse_args()
     text, errors = render()
     for (name, dtype, form), error in errors.items():
-        print(f"{name:9s} {dtype} {form:10s}  largest relative error {mp.nstr(error, 3)}")
+        print(f"{name:15s} {dtype} {form:10s}  largest relative error {mp.nstr(error, 3)}")
     if args.check:
         sys.exit(0 if TARGET.read_text(encoding="utf-8") == text else "coefficients differ")
     TARGET.write_text(text, encoding="utf-8")

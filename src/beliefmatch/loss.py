@@ -22,6 +22,7 @@ from beliefmatch.checks import (
     require_index,
     require_values,
 )
+from beliefmatch.kernels import traceable
 from beliefmatch.rows import result_dtype, work_dtype
 from beliefmatch.targets import Labels, from_counts, from_ids, is_ids, require_logits
 
@@ -101,10 +102,27 @@ def belief_matching_loss(
             raise fail(NAME, f"`ignore_index` is for class ids, got counts; {remedy}.")
         labels = from_counts(NAME, logits, targets, dim, weight)
     strength = _strength(logits, prior, beta, dim, kl_weight, target_confidence, labels)
-    if labels.ignored is not None:
-        logits = logits.masked_fill(labels.ignored, 0.0)  # so that nothing there can reach the sum
-    rows = kernels.negative_elbo(logits, labels.counts, beta, strength, dim)
+    rows = _rows(logits, targets, labels, prior, beta, strength, dim)
     return to_finite(_reduce(rows, labels.row_weight, dim, reduction), result_dtype(logits.dtype))
+
+
+def _rows(
+    logits: Tensor,
+    targets: Tensor,
+    labels: Labels,
+    prior: float | Tensor,
+    beta: Tensor,
+    strength: Tensor,
+    dim: int,
+) -> Tensor:
+    """The loss of each row, by the kernel that fits."""
+    if labels.ignored is None:
+        return kernels.negative_elbo(logits, labels.counts, beta, strength, dim)
+    if traceable.applies(targets, prior):
+        ids = targets.long().unsqueeze(dim)
+        return traceable.negative_elbo(logits, ids, labels.ignored, beta, strength, dim)
+    logits = logits.masked_fill(labels.ignored, 0.0)  # so that nothing there can reach the sum
+    return kernels.negative_elbo(logits, labels.counts, beta, strength, dim)
 
 
 def _reduce(rows: Tensor, weight: Tensor | None, dim: int, reduction: Reduction) -> Tensor:
