@@ -102,27 +102,13 @@ def belief_matching_loss(
             raise fail(NAME, f"`ignore_index` is for class ids, got counts; {remedy}.")
         labels = from_counts(NAME, logits, targets, dim, weight)
     strength = _strength(logits, prior, beta, dim, kl_weight, target_confidence, labels)
-    rows = _rows(logits, targets, labels, prior, beta, strength, dim)
-    return to_finite(_reduce(rows, labels.row_weight, dim, reduction), result_dtype(logits.dtype))
-
-
-def _rows(
-    logits: Tensor,
-    targets: Tensor,
-    labels: Labels,
-    prior: float | Tensor,
-    beta: Tensor,
-    strength: Tensor,
-    dim: int,
-) -> Tensor:
-    """The loss of each row, by the kernel that fits."""
-    if labels.ignored is None:
-        return kernels.negative_elbo(logits, labels.counts, beta, strength, dim)
     if traceable.applies(targets, prior):
-        ids = targets.long().unsqueeze(dim)
-        return traceable.negative_elbo(logits, ids, labels.ignored, beta, strength, dim)
-    logits = logits.masked_fill(labels.ignored, 0.0)  # so that nothing there can reach the sum
-    return kernels.negative_elbo(logits, labels.counts, beta, strength, dim)
+        rows = traceable.negative_elbo(logits, targets, ignore_index, beta, strength, dim)
+    else:
+        if labels.ignored is not None:
+            logits = logits.masked_fill(labels.ignored, 0.0)  # so that nothing there can reach the sum
+        rows = kernels.negative_elbo(logits, labels.counts, beta, strength, dim)
+    return to_finite(_reduce(rows, labels.row_weight, dim, reduction), result_dtype(logits.dtype))
 
 
 def _reduce(rows: Tensor, weight: Tensor | None, dim: int, reduction: Reduction) -> Tensor:
@@ -182,7 +168,7 @@ def _strength(
         strength = (1 - confidence) / (mean_beta * (confidence * classes - 1))
     else:
         value = require_kl_weight(NAME, kl_weight)
-        strength = torch.full_like(mean_beta, value)
+        strength = torch.zeros_like(mean_beta) + value  # an operation: another λ does not recompile
         if not isinstance(prior, Tensor):  # known without asking a device
             _warn_if_timid(value, prior, classes, labels, dim)
     return strength if labels.kl_scale is None else strength * labels.kl_scale

@@ -30,7 +30,7 @@ CLOSE = 0.5
 """Rows whose every logit is nearer than this to the optimum take the second form."""
 
 MODERATE = 64.0
-"""Up to this size of the largest logit powers are not taken relative to it, which costs digits."""
+"""Below this largest logit, powers are relative to a whole number not above 0, as no digit is lost in z − c."""
 
 
 class _Evidence(NamedTuple):
@@ -74,7 +74,7 @@ class _Classes(NamedTuple):
     drift: Tensor
     """z − ln β, the distance from the optimum; 0 for the label."""
     power: Tensor
-    """α, relative to the largest where that is not moderate."""
+    """α, relative to a power of the row's."""
     w: Tensor
     """1/(1+α)."""
     pole: Tensor
@@ -92,15 +92,15 @@ def applies(targets: Tensor, prior: float | Tensor) -> bool:
 
 
 def negative_elbo(
-    logits: Tensor, ids: Tensor, ignored: Tensor, prior: Tensor, kl_weight: Tensor, dim: int
+    logits: Tensor, targets: Tensor, ignore_index: int, prior: Tensor, kl_weight: Tensor, dim: int
 ) -> Tensor:
-    """The loss of each row with `dim` kept at size 1, differentiable in the logits.
+    """The loss of each row with `dim` kept at size 1, differentiable in the logits; 0 where ignored.
 
-    `ids` are class ids, and `ignored` says where they and the logits count for nothing; both have `dim` at
-    size 1. `prior` and `kl_weight` hold one number each.
+    `targets` are class ids; `prior` and `kl_weight` hold one number each.
     """
-    ids = ids.masked_fill(ignored, 0)
-    return apply(_NEGATIVE_ELBO, dim, logits, ids, ignored, prior, kl_weight)
+    ids = targets.long().unsqueeze(dim)
+    ignored = ids == ignore_index
+    return apply(_NEGATIVE_ELBO, dim, logits, ids.masked_fill(ignored, 0), ignored, prior, kl_weight)
 
 
 def value(logits: Tensor, ids: Tensor, ignored: Tensor, prior: Tensor, kl_weight: Tensor, dim: int) -> Tensor:
@@ -147,8 +147,8 @@ def _survey(logits: Tensor, ids: Tensor, evidence: _Evidence, dim: int) -> tuple
     drift = _drift(z, is_label, evidence.prior)
     top = z.amax(dim, keepdim=True)
     top = top + (top - top)  # ∞ − ∞ is NaN
-    shift = torch.where(top.abs() < MODERATE, 0.0, top)
-    scale = shift.ceil().clamp(max=0.0)
+    scale = top.ceil().clamp(max=0.0)
+    shift = torch.where(top < MODERATE, scale, top)
     classes = _Classes(z, is_label, dim, drift, (z - shift).exp(), *_w_and_pole(z, scale, evidence))
     rest = classes.sum_others(classes.power)
     farthest = drift.abs().amax(dim, keepdim=True)
@@ -215,15 +215,15 @@ def _total_minus_label(
 def _others(classes: _Classes, prior: Tensor) -> Tensor:
     """−Σ (A(α_k) + βψ(1+α_k)) over the other classes."""
     w, dtype = classes.w, classes.w.dtype
-    beta, lowest = special.saturate(prior, dtype), -_limit(dtype)
-    z = classes.z.clamp(min=lowest)
+    beta, near, limit = special.saturate(prior, dtype), prior.log().to(dtype), _limit(dtype)
+    z = classes.z.clamp(-limit, limit)
     smaller = 0.5 - (w - 0.5).abs()
     log = smaller * _polynomial(_coefficients("logarithm", dtype), smaller)
     # ln(1+1/α) is this and max(−z, 0).
-    linear = (0.5 - beta) * classes.drift + (0.5 * beta + 0.25) * (z - z.abs())
+    linear = (0.5 - beta) * (z - near) + (0.5 * beta + 0.25) * (z - z.abs())
     total = classes.sum_others(linear - (beta + 0.5) * log + _remainders(w, prior))
-    constant = (0.5 - prior) * prior.log() - special.HALF_LN_2PI
-    return total.clamp(min=lowest) + (z.shape[classes.dim] - 1) * constant
+    constant = (0.5 - prior) * near - special.HALF_LN_2PI
+    return total + (z.shape[classes.dim] - 1) * constant
 
 
 def _poles(classes: _Classes, row: _Row, evidence: _Evidence) -> Tensor:
