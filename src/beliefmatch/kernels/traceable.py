@@ -30,7 +30,7 @@ CLOSE = 0.5
 """Rows whose every logit is nearer than this to the optimum take the second form."""
 
 MODERATE = 64.0
-"""Below this largest logit, powers are relative to a whole number not above 0, as no digit is lost in z − c."""
+"""Below this largest logit, powers are relative to e^c with c as below: z − c loses no digit."""
 
 
 class _Evidence(NamedTuple):
