@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from beliefmatch.checks import fail
-from beliefmatch.kernels import measures, native, reference
+from beliefmatch.kernels import measures, native, reference, traceable
 from beliefmatch.kernels.measures import Measure
 from beliefmatch.kernels.problem import Problem
 
@@ -37,11 +37,12 @@ class KernelStatus(NamedTuple):
 
 def loss(problem: Problem) -> Tensor:
     """The loss, by the fastest kernel that takes the problem."""
-    if not torch.compiler.is_compiling() and _uses_native():
+    value = None
+    if torch.compiler.is_compiling():
+        value = traceable.loss(problem)
+    elif _uses_native():
         value = native.loss(problem)
-        if value is not None:
-            return value
-    return reference.loss(problem)
+    return reference.loss(problem) if value is None else value
 
 
 def measure(function: Measure, logits: Tensor, dim: int) -> Tensor:
