@@ -44,8 +44,8 @@ __all__ = ["POLYNOMIALS", "REMAINDERS"]
 '''
 
 
-C_HEADER = """// Remainders of lnΓ, ψ and ψ′ as polynomials in w = 1/(1+α), constant term first; e^x and ln(1+x)
-// in x, beyond the first two terms of their series. Written by tools/fit_special.py, not by hand.
+C_HEADER = """// Remainders of lnΓ, ψ and ψ′ as polynomials in w = 1/(1+α), constant term first; those of e^x
+// and ln(1+x) in x, beyond two terms of their series. Written by tools/fit_special.py, not by hand.
 #pragma once
 
 namespace beliefmatch {

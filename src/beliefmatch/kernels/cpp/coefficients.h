@@ -1,5 +1,5 @@
-// Remainders of lnΓ, ψ and ψ′ as polynomials in w = 1/(1+α), constant term first; e^x and ln(1+x)
-// in x, beyond the first two terms of their series. Written by tools/fit_special.py, not by hand.
+// Remainders of lnΓ, ψ and ψ′ as polynomials in w = 1/(1+α), constant term first; those of e^x
+// and ln(1+x) in x, beyond two terms of their series. Written by tools/fit_special.py, not by hand.
 #pragma once
 
 namespace beliefmatch {
