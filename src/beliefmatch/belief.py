@@ -19,6 +19,7 @@ from beliefmatch.checks import (
     require_index,
     require_values,
 )
+from beliefmatch.divergence import dirichlet_kl
 from beliefmatch.intervals import beta_quantile
 from beliefmatch.ranking import prob_of_being_best
 from beliefmatch.rows import result_dtype, split
@@ -216,7 +217,7 @@ class Belief:
         if not isinstance(other, Belief):
             raise fail("Belief.kl", f"`other` must be a Belief, got {describe(other)}.", TypeError)
         own = self.log_alpha.movedim(self.dim, -1)
-        return dirichlet.dirichlet_kl(own, other.log_alpha.movedim(other.dim, -1))
+        return dirichlet_kl(own, other.log_alpha.movedim(other.dim, -1))
 
     def update(self, counts: Tensor) -> "Belief":
         """Bayes' rule: the belief after seeing `counts` ≥ 0 votes for each class, Dir(α + counts)."""

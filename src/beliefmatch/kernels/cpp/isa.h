@@ -16,3 +16,5 @@
 #include "run.h"
 
 #include "measures.h"
+
+#include "divergence.h"

@@ -138,6 +138,21 @@ INLINE D exponential(D x) {
     return scale * polynomial(c, f);
 }
 
+// e^x and e^x − 1, each with full relative precision or, if not `fine`, to 1e-12, for |x| < 700.
+template <bool fine> INLINE void exponential(D x, D& power, D& growth) {
+    constexpr double c[] = {1. / 2,     1. / 6,      1. / 24,      1. / 120,      1. / 720,       1. / 5040,
+                            1. / 40320, 1. / 362880, 1. / 3628800, 1. / 39916800, 1. / 479001600, 1. / 6227020800.};
+    constexpr double c_short[] = {1. / 2,    1. / 6,     1. / 24,     1. / 120,    1. / 720,
+                                  1. / 5040, 1. / 40320, 1. / 362880, 1. / 3628800};
+    D shifted = x * 1.4426950408889634 + 6755399441055744.;
+    D n = shifted - 6755399441055744.;
+    D f = (x - n * 0.693147180369123816490) - n * 1.90821492927058770002e-10;
+    D tail = f + f * f * (fine ? polynomial(c, f) : polynomial(c_short, f));
+    D scale = (D)(((DI)shifted << 52) + 0x3ff0000000000000);
+    power = scale + scale * tail;
+    growth = scale * tail + (scale - 1.);
+}
+
 // ln x for normal x > 0, and 1/y at the price of the one division that the logarithm needs.
 INLINE D logarithm_and_inverse(D x, D y, D& inverse) {
     constexpr double c[] = {1.,      1. / 3,  1. / 5,  1. / 7,  1. / 9, 1. / 11,
