@@ -136,11 +136,7 @@ class Belief:
 
     def variance(self) -> Tensor:
         """Var[p_k] = s_k(1 − s_k)/(α₀ + 1) of every class, s = E[p]; in [0, ¼]."""
-        rows = split(self.log_alpha, self.dim)
-        each = rows.share * (1 - rows.share)
-        top = rows.rest_share / (1 + rows.rest)
-        variance = rows.with_top(each, top) * torch.sigmoid(-rows.log_total)
-        return variance.to(self.log_alpha.dtype)
+        return kernels.measure(dirichlet.variance, self.log_alpha, self.dim)
 
     def covariance(self) -> Tensor:
         """Cov[p_j, p_k] = (s_j δ_jk − s_j s_k)/(α₀ + 1), with the two class dimensions last."""

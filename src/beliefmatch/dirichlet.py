@@ -22,6 +22,7 @@ __all__ = [
     "log_prob",
     "mutual_information",
     "own_and_rest",
+    "variance",
 ]
 
 
@@ -75,6 +76,15 @@ def differential_entropy(logits: Tensor, dim: int = -1) -> Tensor:
     ones = elbo.Evidence.of(rows, torch.ones_like(rows.z))
     drop = elbo.lgamma_drop(rows) + elbo.digamma_drop(rows, ones) + elbo.poles(rows, ones)
     return _row_value(-drop, logits, dim)
+
+
+def variance(logits: Tensor, dim: int = -1) -> Tensor:
+    """Var[p_k] = s_k(1 − s_k)/(α₀ + 1) of every class."""
+    rows = split(logits, dim)
+    each = rows.share * (1 - rows.share)
+    top = rows.rest_share / (1 + rows.rest)
+    spread = rows.with_top(each, top) * torch.sigmoid(-rows.log_total)
+    return spread.to(result_dtype(logits.dtype))
 
 
 def log_prob(logits: Tensor, p: Tensor, dim: int = -1) -> Tensor:

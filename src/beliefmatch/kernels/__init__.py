@@ -43,7 +43,7 @@ def loss(problem: Problem) -> Tensor:
 
 
 def measure(function: Measure, logits: Tensor, dim: int) -> Tensor:
-    """A function of `dirichlet` that gives one number a row, by the fastest kernel that takes it."""
+    """A function of `dirichlet` of one tensor of logits, by the fastest kernel that takes it."""
     if not torch.compiler.is_compiling() and _uses_native():
         value = measures.measure(function, logits, dim)
         if value is not None:

@@ -62,6 +62,8 @@ struct InstructionSet {
     bool (*measure)(Measure, const Problem&, int64_t, int64_t, double*, double*);
     int64_t (*divergence_scratch_size)(const Problem&, const DivergenceOutput&);
     bool (*divergence)(const Problem&, const DivergenceOutput&, int64_t, int64_t, double*);
+    int64_t (*variance_scratch_size)(const Problem&, const Strided&);
+    bool (*variance)(const Problem&, const Strided&, int64_t, int64_t, double*);
 };
 
 inline bool always() { return true; }
@@ -75,7 +77,7 @@ inline bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_
 
 #define OF_NAMESPACE(name, supported, space)                                                             \
     {name, supported, space::scratch_size, space::run, space::measure_scratch_size, space::measure, \
-     space::divergence_scratch_size, space::divergence}
+     space::divergence_scratch_size, space::divergence, space::variance_scratch_size, space::variance}
 
 inline const InstructionSet INSTRUCTION_SETS[] = {
 #if defined(__x86_64__)

@@ -21,10 +21,6 @@ struct Pair { // a row of each
     INLINE double total_growth() const { return moved * level_power + level_growth; } // γ₀/α₀ − 1
 };
 
-INLINE D load_up_to(const double* from, int64_t left) { return left >= ND ? load(from) : load_part(from, left); }
-INLINE void store_up_to(double* to, int64_t left, D v) { left >= ND ? store(to, v) : store_part(to, left, v); }
-INLINE DI existing(int64_t left) { return left >= ND ? ~DI{} : counted(DI{}, 0, left, -1); }
-
 // ln(1 + u) for u > −1; `next` is 1 + u without the rounding of that sum.
 INLINE double logarithm_of_next(double u, double next) { return std::fabs(u) < 0.4 ? std::log1p(u) : std::log(next); }
 

@@ -18,3 +18,5 @@
 #include "measures.h"
 
 #include "divergence.h"
+
+#include "variance.h"

@@ -102,6 +102,11 @@ INLINE void store_part(float* to, int64_t count, F v) { memcpy(to, &v, size_t(co
 INLINE void store_part(double* to, int64_t count, D v) { memcpy(to, &v, size_t(count) * sizeof(double)); }
 #endif
 
+// As many of a row's numbers as are left of it.
+INLINE D load_up_to(const double* from, int64_t left) { return left >= ND ? load(from) : load_part(from, left); }
+INLINE void store_up_to(double* to, int64_t left, D v) { left >= ND ? store(to, v) : store_part(to, left, v); }
+INLINE DI existing(int64_t left) { return left >= ND ? ~DI{} : counted(DI{}, 0, left, -1); }
+
 template <int N> INLINE F polynomial(const float (&c)[N], F x) {
     F value = splat(c[N - 1]);
     for (int i = N - 2; i >= 0; --i) value = value * x + c[i];

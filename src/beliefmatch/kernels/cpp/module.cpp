@@ -4,7 +4,6 @@
 #include "arguments.h"
 
 #include <atomic>
-#include <memory>
 #include <new>
 #include <vector>
 
@@ -13,7 +12,7 @@
 #endif
 
 #include "dispatch.h"
-#include "threads.h"
+#include "work.h"
 
 namespace {
 
@@ -25,8 +24,6 @@ const InstructionSet* best() {
     return nullptr;
 }
 const InstructionSet* in_use = best();
-
-constexpr int64_t LEAST_WORK = 16384; // classes times rows below which another thread costs more than it brings
 
 Problem problem(Arguments& args) {
     Problem p;
@@ -61,37 +58,6 @@ double total_weight(const Problem& p) {
     double total = 0;
     for (int64_t row = 0; row < p.rows(); ++row) total += p.row_weight(row);
     return total;
-}
-
-// Memory for a call, aligned to cache lines. The calling thread keeps a little for its next one.
-class Scratch {
-    static constexpr size_t KEPT = 1 << 17, LINE = 8; // doubles
-    std::unique_ptr<double[]> own;
-
-    static double* aligned(double* data) {
-        return reinterpret_cast<double*>((reinterpret_cast<uintptr_t>(data) + 63) / 64 * 64);
-    }
-
-public:
-    double* data;
-
-    explicit Scratch(size_t size) {
-        static thread_local std::unique_ptr<double[]> kept;
-        auto& place = size > KEPT ? own : kept;
-        if (!place) place.reset(new double[(size > KEPT ? size : KEPT) + LINE]);
-        data = aligned(place.get());
-    }
-};
-
-// Splits the rows among threads; work(first row, last row, scratch of its own).
-template <class Work> void over_rows(const Problem& p, int64_t threads, int64_t scratch_size, const Work& work) {
-    int64_t rows = p.rows(), useful = rows * p.classes / LEAST_WORK + 1;
-    int64_t parts = std::max<int64_t>(1, std::min({threads, useful, rows}));
-    int64_t size = (scratch_size + 7) / 8 * 8;
-    Scratch scratch(size_t(size * parts));
-    in_parallel(int(parts), [&](int part) {
-        work(rows * part / parts, rows * (part + 1) / parts, scratch.data + size * part);
-    });
 }
 
 // Large fresh buffers cost more in page faults than in arithmetic: ask for large pages.
@@ -191,6 +157,15 @@ bool divergence(const Problem& p, const Result& result, const Strided& by_p, con
     return done;
 }
 
+// The variance of every class. False if the logits are not for this kernel.
+bool variance(const Problem& p, const Strided& to, int64_t threads) {
+    std::atomic<bool> done{true};
+    over_rows(p, threads, in_use->variance_scratch_size(p, to), [&](int64_t first, int64_t last, double* scratch) {
+        if (!in_use->variance(p, to, first, last, scratch)) done = false;
+    });
+    return done;
+}
+
 template <class Work> bool without_gil(const Work& work) {
     bool enough_memory = true;
     Py_BEGIN_ALLOW_THREADS;
@@ -247,6 +222,19 @@ PyObject* py_divergence(PyObject*, PyObject* const* given, Py_ssize_t count) {
     return PyBool_FromLong(done);
 }
 
+PyObject* py_variance(PyObject*, PyObject* const* given, Py_ssize_t count) {
+    Arguments args(given, count);
+    Problem p;
+    p.outer = args.whole(), p.classes = args.whole(), p.inner = args.whole();
+    p.logits = args.strided();
+    Strided to = args.strided();
+    int64_t threads = args.whole();
+    if (!args.complete()) return nullptr;
+    bool done = false;
+    if (!without_gil([&] { done = variance(p, to, threads); })) return nullptr;
+    return PyBool_FromLong(done);
+}
+
 PyObject* py_instruction_sets(PyObject*, PyObject*) {
     PyObject* names = PyList_New(0);
     for (const auto& set : INSTRUCTION_SETS) {
@@ -278,6 +266,8 @@ PyMethodDef methods[] = {
      "Write a measure of every row; False if the logits are not for this kernel."},
     {"divergence", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(py_divergence)), METH_FASTCALL,
      "Write every row's divergence, or its slopes; False if the logits are not for this kernel."},
+    {"variance", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(py_variance)), METH_FASTCALL,
+     "Write the variance of every class; False if the logits are not for this kernel."},
     {"instruction_sets", py_instruction_sets, METH_NOARGS, "Names of those this processor has, best first."},
     {"in_use", py_in_use, METH_NOARGS, "Name of the instruction set in use."},
     {"use", py_use, METH_O, "Use the instruction set of this name from now on."},
