@@ -200,19 +200,24 @@ class Pairs {
     const Problem& problem;
     const DivergenceOutput& out;
     Source<double> p, q;
+    Source<float> narrow_p, narrow_q;
     Sink<double> by_p, by_q;
     Pair row = {};
+    bool begun = false;
 
 public:
     static int64_t scratch_size(const Problem& problem, const DivergenceOutput& out) {
         int64_t size = 4 * pitch_of(problem.classes);
         for (const Strided* tensor : {&problem.logits, &problem.other, &out.by_p, &out.by_q})
             size += Source<double>(*tensor, problem).scratch_size();
+        for (const Strided* tensor : {&problem.logits, &problem.other})
+            size += Source<float>(*tensor, problem).scratch_size();
         return size;
     }
 
     Pairs(const Problem& problem, const DivergenceOutput& out, double* scratch)
-        : problem(problem), out(out), p(problem.logits, problem), q(problem.other, problem), by_p(out.by_p, problem),
+        : problem(problem), out(out), p(problem.logits, problem), q(problem.other, problem),
+          narrow_p(problem.logits, problem), narrow_q(problem.other, problem), by_p(out.by_p, problem),
           by_q(out.by_q, problem) {
         row.classes = problem.classes;
         for (double** part : {&row.alpha, &row.power, &row.growth, &row.v}) {
@@ -223,19 +228,24 @@ public:
             part->scratch = scratch;
             scratch += part->scratch_size();
         }
+        for (Source<float>* part : {&narrow_p, &narrow_q}) {
+            part->scratch = reinterpret_cast<float*>(scratch);
+            scratch += part->scratch_size();
+        }
     }
 
     // Rows from `first` to `last`. False if one of them is not for this kernel.
     template <bool fine> bool run(int64_t first, int64_t last) {
         for (int64_t at = first; at < last; at += BLOCK) {
             const int rows = int(last - at < BLOCK ? last - at : BLOCK);
-            p.begin(at, rows);
-            q.begin(at, rows);
+            const bool narrow = !fine && out.value && problem.classes >= APART_CLASSES;
+            if (narrow) narrow_p.begin(at, rows), narrow_q.begin(at, rows);
             by_p.begin(at);
             by_q.begin(at);
+            begun = false;
             for (int i = 0; i < rows; ++i) {
-                row.p = p.row(i), row.q = q.row(i);
-                if (!open_pair<fine>(row)) return false;
+                if (narrow && apart_value(narrow_p.row(i), narrow_q.row(i), problem.classes, out.value[at + i])) continue;
+                if (!open<fine>(at, i, rows)) return false;
                 if (out.value) out.value[at + i] = divergence_of<fine>(row);
                 else slopes<fine>(at, i);
             }
@@ -246,6 +256,13 @@ public:
     }
 
 private:
+    template <bool fine> bool open(int64_t at, int i, int rows) {
+        if (!begun) p.begin(at, rows), q.begin(at, rows);
+        begun = true;
+        row.p = p.row(i), row.q = q.row(i);
+        return open_pair<fine>(row);
+    }
+
     template <bool fine> void slopes(int64_t at, int i) {
         const double scale = out.row_scale[at + i];
         if (out.by_p) {

@@ -17,6 +17,8 @@
 
 #include "measures.h"
 
+#include "apart.h"
+
 #include "divergence.h"
 
 #include "variance.h"
