@@ -95,5 +95,6 @@ INLINE bool apart_value(const float* p, const float* q, int64_t classes, double&
     if (!sums.is_inside()) return false;
     double size, total = apart_total(sum(sums.alpha), sum(sums.gamma), size);
     value = sum(sums.value) - total;
-    return value > APART_KEPT * (sum(sums.size) + size);
+    // where one class is most of the totals, nothing averages out
+    return value > APART_KEPT * (sum(sums.size) + size) && size < APART_KEPT * sum(sums.size);
 }

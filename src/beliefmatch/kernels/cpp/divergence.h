@@ -244,7 +244,7 @@ public:
             by_q.begin(at);
             begun = false;
             for (int i = 0; i < rows; ++i) {
-                if (narrow && apart_value(narrow_p.row(i), narrow_q.row(i), problem.classes, out.value[at + i])) continue;
+                if (narrow && in_floats(i, out.value[at + i])) continue;
                 if (!open<fine>(at, i, rows)) return false;
                 if (out.value) out.value[at + i] = divergence_of<fine>(row);
                 else slopes<fine>(at, i);
@@ -256,6 +256,13 @@ public:
     }
 
 private:
+    bool in_floats(int i, double& value) {
+        const float *from_p = narrow_p.row(i), *from_q = narrow_q.row(i);
+        Close close = {reinterpret_cast<float*>(row.alpha), reinterpret_cast<float*>(row.power), 0, 0, 0};
+        return close_value(close, from_p, from_q, problem.classes, value) ||
+               apart_value(from_p, from_q, problem.classes, value);
+    }
+
     template <bool fine> bool open(int64_t at, int i, int rows) {
         if (!begun) p.begin(at, rows), q.begin(at, rows);
         begun = true;

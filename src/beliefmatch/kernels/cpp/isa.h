@@ -19,6 +19,8 @@
 
 #include "apart.h"
 
+#include "close.h"
+
 #include "divergence.h"
 
 #include "variance.h"
