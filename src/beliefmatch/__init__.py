@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from beliefmatch.belief import Belief
-    from beliefmatch.dirichlet import dirichlet_kl
+    from beliefmatch.divergence import dirichlet_kl
     from beliefmatch.loss import BeliefMatchingLoss, belief_matching_loss
 
 __all__ = ["Belief", "BeliefMatchingLoss", "__version__", "belief_matching_loss", "dirichlet_kl"]
@@ -20,7 +20,7 @@ _HOME = {
     "Belief": "belief",
     "BeliefMatchingLoss": "loss",
     "belief_matching_loss": "loss",
-    "dirichlet_kl": "dirichlet",
+    "dirichlet_kl": "divergence",
 }
 
 

@@ -5,7 +5,7 @@ and a class dimension. The slopes are made of plain tensor operations, so they d
 reverse and forward mode, `torch.func` transforms and `torch.compile` all work on it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ from torch.autograd import Function
 from beliefmatch.rows import work_dtype
 from beliefmatch.special import saturate
 
-__all__ = ["Operation", "apply", "to_finite"]
+__all__ = ["Operation", "apply", "pull", "to_finite"]
 
 
 class Operation(NamedTuple):
@@ -34,6 +34,20 @@ def apply(operation: Operation, dim: int, *tensors: Tensor) -> Tensor:
     function = _ClosedForm if compiling else _ClosedFormForwardMode
     value: Any = function.apply(operation, dim, *tensors)
     return value
+
+
+def pull(
+    operation: Operation, dim: int, tensors: Sequence[Tensor], grad: Tensor, wanted: Sequence[bool]
+) -> list[Tensor | None]:
+    """The gradient by each tensor that is wanted, of the gradient that arrives, with `dim` at size 1."""
+    pulled: list[Tensor | None] = [None] * len(tensors)
+    for i, x in enumerate(tensors):
+        if wanted[i]:
+            limit = torch.finfo(x.dtype).max
+            slope = operation.slopes[i](*tensors, dim).clamp(-limit, limit)
+            # Not saturated again: a gradient scaler must see that its scale is too large.
+            pulled[i] = (slope * grad.to(slope.dtype)).sum_to_size(x.shape).to(x.dtype)
+    return pulled
 
 
 def to_finite(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -61,15 +75,8 @@ class _ClosedForm(Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        tensors, (grad,) = ctx.saved_tensors, grad_outputs
-        pulled: list[Tensor | None] = [None] * len(tensors)
-        for i, x in enumerate(tensors):
-            if ctx.needs_input_grad[i + 2]:
-                limit = torch.finfo(x.dtype).max
-                slope = ctx.operation.slopes[i](*tensors, ctx.dim).clamp(-limit, limit)
-                # Not saturated again: a gradient scaler must see that its scale is too large.
-                pulled[i] = (slope * grad.to(slope.dtype)).sum_to_size(x.shape).to(x.dtype)
-        return None, None, *pulled
+        wanted = ctx.needs_input_grad[2:]
+        return None, None, *pull(ctx.operation, ctx.dim, ctx.saved_tensors, grad_outputs[0], wanted)
 
 
 class _ClosedFormForwardMode(_ClosedForm):

@@ -19,6 +19,7 @@ from beliefmatch.checks import (
     require_index,
     require_values,
 )
+from beliefmatch.divergence import dirichlet_kl
 from beliefmatch.intervals import beta_quantile
 from beliefmatch.ranking import prob_of_being_best
 from beliefmatch.rows import result_dtype, split
@@ -135,11 +136,7 @@ class Belief:
 
     def variance(self) -> Tensor:
         """Var[p_k] = s_k(1 − s_k)/(α₀ + 1) of every class, s = E[p]; in [0, ¼]."""
-        rows = split(self.log_alpha, self.dim)
-        each = rows.share * (1 - rows.share)
-        top = rows.rest_share / (1 + rows.rest)
-        variance = rows.with_top(each, top) * torch.sigmoid(-rows.log_total)
-        return variance.to(self.log_alpha.dtype)
+        return kernels.measure(dirichlet.variance, self.log_alpha, self.dim)
 
     def covariance(self) -> Tensor:
         """Cov[p_j, p_k] = (s_j δ_jk − s_j s_k)/(α₀ + 1), with the two class dimensions last."""
@@ -216,7 +213,7 @@ class Belief:
         if not isinstance(other, Belief):
             raise fail("Belief.kl", f"`other` must be a Belief, got {describe(other)}.", TypeError)
         own = self.log_alpha.movedim(self.dim, -1)
-        return dirichlet.dirichlet_kl(own, other.log_alpha.movedim(other.dim, -1))
+        return dirichlet_kl(own, other.log_alpha.movedim(other.dim, -1))
 
     def update(self, counts: Tensor) -> "Belief":
         """Bayes' rule: the belief after seeing `counts` ≥ 0 votes for each class, Dir(α + counts)."""

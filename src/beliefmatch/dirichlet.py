@@ -10,18 +10,19 @@ import torch
 from torch import Tensor
 
 from beliefmatch import autograd, elbo, special
-from beliefmatch.checks import fail, require_floating, require_index
 from beliefmatch.rows import Rows, result_dtype, split, total_minus_top, work_dtype
 
 __all__ = [
+    "DIVERGENCE",
     "differential_entropy",
-    "dirichlet_kl",
+    "divergence",
     "entropy",
     "expected_entropy",
     "expected_surprisal",
     "log_prob",
     "mutual_information",
     "own_and_rest",
+    "variance",
 ]
 
 
@@ -77,6 +78,15 @@ def differential_entropy(logits: Tensor, dim: int = -1) -> Tensor:
     return _row_value(-drop, logits, dim)
 
 
+def variance(logits: Tensor, dim: int = -1) -> Tensor:
+    """Var[p_k] = s_k(1 − s_k)/(α₀ + 1) of every class."""
+    rows = split(logits, dim)
+    each = rows.share * (1 - rows.share)
+    top = rows.rest_share / (1 + rows.rest)
+    spread = rows.with_top(each, top) * torch.sigmoid(-rows.log_total)
+    return spread.to(result_dtype(logits.dtype))
+
+
 def log_prob(logits: Tensor, p: Tensor, dim: int = -1) -> Tensor:
     """ln Dir(p; α) = B(α₀) − ΣB(α_k) − α₀ KL(s ‖ p) − Σ ln p_k, with p normalised first.
 
@@ -115,54 +125,10 @@ def _lowest(rows: Rows) -> float:
     return -(torch.finfo(rows.z.dtype).max ** 0.5)
 
 
-def dirichlet_kl(p_logits: Tensor, q_logits: Tensor, *, dim: int = -1) -> Tensor:
-    r"""KL(Dir(e^p) ‖ Dir(e^q)) ≥ 0 of each row, zero where the two agree.
-
-    .. math:: γ_0\,\mathrm{KL}_{cat}(γ/γ_0 \,\|\, α/α_0) + \sum_k E(γ_k, α_k) - E(γ_0, α_0)
-
-    with α = e^p, γ = e^q and E(γ, α) = B(γ) − B(α) − (γ − α)B′(α), B(α) = lnΓ(α) − α ln α + α: the
-    Bregman form of the divergence, its large part put as a divergence between the means. Differentiable
-    in both arguments with closed-form gradients that keep their digits as the two approach each other.
-
-    Args:
-        p_logits: log-concentrations of the first Dirichlet.
-        q_logits: log-concentrations of the second; the shapes broadcast.
-        dim: the class dimension.
-
-    Example:
-        >>> import torch
-        >>> from beliefmatch import dirichlet_kl
-        >>> uniform, sharp = torch.zeros(3), torch.tensor([3.0, 0.0, 0.0])
-        >>> round(dirichlet_kl(sharp, uniform).item(), 4)
-        3.5001
-    """
-    name = "dirichlet_kl"
-    require_floating(name, "p_logits", p_logits)
-    require_floating(name, "q_logits", q_logits)
-    if p_logits.device != q_logits.device:
-        received = f"{p_logits.device} and {q_logits.device}"
-        raise fail(name, f"`p_logits` and `q_logits` must be on one device, got {received}.")
-    dim = require_index(name, "dim", dim)
+def divergence(p_logits: Tensor, q_logits: Tensor, dim: int) -> Tensor:
+    """KL(Dir(e^p) ‖ Dir(e^q)) of each row of two tensors of one shape; see `beliefmatch.dirichlet_kl`."""
     kind = result_dtype(torch.promote_types(p_logits.dtype, q_logits.dtype))
-    p, q, dim = _broadcast_along_classes(name, p_logits, q_logits, dim)
-    return autograd.to_finite(autograd.apply(_DIRICHLET_KL, dim, p, q).squeeze(dim), kind)
-
-
-def _broadcast_along_classes(
-    name: str, p_logits: Tensor, q_logits: Tensor, dim: int
-) -> tuple[Tensor, Tensor, int]:
-    """Both in their common shape, and the class dimension counted from its front."""
-    dims = max(p_logits.dim(), q_logits.dim())
-    from_back = dim - dims if dim >= 0 else dim
-    try:
-        fits = from_back < 0 and p_logits.shape[from_back] == q_logits.shape[from_back] > 0
-        if fits:
-            return *torch.broadcast_tensors(p_logits, q_logits), dims + from_back
-    except (RuntimeError, IndexError):
-        pass
-    received = f"{tuple(p_logits.shape)} and {tuple(q_logits.shape)} with dim={dim}"
-    expected = "agree along the class dimension and broadcast elsewhere"
-    raise fail(name, f"shapes of `p_logits` and `q_logits` must {expected}, got {received}.")
+    return autograd.to_finite(autograd.apply(DIVERGENCE, dim, p_logits, q_logits).squeeze(dim), kind)
 
 
 class _Pair(NamedTuple):
@@ -246,4 +212,4 @@ def _growth(delta: Tensor) -> Tensor:
     return delta.clamp(max=0.95 * special.largest_exponent(delta.dtype)).expm1()
 
 
-_DIRICHLET_KL = autograd.Operation(_kl_value, (_kl_slope_by_p, _kl_slope_by_q))
+DIVERGENCE = autograd.Operation(_kl_value, (_kl_slope_by_p, _kl_slope_by_q))

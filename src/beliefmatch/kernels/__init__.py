@@ -12,12 +12,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from beliefmatch import dirichlet
 from beliefmatch.checks import fail
-from beliefmatch.kernels import measures, native, reference, traceable
+from beliefmatch.kernels import divergences, measures, native, reference, traceable
 from beliefmatch.kernels.measures import Measure
 from beliefmatch.kernels.problem import Problem
 
-__all__ = ["KernelStatus", "Problem", "loss", "measure", "status", "use"]
+__all__ = ["KernelStatus", "Problem", "divergence", "loss", "measure", "status", "use"]
 
 VARIABLE = "BELIEFMATCH_KERNEL"
 CHOICES = ("auto", "native", "reference")
@@ -46,12 +47,21 @@ def loss(problem: Problem) -> Tensor:
 
 
 def measure(function: Measure, logits: Tensor, dim: int) -> Tensor:
-    """A function of `dirichlet` that gives one number a row, by the fastest kernel that takes it."""
+    """A function of `dirichlet` of one tensor of logits, by the fastest kernel that takes it."""
     if not torch.compiler.is_compiling() and _uses_native():
         value = measures.measure(function, logits, dim)
         if value is not None:
             return value
     return function(logits, dim)
+
+
+def divergence(p_logits: Tensor, q_logits: Tensor, dim: int) -> Tensor:
+    """`dirichlet.divergence`, by the fastest kernel that takes it."""
+    if not torch.compiler.is_compiling() and _uses_native():
+        value = divergences.divergence(p_logits, q_logits, dim)
+        if value is not None:
+            return value
+    return dirichlet.divergence(p_logits, q_logits, dim)
 
 
 def status() -> KernelStatus:

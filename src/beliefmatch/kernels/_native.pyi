@@ -6,6 +6,12 @@ def evaluate(*arguments: float) -> bool:
 def measure(*arguments: int) -> bool:
     """Write a measure of every row; False if the logits are not for this kernel."""
 
+def divergence(*arguments: int) -> bool:
+    """Write every row's divergence, or its slopes; False if the logits are not for this kernel."""
+
+def variance(*arguments: int) -> bool:
+    """Write the variance of every class; False if the logits are not for this kernel."""
+
 def instruction_sets() -> list[str]:
     """Names of those this processor has, best first."""
 

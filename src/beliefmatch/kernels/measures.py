@@ -9,13 +9,13 @@ from torch.autograd import Function
 
 from beliefmatch import dirichlet
 from beliefmatch.kernels.layout import KINDS, NOTHING, has_numbers, is_watched, sizes, strided, walkable
-from beliefmatch.kernels.native import _native
+from beliefmatch.kernels.native import _native, _room_for
 from beliefmatch.rows import result_dtype
 
 __all__ = ["Measure", "measure"]
 
 Measure = Callable[[Tensor, int], Tensor]
-"""A function of `dirichlet`: one number a row of log-concentrations."""
+"""A function of `dirichlet`: one number a row of log-concentrations, or one a class."""
 CODES: dict[Measure, int] = {
     dirichlet.entropy: 0,
     dirichlet.expected_entropy: 1,
@@ -52,6 +52,8 @@ class _Measured(Function):
 
 
 def _value(function: Measure, logits: Tensor, dim: int) -> Tensor | None:
+    if function is dirichlet.variance:
+        return _variance(logits, dim)
     x, shape = walkable(logits, dim), logits.shape
     value = torch.empty(shape[:dim] + shape[dim + 1 :], dtype=result_dtype(x.dtype), device=x.device)
     place = *sizes(shape, dim), *strided(x, dim)
@@ -64,3 +66,10 @@ def _value(function: Measure, logits: Tensor, dim: int) -> Tensor | None:
     else:
         done = _native.measure(CODES[function], *place, *result)
     return value if done else None
+
+
+def _variance(logits: Tensor, dim: int) -> Tensor | None:
+    x = walkable(logits, dim)
+    value = _room_for(logits.to(result_dtype(logits.dtype)), dim)
+    place = *sizes(logits.shape, dim), *strided(x, dim), *strided(value, dim)
+    return value if _native.variance(*place, torch.get_num_threads()) else None

@@ -60,6 +60,10 @@ struct InstructionSet {
     bool (*run)(const Problem&, const Output&, int64_t, int64_t, double*);
     int64_t (*measure_scratch_size)(const Problem&);
     bool (*measure)(Measure, const Problem&, int64_t, int64_t, double*, double*);
+    int64_t (*divergence_scratch_size)(const Problem&, const DivergenceOutput&);
+    bool (*divergence)(const Problem&, const DivergenceOutput&, int64_t, int64_t, double*);
+    int64_t (*variance_scratch_size)(const Problem&, const Strided&);
+    bool (*variance)(const Problem&, const Strided&, int64_t, int64_t, double*);
 };
 
 inline bool always() { return true; }
@@ -71,16 +75,21 @@ inline bool has_avx512() {
 inline bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 #endif
 
+#define OF_NAMESPACE(name, supported, space)                                                             \
+    {name, supported, space::scratch_size, space::run, space::measure_scratch_size, space::measure, \
+     space::divergence_scratch_size, space::divergence, space::variance_scratch_size, space::variance}
+
 inline const InstructionSet INSTRUCTION_SETS[] = {
 #if defined(__x86_64__)
-    {"avx512", has_avx512, avx512::scratch_size, avx512::run, avx512::measure_scratch_size, avx512::measure},
-    {"avx2", has_avx2, avx2::scratch_size, avx2::run, avx2::measure_scratch_size, avx2::measure},
-    {"sse2", always, baseline::scratch_size, baseline::run, baseline::measure_scratch_size, baseline::measure},
+    OF_NAMESPACE("avx512", has_avx512, avx512),
+    OF_NAMESPACE("avx2", has_avx2, avx2),
+    OF_NAMESPACE("sse2", always, baseline),
 #elif defined(__aarch64__)
-    {"neon", always, baseline::scratch_size, baseline::run, baseline::measure_scratch_size, baseline::measure},
+    OF_NAMESPACE("neon", always, baseline),
 #else
-    {"generic", always, baseline::scratch_size, baseline::run, baseline::measure_scratch_size, baseline::measure},
+    OF_NAMESPACE("generic", always, baseline),
 #endif
 };
+#undef OF_NAMESPACE
 
 } // namespace beliefmatch

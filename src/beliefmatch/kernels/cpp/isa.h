@@ -18,3 +18,11 @@
 #include "run.h"
 
 #include "measures.h"
+
+#include "apart.h"
+
+#include "close.h"
+
+#include "divergence.h"
+
+#include "variance.h"

@@ -102,6 +102,11 @@ INLINE void store_part(float* to, int64_t count, F v) { memcpy(to, &v, size_t(co
 INLINE void store_part(double* to, int64_t count, D v) { memcpy(to, &v, size_t(count) * sizeof(double)); }
 #endif
 
+// As many of a row's numbers as are left of it.
+INLINE D load_up_to(const double* from, int64_t left) { return left >= ND ? load(from) : load_part(from, left); }
+INLINE void store_up_to(double* to, int64_t left, D v) { left >= ND ? store(to, v) : store_part(to, left, v); }
+INLINE DI existing(int64_t left) { return left >= ND ? ~DI{} : counted(DI{}, 0, left, -1); }
+
 template <int N> INLINE F polynomial(const float (&c)[N], F x) {
     F value = splat(c[N - 1]);
     for (int i = N - 2; i >= 0; --i) value = value * x + c[i];
@@ -136,6 +141,21 @@ INLINE D exponential(D x) {
     D f = (x - n * 0.693147180369123816490) - n * 1.90821492927058770002e-10;
     D scale = (D)(((DI)shifted << 52) + 0x3ff0000000000000);
     return scale * polynomial(c, f);
+}
+
+// e^x and e^x − 1, each with full relative precision or, if not `fine`, to 1e-12, for |x| < 700.
+template <bool fine> INLINE void exponential(D x, D& power, D& growth) {
+    constexpr double c[] = {1. / 2,     1. / 6,      1. / 24,      1. / 120,      1. / 720,       1. / 5040,
+                            1. / 40320, 1. / 362880, 1. / 3628800, 1. / 39916800, 1. / 479001600, 1. / 6227020800.};
+    constexpr double c_short[] = {1. / 2,    1. / 6,     1. / 24,     1. / 120,    1. / 720,
+                                  1. / 5040, 1. / 40320, 1. / 362880, 1. / 3628800};
+    D shifted = x * 1.4426950408889634 + 6755399441055744.;
+    D n = shifted - 6755399441055744.;
+    D f = (x - n * 0.693147180369123816490) - n * 1.90821492927058770002e-10;
+    D tail = f + f * f * (fine ? polynomial(c, f) : polynomial(c_short, f));
+    D scale = (D)(((DI)shifted << 52) + 0x3ff0000000000000);
+    power = scale + scale * tail;
+    growth = scale * tail + (scale - 1.);
 }
 
 // ln x for normal x > 0, and 1/y at the price of the one division that the logarithm needs.

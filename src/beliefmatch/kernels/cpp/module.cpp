@@ -1,12 +1,9 @@
 // The loss and its gradient in one visit of the logits each, for CPython's stable ABI. No dependence on torch:
 // tensors come as addresses, types and strides, threads from the pool that torch has loaded.
 
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030a0000
-#include <Python.h>
+#include "arguments.h"
 
 #include <atomic>
-#include <memory>
 #include <new>
 #include <vector>
 
@@ -15,7 +12,7 @@
 #endif
 
 #include "dispatch.h"
-#include "threads.h"
+#include "work.h"
 
 namespace {
 
@@ -27,38 +24,6 @@ const InstructionSet* best() {
     return nullptr;
 }
 const InstructionSet* in_use = best();
-
-constexpr int64_t LEAST_WORK = 8192; // classes times rows below which another thread costs more than it brings
-
-// Arguments in the order of `native.py`.
-class Arguments {
-    PyObject* const* next;
-    PyObject* const* end;
-
-public:
-    Arguments(PyObject* const* first, Py_ssize_t count) : next(first), end(first + count) {}
-
-    int64_t whole() { return next < end ? PyLong_AsLongLong(*next++) : missing(); }
-    double number() { return next < end ? PyFloat_AsDouble(*next++) : double(missing()); }
-    template <class T> T* address() { return reinterpret_cast<T*>(static_cast<intptr_t>(whole())); }
-    Strided strided() {
-        Strided s;
-        s.data = address<char>();
-        s.kind = Kind(whole());
-        s.outer_stride = whole(), s.class_stride = whole(), s.inner_stride = whole();
-        return s;
-    }
-    bool complete() {
-        if (!PyErr_Occurred() && next != end) PyErr_SetString(PyExc_TypeError, "too many arguments");
-        return !PyErr_Occurred();
-    }
-
-private:
-    int64_t missing() {
-        if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "too few arguments");
-        return 0;
-    }
-};
 
 Problem problem(Arguments& args) {
     Problem p;
@@ -93,37 +58,6 @@ double total_weight(const Problem& p) {
     double total = 0;
     for (int64_t row = 0; row < p.rows(); ++row) total += p.row_weight(row);
     return total;
-}
-
-// Memory for a call, aligned to cache lines. The calling thread keeps a little for its next one.
-class Scratch {
-    static constexpr size_t KEPT = 1 << 17, LINE = 8; // doubles
-    std::unique_ptr<double[]> own;
-
-    static double* aligned(double* data) {
-        return reinterpret_cast<double*>((reinterpret_cast<uintptr_t>(data) + 63) / 64 * 64);
-    }
-
-public:
-    double* data;
-
-    explicit Scratch(size_t size) {
-        static thread_local std::unique_ptr<double[]> kept;
-        auto& place = size > KEPT ? own : kept;
-        if (!place) place.reset(new double[(size > KEPT ? size : KEPT) + LINE]);
-        data = aligned(place.get());
-    }
-};
-
-// Splits the rows among threads; work(first row, last row, scratch of its own).
-template <class Work> void over_rows(const Problem& p, int64_t threads, int64_t scratch_size, const Work& work) {
-    int64_t rows = p.rows(), useful = rows * p.classes / LEAST_WORK + 1;
-    int64_t parts = std::max<int64_t>(1, std::min({threads, useful, rows}));
-    int64_t size = (scratch_size + 7) / 8 * 8;
-    Scratch scratch(size_t(size * parts));
-    in_parallel(int(parts), [&](int part) {
-        work(rows * part / parts, rows * (part + 1) / parts, scratch.data + size * part);
-    });
 }
 
 // Large fresh buffers cost more in page faults than in arithmetic: ask for large pages.
@@ -209,6 +143,29 @@ bool measure(Measure which, const Problem& p, const Result& result, int64_t thre
     return done;
 }
 
+// One value a row where there is room for it, and slopes where there is room for those.
+bool divergence(const Problem& p, const Result& result, const Strided& by_p, const Strided& by_q,
+                const Upstream& upstream, int64_t threads) {
+    std::vector<double> values(result.data ? size_t(p.rows()) : 0), scale(result.data ? 0 : size_t(p.rows()));
+    for (size_t row = 0; row < scale.size(); ++row) scale[row] = upstream.at(int64_t(row));
+    DivergenceOutput out{result.data ? values.data() : nullptr, by_p, by_q, scale.data()};
+    std::atomic<bool> done{true};
+    over_rows(p, threads, in_use->divergence_scratch_size(p, out), [&](int64_t first, int64_t last, double* scratch) {
+        if (!in_use->divergence(p, out, first, last, scratch)) done = false;
+    });
+    for (size_t row = 0; done && row < values.size(); ++row) result.put(int64_t(row), values[row]);
+    return done;
+}
+
+// The variance of every class. False if the logits are not for this kernel.
+bool variance(const Problem& p, const Strided& to, int64_t threads) {
+    std::atomic<bool> done{true};
+    over_rows(p, threads, in_use->variance_scratch_size(p, to), [&](int64_t first, int64_t last, double* scratch) {
+        if (!in_use->variance(p, to, first, last, scratch)) done = false;
+    });
+    return done;
+}
+
 template <class Work> bool without_gil(const Work& work) {
     bool enough_memory = true;
     Py_BEGIN_ALLOW_THREADS;
@@ -250,6 +207,34 @@ PyObject* py_measure(PyObject*, PyObject* const* given, Py_ssize_t count) {
     return PyBool_FromLong(done);
 }
 
+PyObject* py_divergence(PyObject*, PyObject* const* given, Py_ssize_t count) {
+    Arguments args(given, count);
+    Problem p;
+    p.outer = args.whole(), p.classes = args.whole(), p.inner = args.whole();
+    p.logits = args.strided(), p.other = args.strided();
+    Result result{args.address<char>(), args.whole() == int64_t(Kind::float64)};
+    Strided by_p = args.strided(), by_q = args.strided();
+    Upstream upstream{args.address<char>(), args.whole() == int64_t(Kind::float64)};
+    int64_t threads = args.whole();
+    if (!args.complete()) return nullptr;
+    bool done = false;
+    if (!without_gil([&] { done = divergence(p, result, by_p, by_q, upstream, threads); })) return nullptr;
+    return PyBool_FromLong(done);
+}
+
+PyObject* py_variance(PyObject*, PyObject* const* given, Py_ssize_t count) {
+    Arguments args(given, count);
+    Problem p;
+    p.outer = args.whole(), p.classes = args.whole(), p.inner = args.whole();
+    p.logits = args.strided();
+    Strided to = args.strided();
+    int64_t threads = args.whole();
+    if (!args.complete()) return nullptr;
+    bool done = false;
+    if (!without_gil([&] { done = variance(p, to, threads); })) return nullptr;
+    return PyBool_FromLong(done);
+}
+
 PyObject* py_instruction_sets(PyObject*, PyObject*) {
     PyObject* names = PyList_New(0);
     for (const auto& set : INSTRUCTION_SETS) {
@@ -279,6 +264,10 @@ PyMethodDef methods[] = {
      "Write the loss and, where there is room for it, the gradient; False if the problem is not for this kernel."},
     {"measure", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(py_measure)), METH_FASTCALL,
      "Write a measure of every row; False if the logits are not for this kernel."},
+    {"divergence", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(py_divergence)), METH_FASTCALL,
+     "Write every row's divergence, or its slopes; False if the logits are not for this kernel."},
+    {"variance", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(py_variance)), METH_FASTCALL,
+     "Write the variance of every class; False if the logits are not for this kernel."},
     {"instruction_sets", py_instruction_sets, METH_NOARGS, "Names of those this processor has, best first."},
     {"in_use", py_in_use, METH_NOARGS, "Name of the instruction set in use."},
     {"use", py_use, METH_O, "Use the instruction set of this name from now on."},

@@ -30,6 +30,7 @@ enum class Reduction : int64_t { mean = 0, sum = 1, none = 2 };
 struct Problem {
     int64_t outer = 0, classes = 0, inner = 0;
     Strided logits, counts, prior;        // counts or ids; prior where it is not one number
+    Strided other;                        // logits of a second Dirichlet, for divergences
     const int64_t* ids = nullptr;         // one a row
     int64_t ignore_index = -100;
     const double* class_weight = nullptr; // one a class
@@ -62,6 +63,12 @@ struct Output {
     double* row_loss = nullptr;
     double largest_loss = 0;            // that the type of the result can hold
     Strided gradient;                   // where it is wanted,
+    const double* row_scale = nullptr;  // each row's times its scale
+};
+
+struct DivergenceOutput { // what is wanted
+    double* value = nullptr;            // one a row
+    Strided by_p, by_q;                 // slopes by the logits and by the other ones,
     const double* row_scale = nullptr;  // each row's times its scale
 };
 
