@@ -13,14 +13,6 @@ INLINE F logarithm(F x) {
     return n * 0.693359375f + (n * -2.12194440e-4f + (f + f * f * polynomial(LOGARITHM_F, f)));
 }
 
-INLINE F larger(F a, F b) { return a > b ? a : b; }
-INLINE F magnitude(F v) { return (F)((FI)v & 0x7fffffff); }
-INLINE float largest(F v) {
-    float top = v[0];
-    for (int i = 1; i < NF; ++i) top = v[i] > top ? v[i] : top;
-    return top;
-}
-
 struct SoftSums {
     D alpha, mass, excess, body; // whole blocks, in double
     F part_alpha, part_mass, part_excess, part_body, most;
@@ -63,19 +55,6 @@ struct SoftSums {
         part_alpha = part_mass = part_excess = part_body = F{};
     }
 };
-
-INLINE int64_t position_of_largest(const float* values, int64_t count) {
-    float top = values[0];
-    int64_t k = 0, position = 0;
-    if (count >= NF) {
-        F tops = load(values);
-        for (k = NF; k + NF <= count; k += NF) tops = larger(load(values + k), tops);
-        top = largest(tops);
-    }
-    for (; k < count; ++k) top = values[k] > top ? values[k] : top;
-    while (position < count - 1 && values[position] != top) ++position; // NaN ends at the last, and is found later
-    return position;
-}
 
 // False if a logit or a count is not for float lanes. The position of the largest class in `top`.
 template <bool unit_prior, bool keeps>
