@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from beliefmatch import dirichlet
-from beliefmatch.kernels.layout import KINDS, NOTHING, has_numbers, is_watched, sizes, strided, walkable
+from beliefmatch.kernels.layout import KINDS, has_numbers, is_watched, sizes, strided, walkable
 from beliefmatch.kernels.native import _native, _room_for
 from beliefmatch.rows import result_dtype
 
@@ -20,6 +20,7 @@ CODES: dict[Measure, int] = {
     dirichlet.entropy: 0,
     dirichlet.expected_entropy: 1,
     dirichlet.mutual_information: 2,
+    dirichlet.differential_entropy: 3,
 }
 
 
@@ -58,13 +59,7 @@ def _value(function: Measure, logits: Tensor, dim: int) -> Tensor | None:
     value = torch.empty(shape[:dim] + shape[dim + 1 :], dtype=result_dtype(x.dtype), device=x.device)
     place = *sizes(shape, dim), *strided(x, dim)
     result = value.data_ptr(), KINDS[value.dtype], torch.get_num_threads()
-    if function is dirichlet.differential_entropy:
-        # the divergence from the uniform Dirichlet, without its constant
-        options = 0, -100, *NOTHING, 0, *NOTHING, 0, 1.0, 1.0, 0.0, 2
-        done = _native.evaluate(*place, *options, *result, *NOTHING, 0, 0, 0)
-        value.neg_()
-    else:
-        done = _native.measure(CODES[function], *place, *result)
+    done = _native.measure(CODES[function], *place, *result)
     return value if done else None
 
 

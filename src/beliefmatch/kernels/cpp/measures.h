@@ -5,42 +5,52 @@ struct MeasureBlock {
     double z[BLOCK], rest[BLOCK], weighted[BLOCK], value[BLOCK]; // Σα and Σα·f(α) over the others
 };
 
-// g(α) = ψ(1 + α) − ln α, with full relative precision; 1/(1 + α) in w.
-template <bool fine> INLINE D digamma_gap(D alpha, D z, D& w) {
+// g(α) = ψ(1 + α) − ln α, 1/(1 + α) in w. `sharp` keeps its relative precision where α is large.
+template <bool fine, bool sharp> INLINE D digamma_gap(D alpha, D z, D& w) {
     constexpr double series[] = {1., 1. / 2, 1. / 3, 1. / 4, 1. / 5, 1. / 6, 1. / 7, 1. / 8, 1. / 9};
-    D log_next = logarithm_and_inverse(1. + alpha, 1. + alpha, w);
-    D log_ratio = select(w < 1. / 64, w * polynomial(series, w), log_next - z); // ln(1 + 1/α) = −ln(1 − w)
+    D log_ratio = logarithm_and_inverse(1. + alpha, 1. + alpha, w) - z; // ln(1 + 1/α) = −ln(1 − w)
+    if (sharp) log_ratio = select(w < 1. / 64, w * polynomial(series, w), log_ratio);
     return log_ratio - w * digamma_remainder<fine>(w);
 }
 
-template <Measure measure, bool fine> INLINE D weighted_term(D alpha, D z, double top) {
+template <Measure measure, bool fine, bool sharp> INLINE D weighted_term(D alpha, D z, double top) {
     D w;
     if (measure == Measure::entropy) return alpha * (z - top);
-    if (measure == Measure::mutual_information) return alpha * digamma_gap<fine>(alpha, z, w);
+    if (measure == Measure::mutual_information) return alpha * digamma_gap<fine, sharp>(alpha, z, w);
     D log_next = logarithm_and_inverse(1. + alpha, 1. + alpha, w);
     return alpha * (log_next - w * digamma_remainder<fine>(w));
 }
 
-// False if a logit is out of range or not a number.
-template <Measure measure, bool fine> INLINE bool measure_sums(const double* z, int64_t classes, MeasureBlock& block, int i) {
-    if (!all_within(z, classes, -EXACT_RANGE, EXACT_RANGE)) return false;
-    int64_t top = position_of_largest(z, classes), beside = top / ND * ND, k = 0;
+template <Measure measure, bool fine, bool sharp>
+INLINE void measure_sums_beside(const double* z, int64_t classes, int64_t top, MeasureBlock& block, int i) {
+    int64_t beside = top / ND * ND, k = 0;
     D rest{}, weighted{};
     for (; k + ND <= classes; k += ND) {
         D at = load(z + k), alpha = exponential(at);
         DI mask = k == beside ? counted(DI{}, k, classes, top) : ~DI{};
         rest += keep(mask, alpha);
-        weighted += keep(mask, weighted_term<measure, fine>(alpha, at, z[top]));
+        weighted += keep(mask, weighted_term<measure, fine, sharp>(alpha, at, z[top]));
     }
     if (k < classes) {
         D at = load_part(z + k, classes - k), alpha = exponential(at);
         DI mask = counted(DI{}, k, classes, top);
         rest += keep(mask, alpha);
-        weighted += keep(mask, weighted_term<measure, fine>(alpha, at, z[top]));
+        weighted += keep(mask, weighted_term<measure, fine, sharp>(alpha, at, z[top]));
     }
     block.z[i] = z[top];
     block.rest[i] = sum(rest);
     block.weighted[i] = sum(weighted);
+}
+
+// False if a logit is out of range or not a number.
+template <Measure measure, bool fine> INLINE bool measure_sums(const double* z, int64_t classes, MeasureBlock& block, int i) {
+    if (!all_within(z, classes, -EXACT_RANGE, EXACT_RANGE)) return false;
+    const int64_t top = position_of_largest(z, classes);
+    // Short polynomials serve unless small α make the terms of the expected entropy cancel.
+    const bool small = measure == Measure::expected_entropy && z[top] < -2, sharp = z[top] > 9;
+    if (sharp) measure_sums_beside<measure, fine, true>(z, classes, top, block, i);
+    else if (small) measure_sums_beside<measure, true, false>(z, classes, top, block, i);
+    else measure_sums_beside<measure, fine, false>(z, classes, top, block, i);
     return true;
 }
 
@@ -57,7 +67,7 @@ template <Measure measure> INLINE void finish_measures(MeasureBlock& block) {
                             all.digamma_next - own.digamma_next);
             value = larger(share * drop + (others * all.digamma_next - mean), D{});
         } else if (measure == Measure::mutual_information) {
-            D w, w_total, own = digamma_gap<true>(alpha, z, w), all = digamma_gap<true>(total, z + gap, w_total);
+            D w, w_total, own = digamma_gap<true, true>(alpha, z, w), all = digamma_gap<true, true>(total, z + gap, w_total);
             D slope = -w * (1. - alpha * w * polynomial(TRIGAMMA_D, w));
             D drop = select(alike, gap * slope, all - own);
             value = larger(mean - drop - others * own, D{});
@@ -97,6 +107,69 @@ bool measure_rows(const Problem& p, int64_t first, int64_t last, double* scratch
     return true;
 }
 
+// (2w − 1) G − w M − ½ ln 2π: what is left of the density's entropy of a class beyond z, 1/α and ln(1 + α).
+template <bool fine> INLINE D density_term(D w) {
+    return (2. * w - 1.) * digamma_remainder<fine>(w) - w * lgamma_remainder<fine>(w) - HALF_LN_2PI;
+}
+
+struct DensitySums {
+    D rest, body, mantissa;
+    DI exponent;
+
+    INLINE DensitySums() {
+        rest = body = D{};
+        mantissa = splat(1.);
+        exponent = DI{};
+    }
+    template <bool fine> INLINE void add(D z, DI mask) {
+        D alpha = exponential(z), next = 1. + alpha, both = 1. / (alpha * next), w = both * alpha;
+        rest += keep(mask, alpha);
+        body += keep(mask, z + (both + w) + density_term<fine>(w));
+        mantissa *= keep(mask, next) + keep(~mask, splat(1.));
+        exponent += ((DI)mantissa >> 52) - 1023;
+        mantissa = (D)(((DI)mantissa & 0x000fffffffffffff) | 0x3ff0000000000000);
+    }
+    INLINE double log_of_next() {
+        double powers = 0;
+        for (int i = 0; i < ND; ++i) powers += double(exponent[i]);
+        return powers * LN2;
+    }
+};
+
+// The divergence from the uniform Dirichlet without its constant, minus which is the entropy of the density.
+template <bool fine> bool density_rows(const Problem& p, int64_t first, int64_t last, double* scratch, double* to) {
+    Source<double> logits(p.logits, p);
+    logits.scratch = scratch;
+    Block block;
+    for (int64_t row = first; row < last; row += BLOCK) {
+        int rows = int(last - row < BLOCK ? last - row : BLOCK);
+        logits.begin(row, rows);
+        for (int i = 0; i < BLOCK; ++i) {
+            block.clear(i);
+            if (i >= rows) continue;
+            const double* z = logits.row(i);
+            if (!all_within(z, p.classes, -EXACT_RANGE, EXACT_RANGE)) return false;
+            const int64_t top = position_of_largest(z, p.classes), beside = top / ND * ND;
+            DensitySums sums;
+            for (int64_t k = 0; k < p.classes; k += ND) {
+                bool whole = k + ND <= p.classes;
+                D at = whole ? load(z + k) : load_part(z + k, p.classes - k);
+                sums.add<fine>(at, whole && k != beside ? ~DI{} : counted(DI{}, k, p.classes, top));
+            }
+            block.z[i] = z[top];
+            block.mass[i] = double(p.classes - 1);
+            block.rest[i] = sum(sums.rest);
+            block.kl_weight[i] = 1;
+            block.log_weight[i] = -1.5;
+            block.mantissa[i] = product(sums.mantissa);
+            block.body[i] = sum(sums.body) - 1.5 * sums.log_of_next();
+        }
+        finish(block, rows, 1.7976931348623157e308, false);
+        for (int i = 0; i < rows; ++i) to[row + i] = -block.loss[i];
+    }
+    return true;
+}
+
 inline int64_t measure_scratch_size(const Problem& p) { return Source<double>(p.logits, p).scratch_size() + 8; }
 
 template <bool fine>
@@ -104,9 +177,9 @@ bool measure_with(Measure which, const Problem& p, int64_t first, int64_t last, 
     constexpr Measure SPREAD = Measure::mutual_information;
     switch (which) {
     case Measure::entropy: return measure_rows<Measure::entropy, fine>(p, first, last, scratch, to);
-    // at small α its terms nearly cancel
-    case Measure::expected_entropy: return measure_rows<Measure::expected_entropy, true>(p, first, last, scratch, to);
+    case Measure::expected_entropy: return measure_rows<Measure::expected_entropy, fine>(p, first, last, scratch, to);
     case Measure::mutual_information: return measure_rows<SPREAD, fine>(p, first, last, scratch, to);
+    case Measure::differential_entropy: return density_rows<fine>(p, first, last, scratch, to);
     }
     return false;
 }

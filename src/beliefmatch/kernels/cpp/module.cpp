@@ -79,7 +79,7 @@ struct Result { // where to write the reduced loss, or one value a row
 
     double largest() const { return is_double ? 1.7976931348623157e308 : 3.4028234663852886e38; }
     void put(int64_t index, double value) const {
-        value = value > largest() ? largest() : value;
+        value = value > largest() ? largest() : value < -largest() ? -largest() : value;
         if (is_double) reinterpret_cast<double*>(data)[index] = value;
         else reinterpret_cast<float*>(data)[index] = float(value);
     }

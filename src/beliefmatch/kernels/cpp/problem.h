@@ -57,7 +57,7 @@ inline bool is_soft(const Problem& p) {
     return p.counts && p.counts.kind != Kind::float64 && !p.class_weight && is_ordinary(p);
 }
 
-enum class Measure : int64_t { entropy = 0, expected_entropy = 1, mutual_information = 2 };
+enum class Measure : int64_t { entropy = 0, expected_entropy = 1, mutual_information = 2, differential_entropy = 3 };
 
 struct Output {
     double* row_loss = nullptr;
