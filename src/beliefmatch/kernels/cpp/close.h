@@ -4,7 +4,6 @@
 constexpr float CLOSE_RANGE = 0.2f; // of |δ|
 constexpr double CLOSE_KEPT = 0.25; // the least part of its terms that may be left of a row
 
-INLINE F magnitude(F v) { return (F)((FI)v & 0x7fffffff); }
 INLINE bool none(FI mask) {
     int32_t any = 0;
     for (int i = 0; i < NF; ++i) any |= mask[i];

@@ -185,6 +185,7 @@ INLINE D logarithm_of_next(D v) {
 INLINE D select(DI where, D yes, D no) { return where ? yes : no; }
 INLINE D smaller(D a, D b) { return select(a < b, a, b); }
 INLINE D larger(D a, D b) { return select(a > b, a, b); }
+INLINE F magnitude(F v) { return (F)((FI)v & 0x7fffffff); }
 INLINE D magnitude(D v) { return (D)((DI)v & 0x7fffffffffffffff); }
 
 // The remainders of `special`, to 1e-16 or, for logits of single precision, to 1e-10.
