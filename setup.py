@@ -11,7 +11,8 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 SOURCES = Path("src/beliefmatch/kernels/cpp")
-FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fvisibility=hidden", "-Wno-psabi"]
+# -fwrapv: lanes that will not be used may hold numbers whose bits overflow
+FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fwrapv", "-fvisibility=hidden", "-Wno-psabi"]
 
 native = Extension(
     "beliefmatch.kernels._native",

@@ -19,7 +19,7 @@ FLOORS = (
     ("L0", "rows"),
     ("L0", "autograd elbo intervals ranking"),
     ("L0", "dirichlet"),
-    ("L1", "targets"),
+    ("L1", "prior targets"),
     ("L1", "kernels"),
     ("L1", "divergence loss metrics"),
     ("L1", "belief"),

@@ -8,7 +8,8 @@ With w = 1/(1+α) the gamma function and its derivatives at 1+α are elementary 
 
 M, G and R are smooth on the whole of w ∈ [0, 1] (α from ∞ down to 0) and vary by a few per cent, so one
 quotient of two short polynomials serves every α, without branches. So does one longer polynomial, for
-kernels that would rather not divide. The fit minimises the largest relative error by Lawson's reweighting
+kernels that would rather not divide; these also take r(α) = α²ψ′(α) − α from one, and for x up to ½
+ln(1/(1−x)) and e^x − 1. The fit minimises the largest relative error by Lawson's reweighting
 of a linearised least-squares problem, in 90 digits.
 
     python tools/fit_special.py            prints the errors and rewrites the coefficients
@@ -27,20 +28,24 @@ TARGET = PACKAGE / "_coefficients.py"
 C_TARGET = PACKAGE / "kernels" / "cpp" / "coefficients.h"
 RATIONAL_DEGREES = {"float32": (4, 4), "float64": (8, 8)}
 POLYNOMIAL_DEGREES = {"float32": (8, 0), "float64": (22, 0)}
+EXPM1_DEGREES = {"float32": (5, 0), "float64": (11, 0)}
+A_LINE = 4
 DIGITS = {"float32": 10, "float64": 18}
 HEADER = '''"""Coefficients of the remainders in `special`; written by tools/fit_special.py, not by hand.
 
 Polynomials in w = 1/(1+α), constant term first: `REMAINDERS` are pairs of numerator and denominator,
-`POLYNOMIALS` the same functions without a division.
+`POLYNOMIALS` the same functions without a division. There, "trigamma_excess" is α²ψ′(α) − α,
+"logarithm" is −ln(1−x)/x for x up to ½, and "expm1" is (e^x − 1)/x for x from −½ to ½.
 """
 
 __all__ = ["POLYNOMIALS", "REMAINDERS"]
 
+# fmt: off
 '''
 
 
-C_HEADER = """// Remainders of lnΓ, ψ and ψ′ as polynomials in w = 1/(1+α), constant term first.
-// Written by tools/fit_special.py, not by hand.
+C_HEADER = """// Remainders of lnΓ, ψ and ψ′ as polynomials in w = 1/(1+α), constant term first; those of e^x
+// and ln(1+x) in x, beyond two terms of their series. Written by tools/fit_special.py, not by hand.
 #pragma once
 
 namespace beliefmatch {
@@ -67,30 +72,40 @@ def trigamma_remainder(w):
     return x * x * mp.psi(1, x) - x
 
 
-FUNCTIONS = {
-    "lgamma": (lgamma_remainder, mp.mpf(1) / 12),
-    "digamma": (digamma_remainder, mp.mpf(1) / 2),
-    "trigamma": (trigamma_remainder, mp.mpf(1) / 2),
-}
-"""Each with its limit at w = 0 (α → ∞), which the fit keeps exactly."""
-
-
-def excess(w):
-    """r = w + (1−w)² R(w), which the gradient needs whole."""
+def trigamma_excess(w):
+    """r(α) = α²ψ′(α) − α = w + (1−w)² R(w)."""
     return w + (1 - w) ** 2 * trigamma_remainder(w)
 
 
-def exponential_tail(count):
-    """q with eᶠ = 1 + f + f² q(f) for |f| ≤ ½ ln 2: interpolated at Chebyshev nodes."""
-    nodes = [mp.log(2) / 2 * (2 * t - 1) for t in chebyshev_nodes(count)]
-    powers = mp.matrix([[f**k for k in range(count)] for f in nodes])
-    return list(
-        mp.lu_solve(powers, mp.matrix([(mp.exp(f) - 1 - f) / f**2 if f else mp.mpf(1) / 2 for f in nodes]))
-    )
+def logarithm(x):
+    """Λ(x) = −ln(1−x) / x."""
+    return -mp.log1p(-x) / x
 
 
-def chebyshev_nodes(count):
-    return [(1 - mp.cos(mp.pi * (2 * i + 1) / (2 * count))) / 2 for i in range(count)]
+def expm1(x):
+    """(e^x − 1) / x."""
+    return mp.expm1(x) / x
+
+
+REMAINDERS = {
+    "lgamma": (lgamma_remainder, mp.mpf(1) / 12, (0, 1)),
+    "digamma": (digamma_remainder, mp.mpf(1) / 2, (0, 1)),
+    "trigamma": (trigamma_remainder, mp.mpf(1) / 2, (0, 1)),
+}
+"""Each with its limit at 0 (α → ∞), which the fit keeps exactly, and its interval."""
+
+POLYNOMIALS = {
+    **REMAINDERS,
+    "trigamma_excess": (trigamma_excess, mp.mpf(1) / 2, (0, 1)),
+    "logarithm": (logarithm, mp.mpf(1), (0, mp.mpf(1) / 2)),
+}
+EXPM1 = {"expm1": (expm1, mp.mpf(1), (-mp.mpf(1) / 2, mp.mpf(1) / 2))}
+
+
+def chebyshev_nodes(count, interval):
+    low, high = interval
+    middle, half = mp.mpf(low + high) / 2, mp.mpf(high - low) / 2
+    return [middle - half * mp.cos(mp.pi * (2 * i + 1) / (2 * count)) for i in range(count)]
 
 
 def solve_linearised(nodes, values, weights, denominator, degrees, limit):
@@ -113,9 +128,9 @@ def evaluate(numerator, denominator, w):
     return mp.polyval(numerator[::-1], w) / mp.polyval(denominator[::-1], w)
 
 
-def fit(function, limit, degrees, rounds=12):
+def fit(function, limit, interval, degrees, rounds=12):
     """The rational function of the given degrees with the smallest relative error found."""
-    nodes = chebyshev_nodes(10 * degrees[0])
+    nodes = chebyshev_nodes(10 * degrees[0], interval)
     values = [function(w) for w in nodes]
     weights, denominator_at = [mp.mpf(1)] * len(nodes), [mp.mpf(1)] * len(nodes)
     best = (mp.inf, [], [])
@@ -137,17 +152,18 @@ def rounded(coefficients, dtype):
 
 
 def listing(coefficients, dtype, indent):
-    body = "".join(f"{indent}    {mp.nstr(c, DIGITS[dtype])},\n" for c in coefficients)
-    return f"(\n{body}{indent})"
+    numbers = [f"{mp.nstr(c, DIGITS[dtype])}," for c in coefficients]
+    lines = [" ".join(numbers[i : i + A_LINE]) for i in range(0, len(numbers), A_LINE)]
+    return "(\n" + "".join(f"{indent}    {line}\n" for line in lines) + f"{indent})"
 
 
-def fits(degrees, errors):
+def fits(functions, degrees, errors):
     """Numerator and denominator for each function and type; fills in the largest relative errors."""
-    grid = chebyshev_nodes(997)
-    for name, (function, limit) in FUNCTIONS.items():
+    for name, (function, limit, interval) in functions.items():
+        grid = chebyshev_nodes(998, interval)
         exact = [function(w) for w in grid]
         for dtype, pair in degrees.items():
-            p, q = (rounded(side, dtype) for side in fit(function, limit, pair))
+            p, q = (rounded(side, dtype) for side in fit(function, limit, interval, pair))
             worst = max(abs(evaluate(p, q, w) / f - 1) for w, f in zip(grid, exact, strict=True))
             errors[name, dtype, "rational" if pair[1] else "polynomial"] = worst
             yield f'("{name}", "{dtype}")', dtype, p, q
@@ -156,18 +172,35 @@ def fits(degrees, errors):
 def render():
     """The text of `_coefficients.py` and of `coefficients.h`, and the largest relative error of each fit."""
     lines, c_lines, errors = [HEADER + "REMAINDERS = {\n"], [C_HEADER], {}
-    for key, dtype, p, q in fits(RATIONAL_DEGREES, errors):
+    for key, dtype, p, q in fits(REMAINDERS, RATIONAL_DEGREES, errors):
         sides = "".join(f"        {listing(side, dtype, ' ' * 8)},\n" for side in (p, q))
         lines.append(f"    {key}: (\n{sides}    ),\n")
     lines.append("}\n\nPOLYNOMIALS = {\n")
-    for key, dtype, p, _ in fits(POLYNOMIAL_DEGREES, errors):
+    polynomials = fits(POLYNOMIALS, POLYNOMIAL_DEGREES, errors)
+    for key, dtype, p, _ in [*polynomials, *fits(EXPM1, EXPM1_DEGREES, errors)]:
         lines.append(f"    {key}: {listing(p, dtype, ' ' * 4)},\n")
-        c_lines.append(c_array(key.split('"')[1], dtype, p))
-    for name, (function, limit) in FUNCTIONS.items():
-        c_lines.append(c_array(f"short_{name}", "float64", fit(function, limit, (12, 0))[0]))
-    c_lines.append(c_array("excess", "float32", fit(excess, mp.mpf(1) / 2, (9, 0))[0]))
-    c_lines.append(c_array("exponential", "float32", exponential_tail(5)))
-    return "".join([*lines, "}\n"]), "".join([*c_lines, "\n} // namespace beliefmatch\n"]), errors
+        name = key.split('"')[1]
+        if name in REMAINDERS:
+            c_lines.append(c_array(name, dtype, p))
+    c_text = "".join([*c_lines, *c_arrays(), "\n} // namespace beliefmatch\n"])
+    return "".join([*lines, "}\n"]), c_text, errors
+
+
+def c_arrays():
+    """Polynomials of the native kernel alone: shorter remainders, r whole, and two tails of series."""
+    for name, (function, limit, interval) in REMAINDERS.items():
+        yield c_array(f"short_{name}", "float64", fit(function, limit, interval, (12, 0))[0])
+    yield c_array("excess", "float32", fit(trigamma_excess, mp.mpf(1) / 2, (0, 1), (9, 0))[0])
+    half_ln2, root = mp.log(2) / 2, mp.sqrt(2)
+    yield c_array("exponential", "float32", tail(mp.expm1, (-half_ln2, half_ln2), 5))
+    yield c_array("logarithm", "float32", tail(mp.log1p, (1 / root - 1, root - 1), 8))
+
+
+def tail(function, interval, count):
+    """q with function(f) = f + f² q(f): interpolated at Chebyshev nodes."""
+    nodes = [f if abs(f) > 1e-20 else mp.mpf(10) ** -20 for f in chebyshev_nodes(count, interval)]
+    powers = mp.matrix([[f**k for k in range(count)] for f in nodes])
+    return list(mp.lu_solve(powers, mp.matrix([(function(f) - f) / f**2 for f in nodes])))
 
 
 def c_array(name, dtype, coefficients):
@@ -183,7 +216,7 @@ def main():
     args = parser.parse_args()
     text, c_text, errors = render()
     for (name, dtype, form), error in errors.items():
-        print(f"{name:9s} {dtype} {form:10s}  largest relative error {mp.nstr(error, 3)}")
+        print(f"{name:15s} {dtype} {form:10s}  largest relative error {mp.nstr(error, 3)}")
     if args.check:
         same = TARGET.read_text(encoding="utf-8") == text and C_TARGET.read_text(encoding="utf-8") == c_text
         sys.exit(0 if same else "coefficients differ")

@@ -1,9 +1,7 @@
 r"""Belief matching: the negative ELBO of a Dirichlet belief, used like `torch.nn.CrossEntropyLoss`."""
 
-import math
 import warnings
-from numbers import Real
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,19 +12,23 @@ from beliefmatch.checks import (
     fail,
     peek,
     require_choice,
-    require_device,
-    require_finite_number,
     require_floating,
     require_index,
 )
 from beliefmatch.kernels.problem import NAME, REDUCTIONS, Options, Problem, Reduction
+from beliefmatch.prior import (
+    require_kl_weight,
+    require_prior_number,
+    require_prior_tensor,
+    require_target_confidence,
+    strength,
+)
 from beliefmatch.rows import work_dtype
 from beliefmatch.targets import is_ids, require_class_weight, require_logits
 
 __all__ = ["BeliefMatchingLoss", "Reduction", "belief_matching_loss"]
 
-DEFAULT_KL_WEIGHT = 0.01
-_NumberOrTensor = TypeVar("_NumberOrTensor", float, Tensor)
+_seen: dict[tuple[Any, ...], Options] = {}
 
 
 def belief_matching_loss(
@@ -85,6 +87,37 @@ def belief_matching_loss(
 
     Reference: Joo, Chung and Seo, "Being Bayesian about Categorical Probability", ICML 2020.
     """
+    # Training asks the same again and again: what depends on shapes, types and numbers alone is checked once.
+    call = None
+    if type(logits) is type(targets) is Tensor and weight is None and not torch.compiler.is_compiling():
+        call = (
+            *(logits.shape, logits.dtype, logits.layout, logits.device),
+            *(targets.shape, targets.dtype, targets.layout, targets.device),
+            *(kl_weight, target_confidence, prior, ignore_index, reduction),
+            *(type(kl_weight), type(target_confidence), type(prior), type(ignore_index)),
+        )
+        options = _seen.get(call) if type(prior) is float else None
+        if options is not None:
+            return kernels.loss(Problem(logits, targets, None, None, None, options))
+    problem = _checked(logits, targets, kl_weight, target_confidence, prior, weight, ignore_index, reduction)
+    if call is not None and type(prior) is float and not _is_timid(problem):
+        _seen[call] = problem.options
+        if len(_seen) > 1000:
+            _seen.clear()
+    return kernels.loss(problem)
+
+
+def _checked(
+    logits: Tensor,
+    targets: Tensor,
+    kl_weight: float | None,
+    target_confidence: float | None,
+    prior: float | Tensor,
+    weight: Tensor | None,
+    ignore_index: int,
+    reduction: Reduction,
+) -> Problem:
+    """The arguments, checked but for the values of tensors."""
     require_choice(NAME, "reduction", reduction, REDUCTIONS)
     ignore_index = require_index(NAME, "ignore_index", ignore_index)
     dim = require_logits(NAME, logits)
@@ -96,92 +129,46 @@ def belief_matching_loss(
         require_class_weight(NAME, weight, logits, dim)
     classes, priors, strengths = logits.shape[dim], None, None
     if isinstance(prior, Tensor):
-        prior, priors = 1.0, _priors(logits, prior, dim)
+        prior, priors = 1.0, require_prior_tensor(NAME, prior, logits, dim)
     else:
         prior = require_prior_number(NAME, prior)
     if target_confidence is None:
-        strength = require_kl_weight(NAME, kl_weight)
-        if priors is None and strength * prior * (classes - 2) > 1:  # known without asking a device
-            _warn_if_timid(strength, prior, classes, None if has_ids else targets, dim)
+        weight_of_prior = require_kl_weight(NAME, kl_weight)
     else:
         confidence = require_target_confidence(NAME, kl_weight, target_confidence, classes)
-        strength = _strength(confidence, prior, classes)
+        weight_of_prior = strength(confidence, prior, classes)
         if priors is not None:
             mean = priors.detach().to(work_dtype(priors.device)).mean(dim, keepdim=True)
-            strengths = _strength(confidence, mean, classes)
-    options = Options(prior, strength, dim, has_ids, ignore_index, reduction)
-    return kernels.loss(Problem(logits, targets, weight, priors, strengths, options))
+            strengths = strength(confidence, mean, classes)
+    options = Options(prior, weight_of_prior, dim, has_ids, ignore_index, reduction)
+    problem = Problem(logits, targets, weight, priors, strengths, options)
+    if target_confidence is None and _is_timid(problem):
+        _warn(problem)
+    return problem
 
 
-def _strength(confidence: float, prior: _NumberOrTensor, classes: int) -> _NumberOrTensor:
-    """λ for which the optimum gives the label of one vote this confidence."""
-    return (1 - confidence) / (prior * (confidence * classes - 1))
+def _is_timid(problem: Problem) -> bool:
+    """Whether a sample of one vote is asked for a mean below one half, as far as numbers tell."""
+    options = problem.options
+    classes = problem.logits.shape[options.dim]
+    return problem.priors is None and options.kl_weight * options.prior * (classes - 2) > 1
 
 
-def _priors(logits: Tensor, prior: Tensor, dim: int) -> Tensor:
-    """β with the logits' number of dimensions, of class size K or 1."""
-    require_floating(NAME, "prior", prior)
-    require_device(NAME, "prior", prior, logits)
-    shape = tuple(logits.shape)
-    if prior.dim() == 0:
-        return prior.view((1,) * logits.dim())
-    if tuple(prior.shape) == (shape[dim],):
-        return prior.view(*[1] * dim, -1, *[1] * (logits.dim() - dim - 1))
-    fits = zip(prior.shape, shape, strict=False)
-    if prior.dim() == logits.dim() and all(own in (1, full) for own, full in fits):
-        return prior
-    expected = f"be a number, have shape ({shape[dim]},), or broadcast to `logits` {shape}"
-    raise fail(NAME, f"`prior` must {expected}, got {tuple(prior.shape)}.")
-
-
-def require_prior_number(function: str, prior: Any) -> float:
-    """A prior that is one number, checked."""
-    if type(prior) is not float and (isinstance(prior, bool) or not isinstance(prior, Real)):
-        raise fail(function, f"`prior` must be a number or a tensor, got {describe(prior)}.", TypeError)
-    value = require_finite_number(function, "prior", prior)
-    if value <= 0:
-        raise fail(function, f"`prior` must be positive, got {value!r}.")
-    return value
-
-
-def require_kl_weight(function: str, kl_weight: float | None) -> float:
-    """λ, checked; the default where it is None."""
-    value = require_finite_number(
-        function, "kl_weight", DEFAULT_KL_WEIGHT if kl_weight is None else kl_weight
-    )
-    if value < 0:
-        raise fail(function, f"`kl_weight` must not be negative, got {value!r}.")
-    return value
-
-
-def require_target_confidence(
-    function: str, kl_weight: float | None, target_confidence: Any, classes: float = math.inf
-) -> float:
-    """The target confidence, checked; its lower bound of chance only where the classes are known."""
-    if kl_weight is not None:
-        received = f"kl_weight={kl_weight!r} and target_confidence={target_confidence!r}"
-        raise fail(function, f"give `kl_weight` or `target_confidence`, not both, got {received}.")
-    value = require_finite_number(function, "target_confidence", target_confidence)
-    if not 1 / classes < value < 1:
-        bounds = f"above chance, {1 / classes:.4g}, and below 1 for K = {classes} classes"
-        raise fail(function, f"`target_confidence` must be {bounds}, got {value!r}.")
-    return value
-
-
-def _warn_if_timid(kl_weight: float, prior: float, classes: int, counts: Tensor | None, dim: int) -> None:
-    """Warn when even the most voted sample is asked for a mean below one half."""
+def _warn(problem: Problem) -> None:
+    """Warn of a timid problem unless some sample has votes enough to reach one half."""
     if torch.compiler.is_compiling():
         return
-    needed = kl_weight * prior * (classes - 2)  # votes from which the target mean reaches one half
-    most_votes = 1.0 if counts is None else _most_votes(counts, dim)
-    if most_votes is None or needed <= most_votes:
+    options = problem.options
+    kl_weight, prior, classes = options.kl_weight, options.prior, problem.logits.shape[options.dim]
+    most_votes = 1.0 if options.has_ids else _most_votes(problem.targets, options.dim)
+    if most_votes is None or kl_weight * prior * (classes - 2) <= most_votes:
         return
     mean = (prior + 1 / kl_weight) / (classes * prior + 1 / kl_weight)
     remedy = (1 - 0.9) / (prior * (0.9 * classes - 1))
     warnings.warn(
         f"{NAME}: kl_weight={kl_weight:g} with K={classes} classes asks for a target mean of only "
         f"{mean:.3g}; target_confidence=0.9 would be kl_weight={remedy:.3g}.",
-        stacklevel=3,
+        stacklevel=4,
     )
 
 

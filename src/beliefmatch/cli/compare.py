@@ -51,8 +51,10 @@ def compare(
             from beliefmatch.report.tables import comparison_tables
         with needs("matplotlib", extra="report", caller="beliefmatch compare"):
             from beliefmatch.report.figures import rotation_files
+        from beliefmatch import kernels
         from beliefmatch.experiments.compare import Comparison
 
+        kernels.status()  # asked for one that there is?
         comparison = Comparison(config)
         place = ready_directory(out, caller="compare")
 

@@ -15,7 +15,7 @@ __all__ = ["doctor"]
 
 @dataclass(frozen=True)
 class Torch:
-    """What torch offers on this machine, or why it cannot be used."""
+    """What torch offers on this machine, or why it cannot be used as asked."""
 
     threads: int = 0
     devices: list[str] = field(default_factory=list)
@@ -50,7 +50,10 @@ def _torch() -> Torch:
         f"cuda:{index} ({torch.cuda.get_device_name(index)})" for index in range(torch.cuda.device_count())
     ]
     devices += ["mps"] if torch.backends.mps.is_available() else []
-    kernel = kernels.status()
+    try:
+        kernel = kernels.status()
+    except BAD_INPUT as error:
+        return Torch(problem=f"{error}")
     return Torch(torch.get_num_threads(), devices, kernel.name, kernel.reason)
 
 

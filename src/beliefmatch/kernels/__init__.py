@@ -14,7 +14,7 @@ from torch import Tensor
 
 from beliefmatch import dirichlet
 from beliefmatch.checks import fail
-from beliefmatch.kernels import divergences, measures, native, reference
+from beliefmatch.kernels import divergences, measures, native, reference, traceable
 from beliefmatch.kernels.measures import Measure
 from beliefmatch.kernels.problem import Problem
 
@@ -23,7 +23,10 @@ __all__ = ["KernelStatus", "Problem", "divergence", "loss", "measure", "status",
 VARIABLE = "BELIEFMATCH_KERNEL"
 CHOICES = ("auto", "native", "reference")
 _native_is_used: bool | None = None  # None: not asked yet
-REMEDY = "install a C++ compiler (g++ or clang++) and reinstall beliefmatch from source"
+REMEDY = (
+    "install a C++ compiler (g++ or clang++) and reinstall: "
+    "pip install --force-reinstall --no-deps --no-cache-dir --no-binary beliefmatch beliefmatch"
+)
 
 
 class KernelStatus(NamedTuple):
@@ -35,11 +38,12 @@ class KernelStatus(NamedTuple):
 
 def loss(problem: Problem) -> Tensor:
     """The loss, by the fastest kernel that takes the problem."""
-    if not torch.compiler.is_compiling() and _uses_native():
+    value = None
+    if torch.compiler.is_compiling():
+        value = traceable.loss(problem)
+    elif _uses_native():
         value = native.loss(problem)
-        if value is not None:
-            return value
-    return reference.loss(problem)
+    return reference.loss(problem) if value is None else value
 
 
 def measure(function: Measure, logits: Tensor, dim: int) -> Tensor:
@@ -89,5 +93,5 @@ def _means_native(chosen: str) -> bool:
         raise fail(VARIABLE, f"must be one of {allowed}, got {chosen!r}.")
     if chosen == "native" and native.MISSING is not None:
         fact = f"is native, but that kernel is not installed ({native.MISSING}); {REMEDY}."
-        raise fail(VARIABLE, fact, RuntimeError)
+        raise fail(VARIABLE, fact, ModuleNotFoundError)
     return chosen != "reference" and native.MISSING is None

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from beliefmatch import autograd, dirichlet
-from beliefmatch.kernels.layout import KINDS, NOTHING, has_numbers, sizes, strided, walkable
+from beliefmatch.kernels.layout import KINDS, NOTHING, has_numbers, is_watched, sizes, strided, walkable
 from beliefmatch.kernels.native import _DeclinedError, _native, _room_for
 from beliefmatch.rows import result_dtype
 
@@ -18,7 +18,7 @@ __all__ = ["divergence"]
 
 def divergence(p: Tensor, q: Tensor, dim: int) -> Tensor | None:
     """`dirichlet.divergence`, differentiable any number of times; None if it is not for the kernel."""
-    if p.numel() == 0 or p.shape[dim] == 1 or not (has_numbers(p) and has_numbers(q)):
+    if is_watched() or p.shape[dim] == 1 or not (has_numbers(p) and has_numbers(q)):
         return None
     try:
         if torch.is_grad_enabled() and (p.requires_grad or q.requires_grad):
@@ -50,7 +50,7 @@ class _Divergence(Function):
 
 def _value(p: Tensor, q: Tensor, dim: int) -> Tensor:
     kind = result_dtype(torch.promote_types(p.dtype, q.dtype))
-    value = torch.empty(p.shape[:dim] + p.shape[dim + 1 :], dtype=kind)
+    value = torch.empty(p.shape[:dim] + p.shape[dim + 1 :], dtype=kind, device=p.device)
     _run(p, q, dim, (value.data_ptr(), KINDS[kind], *NOTHING, *NOTHING, 0, 0))
     return value
 

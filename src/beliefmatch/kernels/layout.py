@@ -5,29 +5,41 @@ another. Most layouts allow that as they are; others are copied.
 """
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import Tensor
-from torch.autograd.forward_ad import unpack_dual
+from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
+from torch.autograd import forward_ad
 from torch.jit import is_tracing  # pyright: ignore[reportPrivateImportUsage]
 from torch.nn import Buffer, Parameter
 
-__all__ = ["KINDS", "NOTHING", "has_numbers", "is_walkable", "sizes", "strided", "walkable"]
+__all__ = ["KINDS", "NOTHING", "has_numbers", "is_walkable", "is_watched", "sizes", "strided", "walkable"]
 
 KINDS = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 NOTHING = (0, 0, 0, 0, 0)
 PLAIN_TYPES = (Tensor, Parameter, Buffer)
 
 
+def is_watched() -> bool:
+    """Whether torch has to see every operation: for a trace, a transform, forward derivatives, or a mode."""
+    return (
+        is_tracing()
+        or _are_functorch_transforms_active()
+        or _len_torch_dispatch_stack() > 0
+        or forward_ad._current_level >= 0
+    )
+
+
 def has_numbers(x: Tensor) -> bool:
-    """Whether x is its own numbers in this process's memory: no subclass, function transform or tangent."""
-    if type(x) not in PLAIN_TYPES or not x.is_cpu or unpack_dual(x).tangent is not None or is_tracing():
+    """Whether x is its own numbers in this process's memory: no subclass, no function transform's."""
+    if type(x) not in PLAIN_TYPES or not x.is_cpu or x.is_neg():
         return False
     try:
-        x.data_ptr()
+        address = x.data_ptr()
+        return address != 0 and address % x.element_size() == 0
     except RuntimeError:  # the tensors of function transforms have no memory of their own
         return False
-    return True
 
 
 def sizes(shape: torch.Size, dim: int) -> tuple[int, int, int]:
@@ -40,8 +52,9 @@ def sizes(shape: torch.Size, dim: int) -> tuple[int, int, int]:
 def strided(x: Tensor, dim: int) -> tuple[int, int, int, int, int]:
     """Address, type, and the strides of the positions before the classes, the classes, and those after."""
     stride = x.stride()
-    before = stride[dim - 1] if dim else 0
-    after = stride[-1] if dim < len(stride) - 1 else 0
+    if dim == 1 and len(stride) == 2:
+        return x.data_ptr(), KINDS[x.dtype], stride[0], stride[1], 0
+    before, after = (group[-1][1] if group else 0 for group in _around(x, dim))
     return x.data_ptr(), KINDS[x.dtype], before, stride[dim], after
 
 
@@ -54,6 +67,12 @@ def is_walkable(x: Tensor, dim: int) -> bool:
     """Whether the dimensions before the classes are one walk of equal steps, and those after them."""
     if x.dim() <= 2:
         return True
-    shape, stride = x.shape, x.stride()
-    inner = (*range(dim - 1), *range(dim + 1, x.dim() - 1))
-    return all(stride[i] == stride[i + 1] * shape[i + 1] or shape[i] == 1 for i in inner)
+    steps = (step for group in _around(x, dim) for step in pairwise(group))
+    return all(stride == size_after * stride_after for (_, stride), (size_after, stride_after) in steps)
+
+
+def _around(x: Tensor, dim: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Size and stride of the dimensions before and after; those of size 1 have no stride to speak of."""
+    pairs = list(zip(x.shape, x.stride(), strict=True))
+    before, after = ([pair for pair in group if pair[0] != 1] for group in (pairs[:dim], pairs[dim + 1 :]))
+    return before, after

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from beliefmatch import dirichlet
-from beliefmatch.kernels.layout import KINDS, NOTHING, has_numbers, sizes, strided, walkable
+from beliefmatch.kernels.layout import KINDS, NOTHING, has_numbers, is_watched, sizes, strided, walkable
 from beliefmatch.kernels.native import _native, _room_for
 from beliefmatch.rows import result_dtype
 
@@ -25,7 +25,7 @@ CODES: dict[Measure, int] = {
 
 def measure(function: Measure, logits: Tensor, dim: int) -> Tensor | None:
     """The value of a function of `dirichlet`, differentiable; None if it is not for the kernel."""
-    if logits.numel() == 0 or not has_numbers(logits):
+    if is_watched() or not has_numbers(logits):
         return None
     if torch.is_grad_enabled() and logits.requires_grad:
         value: Any = _Measured.apply(logits, function, dim)
@@ -55,7 +55,7 @@ def _value(function: Measure, logits: Tensor, dim: int) -> Tensor | None:
     if function is dirichlet.variance:
         return _variance(logits, dim)
     x, shape = walkable(logits, dim), logits.shape
-    value = torch.empty(shape[:dim] + shape[dim + 1 :], dtype=result_dtype(x.dtype))
+    value = torch.empty(shape[:dim] + shape[dim + 1 :], dtype=result_dtype(x.dtype), device=x.device)
     place = *sizes(shape, dim), *strided(x, dim)
     result = value.data_ptr(), KINDS[value.dtype], torch.get_num_threads()
     if function is dirichlet.differential_entropy:

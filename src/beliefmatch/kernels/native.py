@@ -6,6 +6,7 @@ or prior, logits beyond ±300 or NaN, and values that are not allowed, which the
 """
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -14,17 +15,27 @@ from torch import Tensor
 from torch.autograd import Function
 
 from beliefmatch.kernels import reference
-from beliefmatch.kernels.layout import KINDS, NOTHING, has_numbers, is_walkable, sizes, strided, walkable
-from beliefmatch.kernels.problem import Problem
+from beliefmatch.kernels.layout import (
+    KINDS,
+    NOTHING,
+    has_numbers,
+    is_walkable,
+    is_watched,
+    sizes,
+    strided,
+    walkable,
+)
+from beliefmatch.kernels.problem import Options, Problem
 from beliefmatch.rows import result_dtype
 
+MISSING: str | None = None
+_native: Any = None
 try:
     from beliefmatch.kernels import _native
+except ModuleNotFoundError:
+    MISSING = "it was not built"
 except ImportError as error:
-    _native: Any = None
-    MISSING: str | None = str(error)
-else:
-    MISSING = None
+    MISSING = str(error)
 
 __all__ = ["MISSING", "instruction_set", "loss"]
 
@@ -39,19 +50,18 @@ def instruction_set() -> str:
 def loss(problem: Problem) -> Tensor | None:
     """The loss, differentiable in the logits any number of times; None if it is not for this kernel."""
     differentiating = torch.is_grad_enabled()
-    if problem.logits.numel() == 0 or not has_numbers(problem.logits):
+    if is_watched() or not has_numbers(problem.logits):
         return None
     for x in problem[1:5]:
         if x is None:
             continue
-        if not has_numbers(x) or (differentiating and x.requires_grad):
+        if not has_numbers(x) or (differentiating and (x.requires_grad or x.is_inference())):
             return None
     try:
         if differentiating and problem.logits.requires_grad:
-            value: Any = _Loss.apply(problem.logits, problem)
-            return value
+            return _apply(problem.logits, problem)
         return _evaluate(problem)
-    except _DeclinedError:
+    except (_DeclinedError, OverflowError):  # a number that 64 bits cannot hold is not for this kernel either
         return None
 
 
@@ -76,26 +86,38 @@ class _Loss(Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, None]:
         (upstream,) = grad_outputs
-        slope, ctx.slope = ctx.slope, None
-        if slope is not None and not torch.is_grad_enabled():
-            return _scale(slope, upstream), None
+        differentiable = torch.is_grad_enabled() or not has_numbers(upstream)
+        if not differentiable and ctx.slope is not None:
+            factor = upstream.unsqueeze(ctx.options.dim) if upstream.dim() else upstream.item()
+            if _is_finite(factor):  # else rows that do not count would not stay zero
+                slope, ctx.slope = ctx.slope, None
+                is_one = isinstance(factor, float) and factor == 1
+                return slope if is_one else slope.mul_(factor), None
         logits, targets, weight, priors, kl_weights = ctx.saved_tensors
         problem = Problem(logits, targets, weight, priors, kl_weights, ctx.options)
-        if torch.is_grad_enabled():
-            value = reference.loss(problem)
-            (slope,) = torch.autograd.grad(value, problem.logits, upstream, create_graph=True)
-        else:
-            slope = _room_for(problem.logits, problem.options.dim)
-            _evaluate(problem, slope, upstream)
+        if differentiable:
+            return _slope_by_reference(problem, upstream), None
+        slope = _room_for(problem.logits, problem.options.dim)
+        _evaluate(problem, slope, upstream)
         return slope, None
 
 
-def _scale(slope: Tensor, upstream: Tensor) -> Tensor:
-    """The slope of every row's loss times the gradient that arrives, in the slope's own memory."""
-    if upstream.dim():
-        return slope.mul_(upstream.unsqueeze(min(slope.dim() - 1, 1)))
-    factor = upstream.item()
-    return slope if factor == 1 else slope.mul_(factor)
+# Function.apply without its search for function transforms: `is_watched` has found none
+_apply: Any = super(Function, _Loss).apply  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _slope_by_reference(problem: Problem, upstream: Tensor) -> Tensor:
+    """The gradient in operations that torch sees, to be differentiated or vectorized."""
+    differentiable = torch.is_grad_enabled()
+    with torch.enable_grad():
+        logits = problem.logits.view_as(problem.logits)  # without the hooks of the caller's, which run later
+        value = reference.loss(problem._replace(logits=logits))
+    (slope,) = torch.autograd.grad(value, logits, upstream, create_graph=differentiable)
+    return slope
+
+
+def _is_finite(factor: float | Tensor) -> bool:
+    return bool(factor.isfinite().all()) if isinstance(factor, Tensor) else math.isfinite(factor)
 
 
 def _evaluate(problem: Problem, slope: Tensor | None = None, upstream: Tensor | None = None) -> Tensor:
@@ -103,7 +125,7 @@ def _evaluate(problem: Problem, slope: Tensor | None = None, upstream: Tensor | 
     logits, dim = problem.logits, problem.options.dim
     kind = result_dtype(logits.dtype)
     shape = logits.shape[:dim] + logits.shape[dim + 1 :] if problem.options.reduction == "none" else ()
-    value = torch.empty(shape, dtype=kind)
+    value = logits.new_empty(shape) if kind is logits.dtype else logits.new_empty(shape, dtype=kind)
     owners, arguments = _arguments(problem)
     if upstream is not None:
         upstream = upstream.to(kind).contiguous()
@@ -123,15 +145,18 @@ def _evaluate(problem: Problem, slope: Tensor | None = None, upstream: Tensor | 
     return value
 
 
-def _arguments(problem: Problem) -> tuple[list[Tensor | None], list[int | float]]:
+def _arguments(problem: Problem) -> tuple[Sequence[Tensor | None], Sequence[int | float]]:
     """Where the kernel finds its input, and the tensors that own that memory."""
     logits, targets, weight, priors, kl_weights, options = problem
-    prior, kl_weight, dim, has_ids, ignore_index, reduction = options
+    dim, has_ids = options.dim, options.has_ids
     logits, shape = walkable(logits, dim), logits.shape
+    arguments: list[int | float] = [*sizes(shape, dim), *strided(logits, dim)]
+    if has_ids and (targets.dtype is not torch.int64 or not targets.is_contiguous()):
+        targets = targets.to(torch.int64).contiguous()
+    if has_ids and weight is None and priors is None and kl_weights is None:
+        return [logits, targets], [*arguments, targets.data_ptr(), *_numbers(options, shape[dim])]
     if not has_ids:
         targets = walkable(targets, dim)
-    elif targets.dtype is not torch.int64 or not targets.is_contiguous():
-        targets = targets.to(torch.int64).contiguous()
     if weight is not None:
         weight = weight.to(torch.float64).contiguous()
     if priors is not None:
@@ -139,27 +164,25 @@ def _arguments(problem: Problem) -> tuple[list[Tensor | None], list[int | float]
     if kl_weights is not None:
         one_a_row = torch.Size((*shape[:dim], 1, *shape[dim + 1 :]))
         kl_weights = kl_weights.to(torch.float64).expand(one_a_row).contiguous()
-    arguments = [
-        *sizes(shape, dim),
-        *strided(logits, dim),
+    arguments += [
         targets.data_ptr() if has_ids else 0,
-        ignore_index,
+        options.ignore_index,
         *(NOTHING if has_ids else strided(targets, dim)),
         0 if weight is None else weight.data_ptr(),
         *(NOTHING if priors is None else strided(priors, dim)),
         0 if kl_weights is None else kl_weights.data_ptr(),
-        prior,
-        kl_weight,
-        _log_normaliser(prior, shape[dim]),
-        REDUCTIONS[reduction],
+        *_numbers(options, shape[dim])[-4:],
     ]
     return [logits, targets, weight, priors, kl_weights], arguments
 
 
 @lru_cache
-def _log_normaliser(prior: float, classes: int) -> float:
-    """Σ lnΓ(β_k) − lnΓ(β₀) of a prior that is one number."""
-    return classes * math.lgamma(prior) - math.lgamma(classes * prior)
+def _numbers(options: Options, classes: int) -> tuple[int | float, ...]:
+    """All arguments after the ids where no other tensor is given: the last four are the same for all."""
+    beta = options.prior
+    normaliser = classes * math.lgamma(beta) - math.lgamma(classes * beta)  # Σ lnΓ(β_k) − lnΓ(β₀)
+    numbers = beta, options.kl_weight, normaliser, REDUCTIONS[options.reduction]
+    return options.ignore_index, *NOTHING, 0, *NOTHING, 0, *numbers
 
 
 def _room_for(logits: Tensor, dim: int) -> Tensor:

@@ -18,15 +18,15 @@ from beliefmatch.kernels.problem import NAME, Problem, Reduction
 from beliefmatch.rows import Rows, result_dtype, split, work_dtype
 from beliefmatch.targets import from_counts, from_ids
 
-__all__ = ["gradient", "loss", "negative_elbo"]
+__all__ = ["as_tensor", "gradient", "loss", "negative_elbo", "reduce"]
 
 
 def loss(problem: Problem) -> Tensor:
     """The reduced loss, differentiable in logits, counts and prior; values are checked."""
     logits, targets, weight, prior, kl_weight, options = problem
     dim = options.dim
-    prior = _as_tensor(options.prior, logits) if prior is None else prior
-    kl_weight = _as_tensor(options.kl_weight, logits) if kl_weight is None else kl_weight
+    prior = as_tensor(options.prior, logits) if prior is None else prior
+    kl_weight = as_tensor(options.kl_weight, logits) if kl_weight is None else kl_weight
     if is_inspectable(prior):
         require_values(NAME, "prior", prior, prior.isfinite() & (prior > 0), "positive and finite")
     if options.has_ids:
@@ -38,16 +38,18 @@ def loss(problem: Problem) -> Tensor:
     if labels.kl_scale is not None:
         kl_weight = kl_weight * labels.kl_scale
     rows = autograd.apply(_NEGATIVE_ELBO, dim, logits, labels.counts, prior, kl_weight)
-    reduced = _reduce(rows, labels.row_weight, dim, options.reduction)
+    reduced = reduce(rows, labels.row_weight, dim, options.reduction)
     return autograd.to_finite(reduced, result_dtype(logits.dtype))
 
 
-def _as_tensor(number: float, logits: Tensor) -> Tensor:
+def as_tensor(number: float, logits: Tensor) -> Tensor:
+    """The number in the working type, with the logits' number of dimensions."""
     shape = (1,) * logits.dim()
     return torch.full(shape, number, dtype=work_dtype(logits.device), device=logits.device)
 
 
-def _reduce(rows: Tensor, weight: Tensor | None, dim: int, reduction: Reduction) -> Tensor:
+def reduce(rows: Tensor, weight: Tensor | None, dim: int, reduction: Reduction) -> Tensor:
+    """The losses of rows, with `dim` at size 1, as `reduction` wants them."""
     if reduction == "mean":
         shares = torch.full_like(rows, 1 / max(rows.numel(), 1)) if weight is None else weight / weight.sum()
         mean = (rows * shares).sum()  # dividing first cannot overflow

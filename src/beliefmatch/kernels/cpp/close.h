@@ -4,17 +4,6 @@
 constexpr float CLOSE_RANGE = 0.2f; // of |δ|
 constexpr double CLOSE_KEPT = 0.25; // the least part of its terms that may be left of a row
 
-INLINE bool none(FI mask) {
-    int32_t any = 0;
-    for (int i = 0; i < NF; ++i) any |= mask[i];
-    return any == 0;
-}
-INLINE F larger(F a, F b) { return a > b ? a : b; }
-INLINE float largest(F v) {
-    float top = v[0];
-    for (int i = 1; i < NF; ++i) top = v[i] > top ? v[i] : top;
-    return top;
-}
 INLINE F load_up_to(const float* from, int64_t left) { return left >= NF ? load(from) : load_part(from, left); }
 INLINE FI existing(FI, int64_t left) { return left >= NF ? ~FI{} : counted(FI{}, 0, left, -1); }
 
@@ -34,18 +23,6 @@ INLINE F close_bregman(F alpha, F delta) {
 INLINE F close_mean_term(F alpha, F x, float ratio) {
     constexpr float series[] = {1.f / 2, 1.f / 3, 1.f / 8, 1.f / 30, 1.f / 144, 1.f / 840, 1.f / 5760};
     return (alpha * ratio) * (x * x * polynomial(series, x));
-}
-
-// Where the largest is; anywhere if one is not a number.
-INLINE int64_t position_of_largest(const float* values, int64_t classes) {
-    F tops = splat(values[0]);
-    int64_t k = 0;
-    for (; k + NF <= classes; k += NF) tops = larger(load(values + k), tops);
-    float top = largest(tops);
-    for (; k < classes; ++k) top = values[k] > top ? values[k] : top;
-    for (k = 0; k + NF <= classes && none(load(values + k) == top); k += NF) {}
-    for (; k < classes - 1 && values[k] != top; ++k) {}
-    return k;
 }
 
 struct Close {

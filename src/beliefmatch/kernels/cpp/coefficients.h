@@ -1,5 +1,5 @@
-// Remainders of lnΓ, ψ and ψ′ as polynomials in w = 1/(1+α), constant term first.
-// Written by tools/fit_special.py, not by hand.
+// Remainders of lnΓ, ψ and ψ′ as polynomials in w = 1/(1+α), constant term first; those of e^x
+// and ln(1+x) in x, beyond two terms of their series. Written by tools/fit_special.py, not by hand.
 #pragma once
 
 namespace beliefmatch {
@@ -165,5 +165,14 @@ constexpr float EXPONENTIAL_F[] = {
     0.04166655466f,
     0.008363173075f,
     0.001392617612f};
+constexpr float LOGARITHM_F[] = {
+    -0.4999999713f,
+    0.3333367061f,
+    -0.2500114768f,
+    0.1997204971f,
+    -0.1658848853f,
+    0.1483478684f,
+    -0.1415964701f,
+    0.08787265491f};
 
 } // namespace beliefmatch

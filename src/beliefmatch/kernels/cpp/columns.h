@@ -106,8 +106,9 @@ INLINE void enter_columns(Block& block, int i, int rows, const Plain& plain, int
         store(mantissa + half * ND, half ? high_half(sums.mantissa) : low_half(sums.mantissa));
     }
     for (int lane = 0; lane < rows; ++lane)
-        is_exact[i + lane] = counts[lane] && !enter_plain(block, i + lane, plain, classes, own[lane], rest[lane],
-                                                          excess[lane], body[lane], mantissa[lane]);
+        if (counts[lane] && !enter_plain(block, i + lane, plain, classes, own[lane], rest[lane], excess[lane],
+                                         body[lane], mantissa[lane]))
+            is_exact[i + lane] = true;
 }
 
 template <bool keeps>

@@ -11,6 +11,8 @@
 
 #include "columns.h"
 
+#include "soft.h"
+
 #include "exact.h"
 
 #include "run.h"

@@ -185,8 +185,31 @@ INLINE D logarithm_of_next(D v) {
 INLINE D select(DI where, D yes, D no) { return where ? yes : no; }
 INLINE D smaller(D a, D b) { return select(a < b, a, b); }
 INLINE D larger(D a, D b) { return select(a > b, a, b); }
-INLINE F magnitude(F v) { return (F)((FI)v & 0x7fffffff); }
+INLINE F larger(F a, F b) { return a > b ? a : b; }
 INLINE D magnitude(D v) { return (D)((DI)v & 0x7fffffffffffffff); }
+INLINE F magnitude(F v) { return (F)((FI)v & 0x7fffffff); }
+INLINE float largest(F v) {
+    float top = v[0];
+    for (int i = 1; i < NF; ++i) top = v[i] > top ? v[i] : top;
+    return top;
+}
+INLINE bool none(FI mask) {
+    int32_t any = 0;
+    for (int i = 0; i < NF; ++i) any |= mask[i];
+    return any == 0;
+}
+
+// Where the largest is; anywhere if one is not a number.
+INLINE int64_t position_of_largest(const float* values, int64_t classes) {
+    F tops = splat(values[0]);
+    int64_t k = 0;
+    for (; k + NF <= classes; k += NF) tops = larger(load(values + k), tops);
+    float top = largest(tops);
+    for (; k < classes; ++k) top = values[k] > top ? values[k] : top;
+    for (k = 0; k + NF <= classes && none(load(values + k) == top); k += NF) {}
+    for (; k < classes - 1 && values[k] != top; ++k) {}
+    return k;
+}
 
 // The remainders of `special`, to 1e-16 or, for logits of single precision, to 1e-10.
 template <bool fine> INLINE D lgamma_remainder(D w) {

@@ -47,10 +47,14 @@ struct Problem {
     }
 };
 
-// Logits of single precision and below, ids, and an ordinary prior run in float lanes; the rest in double ones.
-inline bool is_plain(const Problem& p) {
-    return p.ids && p.logits.kind != Kind::float64 && !p.prior && !p.row_kl_weight &&
-           p.prior_number >= 1e-3 && p.prior_number <= 4 && p.kl_weight <= 1e6;
+// Logits of single precision and below and an ordinary prior run in float lanes; the rest in double ones.
+inline bool is_ordinary(const Problem& p) {
+    return p.logits.kind != Kind::float64 && !p.prior && !p.row_kl_weight && p.prior_number >= 0.25 &&
+           p.prior_number <= 4 && p.kl_weight <= 1e6;
+}
+inline bool is_plain(const Problem& p) { return p.ids && is_ordinary(p); }
+inline bool is_soft(const Problem& p) {
+    return p.counts && p.counts.kind != Kind::float64 && !p.class_weight && is_ordinary(p);
 }
 
 enum class Measure : int64_t { entropy = 0, expected_entropy = 1, mutual_information = 2 };

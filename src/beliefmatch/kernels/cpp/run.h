@@ -62,6 +62,8 @@ class ExactRows {
     double *own_logits, *own_counts, *own_prior;
     bool uneven, knows_normaliser = false, is_filled = false;
     double normaliser = 0;
+    int64_t opened = -1;
+    ExactRow current = {};
 
 public:
     static int64_t scratch_size(const Problem& p) {
@@ -89,8 +91,25 @@ public:
         if (p.prior) prior.begin(row, rows);
     }
 
-    // The numbers of a row, the i-th of those begun; false if some are not what they must be.
-    bool open(int64_t index, int i, bool begun, ExactRow& row) {
+    // The numbers of a row, the i-th of those begun, until the next is opened; null if some are not what they must be.
+    const ExactRow* open(int64_t index, int i, bool begun) {
+        if (index == opened) return &current;
+        if (p.ids && opened >= 0) own_counts[p.ids[opened]] = 0;
+        opened = -1;
+        if (!fill(current, index, i, begun)) return nullptr;
+        opened = index;
+        return &current;
+    }
+
+    double log_normaliser_of(const ExactRow& row) {
+        if (!p.prior) return p.log_normaliser;
+        if (uneven || !knows_normaliser) normaliser = log_normaliser(row.prior, p.classes);
+        knows_normaliser = true;
+        return normaliser;
+    }
+
+private:
+    bool fill(ExactRow& row, int64_t index, int i, bool begun) {
         row.kl_weight = p.row_kl_weight ? p.row_kl_weight[index] : p.kl_weight;
         if (!is_filled) {
             std::fill_n(own_counts, p.classes, 0.);
@@ -105,7 +124,7 @@ public:
         }
         row.counts = own_counts;
         if (p.ids) own_counts[p.ids[index]] = 1;
-        else if (p.counts && !open_counts(i, row)) return false;
+        else if (p.counts && !open_counts(index, i, begun, row)) return false;
         row.prior = own_prior;
         if (p.prior) {
             row.prior = prior.row(i);
@@ -114,21 +133,11 @@ public:
         return true;
     }
 
-    void close(int64_t index) {
-        if (p.ids) own_counts[p.ids[index]] = 0;
-    }
-
-    double log_normaliser_of(const ExactRow& row) {
-        if (!p.prior) return p.log_normaliser;
-        if (uneven || !knows_normaliser) normaliser = log_normaliser(row.prior, p.classes);
-        knows_normaliser = true;
-        return normaliser;
-    }
-
-private:
     // A class weight multiplies its votes, and λ by their mean weight.
-    bool open_counts(int i, ExactRow& row) {
-        const double* from = counts.row(i);
+    bool open_counts(int64_t index, int i, bool begun, ExactRow& row) {
+        const double* from = own_counts;
+        if (begun) from = counts.row(i);
+        else read(p.counts, index, 1, p.inner, p.classes, own_counts, 0);
         row.counts = from;
         if (!all_within(from, p.classes, 0, EXACT_LARGEST)) return false;
         if (!p.class_weight) return true;
@@ -143,11 +152,13 @@ private:
     }
 };
 
+constexpr double SMALL_LOSS = 0.02;
 constexpr int64_t SHORT_ROW = 80; // classes up to which rows go side by side even if they have to be turned
 
-enum class Way { rows, columns, exact };
+enum class Way { rows, columns, soft, exact };
 
 INLINE Way way_of(const Problem& p) {
+    if (is_soft(p)) return Way::soft;
     if (!is_plain(p)) return Way::exact;
     bool beside = p.logits.class_stride != 1 && p.logits.inner_stride == 1 && p.inner >= NF;
     return beside || p.classes <= SHORT_ROW ? Way::columns : Way::rows;
@@ -156,8 +167,8 @@ INLINE Way way_of(const Problem& p) {
 // Few enough rows for what is kept of them to stay in cache.
 inline int rows_at_once(const Problem& p) {
     if (way_of(p) == Way::columns) return BLOCK;
-    if (way_of(p) == Way::exact && p.logits.class_stride != 1 && p.inner > 1) return BLOCK;
-    int64_t fitting = 2048 / p.classes;
+    if (p.logits.class_stride != 1 && p.inner > 1) return BLOCK; // rows that are read together
+    int64_t fitting = (way_of(p) == Way::exact ? 512 : 2048) / p.classes;
     return int(fitting < 1 ? 1 : fitting > BLOCK ? BLOCK : fitting);
 }
 
@@ -174,7 +185,8 @@ class Worker {
     Block block;
     bool counts[BLOCK], is_exact[BLOCK];
     ExactRows exact;
-    Source<float> logits;
+    Source<float> logits, soft_counts;
+    int64_t top[BLOCK];
     Sink<float> rows_to;
     Sink<double> exact_to;
     ColumnSource columns, columns_to;
@@ -184,20 +196,21 @@ class Worker {
 public:
     static int64_t scratch_size(const Problem& p) {
         int64_t pitch = pitch_of(p.classes), rows = rows_at_once(p);
-        return ExactRows::scratch_size(p) + (rows + 1 + BLOCK + 2 * rows) * pitch;
+        return ExactRows::scratch_size(p) + (rows + 1 + 3 * BLOCK / 2 + 2 * rows) * pitch;
     }
 
     Worker(const Problem& problem, const Output& output, double* scratch)
         : p(problem), out(output), plain(p), pitch(pitch_of(p.classes)), limit(largest_of(out.gradient.kind)),
           way(way_of(p)), wants_slopes(bool(out.gradient)), fine(p.logits.kind == Kind::float64), block_rows(rows_at_once(p)), exact(p, scratch),
-          logits(p.logits, p), rows_to(out.gradient, p), exact_to(out.gradient, p), columns(p.logits, p),
+          logits(p.logits, p), soft_counts(p.counts, p), rows_to(out.gradient, p), exact_to(out.gradient, p), columns(p.logits, p),
           columns_to(out.gradient, p) {
         alpha = scratch + ExactRows::scratch_size(p);
         wide = alpha + block_rows * pitch;
         exact_to.scratch = wide + pitch; // one way or the other is in use
         logits.scratch = columns.scratch = reinterpret_cast<float*>(exact_to.scratch);
         rows_to.scratch = columns_to.scratch = logits.scratch + BLOCK * pitch;
-        kept = reinterpret_cast<float*>(exact_to.scratch + BLOCK * pitch);
+        soft_counts.scratch = rows_to.scratch + BLOCK * pitch;
+        kept = reinterpret_cast<float*>(exact_to.scratch + 3 * BLOCK / 2 * pitch);
     }
 
     // Rows from `first` to `last`. False if one of them is not for this kernel.
@@ -207,13 +220,15 @@ public:
             begin(row, rows);
             if (way == Way::columns) all_columns_sums(row, rows);
             else if (way == Way::rows) all_rows_sums(row, rows);
+            else if (way == Way::soft) all_soft_sums(rows);
             if (!all_exact_sums(row, rows)) return false;
             finish(block, rows, out.largest_loss, wants_slopes);
+            if (way != Way::exact) refine_small_losses(row, rows);
             for (int i = 0; i < rows; ++i) out.row_loss[row + i] = counts[i] ? block.loss[i] : 0;
             if (!wants_slopes) continue;
             if (way == Way::columns) all_columns_slopes(row, rows);
-            else if (way == Way::rows) all_rows_slopes(row, rows);
-            else all_exact_slopes(row, rows);
+            else if (way == Way::exact) all_exact_slopes(row, rows);
+            else all_rows_slopes(row, rows);
         }
         return true;
     }
@@ -232,7 +247,8 @@ private:
             is_exact[i] = counts[i] && (way == Way::exact ||
                                         (wants_slopes && !(std::fabs(out.row_scale[row + i]) <= PLAIN_SCALE)));
         }
-        if (way == Way::rows) logits.begin(row, rows);
+        if (way == Way::rows || way == Way::soft) logits.begin(row, rows);
+        if (way == Way::soft) soft_counts.begin(row, rows);
         if (way == Way::exact) exact.begin(row, rows);
     }
 
@@ -240,6 +256,36 @@ private:
         for (int i = 0; i < rows; ++i)
             if (counts[i] && !is_exact[i])
                 is_exact[i] = !row_sums(logits.row(i), p.classes, p.ids[row + i], plain, kept_of(i), wants_slopes, block, i);
+    }
+
+    void all_soft_sums(int rows) {
+        for (int i = 0; i < rows; ++i) {
+            if (is_exact[i]) continue;
+            const float *z = logits.row(i), *votes = soft_counts.row(i);
+            is_exact[i] = !soft_sums(z, votes, p.classes, plain, kept_of(i), wants_slopes, block, i, top[i]);
+        }
+    }
+
+    // A row that turned out to need double lanes, in a block of its own.
+    const ExactRow& exact_after_all(int64_t row, int i, Block& alone) {
+        for (int lane = 0; lane < ND; ++lane) alone.clear(lane);
+        const ExactRow& one = *exact.open(row + i, i, false);
+        exact_sums<false>(one, p.classes, wide, alone, 0);
+        alone.log_normaliser[0] = p.log_normaliser;
+        finish(alone, 1, out.largest_loss, wants_slopes);
+        return one;
+    }
+
+    // A loss far below the terms it is made of has lost digits in float lanes.
+    void refine_small_losses(int64_t row, int rows) {
+        for (int i = 0; i < rows; ++i) {
+            double terms = block.m[i] + block.mass[i] + block.kl_weight[i] * double(p.classes);
+            if (p.ids) terms = block.kl_weight[i] * double(p.classes); // the label's are in double
+            if (!counts[i] || is_exact[i] || block.loss[i] >= SMALL_LOSS * terms) continue;
+            Block alone;
+            exact_after_all(row, i, alone);
+            block.loss[i] = alone.loss[0];
+        }
     }
 
     FI labels_of(int64_t row, int i, int rows) const {
@@ -261,25 +307,21 @@ private:
     bool all_exact_sums(int64_t row, int rows) {
         for (int i = 0; i < rows; ++i) {
             if (!is_exact[i]) continue;
-            ExactRow one;
-            bool done = exact.open(row + i, i, way == Way::exact, one) &&
-                        (fine ? exact_sums<true>(one, p.classes, alpha + i * pitch, block, i)
-                              : exact_sums<false>(one, p.classes, alpha + i * pitch, block, i));
-            if (done) block.log_normaliser[i] = exact.log_normaliser_of(one);
-            exact.close(row + i);
-            if (!done) return false;
+            const ExactRow* one = exact.open(row + i, i, way == Way::exact);
+            double* at = alpha + i * pitch;
+            if (!one || !(fine ? exact_sums<true>(*one, p.classes, at, block, i)
+                               : exact_sums<false>(*one, p.classes, at, block, i)))
+                return false;
+            block.log_normaliser[i] = exact.log_normaliser_of(*one);
         }
         return true;
     }
 
     void exact_slopes_of(int64_t row, int i, double* to) {
-        ExactRow one;
-        exact.open(row + i, i, way == Way::exact, one);
-        const double* at = alpha + i * pitch;
-        const double scale = out.row_scale[row + i];
+        const ExactRow& one = *exact.open(row + i, i, way == Way::exact);
+        const double *at = alpha + i * pitch, scale = out.row_scale[row + i];
         if (fine) exact_gradient<true>(one, p.classes, at, block, i, scale, limit, to);
         else exact_gradient<false>(one, p.classes, at, block, i, scale, limit, to);
-        exact.close(row + i);
     }
 
     void all_exact_slopes(int64_t row, int rows) {
@@ -302,9 +344,15 @@ private:
             } else if (is_exact[i]) {
                 exact_slopes_of(row, i, wide);
                 for (int64_t k = 0; k < p.classes; ++k) to[k] = float(wide[k]);
-            } else {
+            } else if (way == Way::rows) {
                 const double scale = out.row_scale[row + i];
                 row_gradient(kept_of(i), p.classes, p.ids[row + i], plain, block, i, scale, limit, to);
+            } else if (!soft_gradient(kept_of(i), soft_counts.row(i), p.classes, top[i], plain, block, i,
+                                      out.row_scale[row + i], limit, to)) {
+                Block alone;
+                const ExactRow& one = exact_after_all(row, i, alone);
+                exact_gradient<false>(one, p.classes, wide, alone, 0, out.row_scale[row + i], limit, wide);
+                for (int64_t k = 0; k < p.classes; ++k) to[k] = float(wide[k]);
             }
             rows_to.end_row(i);
         }

@@ -9,7 +9,7 @@
 
 namespace beliefmatch {
 
-constexpr int64_t LEAST_WORK = 16384; // classes times rows below which another thread costs more than it brings
+constexpr int64_t LEAST_WORK = 8192; // classes times rows below which another thread costs more than it brings
 
 // Memory for a call, aligned to cache lines. The calling thread keeps a little for its next one.
 class Scratch {

@@ -1,0 +1,91 @@
+"""The native kernel beside the reference: the same call to both, and how far apart their answers may be."""
+
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from beliefmatch import belief_matching_loss, kernels
+from beliefmatch.kernels import native, reference
+
+NEEDS_NATIVE = pytest.mark.skipif(native.MISSING is not None, reason=f"no native kernel: {native.MISSING}")
+TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+LOSS_BAR = {torch.float32: 1e-6, torch.float64: 1e-12}
+GRADIENT_BAR = {torch.float32: 2e-6, torch.float64: 1e-11, torch.bfloat16: 2e-6, torch.float16: 2e-6}
+
+
+@contextmanager
+def using(kernel):
+    before = kernels.status().name
+    kernels.use(kernel)
+    try:
+        yield
+    finally:
+        kernels.use(before)
+
+
+@contextmanager
+def native_only():
+    """The native kernel, for whatever it takes; an error for what it leaves to the reference."""
+    left = AssertionError("left to the reference")
+    with using("native"), patch.object(reference, "loss", side_effect=left):
+        yield
+
+
+def batch(rows, classes, dtype=torch.float32, *, scale=3.0):
+    """Logits of a normal distribution, and a class id for each row."""
+    torch.manual_seed(rows * 1000 + classes)
+    return (scale * torch.randn(rows, classes, dtype=torch.float64)).to(dtype), torch.randint(
+        classes, (rows,)
+    )
+
+
+def loss_and_gradient(logits, targets, upstream=None, **options):
+    """Both by whatever kernel is in use; `upstream` is the gradient that arrives, one if it is None."""
+    z = logits.detach().requires_grad_()
+    loss = belief_matching_loss(z, targets, **options)
+    arriving = torch.ones_like(loss) if upstream is None else upstream.to(loss.dtype)
+    (gradient,) = torch.autograd.grad(loss, z, arriving)
+    return loss.detach(), gradient
+
+
+def assert_losses_agree(actual, truth, terms=0.0):
+    """Relative to the loss, and to the terms of whose sum little may be left."""
+    assert actual.shape == truth.shape and actual.dtype == truth.dtype
+    rounding = terms * torch.finfo(truth.dtype).eps
+    torch.testing.assert_close(actual, truth, rtol=LOSS_BAR[truth.dtype], atol=rounding, equal_nan=True)
+
+
+def size_of_terms(logits, targets, *, kl_weight=0.01, prior=1.0, reduction="mean", **_):
+    """Σ (c + λβ)(1 + |z|) + λ(|z| + |lnΓ(β)|), of the largest row, or of all if they are summed."""
+    size, beta = 1 + logits.double().abs(), torch.as_tensor(prior, dtype=torch.float64).expand(logits.shape)
+    votes = targets.double() if targets.is_floating_point() else torch.ones(())
+    rows = (votes * size).amax(1) + kl_weight * ((1 + beta) * size + beta.lgamma().abs()).sum(1)
+    return float(rows.sum() if reduction == "sum" else rows.max())
+
+
+def assert_gradients_agree(actual, truth):
+    """To a share of the row's largest component, and to the rounding of the type."""
+    assert actual.shape == truth.shape and actual.dtype == truth.dtype
+    finite = truth.isfinite()
+    torch.testing.assert_close(actual[~finite], truth[~finite], rtol=0, atol=0, equal_nan=True)
+    exact = truth.double().masked_fill(~finite, 0.0)
+    error = (actual.double() - exact).abs().masked_fill(~finite, 0.0)
+    kind, rows = torch.finfo(truth.dtype), exact.abs().amax(min(truth.dim() - 1, 1), keepdim=True)
+    allowed = GRADIENT_BAR[truth.dtype] * rows + kind.eps * exact.abs() + 2 * kind.smallest_normal * kind.eps
+    assert (error <= allowed).all(), f"{(error / allowed).max():.3g} times the error that is allowed"
+
+
+def assert_kernels_agree(logits, targets, upstream=None, terms=0.0, **options):
+    """The native kernel takes the call, and loss and gradient are those of the reference."""
+    with using("reference"):
+        loss, gradient = loss_and_gradient(logits, targets, upstream, **options)
+    with native_only():
+        own_loss, own_gradient = loss_and_gradient(logits, targets, upstream, **options)
+        with torch.no_grad():
+            value = belief_matching_loss(logits, targets, **options)
+    assert_losses_agree(own_loss, loss, terms)
+    assert_gradients_agree(own_gradient, gradient)
+    # with or without a gradient, but for a rounding: the two are compiled apart
+    torch.testing.assert_close(value, own_loss, rtol=2 * torch.finfo(value.dtype).eps, atol=0, equal_nan=True)

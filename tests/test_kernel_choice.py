@@ -1,0 +1,90 @@
+"""Which kernel computes the loss: what the environment says, what is installed, and who tells."""
+
+import json
+
+import pytest
+import torch
+
+from beliefmatch import belief_matching_loss, kernels
+from commands import MAIN, QUICK, python
+from kernel_pair import NEEDS_NATIVE, using
+
+LOSS = (
+    "import torch\n"
+    "from beliefmatch import belief_matching_loss, kernels\n"
+    "z = torch.linspace(-2, 3, 15).view(3, 5)\n"
+    "loss = belief_matching_loss(z, torch.tensor([0, 4, 2]))\n"
+    "print(f'{loss.item():.5f}', *kernels.status(), sep=chr(10))\n"
+)
+WITHOUT_EXTENSION = "import sys; sys.modules['beliefmatch.kernels._native'] = None\n"
+WITH_BROKEN_EXTENSION = (
+    "import sys\n"
+    "class Broken:\n"
+    "    def find_spec(self, name, path=None, target=None):\n"
+    "        if name == 'beliefmatch.kernels._native':\n"
+    "            raise ImportError('undefined symbol')\n"
+    "sys.meta_path.insert(0, Broken())\n"
+)
+DOCTOR = MAIN.replace("sys.argv[1:]", "['doctor', '--json']")
+NONSENSE = "BELIEFMATCH_KERNEL: must be one of auto, native, reference, got 'nonsense'."
+
+
+def number():
+    """What LOSS prints."""
+    with using("reference"):
+        loss = belief_matching_loss(torch.linspace(-2, 3, 15).view(3, 5), torch.tensor([0, 4, 2]))
+    return f"{loss.item():.5f}"
+
+
+@NEEDS_NATIVE
+@pytest.mark.parametrize(
+    ("chosen", "name", "reason"),
+    [
+        ("auto", "native", "compiled for "),
+        ("native", "native", "compiled for "),
+        ("reference", "reference", "chosen by BELIEFMATCH_KERNEL; the native kernel is installed"),
+    ],
+)
+def test_the_environment_chooses_a_kernel(chosen, name, reason):
+    done = python(LOSS, BELIEFMATCH_KERNEL=chosen)
+    assert done.stderr == ""
+    told = done.stdout.splitlines()
+    assert told[:2] == [number(), name] and told[2].startswith(reason)
+
+
+@pytest.mark.parametrize("chosen", ["nonsense", "Native", ""])
+def test_a_kernel_that_does_not_exist_cannot_be_chosen(chosen):
+    before = kernels.status()
+    with pytest.raises(ValueError) as error:
+        kernels.use(chosen)
+    assert str(error.value) == NONSENSE.replace("nonsense", chosen)
+    assert kernels.status() == before
+
+
+def test_commands_say_in_one_line_that_there_is_no_such_kernel(tmp_path):
+    compare = MAIN.replace("sys.argv[1:]", f"{[*QUICK, '--out', f'{tmp_path}']}")
+    done = python(compare, BELIEFMATCH_KERNEL="nonsense")
+    assert done.returncode == 2 and done.stderr.strip() == NONSENSE
+    done = python(DOCTOR, BELIEFMATCH_KERNEL="nonsense")
+    assert done.returncode == 1 and done.stderr == ""
+    assert json.loads(done.stdout)["torch"]["problem"] == NONSENSE
+
+
+def test_works_without_the_extension_and_says_so_if_it_is_asked_for():
+    ask = "try: kernels.use('native')\nexcept ModuleNotFoundError as error: print(error)"
+    done = python(WITHOUT_EXTENSION + LOSS + ask, BELIEFMATCH_KERNEL="auto")
+    assert done.stderr == ""
+    value, name, reason, refusal = done.stdout.splitlines()
+    assert (value, name) == (number(), "reference")
+    remedy = kernels.REMEDY
+    assert reason == f"the native kernel is not installed (it was not built); {remedy}"
+    fact = "is native, but that kernel is not installed (it was not built)"
+    assert refusal == f"BELIEFMATCH_KERNEL: {fact}; {remedy}."
+
+
+def test_doctor_tells_why_there_is_no_native_kernel_and_what_to_do():
+    for before, why in ((WITHOUT_EXTENSION, "it was not built"), (WITH_BROKEN_EXTENSION, "undefined symbol")):
+        done = python(before + DOCTOR, BELIEFMATCH_KERNEL="auto")
+        told = json.loads(done.stdout)["torch"]
+        assert done.returncode == 0 and told["kernel"] == "reference"
+        assert f"not installed ({why}); install a C++ compiler" in told["kernel_reason"]
