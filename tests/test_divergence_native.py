@@ -129,6 +129,23 @@ def test_equals_the_oracle_where_one_class_dominates(level, dtype):
         assert oracle.relative_error((by_q / 0.5).tolist(), slopes[1]) < bar
 
 
+@pytest.mark.parametrize("name", native._native.instruction_sets() if native.MISSING is None else [])
+@pytest.mark.parametrize("classes", [64, 333, 1000])
+def test_float_lanes_give_what_double_lanes_give(classes, name):
+    best = native.instruction_set()
+    native._native.use(name)
+    try:
+        for distance in (3.0, 1.0, 0.5, 0.2, 0.1, 0.05, 1e-2, 1e-4, 1e-6):
+            for level, lead in ((-10, 0), (-3, 10), (0, 0), (3, 0), (8, 10), (15, 20)):
+                p = draw(8, classes, dtype=torch.float32, scale=1.0) + level
+                p[:, 3] += lead
+                q = p + distance * draw(8, classes, dtype=torch.float32, scale=1.0, seed=1)
+                exact = dirichlet_kl(p.double(), q.double()).float()
+                torch.testing.assert_close(dirichlet_kl(p, q), exact, rtol=1e-6, atol=0)
+    finally:
+        native._native.use(best)
+
+
 def test_scaling_alone_is_exact_at_any_size():
     p = draw(4, 9).round() + 30
     for shift in (0.5, -2.0, 2.0**-20):

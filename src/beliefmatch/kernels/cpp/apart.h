@@ -1,20 +1,21 @@
 // The divergence of rows that are well apart, from one visit in float lanes: Σ T(α_k, γ_k) − T(α₀, γ₀) with
 // T(α, γ) = lnΓ(γ) − lnΓ(α) − (γ − α)ψ(α). Its terms are as large as the concentrations, so a row is taken only
-// if little of them cancels. Included once for every instruction set.
+// if little of them cancels and no class is most of what is rounded. Included once for every instruction set.
 
 constexpr float APART_RANGE = 25;        // of |z|: α(1 + α)(1 + γ) stays far inside float32
 constexpr int64_t APART_CLASSES = 64;    // from which the roundings of the classes average out
-constexpr double APART_KEPT = 0.25;      // the least part of its terms that may be left of a row
+constexpr double APART_KEPT = 0.06;       // the least part of its terms that may be left of a row
+constexpr double APART_NOISE = 6;         // of what is rounded, by its root of squares, at most: in values
 constexpr int APART_ADDED = 8;           // lanes in a sum of floats before it goes to one of doubles
 
-struct Apart { // sums over the classes: α, γ, T and the size of T's terms
-    D alpha, gamma, value, size;
-    F part_alpha, part_gamma, part_value, part_size;
+struct Apart { // sums over the classes: α, γ, T, the size of T's terms, and the square of what is rounded
+    D alpha, gamma, value, size, squares;
+    F part_alpha, part_gamma, part_value, part_size, part_squares;
     FI outside;
 
     INLINE Apart() {
-        alpha = gamma = value = size = D{};
-        part_alpha = part_gamma = part_value = part_size = F{};
+        alpha = gamma = value = size = squares = D{};
+        part_alpha = part_gamma = part_value = part_size = part_squares = F{};
         outside = FI{};
     }
 
@@ -27,7 +28,9 @@ struct Apart { // sums over the classes: α, γ, T and the size of T's terms
         F large = (g + 0.5f) * log_ratio, growth = (g - a) * (inverse + w_alpha * polynomial(DIGAMMA_F, w_alpha));
         F remainders = w_gamma * polynomial(LGAMMA_F, w_gamma) - w_alpha * polynomial(LGAMMA_F, w_alpha);
         part_value += keep(mask, ((large - (g - a)) + growth) + (remainders + (p - q)));
-        part_size += keep(mask, magnitude(large) + magnitude(growth));
+        F size = magnitude(large) + magnitude(growth), rounded = size + (g + a) + g * inverse;
+        part_size += keep(mask, size);
+        part_squares += keep(mask, rounded * rounded);
         part_alpha += keep(mask, a);
         part_gamma += keep(mask, g);
     }
@@ -37,7 +40,8 @@ struct Apart { // sums over the classes: α, γ, T and the size of T's terms
         gamma += widened_sum(part_gamma);
         value += widened_sum(part_value);
         size += widened_sum(part_size);
-        part_alpha = part_gamma = part_value = part_size = F{};
+        squares += widened_sum(part_squares);
+        part_alpha = part_gamma = part_value = part_size = part_squares = F{};
     }
 
     INLINE bool is_inside() const {
@@ -47,8 +51,6 @@ struct Apart { // sums over the classes: α, γ, T and the size of T's terms
     }
 
 private:
-    static INLINE F magnitude(F v) { return (F)((FI)v & 0x7fffffff); }
-
     // ln((1 + γ)/(1 + α)), 1/(1 + α), 1/(1 + γ) and 1/α, for one division.
     static INLINE F log_of_ratio(F a, F g, F& w_alpha, F& w_gamma, F& inverse) {
         constexpr float c[] = {1.f, 1.f / 3, 1.f / 5, 1.f / 7, 1.f / 9, 1.f / 11, 1.f / 13, 1.f / 15};
@@ -93,8 +95,9 @@ INLINE bool apart_value(const float* p, const float* q, int64_t classes, double&
         sums.flush();
     }
     if (!sums.is_inside()) return false;
-    double size, total = apart_total(sum(sums.alpha), sum(sums.gamma), size);
+    const double alpha = sum(sums.alpha), gamma = sum(sums.gamma), ratio = gamma / alpha;
+    double size, total = apart_total(alpha, gamma, size);
     value = sum(sums.value) - total;
-    // where one class is most of the totals, nothing averages out
-    return value > APART_KEPT * (sum(sums.size) + size) && size < APART_KEPT * sum(sums.size);
+    const double noise = std::sqrt(sum(sums.squares)) * (1 + std::fabs(std::log(ratio)) + std::fabs(ratio - 1));
+    return value > APART_KEPT * (sum(sums.size) + size) && APART_NOISE * value > noise;
 }
