@@ -64,6 +64,8 @@ class _Row(NamedTuple):
     """1 − s_y, from a sum."""
     scale: Tensor
     """c ≤ 0. Poles are summed as e^(c − z), so that two infinities never meet."""
+    farthest: Tensor
+    """The largest |z − ln β| of the other classes."""
     close: Tensor
     """Whether the row is near its optimum."""
 
@@ -114,7 +116,7 @@ def value(logits: Tensor, ids: Tensor, ignored: Tensor, prior: Tensor, kl_weight
     entropy_drop = _total_minus_label(row, special.lgamma_entropy, lambda z: -special.trigamma_excess(z))
     expectation = evidence.label * psi_drop + evidence.rest * special.digamma_next(row.log_total)
     normaliser = count * torch.lgamma(beta) - torch.lgamma(count * beta)
-    divergence = entropy_drop + _others(classes, beta) + normaliser
+    divergence = entropy_drop + _others(classes, row, beta) + normaliser
     loss = expectation + evidence.kl_weight * divergence + _poles(classes, row, evidence)
     return loss.clamp(0.0, torch.finfo(result_dtype(logits.dtype)).max).masked_fill(ignored, 0.0)
 
@@ -129,7 +131,7 @@ def gradient(
     deficit = -evidence.kl_weight * evidence.prior * classes.sum_others(excess)
     label = _gradient_label(row, evidence, deficit)
     others = _gradient_others(classes, row, evidence, excess, deficit)
-    each = torch.where(classes.is_label, special.saturate(label, others.dtype), others)
+    each = torch.where(classes.is_label, _stored(special.saturate(label, others.dtype)), others)
     return each.masked_fill(ignored, 0.0)
 
 
@@ -149,8 +151,8 @@ def _survey(logits: Tensor, ids: Tensor, evidence: _Evidence, dim: int) -> tuple
     drift = _drift(z, is_label, evidence.prior)
     top = z.amax(dim, keepdim=True)
     top = top + (top - top)  # ∞ − ∞ is NaN
-    scale = top.ceil().clamp(max=0.0)
-    shift = torch.where(top < MODERATE, scale, top)
+    scale = _stored(top.ceil().clamp(max=0.0))
+    shift = _stored(torch.where(top < MODERATE, scale, top))
     classes = _Classes(z, is_label, dim, drift, (z - shift).exp(), *_w_and_pole(z, scale, evidence))
     rest = classes.sum_others(classes.power)
     farthest = drift.abs().amax(dim, keepdim=True)
@@ -161,14 +163,20 @@ def _survey(logits: Tensor, ids: Tensor, evidence: _Evidence, dim: int) -> tuple
     total = rest + power
     log_optimum = (evidence.prior + 1 / evidence.kl_weight).log()
     close = (farthest < CLOSE) & ((label - log_optimum).abs() < CLOSE)
-    return classes, _Row(label, shift + total.log(), total, power / total, rest / total, scale, close)
+    return classes, _Row(
+        label, shift + total.log(), total, power / total, rest / total, scale, farthest, close
+    )
 
 
 def _class_numbers(z: Tensor, dim: int) -> Tensor:
-    """0 to K − 1 along `dim`. In a buffer: on a CPU, reading them is quicker than counting."""
-    count = z.shape[dim]
-    numbers = torch.arange(count, dtype=torch.int32, device=z.device).as_strided((count,), (1,))
+    """0 to K − 1 along `dim`."""
+    numbers = _stored(torch.arange(z.shape[dim], dtype=torch.int32, device=z.device))
     return numbers.view(-1, *[1] * (z.dim() - dim - 1))
+
+
+def _stored(x: Tensor) -> Tensor:
+    """Itself, held in memory: a compiler would otherwise work it out again for every class."""
+    return x.as_strided(x.shape, x.stride())
 
 
 def _drift(z: Tensor, is_label: Tensor, prior: Tensor) -> Tensor:
@@ -181,7 +189,7 @@ def _w_and_pole(z: Tensor, scale: Tensor, evidence: _Evidence) -> tuple[Tensor, 
     """1/(1+α), and λβe^c/α by two half steps."""
     exponent = special.largest_exponent(z.dtype)
     root = (0.5 * (scale - z)).clamp(max=exponent).exp()
-    unit = (-scale).clamp(max=exponent).exp()
+    unit = _stored((-scale).clamp(max=exponent).exp())
     each = special.saturate(evidence.kl_weight * evidence.prior, z.dtype)
     return 1 - (1 + root * root * unit).reciprocal(), (each * root) * root
 
@@ -214,18 +222,18 @@ def _total_minus_label(
     return torch.where(gap < 1e-5, gap * slope(row.label + 0.5 * gap), difference)
 
 
-def _others(classes: _Classes, prior: Tensor) -> Tensor:
+def _others(classes: _Classes, row: _Row, prior: Tensor) -> Tensor:
     """−Σ (A(α_k) + βψ(1+α_k)) over the other classes."""
-    w, dtype = classes.w, classes.w.dtype
-    beta, near, limit = special.saturate(prior, dtype), prior.log().to(dtype), _limit(dtype)
-    z = classes.z.clamp(-limit, limit)
+    z, w, dtype = classes.z, classes.w, classes.w.dtype
+    beta, near = special.saturate(prior, dtype), prior.log().to(dtype)
     smaller = 0.5 - (w - 0.5).abs()
     log = smaller * _polynomial(_coefficients("logarithm", dtype), smaller)
     # ln(1+1/α) is this and max(−z, 0).
     linear = (0.5 - beta) * (z - near) + (0.5 * beta + 0.25) * (z - z.abs())
     total = classes.sum_others(linear - (beta + 0.5) * log + _remainders(w, prior))
-    constant = (0.5 - prior) * near - special.HALF_LN_2PI
-    return total + (z.shape[classes.dim] - 1) * constant
+    # Beyond all bounds other terms decide, and this might be ∞ − ∞.
+    total = torch.where(row.farthest < _limit(dtype), total, 0.0)
+    return total + (z.shape[classes.dim] - 1) * ((0.5 - prior) * near - special.HALF_LN_2PI)
 
 
 def _poles(classes: _Classes, row: _Row, evidence: _Evidence) -> Tensor:
@@ -256,7 +264,7 @@ def _gradient_others(
     far = slope_total * (evidence.label + evidence.rest) - weight * r_total * unit
     pull = torch.where(row.close, near, far) / row.total
     numbers = (pull, weight * unit, weight * evidence.prior * unit, (-0.5 * row.scale).exp())
-    pull, bounded, flat, half = (special.saturate(number, dtype) for number in numbers)
+    pull, bounded, flat, half = (_stored(special.saturate(number, dtype)) for number in numbers)
     own = torch.where(row.close, excess * (flat + r * pole), r * (bounded - pole) - flat)
     return (classes.power * pull + own) * half * half
 
