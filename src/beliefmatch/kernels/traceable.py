@@ -187,11 +187,11 @@ def _drift(z: Tensor, is_label: Tensor, prior: Tensor) -> Tensor:
 
 def _w_and_pole(z: Tensor, scale: Tensor, evidence: _Evidence) -> tuple[Tensor, Tensor]:
     """1/(1+α), and λβe^c/α by two half steps."""
-    exponent = special.largest_exponent(z.dtype)
-    root = (0.5 * (scale - z)).clamp(max=exponent).exp()
-    unit = _stored((-scale).clamp(max=exponent).exp())
+    root = (0.5 * (scale - z)).exp()
+    unit = _stored((-scale).clamp(max=special.largest_exponent(z.dtype)).exp())
     each = special.saturate(evidence.kl_weight * evidence.prior, z.dtype)
-    return 1 - (1 + root * root * unit).reciprocal(), (each * root) * root
+    pole = torch.where(each > 0, (each * root) * root, 0.0)  # not 0·∞
+    return 1 - (1 + root * root * unit).reciprocal(), pole
 
 
 def _limit(dtype: torch.dtype) -> float:
