@@ -12,7 +12,7 @@ from contender import Shape, Task
 
 __all__ = ["DTYPES", "TASKS", "Cell", "Selection", "cells"]
 
-TASKS: dict[str, Task] = {**loss.TASKS, **measures.TASKS}
+TASKS: dict[str, Task] = {**loss.TASKS, **measures.TASKS, **loss.COMPILED_TASKS}
 DTYPES = {
     "float32": torch.float32,
     "float64": torch.float64,

@@ -4,6 +4,7 @@ import csv
 import io
 import math
 import os
+import platform
 import subprocess
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
@@ -65,7 +66,7 @@ def origin() -> dict[str, str]:
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "processor": str(machine["processor"]),
         "cores": str(machine["logical_cores"]),
-        "platform": str(machine["platform"]),
+        "platform": f"{platform.system()} {platform.machine()}",
         **software,
         "commit": _commit(),
         "kernel": kernels.status().name,
