@@ -45,7 +45,8 @@ class Belief:
     posterior over what more data would teach.
 
     Args:
-        logits: ln α of any shape; the output of a network trained with `belief_matching_loss`.
+        logits: ln α of any shape; the output of a network trained with `belief_matching_loss`. Not copied
+            unless half precision or a scale asks for it.
         scale: factor on α. A network trained with `kl_weight` λ and prior 1 holds a belief on the scale
             of the data at `scale=λ`: the mean stays, the spread grows.
         dim: the class dimension (1 for segmentation logits (N, K, H, W)).
@@ -69,7 +70,8 @@ class Belief:
         value = require_finite_number("Belief", "scale", scale)
         if value <= 0:
             raise fail("Belief", f"`scale` must be positive, got {value!r}.")
-        self.log_alpha = logits.to(result_dtype(logits.dtype)) + math.log(value)
+        log_alpha = logits.to(result_dtype(logits.dtype))
+        self.log_alpha = log_alpha if value == 1 else log_alpha + math.log(value)
         self.dim = dim % logits.dim()
 
     def __repr__(self) -> str:
