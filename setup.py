@@ -12,7 +12,16 @@ from setuptools import Extension, setup
 
 SOURCES = Path("src/beliefmatch/kernels/cpp")
 # -fwrapv: lanes that will not be used may hold numbers whose bits overflow
-FLAGS = ["-g0", "-std=c++17", "-O3", "-fno-math-errno", "-fwrapv", "-fvisibility=hidden", "-Wno-psabi"]
+FLAGS = [
+    "-g0",
+    "-std=c++17",
+    "-O3",
+    "-fno-math-errno",
+    "-fwrapv",
+    "-fvisibility=hidden",
+    "-fvisibility=hidden",
+    "-Wno-psabi",
+]
 
 native = Extension(
     "beliefmatch.kernels._native",

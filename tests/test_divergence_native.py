@@ -6,9 +6,9 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import oracle
 from beliefmatch import Belief, dirichlet, dirichlet_kl, kernels
-from beliefmatch.kernels import divergences, native
+from beliefmatch.kernels import compiled, divergences
 
-pytestmark = pytest.mark.skipif(native.MISSING is not None, reason="the native kernel is not installed")
+pytestmark = pytest.mark.skipif(compiled.MISSING is not None, reason="the native kernel is not installed")
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 BAR = {torch.float32: 1e-6, torch.float64: 1e-10, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
@@ -129,11 +129,11 @@ def test_equals_the_oracle_where_one_class_dominates(level, dtype):
         assert oracle.relative_error((by_q / 0.5).tolist(), slopes[1]) < bar
 
 
-@pytest.mark.parametrize("name", native._native.instruction_sets() if native.MISSING is None else [])
+@pytest.mark.parametrize("name", compiled.extension.instruction_sets() if compiled.MISSING is None else [])
 @pytest.mark.parametrize("classes", [64, 333, 1000])
 def test_float_lanes_give_what_double_lanes_give(classes, name):
-    best = native.instruction_set()
-    native._native.use(name)
+    best = compiled.extension.in_use()
+    compiled.extension.use(name)
     try:
         for distance in (3.0, 1.0, 0.5, 0.2, 0.1, 0.05, 1e-2, 1e-4, 1e-6):
             for level, lead in ((-10, 0), (-3, 10), (0, 0), (3, 0), (8, 10), (15, 20)):
@@ -143,7 +143,7 @@ def test_float_lanes_give_what_double_lanes_give(classes, name):
                 exact = dirichlet_kl(p.double(), q.double()).float()
                 torch.testing.assert_close(dirichlet_kl(p, q), exact, rtol=1e-6, atol=0)
     finally:
-        native._native.use(best)
+        compiled.extension.use(best)
 
 
 def test_scaling_alone_is_exact_at_any_size():
@@ -182,10 +182,10 @@ def test_every_number_of_threads_gives_the_same_bits():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_every_instruction_set_equals_the_reference(dtype):
-    best = native.instruction_set()
+    best = compiled.extension.in_use()
     try:
-        for name in native._native.instruction_sets():
-            native._native.use(name)
+        for name in compiled.extension.instruction_sets():
+            compiled.extension.use(name)
             for classes in (2, 7, 33):
                 p, q = draw(5, classes, dtype=dtype), draw(5, classes, dtype=dtype, seed=1)
                 assert_equal(p, q)
@@ -193,7 +193,7 @@ def test_every_instruction_set_equals_the_reference(dtype):
                 ours, exact = Belief(p).variance(), dirichlet.variance(p)
                 torch.testing.assert_close(ours, exact, rtol=BAR[dtype], atol=0)
     finally:
-        native._native.use(best)
+        compiled.extension.use(best)
 
 
 def test_derivatives_of_both_orders_and_of_each_argument_alone():

@@ -29,6 +29,7 @@ from beliefmatch.targets import is_ids, require_class_weight, require_logits
 __all__ = ["BeliefMatchingLoss", "Reduction", "belief_matching_loss"]
 
 _seen: dict[tuple[Any, ...], Options] = {}
+"""Calls that were checked."""
 
 
 def belief_matching_loss(
@@ -89,22 +90,30 @@ def belief_matching_loss(
     """
     # Training asks the same again and again: what depends on shapes, types and numbers alone is checked once.
     call = None
-    if type(logits) is type(targets) is Tensor and weight is None and not torch.compiler.is_compiling():
-        call = (
-            *(logits.shape, logits.dtype, logits.layout, logits.device),
-            *(targets.shape, targets.dtype, targets.layout, targets.device),
-            *(kl_weight, target_confidence, prior, ignore_index, reduction),
-            *(type(kl_weight), type(target_confidence), type(prior), type(ignore_index)),
-        )
-        options = _seen.get(call) if type(prior) is float else None
+    if type(prior) is float and weight is None and _are_plain(logits, targets):
+        tensors = logits.shape, logits.dtype, targets.shape, targets.dtype
+        numbers = kl_weight, target_confidence, prior, ignore_index, reduction
+        call = tensors, numbers, type(kl_weight), type(target_confidence), type(ignore_index)
+        options = _seen.get(call)
         if options is not None:
             return kernels.loss(Problem(logits, targets, None, None, None, options))
     problem = _checked(logits, targets, kl_weight, target_confidence, prior, weight, ignore_index, reduction)
-    if call is not None and type(prior) is float and not _is_timid(problem):
-        _seen[call] = problem.options
-        if len(_seen) > 1000:
+    if call is not None and not _is_timid(problem):
+        if len(_seen) >= 1000:
             _seen.clear()
+        _seen[call] = problem.options
     return kernels.loss(problem)
+
+
+def _are_plain(logits: Tensor, targets: Tensor) -> bool:
+    """Whether they are dense tensors on the CPU, no subclasses, not traced."""
+    return (
+        type(logits) is type(targets) is Tensor
+        and logits.is_cpu
+        and targets.is_cpu
+        and logits.layout is targets.layout is torch.strided
+        and not torch.compiler.is_compiling()
+    )
 
 
 def _checked(

@@ -15,6 +15,7 @@ from torch import Tensor
 from beliefmatch import dirichlet
 from beliefmatch.checks import fail
 from beliefmatch.kernels import divergences, measures, native, reference, traceable
+from beliefmatch.kernels.compiled import MISSING, extension
 from beliefmatch.kernels.measures import Measure
 from beliefmatch.kernels.problem import Problem
 
@@ -68,11 +69,11 @@ def status() -> KernelStatus:
     """The kernel in use for CPU tensors."""
     if _uses_native():
         return KernelStatus(
-            "native", f"compiled for {native.instruction_set()}; reference for what it does not take"
+            "native", f"compiled for {extension.in_use()}; reference for what it does not take"
         )
-    if native.MISSING is None:
+    if MISSING is None:
         return KernelStatus("reference", f"chosen by {VARIABLE}; the native kernel is installed")
-    return KernelStatus("reference", f"the native kernel is not installed ({native.MISSING}); {REMEDY}")
+    return KernelStatus("reference", f"the native kernel is not installed ({MISSING}); {REMEDY}")
 
 
 def use(chosen: str) -> None:
@@ -91,7 +92,7 @@ def _means_native(chosen: str) -> bool:
     if chosen not in CHOICES:
         allowed = ", ".join(CHOICES)
         raise fail(VARIABLE, f"must be one of {allowed}, got {chosen!r}.")
-    if chosen == "native" and native.MISSING is not None:
-        fact = f"is native, but that kernel is not installed ({native.MISSING}); {REMEDY}."
+    if chosen == "native" and MISSING is not None:
+        fact = f"is native, but that kernel is not installed ({MISSING}); {REMEDY}."
         raise fail(VARIABLE, fact, ModuleNotFoundError)
-    return chosen != "reference" and native.MISSING is None
+    return chosen != "reference" and MISSING is None

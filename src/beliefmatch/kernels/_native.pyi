@@ -1,6 +1,6 @@
 """The compiled kernel; `native.py` says what its arguments are."""
 
-def evaluate(*arguments: float) -> bool:
+def evaluate(plan: bytes, *arguments: int) -> bool:
     """Write the loss and, where there is room for it, the gradient; False if the problem is not for it."""
 
 def measure(*arguments: int) -> bool:

@@ -9,8 +9,17 @@ from torch import Tensor
 from torch.autograd import Function
 
 from beliefmatch import autograd, dirichlet
-from beliefmatch.kernels.layout import KINDS, NOTHING, has_numbers, is_watched, sizes, strided, walkable
-from beliefmatch.kernels.native import _DeclinedError, _native, _room_for
+from beliefmatch.kernels.compiled import DeclinedError, extension
+from beliefmatch.kernels.layout import (
+    KINDS,
+    NOTHING,
+    has_numbers,
+    is_watched,
+    room_for,
+    sizes,
+    strided,
+    walkable,
+)
 from beliefmatch.rows import result_dtype
 
 __all__ = ["divergence"]
@@ -25,7 +34,7 @@ def divergence(p: Tensor, q: Tensor, dim: int) -> Tensor | None:
             value: Any = _Divergence.apply(p, q, dim)
             return value
         return _value(p, q, dim)
-    except _DeclinedError:
+    except DeclinedError:
         return None
 
 
@@ -59,7 +68,7 @@ def _slopes(
     p: Tensor, q: Tensor, dim: int, upstream: Tensor, wanted: Sequence[bool]
 ) -> tuple[Tensor | None, Tensor | None]:
     """The slopes that are wanted, each row's times the gradient that arrives."""
-    by_p, by_q = (_room_for(x, dim) if needed else None for x, needed in zip((p, q), wanted, strict=True))
+    by_p, by_q = (room_for(x, dim) if needed else None for x, needed in zip((p, q), wanted, strict=True))
     places = (strided(room, dim) if room is not None else NOTHING for room in (by_p, by_q))
     upstream = upstream.contiguous()
     _run(p, q, dim, (0, 0, *chain(*places), upstream.data_ptr(), KINDS[upstream.dtype]))
@@ -70,5 +79,5 @@ def _run(p: Tensor, q: Tensor, dim: int, wanted: tuple[int, ...]) -> None:
     shape = p.shape
     p, q = walkable(p, dim), walkable(q, dim)
     place = *sizes(shape, dim), *strided(p, dim), *strided(q, dim)
-    if not _native.divergence(*place, *wanted, torch.get_num_threads()):
-        raise _DeclinedError
+    if not extension.divergence(*place, *wanted, torch.get_num_threads()):
+        raise DeclinedError

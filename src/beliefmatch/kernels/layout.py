@@ -5,6 +5,7 @@ another. Most layouts allow that as they are; others are copied.
 """
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -14,10 +15,22 @@ from torch.autograd import forward_ad
 from torch.jit import is_tracing  # pyright: ignore[reportPrivateImportUsage]
 from torch.nn import Buffer, Parameter
 
-__all__ = ["KINDS", "NOTHING", "has_numbers", "is_walkable", "is_watched", "sizes", "strided", "walkable"]
+__all__ = [
+    "KINDS",
+    "NOTHING",
+    "has_numbers",
+    "is_walkable",
+    "is_watched",
+    "room_for",
+    "sizes",
+    "steps",
+    "strided",
+    "walkable",
+]
 
 KINDS = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 NOTHING = (0, 0, 0, 0, 0)
+Steps = tuple[int, int, int, int]
 PLAIN_TYPES = (Tensor, Parameter, Buffer)
 
 
@@ -51,28 +64,40 @@ def sizes(shape: torch.Size, dim: int) -> tuple[int, int, int]:
 
 def strided(x: Tensor, dim: int) -> tuple[int, int, int, int, int]:
     """Address, type, and the strides of the positions before the classes, the classes, and those after."""
-    stride = x.stride()
+    return x.data_ptr(), *steps(x.dtype, x.shape, x.stride(), dim)
+
+
+def steps(dtype: torch.dtype, shape: Sequence[int], stride: Sequence[int], dim: int) -> Steps:
+    """What `strided` says of a tensor beside its address."""
     if dim == 1 and len(stride) == 2:
-        return x.data_ptr(), KINDS[x.dtype], stride[0], stride[1], 0
-    before, after = (group[-1][1] if group else 0 for group in _around(x, dim))
-    return x.data_ptr(), KINDS[x.dtype], before, stride[dim], after
+        return KINDS[dtype], stride[0], stride[1], 0
+    before, after = (group[-1][1] if group else 0 for group in _around(shape, stride, dim))
+    return KINDS[dtype], before, stride[dim], after
 
 
 def walkable(x: Tensor, dim: int) -> Tensor:
     """x, copied if it cannot be walked."""
-    return x if is_walkable(x, dim) else x.contiguous()
+    return x if x.dim() <= 2 or is_walkable(x, dim) else x.contiguous()
 
 
 def is_walkable(x: Tensor, dim: int) -> bool:
     """Whether the dimensions before the classes are one walk of equal steps, and those after them."""
-    if x.dim() <= 2:
-        return True
-    steps = (step for group in _around(x, dim) for step in pairwise(group))
-    return all(stride == size_after * stride_after for (_, stride), (size_after, stride_after) in steps)
+    neighbours = (pair for group in _around(x.shape, x.stride(), dim) for pair in pairwise(group))
+    return all(stride == size_after * stride_after for (_, stride), (size_after, stride_after) in neighbours)
 
 
-def _around(x: Tensor, dim: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+def room_for(x: Tensor, dim: int) -> Tensor:
+    """Memory for a gradient by x, in the layout of x if that can be walked."""
+    room = torch.empty_like(x)
+    if room.dim() <= 2 or is_walkable(room, dim):
+        return room
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _around(
+    shape: Sequence[int], stride: Sequence[int], dim: int
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Size and stride of the dimensions before and after; those of size 1 have no stride to speak of."""
-    pairs = list(zip(x.shape, x.stride(), strict=True))
+    pairs = list(zip(shape, stride, strict=True))
     before, after = ([pair for pair in group if pair[0] != 1] for group in (pairs[:dim], pairs[dim + 1 :]))
     return before, after

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from beliefmatch import dirichlet
-from beliefmatch.kernels.layout import KINDS, has_numbers, is_watched, sizes, strided, walkable
-from beliefmatch.kernels.native import _native, _room_for
+from beliefmatch.kernels.compiled import extension
+from beliefmatch.kernels.layout import KINDS, has_numbers, is_watched, room_for, sizes, strided, walkable
 from beliefmatch.rows import result_dtype
 
 __all__ = ["Measure", "measure"]
@@ -59,12 +59,12 @@ def _value(function: Measure, logits: Tensor, dim: int) -> Tensor | None:
     value = torch.empty(shape[:dim] + shape[dim + 1 :], dtype=result_dtype(x.dtype), device=x.device)
     place = *sizes(shape, dim), *strided(x, dim)
     result = value.data_ptr(), KINDS[value.dtype], torch.get_num_threads()
-    done = _native.measure(CODES[function], *place, *result)
+    done = extension.measure(CODES[function], *place, *result)
     return value if done else None
 
 
 def _variance(logits: Tensor, dim: int) -> Tensor | None:
     x = walkable(logits, dim)
-    value = _room_for(logits.to(result_dtype(logits.dtype)), dim)
+    value = room_for(logits.to(result_dtype(logits.dtype)), dim)
     place = *sizes(logits.shape, dim), *strided(x, dim), *strided(value, dim)
-    return value if _native.variance(*place, torch.get_num_threads()) else None
+    return value if extension.variance(*place, torch.get_num_threads()) else None

@@ -6,8 +6,9 @@ or prior, logits beyond ±300 or NaN, and values that are not allowed, which the
 """
 
 import math
-from collections.abc import Sequence
+import struct
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import torch
@@ -15,58 +16,38 @@ from torch import Tensor
 from torch.autograd import Function
 
 from beliefmatch.kernels import reference
-from beliefmatch.kernels.layout import (
-    KINDS,
-    NOTHING,
-    has_numbers,
-    is_walkable,
-    is_watched,
-    sizes,
-    strided,
-    walkable,
-)
-from beliefmatch.kernels.problem import Options, Problem
+from beliefmatch.kernels.compiled import DeclinedError, extension
+from beliefmatch.kernels.layout import has_numbers, is_watched, room_for, sizes, steps, walkable
+from beliefmatch.kernels.problem import REDUCTIONS, Options, Problem
 from beliefmatch.rows import result_dtype
 
-MISSING: str | None = None
-_native: Any = None
-try:
-    from beliefmatch.kernels import _native
-except ModuleNotFoundError:
-    MISSING = "it was not built"
-except ImportError as error:
-    MISSING = str(error)
+__all__ = ["loss"]
 
-__all__ = ["MISSING", "instruction_set", "loss"]
-
-REDUCTIONS = {"mean": 0, "sum": 1, "none": 2}
-
-
-def instruction_set() -> str:
-    """Name of the instruction set in use, for instance "avx512"."""
-    return _native.in_use()
+Strides = tuple[torch.dtype, tuple[int, ...]]
+_Walked = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+_NUMBERS = {dtype: torch.empty((), dtype=dtype) for dtype in (torch.float32, torch.float64)}
+"""Asking for one more like these costs half of what it costs to say what is wanted."""
 
 
 def loss(problem: Problem) -> Tensor | None:
     """The loss, differentiable in the logits any number of times; None if it is not for this kernel."""
-    differentiating = torch.is_grad_enabled()
-    if is_watched() or not has_numbers(problem.logits):
+    logits = problem.logits
+    if is_watched() or not has_numbers(logits):
         return None
+    differentiating = torch.is_grad_enabled()
     for x in problem[1:5]:
         if x is None:
             continue
         if not has_numbers(x) or (differentiating and (x.requires_grad or x.is_inference())):
             return None
     try:
-        if differentiating and problem.logits.requires_grad:
-            return _apply(problem.logits, problem)
-        return _evaluate(problem)
-    except (_DeclinedError, OverflowError):  # a number that 64 bits cannot hold is not for this kernel either
+        return _apply(logits, problem) if differentiating and logits.requires_grad else _evaluate(problem)
+    except (
+        DeclinedError,
+        OverflowError,
+        struct.error,
+    ):  # numbers too large for 64 bits are not for it either
         return None
-
-
-class _DeclinedError(Exception):
-    """The kernel looked at the values and leaves them to the reference."""
 
 
 class _Loss(Function):
@@ -77,11 +58,10 @@ class _Loss(Function):
     def forward(ctx: Any, logits: Tensor, problem: Problem) -> Tensor:
         # Half precision has no room for gradients of a mean before a gradient scaler has scaled them.
         early = logits.dtype is not torch.float16
-        ctx.slope = slope = _room_for(logits, problem.options.dim) if early else None
-        value = _evaluate(problem, slope)
+        ctx.slope = slope = room_for(logits, problem.options.dim) if early else None
         ctx.save_for_backward(*problem[:5])
         ctx.options = problem.options
-        return value
+        return _evaluate(problem, slope)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, None]:
@@ -97,7 +77,7 @@ class _Loss(Function):
         problem = Problem(logits, targets, weight, priors, kl_weights, ctx.options)
         if differentiable:
             return _slope_by_reference(problem, upstream), None
-        slope = _room_for(problem.logits, problem.options.dim)
+        slope = room_for(problem.logits, problem.options.dim)
         _evaluate(problem, slope, upstream)
         return slope, None
 
@@ -122,41 +102,56 @@ def _is_finite(factor: float | Tensor) -> bool:
 
 def _evaluate(problem: Problem, slope: Tensor | None = None, upstream: Tensor | None = None) -> Tensor:
     """The loss; the gradient by the logits, times `upstream`, is written to `slope`."""
-    logits, dim = problem.logits, problem.options.dim
-    kind = result_dtype(logits.dtype)
-    shape = logits.shape[:dim] + logits.shape[dim + 1 :] if problem.options.reduction == "none" else ()
-    value = logits.new_empty(shape) if kind is logits.dtype else logits.new_empty(shape, dtype=kind)
-    owners, arguments = _arguments(problem)
+    value = _room_for_loss(problem)
+    logits, ids, counts, weight, priors, kl_weights = _as_walked(problem)
     if upstream is not None:
-        upstream = upstream.to(kind).contiguous()
-    done = _native.evaluate(
-        *arguments,
-        value.data_ptr(),
-        KINDS[kind],
+        upstream = upstream.to(value.dtype).contiguous()
+    done = extension.evaluate(
+        _plan(
+            problem.options,
+            logits.shape,
+            (logits.dtype, logits.stride()),
+            None if counts is None else (counts.dtype, counts.stride()),
+            None if priors is None else (priors.dtype, priors.stride()),
+            None if slope is None else (slope.dtype, slope.stride()),
+        ),
         torch.get_num_threads(),
-        *(NOTHING if slope is None else strided(slope, dim)),
-        0 if slope is None else slope.nbytes,
+        value.data_ptr(),
+        logits.data_ptr(),
+        0 if ids is None else ids.data_ptr(),
+        0 if counts is None else counts.data_ptr(),
+        0 if weight is None else weight.data_ptr(),
+        0 if priors is None else priors.data_ptr(),
+        0 if kl_weights is None else kl_weights.data_ptr(),
+        0 if slope is None else slope.data_ptr(),
         0 if upstream is None else upstream.data_ptr(),
-        KINDS[kind],
     )
     if not done:
-        raise _DeclinedError
-    del owners  # kept until here: the kernel reads by address
+        raise DeclinedError
     return value
 
 
-def _arguments(problem: Problem) -> tuple[Sequence[Tensor | None], Sequence[int | float]]:
-    """Where the kernel finds its input, and the tensors that own that memory."""
+def _room_for_loss(problem: Problem) -> Tensor:
+    logits, options = problem.logits, problem.options
+    kind = result_dtype(logits.dtype)
+    if options.reduction != "none":
+        return torch.empty_like(_NUMBERS[kind])
+    shape, dim = logits.shape, options.dim
+    return torch.empty(shape[:dim] + shape[dim + 1 :], dtype=kind, device="cpu")
+
+
+def _as_walked(problem: Problem) -> _Walked:
+    """Logits, ids or counts, weight, priors and KL weights in types and layouts that the kernel reads."""
     logits, targets, weight, priors, kl_weights, options = problem
-    dim, has_ids = options.dim, options.has_ids
-    logits, shape = walkable(logits, dim), logits.shape
-    arguments: list[int | float] = [*sizes(shape, dim), *strided(logits, dim)]
-    if has_ids and (targets.dtype is not torch.int64 or not targets.is_contiguous()):
-        targets = targets.to(torch.int64).contiguous()
-    if has_ids and weight is None and priors is None and kl_weights is None:
-        return [logits, targets], [*arguments, targets.data_ptr(), *_numbers(options, shape[dim])]
-    if not has_ids:
-        targets = walkable(targets, dim)
+    shape, dim = logits.shape, options.dim
+    logits = walkable(logits, dim)
+    ids = counts = None
+    if not options.has_ids:
+        counts = walkable(targets, dim)
+    elif targets.dtype is torch.int64 and targets.is_contiguous():
+        ids = targets
+    else:
+        ids = targets.to(torch.int64).contiguous()
     if weight is not None:
         weight = weight.to(torch.float64).contiguous()
     if priors is not None:
@@ -164,30 +159,25 @@ def _arguments(problem: Problem) -> tuple[Sequence[Tensor | None], Sequence[int 
     if kl_weights is not None:
         one_a_row = torch.Size((*shape[:dim], 1, *shape[dim + 1 :]))
         kl_weights = kl_weights.to(torch.float64).expand(one_a_row).contiguous()
-    arguments += [
-        targets.data_ptr() if has_ids else 0,
-        options.ignore_index,
-        *(NOTHING if has_ids else strided(targets, dim)),
-        0 if weight is None else weight.data_ptr(),
-        *(NOTHING if priors is None else strided(priors, dim)),
-        0 if kl_weights is None else kl_weights.data_ptr(),
-        *_numbers(options, shape[dim])[-4:],
-    ]
-    return [logits, targets, weight, priors, kl_weights], arguments
+    return logits, ids, counts, weight, priors, kl_weights
 
 
-@lru_cache
-def _numbers(options: Options, classes: int) -> tuple[int | float, ...]:
-    """All arguments after the ids where no other tensor is given: the last four are the same for all."""
-    beta = options.prior
-    normaliser = classes * math.lgamma(beta) - math.lgamma(classes * beta)  # Σ lnΓ(β_k) − lnΓ(β₀)
-    numbers = beta, options.kl_weight, normaliser, REDUCTIONS[options.reduction]
-    return options.ignore_index, *NOTHING, 0, *NOTHING, 0, *numbers
-
-
-def _room_for(logits: Tensor, dim: int) -> Tensor:
-    """Memory for a gradient, in the layout of the logits if the kernel can walk it."""
-    slope = torch.empty_like(logits)
-    return (
-        slope if is_walkable(slope, dim) else torch.empty_like(logits, memory_format=torch.contiguous_format)
+@lru_cache(maxsize=1000)
+def _plan(
+    options: Options,
+    shape: torch.Size,
+    logits: Strides,
+    counts: Strides | None,
+    priors: Strides | None,
+    slope: Strides | None,
+) -> bytes:
+    """All that a call says beside addresses. Training says the same again and again."""
+    dim, beta = options.dim, options.prior
+    classes = shape[dim]
+    walks = (
+        (0, 0, 0, 0) if tensor is None else steps(tensor[0], shape, tensor[1], dim)
+        for tensor in (logits, counts, priors, slope)
     )
+    whole = *sizes(shape, dim), *chain(*walks), options.ignore_index, REDUCTIONS.index(options.reduction)
+    normaliser = classes * math.lgamma(beta) - math.lgamma(classes * beta)  # Σ lnΓ(β_k) − lnΓ(β₀)
+    return struct.pack("=21q3d", *whole, beta, options.kl_weight, normaliser)

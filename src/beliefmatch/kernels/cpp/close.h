@@ -4,7 +4,6 @@
 constexpr float CLOSE_RANGE = 0.2f; // of |δ|
 constexpr double CLOSE_KEPT = 0.25; // the least part of its terms that may be left of a row
 
-INLINE F load_up_to(const float* from, int64_t left) { return left >= NF ? load(from) : load_part(from, left); }
 INLINE FI existing(FI, int64_t left) { return left >= NF ? ~FI{} : counted(FI{}, 0, left, -1); }
 
 // E(γ, α): the mean of r(αe^t) under the weight e^(δ−t) − 1, by Gauss's rule of two points, times its integral.

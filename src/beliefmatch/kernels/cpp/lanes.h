@@ -103,6 +103,8 @@ INLINE void store_part(double* to, int64_t count, D v) { memcpy(to, &v, size_t(c
 #endif
 
 // As many of a row's numbers as are left of it.
+INLINE F load_up_to(const float* from, int64_t left) { return left >= NF ? load(from) : load_part(from, left); }
+INLINE void store_up_to(float* to, int64_t left, F v) { left >= NF ? store(to, v) : store_part(to, left, v); }
 INLINE D load_up_to(const double* from, int64_t left) { return left >= ND ? load(from) : load_part(from, left); }
 INLINE void store_up_to(double* to, int64_t left, D v) { left >= ND ? store(to, v) : store_part(to, left, v); }
 INLINE DI existing(int64_t left) { return left >= ND ? ~DI{} : counted(DI{}, 0, left, -1); }

@@ -25,21 +25,6 @@ const InstructionSet* best() {
 }
 const InstructionSet* in_use = best();
 
-Problem problem(Arguments& args) {
-    Problem p;
-    p.outer = args.whole(), p.classes = args.whole(), p.inner = args.whole();
-    p.logits = args.strided();
-    p.ids = args.address<const int64_t>();
-    p.ignore_index = args.whole();
-    p.counts = args.strided();
-    p.class_weight = args.address<const double>();
-    p.prior = args.strided();
-    p.row_kl_weight = args.address<const double>();
-    p.prior_number = args.number(), p.kl_weight = args.number(), p.log_normaliser = args.number();
-    p.reduction = Reduction(args.whole());
-    return p;
-}
-
 // Whether the small inputs are what they must be; counts, priors and logits are looked at row by row.
 bool is_sound(const Problem& p) {
     if (p.ids)
@@ -107,8 +92,8 @@ void reduce(const Problem& p, const std::vector<double>& row_loss, double total,
 }
 
 // Loss, and gradient where there is room for it. False if the problem is not for this kernel.
-bool evaluate(const Problem& p, const Result& result, const Strided& gradient, int64_t gradient_bytes,
-              const Upstream& upstream, int64_t threads) {
+bool evaluate(const Problem& p, const Result& result, const Strided& gradient, const Upstream& upstream,
+              int64_t threads) {
     if (!is_sound(p)) return false;
     const double total = p.reduction == Reduction::mean ? total_weight(p) : 1;
     if (!(total > 0)) return false;
@@ -122,7 +107,7 @@ bool evaluate(const Problem& p, const Result& result, const Strided& gradient, i
         for (int64_t row = 0; row < p.rows(); ++row)
             scale[size_t(row)] = p.row_weight(row) / total * upstream.at(p.reduction == Reduction::none ? row : 0);
         out.row_scale = scale.data();
-        prefer_large_pages(gradient.data, gradient_bytes);
+        prefer_large_pages(gradient.data, p.rows() * p.classes * size_of(gradient.kind));
     }
     std::atomic<bool> done{true};
     over_rows(p, threads, in_use->scratch_size(p), [&](int64_t first, int64_t last, double* scratch) {
@@ -180,16 +165,30 @@ template <class Work> bool without_gil(const Work& work) {
 }
 
 PyObject* py_evaluate(PyObject*, PyObject* const* given, Py_ssize_t count) {
-    Arguments args(given, count);
-    Problem p = problem(args);
-    Result result{args.address<char>(), args.whole() == int64_t(Kind::float64)};
+    if (count < 1) return PyErr_Format(PyExc_TypeError, "too few arguments");
+    Problem p;
+    Plan plan(given[0]);
+    p.outer = plan.whole(), p.classes = plan.whole(), p.inner = plan.whole();
+    p.logits = plan.strided(), p.counts = plan.strided(), p.prior = plan.strided();
+    Strided gradient = plan.strided();
+    p.ignore_index = plan.whole(), p.reduction = Reduction(plan.whole());
+    p.prior_number = plan.number(), p.kl_weight = plan.number(), p.log_normaliser = plan.number();
+
+    Arguments args(given + 1, count - 1);
     int64_t threads = args.whole();
-    Strided gradient = args.strided();
-    int64_t bytes = args.whole();
-    Upstream upstream{args.address<char>(), args.whole() == int64_t(Kind::float64)};
-    if (!args.complete()) return nullptr;
+    bool is_double = p.logits.kind == Kind::float64; // the result, then, and its gradient
+    Result result{args.address<char>(), is_double};
+    p.logits.data = args.address<char>();
+    p.ids = args.address<const int64_t>();
+    p.counts.data = args.address<char>();
+    p.class_weight = args.address<const double>();
+    p.prior.data = args.address<char>();
+    p.row_kl_weight = args.address<const double>();
+    gradient.data = args.address<char>();
+    Upstream upstream{args.address<char>(), is_double};
+    if (!plan.complete() || !args.complete()) return nullptr;
     bool done = false;
-    if (!without_gil([&] { done = evaluate(p, result, gradient, bytes, upstream, threads); })) return nullptr;
+    if (!without_gil([&] { done = evaluate(p, result, gradient, upstream, threads); })) return nullptr;
     return PyBool_FromLong(done);
 }
 

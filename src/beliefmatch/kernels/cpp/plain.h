@@ -57,7 +57,8 @@ template <bool unit_prior> INLINE Concentration concentration(F z, const Plain& 
     return c;
 }
 
-// What the gradient needs of every class: r/α, α and α − β.
+// What the gradient needs of every class: r/α, α and α − β. The first may lie where the gradient will: those pages are
+// then asked for between the sums, and not all at once. So it ends with the row; the others have room to spare.
 struct Kept {
     float *u, *alpha, *excess;
 
@@ -82,11 +83,11 @@ struct PlainSums {
     }
 
     template <bool unit_prior, bool masked, bool keeps>
-    INLINE void add(F z, const Plain& plain, FI mask, const Kept& kept, int64_t k) {
+    INLINE void add(F z, const Plain& plain, FI mask, const Kept& kept, int64_t k, int64_t left = NF) {
         if (masked) z = keep(mask, z);
         Concentration c = concentration<unit_prior>(z, plain);
         if (keeps) {
-            store(kept.u + k, polynomial(EXCESS_F, c.w) * c.inverse);
+            store_up_to(kept.u + k, left, polynomial(EXCESS_F, c.w) * c.inverse);
             store(kept.alpha + k, c.alpha);
             store(kept.excess + k, c.excess);
         }

@@ -24,7 +24,7 @@ INLINE void add_classes(PlainSums& sums, const float* z, int64_t from, int64_t t
 template <bool unit_prior, bool keeps>
 INLINE void add_some_classes(PlainSums& sums, F z, int64_t k, int64_t classes, int64_t label, const Plain& plain,
                              const Kept& kept) {
-    sums.add<unit_prior, true, keeps>(z, plain, counted(FI{}, k, classes, label), kept, k);
+    sums.add<unit_prior, true, keeps>(z, plain, counted(FI{}, k, classes, label), kept, k, classes - k);
     sums.settle();
     sums.added(1);
     if (!sums.room()) sums.flush();
@@ -60,8 +60,9 @@ inline bool row_sums(const float* z, int64_t classes, int64_t label, const Plain
                  : row_sums<false, false>(z, classes, label, plain, kept, block, i);
 }
 
-template <bool near> INLINE F row_slope(const Kept& kept, int64_t k, F lead, F pull, F kl_weight, F offset) {
-    F u = load(kept.u + k), excess = load(kept.excess + k);
+template <bool near>
+INLINE F row_slope(const Kept& kept, int64_t k, int64_t left, F lead, F pull, F kl_weight, F offset) {
+    F u = load_up_to(kept.u + k, left), excess = load(kept.excess + k);
     return near ? near_slope(u, excess, lead, pull, kl_weight)
                 : far_slope(u, load(kept.alpha + k), excess, pull, kl_weight, offset);
 }
@@ -72,9 +73,10 @@ INLINE void row_slopes(const Kept& kept, int64_t classes, double lead, double pu
     F leads = splat(float(lead)), pulls = splat(float(pull));
     F weights = splat(float(kl_weight)), offsets = splat(float(offset));
     int64_t whole = classes / NF * NF;
-    for (int64_t k = 0; k < whole; k += NF) store(to + k, row_slope<near>(kept, k, leads, pulls, weights, offsets));
-    if (whole < classes)
-        store_part(to + whole, classes - whole, row_slope<near>(kept, whole, leads, pulls, weights, offsets));
+    for (int64_t k = 0; k < whole; k += NF)
+        store(to + k, row_slope<near>(kept, k, NF, leads, pulls, weights, offsets));
+    if (int64_t left = classes - whole)
+        store_part(to + whole, left, row_slope<near>(kept, whole, left, leads, pulls, weights, offsets));
 }
 
 // The gradient of a row, times `scale`; slopes saturate at `limit`.

@@ -168,7 +168,7 @@ INLINE Way way_of(const Problem& p) {
 inline int rows_at_once(const Problem& p) {
     if (way_of(p) == Way::columns) return BLOCK;
     if (p.logits.class_stride != 1 && p.inner > 1) return BLOCK; // rows that are read together
-    int64_t fitting = (way_of(p) == Way::exact ? 512 : 2048) / p.classes;
+    int64_t fitting = (way_of(p) == Way::exact ? 512 : 4096) / p.classes;
     return int(fitting < 1 ? 1 : fitting > BLOCK ? BLOCK : fitting);
 }
 
@@ -234,7 +234,11 @@ public:
     }
 
 private:
-    Kept kept_of(int i) const { return Kept(kept + i * Kept::size(pitch), pitch); }
+    Kept kept_of(int i) {
+        Kept of_row(kept + i * Kept::size(pitch), pitch);
+        if (rows_to.direct && wants_slopes) of_row.u = rows_to.row(i);
+        return of_row;
+    }
     Kept kept_of_columns(int i) const { return Kept(kept + i * Kept::size(pitch), p.classes * NF); }
     static int lanes(int i, int rows) { return rows - i < NF ? rows - i : NF; }
 
@@ -247,7 +251,10 @@ private:
             is_exact[i] = counts[i] && (way == Way::exact ||
                                         (wants_slopes && !(std::fabs(out.row_scale[row + i]) <= PLAIN_SCALE)));
         }
-        if (way == Way::rows || way == Way::soft) logits.begin(row, rows);
+        if (way == Way::rows || way == Way::soft) {
+            logits.begin(row, rows);
+            rows_to.begin(row);
+        }
         if (way == Way::soft) soft_counts.begin(row, rows);
         if (way == Way::exact) exact.begin(row, rows);
     }
@@ -336,7 +343,6 @@ private:
     }
 
     void all_rows_slopes(int64_t row, int rows) {
-        rows_to.begin(row);
         for (int i = 0; i < rows; ++i) {
             float* to = rows_to.row(i);
             if (!counts[i]) {

@@ -25,11 +25,11 @@ struct SoftSums {
     }
 
     template <bool unit_prior, bool masked, bool keeps>
-    INLINE void add(F z, F counts, const Plain& plain, FI mask, const Kept& kept, int64_t k) {
+    INLINE void add(F z, F counts, const Plain& plain, FI mask, const Kept& kept, int64_t k, int64_t left = NF) {
         const float weight = float(plain.kl_weight);
         Concentration c = concentration<unit_prior>(z, plain);
         if (keeps) {
-            store(kept.u + k, polynomial(EXCESS_F, c.w) * c.inverse);
+            store_up_to(kept.u + k, left, polynomial(EXCESS_F, c.w) * c.inverse);
             store(kept.alpha + k, c.alpha);
             store(kept.excess + k, c.excess);
         }
@@ -70,9 +70,9 @@ INLINE bool soft_sums(const float* z, const float* counts, int64_t classes, cons
             sums.add<unit_prior, false, keeps>(load(z + k), load(counts + k), plain, FI{}, kept, k);
         if (k / NF % 16 == 15) sums.flush();
     }
-    if (whole < classes) {
-        F part = load_part(z + whole, classes - whole), some = load_part(counts + whole, classes - whole);
-        sums.add<unit_prior, true, keeps>(part, some, plain, counted(FI{}, whole, classes, top), kept, whole);
+    if (int64_t left = classes - whole) {
+        F part = load_part(z + whole, left), some = load_part(counts + whole, left);
+        sums.add<unit_prior, true, keeps>(part, some, plain, counted(FI{}, whole, classes, top), kept, whole, left);
     }
     sums.flush();
     F bad = (F)(((sums.range > PLAIN_RANGE_BITS) | sums.wrong) & 0x7fc00000);
@@ -108,16 +108,16 @@ inline bool soft_gradient(const Kept& kept, const float* counts, int64_t classes
     F bound = splat(limit < 1e30 ? float(limit * std::fabs(scale)) : 3e38f), most_slope{}, most_term{};
     const bool near = std::fabs(block.lead[i]) < plain.kl_weight;
     for (int64_t k = 0; k < classes; k += NF) {
-        const int64_t left = classes - k < NF ? classes - k : NF;
-        F u = load(kept.u + k), alpha = load(kept.alpha + k), excess = load(kept.excess + k);
-        F term = (left == NF ? load(counts + k) : load_part(counts + k, left)) * (size + size * u);
+        const int64_t left = classes - k;
+        F u = load_up_to(kept.u + k, left), alpha = load(kept.alpha + k), excess = load(kept.excess + k);
+        F term = load_up_to(counts + k, left) * (size + size * u);
         F slope = near ? near_slope(u, excess, lead, pull, weight) : far_slope(u, alpha, excess, pull, weight, offset);
         slope = slope - term;
         FI mask = counted(FI{}, k, classes, top);
         most_slope = larger(keep(mask, magnitude(slope)), most_slope);
         most_term = larger(keep(mask, magnitude(term)), most_term);
         slope = limited(slope, bound);
-        left == NF ? store(to + k, slope) : store_part(to + k, left, slope);
+        store_up_to(to + k, left, slope);
     }
     to[top] = float(scale * limited(block.apart[i], limit));
     const float own = std::fabs(to[top]), slopes = largest(most_slope);
