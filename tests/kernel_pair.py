@@ -34,6 +34,15 @@ def native_only():
         yield
 
 
+def assert_same_by_both(function):
+    """`function()` is a tensor, or several, that do not depend on the kernel."""
+    with using("reference"):
+        expected = function()
+    with using("native"):
+        received = function()
+    torch.testing.assert_close(received, expected, rtol=1e-5, atol=1e-7, equal_nan=True)
+
+
 def batch(rows, classes, dtype=torch.float32, *, scale=3.0):
     """Logits of a normal distribution, and a class id for each row."""
     torch.manual_seed(rows * 1000 + classes)

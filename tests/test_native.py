@@ -50,7 +50,7 @@ def test_equals_the_reference_on_odd_shapes(shape, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("scale", [0.0, 1.0, 9.0])
-def test_matches_fifty_digit_oracle(scale, dtype):
+def test_matches_sixty_digit_oracle(scale, dtype):
     logits, targets = batch(3, 37, dtype, scale=scale)
     with native_only():
         losses, gradients = loss_and_gradient(logits, targets, reduction="none")

@@ -16,24 +16,15 @@ from kernel_pair import (
     TYPES,
     assert_gradients_agree,
     assert_kernels_agree,
+    assert_same_by_both,
     batch,
     loss_and_gradient,
     native_only,
-    using,
 )
 
 pytestmark = NEEDS_NATIVE
 INF, NAN = float("inf"), float("nan")
 LOGITS, TARGETS = batch(5, 7)
-
-
-def assert_same_by_both(function):
-    """`function()` is a tensor, or several, that do not depend on the kernel."""
-    with using("reference"):
-        expected = function()
-    with using("native"):
-        received = function()
-    torch.testing.assert_close(received, expected, rtol=1e-5, atol=1e-7, equal_nan=True)
 
 
 def tracked(x=LOGITS):

@@ -7,19 +7,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from beliefmatch import belief_matching_loss
-from kernel_pair import NEEDS_NATIVE, batch, using
+from kernel_pair import NEEDS_NATIVE, assert_same_by_both, batch, using
 
 pytestmark = NEEDS_NATIVE
 LOGITS, TARGETS = batch(5, 7)
-
-
-def assert_same_by_both(function):
-    """`function()` is a tensor, or several, that do not depend on the kernel."""
-    with using("reference"):
-        expected = function()
-    with using("native"):
-        received = function()
-    torch.testing.assert_close(received, expected, rtol=1e-5, atol=1e-7, equal_nan=True)
 
 
 def tracked(x=LOGITS):

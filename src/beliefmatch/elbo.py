@@ -77,11 +77,11 @@ def _gradient_far(rows: Rows, evidence: Evidence, kl_weight: Tensor, share: Tens
 def _gradient_top(rows: Rows, evidence: Evidence, kl_weight: Tensor) -> Tensor:
     """The first form for the largest class, from differences that survive when it dominates."""
     rest, share = rows.rest_share, 1 / (1 + rows.rest)
-    r, r_total = special.trigamma_excess(rows.top), special.trigamma_excess(rows.log_total)
-    bounded = kl_weight * (r - r_total + rest * r_total)
+    r_total, r_drop = special.trigamma_excess(rows.log_total), _excess_drop(rows)
+    bounded = kl_weight * (rest * r_total - r_drop)
     body = share * evidence.rest - evidence.top * rest + bounded
     towards_target = evidence.rest * share * share - evidence.top * rest * (1 + share)
-    poles = r_total * towards_target + evidence.top * (r_total - r)
+    poles = r_total * towards_target + evidence.top * r_drop
     return body + poles * special.exp_saturating(-rows.top)
 
 
@@ -92,10 +92,15 @@ def _gradient_close(rows: Rows, evidence: Evidence, drift: Tensor, share: Tensor
     t, t_total = 1 + r * special.exp_saturating(-rows.z), special.trigamma_slope(rows.log_total)
     each = share * ((d_top + d_rest) * t_total) - d * t
     rest, share_top = rows.rest_share, 1 / (1 + rows.rest)
-    r_top, r_total = special.trigamma_excess(rows.top), special.trigamma_excess(rows.log_total)
+    r_total, r_drop = special.trigamma_excess(rows.log_total), _excess_drop(rows)
     # s t₀ − t of the largest class, without the ones that cancel in it
-    slope_drop = (r_total - r_top - rest * r_total) * special.exp_saturating(-rows.top) - rest * t_total
+    slope_drop = (r_drop - rest * r_total) * special.exp_saturating(-rows.top) - rest * t_total
     return rows.with_top(each, share_top * t_total * d_rest + d_top * slope_drop)
+
+
+def _excess_drop(rows: Rows) -> Tensor:
+    """r₀ − r of the largest class."""
+    return total_minus_top(rows, special.trigamma_excess, special.trigamma_excess_slope)
 
 
 def digamma_drop(rows: Rows, evidence: Evidence) -> Tensor:

@@ -18,10 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from beliefmatch._coefficients import REMAINDERS
+from beliefmatch._coefficients import POLYNOMIALS, REMAINDERS
 
 __all__ = [
-    "digamma",
     "digamma_gap",
     "digamma_gap_slope",
     "digamma_next",
@@ -33,6 +32,7 @@ __all__ = [
     "lgamma_stirling_slope",
     "saturate",
     "trigamma_excess",
+    "trigamma_excess_slope",
     "trigamma_slope",
 ]
 
@@ -46,9 +46,12 @@ def _polynomial(coefficients: tuple[float, ...], w: Tensor) -> Tensor:
     return value
 
 
+def _kind(w: Tensor) -> str:
+    return "float64" if w.dtype == torch.float64 else "float32"
+
+
 def _remainder(name: str, w: Tensor) -> Tensor:
-    kind = "float64" if w.dtype == torch.float64 else "float32"
-    numerator, denominator = REMAINDERS[name, kind]
+    numerator, denominator = REMAINDERS[name, _kind(w)]
     return _polynomial(numerator, w) / _polynomial(denominator, w)
 
 
@@ -99,16 +102,19 @@ def digamma_gap_slope(z: Tensor) -> Tensor:
     return -w * (1 - x * _remainder("trigamma", w))
 
 
-def digamma(z: Tensor) -> Tensor:
-    """ψ(α), saturating at the most negative finite value where −1/α leaves the type's range."""
-    return digamma_next(z) - exp_saturating(-z)
-
-
 def trigamma_excess(z: Tensor) -> Tensor:
     """r(α) = α²ψ′(α) − α: bounded, from 1 at z → −∞ down to ½ at z → ∞."""
     w = torch.sigmoid(-z)
     x = torch.sigmoid(z)
     return w + x * x * _remainder("trigamma", w)
+
+
+def trigamma_excess_slope(z: Tensor) -> Tensor:
+    """dr/dz < 0, vanishing at both ends: for differences of r at neighbouring points."""
+    w = torch.sigmoid(-z)
+    coefficients = POLYNOMIALS["trigamma_excess", _kind(w)]
+    by_w = tuple(n * c for n, c in enumerate(coefficients))[1:]
+    return -w * torch.sigmoid(z) * _polynomial(by_w, w)
 
 
 def trigamma_slope(z: Tensor) -> Tensor:

@@ -273,7 +273,7 @@ def _gradient_label(row: _Row, evidence: _Evidence, deficit: Tensor) -> Tensor:
     """Both forms, from differences that survive when the label dominates."""
     rest, share, weight = row.rest, row.share, evidence.kl_weight
     r_total = special.trigamma_excess(row.log_total)
-    r_drop = _total_minus_label(row, special.trigamma_excess, _trigamma_excess_slope)
+    r_drop = _total_minus_label(row, special.trigamma_excess, special.trigamma_excess_slope)
     pole = special.exp_saturating(-row.label)
     body = share * evidence.rest - evidence.label * rest + weight * (rest * r_total - r_drop)
     towards_target = evidence.rest * share * share - evidence.label * rest * (1 + share)
@@ -282,10 +282,3 @@ def _gradient_label(row: _Row, evidence: _Evidence, deficit: Tensor) -> Tensor:
     drop = (r_drop - rest * r_total) * pole - rest * slope_total
     near = share * slope_total * deficit + (evidence.label - weight * row.label.exp()) * drop
     return torch.where(row.close, near, far)
-
-
-def _trigamma_excess_slope(z: Tensor) -> Tensor:
-    """dr/dz, from the derivative of r by w = 1/(1+α)."""
-    w = torch.sigmoid(-z)
-    by_w = [n * c for n, c in enumerate(_coefficients("trigamma_excess", w.dtype))][1:]
-    return -w * torch.sigmoid(z) * _polynomial(by_w, w)

@@ -29,8 +29,12 @@ struct alignas(64) Block {
 };
 
 struct Gammas { // of one concentration
-    D digamma_next, digamma_slope, entropy, r;
+    D digamma_next, digamma_slope, entropy, r, w, x, big_r;
 };
+
+INLINE D excess_slope(const Gammas& at) { // dr/dz
+    return at.w * at.x * (at.x * (2. * at.big_r - at.x * slope_of(TRIGAMMA_D, at.w)) - 1.);
+}
 
 INLINE Gammas gammas(D alpha, D z) {
     D w = 1. / (1. + alpha), x = alpha * w, log_next = logarithm(1. + alpha);
@@ -40,6 +44,8 @@ INLINE Gammas gammas(D alpha, D z) {
     at.digamma_slope = x * (1. + w * big_r);
     at.entropy = 0.5 * log_next - z + (HALF_LN_2PI + w * polynomial(LGAMMA_D, w) + x * g);
     at.r = w + x * x * big_r;
+    at.w = w, at.x = x;
+    at.big_r = big_r;
     return at;
 }
 
@@ -63,6 +69,7 @@ INLINE void finish_lanes(Block& block, int i, double largest_loss, bool with_slo
     if (!with_slopes) return;
 
     D excess = load(block.excess + i), own_excess = m - kl_weight * alpha, r_drop = all.r - own.r;
+    if (any(alike)) r_drop = select(alike, 0.5 * gap * (excess_slope(own) + excess_slope(all)), r_drop);
     D t_total = 1. + all.r / total;
     store(block.pull + i, ((m + mass) * t_total - kl_weight * all.r) / total);
     store(block.lead + i, t_total * (own_excess + excess) / total);

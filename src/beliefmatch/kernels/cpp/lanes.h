@@ -122,6 +122,13 @@ template <int N> INLINE D polynomial(const double (&c)[N], D x) {
     return even + odd * x;
 }
 
+// The derivative of a polynomial.
+template <int N> INLINE D slope_of(const double (&c)[N], D x) {
+    D value = splat((N - 1) * c[N - 1]);
+    for (int i = N - 2; i >= 1; --i) value = value * x + i * c[i];
+    return value;
+}
+
 // e^x and e^x − 1, each with full relative precision, for |x| < 80.
 INLINE void exponential(F x, F& power, F& growth) {
     F shifted = x * 1.44269504f + 12582912.f; // rounds to a whole number, left in the low bits
@@ -199,6 +206,12 @@ INLINE bool none(FI mask) {
     int32_t any = 0;
     for (int i = 0; i < NF; ++i) any |= mask[i];
     return any == 0;
+}
+
+INLINE bool any(DI mask) {
+    int64_t found = 0;
+    for (int i = 0; i < ND; ++i) found |= mask[i];
+    return found != 0;
 }
 
 // Where the largest is; anywhere if one is not a number.
