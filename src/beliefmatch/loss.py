@@ -96,7 +96,7 @@ def belief_matching_loss(
         call = tensors, numbers, type(kl_weight), type(target_confidence), type(ignore_index)
         options = _seen.get(call)
         if options is not None:
-            return kernels.loss(Problem(logits, targets, None, None, None, options))
+            return kernels.eager_loss(Problem(logits, targets, None, None, None, options))
     problem = _checked(logits, targets, kl_weight, target_confidence, prior, weight, ignore_index, reduction)
     if call is not None and not _is_timid(problem):
         if len(_seen) >= 1000:

@@ -19,7 +19,7 @@ from beliefmatch.kernels.compiled import MISSING, extension
 from beliefmatch.kernels.measures import Measure
 from beliefmatch.kernels.problem import Problem
 
-__all__ = ["KernelStatus", "Problem", "divergence", "loss", "measure", "status", "use"]
+__all__ = ["KernelStatus", "Problem", "divergence", "eager_loss", "loss", "measure", "status", "use"]
 
 VARIABLE = "BELIEFMATCH_KERNEL"
 CHOICES = ("auto", "native", "reference")
@@ -39,11 +39,15 @@ class KernelStatus(NamedTuple):
 
 def loss(problem: Problem) -> Tensor:
     """The loss, by the fastest kernel that takes the problem."""
-    value = None
-    if torch.compiler.is_compiling():
-        value = traceable.loss(problem)
-    elif _uses_native():
-        value = native.loss(problem)
+    if not torch.compiler.is_compiling():
+        return eager_loss(problem)
+    value = traceable.loss(problem)
+    return reference.loss(problem) if value is None else value
+
+
+def eager_loss(problem: Problem) -> Tensor:
+    """The loss, where it is known that nothing is being compiled."""
+    value = native.loss(problem) if _native_is_used or _uses_native() else None
     return reference.loss(problem) if value is None else value
 
 

@@ -10,9 +10,12 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
-from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
+from torch._C import (  # pyright: ignore[reportAttributeAccessIssue]
+    _are_functorch_transforms_active,
+    _is_tracing,
+    _len_torch_dispatch_stack,
+)
 from torch.autograd import forward_ad
-from torch.jit import is_tracing  # pyright: ignore[reportPrivateImportUsage]
 from torch.nn import Buffer, Parameter
 
 __all__ = [
@@ -37,7 +40,7 @@ PLAIN_TYPES = (Tensor, Parameter, Buffer)
 def is_watched() -> bool:
     """Whether torch has to see every operation: for a trace, a transform, forward derivatives, or a mode."""
     return (
-        is_tracing()
+        _is_tracing()
         or _are_functorch_transforms_active()
         or _len_torch_dispatch_stack() > 0
         or forward_ad._current_level >= 0

@@ -17,7 +17,7 @@ from torch.autograd import Function
 
 from beliefmatch.kernels import reference
 from beliefmatch.kernels.compiled import DeclinedError, extension
-from beliefmatch.kernels.layout import has_numbers, is_watched, room_for, sizes, steps, walkable
+from beliefmatch.kernels.layout import KINDS, has_numbers, is_watched, room_for, sizes, steps, walkable
 from beliefmatch.kernels.problem import REDUCTIONS, Options, Problem
 from beliefmatch.rows import result_dtype
 
@@ -25,8 +25,8 @@ __all__ = ["loss"]
 
 Strides = tuple[torch.dtype, tuple[int, ...]]
 _Walked = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
-_NUMBERS = {dtype: torch.empty((), dtype=dtype) for dtype in (torch.float32, torch.float64)}
-"""Asking for one more like these costs half of what it costs to say what is wanted."""
+_RESULTS = {dtype: torch.empty((), dtype=result_dtype(dtype)) for dtype in KINDS}
+"""A result for each type of logits. Asking for one more like it costs half of saying what is wanted."""
 
 
 def loss(problem: Problem) -> Tensor | None:
@@ -102,13 +102,19 @@ def _is_finite(factor: float | Tensor) -> bool:
 
 def _evaluate(problem: Problem, slope: Tensor | None = None, upstream: Tensor | None = None) -> Tensor:
     """The loss; the gradient by the logits, times `upstream`, is written to `slope`."""
-    value = _room_for_loss(problem)
-    logits, ids, counts, weight, priors, kl_weights = _as_walked(problem)
+    logits, targets, weight, priors, kl_weights, options = problem
+    value = torch.empty_like(_RESULTS[logits.dtype])
+    if options.reduction == "none":
+        value = value.new_empty(logits.shape[: options.dim] + logits.shape[options.dim + 1 :])
+    ids = targets if options.has_ids else None
+    counts = None
+    if not _is_usual(problem):
+        logits, ids, counts, weight, priors, kl_weights = _as_walked(problem)
     if upstream is not None:
         upstream = upstream.to(value.dtype).contiguous()
     done = extension.evaluate(
         _plan(
-            problem.options,
+            options,
             logits.shape,
             (logits.dtype, logits.stride()),
             None if counts is None else (counts.dtype, counts.stride()),
@@ -131,13 +137,16 @@ def _evaluate(problem: Problem, slope: Tensor | None = None, upstream: Tensor | 
     return value
 
 
-def _room_for_loss(problem: Problem) -> Tensor:
-    logits, options = problem.logits, problem.options
-    kind = result_dtype(logits.dtype)
-    if options.reduction != "none":
-        return torch.empty_like(_NUMBERS[kind])
-    shape, dim = logits.shape, options.dim
-    return torch.empty(shape[:dim] + shape[dim + 1 :], dtype=kind, device="cpu")
+def _is_usual(problem: Problem) -> bool:
+    """Whether the kernel reads the tensors as they are, and there are no more than logits and ids."""
+    logits, targets, weight, priors, kl_weights, options = problem
+    return (
+        weight is priors is kl_weights is None
+        and options.has_ids
+        and logits.dim() <= 2
+        and targets.dtype is torch.int64
+        and targets.is_contiguous()
+    )
 
 
 def _as_walked(problem: Problem) -> _Walked:
