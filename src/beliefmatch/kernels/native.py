@@ -68,7 +68,7 @@ class _Loss(Function):
         (upstream,) = grad_outputs
         differentiable = torch.is_grad_enabled() or not has_numbers(upstream)
         if not differentiable and ctx.slope is not None:
-            factor = upstream.unsqueeze(ctx.options.dim) if upstream.dim() else upstream.item()
+            factor = _factor(upstream, ctx.options.dim)
             if _is_finite(factor):  # else rows that do not count would not stay zero
                 slope, ctx.slope = ctx.slope, None
                 is_one = isinstance(factor, float) and factor == 1
@@ -94,6 +94,13 @@ def _slope_by_reference(problem: Problem, upstream: Tensor) -> Tensor:
         value = reference.loss(problem._replace(logits=logits))
     (slope,) = torch.autograd.grad(value, logits, upstream, create_graph=differentiable)
     return slope
+
+
+def _factor(upstream: Tensor, dim: int) -> float | Tensor:
+    """One number where it is the same for every row, as after a sum or a mean."""
+    if any(upstream.stride()):
+        return upstream.unsqueeze(dim)
+    return upstream[(0,) * upstream.dim()].item()
 
 
 def _is_finite(factor: float | Tensor) -> bool:

@@ -140,16 +140,18 @@ INLINE void exponential(F x, F& power, F& growth) {
     growth = scale * tail + (scale - 1.f);
 }
 
-// e^x for |x| < 700.
-INLINE D exponential(D x) {
+// e^x, with full relative precision or, if not `fine`, to 1e-12, for |x| < 700.
+template <bool fine = true> INLINE D exponential(D x) {
     constexpr double c[] = {1.,          1.,           1. / 2,        1. / 6,         1. / 24,
                             1. / 120,    1. / 720,     1. / 5040,     1. / 40320,     1. / 362880,
                             1. / 3628800, 1. / 39916800, 1. / 479001600, 1. / 6227020800.};
+    constexpr double c_short[] = {1.,       1.,        1. / 2,     1. / 6,      1. / 24,     1. / 120,
+                                  1. / 720, 1. / 5040, 1. / 40320, 1. / 362880, 1. / 3628800};
     D shifted = x * 1.4426950408889634 + 6755399441055744.;
     D n = shifted - 6755399441055744.;
     D f = (x - n * 0.693147180369123816490) - n * 1.90821492927058770002e-10;
     D scale = (D)(((DI)shifted << 52) + 0x3ff0000000000000);
-    return scale * polynomial(c, f);
+    return scale * (fine ? polynomial(c, f) : polynomial(c_short, f));
 }
 
 // e^x and e^x − 1, each with full relative precision or, if not `fine`, to 1e-12, for |x| < 700.
@@ -167,17 +169,19 @@ template <bool fine> INLINE void exponential(D x, D& power, D& growth) {
     growth = scale * tail + (scale - 1.);
 }
 
-// ln x for normal x > 0, and 1/y at the price of the one division that the logarithm needs.
-INLINE D logarithm_and_inverse(D x, D y, D& inverse) {
+// ln x for normal x > 0, with full precision or to 1e-12, and 1/y at the price of the one division that it needs.
+template <bool fine = true> INLINE D logarithm_and_inverse(D x, D y, D& inverse) {
     constexpr double c[] = {1.,      1. / 3,  1. / 5,  1. / 7,  1. / 9, 1. / 11,
                             1. / 13, 1. / 15, 1. / 17, 1. / 19, 1. / 21};
+    constexpr double c_short[] = {1., 1. / 3, 1. / 5, 1. / 7, 1. / 9, 1. / 11, 1. / 13};
     DI bits = (DI)x - 0x3fe6a09e667f3bcd; // so that the mantissa lies between √½ and √2
     D mantissa = (D)((bits & 0x000fffffffffffff) + 0x3fe6a09e667f3bcd);
     D both = 1. / ((mantissa + 1.) * y), s = (mantissa - 1.) * (both * y);
     inverse = both * (mantissa + 1.);
     // whole numbers of this size convert by adding them to the bits of a large one
     D n = (D)((bits >> 52) + 0x4338000000000000) - 6755399441055744.;
-    return n * 0.693147180369123816490 + (2. * s * polynomial(c, s * s) + n * 1.90821492927058770002e-10);
+    D series = fine ? polynomial(c, s * s) : polynomial(c_short, s * s);
+    return n * 0.693147180369123816490 + (2. * s * series + n * 1.90821492927058770002e-10);
 }
 
 INLINE D logarithm(D x) {

@@ -8,7 +8,7 @@ struct MeasureBlock {
 // g(α) = ψ(1 + α) − ln α, 1/(1 + α) in w. `sharp` keeps its relative precision where α is large.
 template <bool fine, bool sharp> INLINE D digamma_gap(D alpha, D z, D& w) {
     constexpr double series[] = {1., 1. / 2, 1. / 3, 1. / 4, 1. / 5, 1. / 6, 1. / 7, 1. / 8, 1. / 9};
-    D log_ratio = logarithm_and_inverse(1. + alpha, 1. + alpha, w) - z; // ln(1 + 1/α) = −ln(1 − w)
+    D log_ratio = logarithm_and_inverse<fine>(1. + alpha, 1. + alpha, w) - z; // ln(1 + 1/α) = −ln(1 − w)
     if (sharp) log_ratio = select(w < 1. / 64, w * polynomial(series, w), log_ratio);
     return log_ratio - w * digamma_remainder<fine>(w);
 }
@@ -17,7 +17,7 @@ template <Measure measure, bool fine, bool sharp> INLINE D weighted_term(D alpha
     D w;
     if (measure == Measure::entropy) return alpha * (z - top);
     if (measure == Measure::mutual_information) return alpha * digamma_gap<fine, sharp>(alpha, z, w);
-    D log_next = logarithm_and_inverse(1. + alpha, 1. + alpha, w);
+    D log_next = logarithm_and_inverse<fine>(1. + alpha, 1. + alpha, w);
     return alpha * (log_next - w * digamma_remainder<fine>(w));
 }
 
@@ -26,13 +26,13 @@ INLINE void measure_sums_beside(const double* z, int64_t classes, int64_t top, M
     int64_t beside = top / ND * ND, k = 0;
     D rest{}, weighted{};
     for (; k + ND <= classes; k += ND) {
-        D at = load(z + k), alpha = exponential(at);
+        D at = load(z + k), alpha = exponential<fine>(at);
         DI mask = k == beside ? counted(DI{}, k, classes, top) : ~DI{};
         rest += keep(mask, alpha);
         weighted += keep(mask, weighted_term<measure, fine, sharp>(alpha, at, z[top]));
     }
     if (k < classes) {
-        D at = load_part(z + k, classes - k), alpha = exponential(at);
+        D at = load_part(z + k, classes - k), alpha = exponential<fine>(at);
         DI mask = counted(DI{}, k, classes, top);
         rest += keep(mask, alpha);
         weighted += keep(mask, weighted_term<measure, fine, sharp>(alpha, at, z[top]));
@@ -122,7 +122,7 @@ struct DensitySums {
         exponent = DI{};
     }
     template <bool fine> INLINE void add(D z, DI mask) {
-        D alpha = exponential(z), next = 1. + alpha, both = 1. / (alpha * next), w = both * alpha;
+        D alpha = exponential<fine>(z), next = 1. + alpha, both = 1. / (alpha * next), w = both * alpha;
         rest += keep(mask, alpha);
         body += keep(mask, z + (both + w) + density_term<fine>(w));
         mantissa *= keep(mask, next) + keep(~mask, splat(1.));
