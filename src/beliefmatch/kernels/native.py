@@ -78,7 +78,7 @@ class _Loss(Function):
         if differentiable:
             return _slope_by_reference(problem, upstream), None
         slope = room_for(problem.logits, problem.options.dim)
-        _evaluate(problem, slope, upstream)
+        _evaluate(problem, slope, upstream.contiguous())
         return slope, None
 
 
@@ -113,12 +113,9 @@ def _evaluate(problem: Problem, slope: Tensor | None = None, upstream: Tensor | 
     value = torch.empty_like(_RESULTS[logits.dtype])
     if options.reduction == "none":
         value = value.new_empty(logits.shape[: options.dim] + logits.shape[options.dim + 1 :])
-    ids = targets if options.has_ids else None
-    counts = None
+    ids, counts = targets, None
     if not _is_usual(problem):
         logits, ids, counts, weight, priors, kl_weights = _as_walked(problem)
-    if upstream is not None:
-        upstream = upstream.to(value.dtype).contiguous()
     done = extension.evaluate(
         _plan(
             options,

@@ -1,0 +1,226 @@
+"""What is known of a model after evaluation: every number of its report, as JSON read without torch."""
+
+import json
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+__all__ = [
+    "SCHEMA",
+    "Bins",
+    "BrierShares",
+    "ClassScores",
+    "Confusion",
+    "Curve",
+    "Detection",
+    "EvaluationRecord",
+    "Example",
+    "Foreign",
+    "Number",
+    "Promise",
+]
+
+SCHEMA = "beliefmatch.evaluation/1"
+
+
+@dataclass(frozen=True)
+class Number:
+    """A metric and its bootstrap interval; None where it has no finite value, and then why."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points of a line."""
+
+    x: list[float]
+    y: list[float]
+
+
+@dataclass(frozen=True)
+class Bins:
+    """A reliability diagram; means are None in empty bins. Bin i is (lower, upper]."""
+
+    lower: list[float]
+    upper: list[float]
+    count: list[int]
+    confidence: list[float | None]
+    accuracy: list[float | None]
+
+
+@dataclass(frozen=True)
+class BrierShares:
+    """Brier score = reliability − resolution + uncertainty + remainder."""
+
+    reliability: float
+    resolution: float
+    uncertainty: float
+    remainder: float
+
+
+@dataclass(frozen=True)
+class Detection:
+    """How well one score tells two groups apart; higher scores mean foreign, or wrong."""
+
+    score: str
+    auroc: Number
+    aupr_outside: Number
+    aupr_inside: Number
+    fpr95: Number
+    roc: Curve
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A set of examples that belong to no class, and what the model made of them."""
+
+    name: str
+    source: str
+    examples: int
+    mean_confidence: float
+    entropy: Curve
+    """Density of the predictive entropy over [0, ln K]."""
+    detections: list[Detection]
+    """One for each score that the predictions allow."""
+
+
+@dataclass(frozen=True)
+class Promise:
+    """Answer only above `threshold`, and the error among the answers stays below `risk`."""
+
+    risk: float
+    delta: float
+    threshold: float | None
+    """The least confidence to answer at; None where no coverage can be promised."""
+    coverage: float
+    observed_risk: float | None
+    bound: float | None
+
+
+@dataclass(frozen=True)
+class ClassScores:
+    """One class: how often it came true and was predicted, and how well its probability is calibrated."""
+
+    index: int
+    examples: int
+    predicted: int
+    error: float | None
+    """Share of its examples that were taken for another class; None if there are none."""
+    mean_probability: float
+    calibration_error: float
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Counts of (target, predicted): a matrix if the classes are few, else the most frequent mistakes."""
+
+    matrix: list[list[int]] | None
+    pairs: list[list[int]]
+    """[target, predicted, count], the most frequent mistakes first."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One prediction to look at."""
+
+    index: int
+    """Row in the file, from 0."""
+    target: int
+    predicted: int
+    confidence: float
+    target_probability: float
+    entropy: float
+    image: str | None = None
+    """A PNG in base64, where images were given."""
+
+
+@dataclass(frozen=True)
+class EvaluationRecord:
+    """One model on one set of labelled examples, and on foreign ones."""
+
+    name: str
+    source: str
+    kind: str
+    """What the file held: "logits" or "probs"."""
+    examples: int
+    class_names: list[str]
+    scores: dict[str, Number]
+    """By metric: error, top_k_error, nll, brier, ece, mce, adaptive_ece, classwise_ece, debiased_ece,
+    overconfidence (signed), aurc, excess_aurc; mean_confidence, mean_entropy."""
+    brier_shares: BrierShares
+    reliability: Bins
+    reliability_by_mass: Bins
+    entropy: Curve
+    misclassification: list[Detection]
+    foreign: list[Foreign]
+    risk_coverage: Curve
+    promises: list[Promise]
+    confusion: Confusion
+    classes: list[ClassScores]
+    mistakes: list[Example]
+    """The most confident ones first."""
+    doubtful: list[Example]
+    """The highest predictive entropies first."""
+    conventions: dict[str, str]
+    """By metric, in words."""
+    settings: dict[str, Any]
+    """Groups, resamples, seed, level, names of fields, ..."""
+    versions: dict[str, str]
+    hardware: dict[str, Any]
+    created: str
+    wall_seconds: float
+    schema: str = SCHEMA
+
+    def to_json(self) -> str:
+        """Write as JSON text; `from_json` reads it back unchanged."""
+        return json.dumps(asdict(self), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "EvaluationRecord":
+        """Read what `to_json` wrote; a ValueError says in one line what is wrong with other text."""
+        try:
+            content = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"EvaluationRecord: the text is not JSON ({error}).") from error
+        if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+            found = content.get("schema") if isinstance(content, dict) else type(content).__name__
+            raise ValueError(f"EvaluationRecord: `schema` must be {SCHEMA!r}, got {found!r}.")
+        return _read(cls, content, "record")
+
+
+def _read(kind: Any, value: Any, place: str) -> Any:
+    """The value as its annotation says, or one line about where it is not."""
+    if is_dataclass(kind):
+        return _read_fields(kind, value, place)
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is list and isinstance(value, list):
+        return [_read(inner[0], item, f"{place}[{i}]") for i, item in enumerate(value)]
+    if origin is dict and isinstance(value, dict):
+        return {key: _read(inner[1], item, f"{place}.{key}") for key, item in value.items()}
+    if origin is UnionType:
+        if value is None and NoneType in inner:
+            return None
+        return _read(inner[0], value, place)
+    if kind is Any or type(value) is kind:
+        return value
+    if kind is float and type(value) is int:  # JSON writes 1.0 as it likes
+        return float(value)
+    expected = getattr(kind, "__name__", kind)
+    raise ValueError(f"EvaluationRecord: `{place}` must be {expected}, got {type(value).__name__}.")
+
+
+def _read_fields(kind: Any, value: Any, place: str) -> Any:
+    if not isinstance(value, dict):
+        raise ValueError(f"EvaluationRecord: `{place}` must be an object, got {type(value).__name__}.")
+    hints, known = get_type_hints(kind), [field.name for field in fields(kind)]
+    wrong = sorted(set(known) ^ set(value))
+    if wrong:
+        names = ", ".join(wrong)
+        raise ValueError(
+            f"EvaluationRecord: `{place}` must have the fields of {SCHEMA!r}, got others: {names}."
+        )
+    return kind(**{name: _read(hints[name], value[name], f"{place}.{name}") for name in known})
