@@ -122,7 +122,7 @@ def test_the_pictured_digit_stands_upright_first_and_upside_down_last(record):
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"methods": ("softmax", "magic")}, "among softmax, belief_matching, got 'magic'"),
+        ({"methods": ("softmax", "magic")}, "among softmax, .* got 'magic'"),
         ({"methods": ()}, "at least one method"),
         ({"methods": ("softmax", "softmax")}, "none twice, got 'softmax,softmax'"),
         ({"epochs": 0}, "`epochs` must be at least 1, got 0"),

@@ -7,7 +7,7 @@ The table holds addresses rather than functions so that listing the methods impo
 from __future__ import annotations
 
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from beliefmatch.methods.base import Method
@@ -16,11 +16,20 @@ __all__ = ["METHODS", "build"]
 
 METHODS = {
     "softmax": "beliefmatch.methods.softmax:softmax",
+    "label_smoothing": "beliefmatch.methods.label_smoothing:label_smoothing",
+    "confidence_penalty": "beliefmatch.methods.confidence_penalty:confidence_penalty",
+    "temperature": "beliefmatch.methods.temperature:temperature",
+    "mc_dropout": "beliefmatch.methods.mc_dropout:mc_dropout",
+    "ensemble": "beliefmatch.methods.ensemble:ensemble",
+    "evidential": "beliefmatch.methods.evidential:evidential",
+    "prior_network": "beliefmatch.methods.prior_network:prior_network",
     "belief_matching": "beliefmatch.methods.belief_matching:belief_matching",
+    "belief_matching_without_kl": "beliefmatch.methods.belief_matching:belief_matching_without_kl",
+    "belief_ensemble": "beliefmatch.methods.ensemble:belief_ensemble",
 }
 
 
-def build(name: str, **options: float) -> Method:
+def build(name: str, **options: Any) -> Method:
     """Build the method of that name with its own keyword options.
 
     >>> build("belief_matching", kl_weight=0.003).options

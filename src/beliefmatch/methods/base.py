@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -39,11 +39,26 @@ Objective = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Method:
-    """What to minimise, how to read the trained network, and the options it was built with."""
+    """What to minimise, how to read the trained networks, and the options it was built with."""
 
     objective: Objective
-    predictor: Callable[[nn.Module], Predictor]
-    options: dict[str, float] = field(default_factory=dict)
+    predictor: Callable[..., Predictor]
+    """From the trained networks, one argument each."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    members: int = 1
+    """Networks to train, each from its own seed."""
+    model_options: Mapping[str, Any] = field(default_factory=dict)
+    """What the network has to be built with, such as dropout."""
+    schedule: Callable[[float], Objective] | None = None
+    """The objective after a share of the training, for methods that change it on the way."""
+    foreign: Callable[[Tensor], Tensor] | None = None
+    """A loss of the logits of examples that belong to no class, for methods that train on some."""
+    calibrate: Callable[[Predictor, Tensor, Tensor], Predictor] | None = None
+    """A better predictor from validation inputs and their targets, for methods that need them."""
+
+    def objective_at(self, progress: float) -> Objective:
+        """What to minimise after a share of the training."""
+        return self.objective if self.schedule is None else self.schedule(progress)
 
 
 @dataclass(frozen=True)
