@@ -50,8 +50,9 @@ def find_values(source: Source, names: FieldNames) -> tuple[Field, str]:
 
     What the user named goes before what was recognised, and logits before probabilities: they hold more.
     """
-    both: list[Role] = ["logits", "probs"]
-    roles = [role for role in both if getattr(names, role) is not None] or both
+    both: tuple[Role, ...] = ("logits", "probs")
+    named: tuple[Role, ...] = tuple(role for role in both if getattr(names, role) is not None)
+    roles = named or both
     found = [field for role in roles if (field := find_field(source, role, names))]
     if not found:
         raise absent(source, roles, names)
