@@ -1,8 +1,19 @@
 """What an evaluation can be told; read without torch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
-__all__ = ["EvaluationSettings"]
+__all__ = ["EvaluationSettings", "ModelFiles"]
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """Where the predictions of one model are."""
+
+    name: str
+    path: Path
+    foreign: dict[str, Path] = field(default_factory=dict)
+    """For foreign examples, by the name of the set."""
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,8 @@ def _or_none(values: Tensor) -> list[float | None]:
 
 def confusion(seen: Outcomes, classes: int) -> Confusion:
     """How often each class was taken for each other."""
-    pairs, counts = torch.stack([seen.targets, seen.predicted], 1).unique(dim=0, return_counts=True)
+    codes, counts = (seen.targets * classes + seen.predicted).unique(return_counts=True)
+    pairs = torch.stack([codes // classes, codes % classes], 1)
     matrix = None
     if classes <= MATRIX_CLASSES:
         counted = torch.zeros(classes, classes, dtype=torch.int64)
@@ -102,7 +103,9 @@ def class_scores(seen: Outcomes, bins: ClassBins) -> list[ClassScores]:
     ]
 
 
-def examples(seen: Outcomes, images: Tensor | None, score: Tensor, among: Tensor, count: int) -> list[Example]:
+def examples(
+    seen: Outcomes, images: Tensor | None, score: Tensor, among: Tensor, count: int
+) -> list[Example]:
     """Those of the rows `among` with the highest score; of equal scores the first."""
     chosen = among[score[among].argsort(descending=True, stable=True)[:count]]
     return [

@@ -42,7 +42,9 @@ def _unit(image: Tensor) -> Tensor:
     if image.dtype == torch.uint8:
         return image.float() / 255
     pixels = image.double()
-    low, high = (bound.item() for bound in pixels[pixels.isfinite()].aminmax()) if _any(pixels) else (0.0, 1.0)
+    low, high = (
+        (bound.item() for bound in pixels[pixels.isfinite()].aminmax()) if _any(pixels) else (0.0, 1.0)
+    )
     if low < 0 or high > 1:
         pixels = (pixels - low) / (high - low or 1.0)
     return pixels.nan_to_num(0.0, 1.0, 0.0).clamp(0, 1).float()

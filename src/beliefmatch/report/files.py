@@ -2,9 +2,10 @@
 
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["ready_directory", "write_whole"]
+__all__ = ["ready_directory", "write_together", "write_whole"]
 
 
 def ready_directory(name: str, *, caller: str) -> Path:
@@ -36,3 +37,22 @@ def write_whole(path: Path, content: bytes) -> None:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def write_together(directory: Path, files: Iterable[tuple[str, bytes]]) -> list[Path]:
+    """Write files by their names below a directory: all of them, or none.
+
+    They take their names only when the last is on the disk, so that neither a full disk nor Ctrl-C leaves
+    a report whose parts do not belong together.
+    """
+    with tempfile.TemporaryDirectory(dir=directory, prefix=".") as name:
+        staged, written = Path(name), []
+        for file, content in files:
+            path = staged / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, content)
+            written.append(file)
+        for file in written:
+            (directory / file).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(staged / file, directory / file)
+    return [directory / file for file in written]

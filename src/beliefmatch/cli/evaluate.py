@@ -1,0 +1,143 @@
+"""`beliefmatch evaluate`: how wrong, how overconfident and how blind to foreign input models are."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from beliefmatch.cli.errors import BAD_INPUT, UserError, told_plainly
+from beliefmatch.cli.evaluate_plan import file_names, plan, shown
+from beliefmatch.experiments.evaluation_settings import EvaluationSettings
+from beliefmatch.extras import needs
+from beliefmatch.report.files import ready_directory, write_together
+
+if TYPE_CHECKING:
+    from beliefmatch.experiments.evaluation_record import EvaluationRecord
+
+__all__ = ["evaluate"]
+
+_DEFAULT = EvaluationSettings()
+_RENDERING = 1  # steps of the progress bar
+
+
+def evaluate(
+    context: typer.Context,
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...",
+            help="Predictions and targets of each model, as .npz, .npy, .parquet, .csv or .safetensors.",
+        ),
+    ],
+    ood: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SET=FILE",
+            help="Predictions for foreign examples. With several models SET=FILE,FILE,... in their order.",
+        ),
+    ] = None,
+    out: Annotated[str, typer.Option(metavar="DIRECTORY", help="Where the report goes.")] = "runs/evaluate",
+    name: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Name of a model, once for each file.")
+    ] = None,
+    class_names: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Text file with the name of a class on each line.")
+    ] = None,
+    targets_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Targets of all models, if not in their files.")
+    ] = None,
+    groups: Annotated[int, typer.Option(help="Groups of like confidence.")] = _DEFAULT.groups,
+    resamples: Annotated[
+        int, typer.Option(help="Of the bootstrap; 0 for no intervals.")
+    ] = _DEFAULT.resamples,
+    seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = _DEFAULT.seed,
+    risk: Annotated[
+        list[float],
+        typer.Option(help="Error rate to promise among answers; may be given several times."),
+    ] = list(_DEFAULT.risks),  # noqa: B006 (typer's way to say several)
+    logits: Annotated[str | None, typer.Option(metavar="NAME", help="What the logits are called.")] = None,
+    probs: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What the probabilities are called.")
+    ] = None,
+    targets: Annotated[str | None, typer.Option(metavar="NAME", help="What the targets are called.")] = None,
+    images: Annotated[str | None, typer.Option(metavar="NAME", help="What the images are called.")] = None,
+) -> None:
+    """Judge models by their predictions, side by side, on one page.
+
+    Files hold arrays or columns called logits or probs, and targets; other names are given by options.
+    Writes a JSON record for each model, tables, figures and report.html, which needs no network.
+    """
+    with told_plainly(*BAD_INPUT, command=context):
+        settings = EvaluationSettings(groups=groups, resamples=resamples, seed=seed, risks=tuple(risk))
+        chosen = plan(models, names=name or [], ood=ood or [])
+        with needs("rich", extra="cli", caller="beliefmatch evaluate"):
+            from beliefmatch.cli.terminal import progress, show
+            from beliefmatch.report.evaluation_tables import terminal_table
+        render = _renderer()
+        from beliefmatch.data.predictions import FieldNames
+        from beliefmatch.experiments.evaluations import Evaluations
+
+        fields = FieldNames(logits=logits, probs=probs, targets=targets, images=images)
+        work = Evaluations(
+            chosen, settings=settings, names=fields, class_names=class_names, targets_file=targets_file
+        )
+        place = ready_directory(out, caller="evaluate")
+
+    records = []
+    with progress(work.steps + _RENDERING) as step:
+        for model in chosen:
+            with told_plainly(*BAD_INPUT, command=context):
+                given = work.read(model, step)
+            records.append(work.judge(model, given, step))
+        files = render(records)
+        step("page")
+    try:  # files before words: who reads the words may go away
+        _write(context, place, files)
+    finally:
+        show(terminal_table(records))
+    for line in _lines(records):
+        typer.echo(line)
+    typer.echo(place / "report.html")
+
+
+def _renderer() -> Callable[[Sequence["EvaluationRecord"]], list[tuple[str, bytes]]]:
+    """A function that makes every file of a report, by its name."""
+    with needs("matplotlib, jinja2 and plotly", extra="report", caller="beliefmatch evaluate"):
+        import jinja2  # noqa: F401 (asked for now, not after an hour of work)
+        import plotly  # noqa: F401
+
+        from beliefmatch.report.evaluation_figures import evaluation_files
+        from beliefmatch.report.evaluation_tables import to_csv, to_markdown
+        from beliefmatch.report.page import render_page
+
+    def files(records: Sequence["EvaluationRecord"]) -> Iterator[tuple[str, str | bytes]]:
+        safe = file_names([record.name for record in records])
+        yield from ((f"{name}.json", record.to_json()) for name, record in zip(safe, records, strict=True))
+        yield "summary.csv", to_csv(records)
+        yield "summary.md", to_markdown(records)
+        yield from ((f"figures/{name}", image) for name, image in evaluation_files(records))
+        yield "report.html", render_page(records)
+
+    return lambda records: [
+        (name, content.encode() if isinstance(content, str) else content) for name, content in files(records)
+    ]
+
+
+def _write(command: typer.Context, place: Path, files: list[tuple[str, bytes]]) -> None:
+    try:
+        write_together(place, files)
+    except OSError as error:
+        raise UserError(
+            f"{command.command_path}: cannot write to {place} ({error.strerror or error}); "
+            "mend that or choose another `--out`."
+        ) from error
+
+
+def _lines(records: Sequence["EvaluationRecord"]) -> Iterator[str]:
+    """What every file's arrays were taken for."""
+    for record in records:
+        read = [(record.source, record.settings["fields"])]
+        read += [(one.source, record.settings["foreign_fields"][one.name]) for one in record.foreign]
+        for source, fields in read:
+            yield shown(f"{source}: " + ", ".join(f"{role} = {name}" for role, name in fields.items()))
