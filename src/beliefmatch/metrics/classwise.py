@@ -1,0 +1,112 @@
+"""Calibration of every class's probability, not only of the predicted one's."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from beliefmatch.metrics._inputs import (
+    check_layout,
+    check_logits,
+    check_probs,
+    require_at_least_one,
+    the_given,
+)
+from beliefmatch.metrics.bins import group_of
+from beliefmatch.metrics.outcomes import chunks
+
+__all__ = ["ClassBins", "class_bins", "classwise_calibration_error"]
+
+
+@dataclass(frozen=True, eq=False)
+class ClassBins:
+    """Sums over the examples whose probability for class k lies in group i; each of shape (K, M), float64."""
+
+    count: Tensor
+    """Number of examples."""
+    probability: Tensor
+    """Sum of their probabilities for the class."""
+    hits: Tensor
+    """Number of them in which the class came true."""
+
+    @property
+    def examples(self) -> int:
+        """N."""
+        return int(self.count[0].sum())
+
+    @property
+    def errors(self) -> Tensor:
+        """Calibration error of each class, shape (K,)."""
+        return (self.probability - self.hits).abs().sum(1) / self.examples
+
+    @property
+    def mean_probability(self) -> Tensor:
+        """Of each class, shape (K,)."""
+        return self.probability.sum(1) / self.examples
+
+
+def class_bins(
+    targets: Tensor,
+    *,
+    probs: Tensor | None = None,
+    logits: Tensor | None = None,
+    groups: int = 15,
+    function: str = "class_bins",
+) -> ClassBins:
+    """Put the probability of every class of every example into groups (i/M, (i+1)/M], in one pass."""
+    groups = require_at_least_one(function, "groups", groups)
+    name, values = the_given(function, probs, logits)
+    check_layout(function, name, values, targets)
+    targets = targets.detach().to(values.device, torch.int64)
+    sums = torch.zeros(3, values.shape[1] * groups, dtype=torch.float64, device=values.device)
+    for span, rows in chunks(values):
+        if name == "logits":
+            check_logits(function, rows)
+            rows = rows.softmax(1)
+        else:
+            check_probs(function, rows, rows.sum(1).double())
+        _add(sums, rows, targets[span], groups)
+    count, probability, hits = sums.cpu().view(3, values.shape[1], groups)
+    return ClassBins(count, probability, hits)
+
+
+def _add(sums: Tensor, probs: Tensor, targets: Tensor, groups: int) -> None:
+    """Add the examples to the sums of each class and group.
+
+    Nearly all probabilities are in the first group: a row has fewer than M above 1/M, and only those are
+    placed one by one.
+    """
+    classes = probs.shape[1]
+    first = torch.arange(classes, device=probs.device) * groups
+    high = probs.double() > 1 / groups if groups > 1 else torch.zeros_like(probs, dtype=torch.bool)
+    row, column = high.nonzero(as_tuple=True)
+    places = first[column] + group_of(probs[row, column].double(), groups)
+    sums[0].index_add_(0, places, torch.ones_like(places, dtype=torch.float64))
+    sums[1].index_add_(0, places, probs[row, column].double())
+    sums[0][first] += (~high).sum(0)
+    sums[1][first] += probs.masked_fill(high, 0.0).sum(0).double()
+    own = probs.gather(1, targets[:, None])[:, 0].double()
+    places = targets * groups + group_of(own, groups)
+    sums[2].index_add_(0, places, torch.ones_like(places, dtype=torch.float64))
+
+
+def classwise_calibration_error(probs: Tensor, targets: Tensor, *, groups: int = 15) -> float:
+    r"""Mean over the classes of the calibration error of their probability, in [0, 1].
+
+    .. math:: \frac1K \sum_k \sum_{i<M} \frac{n_{ki}}{N} \left|\bar y_{ki} - \bar p_{ki}\right|
+
+    Every class counts alike and every example counts in every class (Kull et al. 2019; Nixon et al. 2019
+    call it static). With many classes it is small for any forecast: most probabilities are near zero, and
+    rightly so.
+
+    Args:
+        probs: class probabilities, shape (N, K).
+        targets: class ids, shape (N,).
+        groups: number M of groups of equal width, (i/M, (i+1)/M].
+
+    >>> import torch
+    >>> classwise_calibration_error(torch.tensor([[0.75, 0.25]] * 4), torch.tensor([0, 0, 1, 1]))
+    0.25
+    """
+    bins = class_bins(targets, probs=probs, groups=groups, function="classwise_calibration_error")
+    return bins.errors.mean().item()

@@ -1,0 +1,127 @@
+"""Metrics of many resamples at once: each row of weights says how often every example was drawn."""
+
+import torch
+from torch import Tensor
+
+from beliefmatch.metrics.bins import group_of
+from beliefmatch.metrics.detection import needed
+from beliefmatch.metrics.outcomes import Outcomes
+
+__all__ = ["DetectionCurves", "OutcomeSums"]
+
+
+class _Ties:
+    """Examples in order of a key, those of equal key taken together."""
+
+    def __init__(self, keys: Tensor) -> None:
+        ordered, self.order = keys.sort()
+        self.keys, count = torch.unique_consecutive(ordered, return_counts=True)
+        self.last = None if len(self.keys) == len(keys) else count.cumsum(0) - 1
+
+    def cumulated(self, values: Tensor) -> Tensor:
+        """Sums over the examples up to and including each key, of values in order, along the last dim."""
+        total = values.cumsum(-1)
+        return total if self.last is None else total[..., self.last]
+
+
+class OutcomeSums:
+    """The metrics of `bootstrap_outcomes`, as functions of weights (R, N)."""
+
+    def __init__(self, seen: Outcomes, top_k: int, groups: int) -> None:
+        self.groups = groups
+        wrong = (~seen.correct).double()
+        means = [wrong, (seen.rank >= top_k).double(), seen.nll, seen.brier, seen.confidence, seen.entropy]
+        self.names = ["error", "top_k_error", "nll", "brier", "mean_confidence", "mean_entropy"]
+        place = torch.nn.functional.one_hot(group_of(seen.confidence, groups), groups).double()
+        gap = seen.confidence - 1 + wrong
+        features = torch.stack(means, 1)
+        self.infinite = features.isinf().double()
+        self.features = torch.cat([features.where(features.isfinite(), 0.0), place * gap[:, None], place], 1)
+        self.ties = _Ties(seen.confidence)
+        self.confidence = seen.confidence[self.ties.order]
+        self.wrong = wrong[self.ties.order]
+        steps = torch.arange(1, len(seen) + 1, dtype=torch.float64)
+        self.harmonic = torch.cat([torch.zeros(1, dtype=torch.float64), (1 / steps).cumsum(0)])
+
+    def __call__(self, weights: Tensor) -> dict[str, Tensor]:
+        """Every metric of every row of weights."""
+        examples, count = weights.shape[1], len(self.names)
+        sums = weights @ self.features / examples
+        infinite = (weights @ self.infinite > 0) if self.infinite.any() else self.infinite[:1] > 0
+        means = sums[:, :count].masked_fill(infinite, torch.inf)
+        gaps, shares = sums[:, count:].split(self.groups, 1)
+        found = dict(zip(self.names, means.T, strict=True))
+        found["overconfidence"] = gaps.sum(1)
+        found["ece"] = gaps.abs().sum(1)
+        found["mce"] = (gaps.abs() / shares).nan_to_num(nan=0.0).amax(1)
+        return found | self._sorted(weights[:, self.ties.order])
+
+    def _sorted(self, weights: Tensor) -> dict[str, Tensor]:
+        drawn = self.ties.cumulated(weights)
+        wrong = self.ties.cumulated(weights * self.wrong)
+        mean = self._by_mass(drawn, wrong, self.ties.cumulated(weights * self.confidence))
+        return mean | self._areas(drawn, wrong)
+
+    def _by_mass(self, drawn: Tensor, wrong: Tensor, confidence: Tensor) -> dict[str, Tensor]:
+        """Groups of equal size; an example or a tie that two groups share is split between them."""
+        examples = drawn[0, -1]
+        ends = torch.arange(1, self.groups + 1) * int(examples) // self.groups
+        at = torch.searchsorted(drawn, ends.double().expand(len(drawn), -1).contiguous())
+        behind = drawn.gather(1, at) - ends
+        size = drawn.diff(prepend=torch.zeros_like(drawn[:, :1])).gather(1, at)
+        totals = []
+        for sums in (wrong, confidence):
+            step = sums.diff(prepend=torch.zeros_like(sums[:, :1])).gather(1, at)
+            upto = sums.gather(1, at) - step * (behind / size).nan_to_num(nan=0.0)
+            totals.append(upto.diff(prepend=torch.zeros_like(upto[:, :1])))
+        counts = ends.diff(prepend=ends.new_zeros(1)).double()
+        gap = totals[1] - counts + totals[0]
+        accuracy = 1 - totals[0] / counts.clamp(min=1)
+        chance = accuracy * (1 - accuracy) / (counts - 1).clamp(min=1)
+        squares = (counts * ((gap / counts.clamp(min=1)).square() - chance)).sum(1) / examples
+        return {
+            "adaptive_ece": gap.abs().sum(1) / examples,
+            "debiased_ece": squares.clamp(min=0).sqrt(),
+        }
+
+    def _areas(self, drawn: Tensor, wrong: Tensor) -> dict[str, Tensor]:
+        """Risk-coverage from the surest down; within a tie the mistakes come evenly.
+
+        A tie from k = a to b answers adds Σ (E_a + (k − a) s)/k = (E_a − a s)(H_b − H_a) + (b − a) s,
+        with E_a the mistakes before it, s its share of mistakes and H the harmonic numbers.
+        """
+        examples, mistakes = int(drawn[0, -1]), wrong[:, -1:]
+        size = drawn.diff(prepend=torch.zeros_like(drawn[:, :1]))
+        share = wrong.diff(prepend=torch.zeros_like(drawn[:, :1])) / size.clamp(min=1)
+        end = examples - drawn + size
+        before, start = mistakes - wrong, examples - drawn
+        harmonic = self.harmonic[end.long()] - self.harmonic[start.long()]
+        area = ((before - start * share) * harmonic + size * share).sum(1) / examples
+        right = examples - mistakes[:, 0]
+        least = mistakes[:, 0] - right * (self.harmonic[examples] - self.harmonic[right.long()])
+        return {"aurc": area, "excess_aurc": (area - least / examples).clamp(min=0)}
+
+
+class DetectionCurves:
+    """The metrics of `bootstrap_detection`, as functions of the weights of inside and outside."""
+
+    def __init__(self, inside: Tensor, outside: Tensor, tpr: float) -> None:
+        self.ties = _Ties(torch.cat([inside, outside]))
+        self.is_outside = (self.ties.order >= len(inside)).double()
+        self.needed = needed(tpr, len(inside))
+
+    def __call__(self, inside: Tensor, outside: Tensor) -> dict[str, Tensor]:
+        """Every metric of every row of weights."""
+        weights = torch.cat([inside, outside], 1)[:, self.ties.order]
+        out = weights * self.is_outside
+        known, foreign = self.ties.cumulated(weights - out), self.ties.cumulated(out)
+        n_in, n_out = known[:, -1:], foreign[:, -1:]
+        w_in, w_out = (x.diff(prepend=torch.zeros_like(x[:, :1])) for x in (known, foreign))
+        caught, flagged = n_out - foreign + w_out, n_in - known + w_in + n_out - foreign + w_out
+        at = torch.searchsorted(known, torch.full_like(n_in, self.needed))
+        return {
+            "auroc": (w_out * (known - w_in / 2)).sum(1) / (n_in * n_out)[:, 0],
+            "aupr_outside": (w_out * caught / flagged.clamp(min=1)).sum(1) / n_out[:, 0],
+            "aupr_inside": (w_in * known / (known + foreign).clamp(min=1)).sum(1) / n_in[:, 0],
+            "fpr95": (foreign.gather(1, at) / n_out)[:, 0],
+        }
