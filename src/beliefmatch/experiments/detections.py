@@ -1,6 +1,7 @@
 """How well the scores of predictions tell foreign examples, and mistakes, from the others."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -8,7 +9,7 @@ from torch import Tensor
 from beliefmatch.data.predictions import Predictions
 from beliefmatch.experiments.evaluation_record import Curve, Detection, Foreign, Number
 from beliefmatch.experiments.evaluation_settings import EvaluationSettings
-from beliefmatch.experiments.evaluation_views import entropy_density
+from beliefmatch.experiments.evaluation_views import entropy_density, numbers
 from beliefmatch.metrics import SCORES, bootstrap_detection, roc
 
 __all__ = ["foreign_set", "misclassification", "score_columns"]
@@ -16,7 +17,7 @@ __all__ = ["foreign_set", "misclassification", "score_columns"]
 
 def score_columns(predictions: Predictions) -> dict[str, Tensor]:
     """Every score that the predictions allow, by its name; some need logits."""
-    given = {predictions.kind: predictions.values}
+    given: dict[str, Any] = {predictions.kind: predictions.values}
     allowed = (score for score in SCORES.values() if predictions.kind == "logits" or not score.needs_logits)
     return {score.name: score(**given) for score in allowed}
 
@@ -82,9 +83,7 @@ def _detection(name: str, inside: Tensor, outside: Tensor, settings: EvaluationS
         level=settings.level,
         seed=settings.seed,
     )
-    numbers = {
-        key: Number(value, *((low, high) if settings.resamples else ()))
-        for key, (value, low, high) in found.items()
-    }
     flagged_inside, flagged_outside = roc(inside, outside)
-    return Detection(score=name, roc=Curve(flagged_inside.tolist(), flagged_outside.tolist()), **numbers)
+    return Detection(
+        score=name, roc=Curve(flagged_inside.tolist(), flagged_outside.tolist()), **numbers(found, settings)
+    )

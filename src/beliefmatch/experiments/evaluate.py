@@ -23,6 +23,7 @@ from beliefmatch.experiments.evaluation_views import (
     confusion,
     entropy_density,
     examples,
+    numbers,
     reliability,
     thinned,
 )
@@ -118,7 +119,7 @@ def _check(predictions: Predictions, names: list[str], foreign: Mapping[str, Pre
 def _judged(predictions: Predictions, settings: EvaluationSettings) -> dict[str, Any]:
     """Those parts of a record that labelled examples tell, and which of them are right."""
     assert predictions.targets is not None  # as checked
-    given = {predictions.kind: predictions.values}
+    given: dict[str, Any] = {predictions.kind: predictions.values}
     seen = outcomes(predictions.targets, **given)
     bins = class_bins(predictions.targets, groups=settings.groups, **given)
     classes = predictions.values.shape[1]
@@ -152,16 +153,13 @@ def _scores(seen: Outcomes, bins: ClassBins, settings: EvaluationSettings) -> di
         level=settings.level,
         seed=settings.seed,
     )
-    numbers = {
-        key: Number(value, *((low, high) if settings.resamples else ()))
-        for key, (value, low, high) in intervals.items()
-    }
+    found = numbers(intervals, settings)
     if settings.top_k >= len(bins.count):
-        numbers["top_k_error"] = Number(None, why=f"there are no more than {settings.top_k} classes")
+        found["top_k_error"] = Number(None, why=f"there are no more than {settings.top_k} classes")
     if math.isinf(intervals["nll"].value):
-        numbers["nll"] = Number(None, why="infinite: a class came true that was given probability 0")
-    numbers["classwise_ece"] = Number(bins.errors.mean().item())
-    return {key: numbers[key] for key in _ORDER}
+        found["nll"] = Number(None, why="infinite: a class came true that was given probability 0")
+    found["classwise_ece"] = Number(bins.errors.mean().item())
+    return {key: found[key] for key in _ORDER}
 
 
 _ORDER = (

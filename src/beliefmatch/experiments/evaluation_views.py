@@ -1,17 +1,17 @@
 """What a page shows of predictions beside their scores: densities, confusions, single examples."""
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from beliefmatch.experiments.evaluation_record import Bins, ClassScores, Confusion, Curve, Example
+from beliefmatch.experiments.evaluation_record import Bins, ClassScores, Confusion, Curve, Example, Number
+from beliefmatch.experiments.evaluation_settings import EvaluationSettings
 from beliefmatch.experiments.thumbnails import thumbnail
-from beliefmatch.metrics.bins import ReliabilityBins
-from beliefmatch.metrics.classwise import ClassBins
-from beliefmatch.metrics.outcomes import Outcomes
+from beliefmatch.metrics import ClassBins, Interval, Outcomes, ReliabilityBins
 
-__all__ = ["class_scores", "confusion", "entropy_density", "examples", "reliability", "thinned"]
+__all__ = ["class_scores", "confusion", "entropy_density", "examples", "numbers", "reliability", "thinned"]
 
 MATRIX_CLASSES = 50
 """Up to so many classes, the confusions are a matrix."""
@@ -42,6 +42,13 @@ def entropy_density(entropy: Tensor, classes: int) -> Curve:
         kernel += torch.exp(-0.5 * ((grid[:, None] - images) / DENSITY_WIDTH).square())
     density = kernel @ mass / (DENSITY_WIDTH * math.sqrt(2 * math.pi) * top)
     return Curve((grid * top).tolist(), density.tolist())
+
+
+def numbers(intervals: Mapping[str, Interval], settings: EvaluationSettings) -> dict[str, Number]:
+    """Values with the ends of their intervals, or without, if none were asked for."""
+    if not settings.resamples:
+        return {key: Number(found.value) for key, found in intervals.items()}
+    return {key: Number(found.value, found.low, found.high) for key, found in intervals.items()}
 
 
 def thinned(x: Tensor, y: Tensor) -> Curve:
