@@ -8,6 +8,7 @@ from torch import Tensor
 from beliefmatch.checks import describe, fail, require_floating, require_index, require_values
 
 __all__ = [
+    "SUM_TOLERANCE",
     "check_layout",
     "check_logits",
     "check_probs",
@@ -19,7 +20,7 @@ __all__ = [
     "the_given",
 ]
 
-_SUM_TOLERANCE = 1e-2  # half-precision rows add up to one only this well
+SUM_TOLERANCE = 1e-2  # half-precision rows add up to one only this well
 
 
 def the_given(function: str, probs: Tensor | None, logits: Tensor | None) -> tuple[str, Tensor]:
@@ -57,10 +58,10 @@ def check_rows(function: str, name: str, values: Tensor) -> None:
 
 def check_probs(function: str, probs: Tensor, sums: Tensor) -> None:
     """`probs` must lie in [0, 1], and `sums`, those of its rows, be one."""
-    probs, sums = probs.cpu(), sums.cpu()
+    probs, sums = probs.cpu(), sums.double().cpu()
     within = (probs >= 0) & (probs <= 1)  # false for NaN
     require_values(function, "probs", probs, within, "in [0, 1] (probabilities, not logits)")
-    even = (sums - 1).abs() <= _SUM_TOLERANCE
+    even = (sums - 1).abs() <= SUM_TOLERANCE
     require_values(function, "probs", sums, even, "rows that sum to 1")
 
 

@@ -7,13 +7,11 @@ from torch import Tensor
 
 from beliefmatch.metrics._inputs import (
     check_layout,
-    check_logits,
-    check_probs,
     require_at_least_one,
     the_given,
 )
 from beliefmatch.metrics.bins import group_of
-from beliefmatch.metrics.outcomes import chunks
+from beliefmatch.metrics.outcomes import best_of_logits, best_of_probs, chunks
 
 __all__ = ["ClassBins", "class_bins", "classwise_calibration_error"]
 
@@ -59,12 +57,12 @@ def class_bins(
     check_layout(function, name, values, targets)
     targets = targets.detach().to(values.device, torch.int64)
     sums = torch.zeros(3, values.shape[1] * groups, dtype=torch.float64, device=values.device)
-    for span, rows in chunks(values):
+    for span, rows, _ in chunks(values):
         if name == "logits":
-            check_logits(function, rows)
+            best_of_logits(function, rows)
             rows = rows.softmax(1)
         else:
-            check_probs(function, rows, rows.sum(1).double())
+            best_of_probs(function, rows)
         _add(sums, rows, targets[span], groups)
     count, probability, hits = sums.cpu().view(3, values.shape[1], groups)
     return ClassBins(count, probability, hits)

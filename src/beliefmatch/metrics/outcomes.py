@@ -6,11 +6,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from beliefmatch.metrics._inputs import check_layout, check_logits, check_probs, the_given
+from beliefmatch.metrics._inputs import SUM_TOLERANCE, check_layout, check_logits, check_probs, the_given
 
-__all__ = ["Outcomes", "chunks", "observe", "outcomes", "split_top"]
+__all__ = [
+    "Outcomes",
+    "below_top",
+    "best_of_logits",
+    "best_of_probs",
+    "chunks",
+    "entropy_of_probs",
+    "observe",
+    "outcomes",
+]
 
-_CHUNK = 1 << 18  # numbers read at a time: 1 MB in single precision, which stays in the cache
+_CHUNK = 1 << 17  # numbers read at a time: half a megabyte in single precision, which stays in the cache
 _COLUMNS = ("predicted", "rank", "confidence", "nll", "brier", "entropy")
 
 
@@ -71,57 +80,45 @@ def observe(
     name, values = the_given(function, probs, logits)
     check_layout(function, name, values, targets)
     targets = targets.detach().to(values.device, torch.int64)
-    of_chunk = _of_probs if name == "probs" else _of_logits
-    parts = [of_chunk(function, rows, targets[span], entropy) for span, rows in chunks(values)]
+    of_rows = _of_probs if name == "probs" else _of_logits
+    parts = [
+        of_rows(function, rows, targets[span][:, None], scratch, entropy)
+        for span, rows, scratch in chunks(values)
+    ]
     whole = (torch.cat(column).cpu() for column in zip(*parts, strict=True))
     return Outcomes(targets=targets.cpu(), **dict(zip(_COLUMNS, whole, strict=True)))
 
 
-def chunks(values: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Blocks of rows, in single or double precision, that fit the cache; on accelerators far larger ones."""
+def chunks(values: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Blocks of rows that fit the cache, in single or double precision, with a scratch tensor of their shape.
+
+    The scratch is the same memory each time: fresh megabytes would cost more than the arithmetic on them.
+    """
     step = max(1, (_CHUNK if values.device.type == "cpu" else 64 * _CHUNK) // values.shape[1])
+    dtype = torch.float64 if values.dtype == torch.float64 else torch.float32
+    scratch = torch.empty((min(step, len(values)), values.shape[1]), dtype=dtype, device=values.device)
     for start in range(0, len(values), step):
-        rows = values[start : start + step].detach()
-        yield slice(start, start + step), rows if rows.dtype == torch.float64 else rows.float()
+        rows = values[start : start + step].detach().to(dtype).contiguous()
+        yield slice(start, start + step), rows, scratch[: len(rows)]
 
 
-def split_top(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The best class, e^(z − max z) with its own 1 taken out, and z − max z kept from −∞."""
+def best_of_probs(function: str, probs: Tensor) -> tuple[Tensor, Tensor]:
+    """The most probable class and its probability, each (N, 1), of rows that were checked."""
+    best, sums = _argmax(probs), probs.sum(1)
+    top = probs.gather(1, best)
+    off = (sums - 1).abs().amax()
+    if not ((probs.amin() >= 0) & (top.amax() <= 1) & (off <= SUM_TOLERANCE)):  # false for NaN too
+        check_probs(function, probs, sums)
+    return best, top
+
+
+def best_of_logits(function: str, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The most probable class and its logit, each (N, 1), of rows that were checked."""
     best = _argmax(logits)
     top = logits.gather(1, best)
-    depth = (logits - top).clamp_(min=-1e4)  # e^-1e4 is 0 in double precision, and 0 · 1e4 is 0
-    return best, depth.exp().scatter_(1, best, 0.0), depth
-
-
-def _of_probs(function: str, probs: Tensor, targets: Tensor, entropy: bool) -> tuple[Tensor, ...]:
-    sums, best, target = probs.sum(1), _argmax(probs), targets[:, None]
-    top, own = probs.gather(1, best), probs.gather(1, target)
-    fine = (probs.amin() >= 0) & (top.amax() <= 1) & ((sums - 1).abs().amax() <= 1e-3)
-    if not fine:  # false for NaN too
-        check_probs(function, probs, sums.double())
-    rank = _rank(probs, own, best, target)
-    squares = probs.square().scatter_(1, target, (1 - own.double()).square().to(probs.dtype)).sum(1)
-    logs = torch.special.entr(probs).sum(1) if entropy else torch.full_like(sums, torch.nan)
-    return best[:, 0], rank, top[:, 0].double(), -own[:, 0].double().log(), squares.double(), logs.double()
-
-
-def _of_logits(function: str, logits: Tensor, targets: Tensor, entropy: bool) -> tuple[Tensor, ...]:
-    target = targets[:, None]
-    best, others, depth = split_top(logits)
-    check_logits(function, logits)
-    own = logits.gather(1, target)
-    rank = _rank(logits, own, best, target)
-    right, top = (best == target)[:, 0], logits.gather(1, best)
-    # All sums leave out the largest term, 1, so that they keep their digits where it is nearly all.
-    rest, squares = others.sum(1).double(), others.square().sum(1).double()
-    total, miss = 1 + rest, others.gather(1, target)[:, 0].double()
-    nll = (top.double() - own.double())[:, 0] + rest.log1p()
-    sure = (rest.square() + squares) / total.square()
-    wrong = ((total - miss).square() + 1 + squares - miss.square()) / total.square()
-    doubt = torch.full_like(rest, torch.nan)
-    if entropy:
-        doubt = rest.log1p() - (others * depth).sum(1).double() / total
-    return best[:, 0], rank, 1 / total, nll, torch.where(right, sure, wrong), doubt
+    if not top.isfinite().all():  # NaN and +∞ count as the largest
+        check_logits(function, logits)
+    return best, top
 
 
 def _argmax(values: Tensor) -> Tensor:
@@ -131,12 +128,56 @@ def _argmax(values: Tensor) -> Tensor:
     return values.argmax(1, keepdim=True)
 
 
-def _rank(values: Tensor, own: Tensor, best: Tensor, target: Tensor) -> Tensor:
+def entropy_of_probs(probs: Tensor, scratch: Tensor) -> Tensor:
+    """−Σ p ln p of each row."""
+    tiny = torch.finfo(probs.dtype).tiny  # 0 ln 0 is 0
+    return -torch.clamp(probs, min=tiny, out=scratch).log_().mul_(probs).sum(1).double()
+
+
+def below_top(logits: Tensor, top: Tensor, scratch: Tensor) -> Tensor:
+    """z − max z ≤ 0 of each class, in `scratch`, kept from −∞: e^−10000 is 0, and so is 0 · 10000."""
+    return torch.sub(logits, top, out=scratch).clamp_(min=-1e4)
+
+
+def _of_probs(
+    function: str, probs: Tensor, target: Tensor, scratch: Tensor, entropy: bool
+) -> tuple[Tensor, ...]:
+    best, top = best_of_probs(function, probs)
+    own = probs.gather(1, target)
+    rank = _rank(probs, own, target, scratch)
+    squares = torch.mul(probs, probs, out=scratch).scatter_(1, target, (1 - own).square()).sum(1).double()
+    doubt = entropy_of_probs(probs, scratch) if entropy else torch.full_like(squares, torch.nan)
+    confidence, nll = top.double(), -own.double().log()
+    return best[:, 0], rank, confidence[:, 0], nll[:, 0], squares, doubt
+
+
+def _of_logits(
+    function: str, logits: Tensor, target: Tensor, scratch: Tensor, entropy: bool
+) -> tuple[Tensor, ...]:
+    own = logits.gather(1, target)
+    rank = _rank(logits, own, target, scratch)
+    best, top = best_of_logits(function, logits)
+    depth = below_top(logits, top, scratch)
+    # All sums leave out the largest term, 1, so that they keep their digits where it is nearly all.
+    others = depth.exp().scatter_(1, best, 0.0)
+    rest, miss = others.sum(1).double(), others.gather(1, target)[:, 0].double()
+    total, log_total = 1 + rest, rest.log1p()
+    doubt = torch.full_like(rest, torch.nan)
+    if entropy:
+        doubt = log_total - depth.mul_(others).sum(1).double() / total
+    squares = others.square_().sum(1).double()
+    sure = rest.square() + squares
+    wrong = (total - miss).square() + 1 + squares - miss.square()
+    brier = torch.where((best == target)[:, 0], sure, wrong) / total.square()
+    return best[:, 0], rank, 1 / total, (top.double() - own.double())[:, 0] + log_total, brier, doubt
+
+
+def _rank(values: Tensor, own: Tensor, target: Tensor, scratch: Tensor) -> Tensor:
     """How many classes come before the target."""
-    rank = torch.zeros(len(values), dtype=torch.int64, device=values.device)
-    wrong = (best != target)[:, 0].nonzero()[:, 0]
-    if len(wrong):
-        values, own, target = values[wrong], own[wrong], target[wrong]
-        before = torch.arange(values.shape[1], device=values.device) < target
-        rank[wrong] = ((values > own) | ((values == own) & before)).sum(1)
-    return rank
+    # Comparisons that are written as floating-point numbers are far quicker to make and to add.
+    above = torch.gt(values, own, out=scratch).sum(1).long()
+    tied = (torch.eq(values, own, out=scratch).sum(1) > 1).nonzero()[:, 0]
+    if len(tied):
+        before = torch.arange(values.shape[1], device=values.device) < target[tied]
+        above[tied] += ((values[tied] == own[tied]) & before).sum(1)
+    return above

@@ -2,17 +2,26 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from beliefmatch import dirichlet, kernels
 from beliefmatch.checks import fail
-from beliefmatch.metrics._inputs import check_logits, check_probs, check_rows, the_given
-from beliefmatch.metrics.outcomes import chunks, split_top
-from beliefmatch.rows import result_dtype
+from beliefmatch.metrics._inputs import check_rows, the_given
+from beliefmatch.metrics.outcomes import below_top, best_of_logits, best_of_probs, chunks, entropy_of_probs
 
 __all__ = ["SCORES", "Score"]
+
+
+class _Rows(NamedTuple):
+    """Some rows of probabilities or logits, the best class and its value, and memory to work in."""
+
+    values: Tensor
+    best: Tensor
+    top: Tensor
+    scratch: Tensor
 
 
 @dataclass(frozen=True)
@@ -21,8 +30,8 @@ class Score:
 
     name: str
     meaning: str
-    of_logits: Callable[[Tensor], Tensor]
-    of_probs: Callable[[Tensor], Tensor] | None = None
+    of_logits: Callable[[_Rows], Tensor]
+    of_probs: Callable[[_Rows], Tensor] | None = None
     """None where probabilities do not tell it."""
 
     @property
@@ -39,35 +48,34 @@ class Score:
         if of is None:
             fact = "needs `logits`, because probabilities do not tell how much evidence they rest on"
             raise fail(function, f"{fact}; got `probs`.", TypeError)
+        check = best_of_logits if name == "logits" else best_of_probs
         parts = []
-        for _, rows in chunks(values):
-            if name == "logits":
-                check_logits(function, rows)
-            else:
-                check_probs(function, rows, rows.sum(1).double())
-            parts.append(of(rows).to("cpu", torch.float64))
+        for _, rows, scratch in chunks(values):
+            best, top = check(function, rows)
+            parts.append(of(_Rows(rows, best, top, scratch)).to("cpu", torch.float64))
         return torch.cat(parts)
 
 
-def _doubt_of_logits(logits: Tensor) -> Tensor:
-    rest = split_top(logits)[1].sum(1).double()
+def _doubt_of_logits(rows: _Rows) -> Tensor:
+    depth = below_top(rows.values, rows.top, rows.scratch)
+    rest = depth.exp_().scatter_(1, rows.best, 0.0).sum(1).double()
     return rest / (1 + rest)  # 1 − max p, with its digits where that is nearly 0
 
 
-def _doubt_of_probs(probs: Tensor) -> Tensor:
-    return 1 - probs.amax(1).double()
+def _doubt_of_probs(rows: _Rows) -> Tensor:
+    return 1 - rows.top[:, 0].double()
 
 
-def _entropy_of_probs(probs: Tensor) -> Tensor:
-    return torch.special.entr(probs).sum(1)
+def _entropy_of_probs(rows: _Rows) -> Tensor:
+    return entropy_of_probs(rows.values, rows.scratch)
 
 
-def _measure(function: Callable[[Tensor, int], Tensor]) -> Callable[[Tensor], Tensor]:
-    return lambda logits: kernels.measure(function, logits.to(result_dtype(logits.dtype)), 1)
+def _measure(function: Callable[[Tensor, int], Tensor]) -> Callable[[_Rows], Tensor]:
+    return lambda rows: kernels.measure(function, rows.values, 1)  # as `Belief` reads them
 
 
-def _negative_log_precision(logits: Tensor) -> Tensor:
-    return -logits.logsumexp(1)
+def _negative_log_precision(rows: _Rows) -> Tensor:
+    return -rows.values.logsumexp(1)
 
 
 SCORES: dict[str, Score] = {
