@@ -26,7 +26,7 @@ def evaluate(
     models: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE...",
+            metavar="FILE",
             help="Predictions and targets of each model, as .npz, .npy, .parquet, .csv or .safetensors.",
         ),
     ],
@@ -54,7 +54,7 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = _DEFAULT.seed,
     risk: Annotated[
         list[float],
-        typer.Option(help="Error rate to promise among answers; may be given several times."),
+        typer.Option(metavar="RATE", help="Error rate to promise among answers; may be given several times."),
     ] = list(_DEFAULT.risks),  # noqa: B006 (typer's way to say several)
     logits: Annotated[str | None, typer.Option(metavar="NAME", help="What the logits are called.")] = None,
     probs: Annotated[

@@ -18,7 +18,7 @@ def report(
     context: typer.Context,
     records: Annotated[
         list[str],
-        typer.Argument(metavar="RECORD...", help="Records that `beliefmatch evaluate` wrote, one a model."),
+        typer.Argument(metavar="RECORD", help="Records that `beliefmatch evaluate` wrote, one a model."),
     ],
     out: Annotated[str, typer.Option(metavar="FILE", help="The page to write.")] = "report.html",
 ) -> None:

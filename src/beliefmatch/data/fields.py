@@ -61,11 +61,11 @@ def find_values(source: Source, names: FieldNames) -> tuple[Field, str]:
 
 def find_field(source: Source, role: Role, names: FieldNames) -> Field | None:
     """The array of this role, or None where there is none; two that could be it are an error."""
-    name = getattr(names, role)
+    name, there = getattr(names, role), source.own if role in ("logits", "probs") else source.names
     if name is None:
-        held = [held for held in source.names if held.lower() in SPELLINGS[role]]
+        held = [held for held in there if held.lower() in SPELLINGS[role]]
     else:
-        held = [name] if name in source.names else []
+        held = [name] if name in there else []
     matches = [Field(role, (one,)) for one in held]
     if source.is_table and role in ("logits", "probs"):
         matches += [Field(role, group) for group in _groups(source, _names_of(role, names))]

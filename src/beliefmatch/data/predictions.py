@@ -85,9 +85,10 @@ def _with_targets(
     file: str | Path | None,
 ) -> Predictions:
     source = source if file is None else open_source(Path(file))
-    field = find_field(source, "targets", names)
-    if field is None and file is not None and (source.path.suffix == ".npy" or len(source.names) == 1):
-        field = Field("targets", source.names[:1])  # the only thing that can be meant
+    if file is not None and len(source.own) == 1:
+        field = Field("targets", source.own)  # the only thing that can be meant
+    else:
+        field = find_field(source, "targets", names)
     if field is None:
         raise absent(source, ["targets"], names)
     place = Place(source.path, f"{field}")

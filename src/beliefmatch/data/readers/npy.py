@@ -27,6 +27,7 @@ class NpySource:
             files = sorted(file for file in path.parent.iterdir() if file.suffix.lower() == ".npy")
         self._files = {_words(file)[1]: file for file in files if _words(file)[0] == stem and file.is_file()}
         self._files[word] = path
+        self.own = (word,)
         self.names = (word, *(name for name in self._files if name != word))
 
     def load(self, names: Sequence[str]) -> Column:

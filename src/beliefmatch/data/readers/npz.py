@@ -19,18 +19,19 @@ class NpzSource:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with reading(path):
-            with path.open("rb") as file:
-                if file.read(len(_ZIP)) != _ZIP:  # numpy would take it for a pickle, and say so
-                    raise ValueError("it is no zip archive")
-            with np.load(path, allow_pickle=False) as archive:
-                self.names = tuple(archive.files)
+        with reading(path), path.open("rb") as file:
+            if file.read(len(_ZIP)) != _ZIP:  # numpy would take it for a pickle, and say so
+                raise ValueError("it is no zip archive")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as archive:
+                self.names = self.own = tuple(archive.files)
 
     def load(self, names: Sequence[str]) -> Column:
         """One array; an archive has no columns to set side by side."""
         (name,) = names
-        with reading(self.path, f"`{name}`"), np.load(self.path, allow_pickle=False) as archive:
-            values = archive[name]
+        with reading(self.path, f"`{name}`"), self.path.open("rb") as file:
+            with np.load(file, allow_pickle=False) as archive:
+                values = archive[name]
             if not isinstance(values, np.ndarray):
                 raise ValueError("it is no array")
         return column(values, name, self.path)

@@ -24,7 +24,7 @@ class ParquetSource:
             from pyarrow.parquet import ParquetFile
         self.path, self._open = path, ParquetFile
         with reading(path), ParquetFile(path) as file:
-            self.names = tuple(file.schema_arrow.names)
+            self.names = self.own = tuple(file.schema_arrow.names)
 
     def load(self, names: Sequence[str]) -> Column:
         """One column, or several side by side."""

@@ -25,6 +25,8 @@ class Source(Protocol):
     path: Path
     names: tuple[str, ...]
     """Of the arrays or columns it holds."""
+    own: tuple[str, ...]
+    """Those in the file itself, not in one beside it."""
     is_table: bool
     """Whether it has columns, which may be set side by side, or arrays of any shape."""
 

@@ -32,7 +32,7 @@ class CsvSource:
             heading = file.readline()
         self._delimiter = max(_DELIMITERS, key=heading.count)
         with self._opened() as (_, reader):
-            self.names = tuple(name.strip() for name in next(reader, []))
+            self.names = self.own = tuple(name.strip() for name in next(reader, []))
         twice = [name for name in self.names if self.names.count(name) > 1]
         if twice:
             fact = f"`path` must name each column once, got {path} with two of {twice[0]!r}."

@@ -19,7 +19,7 @@ class SafetensorsSource:
             from safetensors import safe_open
         self.path, self._open = path, safe_open
         with reading(path), safe_open(path, framework="pt") as file:
-            self.names = tuple(file.keys())
+            self.names = self.own = tuple(file.keys())
 
     def load(self, names: Sequence[str]) -> Column:
         """One tensor; the format has no columns to set side by side."""
