@@ -13,8 +13,16 @@ import pytest
 
 from beliefmatch.data.predictions import read_class_names, read_predictions
 from prediction_files import (
-    IMAGES, LOGITS, PROBS, ROWS, TARGETS, complaint, every_format, save, save_npz,
-)  # fmt: skip
+    IMAGES,
+    LOGITS,
+    PROBS,
+    ROWS,
+    TARGETS,
+    complaint,
+    every_format,
+    save,
+    save_npz,
+)
 
 BAD = [
     ({"logits": LOGITS}, "`targets` must be in"),

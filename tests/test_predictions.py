@@ -9,8 +9,17 @@ from safetensors.torch import save_file
 
 from beliefmatch.data.predictions import FieldNames, read_predictions
 from prediction_files import (
-    LOGITS, PROBS, ROWS, TARGETS, complaint, every_format, save, save_csv, save_npz, save_parquet_lists,
-)  # fmt: skip
+    LOGITS,
+    PROBS,
+    ROWS,
+    TARGETS,
+    complaint,
+    every_format,
+    save,
+    save_csv,
+    save_npz,
+    save_parquet_lists,
+)
 
 
 @every_format

@@ -1,6 +1,7 @@
 """`beliefmatch evaluate`: how wrong, how overconfident and how blind to foreign input models are."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,15 +11,19 @@ from beliefmatch.cli.errors import BAD_INPUT, UserError, told_plainly
 from beliefmatch.cli.evaluate_plan import file_names, plan, shown
 from beliefmatch.experiments.evaluation_settings import EvaluationSettings
 from beliefmatch.extras import needs
-from beliefmatch.report.files import ready_directory, write_together
+from beliefmatch.report.files import directory_in_use, write_together
 
 if TYPE_CHECKING:
     from beliefmatch.experiments.evaluation_record import EvaluationRecord
+    from beliefmatch.experiments.evaluations import Evaluations
 
 __all__ = ["evaluate"]
 
 _DEFAULT = EvaluationSettings()
 _RENDERING = 1  # steps of the progress bar
+
+Files = list[tuple[str, bytes]]
+Render = Callable[[Sequence["EvaluationRecord"]], Files]
 
 
 def evaluate(
@@ -68,32 +73,52 @@ def evaluate(
     Files hold arrays or columns called logits or probs, and targets; other names are given by options.
     Writes a JSON record for each model, tables, figures and report.html, which needs no network.
     """
-    with told_plainly(*BAD_INPUT, command=context):
-        settings = EvaluationSettings(groups=groups, resamples=resamples, seed=seed, risks=tuple(risk))
-        chosen = plan(models, names=name or [], ood=ood or [])
-        with needs("rich", extra="cli", caller="beliefmatch evaluate"):
-            from beliefmatch.cli.terminal import progress, show
-            from beliefmatch.report.evaluation_tables import terminal_table
-        render = _renderer()
-        from beliefmatch.data.predictions import FieldNames
-        from beliefmatch.experiments.evaluations import Evaluations
+    with ExitStack() as stack:
+        with told_plainly(*BAD_INPUT, command=context):
+            settings = EvaluationSettings(groups=groups, resamples=resamples, seed=seed, risks=tuple(risk))
+            chosen = plan(models, names=name or [], ood=ood or [])
+            render = _renderer()
+            from beliefmatch.data.predictions import FieldNames
+            from beliefmatch.experiments.evaluations import Evaluations
 
-        fields = FieldNames(logits=logits, probs=probs, targets=targets, images=images)
-        work = Evaluations(
-            chosen, settings=settings, names=fields, class_names=class_names, targets_file=targets_file
-        )
-        place = ready_directory(out, caller="evaluate")
+            fields = FieldNames(logits=logits, probs=probs, targets=targets, images=images)
+            work = Evaluations(
+                chosen, settings=settings, names=fields, class_names=class_names, targets_file=targets_file
+            )
+            place = stack.enter_context(directory_in_use(out, caller="evaluate"))
+        records, files = _records_and_files(context, work, render)
+        _write_and_show(context, place, records, files)
+
+
+def _records_and_files(
+    command: typer.Context, work: "Evaluations", render: Render
+) -> tuple[list["EvaluationRecord"], Files]:
+    from beliefmatch.cli.terminal import progress
 
     records = []
     with progress(work.steps + _RENDERING) as step:
-        for model in chosen:
-            with told_plainly(*BAD_INPUT, command=context):
+        for model in work.models:
+            with told_plainly(*BAD_INPUT, command=command):
                 given = work.read(model, step)
             records.append(work.judge(model, given, step))
         files = render(records)
         step("page")
+    return records, files
+
+
+def _write_and_show(
+    command: typer.Context, place: Path, records: Sequence["EvaluationRecord"], files: Files
+) -> None:
+    from beliefmatch.cli.terminal import show
+    from beliefmatch.report.evaluation_tables import terminal_table
+
     try:  # files before words: who reads the words may go away
-        _write(context, place, files)
+        write_together(place, files)
+    except OSError as error:
+        raise UserError(
+            f"{command.command_path}: cannot write to {place} ({error.strerror or error}); "
+            "mend that or choose another `--out`."
+        ) from error
     finally:
         show(terminal_table(records))
     for line in _lines(records):
@@ -101,10 +126,12 @@ def evaluate(
     typer.echo(place / "report.html")
 
 
-def _renderer() -> Callable[[Sequence["EvaluationRecord"]], list[tuple[str, bytes]]]:
-    """A function that makes every file of a report, by its name."""
+def _renderer() -> Render:
+    """A function that makes every file of a report; what it needs is asked for before the work begins."""
+    with needs("rich", extra="cli", caller="beliefmatch evaluate"):
+        import rich  # noqa: F401
     with needs("matplotlib, jinja2 and plotly", extra="report", caller="beliefmatch evaluate"):
-        import jinja2  # noqa: F401 (asked for now, not after an hour of work)
+        import jinja2  # noqa: F401
         import plotly  # noqa: F401
 
         from beliefmatch.report.evaluation_figures import evaluation_files
@@ -122,16 +149,6 @@ def _renderer() -> Callable[[Sequence["EvaluationRecord"]], list[tuple[str, byte
     return lambda records: [
         (name, content.encode() if isinstance(content, str) else content) for name, content in files(records)
     ]
-
-
-def _write(command: typer.Context, place: Path, files: list[tuple[str, bytes]]) -> None:
-    try:
-        write_together(place, files)
-    except OSError as error:
-        raise UserError(
-            f"{command.command_path}: cannot write to {place} ({error.strerror or error}); "
-            "mend that or choose another `--out`."
-        ) from error
 
 
 def _lines(records: Sequence["EvaluationRecord"]) -> Iterator[str]:

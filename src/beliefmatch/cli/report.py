@@ -22,7 +22,10 @@ def report(
     ],
     out: Annotated[str, typer.Option(metavar="FILE", help="The page to write.")] = "report.html",
 ) -> None:
-    """Rebuild the page from records, without the predictions and without torch."""
+    """Rebuild the page of an evaluation from its records alone.
+
+    Neither the predictions nor torch are needed.
+    """
     with told_plainly(*BAD_INPUT, command=context):
         found = [_read(path) for path in records]
         classes = {len(record.class_names) for record in found}

@@ -84,6 +84,7 @@ def evaluate(
     for title, others in foreign.items():
         sets.append(foreign_set(title, _text(others.path), others, inside, settings))
         announce(f"{name}: {title}")
+
     return EvaluationRecord(
         name=name,
         source=_text(predictions.path),

@@ -2,10 +2,11 @@
 
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["ready_directory", "write_together", "write_whole"]
+__all__ = ["directory_in_use", "ready_directory", "write_together", "write_whole"]
 
 
 def ready_directory(name: str, *, caller: str) -> Path:
@@ -24,6 +25,18 @@ def ready_directory(name: str, *, caller: str) -> Path:
             f"{caller}: `out` must be a directory to write in, got {path} ({error.strerror})."
         ) from error
     return path
+
+
+@contextmanager
+def directory_in_use(name: str, *, caller: str) -> Iterator[Path]:
+    """`ready_directory` for the time of the block; what was made for it goes again if it stays empty."""
+    missing = [path for path in (Path(name), *Path(name).parents) if not path.exists()]
+    try:
+        yield ready_directory(name, caller=caller)
+    finally:
+        for path in missing:
+            with suppress(OSError):  # not empty, or never made
+                path.rmdir()
 
 
 def write_whole(path: Path, content: bytes) -> None:
