@@ -9,7 +9,7 @@ import typer
 
 from beliefmatch.cli.errors import BAD_INPUT, UserError, told_plainly
 from beliefmatch.cli.evaluate_plan import file_names, plan, shown
-from beliefmatch.experiments.evaluation_settings import EvaluationSettings
+from beliefmatch.experiments.evaluation_settings import EvaluationSettings, ModelFiles
 from beliefmatch.extras import needs
 from beliefmatch.report.files import directory_in_use, write_together
 
@@ -95,15 +95,19 @@ def _records_and_files(
 ) -> tuple[list["EvaluationRecord"], Files]:
     from beliefmatch.cli.terminal import progress
 
-    records = []
     with progress(work.steps + _RENDERING) as step:
-        for model in work.models:
-            with told_plainly(*BAD_INPUT, command=command):
-                given = work.read(model, step)
-            records.append(work.judge(model, given, step))
+        records = [_record(command, work, model, step) for model in work.models]
         files = render(records)
         step("page")
     return records, files
+
+
+def _record(
+    command: typer.Context, work: "Evaluations", model: ModelFiles, step: Callable[[str], None]
+) -> "EvaluationRecord":
+    with told_plainly(*BAD_INPUT, command=command):
+        given = work.read(model, step)
+    return work.judge(model, given, step)
 
 
 def _write_and_show(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from beliefmatch.checks import fail
 from beliefmatch.data.predictions import FieldNames, Predictions, read_class_names, read_predictions
@@ -22,6 +23,14 @@ class Given(NamedTuple):
 
     predictions: Predictions
     foreign: Mapping[str, Predictions]
+
+
+class _First(NamedTuple):
+    """What later files are held against."""
+
+    path: Path
+    classes: int
+    targets: Tensor | None
 
 
 class Evaluations:
@@ -41,7 +50,7 @@ class Evaluations:
     ) -> None:
         self.models, self.settings, self.names, self.targets_file = models, settings, names, targets_file
         self.class_names = None if class_names is None else read_class_names(class_names)
-        self._first: Predictions | None = None
+        self._first: _First | None = None
         for path in (path for model in models for path in (model.path, *model.foreign.values())):
             open_source(path)
 
@@ -77,13 +86,12 @@ class Evaluations:
 
     def _compare(self, found: Predictions, what: str) -> None:
         """All files must speak of the same classes, and should speak of the same examples."""
-        first = self._first = self._first or found
-        classes, others = first.values.shape[1], found.values.shape[1]
-        if others != classes:
-            fact = f"{what} in {found.path} must have the {classes} classes of {first.path}, got {others}."
-            raise fail("evaluate", fact)
-        targets, other_targets = first.targets, found.targets
-        if targets is None or other_targets is None or torch.equal(targets, other_targets):
+        classes = found.values.shape[1]
+        first = self._first = self._first or _First(found.path, classes, found.targets)
+        if classes != first.classes:
+            expected = f"the {first.classes} classes of {first.path}"
+            raise fail("evaluate", f"{what} in {found.path} must have {expected}, got {classes}.")
+        if first.targets is None or found.targets is None or torch.equal(first.targets, found.targets):
             return
         warnings.warn(
             f"the targets of {found.path} are not those of {first.path}; "

@@ -30,7 +30,7 @@ def ready_directory(name: str, *, caller: str) -> Path:
 @contextmanager
 def directory_in_use(name: str, *, caller: str) -> Iterator[Path]:
     """`ready_directory` for the time of the block; what was made for it goes again if it stays empty."""
-    missing = [path for path in (Path(name), *Path(name).parents) if not path.exists()]
+    missing = [path for path in (Path(name), *Path(name).parents) if not os.path.exists(path)]
     try:
         yield ready_directory(name, caller=caller)
     finally:
