@@ -5,6 +5,9 @@ keeps what all metrics need. The classes (`Error`, `NLL`, ...) take batches; the
 loaded on first use.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from beliefmatch.metrics.bootstrap import Interval, bootstrap, bootstrap_detection, bootstrap_outcomes
 from beliefmatch.metrics.calibration import (
     ClassBins,
@@ -43,17 +46,41 @@ from beliefmatch.metrics.selective import (
     risk_coverage,
 )
 
+if TYPE_CHECKING:
+    from beliefmatch.metrics.streaming import (
+        AURC,
+        AUROC,
+        NLL,
+        Brier,
+        ClasswiseCalibrationError,
+        Error,
+        ExpectedCalibrationError,
+        MaximumCalibrationError,
+        Summary,
+        TopKError,
+    )
+
 __all__ = [
+    "AURC",
+    "AUROC",
+    "NLL",
     "SCORES",
+    "Brier",
     "BrierParts",
     "ClassBins",
+    "ClasswiseCalibrationError",
+    "Error",
+    "ExpectedCalibrationError",
     "Guarantee",
     "Interval",
+    "MaximumCalibrationError",
     "Outcomes",
     "Overconfidence",
     "ReliabilityBins",
     "RiskCoverage",
     "Score",
+    "Summary",
+    "TopKError",
     "adaptive_calibration_error",
     "aupr",
     "aurc",
@@ -84,3 +111,28 @@ __all__ = [
     "roc",
     "top_k_error",
 ]
+
+_STREAMING = frozenset(
+    (
+        "AURC",
+        "AUROC",
+        "NLL",
+        "Brier",
+        "ClasswiseCalibrationError",
+        "Error",
+        "ExpectedCalibrationError",
+        "MaximumCalibrationError",
+        "Summary",
+        "TopKError",
+    )
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _STREAMING:
+        raise AttributeError(f"module 'beliefmatch.metrics' has no attribute {name!r}")
+    return getattr(import_module("beliefmatch.metrics.streaming"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
