@@ -83,7 +83,7 @@ def test_the_terminal_shows_the_table_what_was_recognised_and_where_the_page_is(
     lines = shown.splitlines()
     assert "60 examples, 4 classes" in shown
     assert lines[-1] == f"{out / 'report.html'}"
-    assert f"{place / 'a.npz'}: logits = logits, images = images, targets = targets" in lines
+    assert f"{place / 'a.npz'}: logits = logits, targets = targets, images = images" in lines
     assert f"{place / 'b_noise.npz'}: logits = logits" in lines
     assert "\x1b" not in shown
 

@@ -415,6 +415,20 @@ def test_single_and_half_precision_agree_with_double(record, dtype):
         assert found.scores[key].value == pytest.approx(number.value, rel=1e-4, abs=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("classes", [2, 60])
+@pytest.mark.parametrize("share", [0.0, 1e-30, 1e-3, 1.0])
+def test_any_finite_logits_have_a_record(dtype, classes, share):
+    """Up to the largest number of the type, where differences overflow."""
+    rng = np.random.default_rng(0)
+    values = (rng.uniform(-1, 1, (5, classes)) * share * float(np.finfo(dtype).max)).astype(dtype)
+    foreign = {"noise": predictions(rng.normal(size=(4, classes)).astype(dtype))}
+    targets = rng.integers(0, classes, 5)
+    found = evaluate(predictions(values, targets=targets), foreign=foreign, settings=QUICK)
+    assert found.scores["error"].value == (values.argmax(1) != targets).mean()
+    assert EvaluationRecord.from_json(found.to_json()) == found
+
+
 @pytest.mark.parametrize("examples", [1, 2])
 def test_one_example_is_enough(examples):
     found = evaluate(predictions(LOGITS[:examples], targets=TARGETS[:examples]), settings=QUICK)

@@ -73,8 +73,8 @@ def read_predictions(
     found = Predictions(source.path, kind, values, None, None, recognised)
     if not labelled:
         return found
-    found = _with_images(found, source, names)
-    return _with_targets(found, source, names, class_names, targets_file)
+    found = _with_targets(found, source, names, class_names, targets_file)
+    return _with_images(found, source, names)
 
 
 def _with_targets(

@@ -45,10 +45,16 @@ def entropy_density(entropy: Tensor, classes: int) -> Curve:
 
 
 def numbers(intervals: Mapping[str, Interval], settings: EvaluationSettings) -> dict[str, Number]:
-    """Values with the ends of their intervals, or without, if none were asked for."""
-    if not settings.resamples:
-        return {key: Number(found.value) for key, found in intervals.items()}
-    return {key: Number(found.value, found.low, found.high) for key, found in intervals.items()}
+    """Values with the ends of their intervals, or without, if none were asked for or they are infinite."""
+    return {key: _number(found, settings.resamples > 0) for key, found in intervals.items()}
+
+
+def _number(found: Interval, has_ends: bool) -> Number:
+    if not math.isfinite(found.value):
+        return Number(None, why=f"not finite: {found.value}")
+    if not has_ends or not all(map(math.isfinite, found)):
+        return Number(found.value)
+    return Number(found.value, found.low, found.high)
 
 
 def thinned(x: Tensor, y: Tensor) -> Curve:
