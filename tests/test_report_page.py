@@ -7,6 +7,7 @@ import re
 import time
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import plotly.graph_objects as go
 import pytest
@@ -272,7 +273,7 @@ def test_headings_never_skip_a_level_and_ids_are_used_once(page, hostile_page):
             int(element["tag"][1]) for element in found.elements if re.fullmatch("h[1-6]", element["tag"])
         ]
         assert levels[0] == 1 and levels.count(1) == 1
-        assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+        assert all(after <= before + 1 for before, after in pairwise(levels))
         ids = [element["id"] for element in found.elements if "id" in element]
         assert len(ids) == len(set(ids))
         for link in found.all("a"):
@@ -331,9 +332,9 @@ def test_a_record_without_most_things_makes_a_page():
     nothing = Curve([], [])
     record = model(examples=40, images=False)
     bare = replace(
-        record, scores={}, misclassification=[], foreign=[], promises=[], classes=[], mistakes=[], doubtful=[],
-        conventions={}, settings={}, versions={}, hardware={}, entropy=nothing, risk_coverage=nothing,
-        confusion=Confusion(None, []),
+        record, scores={}, misclassification=[], foreign=[], promises=[], classes=[], mistakes=[],
+        doubtful=[], conventions={}, settings={}, versions={}, hardware={}, entropy=nothing,
+        risk_coverage=nothing, confusion=Confusion(None, []),
     )  # fmt: skip
     assert not Page(render_page([bare])).all("section", id="detection")
 
@@ -350,5 +351,5 @@ def test_curves_are_read_between_their_points():
 
 
 def test_no_records_are_refused():
-    with pytest.raises(ValueError, match="^render_page: `records` must hold at least one record, got none"):
+    with pytest.raises(ValueError, match=r"^render_page: `records` must hold at least one record, got none"):
         render_page([])

@@ -5,6 +5,7 @@ import html
 import io
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -216,10 +217,9 @@ def test_no_part_of_the_report_imports_torch():
         "import sys; from beliefmatch.report import page, page_plots, evaluation_figures, evaluation_tables\n"
         "from evaluation_records import model\n"
         "record = model(examples=50)\n"
-        "page.render_page([record]); evaluation_tables.to_csv([record]); next(evaluation_figures.evaluation_files([record]))\n"
+        "page.render_page([record]); evaluation_tables.to_csv([record])\n"
+        "next(evaluation_figures.evaluation_files([record]))\n"
         "print('torch' in sys.modules)"
     )
-    run = python(
-        f"import sys; sys.path.insert(0, {str(__import__('pathlib').Path(__file__).parent)!r})\n{code}"
-    )
+    run = python(f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n{code}")
     assert run.stdout.strip() == "False", run.stderr
