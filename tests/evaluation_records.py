@@ -33,7 +33,7 @@ HOSTILE = (
     "__proto__",
     "[red]a\nb[/red] \x1b[31m\u2028</style>",
 )
-DIGITS = tuple("zero one two three four five six seven eight nine".split())
+DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
 def model(
@@ -75,8 +75,7 @@ def hostile():
 
 def single_example():
     """One example, one model, rightly classified: hardly anything can be said."""
-    record = model("alone", classes=("no", "yes"), foreign=(), examples=1, images=False)
-    return record
+    return model("alone", classes=("no", "yes"), foreign=(), examples=1, images=False)
 
 
 def _predict(random, classes, examples, sharpness, signal):
@@ -107,7 +106,9 @@ def _record(name, classes, known, strange, *, images, scores):
         examples=len(targets),
         class_names=classes,
         scores=_scores(probs, targets, bins, risk),
-        brier_shares=BrierShares(0.012, 0.41, 1 - 1 / len(classes), 0.0004),
+        brier_shares=BrierShares(
+            float(0.02 * confidence.mean()), float(0.5 * right.mean()), 1 - 1 / len(classes), 0.0004
+        ),
         reliability=bins,
         reliability_by_mass=mass,
         entropy=_density(entropy, len(classes)),
@@ -158,7 +159,7 @@ def _scores(probs, targets, bins, risk):
         "debiased_ece": Number(None, why="needs two examples in a group")
         if alone
         else _around(0.9 * ece, 0.008),
-        "overconfidence": _around(probs.max(1).mean() - right.mean(), 0.01),
+        "overconfidence": _around(probs.max(1).mean() - right.mean(), 0.01, lowest=-1.0),
         "aurc": _around(aurc, 0.005),
         "excess_aurc": _around(aurc / 3, 0.004),
         "mean_confidence": _around(probs.max(1).mean(), 0.005),
@@ -166,9 +167,9 @@ def _scores(probs, targets, bins, risk):
     }
 
 
-def _around(value, half):
+def _around(value, half, *, lowest=0.0):
     value = float(value)
-    return Number(value, value - half, value + half)
+    return Number(value, max(value - half, lowest), value + half)
 
 
 def _bins(confidence, right, edges):

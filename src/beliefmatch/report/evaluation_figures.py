@@ -1,7 +1,8 @@
 """Figures of evaluations for a paper, drawn without touching matplotlib's global state."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from matplotlib import font_manager, style
@@ -23,9 +24,11 @@ _STYLE: list[Any] = [
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.grid": True,
-        "axes.titlesize": 10,
+        "axes.titlesize": 9,
+        "axes.titlepad": 8,
         "axes.titlelocation": "left",
         "axes.labelsize": 10,
+        "figure.constrained_layout.h_pad": 0.08,
         "font.size": 9,
         "grid.alpha": 0.25,
         "grid.linewidth": 0.6,
@@ -43,26 +46,29 @@ _INSIDE = "#7F7F7F"
 def evaluation_files(records: Sequence[EvaluationRecord]) -> Iterator[tuple[str, bytes]]:
     """Name and content of each file: reliability, ROC, risk-coverage, and entropy for each foreign set."""
     models = presentable(records, caller="evaluation_files")
-    drawings = [("reliability", _reliability, ()), ("roc", _roc, ()), ("risk_coverage", _risk_coverage, ())]
-    taken = {name for name, _, _ in drawings}
+    drawings: dict[str, Callable[[Sequence[EvaluationRecord]], Figure]] = {
+        "reliability": _reliability,
+        "roc": _roc,
+        "risk_coverage": _risk_coverage,
+    }
     for foreign in foreign_names(models):
-        name = _file_name(f"entropy_{foreign}", taken)
-        drawings.append((name, _entropy, (foreign,)))
-    for name, draw, arguments in drawings:
+        drawings[_file_name(f"entropy_{foreign}", drawings)] = partial(_entropy, foreign=foreign)
+    for name, draw in drawings.items():
         with style.context(_STYLE):
-            figure = draw(models, *arguments)
+            figure = draw(models)
+            figure.draw_without_rendering()
+            figure.set_layout_engine("none")  # laid out once, not once a file
             files = [(f"{name}.{kind}", render(figure, kind)) for kind in _KINDS]
         yield from files
 
 
-def _file_name(text: str, taken: set[str]) -> str:
+def _file_name(text: str, taken: Container[str]) -> str:
     """A name that every file system takes, and that is not taken yet."""
     base = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")[:48]
     name, count = base, 1
     while name in taken:
         count += 1
         name = f"{base}_{count}"
-    taken.add(name)
     return name
 
 
@@ -84,19 +90,21 @@ def _line(index: int) -> dict[str, Any]:
 def _legend(figure: Figure, axes: Axes) -> None:
     """Below the panels, in as many columns as there is room for."""
     handles, labels = axes.get_legend_handles_labels()
+    inches = 0.65 + 0.075 * max(map(len, labels), default=0)
+    columns = max(int(figure.get_figwidth() / inches), 1)
     if len(handles) > 1:
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(handles), 3))
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, len(handles), 4))
 
 
 def _reliability(models: Sequence[EvaluationRecord]) -> Figure:
     """Accuracy over confidence, and below it how many examples each group has."""
-    figure = Figure(figsize=(4.2, 5.2), layout="constrained")
+    figure = Figure(figsize=(4.2, 5.4), layout="constrained")
     upper, lower = figure.subplots(2, 1, height_ratios=[3, 1], sharex=True)
     upper.plot([0, 1], [0, 1], **_REFERENCE)
     for index, model in enumerate(models):
         _draw_bins(upper, lower, model.reliability, index, _label(model.name))
-    upper.set(ylabel="accuracy", xlim=(0, 1), ylim=(0, 1), aspect="equal")
-    lower.set(ylabel="share of examples", xlabel="confidence")
+    upper.set(ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
+    lower.set(ylabel="share", xlabel="confidence")
     lower.set_ylim(bottom=0)
     _legend(figure, upper)
     return figure
@@ -107,7 +115,7 @@ def _draw_bins(upper: Axes, lower: Axes, bins: Bins, index: int, label: str) -> 
         (x, y) for x, y in zip(bins.confidence, bins.accuracy, strict=True) if x is not None and y is not None
     ]
     xs, ys = [x for x, _ in points], [y for _, y in points]
-    upper.plot(xs, ys, label=label, marker=look(index).marker, markersize=4.5, **_line(index))
+    upper.plot(xs, ys, label=label, marker=look(index).marker, markersize=4.5, clip_on=False, **_line(index))
     total = max(sum(bins.count), 1)
     shares = [count / total for count in bins.count]
     if shares:
@@ -123,8 +131,8 @@ def _entropy(models: Sequence[EvaluationRecord], foreign: str) -> Figure:
         for found in (found for found in model.foreign if found.name == foreign):
             line = {"color": look(index).colour, "linestyle": (0, (5, 2))}
             axes.fill_between(found.entropy.x, found.entropy.y, color=line["color"], alpha=0.15, linewidth=0)
-            axes.plot(found.entropy.x, found.entropy.y, label=_label(foreign), **line)
-        axes.set_title(_label(model.name))
+            axes.plot(found.entropy.x, found.entropy.y, label=_label(foreign, 20), **line)
+        axes.set_title(_label(model.name, 24))
         axes.set(xlabel="predictive entropy (nats)")
         axes.set_ylim(bottom=0)
         axes.set_xlim(left=0)
@@ -138,14 +146,14 @@ def _roc(models: Sequence[EvaluationRecord]) -> Figure:
     names = [None, *foreign_names(models)]
     score = headline_score(models)
     figure, panels = _panels(len(names), width=2.7, height=2.7)
-    figure.suptitle(f"Detection by {_label(score_title(score), 60)}", fontsize=10)
+    figure.suptitle(f"Detection by {_label(score_title(score), 60)}", fontsize=10, color="#555555")
     for axes, name in zip(panels, names, strict=True):
         axes.plot([0, 1], [0, 1], **_REFERENCE)
         for index, model in enumerate(models):
             found = detection_of(model, name, score)
             curve = found.roc if found else None
             axes.plot(*((curve.x, curve.y) if curve else ([], [])), label=_label(model.name), **_line(index))
-        axes.set_title("misclassification" if name is None else _label(name))
+        axes.set_title("misclassification" if name is None else _label(name, 24))
         axes.set(xlabel="false positive rate", xlim=(0, 1), ylim=(0, 1.01), aspect="equal")
     panels[0].set_ylabel("true positive rate")
     _legend(figure, panels[0])
@@ -184,4 +192,6 @@ def _panels(count: int, *, width: float, height: float, sharey: bool = False) ->
     every = list(grid.flat)
     for axes in every[count:]:
         axes.set_visible(False)
+    for axes in every[:count]:
+        axes.tick_params(labelbottom=True)  # also above an empty place
     return figure, every[:count]

@@ -43,10 +43,10 @@ _PREDICTIONS = (
     _Metric("brier", "Brier score", "low", False),
 )
 _BRIER = (
-    _Metric("reliability", "Brier: reliability", "low", False),
-    _Metric("resolution", "Brier: resolution", "high", False),
-    _Metric("uncertainty", "Brier: uncertainty", "", False),
-    _Metric("remainder", "Brier: remainder", "", False),
+    _Metric("brier_reliability", "Brier: reliability", "low", False),
+    _Metric("brier_resolution", "Brier: resolution", "high", False),
+    _Metric("brier_uncertainty", "Brier: uncertainty", "", False),
+    _Metric("brier_remainder", "Brier: remainder", "", False),
 )
 _CALIBRATION = (
     _Metric("ece", "Expected calibration error", "low"),
@@ -110,8 +110,8 @@ class Row:
         return [self._cell(number, mark) for number, mark in zip(self.numbers, marks, strict=True)]
 
     def _cell(self, number: Number, mark: Mark) -> Cell:
-        def text(value: float) -> str:
-            return number_text(value, *((2,) if self.is_share else (4,)), scale=100 if self.is_share else 1)
+        def text(value: float | None) -> str:
+            return number_text(value, 2 if self.is_share else 4, scale=100 if self.is_share else 1)
 
         if number.value is None:
             return Cell("—", "", number.why or "not evaluated", "")
@@ -131,13 +131,14 @@ class Section(NamedTuple):
 def best(numbers: Sequence[Number], better: Better) -> list[Mark]:
     """Mark the best value, all of them where several tie, and those whose interval meets the best one's.
 
-    Nothing is marked where there is nothing to compare.
+    Nothing is marked where there is nothing to compare, or nothing to choose.
     """
     folded = [_cost(number, better) for number in numbers]
     present = [cost for cost in folded if cost is not None]
-    if not better or len(present) < 2:
+    values = {value for value, _, _ in present}
+    if not better or len(values) < 2:
         return [""] * len(numbers)
-    least = min(value for value, _, _ in present)
+    least = min(values)
     reach = max(high for value, _, high in present if value == least)
     return [_mark(cost, least, reach) for cost in folded]
 
@@ -153,8 +154,8 @@ def _cost(number: Number, better: Better) -> tuple[float, float, float] | None:
     """Value, low and high turned so that less is better."""
     if number.value is None:
         return None
-    known = number.low is not None and number.high is not None
-    value, low, high = number.value, *((number.low, number.high) if known else (number.value,) * 2)
+    value = number.value
+    low, high = (value, value) if number.low is None or number.high is None else (number.low, number.high)
     if better == "high":
         return -value, -high, -low
     if better == "zero":
@@ -192,7 +193,8 @@ def _other_rows(records: Sequence[EvaluationRecord]) -> Iterator[Row]:
 
 def _brier_rows(records: Sequence[EvaluationRecord]) -> Iterator[Row]:
     for metric in _BRIER:
-        yield Row(*metric[:4], [_part(getattr(record.brier_shares, metric.key)) for record in records])
+        part = metric.key.removeprefix("brier_")
+        yield Row(*metric[:4], [_part(getattr(record.brier_shares, part)) for record in records])
 
 
 def _part(value: float | None) -> Number:

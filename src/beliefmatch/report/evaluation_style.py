@@ -9,7 +9,7 @@ __all__ = ["Look", "look"]
 # Okabe and Ito's six that show on white and on black, their black, and Tol's olive.
 _COLOURS = (*COLOURS, "#000000", "#999933")
 # As plotly and SVG know them: lengths of stroke and gap in pixels.
-_DASHES = ("", "8 3", "2 2.5", "9 3 2 3", "5 2", "12 3 3 3 3 3", "14 4", "4 4")
+_DASHES = ("", "8 3", "3 2.5", "9 3 2 3", "5 2", "12 3 3 3 3 3", "14 4", "4 4")
 _PLOTLY_MARKERS = (
     "circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star",
 )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 
 from beliefmatch.experiments.evaluation_record import Curve, EvaluationRecord, Number
 
-__all__ = ["class_label", "foreign_names", "number_text", "presentable", "shorten", "tidy"]
+__all__ = ["class_label", "foreign_names", "number_text", "presentable", "shorten", "threshold_text", "tidy"]
 
 MISSING = "—"
 _BIDI = frozenset(chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A)))
@@ -74,6 +74,14 @@ def number_text(value: float | None, digits: int, *, scale: float = 1.0) -> str:
         return MISSING
     text = f"{scale * value:.{digits}f}"
     return text.replace("-", "−") if float(text) else text.removeprefix("-")
+
+
+def threshold_text(value: float | None) -> str:
+    """A confidence with as many digits as tell it from one, so that 0.99998 does not become 1."""
+    if value is None:
+        return MISSING
+    digits = 4 if not 0 < 1 - value < 1e-3 else min(1 - math.floor(math.log10(1 - value)), 12)
+    return f"{value:.{digits}f}"
 
 
 def class_label(record: EvaluationRecord, index: int) -> str:

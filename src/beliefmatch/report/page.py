@@ -19,7 +19,13 @@ from beliefmatch.report.evaluation_rows import (
     summary,
 )
 from beliefmatch.report.evaluation_style import look
-from beliefmatch.report.evaluation_text import class_label, presentable, shorten
+from beliefmatch.report.evaluation_text import (
+    class_label,
+    foreign_names,
+    presentable,
+    shorten,
+    threshold_text,
+)
 from beliefmatch.report.page_sections import Card, cards, confusions, facts, promises
 from beliefmatch.report.page_words import percent
 
@@ -44,7 +50,10 @@ def render_page(records: Sequence[EvaluationRecord]) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        percent=percent, clip=lambda text: shorten(text, 14), metric_title=metric_title
+        percent=percent,
+        clip=lambda text: shorten(text, 14),
+        metric_title=metric_title,
+        threshold=threshold_text,
     )
     environment.globals.update(class_label=class_label, score_title=score_title, look=look, picture=_picture)
     plotly, script = (_script(text) for text in (get_plotlyjs(), _file("page.js")))
@@ -63,6 +72,7 @@ def render_page(records: Sequence[EvaluationRecord]) -> str:
 def _content(models: Sequence[EvaluationRecord]) -> dict[str, Any]:
     return {
         "models": models,
+        "foreign": foreign_names(models),
         "sections": summary(models),
         "detection": [section for section in detection_sections(models) if section.rows],
         "scores": score_names(models),
@@ -127,4 +137,4 @@ def _picture(image: str | None) -> str | None:
 
 
 def _file(name: str) -> str:
-    return resources.files("beliefmatch.report").joinpath("templates", name).read_text(encoding="utf-8")
+    return resources.files("beliefmatch.report").joinpath(f"templates/{name}").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from typing import Any
 from beliefmatch.experiments.evaluation_record import Bins, Curve, EvaluationRecord, Promise
 from beliefmatch.report.evaluation_rows import detection_of, score_names
 from beliefmatch.report.evaluation_style import look
-from beliefmatch.report.evaluation_text import class_label, shorten
+from beliefmatch.report.evaluation_text import class_label, shorten, threshold_text
 
 __all__ = [
     "Plot",
@@ -61,7 +61,7 @@ def _axis(title: str, **options: Any) -> dict[str, Any]:
 def _layout(x: dict[str, Any], y: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {
         "autosize": True,
-        "margin": {"l": 56, "r": 12, "t": 10, "b": 48},
+        "margin": {"l": 56, "r": 24, "t": 10, "b": 48},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": "system-ui, sans-serif", "size": 12.5, "color": _TEXT},
@@ -103,8 +103,8 @@ def reliability_plot(models: Sequence[EvaluationRecord]) -> Plot:
         for choice, bins in (("width", model.reliability), ("mass", model.reliability_by_mass)):
             traces += _bin_traces(index, model.name, choice, bins)
     layout = _layout(
-        _axis("confidence", range=[0, 1], tickformat=".0%", anchor="y2"),
-        _axis("accuracy", range=[0, 1.02], tickformat=".0%", domain=[0.32, 1]),
+        _axis("confidence", range=[0, 1], dtick=0.2, tickformat=".0%", anchor="y2"),
+        _axis("accuracy", range=[-0.02, 1.02], dtick=0.2, tickformat=".0%", domain=[0.32, 1]),
         yaxis2=_axis("share", rangemode="tozero", tickformat=".0%", domain=[0, 0.22], nticks=3),
     )
     return Plot(traces, layout)
@@ -165,7 +165,7 @@ def entropy_plot(
         traces.append(_line(strange.x, strange.y, name=as_text(foreign, 24), hovertemplate=hover, **options))
     x = _axis("predictive entropy (nats)", range=[0, max([*model.entropy.x, 0.01])])
     y = _axis("density", range=[0, 1.06 * top], nticks=4)
-    return Plot(traces, _layout(x, y, margin={"l": 48, "r": 10, "t": 8, "b": 44}))
+    return Plot(traces, _layout(x, y, margin={"l": 48, "r": 16, "t": 8, "b": 44}))
 
 
 def _tint(colour: str) -> str:
@@ -184,7 +184,7 @@ def roc_plot(models: Sequence[EvaluationRecord], name: str | None) -> Plot:
                 meta = {"model": index, "score": score}
                 options = {"name": as_text(model.name), "meta": meta, "line": _stroke(index)}
                 traces.append(_line(found.roc.x, found.roc.y, hovertemplate=hover, **options))
-    x = _axis("false positive rate", range=[-0.01, 1], tickformat=".0%")
+    x = _axis("false positive rate", range=[-0.01, 1], dtick=0.2, tickformat=".0%")
     y = _axis("true positive rate", range=[0, 1.02], tickformat=".0%")
     return Plot(traces, _layout(x, y))
 
@@ -221,7 +221,7 @@ def risk_coverage_plot(models: Sequence[EvaluationRecord]) -> Plot:
 def _promise_text(promise: Promise) -> str:
     return (
         f"promise: error below {100 * promise.risk:g}\u2009&#37;<br>answers {100 * promise.coverage:.1f}"
-        f"\u2009&#37;, at confidence of at least {promise.threshold:.4f}"
+        f"\u2009&#37;, at confidence of at least {threshold_text(promise.threshold)}"
     )
 
 

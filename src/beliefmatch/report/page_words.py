@@ -1,6 +1,7 @@
 """What the plots of the page show, in words for those who cannot see them and in numbers for all."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from beliefmatch.experiments.evaluation_record import Bins, Curve, EvaluationRecord
@@ -36,7 +37,7 @@ def at(curve: Curve, x: float) -> float | None:
     points = sorted(zip(curve.x, curve.y, strict=True))
     if not points or x < points[0][0] or x > points[-1][0]:
         return None
-    for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
+    for (x0, y0), (x1, y1) in pairwise(points):
         if x0 <= x <= x1:
             return y1 if x1 == x0 else y0 + (y1 - y0) * (x - x0) / (x1 - x0)
     return points[0][1]
