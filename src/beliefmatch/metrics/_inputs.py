@@ -9,6 +9,7 @@ from beliefmatch.checks import describe, fail, require_floating, require_index, 
 
 __all__ = [
     "SUM_TOLERANCE",
+    "answers",
     "check_layout",
     "check_logits",
     "check_probs",
@@ -16,7 +17,6 @@ __all__ = [
     "columns",
     "require_at_least_one",
     "require_share",
-    "same_length",
     "the_given",
 ]
 
@@ -82,17 +82,21 @@ def columns(function: str, **given: Any) -> list[Tensor]:
         if value.ndim != 1 or not len(value):
             shape = tuple(value.shape)
             raise fail(function, f"`{name}` must have shape (N,) with N >= 1, got {shape}.")
-        column = value.detach().to("cpu", torch.float64)
+        column = value.detach().to("cpu", torch.float64).contiguous()
         require_values(function, name, column, ~column.isnan(), "free of NaN")
         made.append(column)
     return made
 
 
-def same_length(function: str, name: str, first: Tensor, other: str, second: Tensor) -> None:
-    """Two columns must speak of the same examples."""
-    if len(first) != len(second):
-        expected = f"shape ({len(first)},) to match `{name}`"
-        raise fail(function, f"`{other}` must have {expected}, got ({len(second)},).")
+def answers(function: str, confidence: Any, correct: Any) -> tuple[Tensor, Tensor]:
+    """Columns of scores and of hits, 0 or 1, for the same examples."""
+    confidence, hits = columns(function, confidence=confidence, correct=correct)
+    if len(confidence) != len(hits):
+        expected = f"shape ({len(confidence)},) to match `confidence`"
+        raise fail(function, f"`correct` must have {expected}, got ({len(hits)},).")
+    if correct.dtype != torch.bool:
+        require_values(function, "correct", hits, (hits == 0) | (hits == 1), "0 or 1")
+    return confidence, hits
 
 
 def require_at_least_one(function: str, name: str, value: Any) -> int:

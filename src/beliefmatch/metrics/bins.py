@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from beliefmatch.checks import require_choice, require_values
-from beliefmatch.metrics._inputs import columns, require_at_least_one, same_length
+from beliefmatch.metrics._inputs import answers, require_at_least_one
 
 __all__ = ["ReliabilityBins", "Scheme", "bins_of", "group_of", "reliability_bins", "share_ties"]
 
@@ -59,8 +59,7 @@ def reliability_bins(
     name = "reliability_bins"
     groups = require_at_least_one(name, "groups", groups)
     require_choice(name, "scheme", scheme, ("width", "mass"))
-    confidence, correct = columns(name, confidence=confidence, correct=correct)
-    same_length(name, "confidence", confidence, "correct", correct)
+    confidence, correct = answers(name, confidence, correct)
     within = (confidence >= 0) & (confidence <= 1)
     require_values(name, "confidence", confidence, within, "in [0, 1]")
     return bins_of(confidence, correct, groups, scheme)

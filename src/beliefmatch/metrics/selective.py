@@ -3,12 +3,13 @@
 import math
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from beliefmatch.checks import fail
 from beliefmatch.intervals import beta_quantile
-from beliefmatch.metrics._inputs import columns, require_at_least_one, require_share, same_length
+from beliefmatch.metrics._inputs import answers, require_at_least_one, require_share
 from beliefmatch.metrics.bins import share_ties
 
 __all__ = ["Guarantee", "RiskCoverage", "aurc", "coverage_at_risk", "excess_aurc", "risk_coverage"]
@@ -35,18 +36,18 @@ def risk_coverage(confidence: Tensor, correct: Tensor) -> RiskCoverage:
     >>> curve.risk.tolist()
     [0.0, 0.0, 0.3333333333333333, 0.5]
     """
-    confidence, correct = _answers("risk_coverage", confidence, correct)
+    confidence, correct = answers("risk_coverage", confidence, correct)
     return _curve(confidence, correct)
 
 
 def aurc(confidence: Tensor, correct: Tensor) -> float:
     """Area under the risk-coverage curve: the mean of its N risks, in [0, 1]; lower is better."""
-    return _curve(*_answers("aurc", confidence, correct)).risk.mean().item()
+    return _curve(*answers("aurc", confidence, correct)).risk.mean().item()
 
 
 def excess_aurc(confidence: Tensor, correct: Tensor) -> float:
     """`aurc` less that of the best order of the same predictions, all right ones first; in [0, 1)."""
-    confidence, correct = _answers("excess_aurc", confidence, correct)
+    confidence, correct = answers("excess_aurc", confidence, correct)
     best = _curve(correct, correct)
     return (_curve(confidence, correct).risk.mean() - best.risk.mean()).clamp(min=0).item()
 
@@ -84,7 +85,7 @@ def coverage_at_risk(
     risk, delta = require_share(name, "risk", risk), require_share(name, "delta", delta)
     levels = require_at_least_one(name, "levels", levels)
     given = confidence
-    confidence, correct = _answers(name, confidence, correct)
+    confidence, correct = answers(name, confidence, correct)
     if not confidence.isfinite().all():
         raise fail(name, "`confidence` must be finite, got an infinite one.")
     cut, answered, errors = _levels(confidence, correct, levels)
@@ -123,15 +124,10 @@ def _just_above(cut: Tensor, confidence: Tensor) -> float:
     """The next number after `cut` of the type in which confidences come."""
     if cut == -math.inf:
         return 0.0 if confidence.min() >= 0 else -math.inf
-    kind = confidence.dtype if confidence.dtype in (torch.float32, torch.bfloat16) else torch.float64
-    at = cut.to(kind)
+    if confidence.dtype == torch.float16:  # torch has no next number there
+        return float(np.nextafter(np.float16(cut.item()), np.float16(math.inf)))
+    at = cut.to(confidence.dtype if confidence.is_floating_point() else torch.float64)
     return torch.nextafter(at, torch.full_like(at, math.inf)).item()
-
-
-def _answers(function: str, confidence: Tensor, correct: Tensor) -> tuple[Tensor, Tensor]:
-    confidence, correct = columns(function, confidence=confidence, correct=correct)
-    same_length(function, "confidence", confidence, "correct", correct)
-    return confidence, correct
 
 
 def _curve(confidence: Tensor, correct: Tensor) -> RiskCoverage:
