@@ -1,12 +1,13 @@
 """The extension module, if it was built."""
 
+from importlib import import_module
 from typing import Any
 
 MISSING: str | None = None
 """Why there is no extension, None if there is."""
 extension: Any = None
 try:
-    from beliefmatch.kernels import _native as extension
+    extension = import_module("beliefmatch.kernels._native")
 except ModuleNotFoundError:
     MISSING = "it was not built"
 except ImportError as error:
