@@ -56,17 +56,17 @@ def class_bins(
     groups = require_at_least_one(function, "groups", groups)
     name, values = the_given(function, probs, logits)
     check_layout(function, name, values, targets)
-    targets = targets.detach().to(values.device, torch.int64)
-    sums = torch.zeros(3, values.shape[1] * groups, dtype=torch.float64, device=values.device)
-    first = torch.arange(values.shape[1], device=values.device) * groups
+    targets = targets.detach().to("cpu", torch.int64)
+    sums = torch.zeros(3, values.shape[1] * groups, dtype=torch.float64)
+    first = torch.arange(values.shape[1]) * groups
     for span, rows, scratch in chunks(values):
         if name == "logits":
             best_of_logits(function, rows)
-            rows = torch.softmax(rows, 1, out=scratch)
+            rows = torch.softmax(rows, 1, out=scratch[0])
         else:
             best_of_probs(function, rows)
-        _add(sums, first, rows, targets[span], groups)
-    count, probability, hits = sums.view(3, -1, groups).cpu()
+        _add(sums, first, rows.cpu(), targets[span], groups)
+    count, probability, hits = sums.view(3, -1, groups)
     count[:, 0] = len(values) - count[:, 1:].sum(1)
     return ClassBins(count, probability.clamp_(min=0), hits)
 
@@ -90,10 +90,8 @@ def _add(sums: Tensor, first: Tensor, probs: Tensor, targets: Tensor, groups: in
 
 def _above(probs: Tensor, edge: float) -> tuple[Tensor, Tensor]:
     """Where the probabilities are above the edge, or on it."""
-    if probs.device.type == "cpu":  # numpy finds them several times faster
-        places = torch.from_numpy(np.flatnonzero(probs.numpy() >= probs.numpy().dtype.type(edge)))
-    else:
-        places = (probs >= edge).flatten().nonzero()[:, 0]
+    values = probs.numpy()  # in which such places are found several times faster
+    places = torch.from_numpy(np.flatnonzero(values >= values.dtype.type(edge)))
     return places // probs.shape[1], places % probs.shape[1]
 
 

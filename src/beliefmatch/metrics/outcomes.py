@@ -20,7 +20,6 @@ __all__ = [
 ]
 
 _CHUNK = 1 << 18  # numbers read at a time: a megabyte in single precision, which stays in the cache
-_COLUMNS = ("predicted", "rank", "confidence", "nll", "brier", "entropy")
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,26 +79,30 @@ def observe(
     name, values = the_given(function, probs, logits)
     check_layout(function, name, values, targets)
     targets = targets.detach().to(values.device, torch.int64)
-    of_rows = _of_probs if name == "probs" else _of_logits
+    read, finish = (_read_probs, _of_probs) if name == "probs" else (_read_logits, _of_logits)
     parts = [
-        of_rows(function, rows, targets[span][:, None], scratch, entropy)
+        read(function, rows, targets[span][:, None], scratch, entropy)
         for span, rows, scratch in chunks(values)
     ]
-    whole = (torch.cat(column).cpu() for column in zip(*parts, strict=True))
-    return Outcomes(targets=targets.cpu(), **dict(zip(_COLUMNS, whole, strict=True)))
+    # What is one number a row waits for the end: on each block a call would cost more than its arithmetic.
+    best, rank, *rest = (torch.cat(column).cpu() for column in zip(*parts, strict=True))
+    targets = targets.cpu()
+    found = finish(best[:, 0] == targets, *(column.flatten().double() for column in rest))
+    named = dict(zip(("confidence", "nll", "brier", "entropy"), found, strict=True))
+    return Outcomes(targets=targets, predicted=best[:, 0], rank=rank, **named)
 
 
 def chunks(values: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Blocks of rows that fit the cache, in single or double precision, with a scratch tensor of their shape.
+    """Blocks of rows that fit the cache, in single or double precision, and two scratch tensors like them.
 
     The scratch is the same memory each time: fresh megabytes would cost more than the arithmetic on them.
     """
     step = max(1, (_CHUNK if values.device.type == "cpu" else 64 * _CHUNK) // values.shape[1])
     dtype = torch.float64 if values.dtype == torch.float64 else torch.float32
-    scratch = torch.empty((min(step, len(values)), values.shape[1]), dtype=dtype, device=values.device)
+    scratch = torch.empty((2, min(step, len(values)), values.shape[1]), dtype=dtype, device=values.device)
     for start in range(0, len(values), step):
         rows = values[start : start + step].detach().to(dtype).contiguous()
-        yield slice(start, start + step), rows, scratch[: len(rows)]
+        yield slice(start, start + step), rows, scratch[:, : len(rows)]
 
 
 def best_of_probs(function: str, probs: Tensor) -> tuple[Tensor, Tensor]:
@@ -131,44 +134,61 @@ def _argmax(values: Tensor) -> Tensor:
 def entropy_of_probs(probs: Tensor, scratch: Tensor) -> Tensor:
     """−Σ p ln p of each row."""
     tiny = torch.finfo(probs.dtype).tiny  # 0 ln 0 is 0
-    return -torch.clamp(probs, min=tiny, out=scratch).log_().mul_(probs).sum(1).double()
+    return -torch.clamp(probs, min=tiny, out=scratch[0]).log_().mul_(probs).sum(1)
 
 
 def below_top(logits: Tensor, top: Tensor, scratch: Tensor) -> Tensor:
     """z − max z ≤ 0 of each class, in `scratch`, kept from −∞: e^−10000 is 0, and so is 0 · 10000."""
-    return torch.sub(logits, top, out=scratch).clamp_(min=-1e4)
+    return torch.sub(logits, top, out=scratch[0]).clamp_(min=-1e4)
+
+
+def _read_probs(
+    function: str, probs: Tensor, target: Tensor, scratch: Tensor, entropy: bool
+) -> tuple[Tensor, ...]:
+    """Best class, rank, its and the target's probability, Σ p² without the target's, entropy."""
+    best, top = best_of_probs(function, probs)
+    own, rank = probs.gather(1, target), _rank(probs, best, target, scratch)
+    squares = torch.mul(probs, probs, out=scratch[0]).scatter_(1, target, 0.0).sum(1)
+    doubt = entropy_of_probs(probs, scratch) if entropy else torch.full_like(squares, torch.nan)
+    return best, rank, top, own, squares, doubt
 
 
 def _of_probs(
-    function: str, probs: Tensor, target: Tensor, scratch: Tensor, entropy: bool
+    correct: Tensor, top: Tensor, own: Tensor, squares: Tensor, doubt: Tensor
 ) -> tuple[Tensor, ...]:
-    best, top = best_of_probs(function, probs)
-    own = probs.gather(1, target)
-    rank = _rank(probs, best, target, scratch)
-    squares = torch.mul(probs, probs, out=scratch).scatter_(1, target, (1 - own).square()).sum(1).double()
-    doubt = entropy_of_probs(probs, scratch) if entropy else torch.full_like(squares, torch.nan)
-    confidence, nll = top.double(), -own.double().log()
-    return best[:, 0], rank, confidence[:, 0], nll[:, 0], squares, doubt
+    return top, -own.log(), (1 - own).square() + squares, doubt
+
+
+def _read_logits(
+    function: str, logits: Tensor, target: Tensor, scratch: Tensor, entropy: bool
+) -> tuple[Tensor, ...]:
+    """Best class, rank, its and the target's logit; with d = z − max z the target's e^d, Σe^d, Σe^2d, Σd e^d.
+
+    The sums leave out the largest term, 1, so that they keep their digits where it is nearly all.
+    """
+    best, top = best_of_logits(function, logits)
+    own, rank = logits.gather(1, target), _rank(logits, best, target, scratch)
+    depth = below_top(logits, top, scratch)
+    others = torch.exp(depth, out=scratch[1]).scatter_(1, best, 0.0)
+    share, rest = others.gather(1, target), others.sum(1)
+    depths = depth.mul_(others).sum(1) if entropy else torch.full_like(rest, torch.nan)
+    return best, rank, top, own, share, rest, others.square_().sum(1), depths
 
 
 def _of_logits(
-    function: str, logits: Tensor, target: Tensor, scratch: Tensor, entropy: bool
+    correct: Tensor,
+    top: Tensor,
+    own: Tensor,
+    share: Tensor,
+    rest: Tensor,
+    squares: Tensor,
+    depths: Tensor,
 ) -> tuple[Tensor, ...]:
-    best, top = best_of_logits(function, logits)
-    rank, own = _rank(logits, best, target, scratch), logits.gather(1, target)
-    depth = below_top(logits, top, scratch)
-    # All sums leave out the largest term, 1, so that they keep their digits where it is nearly all.
-    others = depth.exp().scatter_(1, best, 0.0)
-    rest, miss = others.sum(1).double(), others.gather(1, target)[:, 0].double()
     total, log_total = 1 + rest, rest.log1p()
-    doubt = torch.full_like(rest, torch.nan)
-    if entropy:
-        doubt = log_total - depth.mul_(others).sum(1).double() / total
-    squares = others.square_().sum(1).double()
     sure = rest.square() + squares
-    wrong = (total - miss).square() + 1 + squares - miss.square()
-    brier = torch.where((best == target)[:, 0], sure, wrong) / total.square()
-    return best[:, 0], rank, 1 / total, (top.double() - own.double())[:, 0] + log_total, brier, doubt
+    wrong = (total - share).square() + 1 + squares - share.square()
+    brier = torch.where(correct, sure, wrong) / total.square()
+    return 1 / total, (top - own) + log_total, brier, log_total - depths / total
 
 
 def _rank(values: Tensor, best: Tensor, target: Tensor, scratch: Tensor) -> Tensor:
@@ -176,9 +196,8 @@ def _rank(values: Tensor, best: Tensor, target: Tensor, scratch: Tensor) -> Tens
     rank = torch.zeros(len(values), dtype=torch.int64, device=values.device)
     wrong = (best != target)[:, 0].nonzero()[:, 0]
     if len(wrong):
-        if len(wrong) < len(values):
-            values, target = values[wrong], target[wrong]
-        rank[wrong] = _count_before(values, target, scratch[: len(wrong)])
+        values = torch.index_select(values, 0, wrong, out=scratch[1, : len(wrong)])
+        rank[wrong] = _count_before(values, target[wrong], scratch[0, : len(wrong)])
     return rank
 
 
