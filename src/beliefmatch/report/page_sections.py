@@ -109,13 +109,14 @@ def _confusion_cards(models: Sequence[EvaluationRecord]) -> Iterator[Card]:
 
 
 def worst_classes(models: Sequence[EvaluationRecord]) -> list[int]:
-    """All classes if they are few, else those that some model calibrates worst; in the order of the file."""
+    """All classes if they are few, else those that some model calibrates worst, the worst first."""
     errors: dict[int, float] = {}
     for model in models:
         for scores in model.classes:
             errors[scores.index] = max(errors.get(scores.index, 0.0), scores.calibration_error or 0.0)
-    worst = sorted(errors, key=lambda index: (-errors[index], index))[:_MOST_CLASSES]
-    return sorted(worst)
+    if len(errors) <= _MOST_CLASSES:
+        return sorted(errors)
+    return sorted(errors, key=lambda index: (-errors[index], index))[:_MOST_CLASSES]
 
 
 class Promised(NamedTuple):
