@@ -13,6 +13,8 @@ import plotly.graph_objects as go
 import pytest
 
 from beliefmatch.experiments.evaluation_record import Confusion, Curve, EvaluationRecord, Number
+from beliefmatch.report.evaluation_figures import evaluation_files
+from beliefmatch.report.evaluation_tables import to_csv, to_markdown
 from beliefmatch.report.page import render_page
 from beliefmatch.report.page_plots import as_text
 from beliefmatch.report.page_words import at, median
@@ -337,6 +339,23 @@ def test_a_record_without_most_things_makes_a_page():
         risk_coverage=nothing, confusion=Confusion(None, []),
     )  # fmt: skip
     assert not Page(render_page([bare])).all("section", id="detection")
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_no_number_that_is_not_finite_breaks_the_page(number):
+    def spoil(value):
+        if isinstance(value, dict):
+            return {key: spoil(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [spoil(item) for item in value]
+        return number if isinstance(value, float) else value
+
+    content = spoil(json.loads(model(examples=60, images=False).to_json()))
+    record = EvaluationRecord.from_json(json.dumps(content))
+    data = data_of(Page(render_page([record])))
+    assert "NaN" not in json.dumps(data) and "Infinity" not in json.dumps(data)
+    assert ",nan," not in to_csv([record]) and "nan" not in to_markdown([record])
+    assert len(dict(evaluation_files([record]))) == 15
 
 
 def test_records_read_back_make_the_same_page(text):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from beliefmatch.experiments.evaluation_record import Curve, EvaluationRecord, Promise
 from beliefmatch.report import page_words as words
 from beliefmatch.report.evaluation_rows import detection_of, headline_score, score_names
-from beliefmatch.report.evaluation_text import foreign_names
+from beliefmatch.report.evaluation_text import foreign_names, number_text
 from beliefmatch.report.page_plots import (
     Plot,
     class_plot,
@@ -113,7 +113,7 @@ def worst_classes(models: Sequence[EvaluationRecord]) -> list[int]:
     errors: dict[int, float] = {}
     for model in models:
         for scores in model.classes:
-            errors[scores.index] = max(errors.get(scores.index, 0.0), scores.calibration_error or 0.0)
+            errors[scores.index] = max(errors.get(scores.index, 0.0), scores.calibration_error)
     if len(errors) <= _MOST_CLASSES:
         return sorted(errors)
     return sorted(errors, key=lambda index: (-errors[index], index))[:_MOST_CLASSES]
@@ -184,7 +184,7 @@ def _own_facts(model: EvaluationRecord) -> dict[str, str]:
         "classes": f"{len(model.class_names):,}",
         **foreign,
         "evaluated": model.created,
-        "evaluation took": f"{model.wall_seconds:.2f} s",
+        "evaluation took": f"{number_text(model.wall_seconds, 2)} s",
     }
 
 

@@ -57,7 +57,7 @@
     }
     for (const plot of drawn) {
       const element = document.getElementById(`plot-${plot.id}`);
-      if (plot.alts[choices.score]) element.setAttribute("aria-label", plot.alts[choices.score]);
+      if (Object.hasOwn(plot.alts, choices.score)) element.setAttribute("aria-label", plot.alts[choices.score]);
       const visible = visibilities(plot);
       if (String(visible) !== plot.drawn) Plotly.restyle(element, { visible });
       plot.drawn = String(visible);
