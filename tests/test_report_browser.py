@@ -128,6 +128,12 @@ def test_the_page_never_scrolls_sideways(visit, name):
         assert page.evaluate(OVERFLOW) <= 0
 
 
+def test_no_button_of_a_plot_sends_it_away(visit):
+    buttons = visit("three").locator("#plot-risk .modebar-btn")
+    names = [button.get_attribute("aria-label") for button in buttons.all()]
+    assert names == ["Download plot as a PNG", "Zoom", "Pan", "Reset axes"]
+
+
 def test_a_model_that_is_switched_off_leaves_every_plot_and_table(visit):
     page = visit("three")
     before = page.evaluate(PLOTS)

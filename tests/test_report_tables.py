@@ -168,7 +168,9 @@ def test_no_records_are_refused_in_one_line():
 
 def test_summary_and_detection_cover_all_scores_and_sets():
     titles = [row.title for section in summary(three()) for row in section.rows]
-    assert "FPR at 95 % TPR: svhn" in titles and "AUROC: misclassification" in titles
+    assert (
+        "Top-5 error" in titles and "FPR at 95 % TPR: svhn" in titles and "AUROC: misclassification" in titles
+    )
     sections = detection_sections(three())
     assert [section.set for section in sections] == [None, "svhn", "noise"]
     assert all(len(section.rows) == 6 * 4 for section in sections)

@@ -181,7 +181,13 @@ def _score_rows(records: Sequence[EvaluationRecord], metrics: Sequence[_Metric])
     for metric in metrics:
         if any(metric.key in record.scores for record in records):
             numbers = [record.scores.get(metric.key, absent) for record in records]
-            yield Row(*metric[:4], numbers)
+            yield Row(metric.key, _with_k(metric.title, records), *metric[2:4], numbers)
+
+
+def _with_k(title: str, records: Sequence[EvaluationRecord]) -> str:
+    """ "Top-k error" says which k, if the records agree on it."""
+    found = {str(record.settings.get("top_k", "k")) for record in records}
+    return title.replace("Top-k", f"Top-{found.pop()}") if len(found) == 1 else title
 
 
 def _other_rows(records: Sequence[EvaluationRecord]) -> Iterator[Row]:

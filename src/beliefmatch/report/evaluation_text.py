@@ -6,11 +6,24 @@ from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from beliefmatch.experiments.evaluation_record import Curve, EvaluationRecord, Number
+from beliefmatch.experiments.evaluation_record import (
+    Bins,
+    ClassScores,
+    Curve,
+    EvaluationRecord,
+    Example,
+    Number,
+    Promise,
+)
 
 __all__ = ["class_label", "foreign_names", "number_text", "presentable", "shorten", "threshold_text", "tidy"]
 
 MISSING = "—"
+_REQUIRED: dict[type, tuple[str, ...]] = {
+    ClassScores: ("mean_probability", "calibration_error"),
+    Example: ("confidence", "target_probability", "entropy"),
+    Promise: ("risk", "delta", "coverage"),
+}
 _BIDI = frozenset(chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A)))
 
 
@@ -36,11 +49,13 @@ def tidy(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, list):
-        return [tidy(item) for item in value]
+        return [tidy(item) for item in value if not _is_broken(item)]
     if isinstance(value, dict):
         return {tidy(key): tidy(item) for key, item in value.items()}
     if isinstance(value, Curve):
         return _finite_points(value)
+    if isinstance(value, Bins):
+        return _finite_bins(value)
     if isinstance(value, Number):
         return _finite_number(value)
     if is_dataclass(value) and not isinstance(value, type):
@@ -60,6 +75,19 @@ def _visible(character: str) -> str:
 def _finite_points(curve: Curve) -> Curve:
     points = [(x, y) for x, y in zip(curve.x, curve.y, strict=False) if math.isfinite(x) and math.isfinite(y)]
     return Curve([x for x, _ in points], [y for _, y in points])
+
+
+def _finite_bins(bins: Bins) -> Bins:
+    edges = zip(bins.lower, bins.upper, strict=True)
+    kept = [place for place, ends in enumerate(edges) if all(map(math.isfinite, ends))]
+    columns = (bins.lower, bins.upper, bins.count, bins.confidence, bins.accuracy)
+    return Bins(*([tidy(column[place]) for place in kept] for column in columns))
+
+
+def _is_broken(item: Any) -> bool:
+    """Whether an entry of a list lacks a number that it cannot be shown without."""
+    required = _REQUIRED.get(type(item), ())
+    return not all(math.isfinite(getattr(item, name)) for name in required)
 
 
 def _finite_number(number: Number) -> Number:

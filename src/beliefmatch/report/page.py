@@ -51,7 +51,7 @@ def render_page(records: Sequence[EvaluationRecord]) -> str:
     )
     environment.filters.update(
         percent=percent,
-        clip=lambda text: shorten(text, 14),
+        shorten=shorten,
         metric_title=metric_title,
         threshold=threshold_text,
     )

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from beliefmatch.experiments.evaluation_record import Curve, EvaluationRecord, Promise
 from beliefmatch.report import page_words as words
 from beliefmatch.report.evaluation_rows import detection_of, headline_score, score_names
-from beliefmatch.report.evaluation_text import foreign_names
+from beliefmatch.report.evaluation_text import foreign_names, number_text
 from beliefmatch.report.page_plots import (
     Plot,
     class_plot,
@@ -109,13 +109,14 @@ def _confusion_cards(models: Sequence[EvaluationRecord]) -> Iterator[Card]:
 
 
 def worst_classes(models: Sequence[EvaluationRecord]) -> list[int]:
-    """All classes if they are few, else those that some model calibrates worst; in the order of the file."""
+    """All classes if they are few, else those that some model calibrates worst, the worst first."""
     errors: dict[int, float] = {}
     for model in models:
         for scores in model.classes:
-            errors[scores.index] = max(errors.get(scores.index, 0.0), scores.calibration_error or 0.0)
-    worst = sorted(errors, key=lambda index: (-errors[index], index))[:_MOST_CLASSES]
-    return sorted(worst)
+            errors[scores.index] = max(errors.get(scores.index, 0.0), scores.calibration_error)
+    if len(errors) <= _MOST_CLASSES:
+        return sorted(errors)
+    return sorted(errors, key=lambda index: (-errors[index], index))[:_MOST_CLASSES]
 
 
 class Promised(NamedTuple):
@@ -183,7 +184,7 @@ def _own_facts(model: EvaluationRecord) -> dict[str, str]:
         "classes": f"{len(model.class_names):,}",
         **foreign,
         "evaluated": model.created,
-        "evaluation took": f"{model.wall_seconds:.2f} s",
+        "evaluation took": f"{number_text(model.wall_seconds, 2)} s",
     }
 
 

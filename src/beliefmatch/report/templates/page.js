@@ -12,7 +12,8 @@
     // A finger that scrolls the page must not zoom a plot.
     scrollZoom: false,
     displayModeBar: narrow ? false : "hover",
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d", "toggleSpikelines"],
+    // These and no others: plotly has one that sends the plot away.
+    modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
   };
 
   // Does an element or trace belong to what the reader asked for?
@@ -25,8 +26,10 @@
     return plot.data.map((trace) => isWanted(trace.meta || {}));
   }
 
-  // Scaling to the paper's width needs a viewBox, which plotly leaves out.
-  function fitForPrint(element) {
+  // Scaling to the paper's width needs a viewBox, which plotly leaves out. The buttons serve a mouse;
+  // dozens of them would stand between a keyboard and the next section.
+  function finish(element) {
+    for (const button of element.querySelectorAll(".modebar-btn")) button.tabIndex = -1;
     for (const svg of element.querySelectorAll("svg.main-svg")) {
       const width = svg.getAttribute("width"), height = svg.getAttribute("height");
       if (width && height) svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -36,14 +39,15 @@
   function draw(plot) {
     const element = document.getElementById(`plot-${plot.id}`);
     const wanted = visibilities(plot);
+    plot.drawn = String(wanted);
     const traces = plot.data.map((trace, i) => ({ ...trace, visible: wanted[i] }));
     const layout = { ...plot.layout, dragmode: narrow ? false : "zoom" };
     if (layout.height) element.style.height = `${layout.height}px`;
     delete layout.height;
     return Plotly.newPlot(element, traces, layout, config).then(() => {
       drawn.push(plot);
-      fitForPrint(element);
-      element.on("plotly_afterplot", () => fitForPrint(element));
+      finish(element);
+      element.on("plotly_afterplot", () => finish(element));
     });
   }
 
@@ -53,9 +57,12 @@
     }
     for (const plot of drawn) {
       const element = document.getElementById(`plot-${plot.id}`);
-      if (plot.alts[choices.score]) element.setAttribute("aria-label", plot.alts[choices.score]);
-      Plotly.restyle(element, { visible: visibilities(plot) });
-      if (element.clientWidth) Plotly.Plots.resize(element);
+      if (Object.hasOwn(plot.alts, choices.score)) element.setAttribute("aria-label", plot.alts[choices.score]);
+      const visible = visibilities(plot);
+      if (String(visible) !== plot.drawn) Plotly.restyle(element, { visible });
+      plot.drawn = String(visible);
+      // A plot that moved in its grid, or was drawn while hidden, has another width than its place.
+      if (element.clientWidth && element.clientWidth !== element._fullLayout.width) Plotly.Plots.resize(element);
     }
   }
 
