@@ -12,7 +12,7 @@ from beliefmatch.metrics._inputs import (
     the_given,
 )
 from beliefmatch.metrics.bins import group_of
-from beliefmatch.metrics.outcomes import best_of_logits, best_of_probs, chunks
+from beliefmatch.metrics.outcomes import below_top, best_of_logits, best_of_probs, chunks, row_sums
 
 __all__ = ["ClassBins", "class_bins", "classwise_calibration_error"]
 
@@ -61,11 +61,12 @@ def class_bins(
     first = torch.arange(values.shape[1]) * groups
     for span, rows, scratch in chunks(values):
         if name == "logits":
-            best_of_logits(function, rows)
-            rows = torch.softmax(rows, 1, out=scratch[0])
+            _, top = best_of_logits(function, rows)
+            rows = np.exp(below_top(rows, top, scratch), out=scratch[0])
+            rows /= row_sums(rows)[:, None]
         else:
             best_of_probs(function, rows)
-        _add(sums, first, rows.cpu(), targets[span], groups)
+        _add(sums, first, torch.from_numpy(rows), targets[span], groups)
     count, probability, hits = sums.view(3, -1, groups)
     count[:, 0] = len(values) - count[:, 1:].sum(1)
     return ClassBins(count, probability.clamp_(min=0), hits)

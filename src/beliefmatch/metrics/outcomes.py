@@ -2,13 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from beliefmatch.metrics._inputs import SUM_TOLERANCE, check_layout, check_logits, check_probs, the_given
 
 __all__ = [
+    "Array",
     "Outcomes",
     "below_top",
     "best_of_logits",
@@ -17,8 +21,10 @@ __all__ = [
     "entropy_of_probs",
     "observe",
     "outcomes",
+    "row_sums",
 ]
 
+Array = npt.NDArray[Any]
 _CHUNK = 1 << 18  # numbers read at a time: a megabyte in single precision, which stays in the cache
 
 
@@ -78,79 +84,80 @@ def observe(
     """`outcomes` in the name of another function; without `entropy`, the dearest, that column is NaN."""
     name, values = the_given(function, probs, logits)
     check_layout(function, name, values, targets)
-    targets = targets.detach().to(values.device, torch.int64)
+    targets = targets.detach().to("cpu", torch.int64)
     read, finish = (_read_probs, _of_probs) if name == "probs" else (_read_logits, _of_logits)
     parts = [
-        read(function, rows, targets[span][:, None], scratch, entropy)
+        read(function, rows, targets[span, None].numpy(), scratch, entropy)
         for span, rows, scratch in chunks(values)
     ]
     # What is one number a row waits for the end: on each block a call would cost more than its arithmetic.
-    best, rank, *rest = (torch.cat(column).cpu() for column in zip(*parts, strict=True))
-    targets = targets.cpu()
+    best, rank, *rest = (torch.from_numpy(np.concatenate(column)) for column in zip(*parts, strict=True))
     found = finish(best[:, 0] == targets, *(column.flatten().double() for column in rest))
     named = dict(zip(("confidence", "nll", "brier", "entropy"), found, strict=True))
     return Outcomes(targets=targets, predicted=best[:, 0], rank=rank, **named)
 
 
-def chunks(values: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Blocks of rows that fit the cache, in single or double precision, and two scratch tensors like them.
+def chunks(values: Tensor) -> Iterator[tuple[slice, Array, Array]]:
+    """Blocks of rows that fit the cache, in single or double precision, and two scratch arrays like them.
 
     The scratch is the same memory each time: fresh megabytes would cost more than the arithmetic on them.
+    The blocks are numpy's, because torch would divide each short operation among its threads, and on a busy
+    machine their waiting for each other takes ten times as long as the work.
     """
-    step = max(1, (_CHUNK if values.device.type == "cpu" else 64 * _CHUNK) // values.shape[1])
+    step = max(1, _CHUNK // values.shape[1])
     dtype = torch.float64 if values.dtype == torch.float64 else torch.float32
-    scratch = torch.empty((2, min(step, len(values)), values.shape[1]), dtype=dtype, device=values.device)
+    scratch = torch.empty((2, min(step, len(values)), values.shape[1]), dtype=dtype).numpy()
     for start in range(0, len(values), step):
-        rows = values[start : start + step].detach().to(dtype).contiguous()
+        rows = values[start : start + step].detach().to("cpu", dtype).contiguous().numpy()
         yield slice(start, start + step), rows, scratch[:, : len(rows)]
 
 
-def best_of_probs(function: str, probs: Tensor) -> tuple[Tensor, Tensor]:
+def best_of_probs(function: str, probs: Array) -> tuple[Array, Array]:
     """The most probable class and its probability, each (N, 1), of rows that were checked."""
-    best, sums = _argmax(probs), probs.sum(1)
-    top = probs.gather(1, best)
-    off = (sums - 1).abs().amax()
-    if not ((probs.amin() >= 0) & (top.amax() <= 1) & (off <= SUM_TOLERANCE)):  # false for NaN too
-        check_probs(function, probs, sums)
+    best, sums = probs.argmax(1)[:, None], row_sums(probs)
+    top = np.take_along_axis(probs, best, 1)
+    off = np.abs(sums - 1).max()
+    if not (probs.min() >= 0 and top.max() <= 1 and off <= SUM_TOLERANCE):  # false for NaN too
+        check_probs(function, torch.from_numpy(probs), torch.from_numpy(sums))
     return best, top
 
 
-def best_of_logits(function: str, logits: Tensor) -> tuple[Tensor, Tensor]:
+def best_of_logits(function: str, logits: Array) -> tuple[Array, Array]:
     """The most probable class and its logit, each (N, 1), of rows that were checked."""
-    best = _argmax(logits)
-    top = logits.gather(1, best)
-    if not top.isfinite().all():  # NaN and +∞ count as the largest
-        check_logits(function, logits)
+    best = logits.argmax(1)[:, None]
+    top = np.take_along_axis(logits, best, 1)
+    if not np.isfinite(top).all():  # NaN and +∞ count as the largest
+        check_logits(function, torch.from_numpy(logits))
     return best, top
 
 
-def _argmax(values: Tensor) -> Tensor:
-    """First of the largest of each row, shape (N, 1)."""
-    if values.device.type == "cpu":  # numpy's runs in vector registers, torch's does not
-        return torch.from_numpy(values.numpy().argmax(1))[:, None]
-    return values.argmax(1, keepdim=True)
+def row_sums(values: Array, factors: Array | None = None) -> Array:
+    """Sum of each row, or of its products with `factors`, without writing them down."""
+    return np.einsum("ij->i", values) if factors is None else np.einsum("ij,ij->i", values, factors)
 
 
-def entropy_of_probs(probs: Tensor, scratch: Tensor) -> Tensor:
+def entropy_of_probs(probs: Array, scratch: Array) -> Array:
     """−Σ p ln p of each row."""
-    tiny = torch.finfo(probs.dtype).tiny  # 0 ln 0 is 0
-    return -torch.clamp(probs, min=tiny, out=scratch[0]).log_().mul_(probs).sum(1)
+    tiny = np.finfo(probs.dtype).tiny  # 0 ln 0 is 0
+    return -row_sums(np.log(np.maximum(probs, tiny, out=scratch[0]), out=scratch[0]), probs)
 
 
-def below_top(logits: Tensor, top: Tensor, scratch: Tensor) -> Tensor:
+def below_top(logits: Array, top: Array, scratch: Array) -> Array:
     """z − max z ≤ 0 of each class, in `scratch`, kept from −∞: e^−10000 is 0, and so is 0 · 10000."""
-    return torch.sub(logits, top, out=scratch[0]).clamp_(min=-1e4)
+    return np.maximum(np.subtract(logits, top, out=scratch[0]), -1e4, out=scratch[0])
 
 
 def _read_probs(
-    function: str, probs: Tensor, target: Tensor, scratch: Tensor, entropy: bool
-) -> tuple[Tensor, ...]:
+    function: str, probs: Array, target: Array, scratch: Array, entropy: bool
+) -> tuple[Array, ...]:
     """Best class, rank, its and the target's probability, Σ p² without the target's, entropy."""
     best, top = best_of_probs(function, probs)
-    own, rank = probs.gather(1, target), _rank(probs, best, target, scratch)
-    squares = torch.mul(probs, probs, out=scratch[0]).scatter_(1, target, 0.0).sum(1)
-    doubt = entropy_of_probs(probs, scratch) if entropy else torch.full_like(squares, torch.nan)
-    return best, rank, top, own, squares, doubt
+    own, rank = np.take_along_axis(probs, target, 1), _rank(probs, best, target, scratch)
+    squares = np.multiply(probs, probs, out=scratch[0])
+    np.put_along_axis(squares, target, 0, 1)
+    others = row_sums(squares)
+    doubt = entropy_of_probs(probs, scratch) if entropy else np.full_like(others, np.nan)
+    return best, rank, top, own, others, doubt
 
 
 def _of_probs(
@@ -160,19 +167,20 @@ def _of_probs(
 
 
 def _read_logits(
-    function: str, logits: Tensor, target: Tensor, scratch: Tensor, entropy: bool
-) -> tuple[Tensor, ...]:
+    function: str, logits: Array, target: Array, scratch: Array, entropy: bool
+) -> tuple[Array, ...]:
     """Best class, rank, its and the target's logit; with d = z − max z the target's e^d, Σe^d, Σe^2d, Σd e^d.
 
     The sums leave out the largest term, 1, so that they keep their digits where it is nearly all.
     """
     best, top = best_of_logits(function, logits)
-    own, rank = logits.gather(1, target), _rank(logits, best, target, scratch)
+    own, rank = np.take_along_axis(logits, target, 1), _rank(logits, best, target, scratch)
     depth = below_top(logits, top, scratch)
-    others = torch.exp(depth, out=scratch[1]).scatter_(1, best, 0.0)
-    share, rest = others.gather(1, target), others.sum(1)
-    depths = depth.mul_(others).sum(1) if entropy else torch.full_like(rest, torch.nan)
-    return best, rank, top, own, share, rest, others.square_().sum(1), depths
+    others = np.exp(depth, out=scratch[1])
+    np.put_along_axis(others, best, 0, 1)
+    share, rest, squares = np.take_along_axis(others, target, 1), row_sums(others), row_sums(others, others)
+    depths = row_sums(depth, others) if entropy else np.full_like(rest, np.nan)
+    return best, rank, top, own, share, rest, squares, depths
 
 
 def _of_logits(
@@ -191,22 +199,25 @@ def _of_logits(
     return 1 / total, (top - own) + log_total, brier, log_total - depths / total
 
 
-def _rank(values: Tensor, best: Tensor, target: Tensor, scratch: Tensor) -> Tensor:
+def _rank(values: Array, best: Array, target: Array, scratch: Array) -> Array:
     """How many classes come before the target; none where it is the best."""
-    rank = torch.zeros(len(values), dtype=torch.int64, device=values.device)
-    wrong = (best != target)[:, 0].nonzero()[:, 0]
+    rank = np.zeros(len(values), dtype=np.int64)
+    wrong = np.flatnonzero(best != target)
     if len(wrong):
-        values = torch.index_select(values, 0, wrong, out=scratch[1, : len(wrong)])
-        rank[wrong] = _count_before(values, target[wrong], scratch[0, : len(wrong)])
+        rows = np.take(values, wrong, axis=0, out=scratch[1, : len(wrong)])
+        rank[wrong] = _count_before(rows, target[wrong])
     return rank
 
 
-def _count_before(values: Tensor, target: Tensor, scratch: Tensor) -> Tensor:
-    own = values.gather(1, target)
-    # Comparisons written as floating-point numbers are far quicker to make and to add than truth values.
-    before = torch.gt(values, own, out=scratch).sum(1).long()
-    tied = (torch.eq(values, own, out=scratch).sum(1) > 1).nonzero()[:, 0]
+def _count_before(values: Array, target: Array) -> Array:
+    own = np.take_along_axis(values, target, 1)
+    before = _count(values > own)
+    tied = np.flatnonzero(_count(values == own) > 1)
     if len(tied):
-        smaller = torch.arange(values.shape[1], device=values.device) < target[tied]
-        before[tied] += ((values[tied] == own[tied]) & smaller).sum(1)
+        smaller = np.arange(values.shape[1]) < target[tied]
+        before[tied] += _count((values[tied] == own[tied]) & smaller)
     return before
+
+
+def _count(true: Array) -> Array:
+    return np.add.reduce(true.view(np.uint8), axis=1, dtype=np.uint32).astype(np.int64)

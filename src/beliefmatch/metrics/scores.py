@@ -4,13 +4,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from beliefmatch import dirichlet, kernels
 from beliefmatch.checks import fail
 from beliefmatch.metrics._inputs import check_rows, the_given
-from beliefmatch.metrics.outcomes import below_top, best_of_logits, best_of_probs, chunks, entropy_of_probs
+from beliefmatch.metrics.outcomes import (
+    Array,
+    below_top,
+    best_of_logits,
+    best_of_probs,
+    chunks,
+    entropy_of_probs,
+    row_sums,
+)
 
 __all__ = ["SCORES", "Score"]
 
@@ -18,10 +27,10 @@ __all__ = ["SCORES", "Score"]
 class _Rows(NamedTuple):
     """Some rows of probabilities or logits, the best class and its value, and memory to work in."""
 
-    values: Tensor
-    best: Tensor
-    top: Tensor
-    scratch: Tensor
+    values: Array
+    best: Array
+    top: Array
+    scratch: Array
 
 
 @dataclass(frozen=True)
@@ -30,8 +39,8 @@ class Score:
 
     name: str
     meaning: str
-    of_logits: Callable[[_Rows], Tensor]
-    of_probs: Callable[[_Rows], Tensor] | None = None
+    of_logits: Callable[[_Rows], Array]
+    of_probs: Callable[[_Rows], Array] | None = None
     """None where probabilities do not tell it."""
 
     @property
@@ -52,30 +61,32 @@ class Score:
         parts = []
         for _, rows, scratch in chunks(values):
             best, top = check(function, rows)
-            parts.append(of(_Rows(rows, best, top, scratch)).to("cpu", torch.float64))
-        return torch.cat(parts)
+            parts.append(of(_Rows(rows, best, top, scratch)))
+        return torch.from_numpy(np.concatenate(parts).astype(np.float64))
 
 
-def _doubt_of_logits(rows: _Rows) -> Tensor:
-    depth = below_top(rows.values, rows.top, rows.scratch)
-    rest = depth.exp_().scatter_(1, rows.best, 0.0).sum(1).double()
+def _doubt_of_logits(rows: _Rows) -> Array:
+    others = np.exp(below_top(rows.values, rows.top, rows.scratch), out=rows.scratch[0])
+    np.put_along_axis(others, rows.best, 0, 1)
+    rest = row_sums(others).astype(np.float64)
     return rest / (1 + rest)  # 1 − max p, with its digits where that is nearly 0
 
 
-def _doubt_of_probs(rows: _Rows) -> Tensor:
-    return 1 - rows.top[:, 0].double()
+def _doubt_of_probs(rows: _Rows) -> Array:
+    return 1 - rows.top[:, 0].astype(np.float64)
 
 
-def _entropy_of_probs(rows: _Rows) -> Tensor:
+def _entropy_of_probs(rows: _Rows) -> Array:
     return entropy_of_probs(rows.values, rows.scratch)
 
 
-def _measure(function: Callable[[Tensor, int], Tensor]) -> Callable[[_Rows], Tensor]:
-    return lambda rows: kernels.measure(function, rows.values, 1)  # as `Belief` reads them
+def _measure(function: Callable[[Tensor, int], Tensor]) -> Callable[[_Rows], Array]:
+    return lambda rows: kernels.measure(function, torch.from_numpy(rows.values), 1).numpy()  # as in `Belief`
 
 
-def _negative_log_precision(rows: _Rows) -> Tensor:
-    return -rows.values.logsumexp(1)
+def _negative_log_precision(rows: _Rows) -> Array:
+    others = np.exp(below_top(rows.values, rows.top, rows.scratch), out=rows.scratch[0])
+    return -(rows.top[:, 0] + np.log(row_sums(others)))
 
 
 SCORES: dict[str, Score] = {
