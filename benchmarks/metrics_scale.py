@@ -7,8 +7,8 @@
 Predictions come in batches from a pool that is used again and again, so that memory stays below a gigabyte
 whatever the number of examples. Every contender sees as many batches, in turns, each time another batch than
 the contender before it, so that none finds its numbers in the cache. Ratios are to reading alone, the sum of
-the batch. torchmetrics computes three of the five numbers, because it has neither NLL nor Brier score for
-classes.
+the batch. `Summary` computes all five numbers at once; torchmetrics three of them, each by itself, because it
+has neither NLL nor Brier score for classes.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torchmetrics import MetricCollection
+from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibrationError
 
 from beliefmatch.environment import hardware, versions
@@ -45,21 +45,22 @@ def contenders(classes: int) -> dict[str, Contender]:
     """What is compared, the first with itself."""
     ours, of_logits = Summary(), Summary()
     options = {"num_classes": classes, "validate_args": False}
-    theirs = MetricCollection(
-        {
-            "error": MulticlassAccuracy(average="micro", **options),
-            "top5": MulticlassAccuracy(average="micro", top_k=min(5, classes), **options),
-            "ece": MulticlassCalibrationError(n_bins=15, **options),
-        },
-        compute_groups=False,
-    )
+    theirs = {
+        "error": MulticlassAccuracy(average="micro", **options),
+        "top-5": MulticlassAccuracy(average="micro", top_k=min(5, classes), **options),
+        "ECE": MulticlassCalibrationError(n_bins=15, **options),
+    }
     return {
         "read: probs.sum()": lambda batch: batch.probs.sum(),
         "Summary, probs": lambda batch: ours.update(batch.probs, batch.targets),
         "Summary, logits": lambda batch: of_logits.update(logits=batch.logits, targets=batch.targets),
         "outcomes, probs": lambda batch: outcomes(batch.targets, probs=batch.probs),
-        "torchmetrics, three of five": lambda batch: theirs.update(batch.probs, batch.targets),
+        **{f"torchmetrics, {name}": _update(metric) for name, metric in theirs.items()},
     }
+
+
+def _update(metric: Metric) -> Contender:
+    return lambda batch: metric.update(batch.probs, batch.targets)
 
 
 def pool(rows: int, batch: int, classes: int) -> list[Batch]:
@@ -99,7 +100,7 @@ def main() -> None:
     read.add_argument("--threads", type=int, default=torch.get_num_threads())
     args = read.parse_args()
     torch.set_num_threads(args.threads)
-    print(hardware(), versions())
+    print(hardware(), versions("torch", "numpy", "torchmetrics"))
     print(f"{args.examples:,} x {args.classes:,}, batches of {args.batch:,}, threads {args.threads}")
     found = measure(args.examples, args.batch, args.classes)
     base = median(next(iter(found.values())))

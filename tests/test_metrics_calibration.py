@@ -106,6 +106,25 @@ def test_netcal_takes_two_classes_for_the_probability_of_the_second():
     assert theirs == pytest.approx(0.5)  # (0.9 + 0.1) / 2
 
 
+def test_torchmetrics_rounds_a_confidence_of_nearly_one_to_one():
+    probs, targets = two_classes([1 - 1e-9, 0.95], [False, True])
+    theirs = multiclass_calibration_error(probs, targets, num_classes=3, n_bins=15).item()
+    assert expected_calibration_error(probs, targets) == pytest.approx(0.475)
+    assert theirs == pytest.approx(0.525)
+
+
+def test_the_average_error_of_netcal_weighs_all_groups_alike():
+    netcal = pytest.importorskip("netcal.metrics")
+    confidence, correct = (
+        torch.tensor([0.9, 0.9, 0.9, 0.6]).double(),
+        torch.tensor([True, True, False, False]),
+    )
+    ours = calibration_error(reliability_bins(confidence, correct))
+    assert ours == pytest.approx((abs(2.7 - 2) + 0.6) / 4)  # 0.325
+    theirs = netcal.ACE(bins=15, detection=True).measure(confidence.numpy(), correct.long().numpy())
+    assert theirs == pytest.approx((0.7 / 3 + 0.6) / 2)  # 0.417
+
+
 def test_a_single_precision_fifth_is_above_the_edge():
     """The float32 next to 0.2 is 0.2000000030; groups hold what is stored."""
     bins = reliability_bins(torch.tensor([0.2]), torch.tensor([True]), groups=5)
