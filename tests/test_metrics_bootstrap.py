@@ -65,7 +65,8 @@ def test_weights_are_as_good_as_copies(examples, ties, seed):
     probs, targets = coarse_forecast(examples, seed) if ties else forecast(examples, 4, seed)[1:]
     rows = torch.randint(examples, (3, examples), generator=torch.Generator().manual_seed(seed))
     weights = torch.stack([torch.bincount(drawn, minlength=examples) for drawn in rows]).double()
-    found = OutcomeSums(outcomes(targets, probs=probs), 2, 6)(weights)
+    sums = OutcomeSums(outcomes(targets, probs=probs), 2, 6)
+    found = sums(weights[:, sums.order])
     assert set(found) == set(OF_PROBS)
     for name, metric in OF_PROBS.items():
         expected = [metric(probs[drawn], targets[drawn]) for drawn in rows]
@@ -80,11 +81,12 @@ def test_weights_of_two_sets_are_as_good_as_copies(inside, outside, ties, seed):
     draw = coarse_scores if ties else lambda n, s: torch.randn(n, generator=generator).double()
     sets = draw(inside, seed), draw(outside, seed + 1)
     rows = [torch.randint(len(x), (3, len(x)), generator=generator) for x in sets]
+    curves = DetectionCurves(*sets, 0.95)
     weights = [
-        torch.stack([torch.bincount(drawn, minlength=len(x)) for drawn in ids]).double()
-        for x, ids in zip(sets, rows, strict=True)
+        torch.stack([torch.bincount(place[drawn], minlength=curves.scores) for drawn in ids]).double()
+        for place, ids in zip(curves.places, rows, strict=True)
     ]
-    found = DetectionCurves(*sets, 0.95)(*weights)
+    found = curves(*weights)
     for i in range(3):
         copies = sets[0][rows[0][i]], sets[1][rows[1][i]]
         assert found["auroc"][i].item() == pytest.approx(auroc(*copies))

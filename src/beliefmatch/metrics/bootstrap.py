@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from beliefmatch.metrics.resampled import DetectionCurves, OutcomeSums
 
 __all__ = ["Interval", "bootstrap", "bootstrap_detection", "bootstrap_outcomes", "enough_resamples"]
 
-_BLOCK = 1 << 21  # weights at a time, 16 MB
+_BLOCK = 1 << 18  # weights at a time, 2 MB
 _WORK = 50_000_000
 _FEWEST = 200
 
@@ -82,7 +83,8 @@ def bootstrap_outcomes(
     level, resamples = _checked("bootstrap_outcomes", level, resamples)
     groups = require_at_least_one("bootstrap_outcomes", "groups", groups)
     sums = OutcomeSums(seen, require_at_least_one("bootstrap_outcomes", "top_k", top_k), groups)
-    draws = [sums(weights) for (weights,) in _weights([len(seen)], resamples, seed)]
+    everyone = torch.arange(len(seen))
+    draws = [sums(weights) for (weights,) in _weights([everyone], len(seen), resamples, seed)]
     return _intervals(sums(torch.ones(1, len(seen), dtype=torch.float64)), draws, level)
 
 
@@ -99,9 +101,9 @@ def bootstrap_detection(
     level, resamples = _checked("bootstrap_detection", level, resamples)
     tpr = require_share("bootstrap_detection", "tpr", tpr)
     inside, outside = columns("bootstrap_detection", inside=inside, outside=outside)
-    curves, sizes = DetectionCurves(inside, outside, tpr), [len(inside), len(outside)]
-    draws = [curves(*weights) for weights in _weights(sizes, resamples, seed)]
-    whole = curves(*(torch.ones(1, size, dtype=torch.float64) for size in sizes))
+    curves = DetectionCurves(inside, outside, tpr)
+    draws = [curves(*weights) for weights in _weights(curves.places, curves.scores, resamples, seed)]
+    whole = curves(*(torch.bincount(at, minlength=curves.scores)[None].double() for at in curves.places))
     return _intervals(whole, draws, level)
 
 
@@ -133,20 +135,24 @@ def _intervals(whole: dict[str, Tensor], draws: list[dict[str, Tensor]], level: 
     }
 
 
-def _weights(sizes: Sequence[int], resamples: int, seed: int) -> Iterator[list[Tensor]]:
-    """For each set of examples rows of weights, block by block."""
-    rng, most = np.random.default_rng(seed), max(sizes)
+def _weights(places: Sequence[Tensor], columns: int, resamples: int, seed: int) -> Iterator[list[Tensor]]:
+    """For each set of examples, rows of how often each column was drawn, block by block.
+
+    An example counts in the column that `places` says.
+    """
+    rng, most = np.random.default_rng(seed), max(columns, *(len(place) for place in places))
     left = enough_resamples(most, resamples)
     while left > 0:
         rows = min(left, max(1, _BLOCK // most))
         left -= rows
-        yield [_draw(rng, rows, size) for size in sizes]
+        yield [_draw(rng, rows, place.numpy(), columns) for place in places]
 
 
-def _draw(rng: np.random.Generator, rows: int, size: int) -> Tensor:
-    ids = rng.integers(0, size, (rows, size)) + size * np.arange(rows)[:, None]
-    counts = np.bincount(ids.ravel(), minlength=rows * size).reshape(rows, size)
-    return torch.from_numpy(counts).double()
+def _draw(rng: np.random.Generator, rows: int, place: npt.NDArray[np.int64], columns: int) -> Tensor:
+    drawn = place[rng.integers(0, len(place), (rows, len(place)), dtype=np.int32)]
+    drawn += columns * np.arange(rows)[:, None]
+    counts = np.bincount(drawn.ravel(), minlength=rows * columns)
+    return torch.from_numpy(counts.reshape(rows, columns)).double()
 
 
 def _checked(function: str, level: float, resamples: int) -> tuple[float, int]:

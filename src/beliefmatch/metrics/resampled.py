@@ -10,36 +10,30 @@ from beliefmatch.metrics.outcomes import Outcomes
 __all__ = ["DetectionCurves", "OutcomeSums"]
 
 
-class _Ties:
-    """Examples in order of a key, those of equal key taken together."""
-
-    def __init__(self, keys: Tensor) -> None:
-        ordered, self.order = keys.sort()
-        self.keys, count = torch.unique_consecutive(ordered, return_counts=True)
-        self.last = None if len(self.keys) == len(keys) else count.cumsum(0) - 1
-
-    def cumulated(self, values: Tensor) -> Tensor:
-        """Sums over the examples up to and including each key, of values in order, along the last dim."""
-        total = values.cumsum(-1)
-        return total if self.last is None else total[..., self.last]
+def _steps(totals: Tensor) -> Tensor:
+    """What cumulated sums grow by."""
+    return totals.diff(prepend=torch.zeros_like(totals[:, :1]))
 
 
 class OutcomeSums:
-    """The metrics of `bootstrap_outcomes`, as functions of weights (R, N)."""
+    """The metrics of `bootstrap_outcomes`, as functions of weights (R, N) of the examples in `order`."""
 
     def __init__(self, seen: Outcomes, top_k: int, groups: int) -> None:
         self.groups = groups
-        wrong = (~seen.correct).double()
-        means = [wrong, (seen.rank >= top_k).double(), seen.nll, seen.brier, seen.confidence, seen.entropy]
+        confidence, order = seen.confidence.sort()
+        distinct, count = torch.unique_consecutive(confidence, return_counts=True)
+        self.order = order
+        self.last = None if len(distinct) == len(confidence) else count.cumsum(0) - 1
+        wrong = (~seen.correct[order]).double()
+        others = (seen.rank >= top_k).double(), seen.nll, seen.brier
+        means = [wrong, *(column[order] for column in others), confidence, seen.entropy[order]]
         self.names = ["error", "top_k_error", "nll", "brier", "mean_confidence", "mean_entropy"]
-        place = torch.nn.functional.one_hot(group_of(seen.confidence, groups), groups).double()
-        gap = seen.confidence - 1 + wrong
+        place = torch.nn.functional.one_hot(group_of(confidence, groups), groups).double()
+        gap = confidence - 1 + wrong
         features = torch.stack(means, 1)
         self.infinite = features.isinf().double()
         self.features = torch.cat([features.where(features.isfinite(), 0.0), place * gap[:, None], place], 1)
-        self.ties = _Ties(seen.confidence)
-        self.confidence = seen.confidence[self.ties.order]
-        self.wrong = wrong[self.ties.order]
+        self.confidence, self.wrong = confidence, wrong
         steps = torch.arange(1, len(seen) + 1, dtype=torch.float64)
         self.harmonic = torch.cat([torch.zeros(1, dtype=torch.float64), (1 / steps).cumsum(0)])
 
@@ -54,13 +48,14 @@ class OutcomeSums:
         found["overconfidence"] = gaps.sum(1)
         found["ece"] = gaps.abs().sum(1)
         found["mce"] = (gaps.abs() / shares).nan_to_num(nan=0.0).amax(1)
-        return found | self._sorted(weights[:, self.ties.order])
+        drawn, wrong = self._cumulated(weights), self._cumulated(weights * self.wrong)
+        confidence = self._cumulated(weights * self.confidence)
+        return found | self._by_mass(drawn, wrong, confidence) | self._areas(drawn, wrong)
 
-    def _sorted(self, weights: Tensor) -> dict[str, Tensor]:
-        drawn = self.ties.cumulated(weights)
-        wrong = self.ties.cumulated(weights * self.wrong)
-        mean = self._by_mass(drawn, wrong, self.ties.cumulated(weights * self.confidence))
-        return mean | self._areas(drawn, wrong)
+    def _cumulated(self, weights: Tensor) -> Tensor:
+        """Sums over the examples up to and including each distinct confidence."""
+        total = weights.cumsum(1)
+        return total if self.last is None else total[:, self.last]
 
     def _by_mass(self, drawn: Tensor, wrong: Tensor, confidence: Tensor) -> dict[str, Tensor]:
         """Groups of equal size; an example or a tie that two groups share is split between them."""
@@ -68,12 +63,12 @@ class OutcomeSums:
         ends = torch.arange(1, self.groups + 1) * int(examples) // self.groups
         at = torch.searchsorted(drawn, ends.double().expand(len(drawn), -1).contiguous())
         behind = drawn.gather(1, at) - ends
-        size = drawn.diff(prepend=torch.zeros_like(drawn[:, :1])).gather(1, at)
+        size = _steps(drawn).gather(1, at)
         totals = []
         for sums in (wrong, confidence):
-            step = sums.diff(prepend=torch.zeros_like(sums[:, :1])).gather(1, at)
+            step = _steps(sums).gather(1, at)
             upto = sums.gather(1, at) - step * (behind / size).nan_to_num(nan=0.0)
-            totals.append(upto.diff(prepend=torch.zeros_like(upto[:, :1])))
+            totals.append(_steps(upto))
         counts = ends.diff(prepend=ends.new_zeros(1)).double()
         gap = totals[1] - counts + totals[0]
         accuracy = 1 - totals[0] / counts.clamp(min=1)
@@ -91,8 +86,8 @@ class OutcomeSums:
         with E_a the mistakes before it, s its share of mistakes and H the harmonic numbers.
         """
         examples, mistakes = int(drawn[0, -1]), wrong[:, -1:]
-        size = drawn.diff(prepend=torch.zeros_like(drawn[:, :1]))
-        share = wrong.diff(prepend=torch.zeros_like(drawn[:, :1])) / size.clamp(min=1)
+        size = _steps(drawn)
+        share = _steps(wrong) / size.clamp(min=1)
         end = examples - drawn + size
         before, start = mistakes - wrong, examples - drawn
         harmonic = self.harmonic[end.long()] - self.harmonic[start.long()]
@@ -103,25 +98,26 @@ class OutcomeSums:
 
 
 class DetectionCurves:
-    """The metrics of `bootstrap_detection`, as functions of the weights of inside and outside."""
+    """The metrics of `bootstrap_detection`, as functions of how often each distinct score was drawn."""
 
     def __init__(self, inside: Tensor, outside: Tensor, tpr: float) -> None:
-        self.ties = _Ties(torch.cat([inside, outside]))
-        self.is_outside = (self.ties.order >= len(inside)).double()
+        scores, place = torch.unique(torch.cat([inside, outside]), return_inverse=True)
+        self.scores = len(scores)
+        self.places = place[: len(inside)], place[len(inside) :]
+        """Where among the distinct scores, in order, each inside and each outside example is."""
         self.needed = needed(tpr, len(inside))
 
     def __call__(self, inside: Tensor, outside: Tensor) -> dict[str, Tensor]:
-        """Every metric of every row of weights."""
-        weights = torch.cat([inside, outside], 1)[:, self.ties.order]
-        out = weights * self.is_outside
-        known, foreign = self.ties.cumulated(weights - out), self.ties.cumulated(out)
+        """Every metric of every row of weights (R, number of scores)."""
+        known, foreign = inside.cumsum(1), outside.cumsum(1)
         n_in, n_out = known[:, -1:], foreign[:, -1:]
-        w_in, w_out = (x.diff(prepend=torch.zeros_like(x[:, :1])) for x in (known, foreign))
-        caught, flagged = n_out - foreign + w_out, n_in - known + w_in + n_out - foreign + w_out
+        pairs = (outside * known).sum(1) - (outside * inside).sum(1) / 2
+        caught = n_out - foreign + outside
+        flagged = (caught + n_in - known + inside).clamp(min=1)
         at = torch.searchsorted(known, torch.full_like(n_in, self.needed))
         return {
-            "auroc": (w_out * (known - w_in / 2)).sum(1) / (n_in * n_out)[:, 0],
-            "aupr_outside": (w_out * caught / flagged.clamp(min=1)).sum(1) / n_out[:, 0],
-            "aupr_inside": (w_in * known / (known + foreign).clamp(min=1)).sum(1) / n_in[:, 0],
+            "auroc": pairs / (n_in * n_out)[:, 0],
+            "aupr_outside": (outside * caught / flagged).sum(1) / n_out[:, 0],
+            "aupr_inside": (inside * known / (known + foreign).clamp(min=1)).sum(1) / n_in[:, 0],
             "fpr95": (foreign.gather(1, at) / n_out)[:, 0],
         }
