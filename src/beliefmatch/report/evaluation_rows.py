@@ -53,7 +53,7 @@ _CALIBRATION = (
     _Metric("mce", "Maximum calibration error", "low"),
     _Metric("adaptive_ece", "Adaptive calibration error", "low"),
     _Metric("classwise_ece", "Classwise calibration error", "low"),
-    _Metric("debiased_ece", "Debiased calibration error", "low"),
+    _Metric("debiased_ece", "Debiased calibration error, RMS", "low"),
     _Metric("overconfidence", "Overconfidence", "zero"),
     _Metric("mean_confidence", "Mean confidence", ""),
     _Metric("mean_entropy", "Mean predictive entropy", "", False),
