@@ -120,7 +120,9 @@ def _origin(lines: Sequence[Line]) -> str:
     line = lines[-1]
     dates = sorted({line["date"][:10] for line in lines})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    commits = " and ".join(dict.fromkeys(line["commit"] for line in sorted(lines, key=lambda line: line["date"])))
+    commits = " and ".join(
+        dict.fromkeys(line["commit"] for line in sorted(lines, key=lambda line: line["date"]))
+    )
     return (
         f"{line['processor']}, {line['cores']} cores, {line['platform']}; Python {line['python']}, "
         f"torch {line['torch']}, beliefmatch {line['beliefmatch']} at {commits}, "
