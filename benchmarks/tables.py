@@ -23,11 +23,12 @@ Row = dict[str, Line]  # by contender
 
 
 def latest(lines: Sequence[Line]) -> list[Line]:
-    """The last line of every cell and contender, of the machine, versions and commit measured last."""
+    """The last line of every cell and contender, of the machine and versions measured last."""
     if not lines:
         return []
     last = max(lines, key=lambda line: line["date"])
-    ours = [line for line in lines if all(line[column] == last[column] for column in results.ORIGIN)]
+    same = [column for column in results.ORIGIN if column != "commit"]
+    ours = [line for line in lines if all(line[column] == last[column] for column in same)]
     cell = ("task", "shape", "dtype", "threads", "contender")
     ordered = sorted(ours, key=lambda line: line["date"])
     return list({tuple(line[column] for column in cell): line for line in ordered}.values())
@@ -119,9 +120,12 @@ def _origin(lines: Sequence[Line]) -> str:
     line = lines[-1]
     dates = sorted({line["date"][:10] for line in lines})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    commits = " and ".join(
+        dict.fromkeys(line["commit"] for line in sorted(lines, key=lambda line: line["date"]))
+    )
     return (
         f"{line['processor']}, {line['cores']} cores, {line['platform']}; Python {line['python']}, "
-        f"torch {line['torch']}, beliefmatch {line['beliefmatch']} at {line['commit']}, "
+        f"torch {line['torch']}, beliefmatch {line['beliefmatch']} at {commits}, "
         f"kernel {line['kernel']}{_others(lines)}; {when}."
     )
 

@@ -307,3 +307,16 @@ def test_a_sample_of_nan_leaves_the_others_alone():
 
 def test_whole_numbers_of_numpy_will_do():
     assert Belief(torch.zeros(3), dim=np.int64(0)).sample(np.int64(2)).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    "measure", ["entropy", "expected_entropy", "mutual_information", "differential_entropy"]
+)
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_a_hook_on_the_logits_is_called_once(measure, create_graph):
+    logits = torch.tensor([[1.0, 2.0, 3.0]], requires_grad=True)
+    (plain,) = torch.autograd.grad(getattr(Belief(logits), measure)().sum(), logits)
+    logits.register_hook(lambda gradient: 2 * gradient)
+    value = getattr(Belief(logits), measure)().sum()
+    (hooked,) = torch.autograd.grad(value, logits, create_graph=create_graph)
+    torch.testing.assert_close(hooked, 2 * plain)

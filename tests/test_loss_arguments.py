@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -180,3 +181,33 @@ def test_remedy_of_the_warning_is_the_weight_it_names():
         belief_matching_loss(torch.zeros(1, 1000), torch.tensor([1]))
     weight = float(str(caught[0].message).rsplit("kl_weight=", 1)[1].rstrip("."))
     assert (1 + 1 / weight) / (1000 + 1 / weight) == pytest.approx(0.9, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"kl_weight": [0.1]}, "`kl_weight` must be a number"),
+        ({"reduction": ["mean"]}, "`reduction` must be one of"),
+        ({"ignore_index": [1]}, "`ignore_index` must be an integer"),
+        ({"ignore_index": 2**70}, "`ignore_index` must fit into 64 bits"),
+    ],
+)
+def test_lists_and_giants_are_refused_in_one_line(options, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        belief_matching_loss(torch.zeros(3, 4), torch.tensor([0, 1, 2]), **options)
+
+
+def test_sparse_counts_are_refused_with_the_remedy():
+    with pytest.raises(ValueError, match=r"must be dense, got torch.sparse_coo; use targets.to_dense"):
+        belief_matching_loss(torch.zeros(3, 4), torch.eye(3, 4).to_sparse())
+
+
+@pytest.mark.parametrize(
+    "criterion",
+    [partial(belief_matching_loss, kl_weight=0.1), BeliefMatchingLoss(kl_weight=0.1)],
+    ids=["function", "module"],
+)
+def test_the_warning_points_at_the_line_of_the_caller(criterion):
+    with pytest.warns(UserWarning, match="asks for a target mean") as caught:
+        criterion(torch.zeros(2, 1000), torch.tensor([1, 2]))
+    assert caught[0].filename == __file__

@@ -219,7 +219,7 @@ def test_what_is_not_allowed_is_named_as_the_reference_names_it(case):
 
 
 @pytest.mark.parametrize("options", [{"prior": 1e307}, {"prior": 1e-305}, {"kl_weight": 1e35}])
-@pytest.mark.parametrize("ignore_index", [-100, 2**63, -(2**63)])
+@pytest.mark.parametrize("ignore_index", [-100, 2**63 - 1, -(2**63)])
 def test_numbers_too_large_for_the_kernel_are_left_to_the_reference(options, ignore_index):
     logits, targets = batch(3, 4)
     assert_same_as_reference(logits, targets, ignore_index=ignore_index, **options)
@@ -258,3 +258,12 @@ def test_equals_the_reference_for_any_combination_of_options(problem):
     assert_losses_agree(own_loss, loss, size_of_terms(logits, targets, **options))
     if logits.dtype != torch.float16 or upstream.abs().max() < 10:  # else it may or may not round to infinity
         assert_gradients_agree(own_gradient, gradient)
+
+
+@pytest.mark.parametrize("prior", [0.25, 0.5, 2.0, 3.9])
+def test_large_logits_keep_their_digits_under_priors_other_than_one(instruction_set, prior):
+    generator = torch.Generator().manual_seed(int(100 * prior))
+    for classes in (2, 5, 40, 100):
+        logits = 29.9 * (2 * torch.rand(50, classes, generator=generator) - 1)
+        targets = torch.randint(classes, (50,), generator=generator)
+        assert_kernels_agree(logits, targets, prior=prior, kl_weight=0.02 / classes)

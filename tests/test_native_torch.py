@@ -246,3 +246,44 @@ def test_allocates_one_gradient_and_little_else(dtype):
     rows = 8 * len(logits)
     assert sum(forward) <= rows
     assert both[0] == logits.nbytes and sum(both[1:]) <= 2 * rows
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_the_device_at_the_time_of_the_import_does_not_matter(device):
+    code = (
+        "import torch, beliefmatch\n"
+        f"with torch.device('{device}'): criterion = beliefmatch.BeliefMatchingLoss()\n"
+        "print(criterion(torch.zeros(4, 5), torch.arange(4)).item())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    expected = belief_matching_loss(torch.zeros(4, 5), torch.arange(4))
+    assert float(done.stdout) == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_threads_that_go_back_through_one_graph_get_the_same_gradient():
+    logits = tracked()
+    loss = loss_of(logits)
+    (expected,) = torch.autograd.grad(loss_of(logits), logits)
+    received = []
+
+    def backward():
+        received.extend(torch.autograd.grad(2 * loss, logits, retain_graph=True))
+
+    threads = [threading.Thread(target=backward) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(received) == 8
+    for gradient in received:
+        torch.testing.assert_close(gradient, 2 * expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_logits_that_are_no_longer_for_the_kernel_go_back_through_the_reference(dtype):
+    logits = LOGITS.to(dtype).requires_grad_()
+    loss = loss_of(logits)
+    torch.autograd.grad(loss, logits, retain_graph=True)
+    logits.data[0, 0] = 1000.0
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert gradient.isfinite().all()

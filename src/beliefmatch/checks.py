@@ -1,6 +1,7 @@
 """Short facts about arguments, raised with the function's name, what was expected and what came."""
 
 import math
+import sys
 from numbers import Integral, Real
 from typing import Any
 
@@ -11,6 +12,7 @@ __all__ = [
     "describe",
     "fail",
     "is_inspectable",
+    "level_of_caller",
     "peek",
     "require_choice",
     "require_device",
@@ -20,10 +22,20 @@ __all__ = [
     "require_values",
 ]
 
+_INNER = ("beliefmatch.", "torch.nn.modules.")
+
 
 def fail(function: str, fact: str, kind: type[Exception] = ValueError) -> Exception:
     """An exception of the one-line form `function: fact`."""
     return kind(f"{function}: {fact}")
+
+
+def level_of_caller() -> int:
+    """The `stacklevel` for a warning of the calling function that points at the user's own line."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_INNER):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def describe(value: Any) -> str:

@@ -11,9 +11,9 @@ NORMAL_FROM = 1e12
 """Where both parameters exceed this, the normal approximation is right to a millionth of the width."""
 
 
-def beta_quantile(a: Tensor, b: Tensor, level: float) -> Tensor:
+def beta_quantile(a: Tensor, b: Tensor, level: float, *, caller: str = "Belief.credible_interval") -> Tensor:
     """The `level` quantile of Beta(a, b), elementwise, in double precision on the CPU."""
-    with needs("scipy", extra="stats", caller="Belief.credible_interval"):
+    with needs("scipy", extra="stats", caller=caller):
         from scipy import special
     a, b = (x.clamp(1e-300, 1e300) for x in (a, b))
     large = torch.minimum(a, b) > NORMAL_FROM

@@ -10,6 +10,7 @@ from beliefmatch import kernels
 from beliefmatch.checks import (
     describe,
     fail,
+    level_of_caller,
     peek,
     require_choice,
     require_floating,
@@ -94,7 +95,7 @@ def belief_matching_loss(
         tensors = logits.shape, logits.dtype, targets.shape, targets.dtype
         numbers = kl_weight, target_confidence, prior, ignore_index, reduction
         call = tensors, numbers, type(kl_weight), type(target_confidence), type(ignore_index)
-        options = _seen.get(call)
+        options = _known(call)
         if options is not None:
             return kernels.eager_loss(Problem(logits, targets, None, None, None, options))
     problem = _checked(logits, targets, kl_weight, target_confidence, prior, weight, ignore_index, reduction)
@@ -103,6 +104,13 @@ def belief_matching_loss(
             _seen.clear()
         _seen[call] = problem.options
     return kernels.loss(problem)
+
+
+def _known(call: tuple[Any, ...]) -> Options | None:
+    try:
+        return _seen.get(call)
+    except TypeError:  # a list, or an array, where there should be a number
+        return None
 
 
 def _are_plain(logits: Tensor, targets: Tensor) -> bool:
@@ -129,6 +137,8 @@ def _checked(
     """The arguments, checked but for the values of tensors."""
     require_choice(NAME, "reduction", reduction, REDUCTIONS)
     ignore_index = require_index(NAME, "ignore_index", ignore_index)
+    if not -(2**63) <= ignore_index < 2**63:
+        raise fail(NAME, f"`ignore_index` must fit into 64 bits, got {ignore_index}.")
     dim = require_logits(NAME, logits)
     has_ids = is_ids(NAME, logits, targets, dim)
     if not has_ids and ignore_index >= 0:
@@ -177,7 +187,7 @@ def _warn(problem: Problem) -> None:
     warnings.warn(
         f"{NAME}: kl_weight={kl_weight:g} with K={classes} classes asks for a target mean of only "
         f"{mean:.3g}; target_confidence=0.9 would be kl_weight={remedy:.3g}.",
-        stacklevel=4,
+        stacklevel=level_of_caller(),
     )
 
 

@@ -56,6 +56,8 @@ def is_ids(function: str, logits: Tensor, targets: Tensor, dim: int) -> bool:
     if not isinstance(targets, Tensor):
         raise fail(function, f"`targets` must be a tensor, got {describe(targets)}.", TypeError)
     require_device(function, "targets", targets, logits)
+    if targets.layout != torch.strided:
+        raise fail(function, f"`targets` must be dense, got {targets.layout}; use targets.to_dense().")
     if is_integer(targets):
         expected, kind, hint = shape[:dim] + shape[dim + 1 :], "class ids", ""
         if tuple(targets.shape) == shape:

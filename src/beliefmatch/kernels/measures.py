@@ -46,7 +46,8 @@ class _Measured(Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
         (logits,), again = ctx.saved_tensors, torch.is_grad_enabled()
         with torch.enable_grad():
-            at = logits if again else logits.detach().requires_grad_()
+            # a view is without the hooks of the caller's, which run later
+            at = logits.view_as(logits) if again else logits.detach().requires_grad_()
             value = ctx.function(at, ctx.dim)
         (slope,) = torch.autograd.grad(value, at, grad_outputs[0], create_graph=again)
         return slope, None, None

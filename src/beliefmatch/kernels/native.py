@@ -17,7 +17,7 @@ from torch.autograd import Function
 
 from beliefmatch.kernels import reference
 from beliefmatch.kernels.compiled import DeclinedError, extension
-from beliefmatch.kernels.layout import KINDS, has_numbers, is_watched, room_for, sizes, steps, walkable
+from beliefmatch.kernels.layout import has_numbers, is_watched, room_for, sizes, steps, walkable
 from beliefmatch.kernels.problem import REDUCTIONS, Options, Problem
 from beliefmatch.rows import result_dtype
 
@@ -25,7 +25,7 @@ __all__ = ["loss"]
 
 Strides = tuple[torch.dtype, tuple[int, ...]]
 _Walked = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
-_RESULTS = {dtype: torch.empty((), dtype=result_dtype(dtype)) for dtype in KINDS}
+_results: dict[torch.dtype, Tensor] = {}
 """A result for each type of logits. Asking for one more like it costs half of saying what is wanted."""
 
 
@@ -58,7 +58,8 @@ class _Loss(Function):
     def forward(ctx: Any, logits: Tensor, problem: Problem) -> Tensor:
         # Half precision has no room for gradients of a mean before a gradient scaler has scaled them.
         early = logits.dtype is not torch.float16
-        ctx.slope = slope = room_for(logits, problem.options.dim) if early else None
+        slope = room_for(logits, problem.options.dim) if early else None
+        ctx.kept = [] if slope is None else [slope]
         ctx.save_for_backward(*problem[:5])
         ctx.options = problem.options
         return _evaluate(problem, slope)
@@ -67,10 +68,10 @@ class _Loss(Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, None]:
         (upstream,) = grad_outputs
         differentiable = torch.is_grad_enabled() or not has_numbers(upstream)
-        if not differentiable and ctx.slope is not None:
-            factor = _factor(upstream, ctx.options.dim)
-            if _is_finite(factor):  # else rows that do not count would not stay zero
-                slope, ctx.slope = ctx.slope, None
+        factor = None if differentiable else _factor(upstream, ctx.options.dim)
+        if factor is not None and _is_finite(factor):  # else rows that do not count would not stay zero
+            slope = _taken(ctx.kept)
+            if slope is not None:
                 is_one = isinstance(factor, float) and factor == 1
                 return slope if is_one else slope.mul_(factor), None
         logits, targets, weight, priors, kl_weights = ctx.saved_tensors
@@ -78,7 +79,10 @@ class _Loss(Function):
         if differentiable:
             return _slope_by_reference(problem, upstream), None
         slope = room_for(problem.logits, problem.options.dim)
-        _evaluate(problem, slope, upstream.contiguous())
+        try:
+            _evaluate(problem, slope, upstream.contiguous())
+        except DeclinedError:  # not what they were when the loss was computed
+            return _slope_by_reference(problem, upstream), None
         return slope, None
 
 
@@ -96,6 +100,14 @@ def _slope_by_reference(problem: Problem, upstream: Tensor) -> Tensor:
     return slope
 
 
+def _taken(kept: list[Tensor]) -> Tensor | None:
+    """What is kept, for the first who asks: threads may run backward through one graph."""
+    try:
+        return kept.pop()
+    except IndexError:
+        return None
+
+
 def _factor(upstream: Tensor, dim: int) -> float | Tensor:
     """One number where it is the same for every row, as after a sum or a mean."""
     if any(upstream.stride()):
@@ -110,9 +122,7 @@ def _is_finite(factor: float | Tensor) -> bool:
 def _evaluate(problem: Problem, slope: Tensor | None = None, upstream: Tensor | None = None) -> Tensor:
     """The loss; the gradient by the logits, times `upstream`, is written to `slope`."""
     logits, targets, weight, priors, kl_weights, options = problem
-    value = torch.empty_like(_RESULTS[logits.dtype])
-    if options.reduction == "none":
-        value = value.new_empty(logits.shape[: options.dim] + logits.shape[options.dim + 1 :])
+    value = _room_for_loss(logits, options)
     ids, counts = targets, None
     if not _is_usual(problem):
         logits, ids, counts, weight, priors, kl_weights = _as_walked(problem)
@@ -139,6 +149,16 @@ def _evaluate(problem: Problem, slope: Tensor | None = None, upstream: Tensor | 
     if not done:
         raise DeclinedError
     return value
+
+
+def _room_for_loss(logits: Tensor, options: Options) -> Tensor:
+    like = _results.get(logits.dtype)
+    if like is None:  # not made at import: that may be under another device, or a mode that fakes tensors
+        like = torch.empty((), dtype=result_dtype(logits.dtype), device="cpu")
+        _results[logits.dtype] = like
+    if options.reduction == "none":
+        return like.new_empty(logits.shape[: options.dim] + logits.shape[options.dim + 1 :])
+    return torch.empty_like(like)
 
 
 def _is_usual(problem: Problem) -> bool:

@@ -1,6 +1,138 @@
-"""Metrics: probabilities and class ids in, one number out."""
+"""Metrics: predictions and what came true in, numbers out.
 
-from beliefmatch.metrics.calibration import expected_calibration_error
-from beliefmatch.metrics.scoring import error, nll
+Functions take probabilities and class ids. `outcomes` reads predictions once, probabilities or logits, and
+keeps what all metrics need. The classes (`Error`, `NLL`, ...) take batches; they need torchmetrics and are
+loaded on first use.
+"""
 
-__all__ = ["error", "expected_calibration_error", "nll"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from beliefmatch.metrics.bootstrap import Interval, bootstrap, bootstrap_detection, bootstrap_outcomes
+from beliefmatch.metrics.calibration import (
+    ClassBins,
+    Overconfidence,
+    ReliabilityBins,
+    adaptive_calibration_error,
+    calibration_error,
+    class_bins,
+    classwise_calibration_error,
+    debiased_calibration_error,
+    debiased_error_of,
+    expected_calibration_error,
+    maximum_calibration_error,
+    overconfidence,
+    overconfidence_of,
+    reliability_bins,
+)
+from beliefmatch.metrics.detection import aupr, auroc, fpr_at_tpr, roc
+from beliefmatch.metrics.outcomes import Outcomes, outcomes
+from beliefmatch.metrics.scores import SCORES, Score
+from beliefmatch.metrics.scoring import (
+    BrierParts,
+    brier,
+    brier_parts,
+    brier_parts_of,
+    error,
+    nll,
+    top_k_error,
+)
+from beliefmatch.metrics.selective import (
+    Guarantee,
+    RiskCoverage,
+    aurc,
+    coverage_at_risk,
+    excess_aurc,
+    risk_coverage,
+)
+
+if TYPE_CHECKING:
+    from beliefmatch.metrics.streaming import (
+        AURC,
+        AUROC,
+        NLL,
+        Brier,
+        ClasswiseCalibrationError,
+        Error,
+        ExpectedCalibrationError,
+        MaximumCalibrationError,
+        Summary,
+        TopKError,
+    )
+
+__all__ = [
+    "AURC",
+    "AUROC",
+    "NLL",
+    "SCORES",
+    "Brier",
+    "BrierParts",
+    "ClassBins",
+    "ClasswiseCalibrationError",
+    "Error",
+    "ExpectedCalibrationError",
+    "Guarantee",
+    "Interval",
+    "MaximumCalibrationError",
+    "Outcomes",
+    "Overconfidence",
+    "ReliabilityBins",
+    "RiskCoverage",
+    "Score",
+    "Summary",
+    "TopKError",
+    "adaptive_calibration_error",
+    "aupr",
+    "aurc",
+    "auroc",
+    "bootstrap",
+    "bootstrap_detection",
+    "bootstrap_outcomes",
+    "brier",
+    "brier_parts",
+    "brier_parts_of",
+    "calibration_error",
+    "class_bins",
+    "classwise_calibration_error",
+    "coverage_at_risk",
+    "debiased_calibration_error",
+    "debiased_error_of",
+    "error",
+    "excess_aurc",
+    "expected_calibration_error",
+    "fpr_at_tpr",
+    "maximum_calibration_error",
+    "nll",
+    "outcomes",
+    "overconfidence",
+    "overconfidence_of",
+    "reliability_bins",
+    "risk_coverage",
+    "roc",
+    "top_k_error",
+]
+
+_STREAMING = frozenset(
+    (
+        "AURC",
+        "AUROC",
+        "NLL",
+        "Brier",
+        "ClasswiseCalibrationError",
+        "Error",
+        "ExpectedCalibrationError",
+        "MaximumCalibrationError",
+        "Summary",
+        "TopKError",
+    )
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _STREAMING:
+        raise AttributeError(f"module 'beliefmatch.metrics' has no attribute {name!r}")
+    return getattr(import_module("beliefmatch.metrics.streaming"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,15 +1,19 @@
 """Figures of a comparison, drawn without touching matplotlib's global state."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from io import BytesIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from beliefmatch.experiments.records import CompareRecord, RunRecord
 from beliefmatch.report.labels import COLOURS, MARKERS, method_label
+
+if TYPE_CHECKING:  # not at run time: it imports torch
+    from beliefmatch.experiments.records import CompareRecord, RunRecord
 
 __all__ = ["render", "rotation_figure", "rotation_files"]
 
@@ -19,9 +23,9 @@ _ROW_HEIGHT = 0.13
 
 
 def render(figure: Figure, kind: str) -> bytes:
-    """The bytes of a figure as a "png" or "svg" file; the same figure gives the same bytes."""
+    """The bytes of a figure as a "png", "svg" or "pdf" file; the same figure gives the same bytes."""
     buffer = BytesIO()
-    undated = {"Date": None} if kind == "svg" else None
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
     with rc_context({"svg.hashsalt": "beliefmatch"}):
         figure.savefig(buffer, format=kind, dpi=160, metadata=undated)
     return buffer.getvalue()

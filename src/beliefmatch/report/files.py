@@ -2,9 +2,11 @@
 
 import os
 import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["ready_directory", "write_whole"]
+__all__ = ["directory_in_use", "ready_directory", "write_together", "write_whole"]
 
 
 def ready_directory(name: str, *, caller: str) -> Path:
@@ -25,6 +27,18 @@ def ready_directory(name: str, *, caller: str) -> Path:
     return path
 
 
+@contextmanager
+def directory_in_use(name: str, *, caller: str) -> Iterator[Path]:
+    """`ready_directory` for the time of the block; what was made for it goes again if it stays empty."""
+    missing = [path for path in (Path(name), *Path(name).parents) if not os.path.exists(path)]
+    try:
+        yield ready_directory(name, caller=caller)
+    finally:
+        for path in missing:
+            with suppress(OSError):  # not empty, or never made
+                path.rmdir()
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file through a neighbour, so that no reader and no crash sees half of it."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -36,3 +50,22 @@ def write_whole(path: Path, content: bytes) -> None:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def write_together(directory: Path, files: Iterable[tuple[str, bytes]]) -> list[Path]:
+    """Write files by their names below a directory: all of them, or none.
+
+    They take their names only when the last is on the disk, so that neither a full disk nor Ctrl-C leaves
+    a report whose parts do not belong together.
+    """
+    with tempfile.TemporaryDirectory(dir=directory, prefix=".") as name:
+        staged, written = Path(name), []
+        for file, content in files:
+            path = staged / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, content)
+            written.append(file)
+        for file in written:
+            (directory / file).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(staged / file, directory / file)
+    return [directory / file for file in written]

@@ -1,6 +1,11 @@
 """How methods are named and coloured, the same in every table and figure."""
 
-from beliefmatch.experiments.records import RunRecord
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # reading records of comparisons imports torch, which the report of an evaluation does not
+    from beliefmatch.experiments.records import RunRecord
 
 __all__ = ["COLOURS", "MARKERS", "method_label", "method_name"]
 

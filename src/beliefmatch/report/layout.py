@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
@@ -25,7 +26,7 @@ class Column(NamedTuple):
     def width(self) -> int:
         """That of the longest line."""
         return max(
-            len(line) for text in (self.heading, *self.cells, self.footer) for line in text.split("\n")
+            cell_len(line) for text in (self.heading, *self.cells, self.footer) for line in text.split("\n")
         )
 
 

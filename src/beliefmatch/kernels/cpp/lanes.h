@@ -129,16 +129,19 @@ template <int N> INLINE D slope_of(const double (&c)[N], D x) {
     return value;
 }
 
-// e^x and e^x − 1, each with full relative precision, for |x| < 80.
-INLINE void exponential(F x, F& power, F& growth) {
+// e^x and e^x − 1, each with full relative precision, for |x| < 80; `low` is what rounding took from x.
+template <bool with_low> INLINE void exponential_of(F x, F low, F& power, F& growth) {
     F shifted = x * 1.44269504f + 12582912.f; // rounds to a whole number, left in the low bits
     F n = shifted - 12582912.f;
     F f = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+    if (with_low) f += low;
     F tail = f + f * f * polynomial(EXPONENTIAL_F, f);
     F scale = (F)(((FI)shifted << 23) + 0x3f800000);
     power = scale + scale * tail;
     growth = scale * tail + (scale - 1.f);
 }
+
+INLINE void exponential(F x, F& power, F& growth) { exponential_of<false>(x, F{}, power, growth); }
 
 // e^x, with full relative precision or, if not `fine`, to 1e-12, for |x| < 700.
 template <bool fine = true> INLINE D exponential(D x) {

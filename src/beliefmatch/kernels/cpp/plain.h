@@ -46,7 +46,10 @@ template <bool unit_prior> INLINE Concentration concentration(F z, const Plain& 
     if (unit_prior) {
         exponential(z, c.alpha, c.excess);
     } else {
-        exponential((z - plain.log_beta) - plain.log_beta_rest, c.alpha, c.excess);
+        // z − ln β and what its rounding lost, which for a large z is much of a step of α
+        F level = z - plain.log_beta, back = level - z;
+        F lost = (z - (level - back)) - (plain.log_beta + back);
+        exponential_of<true>(level, lost - plain.log_beta_rest, c.alpha, c.excess);
         c.alpha *= plain.beta;
         c.excess *= plain.beta;
     }

@@ -1,0 +1,164 @@
+"""`beliefmatch evaluate`: how wrong, how overconfident and how blind to foreign input models are."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from beliefmatch.cli.errors import BAD_INPUT, UserError, told_plainly
+from beliefmatch.cli.evaluate_plan import file_names, plan, shown
+from beliefmatch.experiments.evaluation_settings import EvaluationSettings, ModelFiles
+from beliefmatch.extras import needs
+from beliefmatch.report.files import directory_in_use, write_together
+
+if TYPE_CHECKING:
+    from beliefmatch.experiments.evaluation_record import EvaluationRecord
+    from beliefmatch.experiments.evaluations import Evaluations
+
+__all__ = ["evaluate"]
+
+_DEFAULT = EvaluationSettings()
+_RENDERING = 1  # steps of the progress bar
+
+Files = list[tuple[str, bytes]]
+Render = Callable[[Sequence["EvaluationRecord"]], Files]
+
+
+def evaluate(
+    context: typer.Context,
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE",
+            help="Predictions and targets of each model, as .npz, .npy, .parquet, .csv or .safetensors.",
+        ),
+    ],
+    ood: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SET=FILE",
+            help="Predictions for foreign examples. With several models SET=FILE,FILE,... in their order.",
+        ),
+    ] = None,
+    out: Annotated[str, typer.Option(metavar="DIRECTORY", help="Where the report goes.")] = "runs/evaluate",
+    name: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Name of a model, once for each file.")
+    ] = None,
+    class_names: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Text file with the name of a class on each line.")
+    ] = None,
+    targets_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Targets of all models, if not in their files.")
+    ] = None,
+    groups: Annotated[int, typer.Option(help="Groups of like confidence.")] = _DEFAULT.groups,
+    resamples: Annotated[
+        int, typer.Option(help="Of the bootstrap; 0 for no intervals.")
+    ] = _DEFAULT.resamples,
+    seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = _DEFAULT.seed,
+    risk: Annotated[
+        list[float],
+        typer.Option(metavar="RATE", help="Error rate to promise among answers; may be given several times."),
+    ] = list(_DEFAULT.risks),  # noqa: B006 (typer's way to say several)
+    logits: Annotated[str | None, typer.Option(metavar="NAME", help="What the logits are called.")] = None,
+    probs: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What the probabilities are called.")
+    ] = None,
+    targets: Annotated[str | None, typer.Option(metavar="NAME", help="What the targets are called.")] = None,
+    images: Annotated[str | None, typer.Option(metavar="NAME", help="What the images are called.")] = None,
+) -> None:
+    """Judge models by their predictions, side by side, on one page.
+
+    Files hold arrays or columns called logits or probs, and targets; other names are given by options.
+    Writes a JSON record for each model, tables, figures and report.html, which needs no network.
+    """
+    with ExitStack() as stack:
+        with told_plainly(*BAD_INPUT, command=context):
+            settings = EvaluationSettings(groups=groups, resamples=resamples, seed=seed, risks=tuple(risk))
+            chosen = plan(models, names=name or [], ood=ood or [])
+            render = _renderer()
+            from beliefmatch.data.predictions import FieldNames
+            from beliefmatch.experiments.evaluations import Evaluations
+
+            fields = FieldNames(logits=logits, probs=probs, targets=targets, images=images)
+            work = Evaluations(
+                chosen, settings=settings, names=fields, class_names=class_names, targets_file=targets_file
+            )
+            place = stack.enter_context(directory_in_use(out, caller="evaluate"))
+        records, files = _records_and_files(context, work, render)
+        _write_and_show(context, place, records, files)
+
+
+def _records_and_files(
+    command: typer.Context, work: "Evaluations", render: Render
+) -> tuple[list["EvaluationRecord"], Files]:
+    from beliefmatch.cli.terminal import progress
+
+    with progress(work.steps + _RENDERING) as step:
+        records = [_record(command, work, model, step) for model in work.models]
+        files = render(records)
+        step("page")
+    return records, files
+
+
+def _record(
+    command: typer.Context, work: "Evaluations", model: ModelFiles, step: Callable[[str], None]
+) -> "EvaluationRecord":
+    with told_plainly(*BAD_INPUT, command=command):
+        given = work.read(model, step)
+    return work.judge(model, given, step)
+
+
+def _write_and_show(
+    command: typer.Context, place: Path, records: Sequence["EvaluationRecord"], files: Files
+) -> None:
+    from beliefmatch.cli.terminal import show
+    from beliefmatch.report.evaluation_tables import terminal_table
+
+    try:  # files before words: who reads the words may go away
+        write_together(place, files)
+    except OSError as error:
+        raise UserError(
+            f"{command.command_path}: cannot write to {place} ({error.strerror or error}); "
+            "mend that or choose another `--out`."
+        ) from error
+    finally:
+        show(terminal_table(records))
+    for line in _lines(records):
+        typer.echo(line)
+    typer.echo(place / "report.html")
+
+
+def _renderer() -> Render:
+    """A function that makes every file of a report; what it needs is asked for before the work begins."""
+    with needs("rich", extra="cli", caller="beliefmatch evaluate"):
+        import rich  # noqa: F401
+    with needs("matplotlib, jinja2 and plotly", extra="report", caller="beliefmatch evaluate"):
+        import jinja2  # noqa: F401
+        import plotly  # noqa: F401
+
+        from beliefmatch.report.evaluation_figures import evaluation_files
+        from beliefmatch.report.evaluation_tables import to_csv, to_markdown
+        from beliefmatch.report.page import render_page
+
+    def files(records: Sequence["EvaluationRecord"]) -> Iterator[tuple[str, str | bytes]]:
+        safe = file_names([record.name for record in records])
+        yield from ((f"{name}.json", record.to_json()) for name, record in zip(safe, records, strict=True))
+        yield "summary.csv", to_csv(records)
+        yield "summary.md", to_markdown(records)
+        yield from ((f"figures/{name}", image) for name, image in evaluation_files(records))
+        yield "report.html", render_page(records)
+
+    return lambda records: [
+        (name, content.encode() if isinstance(content, str) else content) for name, content in files(records)
+    ]
+
+
+def _lines(records: Sequence["EvaluationRecord"]) -> Iterator[str]:
+    """What every file's arrays were taken for."""
+    for record in records:
+        read = [(record.source, record.settings["fields"])]
+        read += [(one.source, record.settings["foreign_fields"][one.name]) for one in record.foreign]
+        for source, fields in read:
+            yield shown(f"{source}: " + ", ".join(f"{role} = {name}" for role, name in fields.items()))

@@ -1,0 +1,68 @@
+"""What each number of an evaluation means, in words for its reader."""
+
+from dataclasses import asdict
+
+from beliefmatch.experiments.evaluation_settings import EvaluationSettings
+
+__all__ = ["conventions"]
+
+_WORDS = {
+    "error": (
+        "Share of examples whose most probable class is not the target; of tied classes the first is taken."
+    ),
+    "top_k_error": "Share of examples whose target is not among the {top_k} most probable classes.",
+    "nll": "Mean of −ln p(target), in nats.",
+    "brier": (
+        "Mean of Σ (p − one-hot)² over all classes, from 0 to 2. Its parts are Murphy's (1973), class"
+        " by class over {groups} groups of equal width; the remainder is what differs within groups."
+    ),
+    "ece": (
+        "Mean gap between confidence and accuracy over {groups} groups (i/M, (i+1)/M] of equal width;"
+        " a confidence of 0 counts in the first. Biased upwards in small samples."
+    ),
+    "mce": "Largest gap of these groups; one of few examples can decide it.",
+    "adaptive_ece": "Mean gap over {groups} groups of equal size.",
+    "classwise_ece": (
+        "Mean gap between a class's probability and its frequency over {groups} groups of equal "
+        "width, and mean of that over the classes. It has no interval."
+    ),
+    "debiased_ece": (
+        "Root mean squared gap over {groups} groups of equal size less what chance adds to it (Kumar,"
+        " Liang and Ma 2019)."
+    ),
+    "overconfidence": "Mean confidence less accuracy: positive if overconfident, negative if underconfident.",
+    "aurc": "Area under the risk-coverage curve: error among the k most confident, mean over all k.",
+    "excess_aurc": "That area less the area of the best order of the same predictions.",
+    "mean_confidence": "Mean of the largest probability.",
+    "mean_entropy": "Mean of −Σ p ln p, in nats.",
+    "detection": (
+        "Higher scores mean foreign, or wrong. AUROC counts ties one half; AUPR is average precision "
+        "with either side as positive; FPR at 95 % TPR is the share of outside examples that pass "
+        "where 95 % of the inside examples do."
+    ),
+    "scores": (
+        "entropy: of the probabilities. confidence: 1 − largest probability. spread, "
+        "differential_entropy and precision (−ln α₀): of the Dirichlet that logits stand for under "
+        "belief matching. energy: −ln Σ exp(logits), the same number as precision."
+    ),
+    "promises": (
+        "Answering at or above the threshold keeps the error among answers below the bound, except "
+        "with probability {delta}: Clopper and Pearson's bound at 50 coverages fixed beforehand, with"
+        " Bonferroni's correction. It holds for examples drawn like these, if these chose nothing "
+        "else. Each risk is a promise of its own."
+    ),
+    "density": (
+        "Of the predictive entropy over [0, ln K]; Gaussian kernel with a standard deviation of 0.02 "
+        "ln K, folded back at both ends."
+    ),
+}
+_INTERVALS = (
+    "Bootstrap over the examples, bias-corrected (Efron 1981), level {level}, {resamples} resamples "
+    "(fewer for more than 50,000 examples), seed {seed}."
+)
+
+
+def conventions(settings: EvaluationSettings) -> dict[str, str]:
+    """By metric, as computed with these settings."""
+    words = {**_WORDS, "intervals": _INTERVALS if settings.resamples else "None were asked for."}
+    return {key: text.format(**asdict(settings)) for key, text in words.items()}

@@ -1,0 +1,201 @@
+"""Predictions of one model in, its record out."""
+
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from beliefmatch.checks import fail
+from beliefmatch.data.predictions import Predictions
+from beliefmatch.environment import hardware, versions
+from beliefmatch.experiments.conventions import conventions
+from beliefmatch.experiments.detections import foreign_set, misclassification, score_columns
+from beliefmatch.experiments.evaluation_record import BrierShares, EvaluationRecord, Number, Promise
+from beliefmatch.experiments.evaluation_settings import EvaluationSettings
+from beliefmatch.experiments.evaluation_views import (
+    class_scores,
+    confusion,
+    entropy_density,
+    examples,
+    numbers,
+    reliability,
+    thinned,
+)
+from beliefmatch.metrics import (
+    ClassBins,
+    Outcomes,
+    bootstrap_outcomes,
+    brier_parts_of,
+    class_bins,
+    coverage_at_risk,
+    outcomes,
+    reliability_bins,
+    risk_coverage,
+)
+from beliefmatch.metrics.bootstrap import enough_resamples
+
+__all__ = ["STEPS", "evaluate"]
+
+STEPS = 2
+"""Calls of `on_step` for one model; one more for each foreign set."""
+
+_USUAL = EvaluationSettings()
+
+
+def evaluate(
+    predictions: Predictions,
+    *,
+    name: str | None = None,
+    class_names: Sequence[str] | None = None,
+    foreign: Mapping[str, Predictions] | None = None,
+    settings: EvaluationSettings = _USUAL,
+    on_step: Callable[[str], None] | None = None,
+) -> EvaluationRecord:
+    """Judge one model by its predictions: how wrong, how overconfident, how blind to foreign input.
+
+    Args:
+        predictions: of labelled examples.
+        name: of the model; that of the file if not given.
+        class_names: one for each class; "0", "1", ... if not given.
+        foreign: predictions of the same model for examples that belong to no class, by the name of the set.
+        settings: groups, resamples, seed and the like.
+        on_step: called after each step with what was done.
+
+    Returns:
+        The record, the same for the same predictions, settings and versions but for its times.
+    """
+    start, foreign, announce = time.perf_counter(), foreign or {}, on_step or (lambda done: None)
+    name = _text(predictions.path.with_suffix("").name) if name is None else name
+    classes = predictions.values.shape[1]
+    names = [f"{index}" for index in range(classes)] if class_names is None else list(class_names)
+    _check(predictions, names, foreign)
+    judged = _judged(predictions, settings)
+    announce(f"{name}: scores")
+    inside = score_columns(predictions)
+    mistaken = misclassification(inside, judged.pop("correct"), settings)
+    announce(f"{name}: mistakes")
+    sets = []
+    for title, others in foreign.items():
+        sets.append(foreign_set(title, _text(others.path), others, inside, settings))
+        announce(f"{name}: {title}")
+
+    return EvaluationRecord(
+        name=name,
+        source=_text(predictions.path),
+        kind=predictions.kind,
+        examples=len(predictions.values),
+        class_names=names,
+        misclassification=mistaken,
+        foreign=sets,
+        **judged,
+        **_circumstances(predictions, foreign, settings, start),
+    )
+
+
+def _text(path: str | Path) -> str:
+    """A file's name as text that JSON can hold, whatever bytes it is made of."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
+def _check(predictions: Predictions, names: list[str], foreign: Mapping[str, Predictions]) -> None:
+    classes = predictions.values.shape[1]
+    if predictions.targets is None:
+        raise fail("evaluate", f"`predictions` must have targets, got {predictions.path} without.")
+    if len(names) != classes:
+        expected = f"one for each of the {classes} classes of {predictions.path}"
+        raise fail("evaluate", f"`class_names` must be {expected}, got {len(names)}.")
+    for title, others in foreign.items():
+        if others.values.shape[1] != classes:
+            expected = f"the {classes} classes of {predictions.path}"
+            received = f"{others.values.shape[1]} in {others.path}"
+            raise fail("evaluate", f"`foreign` set {title!r} must have {expected}, got {received}.")
+
+
+def _judged(predictions: Predictions, settings: EvaluationSettings) -> dict[str, Any]:
+    """Those parts of a record that labelled examples tell, and which of them are right."""
+    assert predictions.targets is not None  # as checked
+    given: dict[str, Any] = {predictions.kind: predictions.values}
+    seen = outcomes(predictions.targets, **given)
+    bins = class_bins(predictions.targets, groups=settings.groups, **given)
+    classes = predictions.values.shape[1]
+    scores = _scores(seen, bins, settings)
+    wrong, every = (~seen.correct).nonzero()[:, 0], torch.arange(len(seen))
+    groups, images, shown = settings.groups, predictions.images, settings.shown
+    by_width = reliability_bins(seen.confidence, seen.correct, groups=groups)
+    by_mass = reliability_bins(seen.confidence, seen.correct, groups=groups, scheme="mass")
+    return {
+        "correct": seen.correct,
+        "scores": scores,
+        "brier_shares": BrierShares(*brier_parts_of(bins, seen.brier.mean().item())),
+        "reliability": reliability(by_width),
+        "reliability_by_mass": reliability(by_mass),
+        "entropy": entropy_density(seen.entropy, classes),
+        "risk_coverage": thinned(*risk_coverage(seen.confidence, seen.correct)),
+        "promises": [_promise(seen, risk, settings.delta) for risk in settings.risks],
+        "confusion": confusion(seen, classes),
+        "classes": class_scores(seen, bins),
+        "mistakes": examples(seen, images, seen.confidence, wrong, shown),
+        "doubtful": examples(seen, images, seen.entropy, every, shown),
+    }
+
+
+def _scores(seen: Outcomes, bins: ClassBins, settings: EvaluationSettings) -> dict[str, Number]:
+    intervals = bootstrap_outcomes(
+        seen,
+        top_k=settings.top_k,
+        groups=settings.groups,
+        resamples=max(1, settings.resamples),
+        level=settings.level,
+        seed=settings.seed,
+    )
+    found = numbers(intervals, settings)
+    if settings.top_k >= len(bins.count):
+        found["top_k_error"] = Number(None, why=f"there are no more than {settings.top_k} classes")
+    if math.isinf(intervals["nll"].value):
+        found["nll"] = Number(None, why="infinite: a class came true that was given probability 0")
+    found["classwise_ece"] = Number(bins.errors.mean().item())
+    return {key: found[key] for key in _ORDER}
+
+
+_ORDER = (
+    "error", "top_k_error", "nll", "brier",
+    "ece", "mce", "adaptive_ece", "classwise_ece", "debiased_ece", "overconfidence",
+    "aurc", "excess_aurc", "mean_confidence", "mean_entropy",
+)  # fmt: skip
+
+
+def _promise(seen: Outcomes, risk: float, delta: float) -> Promise:
+    found = coverage_at_risk(seen.confidence, seen.correct, risk=risk, delta=delta)
+    if not found.coverage:
+        return Promise(risk, delta, threshold=None, coverage=0.0, observed_risk=None, bound=None)
+    return Promise(risk, delta, found.threshold, found.coverage, found.risk, found.bound)
+
+
+def _circumstances(
+    predictions: Predictions,
+    foreign: Mapping[str, Predictions],
+    settings: EvaluationSettings,
+    start: float,
+) -> dict[str, Any]:
+    """How, where and when."""
+    drawn = enough_resamples(len(predictions.values), settings.resamples) if settings.resamples else 0
+    return {
+        "conventions": conventions(settings),
+        "settings": {
+            **asdict(settings),
+            "risks": list(settings.risks),  # JSON has no tuples, and what is read back is to be equal
+            "resamples_drawn": drawn,
+            "fields": predictions.recognised,
+            "foreign_fields": {title: others.recognised for title, others in foreign.items()},
+        },
+        "versions": versions("beliefmatch", "torch", "numpy"),
+        "hardware": {**hardware(), "torch_threads": torch.get_num_threads()},
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "wall_seconds": time.perf_counter() - start,
+    }

@@ -1,0 +1,106 @@
+"""Groups of like confidence."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from beliefmatch.checks import require_choice, require_values
+from beliefmatch.metrics._inputs import answers, require_at_least_one
+
+__all__ = ["ReliabilityBins", "Scheme", "bins_of", "group_of", "reliability_bins", "share_ties"]
+
+Scheme = Literal["width", "mass"]
+
+
+@dataclass(frozen=True, eq=False)
+class ReliabilityBins:
+    """A reliability diagram of M groups (lower, upper]; columns of shape (M,), means NaN where empty."""
+
+    lower: Tensor
+    upper: Tensor
+    count: Tensor
+    """Number of examples, int64."""
+    confidence: Tensor
+    """Their mean confidence."""
+    accuracy: Tensor
+    """Share of them that were right."""
+
+    @property
+    def weight(self) -> Tensor:
+        """Share of all examples."""
+        return self.count.double() / self.count.sum()
+
+    @property
+    def gap(self) -> Tensor:
+        """Mean confidence less accuracy: positive where overconfident, zero where empty."""
+        return (self.confidence - self.accuracy).nan_to_num(nan=0.0)
+
+
+def reliability_bins(
+    confidence: Tensor, correct: Tensor, *, groups: int = 15, scheme: Scheme = "width"
+) -> ReliabilityBins:
+    """Group predictions by confidence, and compare in each group confidence with accuracy.
+
+    Args:
+        confidence: probability of the predicted class, shape (N,), in [0, 1].
+        correct: whether the predicted class came true, shape (N,).
+        groups: number M of groups.
+        scheme: "width" for the groups (i/M, (i+1)/M], a confidence of 0 counting in the first; "mass" for
+            groups of N/M examples in order of confidence, sizes differing by at most one. Examples of the
+            same confidence that fall into two groups share their hits evenly, so that their order is moot.
+
+    >>> import torch
+    >>> bins = reliability_bins(torch.tensor([0.5, 0.75, 1.0]), torch.tensor([True, False, True]), groups=4)
+    >>> bins.count.tolist(), bins.accuracy.tolist()
+    ([0, 1, 1, 1], [nan, 1.0, 0.0, 1.0])
+    """
+    name = "reliability_bins"
+    groups = require_at_least_one(name, "groups", groups)
+    require_choice(name, "scheme", scheme, ("width", "mass"))
+    confidence, correct = answers(name, confidence, correct)
+    within = (confidence >= 0) & (confidence <= 1)
+    require_values(name, "confidence", confidence, within, "in [0, 1]")
+    return bins_of(confidence, correct, groups, scheme)
+
+
+def bins_of(confidence: Tensor, correct: Tensor, groups: int, scheme: Scheme) -> ReliabilityBins:
+    """`reliability_bins` of columns of doubles that were checked."""
+    return (_by_width if scheme == "width" else _by_mass)(confidence, correct, groups)
+
+
+def _by_width(confidence: Tensor, correct: Tensor, groups: int) -> ReliabilityBins:
+    place = group_of(confidence, groups)
+    edges = torch.arange(groups + 1, dtype=torch.float64) / groups
+    return _means(edges, place, confidence, correct)
+
+
+def _by_mass(confidence: Tensor, correct: Tensor, groups: int) -> ReliabilityBins:
+    confidence, order = confidence.sort()
+    examples = len(confidence)
+    ends = torch.arange(groups + 1) * examples // groups  # sizes differ by at most one
+    place = torch.repeat_interleave(torch.arange(groups), ends.diff())
+    inner = confidence[(ends[1:-1] - 1).clamp(min=0)] if groups > 1 else confidence[:0]
+    edges = torch.cat([torch.zeros(1).double(), inner, torch.ones(1).double()])
+    return _means(edges, place, confidence, share_ties(confidence, correct[order]))
+
+
+def _means(edges: Tensor, place: Tensor, *columns: Tensor) -> ReliabilityBins:
+    count = torch.bincount(place, minlength=len(edges) - 1)
+    sums = (torch.zeros(len(count), dtype=torch.float64).index_add_(0, place, x) for x in columns)
+    return ReliabilityBins(edges[:-1], edges[1:], count, *(total / count.double() for total in sums))
+
+
+def group_of(values: Tensor, groups: int) -> Tensor:
+    """Index i of the group (i/M, (i+1)/M] that holds each value; 0 for the value 0."""
+    # bucketize counts the edges strictly below a value: groups are open below, closed above.
+    edges = torch.arange(1, groups, dtype=torch.float64, device=values.device) / groups
+    return torch.bucketize(values, edges)
+
+
+def share_ties(keys: Tensor, values: Tensor) -> Tensor:
+    """The values with those of equal key replaced by their mean; keys must be sorted."""
+    _, place, count = torch.unique_consecutive(keys, return_inverse=True, return_counts=True)
+    sums = torch.zeros(len(count), dtype=torch.float64).index_add_(0, place, values.double())
+    return (sums / count)[place]

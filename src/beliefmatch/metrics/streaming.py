@@ -1,0 +1,295 @@
+"""Metrics of predictions that come in batches, on torchmetrics' base class.
+
+Each class takes `update(probs, targets)` or `update(logits=logits, targets=targets)`; any split into batches,
+and any split among processes, gives the result of the whole. The sums have a size of their own, whatever the
+number of examples; only the areas under curves keep two numbers of each. All arithmetic is that of the
+functions. States have names of their own, because torchmetrics takes metrics whose states have the same names
+and, after the first batch, the same values for one and the same.
+"""
+
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from beliefmatch.checks import describe, fail
+from beliefmatch.extras import needs
+from beliefmatch.metrics._inputs import columns, require_at_least_one
+from beliefmatch.metrics.bins import ReliabilityBins, group_of
+from beliefmatch.metrics.calibration import calibration_error
+from beliefmatch.metrics.classwise import ClassBins, class_bins
+from beliefmatch.metrics.detection import auroc
+from beliefmatch.metrics.outcomes import Outcomes, observe
+from beliefmatch.metrics.selective import aurc
+
+with needs("torchmetrics", extra="metrics", caller="beliefmatch.metrics.streaming"):
+    from torchmetrics import Metric
+    from torchmetrics.utilities import dim_zero_cat
+
+__all__ = [
+    "AURC",
+    "AUROC",
+    "NLL",
+    "Brier",
+    "ClasswiseCalibrationError",
+    "Error",
+    "ExpectedCalibrationError",
+    "MaximumCalibrationError",
+    "Summary",
+    "TopKError",
+]
+
+
+class _Streaming(Metric):
+    """What the classes share."""
+
+    is_differentiable = False
+    higher_is_better = False
+    full_state_update = False  # so that `forward` of a batch updates once
+
+    def _add_sum(self, name: str, *size: int) -> None:
+        self.add_state(name, torch.zeros(size, dtype=torch.float64), dist_reduce_fx="sum")
+
+    def _add(self, name: str, value: Tensor) -> None:
+        state: Tensor = getattr(self, name)
+        setattr(self, name, state + value.to(state.device))
+
+    def _observe(self, probs: Tensor | None, targets: Tensor | None, logits: Tensor | None) -> Outcomes:
+        name = type(self).__name__
+        return observe(name, _given(name, targets), probs=probs, logits=logits, entropy=False)
+
+
+def _given(function: str, targets: Tensor | None) -> Tensor:
+    if targets is None:
+        raise fail(function, "`targets` must be given, got None.", TypeError)
+    return targets
+
+
+class _Mean(_Streaming):
+    """The mean of one number of each example."""
+
+    def __init__(self, state: str, **options: Any) -> None:
+        super().__init__(**options)
+        self._state = state
+        self._add_sum(state, 2)
+
+    def update(
+        self, probs: Tensor | None = None, targets: Tensor | None = None, *, logits: Tensor | None = None
+    ) -> None:
+        """Add a batch."""
+        value = self._values(self._observe(probs, targets, logits)).double()
+        self._add(self._state, torch.stack([value.sum(), torch.tensor(len(value)).double()]))
+
+    def compute(self) -> Tensor:
+        """The mean over all examples; NaN if there were none."""
+        total, examples = getattr(self, self._state)
+        return total / examples
+
+    def _values(self, seen: Outcomes) -> Tensor:
+        raise NotImplementedError
+
+
+class Error(_Mean):
+    """Share of examples whose most probable class is not the target, as `error`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__("wrong", **options)
+
+    def _values(self, seen: Outcomes) -> Tensor:
+        return ~seen.correct
+
+
+class TopKError(_Mean):
+    """Share of examples whose target is not among the k most probable classes, as `top_k_error`."""
+
+    def __init__(self, *, k: int = 5, **options: Any) -> None:
+        self.k = require_at_least_one("TopKError", "k", k)
+        super().__init__(f"wrong_in_{k}", **options)
+
+    def _values(self, seen: Outcomes) -> Tensor:
+        return seen.rank >= self.k
+
+
+class NLL(_Mean):
+    """Mean negative log-likelihood in nats, as `nll`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__("surprise", **options)
+
+    def _values(self, seen: Outcomes) -> Tensor:
+        return seen.nll
+
+
+class Brier(_Mean):
+    """Mean squared distance of the probabilities from the outcome, as `brier`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__("squares", **options)
+
+    def _values(self, seen: Outcomes) -> Tensor:
+        return seen.brier
+
+
+class _Calibration(_Streaming):
+    """A norm of the gaps between confidence and accuracy."""
+
+    _norm: ClassVar[Literal["mean", "max"]]
+
+    def __init__(self, *, groups: int = 15, **options: Any) -> None:
+        super().__init__(**options)
+        self.groups = require_at_least_one(type(self).__name__, "groups", groups)
+        self._state = f"groups_of_{groups}"  # the same for both norms, which torchmetrics then updates once
+        self._add_sum(self._state, 3, groups)
+
+    def update(
+        self, probs: Tensor | None = None, targets: Tensor | None = None, *, logits: Tensor | None = None
+    ) -> None:
+        """Add a batch."""
+        self._add(self._state, _group_sums(self._observe(probs, targets, logits), self.groups))
+
+    def reliability_bins(self) -> ReliabilityBins:
+        """The reliability diagram of the examples of this process."""
+        return _bins(getattr(self, self._state))
+
+    def compute(self) -> Tensor:
+        """The error over all examples; NaN if there were none."""
+        value = calibration_error(self.reliability_bins(), norm=self._norm)
+        return torch.tensor(value, dtype=torch.float64, device=self.device)
+
+
+class ExpectedCalibrationError(_Calibration):
+    """Mean gap between confidence and accuracy over groups, as `expected_calibration_error`."""
+
+    _norm = "mean"
+
+
+class MaximumCalibrationError(_Calibration):
+    """Largest gap between confidence and accuracy of a group, as `maximum_calibration_error`."""
+
+    _norm = "max"
+
+
+class ClasswiseCalibrationError(_Streaming):
+    """Mean calibration error of the classes, as `classwise_calibration_error`."""
+
+    def __init__(self, num_classes: int, *, groups: int = 15, **options: Any) -> None:
+        super().__init__(**options)
+        self.groups = require_at_least_one("ClasswiseCalibrationError", "groups", groups)
+        classes = require_at_least_one("ClasswiseCalibrationError", "num_classes", num_classes)
+        self._state = f"class_groups_of_{groups}"
+        self._add_sum(self._state, 3, classes, groups)
+
+    def update(
+        self, probs: Tensor | None = None, targets: Tensor | None = None, *, logits: Tensor | None = None
+    ) -> None:
+        """Add a batch."""
+        name, classes = "ClasswiseCalibrationError", getattr(self, self._state).shape[1]
+        bins = class_bins(
+            _given(name, targets), probs=probs, logits=logits, groups=self.groups, function=name
+        )
+        if len(bins.count) != classes:
+            raise fail(name, f"`probs` or `logits` must have {classes} classes, got {len(bins.count)}.")
+        self._add(self._state, torch.stack([bins.count, bins.probability, bins.hits]))
+
+    def class_bins(self) -> ClassBins:
+        """The groups of every class, of the examples of this process."""
+        return ClassBins(*getattr(self, self._state).cpu())
+
+    def compute(self) -> Tensor:
+        """The mean over the classes; NaN if there were no examples."""
+        return self.class_bins().errors.mean().to(self.device)
+
+
+class Summary(_Streaming):
+    """Error, top-k error, NLL, Brier score and calibration errors from one look at each batch."""
+
+    def __init__(self, *, k: int = 5, groups: int = 15, **options: Any) -> None:
+        super().__init__(**options)
+        self.k, self.groups = (
+            require_at_least_one("Summary", *named) for named in (("k", k), ("groups", groups))
+        )
+        self._means, self._groups = f"means_with_{k}", f"summary_groups_of_{groups}"
+        self._add_sum(self._means, 4)
+        self._add_sum(self._groups, 3, groups)
+
+    def update(
+        self, probs: Tensor | None = None, targets: Tensor | None = None, *, logits: Tensor | None = None
+    ) -> None:
+        """Add a batch."""
+        seen = self._observe(probs, targets, logits)
+        each = (~seen.correct).double(), (seen.rank >= self.k).double(), seen.nll, seen.brier
+        self._add(self._means, torch.stack([column.sum() for column in each]))
+        self._add(self._groups, _group_sums(seen, self.groups))
+
+    def compute(self) -> dict[str, Tensor]:
+        """By name: error, top_k_error, nll, brier, ece, mce."""
+        bins = _bins(getattr(self, self._groups))
+        means = getattr(self, self._means) / bins.count.sum().to(self.device)
+        found = dict(zip(("error", "top_k_error", "nll", "brier"), means, strict=True))
+        gaps = {"ece": calibration_error(bins), "mce": calibration_error(bins, norm="max")}
+        return found | {name: means.new_tensor(value) for name, value in gaps.items()}
+
+
+class AURC(_Streaming):
+    """Area under the risk-coverage curve of the confidence, as `aurc`; keeps two numbers of each example."""
+
+    confidence: list[Tensor]
+    correct: list[Tensor]
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.add_state("confidence", [], dist_reduce_fx="cat")
+        self.add_state("correct", [], dist_reduce_fx="cat")
+
+    def update(
+        self, probs: Tensor | None = None, targets: Tensor | None = None, *, logits: Tensor | None = None
+    ) -> None:
+        """Add a batch."""
+        seen = self._observe(probs, targets, logits)
+        self.confidence.append(seen.confidence.to(self.device))
+        self.correct.append(seen.correct.to(self.device))
+
+    def compute(self) -> Tensor:
+        """The area over all examples."""
+        value = aurc(dim_zero_cat(self.confidence), dim_zero_cat(self.correct))
+        return torch.tensor(value, dtype=torch.float64, device=self.device)
+
+
+class AUROC(_Streaming):
+    """Probability that an outside example scores higher than an inside one, as `auroc`; keeps all scores."""
+
+    higher_is_better = True
+    scores: list[Tensor]
+    outside: list[Tensor]
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.add_state("scores", [], dist_reduce_fx="cat")
+        self.add_state("outside", [], dist_reduce_fx="cat")
+
+    def update(self, scores: Tensor, outside: Tensor) -> None:
+        """Add a batch of scores, higher for more foreign, and for each whether it is outside."""
+        (column,) = columns("AUROC", scores=scores)
+        if not isinstance(outside, Tensor) or outside.dtype != torch.bool or outside.shape != column.shape:
+            expected = f"a bool tensor of shape {tuple(column.shape)}"
+            raise fail("AUROC", f"`outside` must be {expected}, got {describe(outside)}.", TypeError)
+        self.scores.append(column.to(self.device))
+        self.outside.append(outside.to(self.device))
+
+    def compute(self) -> Tensor:
+        """The area over all examples."""
+        scores, outside = dim_zero_cat(self.scores), dim_zero_cat(self.outside)
+        value = auroc(scores[~outside], scores[outside])
+        return torch.tensor(value, dtype=torch.float64, device=self.device)
+
+
+def _group_sums(seen: Outcomes, groups: int) -> Tensor:
+    """Number, confidence and hits of each group, shape (3, M)."""
+    columns = torch.stack([torch.ones_like(seen.confidence), seen.confidence, seen.correct.double()])
+    return columns.new_zeros(3, groups).index_add_(1, group_of(seen.confidence, groups), columns)
+
+
+def _bins(sums: Tensor) -> ReliabilityBins:
+    count, confidence, hits = sums.cpu()
+    edges = torch.arange(len(count) + 1, dtype=torch.float64) / len(count)
+    return ReliabilityBins(edges[:-1], edges[1:], count.long(), confidence / count, hits / count)

@@ -1,0 +1,197 @@
+"""Figures of evaluations for a paper, drawn without touching matplotlib's global state."""
+
+import re
+from collections.abc import Callable, Container, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from matplotlib import font_manager, style
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from beliefmatch.experiments.evaluation_record import Bins, EvaluationRecord
+from beliefmatch.report.evaluation_rows import detection_of, headline_score, score_title
+from beliefmatch.report.evaluation_style import look
+from beliefmatch.report.evaluation_text import foreign_names, presentable, shorten
+from beliefmatch.report.figures import render
+
+__all__ = ["evaluation_files"]
+
+_KINDS = ("svg", "pdf", "png")
+_STYLE: list[Any] = [
+    "default",  # or the reader's own settings, perhaps LaTeX, would draw the figures
+    {
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "axes.titlesize": 9,
+        "axes.titlepad": 8,
+        "axes.titlelocation": "left",
+        "axes.labelsize": 10,
+        "figure.constrained_layout.h_pad": 0.08,
+        "font.size": 9,
+        "grid.alpha": 0.25,
+        "grid.linewidth": 0.6,
+        "legend.frameon": False,
+        "legend.handlelength": 2.6,
+        "lines.linewidth": 1.6,
+        "pdf.fonttype": 42,  # text that stays text
+        "text.usetex": False,
+    },
+]
+_REFERENCE = {"color": "#808080", "linewidth": 0.9, "linestyle": (0, (4, 3)), "zorder": 1}
+_INSIDE = "#7F7F7F"
+
+
+def evaluation_files(records: Sequence[EvaluationRecord]) -> Iterator[tuple[str, bytes]]:
+    """Name and content of each file: reliability, ROC, risk-coverage, and entropy for each foreign set."""
+    models = presentable(records, caller="evaluation_files")
+    drawings: dict[str, Callable[[Sequence[EvaluationRecord]], Figure]] = {
+        "reliability": _reliability,
+        "roc": _roc,
+        "risk_coverage": _risk_coverage,
+    }
+    for foreign in foreign_names(models):
+        drawings[_file_name(f"entropy_{foreign}", drawings)] = partial(_entropy, foreign=foreign)
+    for name, draw in drawings.items():
+        with style.context(_STYLE):
+            figure = draw(models)
+            figure.draw_without_rendering()
+            figure.set_layout_engine("none")  # laid out once, not once a file
+            files = [(f"{name}.{kind}", render(figure, kind)) for kind in _KINDS]
+        yield from files
+
+
+def _file_name(text: str, taken: Container[str]) -> str:
+    """A name that every file system takes, and that is not taken yet."""
+    base = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")[:48]
+    name, count = base, 1
+    while name in taken:
+        count += 1
+        name = f"{base}_{count}"
+    return name
+
+
+def _label(text: str, width: int = 28) -> str:
+    """A name as text: no mathematics between dollars, no sign that the font lacks."""
+    known = font_manager.get_font(font_manager.findfont("DejaVu Sans")).get_charmap()
+    drawn = "".join(sign if ord(sign) in known else "□" for sign in shorten(text, width))
+    drawn = drawn.replace("$", r"\$")
+    return f"\u2009{drawn}" if drawn.startswith("_") else drawn  # legends leave out names that begin so
+
+
+def _line(index: int) -> dict[str, Any]:
+    """Colour and dash of a model."""
+    looks = look(index)
+    dash = tuple(float(length) / 1.6 for length in looks.dash.split())
+    return {"color": looks.colour, "linestyle": (0, dash) if dash else "-"}
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    """Below the panels, in as many columns as there is room for."""
+    handles, labels = axes.get_legend_handles_labels()
+    inches = 0.65 + 0.075 * max(map(len, labels), default=0)
+    columns = max(int(figure.get_figwidth() / inches), 1)
+    if len(handles) > 1:
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, len(handles), 4))
+
+
+def _reliability(models: Sequence[EvaluationRecord]) -> Figure:
+    """Accuracy over confidence, and below it how many examples each group has."""
+    figure = Figure(figsize=(4.2, 5.4), layout="constrained")
+    upper, lower = figure.subplots(2, 1, height_ratios=[3, 1], sharex=True)
+    upper.plot([0, 1], [0, 1], **_REFERENCE)
+    for index, model in enumerate(models):
+        _draw_bins(upper, lower, model.reliability, index, _label(model.name))
+    upper.set(ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
+    lower.set(ylabel="share", xlabel="confidence")
+    lower.set_ylim(bottom=0)
+    _legend(figure, upper)
+    return figure
+
+
+def _draw_bins(upper: Axes, lower: Axes, bins: Bins, index: int, label: str) -> None:
+    points = [
+        (x, y) for x, y in zip(bins.confidence, bins.accuracy, strict=True) if x is not None and y is not None
+    ]
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    upper.plot(xs, ys, label=label, marker=look(index).marker, markersize=4.5, clip_on=False, **_line(index))
+    total = max(sum(bins.count), 1)
+    shares = [count / total for count in bins.count]
+    if shares:
+        lower.stairs(shares, [bins.lower[0], *bins.upper], linewidth=1.4, **_line(index))
+
+
+def _entropy(models: Sequence[EvaluationRecord], foreign: str) -> Figure:
+    """The density of the predictive entropy on known and on foreign examples, one panel a model."""
+    figure, panels = _panels(len(models), width=2.6, height=2.1, sharey=True)
+    for index, (axes, model) in enumerate(zip(panels, models, strict=True)):
+        axes.fill_between(model.entropy.x, model.entropy.y, color=_INSIDE, alpha=0.3, linewidth=0)
+        axes.plot(model.entropy.x, model.entropy.y, color=_INSIDE, label="test examples")
+        for found in (found for found in model.foreign if found.name == foreign):
+            line = {"color": look(index).colour, "linestyle": (0, (5, 2))}
+            axes.fill_between(found.entropy.x, found.entropy.y, color=line["color"], alpha=0.15, linewidth=0)
+            axes.plot(found.entropy.x, found.entropy.y, label=_label(foreign, 20), **line)
+        axes.set_title(_label(model.name, 24))
+        axes.set(xlabel="predictive entropy (nats)")
+        axes.set_ylim(bottom=0)
+        axes.set_xlim(left=0)
+        axes.legend(loc="upper center", fontsize=7.5)
+    panels[0].set_ylabel("density")
+    return figure
+
+
+def _roc(models: Sequence[EvaluationRecord]) -> Figure:
+    """One panel for misclassification and one for each foreign set, by the headline score."""
+    names = [None, *foreign_names(models)]
+    score = headline_score(models)
+    figure, panels = _panels(len(names), width=2.7, height=2.7)
+    figure.suptitle(f"Detection by {_label(score_title(score), 60)}", fontsize=10, color="#555555")
+    for axes, name in zip(panels, names, strict=True):
+        axes.plot([0, 1], [0, 1], **_REFERENCE)
+        for index, model in enumerate(models):
+            found = detection_of(model, name, score)
+            curve = found.roc if found else None
+            axes.plot(*((curve.x, curve.y) if curve else ([], [])), label=_label(model.name), **_line(index))
+        axes.set_title("misclassification" if name is None else _label(name, 24))
+        axes.set(xlabel="false positive rate", xlim=(0, 1), ylim=(0, 1.01), aspect="equal")
+    panels[0].set_ylabel("true positive rate")
+    _legend(figure, panels[0])
+    return figure
+
+
+def _risk_coverage(models: Sequence[EvaluationRecord]) -> Figure:
+    """The error among the most confident answers, and what can be promised about it."""
+    figure = Figure(figsize=(4.8, 3.6), layout="constrained")
+    axes = figure.subplots()
+    for index, model in enumerate(models):
+        curve, looks = model.risk_coverage, look(index)
+        axes.plot(curve.x, curve.y, label=_label(model.name), **_line(index))
+        kept = [promise for promise in model.promises if promise.threshold is not None]
+        axes.plot(
+            [promise.coverage for promise in kept],
+            [promise.risk for promise in kept],
+            linestyle="",
+            marker=looks.marker,
+            markersize=6,
+            markerfacecolor="white",
+            color=looks.colour,
+        )
+    axes.set(xlabel="coverage (share answered)", ylabel="risk (error among answers)", xlim=(0, 1.02))
+    axes.set_ylim(bottom=0)
+    _legend(figure, axes)
+    return figure
+
+
+def _panels(count: int, *, width: float, height: float, sharey: bool = False) -> tuple[Figure, list[Axes]]:
+    """A figure with panels in rows of at most three."""
+    columns = min(count, 3)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(width * columns, height * rows + 0.5), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=sharey)
+    every = list(grid.flat)
+    for axes in every[count:]:
+        axes.set_visible(False)
+    for axes in every[:count]:
+        axes.tick_params(labelbottom=True)  # also above an empty place
+    return figure, every[:count]

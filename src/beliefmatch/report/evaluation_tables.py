@@ -1,0 +1,150 @@
+"""Tables of evaluations: for the terminal, for a spreadsheet, for a README."""
+
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from io import StringIO
+from textwrap import wrap
+
+from rich.console import Group
+from rich.markup import escape
+from rich.table import Table
+
+from beliefmatch.experiments.evaluation_record import EvaluationRecord
+from beliefmatch.report.evaluation_rows import Cell, Row, Section, detection_sections, score_title, summary
+from beliefmatch.report.evaluation_text import presentable, shorten
+from beliefmatch.report.layout import Column, FirstThatFits, plain_table
+
+__all__ = ["terminal_table", "to_csv", "to_markdown"]
+
+_MARKS = {"best": "*", "close": "≈", "": ""}
+_ARROWS = {"low": "↓", "high": "↑", "zero": "→0", "": ""}
+_CSV_HEAD = ("model", "set", "score", "metric", "value", "low", "high", "better", "note")
+_LEGEND = "↓ less is better, ↑ more; * best, ≈ interval meets that of the best"
+
+
+def terminal_table(records: Sequence[EvaluationRecord]) -> FirstThatFits:
+    """The summary of all models, side by side as far as the terminal is wide."""
+    models = presentable(records, caller="terminal_table")
+    layouts = [
+        _stack(models, beside, between)
+        for beside in range(len(models), 0, -1)
+        for between in (" ", "\n")
+        if beside == len(models) or between == "\n"
+    ]
+    return FirstThatFits(*layouts)
+
+
+def _stack(models: Sequence[EvaluationRecord], beside: int, between: str) -> Group:
+    """Tables with so many models beside each other, below each other."""
+    sections = [section for section in summary(models) if section.title != "Other"]
+    starts = range(0, len(models), beside)
+    tables = [_block(models, sections, start, start + beside, between) for start in starts]
+    tables[0].title = _title(models)
+    tables[-1].caption = _LEGEND if len(models) > 1 else _LEGEND.split(";")[0]
+    return Group(*tables)
+
+
+def _block(
+    models: Sequence[EvaluationRecord], sections: Sequence[Section], start: int, stop: int, between: str
+) -> Table:
+    rows = [row for section in sections for row in section.rows]
+    cells = [row.cells() for row in rows]
+    titles = Column("", [_plain_title(row) for row in rows], is_text=True)
+    columns = [
+        Column(_heading(model.name), [_terminal_cell(row[index], between) for row in cells])
+        for index, model in enumerate(models[start:stop], start)
+    ]
+    return plain_table(titles, *columns, dense=between == "\n")
+
+
+def _heading(name: str) -> str:
+    return escape("\n".join(wrap(shorten(name, 48), 16)))
+
+
+def _terminal_cell(cell: Cell, between: str) -> str:
+    """The mark stands before the number, so that digits stay below digits."""
+    parts = [f"{_MARKS[cell.mark]} {cell.value}".strip(), *([cell.interval] if cell.interval else [])]
+    return escape(between.join(parts))
+
+
+def _title(models: Sequence[EvaluationRecord]) -> str:
+    first, differing = models[0], len({model.examples for model in models}) > 1
+    examples = "differing numbers of" if differing else f"{first.examples}"
+    return f"{examples} examples, {len(first.class_names)} classes"
+
+
+def _plain_title(row: Row) -> str:
+    name = shorten(row.title, 40)
+    return escape(" ".join(part for part in (name, row.unit, _ARROWS[row.better]) if part))
+
+
+def to_csv(records: Sequence[EvaluationRecord]) -> str:
+    """One line for each number, in full precision and never in percent; safe to open in a spreadsheet."""
+    models = presentable(records, caller="to_csv")
+    sections = [*(s for s in summary(models) if not s.title.startswith("Detection"))]
+    sections += detection_sections(models)
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_CSV_HEAD)
+    for index, model in enumerate(models):
+        for row in (row for section in sections for row in section.rows):
+            number = row.numbers[index]
+            names = (model.name, row.set, row.score, row.key)
+            values = (
+                "" if value is None else repr(value) for value in (number.value, number.low, number.high)
+            )
+            writer.writerow([*map(_cell_text, names), *values, row.better, _cell_text(number.why)])
+    return text.getvalue()
+
+
+def _cell_text(text: str) -> str:
+    """Text that no spreadsheet takes for a formula."""
+    return (
+        f"'{text}" if text.lstrip()[:1] in tuple("=+-@＝＋－＠") or text[:1] in ("\t", "\r", "\n") else text
+    )
+
+
+def to_markdown(records: Sequence[EvaluationRecord]) -> str:
+    """A table of the summary, and one for each thing to detect."""
+    models = presentable(records, caller="to_markdown")
+    blocks = list(_markdown_blocks(models))
+    legend = "↓ less is better, ↑ more is better, →0 nearer to zero is better; intervals in brackets."
+    if len(models) > 1:
+        legend += " **Bold**: best; ≈: the interval meets that of the best, so they cannot be told apart."
+    return "\n\n".join([*blocks, legend]) + "\n"
+
+
+def _markdown_blocks(models: Sequence[EvaluationRecord]) -> Iterator[str]:
+    yield f"## {_title(models)}"
+    for section in summary(models):
+        yield _markdown_table(section.title, models, section.rows, [row.title for row in section.rows])
+    for section in detection_sections(models):
+        if section.rows:
+            titles = [f"{row.title}, {score_title(row.score)}" for row in section.rows]
+            yield _markdown_table(f"Detection: {section.title}", models, section.rows, titles)
+
+
+def _markdown_table(
+    title: str, models: Sequence[EvaluationRecord], rows: Sequence[Row], titles: Sequence[str]
+) -> str:
+    head = [" ", *(_markdown_text(model.name) for model in models)]
+    lines = [head, ["---", *("---:" for _ in models)]]
+    for row, name in zip(rows, titles, strict=True):
+        label = " ".join(part for part in (_markdown_text(name), row.unit, _ARROWS[row.better]) if part)
+        lines.append([label, *map(_markdown_cell, row.cells())])
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"### {_markdown_text(title)}\n\n{table}"
+
+
+def _markdown_cell(cell: Cell) -> str:
+    if cell.why:
+        return f"{cell.value} ({_markdown_text(cell.why)})"
+    value = f"**{cell.value}**" if cell.mark == "best" else f"{_MARKS[cell.mark]} {cell.value}".strip()
+    return f"{value} {cell.interval}".strip()
+
+
+def _markdown_text(text: str) -> str:
+    """Text in which no sign means anything: backslashes for Markdown's, entities for HTML's."""
+    text = re.sub(r"([\\`*_{}\[\]#|~$@])", r"\\\1", " ".join(text.split()))
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,131 @@
+"""Records made fit to be shown: names are data and may hold anything, numbers may be missing."""
+
+import math
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from beliefmatch.experiments.evaluation_record import (
+    Bins,
+    ClassScores,
+    Curve,
+    EvaluationRecord,
+    Example,
+    Number,
+    Promise,
+)
+
+__all__ = ["class_label", "foreign_names", "number_text", "presentable", "shorten", "threshold_text", "tidy"]
+
+MISSING = "—"
+_REQUIRED: dict[type, tuple[str, ...]] = {
+    ClassScores: ("mean_probability", "calibration_error"),
+    Example: ("confidence", "target_probability", "entropy"),
+    Promise: ("risk", "delta", "coverage"),
+}
+_BIDI = frozenset(chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A)))
+
+
+def presentable(records: Sequence[EvaluationRecord], *, caller: str) -> list[EvaluationRecord]:
+    """The records with visible characters only, finite numbers only, and a name of its own for each."""
+    if not records:
+        raise ValueError(f"{caller}: `records` must hold at least one record, got none.")
+    tidied = [tidy(record) for record in records]
+    taken: dict[str, int] = {}
+    named = []
+    for record in tidied:
+        name = record.name.strip() or "(no name)"
+        taken[name] = taken.get(name, 0) + 1
+        unique = name if taken[name] == 1 else f"{name} ({taken[name]})"
+        named.append(replace(record, name=unique))
+    return named
+
+
+def tidy(value: Any) -> Any:
+    """The same value without control characters in its texts and without NaN or infinity."""
+    if isinstance(value, str):
+        return value if value.isprintable() else "".join(map(_visible, value))
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list):
+        return [tidy(item) for item in value if not _is_broken(item)]
+    if isinstance(value, dict):
+        return {tidy(key): tidy(item) for key, item in value.items()}
+    if isinstance(value, Curve):
+        return _finite_points(value)
+    if isinstance(value, Bins):
+        return _finite_bins(value)
+    if isinstance(value, Number):
+        return _finite_number(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{field.name: tidy(getattr(value, field.name)) for field in fields(value)})
+    return value
+
+
+def _visible(character: str) -> str:
+    """A picture of a control character; line breaks and reversals in a name would disturb its neighbours."""
+    code = ord(character)
+    if code < 0x20:
+        return chr(0x2400 + code)
+    unwanted = character in _BIDI or unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
+    return "\ufffd" if unwanted else character
+
+
+def _finite_points(curve: Curve) -> Curve:
+    points = [(x, y) for x, y in zip(curve.x, curve.y, strict=False) if math.isfinite(x) and math.isfinite(y)]
+    return Curve([x for x, _ in points], [y for _, y in points])
+
+
+def _finite_bins(bins: Bins) -> Bins:
+    edges = zip(bins.lower, bins.upper, strict=True)
+    kept = [place for place, ends in enumerate(edges) if all(map(math.isfinite, ends))]
+    columns = (bins.lower, bins.upper, bins.count, bins.confidence, bins.accuracy)
+    return Bins(*([tidy(column[place]) for place in kept] for column in columns))
+
+
+def _is_broken(item: Any) -> bool:
+    """Whether an entry of a list lacks a number that it cannot be shown without."""
+    required = _REQUIRED.get(type(item), ())
+    return not all(math.isfinite(getattr(item, name)) for name in required)
+
+
+def _finite_number(number: Number) -> Number:
+    value, low, high = (tidy(part) for part in (number.value, number.low, number.high))
+    why = tidy(number.why) or ("" if value is not None else "no finite value")
+    return Number(value, low, high, why) if value is not None else Number(None, why=why)
+
+
+def number_text(value: float | None, digits: int, *, scale: float = 1.0) -> str:
+    """A number with a true minus sign, or a dash where there is none."""
+    if value is None:
+        return MISSING
+    text = f"{scale * value:.{digits}f}"
+    return text.replace("-", "−") if float(text) else text.removeprefix("-")
+
+
+def threshold_text(value: float | None) -> str:
+    """A confidence with as many digits as tell it from one, so that 0.99998 does not become 1."""
+    if value is None:
+        return MISSING
+    digits = 4 if not 0 < 1 - value < 1e-3 else min(1 - math.floor(math.log10(1 - value)), 12)
+    return f"{value:.{digits}f}"
+
+
+def class_label(record: EvaluationRecord, index: int) -> str:
+    """The name of a class, or its number where it has none."""
+    known = 0 <= index < len(record.class_names)
+    return (record.class_names[index].strip() if known else "") or str(index)
+
+
+def foreign_names(records: Sequence[EvaluationRecord]) -> list[str]:
+    """Every foreign set of any record, in the order of their first appearance."""
+    return list(dict.fromkeys(foreign.name for record in records for foreign in record.foreign))
+
+
+def shorten(text: str, width: int) -> str:
+    """The two ends of a long text; its middle says least."""
+    if len(text) <= width:
+        return text
+    head = (width - 1) * 2 // 3
+    return f"{text[:head].rstrip()}…{text[len(text) - (width - 1 - head) :].lstrip()}"

@@ -1,0 +1,140 @@
+"""One page that shows how good models are: a single HTML file that asks the network for nothing."""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+from beliefmatch.experiments.evaluation_record import EvaluationRecord
+from beliefmatch.extras import needs
+from beliefmatch.report.evaluation_rows import (
+    detection_sections,
+    headline_score,
+    metric_title,
+    score_names,
+    score_title,
+    summary,
+)
+from beliefmatch.report.evaluation_style import look
+from beliefmatch.report.evaluation_text import (
+    class_label,
+    foreign_names,
+    presentable,
+    shorten,
+    threshold_text,
+)
+from beliefmatch.report.page_sections import Card, cards, confusions, facts, promises
+from beliefmatch.report.page_words import percent
+
+__all__ = ["render_page"]
+
+_MOST_EXAMPLES = 24  # of mistakes and of doubtful ones, a model
+_BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
+
+
+def render_page(records: Sequence[EvaluationRecord]) -> str:
+    """The report of one or more models as a single HTML file, which needs neither network nor server."""
+    models = presentable(records, caller="render_page")
+    with needs("jinja2 and plotly", extra="report", caller="render_page"):
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+        from markupsafe import Markup
+        from plotly.offline import get_plotlyjs
+    environment = Environment(
+        loader=PackageLoader("beliefmatch.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        percent=percent,
+        shorten=shorten,
+        metric_title=metric_title,
+        threshold=threshold_text,
+    )
+    environment.globals.update(class_label=class_label, score_title=score_title, look=look, picture=_picture)
+    plotly, script = (_script(text) for text in (get_plotlyjs(), _file("page.js")))
+    all_cards = cards(models)
+    return environment.get_template("page.html.j2").render(
+        **_content(models),
+        cards=all_cards,
+        policy=_policy(plotly, script),
+        plotly=Markup(plotly),
+        script=Markup(script),
+        style=Markup(_file("page.css")),
+        data=Markup(_json(_data(models, all_cards))),
+    )
+
+
+def _content(models: Sequence[EvaluationRecord]) -> dict[str, Any]:
+    return {
+        "models": models,
+        "foreign": foreign_names(models),
+        "sections": summary(models),
+        "detection": [section for section in detection_sections(models) if section.rows],
+        "scores": score_names(models),
+        "headline": headline_score(models),
+        "promises": promises(models),
+        "confusions": confusions(models),
+        "facts": facts(models),
+        "conventions": _conventions(models),
+        "most": _MOST_EXAMPLES,
+    }
+
+
+def _conventions(models: Sequence[EvaluationRecord]) -> list[tuple[str, str, list[int]]]:
+    """Metric, convention and the models that follow it; models evaluated alike share a line."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for index, model in enumerate(models):
+        for key, text in model.conventions.items():
+            found.setdefault((key, text), []).append(index)
+    return [(key, text, who) for (key, text), who in found.items()]
+
+
+def _data(models: Sequence[EvaluationRecord], all_cards: dict[str, list[Card]]) -> dict[str, Any]:
+    """What the page's script needs."""
+    drawn = [card for group in all_cards.values() for card in group]
+    return {
+        "models": len(models),
+        "plots": [
+            {"id": card.id, "data": card.plot.data, "layout": card.plot.layout, "alts": card.alts}
+            for card in drawn
+        ],
+    }
+
+
+def _json(value: Any) -> str:
+    """JSON that cannot end the element it stands in, nor a line of a script."""
+    text = json.dumps(value, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _script(text: str) -> str:
+    """A script as the browser will read it, or an error if it would end early."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if re.search(r"</script|<!--", text, re.IGNORECASE):
+        raise ValueError("render_page: a script must not hold the end of its own element, got one that does.")
+    return text
+
+
+def _policy(*scripts: str) -> str:
+    """No network at all, and no script but these: what slips through the escaping still does not run."""
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _picture(image: str | None) -> str | None:
+    """The address of an embedded PNG, if it is one."""
+    whole = image is not None and image.startswith("iVBORw0KGgo") and _BASE64.fullmatch(image)
+    return f"data:image/png;base64,{image}" if whole else None
+
+
+def _file(name: str) -> str:
+    return resources.files("beliefmatch.report").joinpath(f"templates/{name}").read_text(encoding="utf-8")

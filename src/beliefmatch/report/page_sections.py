@@ -1,0 +1,204 @@
+"""The parts of the page: plots with their words and numbers, promises, confusions, and how all came about."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from beliefmatch.experiments.evaluation_record import Curve, EvaluationRecord, Promise
+from beliefmatch.report import page_words as words
+from beliefmatch.report.evaluation_rows import detection_of, headline_score, score_names
+from beliefmatch.report.evaluation_text import foreign_names, number_text
+from beliefmatch.report.page_plots import (
+    Plot,
+    class_plot,
+    confusion_plot,
+    entropy_plot,
+    reliability_plot,
+    risk_coverage_plot,
+    roc_plot,
+)
+
+__all__ = ["Card", "Promised", "cards", "confusions", "facts", "promises"]
+
+_MOST_CLASSES = 30  # in the plot of classes
+_LARGEST_TABLE = 16  # classes of a confusion matrix that is written out
+_LARGEST_MAP = 100  # and of one that is drawn
+_MOST_PAIRS = 10
+
+
+@dataclass(frozen=True)
+class Card:
+    """A plot with its title, what it shows in words, and its numbers."""
+
+    id: str
+    title: str
+    alt: str
+    plot: Plot
+    table: words.DataTable | None
+    model: int | None = None
+    """The one model that the whole card is about."""
+    alts: dict[str, str] = field(default_factory=dict)
+    """Words for each choice, where the reader can choose what the plot shows."""
+
+
+def cards(models: Sequence[EvaluationRecord]) -> dict[str, list[Card]]:
+    """Every plot of the page, by its section."""
+    chosen = worst_classes(models)
+    reliability = Card(
+        "reliability",
+        "",
+        words.reliability_words(models),
+        reliability_plot(models),
+        words.reliability_table(models),
+    )
+    risk = Card("risk", "", words.risk_words(models), risk_coverage_plot(models), words.risk_table(models))
+    classes = Card(
+        "classes",
+        "",
+        words.class_words(models, len(chosen)),
+        class_plot(models, chosen),
+        words.class_table(models, chosen),
+    )
+    return {
+        "reliability": [reliability],
+        "entropy": list(_entropy_cards(models)),
+        "roc": list(_roc_cards(models)),
+        "risk": [risk],
+        "classes": [classes] if chosen else [],
+        "confusion": list(_confusion_cards(models)),
+    }
+
+
+def _entropy_cards(models: Sequence[EvaluationRecord]) -> Iterator[Card]:
+    """One card a model and foreign set; `title` is the set's name."""
+    for place, name in enumerate(foreign_names(models)):
+        strange = [_density(model, name) for model in models]
+        top = max([y for c in (*strange, *(m.entropy for m in models)) if c for y in c.y], default=1.0)
+        for index, model in enumerate(models):
+            yield Card(
+                f"entropy-{place}-{index}",
+                name,
+                words.entropy_words(model, name, strange[index]),
+                entropy_plot(models, index, name, strange[index], top),
+                words.entropy_table(model, index, name, strange[index]),
+                model=index,
+            )
+
+
+def _density(model: EvaluationRecord, name: str) -> Curve | None:
+    return next((foreign.entropy for foreign in model.foreign if foreign.name == name), None)
+
+
+def _roc_cards(models: Sequence[EvaluationRecord]) -> Iterator[Card]:
+    scores, headline = score_names(models), headline_score(models)
+    for place, name in enumerate([None, *foreign_names(models)]):
+        found = [detection_of(model, name, score) for model in models for score in scores]
+        if any(detection and detection.roc.x for detection in found):
+            alts = {score: words.roc_words(models, name, score) for score in scores}
+            title = "Wrong predictions" if name is None else name
+            table = words.roc_table(models, name, scores)
+            yield Card(f"roc-{place}", title, alts[headline], roc_plot(models, name), table, alts=alts)
+
+
+def _confusion_cards(models: Sequence[EvaluationRecord]) -> Iterator[Card]:
+    for index, model in enumerate(models):
+        matrix = model.confusion.matrix
+        if matrix and _LARGEST_TABLE < len(matrix) <= _LARGEST_MAP:
+            plot = confusion_plot(model, matrix, index)
+            yield Card(f"confusion-{index}", "", words.confusion_words(model), plot, None, model=index)
+
+
+def worst_classes(models: Sequence[EvaluationRecord]) -> list[int]:
+    """All classes if they are few, else those that some model calibrates worst, the worst first."""
+    errors: dict[int, float] = {}
+    for model in models:
+        for scores in model.classes:
+            errors[scores.index] = max(errors.get(scores.index, 0.0), scores.calibration_error)
+    if len(errors) <= _MOST_CLASSES:
+        return sorted(errors)
+    return sorted(errors, key=lambda index: (-errors[index], index))[:_MOST_CLASSES]
+
+
+class Promised(NamedTuple):
+    """A risk that must not be exceeded, and what each model can promise; None where it was not asked."""
+
+    risk: float
+    delta: float
+    by_model: list[Promise | None]
+
+
+def promises(models: Sequence[EvaluationRecord]) -> list[Promised]:
+    """By risk, the smallest first."""
+    asked = sorted({(promise.risk, promise.delta) for model in models for promise in model.promises})
+    return [
+        Promised(
+            risk,
+            delta,
+            [
+                next((p for p in model.promises if (p.risk, p.delta) == (risk, delta)), None)
+                for model in models
+            ],
+        )
+        for risk, delta in asked
+    ]
+
+
+class ConfusionTable(NamedTuple):
+    """Rows of (count, share of the row), if the classes are few; and the most frequent mistakes."""
+
+    rows: list[list[tuple[int, float]]] | None
+    card: bool
+    pairs: list[list[int]]
+
+
+def confusions(models: Sequence[EvaluationRecord]) -> list[ConfusionTable]:
+    """For each model, what the page shows of its confusion besides a plot."""
+    found = []
+    for model in models:
+        matrix = model.confusion.matrix
+        rows = None
+        if matrix and len(matrix) <= _LARGEST_TABLE:
+            rows = [[(count, count / max(sum(row), 1)) for count in row] for row in matrix]
+        drawn = bool(matrix) and _LARGEST_TABLE < len(matrix or []) <= _LARGEST_MAP
+        found.append(ConfusionTable(rows, drawn, model.confusion.pairs[:_MOST_PAIRS]))
+    return found
+
+
+def facts(models: Sequence[EvaluationRecord]) -> list[tuple[str, list[tuple[str, list[str]]]]]:
+    """How the numbers came about: groups of lines, each a name and a text for every model."""
+    own = [_own_facts(model) for model in models]
+    groups = [("File", own)]
+    groups += [
+        (title, [_flat(getattr(model, name)) for model in models])
+        for title, name in (("Settings", "settings"), ("Versions", "versions"), ("Hardware", "hardware"))
+    ]
+    return [(title, _lines(found)) for title, found in groups if any(found)]
+
+
+def _own_facts(model: EvaluationRecord) -> dict[str, str]:
+    foreign = {f"foreign: {f.name}": f"{f.source}, {f.examples:,} examples" for f in model.foreign}
+    return {
+        "file": model.source,
+        "content": model.kind,
+        "examples": f"{model.examples:,}",
+        "classes": f"{len(model.class_names):,}",
+        **foreign,
+        "evaluated": model.created,
+        "evaluation took": f"{number_text(model.wall_seconds, 2)} s",
+    }
+
+
+def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested settings as one level of texts."""
+    flat: dict[str, str] = {}
+    for key, value in content.items():
+        if isinstance(value, dict):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return flat
+
+
+def _lines(found: Sequence[dict[str, str]]) -> list[tuple[str, list[str]]]:
+    names = dict.fromkeys(name for of_model in found for name in of_model)
+    return [(name, [of_model.get(name, "—") for of_model in found]) for name in names]

@@ -1,0 +1,110 @@
+"""Figures of evaluations for a paper."""
+
+import re
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import matplotlib
+import pytest
+from matplotlib import rc_context
+
+from beliefmatch.experiments.evaluation_record import Curve
+from beliefmatch.report import evaluation_figures
+from beliefmatch.report.evaluation_figures import evaluation_files
+from evaluation_records import hostile, model, single_example, three
+
+STARTS = {"svg": b"<?xml", "pdf": b"%PDF-", "png": b"\x89PNG\r\n\x1a\n"}
+
+
+@pytest.fixture(scope="module")
+def files():
+    return dict(evaluation_files(three()))
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Only the format that is quickest to write."""
+    monkeypatch.setattr(evaluation_figures, "_KINDS", ("svg",))
+
+
+def test_each_figure_comes_as_svg_pdf_and_png(files):
+    figures = ["entropy_noise", "entropy_svhn", "reliability", "risk_coverage", "roc"]
+    assert sorted(files) == sorted(f"{name}.{kind}" for name in figures for kind in STARTS)
+    for name, content in files.items():
+        assert content.startswith(STARTS[name.rpartition(".")[2]]), name
+
+
+def test_the_same_records_give_the_same_bytes(files):
+    again = evaluation_files(three())
+    for _ in range(6):  # two figures
+        name, content = next(again)
+        assert content == files[name], name
+    assert b"CreationDate" not in files["roc.pdf"] and b"<dc:date>" not in files["roc.svg"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_readers_settings_neither_matter_nor_change(files):
+    with rc_context({"text.usetex": True, "lines.linewidth": 9.0, "font.size": 30}):
+        before = dict(matplotlib.rcParams)
+        name, content = next(evaluation_files(three()))
+        assert dict(matplotlib.rcParams) == before
+    assert content == files[name]
+
+
+@pytest.mark.usefixtures("quick")
+def test_hostile_names_are_drawn_as_text_into_files_with_tame_names():
+    files = dict(evaluation_files([replace(record, name=f"{record.name} $") for record in hostile()[:4]]))
+    assert all(re.fullmatch(r"[a-z0-9_]+\.svg", name) for name in files)
+    assert len(files) == 3 + 3
+    for content in files.values():
+        tags = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(content).iter()}
+        assert not tags & {"script", "image", "a"}
+
+
+def test_dollars_are_no_mathematics_and_unknown_signs_become_boxes():
+    label = evaluation_figures._label
+    assert label("$x^2$") == r"\$x^2\$"
+    assert label("漢 🦊 é") == "□ □ é"
+    assert label("_private").strip() == "_private" and not label("_private").startswith("_")
+
+
+def test_file_names_stay_inside_the_directory_and_apart():
+    taken = {}
+    for name in ("../../etc/passwd", "a/b", "a b", "A B", "", "x" * 300, "שלום"):
+        made = evaluation_figures._file_name(f"entropy_{name}", taken)
+        assert re.fullmatch(r"[a-z0-9_]{1,60}", made)
+        taken[made] = name
+    assert len(taken) == 7
+
+
+@pytest.mark.usefixtures("quick")
+def test_legends_name_every_model():
+    models = (model("_first", examples=40, foreign=()), model("second", index=1, examples=40, foreign=()))
+    figure = evaluation_figures._risk_coverage(models)
+    assert [text.get_text().strip() for text in figure.legends[0].get_texts()] == ["_first", "second"]
+
+
+def test_curves_are_those_of_the_record():
+    figure = evaluation_figures._risk_coverage(three())
+    lines = [line for line in figure.axes[0].lines if line.get_linestyle() != "None"]
+    for line, record in zip(lines, three(), strict=True):
+        assert list(line.get_xdata()) == record.risk_coverage.x
+        assert list(line.get_ydata()) == record.risk_coverage.y
+    upper, lower = evaluation_figures._reliability(three()).axes
+    for line, record in zip(upper.lines[1:], three(), strict=True):
+        bins = record.reliability
+        assert list(line.get_ydata()) == [accuracy for accuracy in bins.accuracy if accuracy is not None]
+    shares = [patch.get_data().values.sum() for patch in lower.patches]
+    assert shares == pytest.approx([1.0] * 3)
+
+
+@pytest.mark.usefixtures("quick")
+def test_one_example_and_no_foreign_set_are_enough():
+    assert len(dict(evaluation_files([single_example()]))) == 3
+
+
+@pytest.mark.usefixtures("quick")
+def test_empty_curves_are_drawn_empty():
+    nothing = Curve([], [])
+    record = replace(model(examples=40), entropy=nothing, risk_coverage=nothing, misclassification=[])
+    assert len(dict(evaluation_files([record]))) == 5
