@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from beliefmatch.cli import main
-from beliefmatch.report.files import ready_directory, write_whole
+from beliefmatch.files import ready_directory, write_whole
 from commands import MAIN, PRODUCTS, QUICK, fails_in_training, python
 
 NO_SPACE = os.strerror(errno.ENOSPC)

@@ -8,8 +8,8 @@ import typer
 from beliefmatch.cli.errors import BAD_INPUT, UserError, told_plainly
 from beliefmatch.experiments.records import DIGITS_OPTIONS, CompareConfig
 from beliefmatch.extras import needs
+from beliefmatch.files import ready_directory, write_whole
 from beliefmatch.methods import METHODS
-from beliefmatch.report.files import ready_directory, write_whole
 
 __all__ = ["compare"]
 

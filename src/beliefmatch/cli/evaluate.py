@@ -11,7 +11,7 @@ from beliefmatch.cli.errors import BAD_INPUT, UserError, told_plainly
 from beliefmatch.cli.evaluate_plan import file_names, plan, shown
 from beliefmatch.experiments.evaluation_settings import EvaluationSettings, ModelFiles
 from beliefmatch.extras import needs
-from beliefmatch.report.files import directory_in_use, write_together
+from beliefmatch.files import directory_in_use, write_together
 
 if TYPE_CHECKING:
     from beliefmatch.experiments.evaluation_record import EvaluationRecord

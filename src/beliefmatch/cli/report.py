@@ -9,7 +9,7 @@ from beliefmatch.cli.errors import BAD_INPUT, UserError, told_plainly
 from beliefmatch.cli.evaluate_plan import shown
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.extras import needs
-from beliefmatch.report.files import ready_directory, write_whole
+from beliefmatch.files import ready_directory, write_whole
 
 __all__ = ["report"]
 
