@@ -1,5 +1,7 @@
 """Rates, optimisers and clipping as the papers have them."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import nn
@@ -24,8 +26,8 @@ def test_one_cycle_rises_and_falls_to_zero():
     rates = [recipe.rate(epoch) for epoch in range(101)]
     assert rates[0] == pytest.approx(0.004) and rates[30] == pytest.approx(0.1)
     assert rates[100] == pytest.approx(0, abs=1e-12)
-    assert all(a < b for a, b in zip(rates[:30], rates[1:31], strict=True))
-    assert all(a > b for a, b in zip(rates[30:], rates[31:], strict=False))
+    assert all(a < b for a, b in pairwise(rates[:31]))
+    assert all(a > b for a, b in pairwise(rates[30:]))
 
 
 def with_gradients():
