@@ -8,6 +8,7 @@ loaded on first use.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from beliefmatch.metrics.binomial import binomial_interval
 from beliefmatch.metrics.bootstrap import Interval, bootstrap, bootstrap_detection, bootstrap_outcomes
 from beliefmatch.metrics.calibration import (
     ClassBins,
@@ -85,6 +86,7 @@ __all__ = [
     "aupr",
     "aurc",
     "auroc",
+    "binomial_interval",
     "bootstrap",
     "bootstrap_detection",
     "bootstrap_outcomes",
