@@ -101,9 +101,9 @@ def chunks(values: Tensor) -> Iterator[tuple[slice, Array, Array]]:
     """Blocks of rows that fit the cache, in single or double precision, and two scratch arrays like them.
 
     The scratch is the same memory each time: fresh megabytes would cost more than the arithmetic on them.
-    The blocks are numpy's and one thread's: torch would divide each short operation among its threads, and on a
-    busy machine their waiting for each other takes ten times as long as the work. Threads with blocks of their own
-    were no faster either; they wait for Python's lock.
+    The blocks are numpy's and one thread's: torch would divide each short operation among its threads, and on
+    a busy machine their waiting for each other takes ten times as long as the work. Threads with blocks of
+    their own were no faster either; they wait for Python's lock.
     """
     step = max(1, _CHUNK // values.shape[1])
     dtype = torch.float64 if values.dtype == torch.float64 else torch.float32
