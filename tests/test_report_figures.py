@@ -134,7 +134,7 @@ def test_every_group_has_an_interval_and_thin_ones_are_pale():
 def test_the_axes_of_roc_curves_say_what_is_flagged():
     axes = evaluation_figures._roc(three()).axes
     assert [(a.get_title(), a.get_xlabel(), a.get_ylabel()) for a in axes if a.get_visible()] == [
-        ("wrong predictions", "right flagged", "wrong flagged"),
+        ("Wrong predictions", "right flagged", "wrong flagged"),
         ("svhn", "known flagged", "foreign flagged"),
         ("noise", "known flagged", "foreign flagged"),
     ]

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from beliefmatch.experiments.evaluation_record import Bins, EvaluationRecord
 from beliefmatch.report.evaluation_bins import Group, joined, thin
-from beliefmatch.report.evaluation_metrics import score_title, set_title, sides
+from beliefmatch.report.evaluation_metrics import score_title, sides
 from beliefmatch.report.evaluation_rows import detection_of, headline_score
 from beliefmatch.report.evaluation_style import look
 from beliefmatch.report.evaluation_text import foreign_names, presentable, shorten
@@ -169,7 +169,7 @@ def _roc(models: Sequence[EvaluationRecord]) -> Figure:
             curve = found.roc if found else None
             axes.plot(*((curve.x, curve.y) if curve else ([], [])), label=_label(model.name), **_line(index))
         outside, inside = sides(name)
-        axes.set_title(_label(set_title(name), 24))
+        axes.set_title("Wrong predictions" if name is None else _label(name, 24))
         axes.set(xlabel=f"{inside} flagged", ylabel=f"{outside} flagged")
         axes.set(xlim=(0, 1), ylim=(0, 1.01), aspect="equal")
     _legend(figure, panels[0])
