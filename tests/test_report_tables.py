@@ -23,6 +23,7 @@ from beliefmatch.report.evaluation_text import (
     threshold_text,
     tidy,
 )
+from beliefmatch.report.page import render_page
 from commands import python
 from evaluation_records import HOSTILE, hostile, model, single_example, three
 
@@ -287,3 +288,18 @@ def test_no_part_of_the_report_imports_torch():
     )
     run = python(f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n{code}")
     assert run.stdout.strip() == "False", run.stderr
+
+
+def test_models_judged_on_different_targets_are_not_marked():
+    first, second = three()[:2]
+    apart = [
+        replace(record, settings={**record.settings, "targets_sha256": digest})
+        for record, digest in ((first, "a"), (second, "b"))
+    ]
+    assert any(
+        cell.mark for section in summary([first, second]) for row in section.rows for cell in row.cells()
+    )
+    assert not any(cell.mark for section in summary(apart) for row in section.rows for cell in row.cells())
+    assert "different targets" in to_markdown(apart)
+    assert "different targets" in render_page(apart)
+    assert "different targets" not in to_markdown([first, second])

@@ -27,6 +27,7 @@ __all__ = [
     "detection_of",
     "detection_sections",
     "headline_score",
+    "same_examples",
     "score_names",
     "summary",
 ]
@@ -57,6 +58,8 @@ class Row:
     set: str = ""
     score: str = ""
     chances: Sequence[float | None] = ()
+    compares: bool = True
+    """Whether the models were judged on the same examples."""
 
     @property
     def key(self) -> str:
@@ -80,7 +83,7 @@ class Row:
 
     def cells(self) -> list[Cell]:
         """The numbers as text, with the best ones marked."""
-        marks = best(self.numbers, self.better if self.metric.comparable else "")
+        marks = best(self.numbers, self.better if self.metric.comparable and self.compares else "")
         chances = self.chances or [None] * len(self.numbers)
         return [self._cell(*parts) for parts in zip(self.numbers, marks, chances, strict=True)]
 
@@ -155,7 +158,20 @@ def summary(records: Sequence[EvaluationRecord]) -> list[Section]:
         Section("Detection by " + score_title(headline_score(records)), list(_headlines(records))),
         Section("Other", list(_other_rows(records))),
     ]
-    return [section for section in sections if section.rows]
+    return _compared(records, [section for section in sections if section.rows])
+
+
+def same_examples(records: Sequence[EvaluationRecord]) -> bool:
+    """Whether all models were judged on as many examples and, as far as is known, on the same targets."""
+    sizes = {record.examples for record in records}
+    digests = {record.settings.get("targets_sha256") for record in records} - {None}
+    return len(sizes) == 1 and len(digests) <= 1
+
+
+def _compared(records: Sequence[EvaluationRecord], sections: list[Section]) -> list[Section]:
+    """Without marks where the models were judged on different examples."""
+    same = same_examples(records)
+    return [s._replace(rows=[replace(row, compares=same) for row in s.rows]) for s in sections]
 
 
 def _score_rows(records: Sequence[EvaluationRecord], metrics: Sequence[Metric]) -> Iterator[Row]:
@@ -202,7 +218,7 @@ def _headlines(records: Sequence[EvaluationRecord]) -> Iterator[Row]:
 def detection_sections(records: Sequence[EvaluationRecord]) -> list[Section]:
     """All detection numbers: wrong predictions, then each foreign set, with every score."""
     scores = score_names(records)
-    return [
+    sections = [
         Section(
             "Wrong predictions" if name is None else name,
             [row for score in scores for row in _detection_rows(records, name, score)],
@@ -210,6 +226,7 @@ def detection_sections(records: Sequence[EvaluationRecord]) -> list[Section]:
         )
         for name in (MISCLASSIFICATION, *foreign_names(records))
     ]
+    return _compared(records, sections)
 
 
 def _detection_rows(

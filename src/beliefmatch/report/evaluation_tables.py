@@ -12,7 +12,7 @@ from rich.table import Table
 
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.report.evaluation_metrics import score_title
-from beliefmatch.report.evaluation_rows import Cell, Row, Section, detection_sections, summary
+from beliefmatch.report.evaluation_rows import Cell, Row, Section, detection_sections, same_examples, summary
 from beliefmatch.report.evaluation_text import count_text, presentable, shorten
 from beliefmatch.report.layout import Column, FirstThatFits, plain_table
 
@@ -77,6 +77,8 @@ def _terminal_cell(cell: Cell, between: str) -> str:
 def _title(models: Sequence[EvaluationRecord]) -> str:
     first, differing = models[0], len({model.examples for model in models}) > 1
     examples = "differing numbers of examples" if differing else count_text(first.examples, "example")
+    if not differing and not same_examples(models):
+        examples += " with different targets, so that the models do not compare"
     return f"{examples}, {len(first.class_names)} classes"
 
 

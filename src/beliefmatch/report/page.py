@@ -14,6 +14,7 @@ from beliefmatch.report.evaluation_metrics import metric_title, score_title
 from beliefmatch.report.evaluation_rows import (
     detection_sections,
     headline_score,
+    same_examples,
     score_names,
     summary,
 )
@@ -71,6 +72,7 @@ def render_page(records: Sequence[EvaluationRecord]) -> str:
 def _content(models: Sequence[EvaluationRecord]) -> dict[str, Any]:
     return {
         "models": models,
+        "same_examples": same_examples(models),
         "foreign": foreign_names(models),
         "sections": summary(models),
         "detection": [section for section in detection_sections(models) if section.rows],
