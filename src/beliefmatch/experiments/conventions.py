@@ -57,8 +57,9 @@ _WORDS = {
     ),
 }
 _INTERVALS = (
-    "Bootstrap over the examples, bias-corrected (Efron 1981), level {level}, {resamples} resamples "
-    "(fewer for more than 50,000 examples), seed {seed}."
+    "Of error and top-k error Clopper and Pearson's, of the others a bootstrap over the examples, "
+    "bias-corrected (Efron 1981); level {level}, {resamples} resamples (fewer for more than 50,000 "
+    "examples), seed {seed}."
 )
 
 
