@@ -50,7 +50,10 @@ def test_three_models_render_within_two_seconds():
 def test_every_plot_is_one_that_plotly_accepts(page, hostile_page):
     for found in (page, hostile_page):
         for plot in data_of(found)["plots"]:
-            go.Figure({"data": plot["data"], "layout": plot["layout"]})  # raises at what it does not know
+            figure = go.Figure(
+                {"data": plot["data"], "layout": plot["layout"]}
+            )  # raises at what it does not know
+            assert len(figure.data) == len(plot["data"]) > 0
 
 
 def test_every_plot_has_a_place_with_words_that_give_its_numbers(page):
