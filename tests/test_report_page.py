@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from dataclasses import replace
 from itertools import pairwise
 
@@ -38,13 +37,6 @@ def test_plotly_is_there_once_and_the_rest_is_small(text):
     assert text.count("* plotly.js v") == 1
     plotly = max(map(len, re.findall(r"<script>(.*?)</script>", text, re.DOTALL)))
     assert len(text) - plotly < 700_000
-
-
-def test_three_models_render_within_two_seconds():
-    render_page(three())
-    start = time.perf_counter()
-    render_page(three())
-    assert time.perf_counter() - start < 2
 
 
 def test_every_plot_is_one_that_plotly_accepts(page, hostile_page):

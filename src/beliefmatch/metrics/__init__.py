@@ -114,24 +114,9 @@ __all__ = [
     "top_k_error",
 ]
 
-_STREAMING = frozenset(
-    (
-        "AURC",
-        "AUROC",
-        "NLL",
-        "Brier",
-        "ClasswiseCalibrationError",
-        "Error",
-        "ExpectedCalibrationError",
-        "MaximumCalibrationError",
-        "Summary",
-        "TopKError",
-    )
-)
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _STREAMING:
+    if name not in __all__:  # of which only the streaming classes are not here already
         raise AttributeError(f"module 'beliefmatch.metrics' has no attribute {name!r}")
     return getattr(import_module("beliefmatch.metrics.streaming"), name)
 
