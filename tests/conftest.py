@@ -1,6 +1,7 @@
 """Test-wide settings."""
 
 import os
+import signal
 
 import pytest
 import torch
@@ -21,3 +22,11 @@ def instruction_set(request):
     compiled.extension.use(request.param)
     yield request.param
     compiled.extension.use(before)
+
+
+@pytest.fixture
+def answered_interrupts():
+    """A shell starts what it runs in the background with interrupts ignored, tests too."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -17,14 +17,6 @@ NO_SPACE = os.strerror(errno.ENOSPC)
 needs_dev_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
 
 
-@pytest.fixture
-def answered_interrupts():
-    """A shell starts what it runs in the background with interrupts ignored, tests too."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("answered_interrupts")
 def test_an_interrupt_ends_with_130_and_leaves_no_file(tmp_path, capsys, monkeypatch):
     def interrupted(*arguments, **options):

@@ -14,7 +14,7 @@ import pytest
 
 from beliefmatch.cli import main
 from beliefmatch.cli.evaluate_plan import file_names, names_of, plan
-from beliefmatch.experiments.evaluation_record import SCHEMA, EvaluationRecord
+from beliefmatch.experiments.evaluation_record import SCHEMA, Confusion, EvaluationRecord
 from commands import python
 
 N, K = 60, 4
@@ -191,7 +191,8 @@ def test_report_refuses_what_is_not_there_and_where_it_cannot_write(done, tmp_pa
 def test_records_of_different_classes_are_not_mixed(done, tmp_path, capsys):
     record = EvaluationRecord.from_json((done[0] / "a.json").read_text("utf-8"))
     other = tmp_path / "other.json"
-    other.write_text(replace(record, class_names=["x", "y"]).to_json(), "utf-8")
+    two = replace(record, class_names=["x", "y"], classes=record.classes[:2], mistakes=[], doubtful=[])
+    other.write_text(replace(two, confusion=Confusion(None, [])).to_json(), "utf-8")
     err = refused(["report", f"{done[0] / 'a.json'}", f"{other}"], capsys)
     assert "must have the same number of classes, got 2 and 4" in err
 
@@ -313,6 +314,7 @@ def interrupted(*arguments, **options):
     time.sleep(10)  # older Pythons answer a signal only a little later: let it be here
 
 
+@pytest.mark.usefixtures("answered_interrupts")
 @pytest.mark.parametrize("where", ["beliefmatch.experiments.detections.roc", "os.fsync"])
 def test_an_interrupt_ends_with_130_and_leaves_no_file(where, place, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(where, interrupted)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from matplotlib.image import imread
 from scipy.special import entr, log_softmax, logsumexp, softmax
-from scipy.stats import beta, norm
+from scipy.stats import beta, binomtest, norm
 from sklearn.metrics import (
     average_precision_score,
     brier_score_loss,
@@ -484,3 +484,31 @@ def test_settings_out_of_range_are_refused(option, value):
         EvaluationSettings(**{option: value})
     with pytest.raises(ValueError, match="evaluate: `risk` must lie strictly in"):
         EvaluationSettings(risks=(0.1, 2.0))
+
+
+def test_no_mistakes_in_few_examples_are_no_proof_of_none():
+    logits = 9 * torch.eye(4).repeat(5, 1)
+    targets = torch.arange(4).repeat(5)
+    record = evaluate(
+        predictions(logits.numpy(), targets=targets.numpy()), settings=EvaluationSettings(resamples=50)
+    )
+    assert record.scores["error"].value == 0
+    assert record.scores["error"].high == pytest.approx(binomtest(0, 20).proportion_ci(0.95, "exact").high)
+
+
+def test_one_example_has_a_value_and_no_interval():
+    record = evaluate(predictions(np.array([[2.0, 0.0, 1.0]]), targets=np.array([0])))
+    assert record.scores["nll"].value is not None and record.scores["nll"].low is None
+    assert record.scores["error"].high == pytest.approx(0.975)
+
+
+def test_the_record_tells_which_targets_it_was_judged_on():
+    logits = torch.randn(30, 3, generator=torch.Generator().manual_seed(0))
+    targets = torch.arange(30) % 3
+    digests = [
+        evaluate(
+            predictions(logits.numpy(), targets=labels.numpy()), settings=EvaluationSettings(resamples=0)
+        ).settings["targets_sha256"]
+        for labels in (targets, targets.clone(), targets.flip(0))
+    ]
+    assert digests[0] == digests[1] != digests[2]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from beliefmatch import Belief
-from beliefmatch.metrics import aurc, coverage_at_risk, excess_aurc, risk_coverage
+from beliefmatch.metrics import aurc, binomial_interval, coverage_at_risk, excess_aurc, risk_coverage
 from forecasts import answers, seeds
 
 
@@ -173,3 +173,10 @@ def test_bad_columns_are_refused(metric):
 def test_options_are_checked(options):
     with pytest.raises(ValueError, match=r"^coverage_at_risk: `(risk|delta|levels)` must be"):
         coverage_at_risk(torch.ones(3), torch.ones(3), **options)
+
+
+@pytest.mark.parametrize(("errors", "trials"), [(0, 1), (1, 1), (0, 20), (3, 20), (20, 20), (411, 10000)])
+@pytest.mark.parametrize("level", [0.8, 0.95])
+def test_the_binomial_interval_is_scipys_exact_one(errors, trials, level):
+    expected = binomtest(errors, trials).proportion_ci(level, method="exact")
+    assert binomial_interval(errors, trials, level=level) == pytest.approx(tuple(expected), abs=1e-12)

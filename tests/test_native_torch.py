@@ -27,6 +27,14 @@ INF, NAN = float("inf"), float("nan")
 LOGITS, TARGETS = batch(5, 7)
 
 
+def in_threads(work, count):
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def tracked(x=LOGITS):
     return x.clone().requires_grad_()
 
@@ -196,11 +204,7 @@ def test_python_threads_may_call_at_once():
         def work():
             results.extend(loss_and_gradient(logits, targets, kl_weight=1e-4) for _ in range(5))
 
-        workers = [threading.Thread(target=work) for _ in range(6)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
+        in_threads(work, 6)
     assert len(results) == 30
     assert all(torch.equal(a, b) for result in results for a, b in zip(result, expected, strict=True))
 
@@ -269,11 +273,7 @@ def test_threads_that_go_back_through_one_graph_get_the_same_gradient():
     def backward():
         received.extend(torch.autograd.grad(2 * loss, logits, retain_graph=True))
 
-    threads = [threading.Thread(target=backward) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(backward, 8)
     assert len(received) == 8
     for gradient in received:
         torch.testing.assert_close(gradient, 2 * expected)

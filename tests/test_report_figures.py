@@ -8,8 +8,9 @@ import matplotlib
 import pytest
 from matplotlib import rc_context
 
-from beliefmatch.experiments.evaluation_record import Curve
+from beliefmatch.experiments.evaluation_record import Bins, Curve
 from beliefmatch.report import evaluation_figures
+from beliefmatch.report.evaluation_bins import groups, wilson
 from beliefmatch.report.evaluation_figures import evaluation_files
 from evaluation_records import hostile, model, single_example, three
 
@@ -91,9 +92,12 @@ def test_curves_are_those_of_the_record():
         assert list(line.get_xdata()) == record.risk_coverage.x
         assert list(line.get_ydata()) == record.risk_coverage.y
     upper, lower = evaluation_figures._reliability(three()).axes
-    for line, record in zip(upper.lines[1:], three(), strict=True):
-        bins = record.reliability
-        assert list(line.get_ydata()) == [accuracy for accuracy in bins.accuracy if accuracy is not None]
+    lines = [line for line in upper.lines[1:] if line.get_linestyle() != "None"]
+    for line, record in zip(lines, three(), strict=True):
+        drawn = [y for y in line.get_ydata() if y == y]
+        assert drawn == [
+            group.accuracy for group in groups(record.reliability) if group and group.examples >= 10
+        ]
     shares = [patch.get_data().values.sum() for patch in lower.patches]
     assert shares == pytest.approx([1.0] * 3)
 
@@ -108,3 +112,29 @@ def test_empty_curves_are_drawn_empty():
     nothing = Curve([], [])
     record = replace(model(examples=40), entropy=nothing, risk_coverage=nothing, misclassification=[])
     assert len(dict(evaluation_files([record]))) == 5
+
+
+def test_every_group_has_an_interval_and_thin_ones_are_pale():
+    bins = Bins(
+        [0.0, 0.25, 0.5, 0.75],
+        [0.25, 0.5, 0.75, 1.0],
+        [3, 20, 0, 40],
+        [0.2, 0.4, None, 0.9],
+        [0, 0.5, None, 1],
+    )
+    upper, lower = evaluation_figures._reliability([replace(model(examples=40), reliability=bins)]).axes
+    firm, pale = upper.lines[1:]
+    assert [y if y == y else None for y in firm.get_ydata()] == [0.5, None, 1]
+    assert list(pale.get_ydata()) == [0] and pale.get_linestyle() == "None" and pale.get_alpha() < 0.5
+    ends = [path.vertices[:, 1].tolist() for bars in upper.collections for path in bars.get_paths()]
+    assert ends == [pytest.approx(wilson(*seen)) for seen in ((0.5, 20), (1, 40), (0, 3))]
+    assert lower.get_ylabel().split() == ["share", "of", "the", "examples"]
+
+
+def test_the_axes_of_roc_curves_say_what_is_flagged():
+    axes = evaluation_figures._roc(three()).axes
+    assert [(a.get_title(), a.get_xlabel(), a.get_ylabel()) for a in axes if a.get_visible()] == [
+        ("Wrong predictions", "right flagged", "wrong flagged"),
+        ("svhn", "known flagged", "foreign flagged"),
+        ("noise", "known flagged", "foreign flagged"),
+    ]

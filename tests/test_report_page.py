@@ -2,13 +2,13 @@
 
 import json
 import re
-import time
 from dataclasses import replace
 from itertools import pairwise
 
 import plotly.graph_objects as go
 import pytest
 
+from beliefmatch.experiments import evaluation_record
 from beliefmatch.experiments.evaluation_record import Confusion, Curve, EvaluationRecord, Number
 from beliefmatch.report.evaluation_figures import evaluation_files
 from beliefmatch.report.evaluation_tables import to_csv, to_markdown
@@ -39,17 +39,13 @@ def test_plotly_is_there_once_and_the_rest_is_small(text):
     assert len(text) - plotly < 700_000
 
 
-def test_three_models_render_within_two_seconds():
-    render_page(three())
-    start = time.perf_counter()
-    render_page(three())
-    assert time.perf_counter() - start < 2
-
-
 def test_every_plot_is_one_that_plotly_accepts(page, hostile_page):
     for found in (page, hostile_page):
         for plot in data_of(found)["plots"]:
-            go.Figure({"data": plot["data"], "layout": plot["layout"]})  # raises at what it does not know
+            figure = go.Figure(
+                {"data": plot["data"], "layout": plot["layout"]}
+            )  # raises at what it does not know
+            assert len(figure.data) == len(plot["data"]) > 0
 
 
 def test_every_plot_has_a_place_with_words_that_give_its_numbers(page):
@@ -58,13 +54,13 @@ def test_every_plot_has_a_place_with_words_that_give_its_numbers(page):
     assert set(places) == plots and len(plots) == 1 + 2 * 3 + 3 + 1 + 1
     for record in three():
         assert (
-            f"expected calibration error {100 * record.scores['ece'].value:.1f} %"
+            f"expected calibration error {100 * record.scores['ece'].value:.1f}\u00a0%"
             in (places["plot-reliability"]["aria-label"])
         )
         area = record.foreign[0].detections[0].auroc.value
-        assert f"{record.name}: AUROC {100 * area:.1f} %" in places["plot-roc-1"]["aria-label"]
+        assert f"{record.name}: AUROC {100 * area:.1f}\u00a0%" in places["plot-roc-1"]["aria-label"]
         assert (
-            f"{100 * record.risk_coverage.y[-1]:.2f} % when answering 100 %"
+            f"{100 * record.risk_coverage.y[-1]:.2f}\u00a0% when answering 100\u00a0%"
             in (places["plot-risk"]["aria-label"])
         )
     figures = page.all("figure")
@@ -90,14 +86,14 @@ def test_curves_in_the_page_are_those_of_the_record(page):
         assert curve["x"] == pytest.approx(truth.x, rel=1e-4) and curve["y"] == pytest.approx(
             truth.y, rel=1e-4
         )
-        points, steps = (
+        points, *_, steps = (
             trace
             for trace in plots["reliability"]["data"]
             if trace.get("meta") == {"model": index, "bins": "width"}
         )
         total = sum(record.reliability.count)
         assert sum(steps["y"][:-1]) == pytest.approx(1, rel=1e-3)
-        assert f"of {total} examples" in points["text"][0]
+        assert f"of {total:,} examples" in points["text"][0]
 
 
 def test_models_look_different_in_more_than_colour(page):
@@ -111,7 +107,7 @@ def test_the_best_values_are_marked_for_eyes_and_ears(page):
     assert [cell["class"].split()[1:] for cell in cells] == [[], [], ["best"]]
     assert cells[2]["text"].startswith("★best ")
     assert "close" in row(page, "Negative log-likelihood")[1]["class"]
-    assert "not told apart" in row(page, "Negative log-likelihood")[1]["text"]
+    assert "interval overlaps that of the best" in row(page, "Negative log-likelihood")[1]["text"]
     assert all(cell["class"] == "num" for cell in row(page, "Mean confidence"))
     values = [record.scores["error"].value for record in three()]
     best = row(page, "Error")[values.index(min(values))]
@@ -164,7 +160,7 @@ def test_one_example_without_foreign_sets_makes_a_page():
     page = Page(render_page([single_example()]))
     assert not page.all("section", id="entropy")
     assert "1 labelled example, 2 classes" in page.all("p", **{"class": "lead"})[0]["text"]
-    assert "one of the two groups is empty" in row(page, "AUROC: misclassification")[0]["text"]
+    assert "one of the two groups is empty" in row(page, "AUROC: wrong predictions")[0]["text"]
 
 
 def test_a_thousand_classes_keep_the_page_light():
@@ -213,7 +209,9 @@ def test_no_number_that_is_not_finite_breaks_the_page(number):
         return number if isinstance(value, float) else value
 
     content = spoil(json.loads(model(examples=60, images=False).to_json()))
-    record = EvaluationRecord.from_json(json.dumps(content))
+    with pytest.raises(ValueError, match="is no number of JSON"):
+        EvaluationRecord.from_json(json.dumps(content))
+    record = evaluation_record._read(EvaluationRecord, content, "record")
     data = data_of(Page(render_page([record])))
     assert "NaN" not in json.dumps(data) and "Infinity" not in json.dumps(data)
     assert ",nan," not in to_csv([record]) and "nan" not in to_markdown([record])

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from beliefmatch.report.page import render_page
-from beliefmatch.report.page_plots import as_text
+from beliefmatch.report.plot_parts import as_text
 from evaluation_records import HOSTILE, hostile, model, three
 from html_page import Page, data_of
 

@@ -3,6 +3,7 @@
 import csv
 import html
 import io
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,19 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from beliefmatch.experiments.evaluation_record import EvaluationRecord, Number
+from beliefmatch.experiments.evaluation_record import EvaluationRecord, Number, Promise
 from beliefmatch.report.evaluation_rows import best, detection_sections, summary
 from beliefmatch.report.evaluation_tables import terminal_table, to_csv, to_markdown
-from beliefmatch.report.evaluation_text import number_text, presentable, shorten, threshold_text, tidy
+from beliefmatch.report.evaluation_text import (
+    answers_text,
+    count_text,
+    number_text,
+    presentable,
+    shorten,
+    threshold_text,
+    tidy,
+)
+from beliefmatch.report.page import render_page
 from commands import python
 from evaluation_records import HOSTILE, hostile, model, single_example, three
 
@@ -35,7 +45,9 @@ def read(text):
         ([(1, 0.8, 1.2), (2, 1.2, 2.8)], "low", ["best", "close"]),
         ([(1, 0.8, 1.2), (2, 1.9, 2.1)], "high", ["", "best"]),
         ([(1, 0.8, 1.95), (2, 1.9, 2.1)], "high", ["close", "best"]),
-        ([(1, None, None), (1, None, None), (2, None, None)], "low", ["best", "best", ""]),
+        ([(1, 0.9, 1.1), (1, 0.9, 1.1), (2, 1.9, 2.1)], "low", ["best", "best", ""]),
+        ([(1, None, None), (2, None, None)], "low", ["", ""]),
+        ([(1, 0.9, 1.1), (2, None, None), (3, 2.9, 3.1)], "low", ["", "", ""]),
         ([(1, 0.9, 1.1), (1, 0.9, 1.1)], "low", ["", ""]),
         ([(-0.1, -0.2, -0.05), (0.3, 0.25, 0.4), (0.18, 0.15, 0.21)], "zero", ["best", "", "close"]),
         ([(0.2, -0.1, 0.5), (0.1, 0.05, 0.15)], "zero", ["close", "best"]),
@@ -45,7 +57,7 @@ def read(text):
         ([(1, 0.8, 1.2)], "low", [""]),
     ],
 )
-def test_the_best_is_marked_and_what_cannot_be_told_from_it(numbers, better, marks):
+def test_the_best_is_marked_and_what_overlaps_it_if_all_have_intervals(numbers, better, marks):
     assert best([Number(*number) for number in numbers], better) == marks
 
 
@@ -125,7 +137,7 @@ def test_markdown_marks_the_best_and_explains_what_is_missing():
         *three()[1:],
     ]
     lines = {line.split("|")[1].strip(): line for line in to_markdown(records).splitlines() if "|" in line}
-    assert r"— (a\|b)" in lines["Negative log-likelihood ↓"]
+    assert r"— (a\|b)" in lines["Negative log-likelihood (nats) ↓"]
     assert lines["AUROC: svhn % ↑"].count("**") == 2
     value = 100 * three()[2].foreign[0].detections[0].auroc.value
     assert f"**{value:.2f}**" in lines["AUROC: svhn % ↑"]
@@ -168,12 +180,47 @@ def test_no_records_are_refused_in_one_line():
 
 def test_summary_and_detection_cover_all_scores_and_sets():
     titles = [row.title for section in summary(three()) for row in section.rows]
-    assert (
-        "Top-5 error" in titles and "FPR at 95 % TPR: svhn" in titles and "AUROC: misclassification" in titles
-    )
+    passing = "Foreign that pass where 95 % of known pass (FPR95): svhn"
+    assert {"Top-5 error", passing, "AUROC: wrong predictions"} <= set(titles)
     sections = detection_sections(three())
     assert [section.set for section in sections] == [None, "svhn", "noise"]
     assert all(len(section.rows) == 6 * 4 for section in sections)
+    assert [section.title for section in sections] == ["Wrong predictions", "svhn", "noise"]
+    assert [[row.title for row in section.rows[:4]] for section in sections[:2]] == [
+        [
+            "AUROC",
+            f"AUPR, {out} positive",
+            f"AUPR, {into} positive",
+            f"{out.capitalize()} that pass where 95 % of {into} pass (FPR95)",
+        ]
+        for out, into in (("wrong", "right"), ("foreign", "known"))
+    ]
+
+
+def test_precision_of_wrong_predictions_has_no_best_but_a_chance_level():
+    wrong, foreign, _ = detection_sections(three())
+    areas = {row.key: row for row in wrong.rows if row.score == "entropy"}
+    errors = [100 * record.scores["error"].value for record in three()]
+    for key, chances in (("aupr_outside", errors), ("aupr_inside", [100 - error for error in errors])):
+        cells = areas[key].cells()
+        assert [cell.mark for cell in cells] == ["", "", ""]
+        assert [cell.chance for cell in cells] == [f"chance {chance:.2f}" for chance in chances]
+    assert "best" in [cell.mark for cell in areas["auroc"].cells()]
+    compared = next(row for row in foreign.rows if row.key == "aupr_outside").cells()
+    assert "best" in [cell.mark for cell in compared] and not any(cell.chance for cell in compared)
+    lines = [line for line in to_markdown(three()).splitlines() if line.startswith("| AUPR, wrong positive")]
+    assert len(lines) == 6 and all(line.count("(chance ") == 3 for line in lines)
+    assert not any("**" in line or "≈" in line for line in lines)
+
+
+def test_legends_spell_out_what_they_shorten():
+    written, terminal = to_markdown(three()), " ".join(shown(three(), 120).split())
+    for text in (written, terminal):
+        assert "AUROC: area under the ROC curve" in text and "told apart" not in text
+        assert "interval overlaps that of the best" in text
+    assert "AUPR: area under the precision-recall curve" in written
+    assert "FPR95: svhn" in terminal and "FPR95: foreign that pass where 95 % of known pass" in terminal
+    assert "1 example, 2 classes" in to_markdown([single_example()])
 
 
 def test_a_set_that_one_model_lacks_is_missing_for_it_alone():
@@ -205,6 +252,22 @@ def test_texts_keep_what_can_be_seen():
     assert number_text(-0.00001, 2) == "0.00" and number_text(-1.5, 1) == "−1.5"
     assert threshold_text(0.99998) == "0.999980" and threshold_text(0.5) == "0.5000"
     assert threshold_text(1.0) == "1.0000" and float(threshold_text(1 - 1e-9)) < 1
+    assert number_text(999_999, 1) == "999999.0" and number_text(-1.25e6, 2) == "−1.25e+06"
+    assert count_text(1, "example") == "1 example" and count_text(2000, "example") == "2,000 examples"
+
+
+@pytest.mark.parametrize("threshold", [0.9, 0.12341, 0.99899, 0.99998123, 1 - 1e-9, 1 - 1e-13, 1e-6, 1.0])
+def test_a_shown_threshold_keeps_the_promise(threshold):
+    assert threshold <= float(threshold_text(threshold)) <= min(threshold + 1e-4, 1)
+    assert threshold_text(0.12341) == "0.1235" and threshold_text(0.9) == "0.9000"
+
+
+def test_a_threshold_of_nothing_answers_everything():
+    for threshold in (0.0, -math.inf):
+        promise = tidy([Promise(0.1, 0.05, threshold, 1.0, 0.01, 0.02)])[0]
+        assert answers_text(promise) == ("answers everything", "")
+    some = Promise(0.1, 0.05, 0.12341, 0.5, 0.01, 0.02)
+    assert answers_text(some) == ("answers 50.0\u00a0%", "confidence ≥ 0.1235")
 
 
 def test_rendering_changes_no_record_and_survives_the_file():
@@ -225,3 +288,18 @@ def test_no_part_of_the_report_imports_torch():
     )
     run = python(f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n{code}")
     assert run.stdout.strip() == "False", run.stderr
+
+
+def test_models_judged_on_different_targets_are_not_marked():
+    first, second = three()[:2]
+    apart = [
+        replace(record, settings={**record.settings, "targets_sha256": digest})
+        for record, digest in ((first, "a"), (second, "b"))
+    ]
+    assert any(
+        cell.mark for section in summary([first, second]) for row in section.rows for cell in row.cells()
+    )
+    assert not any(cell.mark for section in summary(apart) for row in section.rows for cell in row.cells())
+    assert "different targets" in to_markdown(apart)
+    assert "different targets" in render_page(apart)
+    assert "different targets" not in to_markdown([first, second])

@@ -142,6 +142,9 @@ def _renderer() -> Render:
         from beliefmatch.report.evaluation_tables import to_csv, to_markdown
         from beliefmatch.report.page import render_page
 
+    with needs("scipy", extra="stats", caller="beliefmatch evaluate"):
+        import scipy  # noqa: F401
+
     def files(records: Sequence["EvaluationRecord"]) -> Iterator[tuple[str, str | bytes]]:
         safe = file_names([record.name for record in records])
         yield from ((f"{name}.json", record.to_json()) for name, record in zip(safe, records, strict=True))

@@ -8,6 +8,7 @@ from beliefmatch.experiments.evaluation_settings import ModelFiles
 
 __all__ = ["file_names", "plan", "shown"]
 
+_MISTAKES = "misclassification"  # what tables call the set of wrong predictions
 _LONGEST = 80  # characters of a file's name, without its ending
 
 
@@ -30,6 +31,10 @@ def _sets(ood: Sequence[str], models: int) -> dict[str, list[Path]]:
         title = shown(title).strip()
         if not equals or not title or not files.strip():
             raise ValueError(f"evaluate: `ood` must be SET=FILE, such as svhn=svhn.npz, got {text!r}.")
+        if title.casefold() == _MISTAKES:
+            raise ValueError(
+                f"evaluate: `ood` must not call a set {title!r}, which stands for wrong predictions."
+            )
         if title in sets:
             raise ValueError(f"evaluate: `ood` must name each set once, got {title!r} twice.")
         # With one model a comma may be part of the file's name.

@@ -31,7 +31,7 @@ def report(
         classes = {len(record.class_names) for record in found}
         if len(classes) > 1:
             received = " and ".join(map(str, sorted(classes)))
-            raise ValueError(f"report: `records` must have the same number of classes, got {received}.")
+            raise ValueError(f"report: RECORD must have the same number of classes, got {received}.")
         with needs("jinja2 and plotly", extra="report", caller="beliefmatch report"):
             import jinja2  # noqa: F401
             import plotly  # noqa: F401
@@ -57,9 +57,7 @@ def _read(path: str) -> EvaluationRecord:
         reason = "it is not UTF-8 text"
     except ValueError as error:
         reason = f"{error}".removeprefix("EvaluationRecord: ").rstrip(".")
-    raise ValueError(
-        f"report: `records` must be files of `beliefmatch evaluate`, got {shown(path)}: {reason}."
-    )
+    raise ValueError(f"report: RECORD must be a file of `beliefmatch evaluate`, got {shown(path)}: {reason}.")
 
 
 def _ready_file(out: str) -> Path:

@@ -51,6 +51,8 @@ def find_values(source: Source, names: FieldNames) -> tuple[Field, str]:
     What the user named goes before what was recognised, and logits before probabilities: they hold more.
     """
     both: tuple[Role, ...] = ("logits", "probs")
+    if names.logits is not None and names.logits == names.probs:
+        raise fail("read_predictions", f"`logits` and `probs` must differ, got {names.logits!r} for both.")
     named: tuple[Role, ...] = tuple(role for role in both if getattr(names, role) is not None)
     roles = named or both
     found = [field for role in roles if (field := find_field(source, role, names))]

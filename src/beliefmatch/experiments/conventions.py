@@ -37,8 +37,8 @@ _WORDS = {
     "mean_entropy": "Mean of −Σ p ln p, in nats.",
     "detection": (
         "Higher scores mean foreign, or wrong. AUROC counts ties one half; AUPR is average precision "
-        "with either side as positive; FPR at 95 % TPR is the share of outside examples that pass "
-        "where 95 % of the inside examples do."
+        "with either side as positive; FPR95 is the share of foreign (or wrong) examples that pass "
+        "where 95 % of the known (or right) ones do."
     ),
     "scores": (
         "entropy: of the probabilities. confidence: 1 − largest probability. spread, "
@@ -57,8 +57,9 @@ _WORDS = {
     ),
 }
 _INTERVALS = (
-    "Bootstrap over the examples, bias-corrected (Efron 1981), level {level}, {resamples} resamples "
-    "(fewer for more than 50,000 examples), seed {seed}."
+    "Of error and top-k error Clopper and Pearson's, of the others a bootstrap over the examples, "
+    "bias-corrected (Efron 1981); level {level}, {resamples} resamples (fewer for more than 50,000 "
+    "examples), seed {seed}."
 )
 
 

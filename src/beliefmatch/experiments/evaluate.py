@@ -1,5 +1,6 @@
 """Predictions of one model in, its record out."""
 
+import hashlib
 import math
 import os
 import time
@@ -30,6 +31,7 @@ from beliefmatch.experiments.evaluation_views import (
 from beliefmatch.metrics import (
     ClassBins,
     Outcomes,
+    binomial_interval,
     bootstrap_outcomes,
     brier_parts_of,
     class_bins,
@@ -103,6 +105,12 @@ def _text(path: str | Path) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
+def _digest(predictions: Predictions) -> str:
+    """Of the targets: models of equal ones were judged on the same examples."""
+    assert predictions.targets is not None
+    return hashlib.sha256(predictions.targets.contiguous().numpy().astype("<i8").tobytes()).hexdigest()
+
+
 def _check(predictions: Predictions, names: list[str], foreign: Mapping[str, Predictions]) -> None:
     classes = predictions.values.shape[1]
     if predictions.targets is None:
@@ -155,12 +163,28 @@ def _scores(seen: Outcomes, bins: ClassBins, settings: EvaluationSettings) -> di
         seed=settings.seed,
     )
     found = numbers(intervals, settings)
+    if settings.resamples:
+        found |= _sure_of_little(found, len(seen), settings.level)
     if settings.top_k >= len(bins.count):
         found["top_k_error"] = Number(None, why=f"there are no more than {settings.top_k} classes")
     if math.isinf(intervals["nll"].value):
         found["nll"] = Number(None, why="infinite: a class came true that was given probability 0")
     found["classwise_ece"] = Number(bins.errors.mean().item())
     return {key: found[key] for key in _ORDER}
+
+
+def _sure_of_little(found: Mapping[str, Number], trials: int, level: float) -> dict[str, Number]:
+    """Exact intervals of rates; none of other metrics where there is but one example to redraw."""
+    made = {
+        key: Number(number.value) if trials == 1 else number
+        for key, number in found.items()
+        if number.value is not None
+    }
+    for key in ("error", "top_k_error"):
+        if (number := made.get(key)) is not None and number.value is not None:
+            low, high = binomial_interval(round(number.value * trials), trials, level=level)
+            made[key] = Number(number.value, low, high)
+    return made
 
 
 _ORDER = (
@@ -191,6 +215,7 @@ def _circumstances(
             **asdict(settings),
             "risks": list(settings.risks),  # JSON has no tuples, and what is read back is to be equal
             "resamples_drawn": drawn,
+            "targets_sha256": _digest(predictions),
             "fields": predictions.recognised,
             "foreign_fields": {title: others.recognised for title, others in foreign.items()},
         },

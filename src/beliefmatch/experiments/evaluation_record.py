@@ -183,13 +183,32 @@ class EvaluationRecord:
     def from_json(cls, text: str) -> "EvaluationRecord":
         """Read what `to_json` wrote; a ValueError says in one line what is wrong with other text."""
         try:
-            content = json.loads(text)
+            content = json.loads(text, parse_constant=_refuse)
         except ValueError as error:
             raise ValueError(f"EvaluationRecord: the text is not JSON ({error}).") from error
         if not isinstance(content, dict) or content.get("schema") != SCHEMA:
             found = content.get("schema") if isinstance(content, dict) else type(content).__name__
             raise ValueError(f"EvaluationRecord: `schema` must be {SCHEMA!r}, got {found!r}.")
-        return _read(cls, content, "record")
+        record = _read(cls, content, "record")
+        _check_classes(record)
+        return record
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
+def _check_classes(record: EvaluationRecord) -> None:
+    """One entry for each class, and no class beyond them."""
+    classes, named = len(record.class_names), [one.index for one in record.classes]
+    if named != list(range(classes)):
+        raise ValueError(
+            f"EvaluationRecord: `classes` must be 0 to {classes - 1} in order, as `class_names`."
+        )
+    shown = [i for one in (*record.mistakes, *record.doubtful) for i in (one.target, one.predicted)]
+    shown += [i for pair in record.confusion.pairs for i in pair[:2]]
+    if any(not 0 <= i < classes for i in shown):
+        raise ValueError(f"EvaluationRecord: classes must be below {classes}, got {max(shown)}.")
 
 
 def _read(kind: Any, value: Any, place: str) -> Any:

@@ -8,6 +8,7 @@ loaded on first use.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from beliefmatch.metrics.binomial import binomial_interval
 from beliefmatch.metrics.bootstrap import Interval, bootstrap, bootstrap_detection, bootstrap_outcomes
 from beliefmatch.metrics.calibration import (
     ClassBins,
@@ -85,6 +86,7 @@ __all__ = [
     "aupr",
     "aurc",
     "auroc",
+    "binomial_interval",
     "bootstrap",
     "bootstrap_detection",
     "bootstrap_outcomes",
@@ -112,24 +114,9 @@ __all__ = [
     "top_k_error",
 ]
 
-_STREAMING = frozenset(
-    (
-        "AURC",
-        "AUROC",
-        "NLL",
-        "Brier",
-        "ClasswiseCalibrationError",
-        "Error",
-        "ExpectedCalibrationError",
-        "MaximumCalibrationError",
-        "Summary",
-        "TopKError",
-    )
-)
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _STREAMING:
+    if name not in __all__:  # of which only the streaming classes are not here already
         raise AttributeError(f"module 'beliefmatch.metrics' has no attribute {name!r}")
     return getattr(import_module("beliefmatch.metrics.streaming"), name)
 

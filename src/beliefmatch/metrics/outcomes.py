@@ -1,7 +1,6 @@
 """What metrics need of each prediction: a few numbers instead of K, read in one pass."""
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,11 +86,10 @@ def observe(
     check_layout(function, name, values, targets)
     targets = targets.detach().to("cpu", torch.int64)
     read, finish = (_read_probs, _of_probs) if name == "probs" else (_read_logits, _of_logits)
-
-    def part(span: slice, rows: Array, scratch: Array) -> tuple[Array, ...]:
-        return read(function, rows, targets[span, None].numpy(), scratch, entropy)
-
-    parts = _in_parallel(part, values)
+    parts = [
+        read(function, rows, targets[span, None].numpy(), scratch, entropy)
+        for span, rows, scratch in chunks(values)
+    ]
     # What is one number a row waits for the end: on each block a call would cost more than its arithmetic.
     best, rank, *rest = (torch.from_numpy(np.concatenate(column)) for column in zip(*parts, strict=True))
     found = finish(best[:, 0] == targets, *(column.flatten().double() for column in rest))
@@ -99,37 +97,20 @@ def observe(
     return Outcomes(targets=targets, predicted=best[:, 0], rank=rank, **named)
 
 
-def chunks(values: Tensor, first: int = 0, last: int | None = None) -> Iterator[tuple[slice, Array, Array]]:
+def chunks(values: Tensor) -> Iterator[tuple[slice, Array, Array]]:
     """Blocks of rows that fit the cache, in single or double precision, and two scratch arrays like them.
 
     The scratch is the same memory each time: fresh megabytes would cost more than the arithmetic on them.
-    The blocks are numpy's, because torch would divide each short operation among its threads, and on a busy
-    machine their waiting for each other takes ten times as long as the work.
+    The blocks are numpy's and one thread's: torch would divide each short operation among its threads, and on
+    a busy machine their waiting for each other takes ten times as long as the work. Threads with blocks of
+    their own were no faster either; they wait for Python's lock.
     """
-    last = len(values) if last is None else last
     step = max(1, _CHUNK // values.shape[1])
     dtype = torch.float64 if values.dtype == torch.float64 else torch.float32
-    scratch = torch.empty((2, min(step, last - first), values.shape[1]), dtype=dtype).numpy()
-    for start in range(first, last, step):
-        span = slice(start, min(start + step, last))
-        rows = values[span].detach().to("cpu", dtype).contiguous().numpy()
-        yield span, rows, scratch[:, : len(rows)]
-
-
-def _in_parallel(
-    part: Callable[[slice, Array, Array], tuple[Array, ...]], values: Tensor
-) -> list[tuple[Array, ...]]:
-    """`part` of every block, in their order; each of torch's threads has a range of rows to itself."""
-    threads = max(1, min(torch.get_num_threads(), values.numel() // (8 * _CHUNK)))
-    ends = [len(values) * index // threads for index in range(threads + 1)]
-
-    def work(first: int, last: int) -> list[tuple[Array, ...]]:
-        return [part(*block) for block in chunks(values, first, last)]
-
-    if threads == 1:
-        return work(0, len(values))
-    with ThreadPoolExecutor(threads) as pool:
-        return [found for some in pool.map(work, ends, ends[1:]) for found in some]
+    scratch = torch.empty((2, min(step, len(values)), values.shape[1]), dtype=dtype).numpy()
+    for start in range(0, len(values), step):
+        rows = values[start : start + step].detach().to("cpu", dtype).contiguous().numpy()
+        yield slice(start, start + step), rows, scratch[:, : len(rows)]
 
 
 def best_of_probs(function: str, probs: Array) -> tuple[Array, Array]:

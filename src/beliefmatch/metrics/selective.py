@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from beliefmatch.checks import fail
-from beliefmatch.intervals import beta_quantile
 from beliefmatch.metrics._inputs import answers, require_at_least_one, require_share
+from beliefmatch.metrics.binomial import upper_bound
 from beliefmatch.metrics.bins import share_ties
 
 __all__ = ["Guarantee", "RiskCoverage", "aurc", "coverage_at_risk", "excess_aurc", "risk_coverage"]
@@ -89,7 +89,7 @@ def coverage_at_risk(
     if not confidence.isfinite().all():
         raise fail(name, "`confidence` must be finite, got an infinite one.")
     cut, answered, errors = _levels(confidence, correct, levels)
-    bound = _upper_bound(errors, answered, delta / levels)
+    bound = upper_bound(errors, answered, delta / levels, caller=name)
     promised = torch.where(bound <= risk, answered, 0)
     best = int(promised.argmax())
     if not promised[best]:
@@ -111,13 +111,6 @@ def _levels(confidence: Tensor, correct: Tensor, levels: int) -> tuple[Tensor, T
     cut = torch.cat([ordered, torch.full((1,), -math.inf, dtype=torch.float64)])[rank]
     answered = torch.searchsorted(-ordered, -cut)
     return cut, answered, wrong[answered]
-
-
-def _upper_bound(errors: Tensor, trials: Tensor, level: float) -> Tensor:
-    """Clopper and Pearson's: the largest error rate under which so few errors still have this probability."""
-    right = trials - errors
-    bound = beta_quantile(errors + 1.0, right.clamp(min=1).double(), 1 - level, caller="coverage_at_risk")
-    return torch.where(right > 0, bound, 1.0)
 
 
 def _just_above(cut: Tensor, confidence: Tensor) -> float:

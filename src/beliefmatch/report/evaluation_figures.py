@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Container, Iterator, Sequence
 from functools import partial
+from math import nan
 from typing import Any
 
 from matplotlib import font_manager, style
@@ -10,7 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from beliefmatch.experiments.evaluation_record import Bins, EvaluationRecord
-from beliefmatch.report.evaluation_rows import detection_of, headline_score, score_title
+from beliefmatch.report.evaluation_bins import Group, joined, thin
+from beliefmatch.report.evaluation_metrics import score_title, sides
+from beliefmatch.report.evaluation_rows import detection_of, headline_score
 from beliefmatch.report.evaluation_style import look
 from beliefmatch.report.evaluation_text import foreign_names, presentable, shorten
 from beliefmatch.report.figures import render
@@ -41,6 +44,7 @@ _STYLE: list[Any] = [
 ]
 _REFERENCE = {"color": "#808080", "linewidth": 0.9, "linestyle": (0, (4, 3)), "zorder": 1}
 _INSIDE = "#7F7F7F"
+_PALE = 0.35  # of groups with few examples
 
 
 def evaluation_files(records: Sequence[EvaluationRecord]) -> Iterator[tuple[str, bytes]]:
@@ -97,29 +101,40 @@ def _legend(figure: Figure, axes: Axes) -> None:
 
 
 def _reliability(models: Sequence[EvaluationRecord]) -> Figure:
-    """Accuracy over confidence, and below it how many examples each group has."""
+    """Accuracy over confidence with Wilson's intervals, and below it the share of examples in each group."""
     figure = Figure(figsize=(4.2, 5.4), layout="constrained")
     upper, lower = figure.subplots(2, 1, height_ratios=[3, 1], sharex=True)
     upper.plot([0, 1], [0, 1], **_REFERENCE)
     for index, model in enumerate(models):
         _draw_bins(upper, lower, model.reliability, index, _label(model.name))
     upper.set(ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
-    lower.set(ylabel="share", xlabel="confidence")
+    lower.set(ylabel="share of the\nexamples", xlabel="confidence")
     lower.set_ylim(bottom=0)
     _legend(figure, upper)
     return figure
 
 
 def _draw_bins(upper: Axes, lower: Axes, bins: Bins, index: int, label: str) -> None:
-    points = [
-        (x, y) for x, y in zip(bins.confidence, bins.accuracy, strict=True) if x is not None and y is not None
-    ]
-    xs, ys = [x for x, _ in points], [y for _, y in points]
-    upper.plot(xs, ys, label=label, marker=look(index).marker, markersize=4.5, clip_on=False, **_line(index))
+    points = {"marker": look(index).marker, "markersize": 4.5, "clip_on": False}
+    firm, few = joined(bins), thin(bins)
+    xs = [group.confidence if group else nan for group in firm]
+    ys = [group.accuracy if group else nan for group in firm]
+    upper.plot(xs, ys, label=label, **points, **_line(index))
+    _draw_intervals(upper, [group for group in firm if group], index, alpha=0.8)
+    if few:
+        xs, ys = [group.confidence for group in few], [group.accuracy for group in few]
+        upper.plot(xs, ys, linestyle="", alpha=_PALE, color=look(index).colour, **points)
+        _draw_intervals(upper, few, index, alpha=_PALE)
     total = max(sum(bins.count), 1)
     shares = [count / total for count in bins.count]
     if shares:
         lower.stairs(shares, [bins.lower[0], *bins.upper], linewidth=1.4, **_line(index))
+
+
+def _draw_intervals(axes: Axes, found: Sequence[Group], index: int, alpha: float) -> None:
+    places = [group.confidence for group in found]
+    ends = [group.low for group in found], [group.high for group in found]
+    axes.vlines(places, *ends, color=look(index).colour, alpha=alpha, linewidth=0.9)
 
 
 def _entropy(models: Sequence[EvaluationRecord], foreign: str) -> Figure:
@@ -142,7 +157,7 @@ def _entropy(models: Sequence[EvaluationRecord], foreign: str) -> Figure:
 
 
 def _roc(models: Sequence[EvaluationRecord]) -> Figure:
-    """One panel for misclassification and one for each foreign set, by the headline score."""
+    """One panel for wrong predictions and one for each foreign set, by the headline score."""
     names = [None, *foreign_names(models)]
     score = headline_score(models)
     figure, panels = _panels(len(names), width=2.7, height=2.7)
@@ -153,9 +168,10 @@ def _roc(models: Sequence[EvaluationRecord]) -> Figure:
             found = detection_of(model, name, score)
             curve = found.roc if found else None
             axes.plot(*((curve.x, curve.y) if curve else ([], [])), label=_label(model.name), **_line(index))
-        axes.set_title("misclassification" if name is None else _label(name, 24))
-        axes.set(xlabel="false positive rate", xlim=(0, 1), ylim=(0, 1.01), aspect="equal")
-    panels[0].set_ylabel("true positive rate")
+        outside, inside = sides(name)
+        axes.set_title("Wrong predictions" if name is None else _label(name, 24))
+        axes.set(xlabel=f"{inside} flagged", ylabel=f"{outside} flagged")
+        axes.set(xlim=(0, 1), ylim=(0, 1.01), aspect="equal")
     _legend(figure, panels[0])
     return figure
 

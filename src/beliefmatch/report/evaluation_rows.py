@@ -1,10 +1,22 @@
 """Which numbers of a record are shown, in what order, which way is better, and which model does best."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from beliefmatch.experiments.evaluation_record import Detection, EvaluationRecord, Number
+from beliefmatch.report.evaluation_metrics import (
+    BRIER,
+    CALIBRATION,
+    PREDICTIONS,
+    SELECTION,
+    Better,
+    Metric,
+    detection_metrics,
+    score_title,
+    set_title,
+    unit,
+)
 from beliefmatch.report.evaluation_text import foreign_names, number_text
 
 __all__ = [
@@ -15,67 +27,15 @@ __all__ = [
     "detection_of",
     "detection_sections",
     "headline_score",
-    "metric_title",
+    "same_examples",
     "score_names",
-    "score_title",
     "summary",
 ]
 
-Better = Literal["low", "high", "zero", ""]
 Mark = Literal["best", "close", ""]
 
 MISCLASSIFICATION = None
 """Stands in the place of a foreign set's name: wrong predictions are to be told from right ones."""
-
-
-class _Metric(NamedTuple):
-    key: str
-    title: str
-    better: Better
-    is_share: bool = True
-    """Shown in percent."""
-
-
-_PREDICTIONS = (
-    _Metric("error", "Error", "low"),
-    _Metric("top_k_error", "Top-k error", "low"),
-    _Metric("nll", "Negative log-likelihood", "low", False),
-    _Metric("brier", "Brier score", "low", False),
-)
-_BRIER = (
-    _Metric("brier_reliability", "Brier: reliability", "low", False),
-    _Metric("brier_resolution", "Brier: resolution", "high", False),
-    _Metric("brier_uncertainty", "Brier: uncertainty", "", False),
-    _Metric("brier_remainder", "Brier: remainder", "", False),
-)
-_CALIBRATION = (
-    _Metric("ece", "Expected calibration error", "low"),
-    _Metric("mce", "Maximum calibration error", "low"),
-    _Metric("adaptive_ece", "Adaptive calibration error", "low"),
-    _Metric("classwise_ece", "Classwise calibration error", "low"),
-    _Metric("debiased_ece", "Debiased calibration error, RMS", "low"),
-    _Metric("overconfidence", "Overconfidence", "zero"),
-    _Metric("mean_confidence", "Mean confidence", ""),
-    _Metric("mean_entropy", "Mean predictive entropy", "", False),
-)
-_SELECTION = (
-    _Metric("aurc", "Area under risk-coverage", "low"),
-    _Metric("excess_aurc", "Excess of that area", "low"),
-)
-_DETECTION = (
-    _Metric("auroc", "AUROC", "high"),
-    _Metric("aupr_outside", "AUPR, outside positive", "high"),
-    _Metric("aupr_inside", "AUPR, inside positive", "high"),
-    _Metric("fpr95", "FPR at 95 % TPR", "low"),
-)
-_SCORES = {
-    "entropy": "predictive entropy",
-    "confidence": "1 − largest probability",
-    "spread": "Dirichlet spread (mutual information)",
-    "differential_entropy": "differential entropy",
-    "precision": "−ln α₀",
-    "energy": "energy",
-}
 
 
 class Cell(NamedTuple):
@@ -85,39 +45,63 @@ class Cell(NamedTuple):
     interval: str
     why: str
     mark: Mark
+    chance: str = ""
+    """What guessing would give, where that differs from model to model."""
 
 
 @dataclass(frozen=True)
 class Row:
     """One metric of every model, in the order of the records."""
 
-    key: str
-    title: str
-    better: Better
-    is_share: bool
+    metric: Metric
     numbers: list[Number]
     set: str = ""
     score: str = ""
+    chances: Sequence[float | None] = ()
+    compares: bool = True
+    """Whether the models were judged on the same examples."""
+
+    @property
+    def key(self) -> str:
+        """The metric's name in a record."""
+        return self.metric.key
+
+    @property
+    def title(self) -> str:
+        """The metric's name in words."""
+        return self.metric.title
+
+    @property
+    def better(self) -> Better:
+        """Which way is better."""
+        return self.metric.better
 
     @property
     def unit(self) -> str:
-        """Percent sign, or nothing."""
-        return "%" if self.is_share else ""
+        """Percent sign, nats, or nothing."""
+        return unit(self.metric)
 
     def cells(self) -> list[Cell]:
         """The numbers as text, with the best ones marked."""
-        marks = best(self.numbers, self.better)
-        return [self._cell(number, mark) for number, mark in zip(self.numbers, marks, strict=True)]
+        marks = best(self.numbers, self.better if self.metric.comparable and self.compares else "")
+        chances = self.chances or [None] * len(self.numbers)
+        return [self._cell(*parts) for parts in zip(self.numbers, marks, chances, strict=True)]
 
-    def _cell(self, number: Number, mark: Mark) -> Cell:
-        def text(value: float | None) -> str:
-            return number_text(value, 2 if self.is_share else 4, scale=100 if self.is_share else 1)
-
+    def _cell(self, number: Number, mark: Mark, chance: float | None) -> Cell:
         if number.value is None:
             return Cell("—", "", number.why or "not evaluated", "")
-        known = number.low is not None and number.high is not None
-        interval = f"[{text(number.low)}, {text(number.high)}]" if known else ""
-        return Cell(text(number.value), interval, "", mark)
+        low, high = self._text(number.low), self._text(number.high)
+        interval = f"[{low}, {high}]" if _has_interval(number) else ""
+        guess = "" if chance is None else f"chance {self._text(chance)}"
+        return Cell(self._text(number.value), interval, "", mark, guess)
+
+    def _text(self, value: float | None) -> str:
+        share = self.metric.is_share
+        return number_text(value, 2 if share else 4, scale=100 if share else 1)
+
+
+def _has_interval(number: Number) -> bool:
+    return number.low is not None and number.high is not None
 
 
 class Section(NamedTuple):
@@ -131,12 +115,13 @@ class Section(NamedTuple):
 def best(numbers: Sequence[Number], better: Better) -> list[Mark]:
     """Mark the best value, all of them where several tie, and those whose interval meets the best one's.
 
-    Nothing is marked where there is nothing to compare, or nothing to choose.
+    Nothing is marked where there is nothing to compare, or nothing to choose, or a value without an interval.
     """
     folded = [_cost(number, better) for number in numbers]
     present = [cost for cost in folded if cost is not None]
     values = {value for value, _, _ in present}
-    if not better or len(values) < 2:
+    unsure = any(number.value is not None and not _has_interval(number) for number in numbers)
+    if not better or unsure or len(values) < 2:
         return [""] * len(numbers)
     least = min(values)
     reach = max(high for value, _, high in present if value == least)
@@ -167,21 +152,34 @@ def _cost(number: Number, better: Better) -> tuple[float, float, float] | None:
 def summary(records: Sequence[EvaluationRecord]) -> list[Section]:
     """The numbers that tell the models apart at a glance."""
     sections = [
-        Section("Predictions", [*_score_rows(records, _PREDICTIONS), *_brier_rows(records)]),
-        Section("Calibration", list(_score_rows(records, _CALIBRATION))),
-        Section("Selective prediction", list(_score_rows(records, _SELECTION))),
+        Section("Predictions", [*_score_rows(records, PREDICTIONS), *_brier_rows(records)]),
+        Section("Calibration", list(_score_rows(records, CALIBRATION))),
+        Section("Selective prediction", list(_score_rows(records, SELECTION))),
         Section("Detection by " + score_title(headline_score(records)), list(_headlines(records))),
         Section("Other", list(_other_rows(records))),
     ]
-    return [section for section in sections if section.rows]
+    return _compared(records, [section for section in sections if section.rows])
 
 
-def _score_rows(records: Sequence[EvaluationRecord], metrics: Sequence[_Metric]) -> Iterator[Row]:
+def same_examples(records: Sequence[EvaluationRecord]) -> bool:
+    """Whether all models were judged on as many examples and, as far as is known, on the same targets."""
+    sizes = {record.examples for record in records}
+    digests = {record.settings.get("targets_sha256") for record in records} - {None}
+    return len(sizes) == 1 and len(digests) <= 1
+
+
+def _compared(records: Sequence[EvaluationRecord], sections: list[Section]) -> list[Section]:
+    """Without marks where the models were judged on different examples."""
+    same = same_examples(records)
+    return [s._replace(rows=[replace(row, compares=same) for row in s.rows]) for s in sections]
+
+
+def _score_rows(records: Sequence[EvaluationRecord], metrics: Sequence[Metric]) -> Iterator[Row]:
     absent = Number(None, why="not in this record")
     for metric in metrics:
         if any(metric.key in record.scores for record in records):
             numbers = [record.scores.get(metric.key, absent) for record in records]
-            yield Row(metric.key, _with_k(metric.title, records), *metric[2:4], numbers)
+            yield Row(metric._replace(title=_with_k(metric.title, records)), numbers)
 
 
 def _with_k(title: str, records: Sequence[EvaluationRecord]) -> str:
@@ -192,15 +190,15 @@ def _with_k(title: str, records: Sequence[EvaluationRecord]) -> str:
 
 def _other_rows(records: Sequence[EvaluationRecord]) -> Iterator[Row]:
     """Metrics of a later version: shown, without an opinion on which way is better."""
-    known = {metric.key for metric in (*_PREDICTIONS, *_CALIBRATION, *_SELECTION)}
+    known = {metric.key for metric in (*PREDICTIONS, *CALIBRATION, *SELECTION)}
     keys = dict.fromkeys(key for record in records for key in record.scores if key not in known)
-    yield from _score_rows(records, [_Metric(key, key.replace("_", " "), "", False) for key in keys])
+    yield from _score_rows(records, [Metric(key, key.replace("_", " "), "", False) for key in keys])
 
 
 def _brier_rows(records: Sequence[EvaluationRecord]) -> Iterator[Row]:
-    for metric in _BRIER:
+    for metric in BRIER:
         part = metric.key.removeprefix("brier_")
-        yield Row(*metric[:4], [_part(getattr(record.brier_shares, part)) for record in records])
+        yield Row(metric, [_part(getattr(record.brier_shares, part)) for record in records])
 
 
 def _part(value: float | None) -> Number:
@@ -210,38 +208,45 @@ def _part(value: float | None) -> Number:
 def _headlines(records: Sequence[EvaluationRecord]) -> Iterator[Row]:
     score = headline_score(records)
     for name in (MISCLASSIFICATION, *foreign_names(records)):
-        shown = (_DETECTION[0], _DETECTION[3]) if name is not None else _DETECTION[:1]
+        shown = ("auroc", "fpr95") if name is not None else ("auroc",)
         for row in _detection_rows(records, name, score, shown):
-            yield Row(row.key, f"{row.title}: {row.set}", *_rest(row))
-
-
-def _rest(row: Row) -> tuple[Better, bool, list[Number], str, str]:
-    return row.better, row.is_share, row.numbers, row.set, row.score
+            of = f": {set_title(name)}"
+            short = f"{row.metric.short}{of}" if row.metric.short else ""
+            yield replace(row, metric=row.metric._replace(title=row.title + of, short=short))
 
 
 def detection_sections(records: Sequence[EvaluationRecord]) -> list[Section]:
-    """All detection numbers: misclassification, then each foreign set, with every score."""
+    """All detection numbers: wrong predictions, then each foreign set, with every score."""
     scores = score_names(records)
-    return [
+    sections = [
         Section(
-            "Misclassification" if name is None else name,
-            [row for score in scores for row in _detection_rows(records, name, score, _DETECTION)],
+            "Wrong predictions" if name is None else name,
+            [row for score in scores for row in _detection_rows(records, name, score)],
             name,
         )
         for name in (MISCLASSIFICATION, *foreign_names(records))
     ]
+    return _compared(records, sections)
 
 
 def _detection_rows(
-    records: Sequence[EvaluationRecord], name: str | None, score: str, metrics: Sequence[_Metric]
+    records: Sequence[EvaluationRecord], name: str | None, score: str, keys: Sequence[str] = ()
 ) -> Iterator[Row]:
     found = [detection_of(record, name, score) for record in records]
     if not any(found):
         return
     absent = Number(None, why="not evaluated for this model")
-    for metric in metrics:
-        numbers = [getattr(detection, metric.key) if detection else absent for detection in found]
-        yield Row(*metric[:4], numbers, "misclassification" if name is None else name, score)
+    metrics = detection_metrics(name)
+    for key in keys or metrics:
+        numbers = [getattr(detection, key) if detection else absent for detection in found]
+        chances = [] if metrics[key].comparable else [_chance(record, key) for record in records]
+        yield Row(metrics[key], numbers, "misclassification" if name is None else name, score, chances)
+
+
+def _chance(record: EvaluationRecord, key: str) -> float | None:
+    """The share of wrong predictions, or of right ones: the AUPR of a score that knows nothing."""
+    error = record.scores.get("error", Number(None)).value
+    return error if error is None or key == "aupr_outside" else 1 - error
 
 
 def detection_of(record: EvaluationRecord, name: str | None, score: str) -> Detection | None:
@@ -268,14 +273,3 @@ def headline_score(records: Sequence[EvaluationRecord]) -> str:
     """The paper's predictive entropy if it was used, else the first score."""
     names = score_names(records)
     return "entropy" if "entropy" in names or not names else names[0]
-
-
-def score_title(score: str) -> str:
-    """A score's name in words."""
-    return _SCORES.get(score, score.replace("_", " "))
-
-
-def metric_title(key: str) -> str:
-    """A metric's name in words."""
-    metrics = (*_PREDICTIONS, *_CALIBRATION, *_SELECTION, *_DETECTION)
-    return next((metric.title for metric in metrics if metric.key == key), key.replace("_", " "))

@@ -11,8 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
-from beliefmatch.report.evaluation_rows import Cell, Row, Section, detection_sections, score_title, summary
-from beliefmatch.report.evaluation_text import presentable, shorten
+from beliefmatch.report.evaluation_metrics import score_title
+from beliefmatch.report.evaluation_rows import Cell, Row, Section, detection_sections, same_examples, summary
+from beliefmatch.report.evaluation_text import count_text, presentable, shorten
 from beliefmatch.report.layout import Column, FirstThatFits, plain_table
 
 __all__ = ["terminal_table", "to_csv", "to_markdown"]
@@ -20,7 +21,9 @@ __all__ = ["terminal_table", "to_csv", "to_markdown"]
 _MARKS = {"best": "*", "close": "≈", "": ""}
 _ARROWS = {"low": "↓", "high": "↑", "zero": "→0", "": ""}
 _CSV_HEAD = ("model", "set", "score", "metric", "value", "low", "high", "better", "note")
-_LEGEND = "↓ less is better, ↑ more; * best, ≈ interval meets that of the best"
+_LEGEND = "↓ less is better, ↑ more; * best, ≈ interval overlaps that of the best"
+_AREAS = "AUROC: area under the ROC curve"
+_TERMS = f"{_AREAS}; FPR95: foreign that pass where 95 % of known pass"
 
 
 def terminal_table(records: Sequence[EvaluationRecord]) -> FirstThatFits:
@@ -41,7 +44,10 @@ def _stack(models: Sequence[EvaluationRecord], beside: int, between: str) -> Gro
     starts = range(0, len(models), beside)
     tables = [_block(models, sections, start, start + beside, between) for start in starts]
     tables[0].title = _title(models)
-    tables[-1].caption = _LEGEND if len(models) > 1 else _LEGEND.split(";")[0]
+    legend = _LEGEND if len(models) > 1 else _LEGEND.split(";")[0]
+    keys = {row.key for section in sections for row in section.rows}
+    terms = _TERMS if "fpr95" in keys else _AREAS if "auroc" in keys else ""
+    tables[-1].caption = f"{legend}\n{terms}".strip()
     return Group(*tables)
 
 
@@ -70,12 +76,14 @@ def _terminal_cell(cell: Cell, between: str) -> str:
 
 def _title(models: Sequence[EvaluationRecord]) -> str:
     first, differing = models[0], len({model.examples for model in models}) > 1
-    examples = "differing numbers of" if differing else f"{first.examples}"
-    return f"{examples} examples, {len(first.class_names)} classes"
+    examples = "differing numbers of examples" if differing else count_text(first.examples, "example")
+    if not differing and not same_examples(models):
+        examples += " with different targets, so that the models do not compare"
+    return f"{examples}, {len(first.class_names)} classes"
 
 
 def _plain_title(row: Row) -> str:
-    name = shorten(row.title, 40)
+    name = shorten(row.metric.short or row.title, 40)
     return escape(" ".join(part for part in (name, row.unit, _ARROWS[row.better]) if part))
 
 
@@ -111,7 +119,9 @@ def to_markdown(records: Sequence[EvaluationRecord]) -> str:
     blocks = list(_markdown_blocks(models))
     legend = "↓ less is better, ↑ more is better, →0 nearer to zero is better; intervals in brackets."
     if len(models) > 1:
-        legend += " **Bold**: best; ≈: the interval meets that of the best, so they cannot be told apart."
+        legend += " **Bold**: best; ≈: its interval overlaps that of the best."
+    if any(section.rows for section in detection_sections(models)):
+        legend += f" {_AREAS}; AUPR: area under the precision-recall curve."
     return "\n\n".join([*blocks, legend]) + "\n"
 
 
@@ -141,7 +151,8 @@ def _markdown_cell(cell: Cell) -> str:
     if cell.why:
         return f"{cell.value} ({_markdown_text(cell.why)})"
     value = f"**{cell.value}**" if cell.mark == "best" else f"{_MARKS[cell.mark]} {cell.value}".strip()
-    return f"{value} {cell.interval}".strip()
+    chance = f"({cell.chance})" if cell.chance else ""
+    return " ".join(part for part in (value, cell.interval, chance) if part)
 
 
 def _markdown_text(text: str) -> str:

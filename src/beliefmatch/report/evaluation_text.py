@@ -4,6 +4,7 @@ import math
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
+from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
 from beliefmatch.experiments.evaluation_record import (
@@ -16,7 +17,17 @@ from beliefmatch.experiments.evaluation_record import (
     Promise,
 )
 
-__all__ = ["class_label", "foreign_names", "number_text", "presentable", "shorten", "threshold_text", "tidy"]
+__all__ = [
+    "answers_text",
+    "class_label",
+    "count_text",
+    "foreign_names",
+    "number_text",
+    "presentable",
+    "shorten",
+    "threshold_text",
+    "tidy",
+]
 
 MISSING = "—"
 _REQUIRED: dict[type, tuple[str, ...]] = {
@@ -58,6 +69,8 @@ def tidy(value: Any) -> Any:
         return _finite_bins(value)
     if isinstance(value, Number):
         return _finite_number(value)
+    if isinstance(value, Promise) and value.threshold == -math.inf:
+        return tidy(replace(value, threshold=0.0))  # answers everything, as zero does
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{field.name: tidy(getattr(value, field.name)) for field in fields(value)})
     return value
@@ -97,19 +110,33 @@ def _finite_number(number: Number) -> Number:
 
 
 def number_text(value: float | None, digits: int, *, scale: float = 1.0) -> str:
-    """A number with a true minus sign, or a dash where there is none."""
+    """A number with a true minus sign, in exponent form from a million on, or a dash where there is none."""
     if value is None:
         return MISSING
-    text = f"{scale * value:.{digits}f}"
+    form = "f" if abs(scale * value) < 1e6 else "e"
+    text = f"{scale * value:.{digits}{form}}"
     return text.replace("-", "−") if float(text) else text.removeprefix("-")
 
 
+def count_text(count: int, thing: str) -> str:
+    """A number of things, of which one is not many."""
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+
+
 def threshold_text(value: float | None) -> str:
-    """A confidence with as many digits as tell it from one, so that 0.99998 does not become 1."""
+    """A confidence with as many digits as tell it from one, rounded up: the text too keeps the promise."""
     if value is None:
         return MISSING
-    digits = 4 if not 0 < 1 - value < 1e-3 else min(1 - math.floor(math.log10(1 - value)), 12)
-    return f"{value:.{digits}f}"
+    digits = 4 if not 0 < 1 - value < 1e-3 else min(1 - math.floor(math.log10(1 - value)), 16)
+    return str(Decimal(repr(value)).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_CEILING))
+
+
+def answers_text(promise: Promise) -> tuple[str, str]:
+    """How much a promise answers, and from which confidence on; no confidence where it answers everything."""
+    if promise.threshold is not None and promise.threshold <= 0:
+        return "answers everything", ""
+    share = number_text(promise.coverage, 1, scale=100)
+    return f"answers {share}\u00a0%", f"confidence ≥ {threshold_text(promise.threshold)}"
 
 
 def class_label(record: EvaluationRecord, index: int) -> str:

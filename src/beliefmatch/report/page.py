@@ -10,21 +10,21 @@ from typing import Any
 
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.extras import needs
+from beliefmatch.report.evaluation_metrics import metric_title, score_title
 from beliefmatch.report.evaluation_rows import (
     detection_sections,
     headline_score,
-    metric_title,
+    same_examples,
     score_names,
-    score_title,
     summary,
 )
 from beliefmatch.report.evaluation_style import look
 from beliefmatch.report.evaluation_text import (
+    answers_text,
     class_label,
     foreign_names,
     presentable,
     shorten,
-    threshold_text,
 )
 from beliefmatch.report.page_sections import Card, cards, confusions, facts, promises
 from beliefmatch.report.page_words import percent
@@ -53,7 +53,7 @@ def render_page(records: Sequence[EvaluationRecord]) -> str:
         percent=percent,
         shorten=shorten,
         metric_title=metric_title,
-        threshold=threshold_text,
+        answers=answers_text,
     )
     environment.globals.update(class_label=class_label, score_title=score_title, look=look, picture=_picture)
     plotly, script = (_script(text) for text in (get_plotlyjs(), _file("page.js")))
@@ -72,6 +72,7 @@ def render_page(records: Sequence[EvaluationRecord]) -> str:
 def _content(models: Sequence[EvaluationRecord]) -> dict[str, Any]:
     return {
         "models": models,
+        "same_examples": same_examples(models),
         "foreign": foreign_names(models),
         "sections": summary(models),
         "detection": [section for section in detection_sections(models) if section.rows],

@@ -7,16 +7,16 @@ from typing import Any, NamedTuple
 from beliefmatch.experiments.evaluation_record import Curve, EvaluationRecord, Promise
 from beliefmatch.report import page_words as words
 from beliefmatch.report.evaluation_rows import detection_of, headline_score, score_names
-from beliefmatch.report.evaluation_text import foreign_names, number_text
+from beliefmatch.report.evaluation_text import count_text, foreign_names, number_text
 from beliefmatch.report.page_plots import (
-    Plot,
     class_plot,
     confusion_plot,
     entropy_plot,
-    reliability_plot,
     risk_coverage_plot,
     roc_plot,
 )
+from beliefmatch.report.page_reliability import reliability_plot
+from beliefmatch.report.plot_parts import Plot
 
 __all__ = ["Card", "Promised", "cards", "confusions", "facts", "promises"]
 
@@ -176,7 +176,9 @@ def facts(models: Sequence[EvaluationRecord]) -> list[tuple[str, list[tuple[str,
 
 
 def _own_facts(model: EvaluationRecord) -> dict[str, str]:
-    foreign = {f"foreign: {f.name}": f"{f.source}, {f.examples:,} examples" for f in model.foreign}
+    foreign = {
+        f"foreign: {f.name}": f"{f.source}, {count_text(f.examples, 'example')}" for f in model.foreign
+    }
     return {
         "file": model.source,
         "content": model.kind,

@@ -5,7 +5,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from beliefmatch.experiments.evaluation_record import Bins, Curve, EvaluationRecord
-from beliefmatch.report.evaluation_rows import detection_of, score_title
+from beliefmatch.report.evaluation_bins import groups
+from beliefmatch.report.evaluation_metrics import score_title, set_title, sides
+from beliefmatch.report.evaluation_rows import detection_of
 from beliefmatch.report.evaluation_text import class_label, number_text
 
 __all__ = ["DataRow", "DataTable"]
@@ -29,7 +31,7 @@ class DataTable(NamedTuple):
 
 def percent(value: float | None, digits: int = 1) -> str:
     """A share, in percent."""
-    return "—" if value is None else f"{number_text(value, digits, scale=100)} %"
+    return "—" if value is None else f"{number_text(value, digits, scale=100)}\u00a0%"
 
 
 def at(curve: Curve, x: float) -> float | None:
@@ -80,15 +82,21 @@ def reliability_table(models: Sequence[EvaluationRecord]) -> DataTable:
         for choice, bins in (("width", model.reliability), ("mass", model.reliability_by_mass))
         for cells in _bin_cells(bins)
     ]
-    return DataTable(["model", "group", "examples", "confidence", "accuracy"], rows, "bins")
+    head = ["model", "group", "examples", "confidence", "accuracy", "95\u00a0% interval"]
+    return DataTable(head, rows, "bins")
 
 
 def _bin_cells(bins: Bins) -> list[list[str]]:
-    groups = zip(bins.lower, bins.upper, bins.count, bins.confidence, bins.accuracy, strict=True)
     return [
-        [f"{low:.3g}–{high:.3g}", f"{count:,}", percent(confidence), percent(accuracy)]
-        for low, high, count, confidence, accuracy in groups
-        if count
+        [
+            f"{group.lower:.3g}–{group.upper:.3g}",
+            f"{group.examples:,}",
+            percent(group.confidence),
+            percent(group.accuracy),
+            f"[{number_text(group.low, 1, scale=100)}, {number_text(group.high, 1, scale=100)}]",
+        ]
+        for group in groups(bins)
+        if group
     ]
 
 
@@ -118,17 +126,17 @@ def entropy_table(model: EvaluationRecord, index: int, foreign: str, strange: Cu
 
 def roc_words(models: Sequence[EvaluationRecord], name: str | None, score: str) -> str:
     """The area under each curve."""
-    what = "wrong predictions" if name is None else name
     parts = []
     for model in models:
         found = detection_of(model, name, score)
         area = f"AUROC {percent(found.auroc.value)}" if found else "not evaluated"
         parts.append(f"{model.name}: {area}")
-    return f"ROC curves, detection of {what} by {score_title(score)}. {'; '.join(parts)}."
+    return f"ROC curves, detection of {set_title(name)} by {score_title(score)}. {'; '.join(parts)}."
 
 
 def roc_table(models: Sequence[EvaluationRecord], name: str | None, scores: Sequence[str]) -> DataTable:
-    """True positive rates at a few false positive rates."""
+    """What is flagged rightly where a few are flagged falsely."""
+    outside, inside = sides(name)
     rates = (0.01, 0.05, 0.1, 0.2, 0.5)
     rows = [
         DataRow([model.name, *(percent(at(found.roc, rate)) for rate in rates)], index, score)
@@ -136,7 +144,8 @@ def roc_table(models: Sequence[EvaluationRecord], name: str | None, scores: Sequ
         for index, model in enumerate(models)
         if (found := detection_of(model, name, score)) and found.roc.x
     ]
-    return DataTable(["model", *(f"TPR at FPR {percent(rate, 0)}" for rate in rates)], rows, "score")
+    heads = [f"{outside} flagged where {percent(rate, 0)} of {inside} are" for rate in rates]
+    return DataTable(["model", *heads], rows, "score")
 
 
 _COVERAGES = (0.5, 0.8, 0.9, 0.95, 1.0)
@@ -172,7 +181,10 @@ def class_words(models: Sequence[EvaluationRecord], shown: int) -> str:
         if worst is not None:
             label = class_label(model, worst.index)
             parts.append(f"{model.name}: worst {label} with {percent(worst.calibration_error, 2)}")
-    return f"Calibration error of {shown} classes. {'; '.join(parts)}."
+    total = len(models[0].class_names)
+    which = f"the {shown} of {total:,} classes with the largest calibration error"
+    what = which if shown < total else f"{shown} classes"
+    return f"Calibration error of {what}. {'; '.join(parts)}."
 
 
 def class_table(models: Sequence[EvaluationRecord], chosen: Sequence[int]) -> DataTable:
