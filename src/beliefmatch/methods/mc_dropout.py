@@ -13,6 +13,7 @@ from torch.nn import functional
 from beliefmatch.checks import fail, require_choice
 from beliefmatch.methods.base import Method, Prediction
 from beliefmatch.rows import work_dtype
+from beliefmatch.seeds import mixed
 
 __all__ = ["DropoutPredictor", "mc_dropout"]
 
@@ -90,14 +91,10 @@ def _masked(places: list[Any], masks: range, seed: int) -> Iterator[None]:
 def _drop(module: Any, _: Any, output: Tensor, *, masks: range, seed: int, place: int) -> Tensor:
     one = output.shape[1:]
     kept = torch.stack(
-        [torch.rand(one, generator=_generator(seed, place, mask)) >= module.p for mask in masks]
+        [
+            torch.rand(one, generator=torch.Generator().manual_seed(mixed(seed, place, mask))) >= module.p
+            for mask in masks
+        ]
     )
     scaled = kept.to(output) / (1 - module.p)
     return (output.unflatten(0, (len(masks), -1)) * scaled[:, None]).flatten(0, 1)
-
-
-def _generator(*numbers: int) -> torch.Generator:
-    mixed = 0
-    for number in numbers:
-        mixed = (mixed * 1_000_003 + number + 1) % 2**63
-    return torch.Generator().manual_seed(mixed)

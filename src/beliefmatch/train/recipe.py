@@ -28,8 +28,9 @@ class Recipe:
         weight_decay: as an L2 penalty, as both optimisers' papers have it.
         warmup: factors of the rate in the first epochs. A fresh network's concentrations may be small, where
             the gradient of belief matching is steep.
-        schedule: "step", by `decay_by` at each of `decay_at`; "cosine", to zero along half a wave; "one_cycle",
-            up over three tenths and down to zero (Smith and Topin 2018), without `warmup`; "constant".
+        schedule: "step", by `decay_by` at each of `decay_at`; "cosine", to zero along half a wave;
+            "one_cycle", up over three tenths and down to zero (Smith and Topin 2018), without `warmup`;
+            "constant".
         decay_at: shares of the training.
         decay_by: factor at each of them.
         clip_norm: largest norm of the gradient; None leaves it as it is.
