@@ -1,0 +1,69 @@
+"""Methods as a user writes them: "softmax", or with options "belief_matching:kl_weight=0.01"."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from beliefmatch.experiments.yaml_files import scalar
+from beliefmatch.methods import METHODS
+
+__all__ = ["MethodSpec", "label", "parse_methods"]
+
+_SYMBOLS = {"kl_weight": "λ", "matched_kl_weight": "matched λ", "smoothing": "ε", "rate": "p"}
+
+
+@dataclass(frozen=True)
+class MethodSpec:
+    """A method and the options that differ from its defaults."""
+
+    key: str
+    """As it was written."""
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def parse_methods(text: str) -> list[MethodSpec]:
+    """Methods with commas between, each with its options after colons.
+
+    >>> parse_methods("softmax, belief_matching:kl_weight=0.01")[1]
+    MethodSpec(key='belief_matching:kl_weight=0.01', name='belief_matching', options={'kl_weight': 0.01})
+    """
+    specs = [_parse(part.strip()) for part in text.split(",")]
+    keys = [spec.key for spec in specs]
+    twice = [key for key in keys if keys.count(key) > 1]
+    if twice:
+        raise ValueError(f"compare: `methods` must name none twice, got {twice[0]!r} more than once.")
+    return specs
+
+
+def _parse(text: str) -> MethodSpec:
+    name, *options = text.split(":")
+    if name not in METHODS:
+        near = difflib.get_close_matches(name, METHODS, n=1)
+        meant = f" Did you mean {near[0]}?" if near else ""
+        raise ValueError(f"compare: `methods` must be among {', '.join(METHODS)}, got {name!r}.{meant}")
+    return MethodSpec(text, name, dict(_option(text, option) for option in options))
+
+
+def _option(text: str, option: str) -> tuple[str, Any]:
+    key, equals, value = option.partition("=")
+    if not key.strip() or not equals or not value.strip():
+        raise ValueError(f"compare: `methods` must give options as NAME:OPTION=VALUE, got {text!r}.")
+    return key.strip(), scalar(value)
+
+
+def label(name: str, options: Mapping[str, Any], shown: Sequence[str] | None = None) -> str:
+    """In words, such as "belief matching (λ = 0.01)"; with all options or only those that are `shown`.
+
+    >>> label("belief_matching", {"kl_weight": 0.01})
+    'belief matching (λ = 0.01)'
+    """
+    kept = {key: value for key, value in options.items() if shown is None or key in shown}
+    told = ", ".join(f"{_SYMBOLS.get(key, key.replace('_', ' '))} = {_text(value)}" for key, value in kept.items())
+    words = name.replace("_", " ")
+    return f"{words} ({told})" if told else words
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else f"{value}"
