@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from beliefmatch.data.settings import DataSettings
-from beliefmatch.experiments.strict import free_options, nearest, plain, settings_from, unknown_key
+from beliefmatch.experiments.strict import free_options, plain, settings_from, unknown_key
 from beliefmatch.experiments.yaml_files import read_yaml, yaml_value
 from beliefmatch.methods import METHODS
+from beliefmatch.models import require_model
+from beliefmatch.names import require_name
 from beliefmatch.train.settings import EngineSettings, Recipe
 
 __all__ = [
@@ -55,12 +57,7 @@ class MethodPlan:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.name not in METHODS:
-            close = nearest(self.name, tuple(METHODS))
-            hint = f"; did you mean {close}?" if close else "."
-            raise ValueError(
-                f"plan: `method.name` must be one of {', '.join(METHODS)}, got {self.name!r}{hint}"
-            )
+        require_name("plan", "method.name", self.name, METHODS)
 
 
 @dataclass(frozen=True)
@@ -69,6 +66,9 @@ class ModelPlan:
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require_model("plan", "model.name", self.name)
 
 
 @dataclass(frozen=True)
@@ -121,15 +121,10 @@ def to_mapping(plan: RunPlan) -> dict[str, Any]:
 def recipe(name_or_path: str | Path) -> dict[str, Any]:
     """The mapping of a packaged recipe by name, or of a YAML file by path."""
     name = str(name_or_path)
-    if name in RECIPES:
-        return read_yaml(_DIRECTORY / f"{name}.yaml")
-    if Path(name).suffix in (".yaml", ".yml") or Path(name).is_file():
+    if name not in RECIPES and (Path(name).suffix in (".yaml", ".yml") or Path(name).is_file()):
         return read_yaml(name)
-    close = nearest(name, RECIPES)
-    hint = f"; did you mean {close}?" if close else "."
-    raise ValueError(
-        f"recipe: `name_or_path` must be one of {', '.join(RECIPES)} or a .yaml file, got {name!r}{hint}"
-    )
+    require_name("recipe", "name_or_path", name, RECIPES, other=" or a .yaml file")
+    return read_yaml(_DIRECTORY / f"{name}.yaml")
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,10 +9,11 @@ import re
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
-from difflib import get_close_matches
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["free_options", "nearest", "plain", "settings_from", "unknown_key"]
+from beliefmatch.names import nearest
+
+__all__ = ["free_options", "plain", "settings_from", "unknown_key"]
 
 Settings = TypeVar("Settings")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -38,11 +39,6 @@ def unknown_key(key: Any, valid: Sequence[str], *, caller: str, path: str) -> Va
     close = nearest(str(key), valid)
     hint = f"did you mean `{_join(path, close)}`?" if close else f"there are {', '.join(valid)}."
     return ValueError(f"{caller}: `{_join(path, key)}` is not a setting; {hint}")
-
-
-def nearest(word: str, valid: Sequence[str]) -> str | None:
-    """The name that a mistyped word is most like, if any is like it."""
-    return next(iter(get_close_matches(word, valid, n=1)), None)
 
 
 def plain(value: Any) -> Any:
