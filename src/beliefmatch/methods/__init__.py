@@ -9,6 +9,8 @@ from __future__ import annotations
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
+from beliefmatch.names import require_name, require_options
+
 if TYPE_CHECKING:
     from beliefmatch.methods.base import Method
 
@@ -35,6 +37,7 @@ def build(name: str, **options: Any) -> Method:
     >>> build("belief_matching", kl_weight=0.003).options
     {'kl_weight': 0.003}
     """
-    if name not in METHODS:
-        raise ValueError(f"build: `name` must be one of {', '.join(METHODS)}, got {name!r}.")
-    return resolve_name(METHODS[name])(**options)
+    require_name("build", "name", name, METHODS)
+    factory = resolve_name(METHODS[name])
+    require_options("build", name, factory, options)
+    return factory(**options)

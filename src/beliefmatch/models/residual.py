@@ -17,6 +17,8 @@ __all__ = [
     "preact_resnet34",
     "preact_resnet50",
     "wide_resnet",
+    "wrn28_2",
+    "wrn28_10",
 ]
 
 Activation = Callable[[], nn.Module]
@@ -144,6 +146,16 @@ def wide_resnet(*, depth: int = 28, factor: int = 2, width: int = 16, **options:
         raise ValueError(f"wide_resnet: `depth` must be 10, 16, 22, 28, ... (6n + 4), got {depth}.")
     widths = [factor * width, 2 * factor * width, 4 * factor * width]
     return ResidualNetwork(Basic, [(depth - 4) // 6] * 3, widths, stem=width, **options)
+
+
+def wrn28_2(*, width: int = 16, **options: Any) -> ResidualNetwork:
+    """Wide ResNet of depth 28 and factor 2."""
+    return wide_resnet(depth=28, factor=2, width=width, **options)
+
+
+def wrn28_10(*, width: int = 16, **options: Any) -> ResidualNetwork:
+    """Wide ResNet of depth 28 and factor 10."""
+    return wide_resnet(depth=28, factor=10, width=width, **options)
 
 
 def _resnet(
