@@ -13,8 +13,10 @@ from beliefmatch.methods import build
 from beliefmatch.methods.base import Method
 from beliefmatch.models import build_model, fresh
 from beliefmatch.seeds import mixed
+from beliefmatch.train.engine import Engine
+from beliefmatch.train.settings import EngineSettings
 
-__all__ = ["dataset", "foreign_sets", "foreign_training", "member_seed", "method_of", "network_of"]
+__all__ = ["dataset", "engine_for", "foreign_sets", "foreign_training", "member_seed", "method_of", "network_of"]
 
 
 def method_of(plan: RunPlan) -> Method:
@@ -26,6 +28,12 @@ def method_of(plan: RunPlan) -> Method:
 def dataset(settings: DataSettings) -> Dataset:
     """The data; those of the last plans are kept, because a grid asks for the same again and again."""
     return load(settings)
+
+
+@lru_cache(maxsize=1)
+def engine_for(settings: EngineSettings) -> Engine:
+    """Where to train; the same for all runs of a process, because processes are launched but once."""
+    return Engine(settings)
 
 
 def member_seed(seed: int, member: int) -> int:

@@ -11,7 +11,7 @@ from torch import nn
 
 from beliefmatch.environment import hardware, versions
 from beliefmatch.experiments.judging import foreign_scores, scores, to_npz
-from beliefmatch.experiments.parts import dataset, method_of
+from beliefmatch.experiments.parts import dataset, engine_for, method_of
 from beliefmatch.experiments.plan import RunPlan, fingerprint, to_mapping
 from beliefmatch.experiments.run_directory import RunDirectory
 from beliefmatch.experiments.run_record import Costs, Rotation, RunRecord, Trial
@@ -19,7 +19,6 @@ from beliefmatch.experiments.running import OnProgress, Running, Said
 from beliefmatch.experiments.turning import TurningDigit
 from beliefmatch.files import write_whole
 from beliefmatch.methods.base import Predictor
-from beliefmatch.train.engine import Engine
 from beliefmatch.train.history import History
 
 __all__ = ["execute", "finished"]
@@ -27,10 +26,9 @@ __all__ = ["execute", "finished"]
 
 def finished(directory: Path, plan: RunPlan) -> RunRecord | None:
     """The record of a run of this plan, if it is finished; a ValueError if another plan's is there."""
-    record = RunDirectory(directory).record()
-    if record is not None and record.fingerprint != fingerprint(plan):
-        raise ValueError(RunDirectory(directory).taken())
-    return record
+    home = RunDirectory(directory)
+    home.check(plan)
+    return home.record()
 
 
 def execute(
@@ -54,7 +52,7 @@ def execute(
     if done is not None:
         return done
     start, home, method, data = time.perf_counter(), RunDirectory(directory), method_of(plan), dataset(plan.data)
-    engine = Engine(plan.engine)
+    engine = engine_for(plan.engine)
     with home.locked() if engine.is_first else nullcontext():
         engine.once(lambda: home.begin(plan))
         tell = on_progress or (lambda share, doing: None)
@@ -140,7 +138,7 @@ def _keep(run: Running, said: Said, record: RunRecord) -> None:
         {
             "class_names": list(run.data.class_names),
             "shape": list(run.data.test.shape),
-            "preprocessing": run.data.test.preprocessing.to_json(),
+            "preprocessing": run.data.facts["preprocessing"],
             "learned": record.learned,
         }
     )

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from beliefmatch.experiments.plan import RunPlan, fingerprint, plan_from, read_yaml, to_yaml
+from beliefmatch.experiments.plan import RunPlan, fingerprint, plan_from, to_mapping
 from beliefmatch.experiments.run_record import RunRecord
+from beliefmatch.experiments.yaml_files import as_yaml, read_yaml
 from beliefmatch.files import write_whole
 
 __all__ = ["MODEL_SCHEMA", "RunDirectory"]
@@ -57,25 +58,35 @@ class RunDirectory:
             return None
         return RunRecord.from_json(self.record_file.read_text("utf-8"))
 
+    def finished(self) -> RunRecord:
+        """The record; a ValueError if the run is not finished."""
+        record = self.record()
+        if record is None:
+            raise ValueError(
+                f"run: {self.path} must hold a finished run; it has no record.json. Go on with its training "
+                "by the same command."
+            )
+        return record
+
     def plan(self) -> RunPlan:
         """What was asked for; a ValueError where there is no run."""
         if not self.plan_file.is_file():
             raise ValueError(f"run: {self.path} must be the directory of a run, which has a plan.yaml.")
         return plan_from(read_yaml(self.plan_file))
 
-    def begin(self, plan: RunPlan) -> None:
-        """Write the plan down; refuse a directory that holds the run of another."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        if self.plan_file.is_file() and fingerprint(self.plan()) != fingerprint(plan):
-            raise ValueError(self.taken())
-        write_whole(self.plan_file, to_yaml(plan).encode())
+    def check(self, *plans: RunPlan) -> None:
+        """Refuse a directory that holds the run of none of these plans."""
+        if self.plan_file.is_file() and fingerprint(self.plan()) not in map(fingerprint, plans):
+            raise ValueError(
+                f"run: `out` must be new, or hold a run of the same plan; {self.path} has another, see its "
+                "plan.yaml. Choose another directory, or remove this one."
+            )
 
-    def taken(self) -> str:
-        """The complaint about a directory that holds the run of another plan."""
-        return (
-            f"run: `out` must be new, or hold a run of the same plan; {self.path} has another, see its "
-            "plan.yaml. Choose another directory, or remove this one."
-        )
+    def begin(self, plan: RunPlan) -> None:
+        """Write the plan down."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.check(plan)
+        write_whole(self.plan_file, as_yaml(to_mapping(plan)).encode())
 
     def write_model(self, facts: Mapping[str, Any]) -> None:
         """Keep what the predictor is built from."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from beliefmatch.extras import needs
 
-__all__ = ["read_yaml", "yaml_value"]
+__all__ = ["as_yaml", "read_yaml", "yaml_value"]
 
 LARGEST = 64 * 1024
 _DEEPEST = 20
@@ -34,6 +34,14 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         received = "nothing" if value is None else type(value).__name__
         raise ValueError(f"read_yaml: {path} must hold a mapping of names to values, got {received}.")
     return value
+
+
+def as_yaml(mapping: dict[str, Any]) -> str:
+    """A mapping as `read_yaml` takes it, sections in their own order, short lists on one line."""
+    with needs("PyYAML", extra="files", caller="as_yaml"):
+        import yaml
+
+    return yaml.safe_dump(mapping, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
 
 
 def yaml_value(text: str, *, caller: str) -> Any:
