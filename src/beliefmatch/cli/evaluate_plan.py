@@ -1,15 +1,14 @@
 """Which files belong to which model, and what the models are called."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from beliefmatch.experiments.evaluation_settings import ModelFiles
+from beliefmatch.report.file_names import file_names, numbered
 
 __all__ = ["file_names", "plan", "shown"]
 
 _MISTAKES = "misclassification"  # what tables call the set of wrong predictions
-_LONGEST = 80  # characters of a file's name, without its ending
 
 
 def plan(files: Sequence[str], *, names: Sequence[str], ood: Sequence[str]) -> list[ModelFiles]:
@@ -55,27 +54,7 @@ def names_of(paths: Sequence[Path], given: Sequence[str]) -> list[str]:
             f"{path.absolute().parent.name}/{name}" if twice else name
             for name, path, twice in zip(names, paths, alike, strict=True)
         ]
-    return _numbered([shown(name).strip() or "model" for name in names], " ({})")
-
-
-def file_names(names: Sequence[str]) -> list[str]:
-    """For each name one that any file system takes; two that differ in case only count as the same."""
-    safe = [re.sub(r"[^\w.-]+", "_", name).strip("._")[:_LONGEST] or "model" for name in names]
-    return _numbered(safe, "_{}")
-
-
-def _numbered(names: Sequence[str], pattern: str) -> list[str]:
-    """Each name once; a later one that is taken already gets a number."""
-    made: list[str] = []
-    taken: set[str] = set()
-    for name in names:
-        unique, number = name, 1
-        while unique.casefold() in taken:
-            number += 1
-            unique = name + pattern.format(number)
-        taken.add(unique.casefold())
-        made.append(unique)
-    return made
+    return numbered([shown(name).strip() or "model" for name in names], " ({})")
 
 
 def shown(text: object) -> str:
