@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from beliefmatch.experiments.records import DIGITS_OPTIONS, CompareConfig, CompareRecord
 
 from beliefmatch.experiments.compare import Comparison, _wrong_confidence
-from beliefmatch.experiments.records import DIGITS_OPTIONS, CompareConfig, CompareRecord
 
 TINY = CompareConfig(epochs=2, seeds=2, seed=5)
 

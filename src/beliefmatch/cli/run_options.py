@@ -55,7 +55,7 @@ ModelName = Annotated[
     typer.Option(
         "--model",
         metavar="NAME",
-        help="digits, preact_resnet18, -34, -50, wide_resnet, wrn28_2, wrn28_10, timm:NAME or module:factory.",
+        help="digits, preact_resnet18, -34, -50, wide_resnet, wrn28_2, wrn28_10, timm:NAME, module:factory.",
         rich_help_panel=_DATA,
     ),
 ]
@@ -69,9 +69,7 @@ Ood = Annotated[
 ]
 ForeignTraining = Annotated[
     str | None,
-    typer.Option(
-        metavar="SET", help="Such a set to train on, for methods that do.", rich_help_panel=_DATA
-    ),
+    typer.Option(metavar="SET", help="Such a set to train on, for methods that do.", rich_help_panel=_DATA),
 ]
 RecipeName = Annotated[
     str | None,
@@ -106,9 +104,7 @@ Devices = Annotated[
     typer.Option(metavar="NUMBER", help="Processes on each machine.", rich_help_panel=_MACHINE),
 ]
 Nodes = Annotated[int | None, typer.Option(help="Machines.", rich_help_panel=_MACHINE)]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show the whole plan with its cost, and do nothing.")
-]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the whole plan with its cost, and do nothing.")]
 
 RECIPE_OF = {
     "digits": "digits",
@@ -156,7 +152,10 @@ class Flags:
         }
         given = {name: _given(section) for name, section in sections.items()}
         alone = _given(
-            {"foreign": None if self.ood is None else list(self.ood), "foreign_training": self.foreign_training}
+            {
+                "foreign": None if self.ood is None else list(self.ood),
+                "foreign_training": self.foreign_training,
+            }
         )
         return {name: section for name, section in given.items() if section} | alone
 

@@ -23,7 +23,7 @@ def show_plan(plan: RunPlan, cost: Estimate, *, runs: int = 1) -> None:
         f"runs {runs}, networks in all {networks}, parameters of one {cost.parameters:,}",
         f"steps of one network {cost.steps:,} of {cost.step_seconds * 1000:.0f} ms",
         f"time about {duration(cost.train_seconds * runs)}, from a few steps on this machine",
-        f"memory about {_size(cost.memory)} for the network and a batch, {_size(cost.data_memory)} for images",
+        f"memory about {_size(cost.memory)} for network and batch, {_size(cost.data_memory)} for images",
     )
     typer.echo("\n".join(f"# {line}" for line in lines))
 

@@ -47,7 +47,9 @@ def train(
     ] = None,
     kl_weight: Annotated[
         str | None,
-        typer.Option(metavar="NUMBER|auto", help="Belief matching's λ; auto chooses it on validation images."),
+        typer.Option(
+            metavar="NUMBER|auto", help="Belief matching's λ; auto chooses it on validation images."
+        ),
     ] = None,
     data: DataName = None,
     data_dir: DataDir = None,

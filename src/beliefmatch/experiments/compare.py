@@ -13,7 +13,14 @@ from beliefmatch.experiments.comparison_record import Compared, ComparisonRecord
 from beliefmatch.experiments.estimate import Estimate, estimate
 from beliefmatch.experiments.grid import Cell, run_cells
 from beliefmatch.experiments.method_spec import MethodSpec, label
-from beliefmatch.experiments.parts import dataset, engine_for, foreign_sets, foreign_training, method_of, network_of
+from beliefmatch.experiments.parts import (
+    dataset,
+    engine_for,
+    foreign_sets,
+    foreign_training,
+    method_of,
+    network_of,
+)
 from beliefmatch.experiments.plan import RunPlan, fingerprint, plan_from, to_mapping, with_method
 from beliefmatch.experiments.run_record import RunRecord, Trial
 from beliefmatch.experiments.search import Search, chosen, search_of, with_option
@@ -145,8 +152,7 @@ class Comparison:
 
     def _run(self, plans: Sequence[RunPlan], progress: "_Share") -> list[RunRecord]:
         cells = [Cell(plan, self.directory_of(plan)) for plan in plans]
-        records = run_cells(cells, jobs=self.jobs, on_cell=progress.stage(plans))
-        return records
+        return run_cells(cells, jobs=self.jobs, on_cell=progress.stage(plans))
 
     def _compared(
         self, entry: _Entry, plan: RunPlan, records: Sequence[RunRecord], trials: Sequence[Trial]

@@ -42,17 +42,18 @@ def estimate(plan: RunPlan, dataset: Dataset, method: Method, network: nn.Module
     network = engine.prepared(network)
     inputs = torch.rand(batch, *shape).to(engine.device, memory_format=torch.channels_last)
     targets = torch.randint(len(dataset.class_names), (batch,), device=engine.device)
-    seconds, saved = _probe(network, method, inputs, targets, engine)
+    with engine.running():
+        seconds, saved = _probe(network, method, inputs, targets, engine)
     steps = recipe.epochs * -(-len(dataset.train) // recipe.batch_size)
     weights = sum(tensor.nbytes for tensor in (*network.parameters(), *network.buffers()))
-    step_seconds = seconds / batch * recipe.batch_size / engine.world_size
+    step_seconds = seconds / batch * recipe.batch_size / engine.world
     return Estimate(
         networks=method.members,
         parameters=sum(parameter.numel() for parameter in network.parameters()),
         steps=steps,
         step_seconds=step_seconds,
         train_seconds=step_seconds * steps * method.members,
-        memory=weights * (2 + _STATES[recipe.optimizer]) + saved // batch * recipe.batch_size // engine.world_size,
+        memory=weights * (2 + _STATES[recipe.optimizer]) + saved // batch * recipe.batch_size // engine.world,
         data_memory=_count(shape) * (len(dataset.train) + len(dataset.validation) + len(dataset.test)),
     )
 
@@ -65,9 +66,9 @@ def _probe(
     for _ in range(3):
         kept: dict[int, int] = {}
         start = time.perf_counter()
-        with torch.autograd.graph.saved_tensors_hooks(partial(_note, kept), lambda tensor: tensor):
-            with engine.autocast():
-                logits = network.train()(inputs)
+        noted = torch.autograd.graph.saved_tensors_hooks(partial(_note, kept), lambda tensor: tensor)
+        with noted, engine.autocast():
+            logits = network.train()(inputs)
         method.objective(logits.float(), targets).backward()
         seconds.append(time.perf_counter() - start)
         network.zero_grad()

@@ -47,7 +47,9 @@ def run_cells(cells: Sequence[Cell], *, jobs: int = 1, on_cell: OnCell | None = 
         on_cell: told about progress.
     """
     announce = on_cell or (lambda index, share, doing: None)
-    records = {index: record for index, cell in enumerate(cells) if (record := finished(cell.directory, cell.plan))}
+    records = {
+        index: record for index, cell in enumerate(cells) if (record := finished(cell.directory, cell.plan))
+    }
     for index in records:
         announce(index, 1.0, "finished before")
     left = [index for index in range(len(cells)) if index not in records]

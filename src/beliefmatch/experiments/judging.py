@@ -72,4 +72,3 @@ def to_npz(path: Path, said: Predicted, **others: Any) -> None:
     np.savez_compressed(buffer, **arrays)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, buffer.getvalue())
-

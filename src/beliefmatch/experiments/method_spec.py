@@ -40,7 +40,7 @@ def parse_methods(text: str, *, caller: str = "compare", argument: str = "method
 
 def with_kl_weight(specs: Sequence[MethodSpec], kl_weight: Any) -> list[MethodSpec]:
     """The same methods, those that have a λ and were not told one with this."""
-    weighted = [spec for spec in specs if "kl_weight" in SEARCH.get(spec.name, {})]
+    weighted = [spec for spec in specs if SEARCH.get(spec.name, ("",))[0] == "kl_weight"]
     if not weighted:
         keys = ",".join(spec.key for spec in specs)
         raise ValueError(f"compare: `kl_weight` must come with belief_matching in `--methods`, got {keys}.")
@@ -73,7 +73,9 @@ def label(name: str, options: Mapping[str, Any], shown: Sequence[str] | None = N
     'belief matching (λ = 0.01)'
     """
     kept = {key: value for key, value in options.items() if shown is None or key in shown}
-    told = ", ".join(f"{_SYMBOLS.get(key, key.replace('_', ' '))} = {_text(value)}" for key, value in kept.items())
+    told = ", ".join(
+        f"{_SYMBOLS.get(key, key.replace('_', ' '))} = {_text(value)}" for key, value in kept.items()
+    )
     words = name.replace("_", " ")
     return f"{words} ({told})" if told else words
 

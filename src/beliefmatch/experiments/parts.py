@@ -16,7 +16,16 @@ from beliefmatch.seeds import mixed
 from beliefmatch.train.engine import Engine
 from beliefmatch.train.settings import EngineSettings
 
-__all__ = ["dataset", "engine_for", "foreign_sets", "foreign_training", "member_seed", "method_of", "network_of"]
+__all__ = [
+    "bare_network",
+    "dataset",
+    "engine_for",
+    "foreign_sets",
+    "foreign_training",
+    "member_seed",
+    "method_of",
+    "network_of",
+]
 
 
 def method_of(plan: RunPlan) -> Method:
@@ -43,8 +52,12 @@ def member_seed(seed: int, member: int) -> int:
 
 def network_of(plan: RunPlan, method: Method, data: Dataset, member: int = 0) -> nn.Module:
     """An untrained network; methods that ask nothing special of it start from the same weights."""
-    options = {**plan.model.options, **{k: v for k, v in method.model_options.items() if v}}
-    classes, channels = len(data.class_names), data.train.shape[0]
+    return bare_network(plan, method, len(data.class_names), data.train.shape[0], member)
+
+
+def bare_network(plan: RunPlan, method: Method, classes: int, channels: int, member: int = 0) -> nn.Module:
+    """`network_of` without the data."""
+    options = {**plan.model.options, **{key: value for key, value in method.model_options.items() if value}}
     return fresh(
         lambda: build_model(plan.model.name, num_classes=classes, channels=channels, **options),
         member_seed(plan.seed, member),
@@ -68,7 +81,7 @@ def foreign_training(plan: RunPlan, method: Method, data: Dataset) -> Source | N
     if plan.foreign_training is None:
         raise fail(
             "plan",
-            f"`foreign_training` must name a set for {plan.method.name} to train on, such as noise, got none.",
+            f"`foreign_training` must name a set for {plan.method.name} to train on, such as noise.",
         )
     return _foreign(plan.foreign_training, plan, data)[1]
 

@@ -18,7 +18,7 @@ from beliefmatch.experiments.run_record import Costs, Rotation, RunRecord, Trial
 from beliefmatch.experiments.running import OnProgress, Running, Said
 from beliefmatch.experiments.turning import TurningDigit
 from beliefmatch.files import write_whole
-from beliefmatch.methods.base import Predictor
+from beliefmatch.methods.base import Predictor, facts_of
 from beliefmatch.train.history import History
 
 __all__ = ["execute", "finished"]
@@ -51,7 +51,12 @@ def execute(
     done = finished(directory, plan)
     if done is not None:
         return done
-    start, home, method, data = time.perf_counter(), RunDirectory(directory), method_of(plan), dataset(plan.data)
+    start, home, method, data = (
+        time.perf_counter(),
+        RunDirectory(directory),
+        method_of(plan),
+        dataset(plan.data),
+    )
     engine = engine_for(plan.engine)
     with home.locked() if engine.is_first else nullcontext():
         engine.once(lambda: home.begin(plan))
@@ -65,7 +70,7 @@ def execute(
             **_trained(run, networks, histories, said),
             **_judged(said),
             search=list(search),
-            learned=_plain(method.learned(predictor)),
+            learned=_plain(facts_of(predictor)),
             rotation=_rotation(plan, predictor),
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             wall_seconds=time.perf_counter() - start,
@@ -90,7 +95,10 @@ def _asked(plan: RunPlan, run: Running) -> dict[str, Any]:
 def _trained(
     run: Running, networks: Sequence[nn.Module], histories: Sequence[History], said: Said
 ) -> dict[str, Any]:
-    seconds, images = sum(h.seconds for h in histories), len(run.data.train) * sum(len(h.epochs) for h in histories)
+    seconds, images = (
+        sum(h.seconds for h in histories),
+        len(run.data.train) * sum(len(h.epochs) for h in histories),
+    )
     return {
         "curves": [_curves(history) for history in histories],
         "skipped_steps": sum(history.skipped for history in histories),

@@ -2,12 +2,13 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 
-from beliefmatch.data.source import Dataset, Source
+from beliefmatch.data.source import Batch, Dataset, Source
 from beliefmatch.experiments.judging import Predicted, scores
 from beliefmatch.experiments.parts import foreign_sets, foreign_training, member_seed, network_of
 from beliefmatch.experiments.plan import RunPlan, fingerprint
@@ -91,7 +92,7 @@ class Running:
         self.on_progress(_TRAINING * share, f"{doing}, {rate:.0f} images/s, loss {loss:.3f}")
 
     def predictor(self, networks: list[nn.Module]) -> Predictor:
-        """The networks as their method reads them, calibrated on the validation set where it asks for that."""
+        """The networks as their method reads them, calibrated on the validation set where it asks so."""
         predictor = self.method.predictor(*networks)
         if self.method.calibrate is None:
             return predictor
@@ -114,8 +115,6 @@ class Running:
         said = predict_all(self.engine, predictor, source, _BATCH)
         return Predicted(said.probs, said.logits, said.targets)
 
-    def _batches(self, source: Source):
-        import torch
-
+    def _batches(self, source: Source) -> Iterator[Batch]:
         parts = torch.arange(len(source)).split(_BATCH)
         return source.batches(parts, device=self.engine.device)

@@ -6,12 +6,9 @@ from typing import Any, NamedTuple
 
 from beliefmatch.experiments.plan import RunPlan
 from beliefmatch.experiments.run_record import RunRecord, Trial
-from beliefmatch.methods import SEARCH
+from beliefmatch.methods import AUTO, trials
 
-__all__ = ["AUTO", "Search", "chosen", "search_of", "with_option"]
-
-AUTO = "auto"
-"""What an option is set to that is to be chosen."""
+__all__ = ["Search", "chosen", "search_of", "with_option"]
 
 
 class Search(NamedTuple):
@@ -23,18 +20,9 @@ class Search(NamedTuple):
 
 def search_of(plan: RunPlan) -> Search | None:
     """What is to be chosen in a plan; a ValueError for an option that has no grid."""
-    name, options = plan.method.name, plan.method.options
-    wanted = [option for option, value in options.items() if value == AUTO]
-    if not wanted:
-        return None
-    grids = SEARCH.get(name, {})
-    unknown = [option for option in wanted if option not in grids]
-    if unknown or len(wanted) > 1:
-        known = ", ".join(grids) or "none"
-        raise ValueError(
-            f"search: one option of {name} at a time can be {AUTO!r}, of: {known}; got {', '.join(wanted)}."
-        )
-    return Search(wanted[0], tuple(grids[wanted[0]]))
+    tried = trials(plan.method.name, plan.method.options)
+    wanted = [option for option, value in plan.method.options.items() if value == AUTO]
+    return Search(wanted[0], tuple(options[wanted[0]] for options in tried)) if wanted else None
 
 
 def with_option(plan: RunPlan, option: str, value: Any) -> RunPlan:
@@ -51,8 +39,8 @@ def chosen(search: Search, records: Sequence[RunRecord]) -> tuple[Any, tuple[Tri
         return scores.error, float("inf") if scores.nll is None else scores.nll
 
     best = min(range(len(records)), key=rank)
-    trials = tuple(
+    tried = tuple(
         Trial(search.option, value, record.validation, chosen=index == best)
         for index, (value, record) in enumerate(zip(search.values, records, strict=True))
     )
-    return search.values[best], trials
+    return search.values[best], tried

@@ -6,7 +6,14 @@ from pathlib import Path
 
 from beliefmatch.experiments.estimate import Estimate, estimate
 from beliefmatch.experiments.grid import Cell, run_cells
-from beliefmatch.experiments.parts import dataset, engine_for, foreign_sets, foreign_training, method_of, network_of
+from beliefmatch.experiments.parts import (
+    dataset,
+    engine_for,
+    foreign_sets,
+    foreign_training,
+    method_of,
+    network_of,
+)
 from beliefmatch.experiments.plan import RunPlan
 from beliefmatch.experiments.run import execute
 from beliefmatch.experiments.run_directory import RunDirectory
@@ -45,9 +52,7 @@ class Training:
     def run(self, on_progress: OnProgress) -> RunRecord:
         """Train, judge and keep; return at once if that has been done."""
         if self.search is None:
-            return execute(
-                self.plan, self.directory, tensorboard=self.tensorboard, on_progress=on_progress
-            )
+            return execute(self.plan, self.directory, tensorboard=self.tensorboard, on_progress=on_progress)
         places = [self.directory / "trials" / f"{self.search.option}={value}" for value in self.search.values]
         cells = [Cell(plan, place) for plan, place in zip(self.plans, places, strict=True)]
         shares = [0.0] * len(cells)
