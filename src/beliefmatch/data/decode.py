@@ -17,18 +17,15 @@ MAX_PIXELS = 1 << 27
 """Of one image; a small file that claims more is taken for an attack on the memory."""
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # of Pillow's, none runs another program
+_ORIENTATION = 0x0112  # the tag by which cameras say which side is up
 _AREA, _RATIO, _TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10  # of random parts, as usual since Inception
 
 
 class Unreadable(Exception):  # noqa: N818 - no error yet: the reader decides what becomes of the image
-    """An image that cannot be read: what it is called and why."""
-
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(name, reason)
-        self.name, self.reason = name, reason
+    """An image that cannot be read, and why."""
 
 
-def decoded(content: bytes, name: str) -> Any:
+def decoded(content: bytes) -> Any:
     """The image as Pillow holds it: upright, in mode L if it is grey and RGB if it has colours.
 
     Palettes, CMYK and 16 bits are turned into either, and what is transparent is seen on white.
@@ -39,14 +36,17 @@ def decoded(content: bytes, name: str) -> Any:
     with needs("pillow", extra="data", caller="data"):
         from PIL import Image, ImageOps
 
+    if not content:
+        raise Unreadable("it is empty")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on odd but readable files, and on sizes, which are checked here
             image = Image.open(io.BytesIO(content), formats=_FORMATS)
             _require_size(image)
-            return _plain(ImageOps.exif_transpose(image))
+            turned = image.getexif().get(_ORIENTATION, 1) != 1
+            return _plain(ImageOps.exif_transpose(image) if turned else image)
     except Exception as error:  # decoders raise whatever they like about bytes that are not theirs
-        raise Unreadable(name, _reason(error)) from None
+        raise Unreadable(_reason(error)) from None
 
 
 def _require_size(image: Any) -> None:

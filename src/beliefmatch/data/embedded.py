@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from beliefmatch.data.arrays import Arrays
 from beliefmatch.data.digits import digit_rows, rotated
 from beliefmatch.data.found import Found, Habits, Part
+from beliefmatch.data.pictures import Arrays
 from beliefmatch.data.splits import divided
 from beliefmatch.extras import needs
 from beliefmatch.seeds import mixed

@@ -15,7 +15,7 @@ from beliefmatch.data.memory import MemorySource
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.settings import DataSettings
 from beliefmatch.data.source import Dataset, Source
-from beliefmatch.data.store import Frame, stored
+from beliefmatch.data.store import Frame, stored, warn_of_skipped
 from beliefmatch.seeds import mixed
 
 __all__ = ["load_foreign"]
@@ -45,6 +45,7 @@ def load_foreign(
     frame = Frame(height, width, how.margin)
     unlabelled = Part(part.pictures, np.full(len(part.labels), -1))
     kept = stored({"test": unlabelled}, frame, channels=channels, corrupt=corrupt, workers=workers)
+    warn_of_skipped(kept)
     return name, kept["test"].source(how, workers=workers)
 
 
@@ -53,15 +54,21 @@ def _made(text: str, like: Dataset) -> np.ndarray:
     seed, count = int(like.facts.get("split_seed", 0)), min(len(like.test), MOST_MADE)
     of_digits = like.name == "digits" and isinstance(like.test, MemorySource)
     if text == "noise":
-        words = np.random.PCG64(mixed(seed, 0)).random_raw(count * height * width * channels)
-        levels = words % 17 * STEP if of_digits else words % 256
-        return levels.astype(np.uint8).reshape(count, height, width, channels)
+        levels = random_bytes(count * height * width * channels, mixed(seed, 0))
+        levels = (levels // 15 * STEP).clip(max=16 * STEP) if of_digits else levels
+        return levels.reshape(count, height, width, channels)
     if not of_digits or (height, width) != (8, 8):
         raise fail(_CALLER, f"`text` must not be {text!r} for {like.name}: {text} are made for digits alone.")
     assert isinstance(like.test, MemorySource)
     if text == "patches":
         return patches(count, seed=seed)
     return rotations(like.test.images.numpy(), like.test.targets.numpy(), seed=seed)
+
+
+def random_bytes(count: int, seed: int) -> np.ndarray:
+    """Uniform on 0 to 255, the same on every machine."""
+    words = np.random.PCG64(seed).random_raw(-(-count // 8))
+    return words.astype("<u8").view(np.uint8)[:count]
 
 
 def _test_of(name: str, directory: str | None) -> Part:
@@ -76,4 +83,5 @@ def _part_at(path: Path, text: str) -> Part:
         raise fail(_CALLER, f"`text` must be {expected}, got {text!r}, and there is nothing at {path}.")
     from beliefmatch.data.forms import find_unlabelled
 
-    return find_unlabelled(path)
+    raw = find_unlabelled(path)
+    return Part(raw.pictures, np.full(len(raw.pictures), -1))

@@ -1,6 +1,5 @@
 """From a name or a path to a `Dataset`: found, kept, divided, described."""
 
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from pkgutil import resolve_name
@@ -8,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from beliefmatch.checks import fail, level_of_caller
+from beliefmatch.checks import fail
 from beliefmatch.data import DATASETS
-from beliefmatch.data.arrays import Arrays
 from beliefmatch.data.found import Found, Habits, Known
 from beliefmatch.data.labels import class_names_of, require_every_class, require_labels
+from beliefmatch.data.pictures import Arrays
 from beliefmatch.data.preprocessing import Preprocessing, usual_padding
 from beliefmatch.data.settings import DataSettings
 from beliefmatch.data.source import Dataset
 from beliefmatch.data.splits import TEST_SHARE, Division, divided, fingerprint
-from beliefmatch.data.store import Frame, Stored, common_frame, stored
+from beliefmatch.data.store import Frame, Stored, common_frame, stored, warn_of_skipped
 
 __all__ = ["find", "load"]
 
@@ -35,7 +34,7 @@ def load(settings: DataSettings) -> Dataset:
     pictures = next(iter(parts.values())).pictures
     frame = common_frame(pictures, settings.size or habits.size, margin=MARGIN)
     kept = stored(parts, frame, channels=None, corrupt=settings.corrupt, workers=settings.workers)
-    _warn_of_skipped(kept)
+    warn_of_skipped(kept)
     division = _division(kept, settings)
     first = kept.get("train", kept.get("all"))
     assert first is not None
@@ -65,7 +64,10 @@ def _with_roles(found: Found) -> dict[str, Any]:
         parts["test"] = parts.pop("validation")
     if not ({"train", "test"} <= set(parts) or set(parts) == {"all"}):
         expected = "a train part and one to report on (test or validation), or one undivided set"
-        raise fail("data", f"`name` must hold {expected}, got {', '.join(parts) or 'nothing'} only.")
+        remedy = "give the path of that part itself to have it divided"
+        raise fail(
+            "data", f"`name` must hold {expected}, got only {', '.join(parts) or 'nothing'}; {remedy}."
+        )
     return parts
 
 
@@ -108,15 +110,6 @@ def _moments(pixels: np.ndarray, rows: np.ndarray) -> tuple[tuple[float, ...], t
     mean = shares @ levels
     std = np.sqrt(np.maximum(shares @ levels**2 - mean**2, 0)).clip(1 / 255)
     return tuple(np.round(mean, 6).tolist()), tuple(np.round(std, 6).tolist())
-
-
-def _warn_of_skipped(kept: Mapping[str, Stored]) -> None:
-    skipped = [problem for part in kept.values() for problem in part.skipped]
-    if skipped:
-        total = len(skipped) + sum(len(part.kept) for part in kept.values())
-        name, reason = skipped[0]
-        told = f"data: {len(skipped)} of {total} images cannot be read and are left out, first {name}"
-        warnings.warn(f"{told} ({reason}).", stacklevel=level_of_caller())
 
 
 def _facts(

@@ -1,20 +1,29 @@
 """Where the images of a part are kept: in memory, decoded, or where they lie, to be read when needed."""
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from beliefmatch.checks import fail
-from beliefmatch.data.arrays import Arrays
+from beliefmatch.checks import fail, level_of_caller
 from beliefmatch.data.decode import Unreadable
 from beliefmatch.data.found import Part, Pictures
 from beliefmatch.data.memory import MemorySource
 from beliefmatch.data.parallel import in_order
+from beliefmatch.data.pictures import Arrays
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.streamed import BatchReader, Reading, StreamedSource, unreadable
 
-__all__ = ["IN_MEMORY_BYTES", "IN_MEMORY_SIDE", "Frame", "Stored", "common_frame", "stored"]
+__all__ = [
+    "IN_MEMORY_BYTES",
+    "IN_MEMORY_SIDE",
+    "Frame",
+    "Stored",
+    "common_frame",
+    "stored",
+    "warn_of_skipped",
+]
 
 IN_MEMORY_SIDE = 64
 IN_MEMORY_BYTES = 4 << 30
@@ -116,6 +125,16 @@ def stored(
         grey = channels is None and not any(coloured for _, coloured in read.values())
         return {name: _grey(result) if grey else result for name, (result, _) in read.items()}
     return {name: _left_in_place(part, shape, frame, corrupt, workers) for name, part in parts.items()}
+
+
+def warn_of_skipped(kept: Mapping[str, Stored]) -> None:
+    """Tell in one line how many images were left out, and the first of them."""
+    skipped = [problem for part in kept.values() for problem in part.skipped]
+    if skipped:
+        total = len(skipped) + sum(len(part.kept) for part in kept.values())
+        name, reason = skipped[0]
+        told = f"data: {len(skipped)} of {total} images cannot be read and are left out, first {name}"
+        warnings.warn(f"{told} ({reason}).", stacklevel=level_of_caller())
 
 
 def _as_they_are(parts: Mapping[str, Part], frame: Frame, channels: int | None) -> dict[str, Stored] | None:

@@ -59,7 +59,7 @@ class BatchReader:
             try:
                 image = self.pictures.picture(row)
             except Unreadable as problem:
-                failures.append((place, problem.name, problem.reason))
+                failures.append((place, self.pictures.name(row), f"{problem}"))
                 continue
             coloured |= image.mode != "L"
             sizes.add((image.height, image.width))
