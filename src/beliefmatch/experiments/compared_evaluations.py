@@ -24,10 +24,8 @@ def evaluations(record: ComparisonRecord, work: Comparison) -> list[EvaluationRe
 def _evaluation(name: str, work: Comparison, mapping: dict) -> EvaluationRecord:
     plan = plan_from(mapping)
     home, data = RunDirectory(work.directory_of(plan)), dataset(plan.data)
-    foreign = {
-        one.name: read_predictions(home.predictions(f"foreign/{one.name}"), labelled=False)
-        for one in home.finished().foreign
-    }
+    places = home.foreign_predictions([one.name for one in home.finished().foreign])
+    foreign = {name: read_predictions(place, labelled=False) for name, place in places.items()}
     said = read_predictions(home.predictions("test"))
     if isinstance(data.test, MemorySource):
         said = replace(said, images=data.test.images)

@@ -9,35 +9,22 @@ import torch
 from torch import Tensor
 
 from beliefmatch.checks import fail
+from beliefmatch.data.predictions import read_predictions
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.source import Source
 from beliefmatch.experiments.parts import bare_network, engine_for, method_of
 from beliefmatch.experiments.plan import RunPlan
+from beliefmatch.experiments.prediction_row import Row
 from beliefmatch.experiments.run_directory import RunDirectory
 from beliefmatch.methods.base import Prediction, Predictor
+from beliefmatch.metrics import coverage_at_risk, outcomes
 from beliefmatch.train.engine import Engine
 from beliefmatch.train.settings import EngineSettings
 from beliefmatch.train.state import final_weights
 
-__all__ = ["Restored", "Row", "restore"]
+__all__ = ["Restored", "Row", "promised_confidence", "restore"]
 
 _BATCH = 256
-
-
-@dataclass(frozen=True)
-class Row:
-    """What is said of one image."""
-
-    name: str
-    predicted: int
-    class_name: str
-    confidence: float
-    entropy: float
-    """Of the probabilities, in nats."""
-    spread: float | None
-    """Mutual information under the belief, in nats, for methods that have one."""
-    abstained: bool
-    probs: tuple[float, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,9 +60,9 @@ class Restored:
         columns = zip(
             names, _list(predicted), _list(confidence), _list(entropy), spread, said.probs, strict=True
         )
-        for name, best, sure, doubt, wide, probs in columns:
+        for name, best, sure, unsure, wide, probs in columns:
             refused = abstain is not None and sure < abstain
-            yield Row(name, best, self.class_names[best], sure, doubt, wide, refused, tuple(probs.tolist()))
+            yield Row(name, best, self.class_names[best], sure, unsure, wide, refused, tuple(probs.tolist()))
 
 
 def restore(directory: Path, *, engine: EngineSettings | None = None) -> Restored:
@@ -107,6 +94,27 @@ def restore(directory: Path, *, engine: EngineSettings | None = None) -> Restore
         plan=plan,
         engine=machine,
     )
+
+
+def promised_confidence(directory: Path, risk: float, *, delta: float = 0.05) -> float:
+    """The least confidence to answer at for an error rate that is kept with probability 1 − delta.
+
+    Found on the run's validation images, on which the networks were not fitted; but options that were chosen
+    by them, and a temperature, have seen them.
+    """
+    home = RunDirectory(directory)
+    home.finished()
+    said = read_predictions(home.predictions("validation"))
+    assert said.targets is not None
+    seen = outcomes(said.targets, **{said.kind: said.values})
+    found = coverage_at_risk(seen.confidence, seen.correct, risk=risk, delta=delta)
+    if not found.coverage:
+        raise fail(
+            "predict",
+            f"`risk` must be one that the {len(seen)} validation images can promise, got {risk:g}; "
+            "ask for a larger one.",
+        )
+    return found.threshold
 
 
 def _list(values: Tensor) -> list[Any]:

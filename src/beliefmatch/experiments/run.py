@@ -138,10 +138,11 @@ def _rotation(plan: RunPlan, predictor: Predictor) -> Rotation | None:
 def _keep(run: Running, said: Said, record: RunRecord) -> None:
     """Write everything down, the record last."""
     home = run.home
-    sets = {"validation": said.validation, "test": said.test}
-    sets |= {f"foreign/{name}": other for name, other in said.foreign.items()}
-    for name, predicted in sets.items():
-        to_npz(home.predictions(name), predicted)
+    places = home.foreign_predictions(list(said.foreign))
+    for name, predicted in said.foreign.items():
+        to_npz(places[name], predicted)
+    to_npz(home.predictions("validation"), said.validation)
+    to_npz(home.predictions("test"), said.test)
     home.write_model(
         {
             "class_names": list(run.data.class_names),
@@ -150,7 +151,7 @@ def _keep(run: Running, said: Said, record: RunRecord) -> None:
             "learned": record.learned,
         }
     )
-    write_whole(home.path / "classes.txt", "".join(f"{name}\n" for name in run.data.class_names).encode())
+    write_whole(home.classes_file, _lines(run.data.class_names))
     write_whole(home.record_file, record.to_json().encode())
 
 
@@ -159,3 +160,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {f"{key}": _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _lines(names: Sequence[str]) -> bytes:
+    return "".join(" ".join(name.split()) + "\n" for name in names).encode()

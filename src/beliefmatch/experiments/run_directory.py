@@ -7,7 +7,7 @@ last, that the run is finished.
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 from beliefmatch.experiments.plan import RunPlan, fingerprint, plan_from, to_mapping
 from beliefmatch.experiments.run_record import RunRecord
 from beliefmatch.experiments.yaml_files import as_yaml, read_yaml
-from beliefmatch.files import write_whole
+from beliefmatch.files import file_names, write_whole
 
 __all__ = ["MODEL_SCHEMA", "RunDirectory"]
 
@@ -48,9 +48,19 @@ class RunDirectory:
         """Checkpoints and logs of one network."""
         return self.path / f"network-{member}"
 
+    @property
+    def classes_file(self) -> Path:
+        """Names of the classes, one on each line."""
+        return self.path / "classes.txt"
+
     def predictions(self, name: str) -> Path:
-        """What was said of a set: "test", "validation" or "foreign/svhn"."""
+        """What was said of a set: "test" or "validation"."""
         return self.path / "predictions" / f"{name}.npz"
+
+    def foreign_predictions(self, names: Sequence[str]) -> dict[str, Path]:
+        """What was said of foreign sets, by their names, which may hold anything."""
+        safe = file_names(names)
+        return {name: self.predictions(f"foreign/{file}") for name, file in zip(names, safe, strict=True)}
 
     def record(self) -> RunRecord | None:
         """The record, if the run is finished."""
