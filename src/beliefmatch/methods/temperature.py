@@ -1,13 +1,14 @@
 """Temperature scaling (Guo et al. 2017): softmax of logits divided by a number fitted on validation data."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from beliefmatch.checks import fail, require_finite_number
 from beliefmatch.methods.base import Method, Prediction, Predictor
 from beliefmatch.rows import work_dtype
 
@@ -18,7 +19,7 @@ def temperature() -> Method:
     """Train with cross-entropy, then divide the logits by the temperature of the lowest validation NLL."""
     return Method(
         objective=functional.cross_entropy,
-        predictor=partial(TemperaturePredictor, temperature=1.0),
+        predictor=TemperaturePredictor,
         calibrate=_calibrate,
     )
 
@@ -28,7 +29,15 @@ class TemperaturePredictor:
     """The softmax of a network's logits divided by a temperature."""
 
     network: nn.Module
-    temperature: float
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not require_finite_number("temperature", "temperature", self.temperature) > 0:
+            raise fail("temperature", f"`temperature` must be positive, got {self.temperature!r}.")
+
+    def facts(self) -> dict[str, float]:
+        """What was fitted."""
+        return {"temperature": self.temperature}
 
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
@@ -58,6 +67,10 @@ def fit_temperature(logits: Tensor, targets: Tensor, *, steps: int = 60) -> floa
     return math.exp((low + high) / 2)
 
 
-def _calibrate(predictor: Predictor, inputs: Tensor, targets: Tensor) -> Predictor:
+def _calibrate(predictor: Predictor, batches: Iterable[tuple[Tensor, Tensor]]) -> Predictor:
     assert isinstance(predictor, TemperaturePredictor)
-    return replace(predictor, temperature=fit_temperature(predictor.logits(inputs), targets))
+    pairs = [(predictor.logits(inputs), targets) for inputs, targets in batches]
+    if not pairs:
+        raise fail("temperature", "`batches` must hold validation examples, got none.")
+    logits, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+    return replace(predictor, temperature=fit_temperature(logits, targets.to(logits.device)))
