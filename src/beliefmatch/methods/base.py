@@ -71,7 +71,6 @@ class Method:
     """A loss of the logits of examples that belong to no class, for methods that train on some."""
     calibrate: Callable[[Predictor, Iterable[tuple[Tensor, Tensor]]], Predictor] | None = None
     """A better predictor from validation batches of inputs and targets, for methods that need them."""
-
     quick: Callable[[nn.Module], Predictor] | None = None
     """A cheaper predictor of one network to watch it by while it trains, for methods that have one."""
 
