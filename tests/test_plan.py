@@ -266,7 +266,11 @@ def test_digits_are_trained_as_in_the_first_comparison():
         epochs=30, batch_size=64, optimizer="adam", learning_rate=3e-3, weight_decay=0.0
     )
     assert plan.method.options == {"kl_weight": 0.001}
-    assert (plan.data.validation, plan.data.augment, plan.foreign) == (0.2, "none", ())
+    assert (plan.data.validation, plan.data.augment, plan.foreign) == (
+        0.2,
+        "none",
+        ("rotations", "patches", "noise"),
+    )
 
 
 def test_a_fingerprint_is_the_same_in_every_process_and_order_of_keys():

@@ -42,7 +42,7 @@ def scores(said: Predicted) -> Scores:
     nll = seen.nll.mean().item()
     return Scores(
         examples=len(seen),
-        error=1 - seen.correct.double().mean().item(),
+        error=(~seen.correct).double().mean().item(),
         nll=nll if math.isfinite(nll) else None,
         brier=seen.brier.mean().item(),
         ece=calibration_error(reliability_bins(seen.confidence, seen.correct)),
