@@ -206,6 +206,30 @@ def test_auto_is_not_a_value():
 
 
 @pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [
+        ("mc_dropout", "rate", "much"),
+        ("mc_dropout", "samples", 1.5),
+        ("mc_dropout", "where", "first"),
+        ("ensemble", "members", "5"),
+        ("ensemble", "members", 0),
+        ("evidential", "annealing", None),
+        ("evidential", "data", "cubic"),
+        ("confidence_penalty", "weight", "x"),
+        ("prior_network", "precision", -1),
+        ("prior_network", "foreign_weight", [1]),
+        ("label_smoothing", "smoothing", "x"),
+        ("label_smoothing", "matched_kl_weight", "x"),
+        ("belief_matching", "kl_weight", "x"),
+    ],
+)
+def test_wrong_values_are_told_by_name(name, option, value):
+    with pytest.raises((ValueError, TypeError), match=f"`{option}` must .*got") as caught:
+        build(name, **{option: value})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("name", "options", "words"),
     [
         ("belief_matching", {"kl_wieght": 1.0}, "has no option `kl_wieght`; did you mean `kl_weight`?"),

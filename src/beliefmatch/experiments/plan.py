@@ -166,13 +166,15 @@ def with_method(mapping: Mapping[str, Any], name: str, **options: Any) -> dict[s
 def fingerprint(plan: RunPlan) -> str:
     """A short name of all that decides the result, the same on every machine and in every session.
 
-    Left out is what says where and how fast (`INDIFFERENT`): the folder of a named dataset, workers, devices,
-    machines, threads, compilation. Numbers may differ between those in their last digits; a grid that moves
-    to another machine shall not start anew for that. Precision, and which images cannot be read, stay in.
+    Left out is what says where and how fast (`INDIFFERENT`): the folder of a named dataset, the path of a
+    foreign set written ``name=path``, workers, devices, machines, threads, compilation. Numbers may differ
+    between those in their last digits; a grid that moves to another machine shall not start anew for that.
+    Precision, and what becomes of images that cannot be read, stay in.
     """
     settings = to_mapping(plan)
     for section, names in INDIFFERENT.items():
         settings[section] = {key: value for key, value in settings[section].items() if key not in names}
+    settings["foreign"] = [name.partition("=")[0] for name in plan.foreign]
     text = json.dumps(_canonical(settings), sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -10,8 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+<<<<<<< HEAD
 from beliefmatch.checks import fail, require_choice
 from beliefmatch.methods.base import Method, NetworkPredictor, Prediction
+=======
+from beliefmatch.checks import fail, require_choice, require_finite_number, require_index
+from beliefmatch.methods.base import Method, Prediction
+>>>>>>> train-config
 from beliefmatch.methods.rest import Rest, rest_after
 from beliefmatch.methods.softmax import read
 from beliefmatch.rows import work_dtype
@@ -32,10 +37,10 @@ def mc_dropout(*, rate: float = 0.1, where: Where = "last", samples: int = 100) 
         where: in front of the last layer, or of every layer.
         samples: masks to average over.
     """
-    if not 0 < rate < 1:
+    if not 0 < require_finite_number("mc_dropout", "rate", rate) < 1:
         raise fail("mc_dropout", f"`rate` must lie strictly in (0, 1), got {rate!r}.")
     require_choice("mc_dropout", "where", where, ("last", "all"))
-    if samples < 1:
+    if require_index("mc_dropout", "samples", samples) < 1:
         raise fail("mc_dropout", f"`samples` must be at least 1, got {samples!r}.")
     return Method(
         objective=functional.cross_entropy,
