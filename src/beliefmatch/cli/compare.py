@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from beliefmatch.cli.errors import BAD_INPUT, UserError, told_plainly
+from beliefmatch.cli.errors import BAD_INPUT, OUTSIDE, UserError, resumable, told_plainly
 from beliefmatch.cli.run_options import (
     Accelerator,
     BatchSize,
@@ -143,7 +143,7 @@ def _run_and_show(command: typer.Context, work: "Comparison", out: Path) -> None
     from beliefmatch.report.comparison_files import comparison_files
     from beliefmatch.report.tables import comparison_tables
 
-    with told_plainly(FloatingPointError, command=command), share_done() as tell:
+    with resumable(), told_plainly(*OUTSIDE, command=command), share_done() as tell:
         record = work.run(tell)
         tell(1.0, "report")
         judged = evaluations(record, work)

@@ -1,15 +1,21 @@
 """Mistakes of the user, told apart from mistakes of ours."""
 
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
 
-__all__ = ["BAD_INPUT", "UserError", "told_plainly"]
+from beliefmatch.files import OutsideError
+
+__all__ = ["BAD_INPUT", "OUTSIDE", "UserError", "resumable", "told_plainly"]
 
 BAD_INPUT = (ValueError, TypeError, ModuleNotFoundError)
 """What the library raises about arguments and missing extras."""
+
+OUTSIDE = (OutsideError, FloatingPointError, OSError)
+"""What can come up at work that is no mistake of ours: files, disks, other processes, divergence."""
 
 _ABOUT_AN_ARGUMENT = re.compile(r"\w+: `(?P<argument>\w+)` (?P<fact>.*)")
 
@@ -29,6 +35,16 @@ def told_plainly(*kinds: type[Exception], command: typer.Context) -> Iterator[No
         yield
     except kinds as error:
         raise UserError(_in_words_of(command, " ".join(f"{error}".split()))) from error
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Ctrl-C inside the block has lost nothing; say so."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("what was trained is saved; the same command goes on from there", file=sys.stderr)
+        raise
 
 
 def _in_words_of(command: typer.Context, message: str) -> str:

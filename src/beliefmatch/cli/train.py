@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from beliefmatch.cli.errors import BAD_INPUT, told_plainly
+from beliefmatch.cli.errors import BAD_INPUT, OUTSIDE, resumable, told_plainly
 from beliefmatch.cli.run_options import (
     Accelerator,
     BatchSize,
@@ -93,7 +93,7 @@ def train(
     if dry_run:
         show_plan(plan, work.estimate(), runs=work.runs)
         return
-    with told_plainly(*BAD_INPUT, FloatingPointError, command=context), share_done() as tell:
+    with resumable(), told_plainly(*OUTSIDE, command=context), share_done() as tell:
         record = work.run(tell)
     show_run(record, Path(out))
 
