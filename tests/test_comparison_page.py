@@ -83,7 +83,7 @@ def test_foreign_sets_costs_and_choices_are_told(page):
 def test_how_it_was_trained_is_told(page):
     training = section(page, "training")
     facts = ("training.epochs12", "digest" + "5f2c" * 16, "torch2.13.0", "data.validation0.2", "seeds0, 1, 2")
-    for words in ("beliefmatch compare --seeds 3", "options.kl_weight", *facts):
+    for words in ("beliefmatch compare --seeds 3", "kl_weight = 0.003", *facts):
         assert words in training
     assert page.all("code")[0]["text"] == "beliefmatch compare --seeds 3"
 

@@ -4,7 +4,7 @@ import shlex
 from typing import Any
 
 from beliefmatch.experiments.comparison_record import Compared, ComparisonRecord
-from beliefmatch.report.evaluation_text import number_text
+from beliefmatch.report.evaluation_text import MISSING, number_text
 from beliefmatch.report.page_sections import flattened, side_by_side
 
 __all__ = ["command_of", "common_facts", "method_facts"]
@@ -46,17 +46,22 @@ def method_facts(record: ComparisonRecord) -> list[tuple[str, list[str]]]:
 
 def _of_method(method: Compared, apart: list[str]) -> dict[str, str]:
     first = method.runs[0]
-    nested = {"learned": first.learned, **{name: getattr(first, name) for name in apart}}
+    nested = flattened({name: getattr(first, name) for name in apart})
     return {
         "method": first.method,
-        **flattened({"options": first.options}),
+        "options": _assignments(first.options),
         "seeds": ", ".join(str(run.seed) for run in method.runs),
         "networks of a run": str(first.costs.networks),
         "steps skipped": ", ".join(str(run.skipped_steps) for run in method.runs),
-        **{f"{name}, seed {first.seed}": text for name, text in flattened(nested).items()},
+        f"learned, seed {first.seed}": _assignments(first.learned),
+        **{f"{name}, seed {first.seed}": text for name, text in nested.items()},
         "seconds of each run": ", ".join(number_text(run.wall_seconds, 1) for run in method.runs),
         f"fingerprint, seed {first.seed}": first.fingerprint,
     }
+
+
+def _assignments(content: dict[str, Any]) -> str:
+    return ", ".join(f"{name} = {text}" for name, text in flattened(content).items()) or MISSING
 
 
 def _alike(values: list[Any]) -> bool:
