@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-__all__ = ["file_names", "numbered"]
+__all__ = ["evaluation_paths", "file_names", "numbered"]
 
 _LONGEST = 80  # characters of a file's name, without its ending
 
@@ -26,3 +26,8 @@ def numbered(names: Sequence[str], pattern: str) -> list[str]:
         taken.add(unique.casefold())
         made.append(unique)
     return made
+
+
+def evaluation_paths(keys: Sequence[str]) -> list[str]:
+    """Where the evaluation of each method lies, below the directory of its comparison."""
+    return [f"evaluations/{name}.json" for name in file_names(keys)]
