@@ -86,7 +86,8 @@ def test_temperature_minimises_the_likelihood_of_validation_data():
     best = min(grid.tolist(), key=lambda t: functional.cross_entropy(LOGITS / t, targets).item())
     assert fit_temperature(LOGITS, targets) == pytest.approx(best, rel=2e-3)
     method = build("temperature")
-    calibrated = method.calibrate(method.predictor(nn.Identity()), LOGITS, targets)
+    batches = [(LOGITS[:4], targets[:4]), (LOGITS[4:], targets[4:])]
+    calibrated = method.calibrate(method.predictor(nn.Identity()), batches)
     torch.testing.assert_close(
         calibrated.predict(LOGITS).probs, (LOGITS / best).softmax(1), rtol=5e-3, atol=0
     )
@@ -126,3 +127,35 @@ def test_combined_beliefs_have_the_mean_and_the_total_variance_of_the_mixture():
 
 def test_one_belief_combines_to_itself():
     torch.testing.assert_close(combined([Belief(LOGITS)]).alpha, LOGITS.exp())
+
+
+@pytest.mark.parametrize(("kl_weight", "classes"), [(0.01, 4), (0.3, 7)])
+def test_matched_label_smoothing_learns_the_mean_that_belief_matching_learns(kl_weight, classes):
+    targets = torch.arange(classes)
+    logits = torch.zeros(classes, classes, dtype=torch.float64, requires_grad=True)
+    objective = build("label_smoothing", matched_kl_weight=kl_weight).objective
+    optimizer = torch.optim.LBFGS([logits], max_iter=500, tolerance_grad=1e-12, tolerance_change=1e-15)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = classes * objective(logits, targets)
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    posterior = 1 + functional.one_hot(targets, classes) / kl_weight  # the optimum of belief matching
+    expected = posterior / posterior.sum(1, keepdim=True)
+    torch.testing.assert_close(logits.detach().softmax(1), expected.double(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"smoothing": 0.1, "matched_kl_weight": 0.01}, "`smoothing` or `matched_kl_weight` must be given"),
+        ({"matched_kl_weight": -1.0}, "`matched_kl_weight` must not be negative"),
+        ({"smoothing": 1.0}, r"`smoothing` must lie in \[0, 1\), got 1.0"),
+    ],
+)
+def test_impossible_smoothing_is_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        build("label_smoothing", **options)

@@ -64,3 +64,11 @@ def test_dropout_stands_before_the_last_layer_or_before_all(in_blocks, places):
 def test_a_depth_that_no_wide_resnet_has_is_refused():
     with pytest.raises(ValueError, match="wide_resnet: `depth` must be 10, 16, 22, 28"):
         wide_resnet(depth=27)
+
+
+def test_activations_go_by_name():
+    network = wide_resnet(depth=10, width=2, activation="leaky_relu")
+    slopes = {module.negative_slope for module in network.modules() if isinstance(module, nn.LeakyReLU)}
+    assert slopes == {0.1} and not any(isinstance(module, nn.ReLU) for module in network.modules())
+    with pytest.raises(ValueError, match="`activation` must be one of 'relu', 'leaky_relu', got 'gelu'"):
+        wide_resnet(depth=10, width=2, activation="gelu")

@@ -1,12 +1,22 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and names for them."""
 
 import os
+import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["directory_in_use", "ready_directory", "write_together", "write_whole"]
+__all__ = [
+    "directory_in_use",
+    "file_names",
+    "numbered",
+    "ready_directory",
+    "write_together",
+    "write_whole",
+]
+
+_LONGEST = 80  # characters of a file's name, without its ending
 
 
 def ready_directory(name: str, *, caller: str) -> Path:
@@ -69,3 +79,23 @@ def write_together(directory: Path, files: Iterable[tuple[str, bytes]]) -> list[
             (directory / file).parent.mkdir(parents=True, exist_ok=True)
             os.replace(staged / file, directory / file)
     return [directory / file for file in written]
+
+
+def file_names(names: Sequence[str]) -> list[str]:
+    """For each name one that any file system takes; two that differ in case only count as the same."""
+    safe = [re.sub(r"[^\w.-]+", "_", name).strip("._")[:_LONGEST] or "model" for name in names]
+    return numbered(safe, "_{}")
+
+
+def numbered(names: Sequence[str], pattern: str) -> list[str]:
+    """Each name once; a later one that is taken already gets a number."""
+    made: list[str] = []
+    taken: set[str] = set()
+    for name in names:
+        unique, number = name, 1
+        while unique.casefold() in taken:
+            number += 1
+            unique = name + pattern.format(number)
+        taken.add(unique.casefold())
+        made.append(unique)
+    return made

@@ -1,5 +1,6 @@
 """Belief matching: a Dirichlet belief over the class probabilities."""
 
+from dataclasses import replace
 from functools import partial
 
 from torch import Tensor
@@ -22,7 +23,7 @@ def belief_matching(*, kl_weight: float) -> Method:
 
 def belief_matching_without_kl() -> Method:
     """The paper's ablation: the expected log-likelihood alone, without a prior to hold it back."""
-    return belief_matching(kl_weight=0.0)
+    return replace(belief_matching(kl_weight=0.0), options={})
 
 
 def read(logits: Tensor) -> Prediction:

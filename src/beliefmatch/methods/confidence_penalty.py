@@ -5,7 +5,7 @@ from functools import partial
 from torch import Tensor
 from torch.nn import functional
 
-from beliefmatch.checks import fail
+from beliefmatch.checks import fail, require_finite_number
 from beliefmatch.methods.base import Method, NetworkPredictor
 from beliefmatch.methods.softmax import read
 
@@ -14,7 +14,7 @@ __all__ = ["confidence_penalty"]
 
 def confidence_penalty(*, weight: float = 0.1) -> Method:
     """Train with CE − weight · H(softmax(logits)), a divergence from the uniform distribution in reverse."""
-    if not weight >= 0:
+    if not require_finite_number("confidence_penalty", "weight", weight) >= 0:
         raise fail("confidence_penalty", f"`weight` must not be negative, got {weight!r}.")
     return Method(
         objective=partial(_loss, weight=weight),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from beliefmatch.belief import Belief
-from beliefmatch.checks import fail
+from beliefmatch.checks import fail, require_index
 from beliefmatch.methods.base import Method, Prediction
 from beliefmatch.methods.belief_matching import belief_matching
 from beliefmatch.methods.softmax import softmax
@@ -27,7 +27,7 @@ def belief_ensemble(*, kl_weight: float, members: int = 5) -> Method:
 
 
 def _of(member: Method, members: int, options: dict[str, float]) -> Method:
-    if members < 1:
+    if require_index("ensemble", "members", members) < 1:
         raise fail("ensemble", f"`members` must be at least 1, got {members!r}.")
     return Method(
         objective=member.objective,

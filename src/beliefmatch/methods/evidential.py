@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from beliefmatch.belief import Belief
-from beliefmatch.checks import fail, require_choice
+from beliefmatch.checks import fail, require_choice, require_finite_number
 from beliefmatch.divergence import dirichlet_kl
 from beliefmatch.methods.base import Method, NetworkPredictor, Objective, Prediction
 
@@ -40,7 +40,7 @@ def evidential(*, data: Data = "squared", evidence: str = "relu", annealing: flo
     """
     require_choice("evidential", "data", data, tuple(_DATA))
     require_choice("evidential", "evidence", evidence, tuple(EVIDENCE))
-    if not 0 <= annealing <= 1:
+    if not 0 <= require_finite_number("evidential", "annealing", annealing) <= 1:
         raise fail("evidential", f"`annealing` must lie in [0, 1], got {annealing!r}.")
 
     def at(progress: float) -> Objective:

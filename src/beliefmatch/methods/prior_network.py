@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from beliefmatch.checks import fail, require_choice
+from beliefmatch.checks import fail, require_choice, require_finite_number
 from beliefmatch.divergence import dirichlet_kl
 from beliefmatch.methods.base import Method, NetworkPredictor
 from beliefmatch.methods.belief_matching import read
@@ -33,9 +33,9 @@ def prior_network(
         foreign_weight: of the loss of foreign examples beside that of the others.
     """
     require_choice("prior_network", "direction", direction, ("reverse", "forward"))
-    if not precision > 0:
+    if not require_finite_number("prior_network", "precision", precision) > 0:
         raise fail("prior_network", f"`precision` must be positive, got {precision!r}.")
-    if not foreign_weight >= 0:
+    if not require_finite_number("prior_network", "foreign_weight", foreign_weight) >= 0:
         raise fail("prior_network", f"`foreign_weight` must not be negative, got {foreign_weight!r}.")
     return Method(
         objective=partial(_at_home, direction=direction, precision=precision),

@@ -17,4 +17,4 @@ def softmax() -> Method:
 
 def read(logits: Tensor) -> Prediction:
     """The softmax of the logits."""
-    return Prediction(probs=logits.softmax(-1))
+    return Prediction(probs=logits.softmax(-1), logits=logits)

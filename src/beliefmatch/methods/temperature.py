@@ -1,14 +1,16 @@
 """Temperature scaling (Guo et al. 2017): softmax of logits divided by a number fitted on validation data."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from beliefmatch.checks import fail, require_finite_number
 from beliefmatch.methods.base import Method, Prediction, Predictor
+from beliefmatch.methods.softmax import read
 from beliefmatch.rows import work_dtype
 
 __all__ = ["TemperaturePredictor", "fit_temperature", "temperature"]
@@ -18,7 +20,7 @@ def temperature() -> Method:
     """Train with cross-entropy, then divide the logits by the temperature of the lowest validation NLL."""
     return Method(
         objective=functional.cross_entropy,
-        predictor=partial(TemperaturePredictor, temperature=1.0),
+        predictor=TemperaturePredictor,
         calibrate=_calibrate,
     )
 
@@ -28,7 +30,15 @@ class TemperaturePredictor:
     """The softmax of a network's logits divided by a temperature."""
 
     network: nn.Module
-    temperature: float
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not require_finite_number("temperature", "temperature", self.temperature) > 0:
+            raise fail("temperature", f"`temperature` must be positive, got {self.temperature!r}.")
+
+    def facts(self) -> dict[str, float]:
+        """What was fitted."""
+        return {"temperature": self.temperature}
 
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
@@ -38,7 +48,7 @@ class TemperaturePredictor:
 
     def predict(self, x: Tensor) -> Prediction:
         """Predict the classes of a batch."""
-        return Prediction(probs=(self.logits(x) / self.temperature).softmax(-1))
+        return read(self.logits(x) / self.temperature)
 
 
 def fit_temperature(logits: Tensor, targets: Tensor, *, steps: int = 60) -> float:
@@ -58,6 +68,10 @@ def fit_temperature(logits: Tensor, targets: Tensor, *, steps: int = 60) -> floa
     return math.exp((low + high) / 2)
 
 
-def _calibrate(predictor: Predictor, inputs: Tensor, targets: Tensor) -> Predictor:
+def _calibrate(predictor: Predictor, batches: Iterable[tuple[Tensor, Tensor]]) -> Predictor:
     assert isinstance(predictor, TemperaturePredictor)
-    return replace(predictor, temperature=fit_temperature(predictor.logits(inputs), targets))
+    pairs = [(predictor.logits(inputs), targets) for inputs, targets in batches]
+    if not pairs:
+        raise fail("temperature", "`batches` must hold validation examples, got none.")
+    logits, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+    return replace(predictor, temperature=fit_temperature(logits, targets.to(logits.device)))

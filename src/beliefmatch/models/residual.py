@@ -5,9 +5,12 @@ the paper's networks have 64 (ResNet) and 16 times the factor (wide ResNet).
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 from torch import Tensor, nn
+
+from beliefmatch.checks import require_choice
 
 __all__ = [
     "Basic",
@@ -17,9 +20,13 @@ __all__ = [
     "preact_resnet34",
     "preact_resnet50",
     "wide_resnet",
+    "wrn28_2",
+    "wrn28_10",
 ]
 
 Activation = Callable[[], nn.Module]
+ACTIVATIONS: dict[str, Activation] = {"relu": nn.ReLU, "leaky_relu": partial(nn.LeakyReLU, 0.1)}
+"""By name; the second is that of the wide ResNets of semi-supervised learning (Oliver et al. 2018)."""
 
 
 class Basic(nn.Module):
@@ -79,7 +86,7 @@ class ResidualNetwork(nn.Module):
         stem: channels of the first convolution.
         num_classes: number of logits K.
         channels: of the images.
-        activation: made anew for every place.
+        activation: "relu", or "leaky_relu" with a slope of 0.1.
         dropout: rate in front of the linear layer, and where `dropout_in_blocks` of every convolution too.
         dropout_in_blocks: dropout in all layers rather than in the last.
     """
@@ -93,13 +100,14 @@ class ResidualNetwork(nn.Module):
         stem: int,
         num_classes: int = 10,
         channels: int = 3,
-        activation: Activation = nn.ReLU,
+        activation: Literal["relu", "leaky_relu"] = "relu",
         dropout: float = 0.0,
         dropout_in_blocks: bool = False,
     ) -> None:
         super().__init__()
+        require_choice("ResidualNetwork", "activation", activation, tuple(ACTIVATIONS))
         inner: dict[str, Any] = {
-            "activation": activation,
+            "activation": ACTIVATIONS[activation],
             "dropout": dropout if dropout_in_blocks else 0.0,
         }
         self.stem = _convolution(channels, stem, 3)
@@ -108,7 +116,7 @@ class ResidualNetwork(nn.Module):
             stages.append(_stage(block, at, width, depth, 1 if index == 0 else 2, inner))
             at = width * block.expansion
         self.stages = nn.Sequential(*stages)
-        self.norm, self.activation = nn.BatchNorm2d(at), activation()
+        self.norm, self.activation = nn.BatchNorm2d(at), ACTIVATIONS[activation]()
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(at, num_classes)
         _initialise(self)
@@ -144,6 +152,16 @@ def wide_resnet(*, depth: int = 28, factor: int = 2, width: int = 16, **options:
         raise ValueError(f"wide_resnet: `depth` must be 10, 16, 22, 28, ... (6n + 4), got {depth}.")
     widths = [factor * width, 2 * factor * width, 4 * factor * width]
     return ResidualNetwork(Basic, [(depth - 4) // 6] * 3, widths, stem=width, **options)
+
+
+def wrn28_2(*, width: int = 16, **options: Any) -> ResidualNetwork:
+    """Wide ResNet of depth 28 and factor 2."""
+    return wide_resnet(depth=28, factor=2, width=width, **options)
+
+
+def wrn28_10(*, width: int = 16, **options: Any) -> ResidualNetwork:
+    """Wide ResNet of depth 28 and factor 10."""
+    return wide_resnet(depth=28, factor=10, width=width, **options)
 
 
 def _resnet(

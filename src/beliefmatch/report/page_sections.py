@@ -18,7 +18,7 @@ from beliefmatch.report.page_plots import (
 from beliefmatch.report.page_reliability import reliability_plot
 from beliefmatch.report.plot_parts import Plot
 
-__all__ = ["Card", "Promised", "cards", "confusions", "facts", "promises"]
+__all__ = ["Card", "Promised", "cards", "confusions", "facts", "flattened", "promises", "side_by_side"]
 
 _MOST_CLASSES = 30  # in the plot of classes
 _LARGEST_TABLE = 16  # classes of a confusion matrix that is written out
@@ -169,10 +169,10 @@ def facts(models: Sequence[EvaluationRecord]) -> list[tuple[str, list[tuple[str,
     own = [_own_facts(model) for model in models]
     groups = [("File", own)]
     groups += [
-        (title, [_flat(getattr(model, name)) for model in models])
+        (title, [flattened(getattr(model, name)) for model in models])
         for title, name in (("Settings", "settings"), ("Versions", "versions"), ("Hardware", "hardware"))
     ]
-    return [(title, _lines(found)) for title, found in groups if any(found)]
+    return [(title, side_by_side(found)) for title, found in groups if any(found)]
 
 
 def _own_facts(model: EvaluationRecord) -> dict[str, str]:
@@ -190,17 +190,18 @@ def _own_facts(model: EvaluationRecord) -> dict[str, str]:
     }
 
 
-def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, str]:
+def flattened(content: dict[str, Any], prefix: str = "") -> dict[str, str]:
     """Nested settings as one level of texts."""
     flat: dict[str, str] = {}
     for key, value in content.items():
         if isinstance(value, dict):
-            flat.update(_flat(value, f"{prefix}{key}."))
+            flat.update(flattened(value, f"{prefix}{key}."))
         else:
             flat[f"{prefix}{key}"] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     return flat
 
 
-def _lines(found: Sequence[dict[str, str]]) -> list[tuple[str, list[str]]]:
+def side_by_side(found: Sequence[dict[str, str]]) -> list[tuple[str, list[str]]]:
+    """The texts of each name, a dash where there is none."""
     names = dict.fromkeys(name for of_model in found for name in of_model)
     return [(name, [of_model.get(name, "—") for of_model in found]) for name in names]

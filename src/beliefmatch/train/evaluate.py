@@ -14,10 +14,10 @@ __all__ = ["Predicted", "predict_all"]
 
 
 class Predicted(NamedTuple):
-    """Class probabilities (N, K), ln α (N, K) where the method has a belief, class ids (N,); on the CPU."""
+    """Probabilities (N, K), logits or ln α (N, K) where the method has some, class ids (N,); on the CPU."""
 
     probs: Tensor
-    log_alpha: Tensor | None
+    logits: Tensor | None
     targets: Tensor
 
 
@@ -43,12 +43,12 @@ def predict_all(engine: Engine, predictor: Predictor, source: Source, batch_size
     with engine.running(), engine.autocast():
         made = [predictor.predict(batch.inputs) for batch in source.batches(parts, device=engine.device)]
     rows = [torch.cat([one.probs for one in made])]
-    if all(one.belief is not None for one in made):
-        rows.append(torch.cat([_log_alpha(one) for one in made]))
-    probs, *log_alpha = (engine.gathered(each[: len(mine)], lengths).cpu() for each in rows)
-    return Predicted(probs, log_alpha[0] if log_alpha else None, source.targets)
+    logits = [found for one in made if (found := _logits(one)) is not None]
+    if len(logits) == len(made):
+        rows.append(torch.cat(logits))
+    probs, *others = (engine.gathered(each[: len(mine)], lengths).cpu() for each in rows)
+    return Predicted(probs, others[0] if others else None, source.targets)
 
 
-def _log_alpha(prediction: Prediction) -> Tensor:
-    assert prediction.belief is not None
-    return prediction.belief.log_alpha
+def _logits(prediction: Prediction) -> Tensor | None:
+    return prediction.logits if prediction.belief is None else prediction.belief.log_alpha
