@@ -116,8 +116,10 @@ def test_paths_take_the_name_they_are_given(tmp_path, digits):
 
 def test_named_sets_may_lie_in_a_directory(tmp_path, digits):
     save_npz(tmp_path / "svhn_test10k.npz", pixels(7, 32, 32), labels(7))
-    name, foreign = load_foreign("svhn", digits, directory=f"{tmp_path}")
-    assert name == "svhn" and len(foreign) == 7
+    save_npz(tmp_path / "cifar10_test.npz", pixels(5, 32, 32), labels(5))
+    for text, directory in (("svhn", f"{tmp_path}"), (f"svhn={tmp_path}", None)):
+        name, foreign = load_foreign(text, digits, directory=directory)
+        assert name == "svhn" and len(foreign) == 7
 
 
 def test_nothing_is_told_with_what_could_be(digits):

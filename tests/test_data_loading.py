@@ -218,6 +218,8 @@ def test_nothing_readable_is_an_error(tmp_path):
 def test_names_that_are_nothing_are_refused():
     words = complaint("cifar11")
     assert "`name` must be one of digits, cifar10" in words and "got 'cifar11'" in words
+    assert "where `directory` is given, got './images'" in complaint("./images", directory=".")
+    assert "got nothing at" in complaint("cifar10", directory="nowhere")
 
 
 def test_a_part_alone_is_refused(tmp_path):
