@@ -9,11 +9,10 @@ import typer
 
 from beliefmatch.cli.errors import BAD_INPUT, UserError, told_plainly
 from beliefmatch.cli.evaluate_plan import shown
-from beliefmatch.experiments.comparison_record import COMPARISON_SCHEMA, ComparisonRecord
+from beliefmatch.experiments.comparison_record import COMPARISON_SCHEMA, ComparisonRecord, evaluation_paths
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.extras import needs
 from beliefmatch.files import ready_directory, write_whole
-from beliefmatch.report.file_names import evaluation_paths
 
 __all__ = ["report"]
 

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-from beliefmatch.experiments.comparison_record import ComparisonRecord
+from beliefmatch.experiments.comparison_record import ComparisonRecord, evaluation_paths
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.report.comparison_page import render_comparison
 from beliefmatch.report.comparison_text import comparison_csv, comparison_markdown
 from beliefmatch.report.figures import comparison_figures
-from beliefmatch.report.file_names import evaluation_paths
 
 __all__ = ["comparison_files"]
 
