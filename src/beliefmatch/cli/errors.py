@@ -17,7 +17,9 @@ BAD_INPUT = (ValueError, TypeError, ModuleNotFoundError)
 OUTSIDE = (OutsideError, FloatingPointError, OSError)
 """What can come up at work that is no mistake of ours: files, disks, other processes, divergence."""
 
-_ABOUT_AN_ARGUMENT = re.compile(r"\w+: `(?P<argument>\w+)` (?P<fact>.*)")
+_ABOUT_AN_ARGUMENT = re.compile(r"\w+: `(?P<argument>[\w.]+)` (?P<fact>.*)")
+_OPTIONS = {"data.name": "data", "data.directory": "data_dir", "model.name": "model", "foreign": "ood"}
+"""Options that are called otherwise than the last word of the setting that they set."""
 
 
 class UserError(Exception):
@@ -50,6 +52,10 @@ def resumable() -> Iterator[None]:
 def _in_words_of(command: typer.Context, message: str) -> str:
     """Say command and `--option` where the library says function and `argument`."""
     found = _ABOUT_AN_ARGUMENT.fullmatch(message)
-    if found is None or found["argument"] not in command.params:
+    if found is None:
         return message
-    return f"{command.command_path}: `--{found['argument'].replace('_', '-')}` {found['fact']}"
+    setting = found["argument"]
+    option = _OPTIONS.get(setting, setting.rpartition(".")[2])
+    if command.params.get(option) is None:  # an argument of other functions, or a setting of a recipe
+        return message
+    return f"{command.command_path}: `--{option.replace('_', '-')}` {found['fact']}"

@@ -106,7 +106,9 @@ def _plan(flags: Flags, method: str | None, kl_weight: str | None, seed: int | N
 
     mapping = settings_of(flags)
     if method is not None:
-        (spec,) = parse_methods(method, caller="train", argument="method")
+        spec, *others = parse_methods(method, caller="train", argument="method")
+        if others:
+            raise ValueError(f"train: `method` must be one method, got {method!r}.")
         mapping = with_method(mapping, spec.name, **spec.options)
     if kl_weight is not None:
         mapping = _with_weight(mapping, kl_weight)
