@@ -5,7 +5,7 @@
 
 The plain loop is what one writes first: float32, torch's default layout, a DataLoader whose dataset shifts,
 mirrors and scales one image at a time. Both train the same network on the same random bytes with the same
-batch size, optimiser and loss; they take turns, a few steps each, and what is reported is the ratio of medians.
+batch size, optimiser and loss; they take turns, a few steps each; the ratio is that of the medians.
 """
 
 import argparse

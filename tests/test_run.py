@@ -69,7 +69,10 @@ def _network():
 def test_scores_are_those_of_the_kept_predictions(kept):
     directory, record = kept
     kept_test = said(directory, "test")
-    log_alpha, targets = torch.from_numpy(kept_test["logits"]).double(), torch.from_numpy(kept_test["targets"])
+    log_alpha, targets = (
+        torch.from_numpy(kept_test["logits"]).double(),
+        torch.from_numpy(kept_test["targets"]),
+    )
     probs = log_alpha.softmax(1)
     assert record.test.error == error(probs, targets)
     assert record.test.nll == pytest.approx(nll(probs, targets), rel=1e-5)
