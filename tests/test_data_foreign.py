@@ -1,5 +1,7 @@
 """Foreign images beside a home set, and images to predict: brought to the home set's inputs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -127,6 +129,13 @@ def test_nothing_is_told_with_what_could_be(digits):
         ValueError, match=r"`text` must be noise, patches, rotations, one of digits, .*got 'nois'"
     ):
         load_foreign("nois", digits)
+
+
+def test_what_is_missing_or_misspelt_is_told(digits):
+    with pytest.raises(ValueError, match=r"`like` must tell its preprocessing in its facts, got \[\]"):
+        load_foreign("noise", replace(digits, facts={}))
+    with pytest.raises(ValueError, match="`corrupt` must be one of 'stop', 'skip', got 'ship'"):
+        load_foreign("digits", digits, corrupt="ship")
 
 
 def test_unreadable_foreign_images_stop_or_are_skipped(tmp_path, digits):

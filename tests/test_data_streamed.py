@@ -1,10 +1,13 @@
 """Large images: the same batches whatever the number of processes, and errors where they can be read."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
 
 from beliefmatch.data.decode import as_pixels, decoded, middle
+from beliefmatch.data.memory import MemorySource
 from beliefmatch.data.parallel import in_order
 from beliefmatch.data.pictures import Arrays, Chain, Encoded, Files
 from beliefmatch.data.preprocessing import Preprocessing
@@ -90,6 +93,17 @@ def test_a_file_that_has_gone_is_told_by_its_path(tmp_path):
     (tmp_path / "b.png").unlink()
     with pytest.raises(ValueError, match=r"b\.png \(No such file or directory\)"):
         list(whole.batches([torch.arange(2)]))
+
+
+def test_sources_can_be_sent_to_processes_that_start_afresh(tmp_path):
+    (tmp_path / "a.png").write_bytes(contents()[0])
+    streamed = StreamedSource(Files(tmp_path, ["a.png"]), shape=(3, 8, 8), preprocessing=HOW, workers=0)
+    in_memory = MemorySource(pixels(), labels(), preprocessing=HOW)
+    for before in (source(), streamed, in_memory):
+        after = pickle.loads(pickle.dumps(before))
+        part = [torch.arange(len(before))]
+        (one,), (other,) = before.batches(part, seeds=[2]), after.batches(part, seeds=[2])
+        assert torch.equal(one.inputs, other.inputs) and torch.equal(one.targets, other.targets)
 
 
 def test_a_loop_that_is_left_early_leaves_no_process_behind():

@@ -52,12 +52,12 @@ def test_every_example_is_predicted_once_and_in_order(said, many, of_the_first):
     method = build("belief_matching", kl_weight=0.01)
     alone = predict_all(engine(), method.predictor(normalised_network()), source, batch_size=4)
     assert two["mine"] == list(range(of_the_first))
-    assert alone.log_alpha is not None
+    assert alone.logits is not None
     torch.testing.assert_close(
         torch.tensor(two["probs"], dtype=torch.float64), alone.probs, rtol=1e-5, atol=1e-7
     )
-    assert torch.tensor(two["log_alpha"]).flatten().tolist() == pytest.approx(
-        alone.log_alpha.flatten().tolist(), rel=1e-5, abs=1e-5
+    assert torch.tensor(two["logits"]).flatten().tolist() == pytest.approx(
+        alone.logits.flatten().tolist(), rel=1e-5, abs=1e-5
     )
     assert two["targets"] == source.targets.tolist()
 

@@ -42,11 +42,11 @@ def trained(engine, recipe):
 def predicted(engine, many):
     network, source = normalised_network().eval(), Examples(many)
     method = build("belief_matching", kl_weight=0.01)
-    probs, log_alpha, targets = predict_all(engine, method.predictor(network), source, batch_size=4)
-    assert log_alpha is not None
+    probs, logits, targets = predict_all(engine, method.predictor(network), source, batch_size=4)
+    assert logits is not None
     return {
         "probs": probs.tolist(),
-        "log_alpha": log_alpha.tolist(),
+        "logits": logits.tolist(),
         "targets": targets.tolist(),
         "mine": torch.cat(source.seen).tolist(),
     }

@@ -31,6 +31,8 @@ def load_foreign(
     text: str, like: Dataset, *, directory: str | None = None, corrupt: str = "stop", workers: int = 2
 ) -> tuple[str, Source]:
     """Images that are none of the home set's classes; see `beliefmatch.data.load_foreign`."""
+    if "preprocessing" not in like.facts:
+        raise fail(_CALLER, f"`like` must tell its preprocessing in its facts, got {sorted(like.facts)}.")
     how = Preprocessing.from_json(like.facts["preprocessing"])
     name, equals, place = text.partition("=")
     if text in _MADE:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from beliefmatch.checks import fail, level_of_caller
+from beliefmatch.checks import fail, level_of_caller, require_choice
 from beliefmatch.data.decode import Unreadable
 from beliefmatch.data.found import Part, Pictures
 from beliefmatch.data.memory import MemorySource
@@ -115,6 +115,7 @@ def stored(
             is left has a fixed length and order, so that a training can be taken up again exactly.
         workers: processes that read.
     """
+    require_choice("data", "corrupt", corrupt, ("stop", "skip"))
     if ready := _as_they_are(parts, frame, channels):
         return ready
     count = sum(len(part.labels) for part in parts.values())

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["copy_all", "move_all"]
+__all__ = ["copy_all", "move_all", "norms", "scale_all"]
 
 
 @torch.no_grad()
@@ -20,3 +20,14 @@ def move_all(tensors: Sequence[Tensor], towards: Sequence[Tensor], share: float)
     """Move each tensor by a share of the way towards its counterpart."""
     if tensors:
         torch.ops.aten._foreach_lerp_(list(tensors), list(towards), share)
+
+
+def norms(tensors: Sequence[Tensor]) -> Tensor:
+    """The Euclidean norm of each tensor."""
+    return torch.stack(torch.ops.aten._foreach_norm(list(tensors)))
+
+
+@torch.no_grad()
+def scale_all(tensors: Sequence[Tensor], factors: Tensor) -> None:
+    """Multiply each tensor by its factor."""
+    torch.ops.aten._foreach_mul_(list(tensors), list(factors.unbind()))

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from beliefmatch.train.many import norms, scale_all
 from beliefmatch.train.settings import Recipe
 
 __all__ = ["Recipe", "clip", "optimizer"]
@@ -21,11 +22,11 @@ def optimizer(recipe: Recipe, network: nn.Module) -> torch.optim.Optimizer:
 def clip(recipe: Recipe, network: nn.Module) -> torch.Tensor:
     """Clip the gradient by the recipe; the norm it had, infinite or NaN where one of its numbers is."""
     gradients = [p.grad for p in network.parameters() if p.grad is not None]
-    norms = torch.stack(torch._foreach_norm(gradients)) if gradients else torch.zeros(1)
-    total = norms.norm()
+    each = norms(gradients) if gradients else torch.zeros(1)
+    total = each.norm()
     if recipe.clip_norm is None:
         return total
-    largest = norms if recipe.clip_each else total.expand_as(norms)
+    largest = each if recipe.clip_each else total.expand_as(each)
     factors = (recipe.clip_norm / (largest + 1e-6)).clamp(max=1.0)
-    torch._foreach_mul_(gradients, list(factors.unbind()))
+    scale_all(gradients, factors)
     return total
