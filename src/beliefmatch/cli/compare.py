@@ -80,9 +80,9 @@ def compare(
     ] = "runs/compare",
     dry_run: DryRun = False,
 ) -> None:
-    """Train methods alike and set them side by side, on digits unless told otherwise.
+    """Train methods alike and set them side by side.
 
-    Prints error, calibration, detection of foreign input and costs. Writes every run, all numbers as JSON,
+    On embedded digits unless told otherwise. Prints error, calibration, detection of foreign input and costs. Writes every run, all numbers as JSON,
     CSV and Markdown, figures, and report.html, which needs no network. The same command goes on where it was
     stopped; runs that are finished are not run again.
     """

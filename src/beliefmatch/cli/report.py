@@ -31,7 +31,7 @@ def report(
     ],
     out: Annotated[str, typer.Option(metavar="FILE", help="The page to write.")] = "report.html",
 ) -> None:
-    """Rebuild the page of an evaluation or comparison from records alone.
+    """Rebuild a page from its records alone.
 
     Neither the predictions nor torch are needed.
     """
