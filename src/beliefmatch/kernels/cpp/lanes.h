@@ -28,14 +28,6 @@ INLINE D load(const double* from) {
 INLINE void store(float* to, F v) { memcpy(to, &v, sizeof v); }
 INLINE void store(double* to, D v) { memcpy(to, &v, sizeof v); }
 
-// Compilers would split the conversions and send them through memory. `maskz`, of all lanes, is for their warnings.
-#if defined(__x86_64__) && LANE_BYTES == 64
-INLINE D low_half(F v) { return (D)_mm512_maskz_cvtps_pd(0xff, _mm512_maskz_extractf32x8_ps(0xff, (__m512)v, 0)); }
-INLINE D high_half(F v) { return (D)_mm512_maskz_cvtps_pd(0xff, _mm512_maskz_extractf32x8_ps(0xff, (__m512)v, 1)); }
-#elif defined(__x86_64__) && LANE_BYTES == 32
-INLINE D low_half(F v) { return (D)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)v)); }
-INLINE D high_half(F v) { return (D)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)v, 1)); }
-#else
 INLINE D low_half(F v) {
     HalfF half;
     memcpy(&half, &v, sizeof half);
@@ -46,7 +38,6 @@ INLINE D high_half(F v) {
     memcpy(&half, reinterpret_cast<const char*>(&v) + sizeof half, sizeof half);
     return __builtin_convertvector(half, D);
 }
-#endif
 INLINE D widened_sum(F v) { return low_half(v) + high_half(v); }
 
 INLINE double sum(D v) {
