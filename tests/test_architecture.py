@@ -41,7 +41,10 @@ AT_IMPORT = {
     "cli": {"rich", "typer"},
 }
 # Files that are themselves loaded on first use, because they build on the classes of an extra.
-AT_IMPORT_OF_FILE = {"metrics/streaming.py": {"torchmetrics"}}
+AT_IMPORT_OF_FILE = {
+    "metrics/streaming.py": {"torchmetrics"},
+    "metrics/streaming_base.py": {"torchmetrics"},
+}
 
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 30
