@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 
 # From the ground up. A room may import from every floor below its own, and from itself.
 FLOORS = (
-    ("ground", "_coefficients checks environment extras"),
+    ("ground", "_coefficients checks environment extras resampling"),
     ("L0", "special"),
     ("L0", "rows"),
     ("L0", "autograd elbo intervals ranking"),
@@ -37,6 +37,7 @@ CORE = {"torch", "numpy"}
 AT_IMPORT = {
     "environment": set(),
     "extras": set(),
+    "resampling": set(),
     "report": {"matplotlib", "rich"},
     "cli": {"rich", "typer"},
 }

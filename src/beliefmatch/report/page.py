@@ -13,6 +13,7 @@ from beliefmatch.extras import needs
 from beliefmatch.report.evaluation_metrics import metric_title, score_title
 from beliefmatch.report.evaluation_rows import (
     detection_sections,
+    has_differences,
     headline_score,
     same_examples,
     score_names,
@@ -70,11 +71,13 @@ def render_page(records: Sequence[EvaluationRecord]) -> str:
 
 
 def _content(models: Sequence[EvaluationRecord]) -> dict[str, Any]:
+    sections = summary(models)
     return {
         "models": models,
         "same_examples": same_examples(models),
+        "paired": has_differences(sections),
         "foreign": foreign_names(models),
-        "sections": summary(models),
+        "sections": sections,
         "detection": [section for section in detection_sections(models) if section.rows],
         "scores": score_names(models),
         "headline": headline_score(models),
