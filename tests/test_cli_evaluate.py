@@ -20,7 +20,7 @@ from commands import python
 N, K = 60, 4
 RNG = np.random.default_rng(0)
 TARGETS = RNG.integers(0, K, N)
-FIGURES = ["entropy_noise", "reliability", "risk_coverage", "roc"]
+FIGURES = ["class_error", "entropy_noise", "reliability", "risk_coverage", "roc"]
 QUICK = ["--resamples", "20"]
 
 

@@ -27,6 +27,7 @@ from beliefmatch.report.evaluation_text import (
     presentable,
     shorten,
 )
+from beliefmatch.report.page_classes import class_note
 from beliefmatch.report.page_sections import Card, cards, confusions, facts, promises
 from beliefmatch.report.page_words import percent
 
@@ -86,6 +87,7 @@ def _content(models: Sequence[EvaluationRecord]) -> dict[str, Any]:
         "facts": facts(models),
         "conventions": _conventions(models),
         "most": _MOST_EXAMPLES,
+        "class_note": class_note(models),
     }
 
 

@@ -20,7 +20,6 @@ from beliefmatch.report.plot_parts import (
 )
 
 __all__ = [
-    "class_plot",
     "confusion_plot",
     "entropy_plot",
     "risk_coverage_plot",
@@ -110,33 +109,6 @@ def risk_coverage_plot(models: Sequence[EvaluationRecord]) -> Plot:
 def _promise_text(promise: Promise) -> str:
     parts = [f"promise: error below {100 * promise.risk:g}\u00a0%", *answers_text(promise)]
     return "<br>".join(part for part in parts if part).replace("%", "&#37;")
-
-
-def class_plot(models: Sequence[EvaluationRecord], chosen: Sequence[int]) -> Plot:
-    """The calibration error of each chosen class, one mark a model."""
-    rows = {index: len(chosen) - 1 - place for place, index in enumerate(chosen)}
-    traces = []
-    for index, model in enumerate(models):
-        shown = [scores for scores in model.classes if scores.index in rows]
-        traces.append(
-            line(
-                [scores.calibration_error for scores in shown],
-                [rows[scores.index] for scores in shown],
-                mode="markers",
-                name=as_text(model.name),
-                meta={"model": index},
-                text=[as_text(class_label(model, scores.index)) for scores in shown],
-                marker={"symbol": look(index).plotly_marker, "size": 9, "color": look(index).colour},
-                hovertemplate="<b>%{fullData.name}</b><br>%{text}: %{x:.2%}<extra></extra>",
-            )
-        )
-    labels = [as_text(class_label(models[0], index), 18) for index in chosen]
-    ticks = {"tickvals": [rows[index] for index in chosen], "ticktext": labels}
-    y = axis("", range=[-0.7, len(chosen) - 0.3], ticks="", showline=False, **ticks)
-    x = axis("calibration error of the class", rangemode="tozero", tickformat=".1~%")
-    return Plot(
-        traces, layout(x, y, height=70 + 22 * len(chosen), margin={"l": 20, "r": 12, "t": 4, "b": 48})
-    )
 
 
 def confusion_plot(model: EvaluationRecord, matrix: list[list[int]], index: int) -> Plot:
