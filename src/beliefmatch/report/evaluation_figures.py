@@ -21,9 +21,9 @@ from beliefmatch.report.evaluation_classes import (
     often_mistaken,
 )
 from beliefmatch.report.evaluation_metrics import score_title, sides
-from beliefmatch.report.evaluation_rows import detection_of, headline_score
+from beliefmatch.report.evaluation_scores import detection_of, headline_score
 from beliefmatch.report.evaluation_style import look
-from beliefmatch.report.evaluation_text import class_label, foreign_names, presentable, shorten
+from beliefmatch.report.evaluation_text import class_labels, foreign_names, presentable, shorten
 from beliefmatch.report.figures import render
 
 __all__ = ["evaluation_files"]
@@ -220,9 +220,11 @@ def _class_error(models: Sequence[EvaluationRecord]) -> Figure:
         _draw_errors(first, model, chosen, index, len(models))
         for axes in others:
             axes.plot(*error_ranks(model), **_line(index))
-    labels = [counted_label(models, at, _label(class_label(models[0], at), 20)) for at in chosen]
+    names = class_labels(models[0], 24)
+    labels = [counted_label(models, at, _label(names[at])) for at in chosen]
     first.set_yticks(range(len(chosen) - 1, -1, -1), labels)
-    first.set(xlabel="error of the class", xlim=(-0.01, 1.01), ylim=(-0.7, len(chosen) - 0.3))
+    first.set(xlabel="error of the class", ylim=(-0.7, len(chosen) - 0.3))
+    first.set_xlim(left=0)
     first.grid(axis="y", visible=False)
     for axes in others:
         axes.set(xlabel="share of the classes", ylabel="error of the class", xlim=(0, 1), ylim=(0, 1.01))

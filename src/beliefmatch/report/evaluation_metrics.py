@@ -66,7 +66,7 @@ _SCORES = {
     "confidence": "1 − largest probability",
     "spread": "Dirichlet spread (mutual information)",
     "differential_entropy": "differential entropy",
-    "precision": "−ln α₀",
+    "precision": "−ln α₀ (energy)",
     "energy": "energy",
 }
 _DIFFERENCE = "_difference"
@@ -116,7 +116,11 @@ def score_title(score: str) -> str:
 def metric_title(key: str) -> str:
     """A metric's name in words."""
     metrics = (*PREDICTIONS, *CALIBRATION, *SELECTION, *detection_metrics("").values())
-    return next((metric.title for metric in metrics if metric.key == key), key.replace("_", " "))
+    return next((metric.title for metric in metrics if metric.key == key), _in_words(key))
+
+
+def _in_words(key: str) -> str:
+    return key.replace("_", " ")[:1].upper() + key.replace("_", " ")[1:]
 
 
 def unit(metric: Metric) -> str:

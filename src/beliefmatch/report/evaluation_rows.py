@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from beliefmatch.experiments.evaluation_record import Detection, EvaluationRecord, Number
+from beliefmatch.experiments.evaluation_record import EvaluationRecord, Number
 from beliefmatch.report.evaluation_marks import PAIRED, Mark, above_best, best, has_interval, told_apart
 from beliefmatch.report.evaluation_metrics import (
     BRIER,
@@ -19,6 +19,7 @@ from beliefmatch.report.evaluation_metrics import (
     set_title,
     unit,
 )
+from beliefmatch.report.evaluation_scores import detection_of, every_score, headline_score, score_names
 from beliefmatch.report.evaluation_text import foreign_names, number_text
 
 __all__ = [
@@ -27,16 +28,13 @@ __all__ = [
     "Cell",
     "Row",
     "Section",
-    "detection_of",
     "detection_sections",
     "has_differences",
-    "headline_score",
     "same_examples",
-    "score_names",
     "summary",
 ]
 
-DIFFERENCES = "Above the best, on the same draws of the examples"
+DIFFERENCES = "Above the best, draw by draw"
 MISCLASSIFICATION = None
 """Stands in the place of a foreign set's name: wrong predictions are to be told from right ones."""
 
@@ -213,9 +211,9 @@ def _headlines(records: Sequence[EvaluationRecord]) -> Iterator[Row]:
             yield replace(row, metric=row.metric._replace(title=row.title + of, short=short))
 
 
-def detection_sections(records: Sequence[EvaluationRecord]) -> list[Section]:
-    """All detection numbers: wrong predictions, then each foreign set, with every score."""
-    scores = score_names(records)
+def detection_sections(records: Sequence[EvaluationRecord], *, twins: bool = False) -> list[Section]:
+    """All detection numbers: wrong predictions, then each foreign set; with `twins` under every name."""
+    scores = every_score(records) if twins else score_names(records)
     sections = [
         Section(
             "Wrong predictions" if name is None else name,
@@ -245,29 +243,3 @@ def _chance(record: EvaluationRecord, key: str) -> float | None:
     """The share of wrong predictions, or of right ones: the AUPR of a score that knows nothing."""
     error = record.scores.get("error", Number(None)).value
     return error if error is None or key == "aupr_outside" else 1 - error
-
-
-def detection_of(record: EvaluationRecord, name: str | None, score: str) -> Detection | None:
-    """What one score makes of a foreign set, or of wrong predictions; None where it was not tried."""
-    if name is None:
-        detections = record.misclassification
-    else:
-        detections = next((foreign.detections for foreign in record.foreign if foreign.name == name), [])
-    return next((detection for detection in detections if detection.score == score), None)
-
-
-def score_names(records: Sequence[EvaluationRecord]) -> list[str]:
-    """Every score that any record used, in the order of their first appearance."""
-    everything = (
-        detection.score
-        for record in records
-        for detections in (record.misclassification, *(foreign.detections for foreign in record.foreign))
-        for detection in detections
-    )
-    return list(dict.fromkeys(everything))
-
-
-def headline_score(records: Sequence[EvaluationRecord]) -> str:
-    """The paper's predictive entropy if it was used, else the first score."""
-    names = score_names(records)
-    return "entropy" if "entropy" in names or not names else names[0]

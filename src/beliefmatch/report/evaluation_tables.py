@@ -106,7 +106,7 @@ def to_csv(records: Sequence[EvaluationRecord]) -> str:
     """One line for each number, in full precision and never in percent; safe to open in a spreadsheet."""
     models = presentable(records, caller="to_csv")
     sections = [*(s for s in summary(models) if not s.title.startswith("Detection"))]
-    sections += detection_sections(models)
+    sections += detection_sections(models, twins=True)
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_CSV_HEAD)

@@ -14,11 +14,10 @@ from beliefmatch.report.evaluation_metrics import metric_title, score_title
 from beliefmatch.report.evaluation_rows import (
     detection_sections,
     has_differences,
-    headline_score,
     same_examples,
-    score_names,
     summary,
 )
+from beliefmatch.report.evaluation_scores import headline_score, score_names
 from beliefmatch.report.evaluation_style import look
 from beliefmatch.report.evaluation_text import (
     answers_text,
@@ -28,7 +27,8 @@ from beliefmatch.report.evaluation_text import (
     shorten,
 )
 from beliefmatch.report.page_classes import class_note
-from beliefmatch.report.page_sections import Card, cards, confusions, facts, promises
+from beliefmatch.report.page_facts import facts
+from beliefmatch.report.page_sections import Card, cards, confusions, promises
 from beliefmatch.report.page_words import percent
 
 __all__ = ["render_page"]

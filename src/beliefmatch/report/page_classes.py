@@ -16,7 +16,7 @@ from beliefmatch.report.evaluation_classes import (
     often_mistaken,
 )
 from beliefmatch.report.evaluation_style import look
-from beliefmatch.report.evaluation_text import class_label, count_text, number_text
+from beliefmatch.report.evaluation_text import class_label, class_labels, count_text, number_text
 from beliefmatch.report.page_words import DataRow, DataTable, percent
 from beliefmatch.report.plot_parts import Plot, as_text, axis, layout, line, rounded, stroke
 
@@ -39,9 +39,10 @@ _INTERVAL = "95\u00a0% interval"
 def error_plot(models: Sequence[EvaluationRecord], chosen: Sequence[int]) -> Plot:
     """The error of each chosen class with its interval, one mark a model."""
     hover = "<b>%{fullData.name}</b><br>%{text}<extra></extra>"
-    traces = []
+    traces, top = [], 0.01
     for index, model in enumerate(models):
         errors = class_errors(model)
+        top = max([top, *(errors[at].high for at in chosen if at in errors)])
         shown = [errors[at] for at in chosen if at in errors]
         bars = {
             "type": "data",
@@ -56,9 +57,7 @@ def error_plot(models: Sequence[EvaluationRecord], chosen: Sequence[int]) -> Plo
         places = class_heights(len(models), index, chosen, [found.id for found in shown])
         values = [found.error for found in shown]
         traces.append(_marks(model, index, values, places, error_x=bars, text=text, hovertemplate=hover))
-    return Plot(
-        traces, _rows(models, chosen, axis("error of the class", range=[-0.02, 1.02], tickformat=".0%"))
-    )
+    return Plot(traces, _rows(models, chosen, axis("error", range=[-0.02, 1.02], tickformat=".0%")))
 
 
 def _told(found: ClassError) -> str:
@@ -76,7 +75,7 @@ def calibration_plot(models: Sequence[EvaluationRecord], chosen: Sequence[int]) 
         places = class_heights(len(models), index, chosen, [scores.index for scores in shown])
         values = [scores.calibration_error for scores in shown]
         traces.append(_marks(model, index, values, places, text=text, hovertemplate=hover))
-    x = axis("calibration error of the class", rangemode="tozero", tickformat=".1~%")
+    x = axis("calibration error", rangemode="tozero", tickformat=".1~%")
     return Plot(traces, _rows(models, chosen, x))
 
 
@@ -90,7 +89,8 @@ def _marks(
 
 def _rows(models: Sequence[EvaluationRecord], chosen: Sequence[int], x: dict[str, Any]) -> dict[str, Any]:
     """A layout with a line of text for each class."""
-    labels = [counted_label(models, at, as_text(class_label(models[0], at), 20)) for at in chosen]
+    names = class_labels(models[0], 24)
+    labels = [counted_label(models, at, as_text(names[at])) for at in chosen]
     ticks = {"tickvals": [len(chosen) - 1 - place for place in range(len(chosen))], "ticktext": labels}
     y = axis("", range=[-0.7, len(chosen) - 0.3], ticks="", showline=False, **ticks)
     height = 70 + len(chosen) * min(16 + 6 * len(models), 40)
@@ -110,8 +110,8 @@ def rank_plot(models: Sequence[EvaluationRecord]) -> Plot:
         )
         for index, model in enumerate(models)
     ]
-    x = axis("share of the classes, the most mistaken first", range=[0, 1.01], tickformat=".0%")
-    return Plot(traces, layout(x, axis("error of the class", range=[-0.02, 1.02], tickformat=".0%")))
+    x = axis("share of the classes", range=[0, 1.01], tickformat=".0%")
+    return Plot(traces, layout(x, axis("error", range=[-0.02, 1.02], tickformat=".0%")))
 
 
 _MISTAKEN = "whose error is surely largest"

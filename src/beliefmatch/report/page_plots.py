@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from beliefmatch.experiments.evaluation_record import Curve, EvaluationRecord, Promise
 from beliefmatch.report.evaluation_metrics import sides
-from beliefmatch.report.evaluation_rows import detection_of, score_names
+from beliefmatch.report.evaluation_scores import detection_of, score_names
 from beliefmatch.report.evaluation_style import look
-from beliefmatch.report.evaluation_text import answers_text, class_label, count_text
+from beliefmatch.report.evaluation_text import answers_text, class_labels, count_text
 from beliefmatch.report.plot_parts import (
     REFERENCE,
     Plot,
@@ -113,7 +113,7 @@ def _promise_text(promise: Promise) -> str:
 
 def confusion_plot(model: EvaluationRecord, matrix: list[list[int]], index: int) -> Plot:
     """A heat map of many classes: shares of each true class, so that rare classes show as well."""
-    labels = [as_text(class_label(model, place), 14) for place in range(len(matrix))]
+    labels = [as_text(label) for label in class_labels(model, 24)]
     shares = [rounded([count / max(sum(row), 1) for count in row]) for row in matrix]
     about = [
         [

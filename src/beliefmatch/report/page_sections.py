@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from beliefmatch.experiments.evaluation_record import Curve, EvaluationRecord, Promise
 from beliefmatch.report import page_classes as classes
@@ -13,8 +13,8 @@ from beliefmatch.report.evaluation_classes import (
     class_errors,
     often_mistaken,
 )
-from beliefmatch.report.evaluation_rows import detection_of, headline_score, score_names
-from beliefmatch.report.evaluation_text import count_text, foreign_names, number_text
+from beliefmatch.report.evaluation_scores import detection_of, headline_score, score_names
+from beliefmatch.report.evaluation_text import class_labels, foreign_names
 from beliefmatch.report.page_plots import (
     confusion_plot,
     entropy_plot,
@@ -24,7 +24,7 @@ from beliefmatch.report.page_plots import (
 from beliefmatch.report.page_reliability import reliability_plot
 from beliefmatch.report.plot_parts import Plot
 
-__all__ = ["Card", "Promised", "cards", "confusions", "facts", "promises"]
+__all__ = ["Card", "Promised", "cards", "confusions", "promises"]
 
 _LARGEST_TABLE = 16  # classes of a confusion matrix that is written out
 _LARGEST_MAP = 100  # and of one that is drawn
@@ -153,6 +153,7 @@ class ConfusionTable(NamedTuple):
     rows: list[list[tuple[int, float]]] | None
     card: bool
     pairs: list[list[int]]
+    labels: list[str]
 
 
 def confusions(models: Sequence[EvaluationRecord]) -> list[ConfusionTable]:
@@ -164,47 +165,7 @@ def confusions(models: Sequence[EvaluationRecord]) -> list[ConfusionTable]:
         if matrix and len(matrix) <= _LARGEST_TABLE:
             rows = [[(count, count / max(sum(row), 1)) for count in row] for row in matrix]
         drawn = bool(matrix) and _LARGEST_TABLE < len(matrix or []) <= _LARGEST_MAP
-        found.append(ConfusionTable(rows, drawn, model.confusion.pairs[:_MOST_PAIRS]))
+        found.append(
+            ConfusionTable(rows, drawn, model.confusion.pairs[:_MOST_PAIRS], class_labels(model, 36))
+        )
     return found
-
-
-def facts(models: Sequence[EvaluationRecord]) -> list[tuple[str, list[tuple[str, list[str]]]]]:
-    """How the numbers came about: groups of lines, each a name and a text for every model."""
-    own = [_own_facts(model) for model in models]
-    groups = [("File", own)]
-    groups += [
-        (title, [_flat(getattr(model, name)) for model in models])
-        for title, name in (("Settings", "settings"), ("Versions", "versions"), ("Hardware", "hardware"))
-    ]
-    return [(title, _lines(found)) for title, found in groups if any(found)]
-
-
-def _own_facts(model: EvaluationRecord) -> dict[str, str]:
-    foreign = {
-        f"foreign: {f.name}": f"{f.source}, {count_text(f.examples, 'example')}" for f in model.foreign
-    }
-    return {
-        "file": model.source,
-        "content": model.kind,
-        "examples": f"{model.examples:,}",
-        "classes": f"{len(model.class_names):,}",
-        **foreign,
-        "evaluated": model.created,
-        "evaluation took": f"{number_text(model.wall_seconds, 2)} s",
-    }
-
-
-def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested settings as one level of texts."""
-    flat: dict[str, str] = {}
-    for key, value in content.items():
-        if isinstance(value, dict):
-            flat.update(_flat(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return flat
-
-
-def _lines(found: Sequence[dict[str, str]]) -> list[tuple[str, list[str]]]:
-    names = dict.fromkeys(name for of_model in found for name in of_model)
-    return [(name, [of_model.get(name, "—") for of_model in found]) for name in names]

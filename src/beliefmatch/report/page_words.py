@@ -7,7 +7,7 @@ from typing import NamedTuple
 from beliefmatch.experiments.evaluation_record import Bins, Curve, EvaluationRecord
 from beliefmatch.report.evaluation_bins import groups
 from beliefmatch.report.evaluation_metrics import score_title, set_title, sides
-from beliefmatch.report.evaluation_rows import detection_of
+from beliefmatch.report.evaluation_scores import detection_of
 from beliefmatch.report.evaluation_text import class_label, number_text
 
 __all__ = ["DataRow", "DataTable"]
