@@ -212,6 +212,10 @@ BAD_ARGUMENTS = [
         ["a.npz", "b.npz", "--ood", "x=a_noise.npz"],
         "one file for each of the 2 models, with commas between, got 1",
     ),
+    (
+        ["a.npz", "--ood", "x=a_noise.npz,b.npz"],
+        "`--ood` must give one file, as there is one model, got 2 for 'x'",
+    ),
     (["a.npz", "--ood", "x=no.npz"], "got no file at no.npz"),
     (["a.npz", "--name", "x", "--name", "y"], "`--name` must be given 1 times, once a file, got 2"),
     (["a.npz", "--logits", "scores"], "`--logits` must be in a.npz as scores, got logits, images, targets"),

@@ -111,7 +111,7 @@ def class_ids(values: Column, place: Place, rows: int, classes: int, names: Sequ
 def _as_written(values: Tensor, row: int) -> str:
     """The number in the file, which may be too large for an id."""
     number = values.flatten()[row].item()
-    return f"{number:.6g}" if isinstance(number, float) else f"{number}"
+    return f"{number:.15g}" if isinstance(number, float) else f"{number}"
 
 
 def _refuse_numbers_that_are_names(ids: Tensor, place: Place, names: Sequence[str]) -> None:

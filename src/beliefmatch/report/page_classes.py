@@ -42,22 +42,26 @@ def error_plot(models: Sequence[EvaluationRecord], chosen: Sequence[int]) -> Plo
     traces, top = [], 0.01
     for index, model in enumerate(models):
         errors = class_errors(model)
-        top = max([top, *(errors[at].high for at in chosen if at in errors)])
         shown = [errors[at] for at in chosen if at in errors]
-        bars = {
-            "type": "data",
-            "symmetric": False,
-            "array": rounded([found.high - found.error for found in shown]),
-            "arrayminus": rounded([found.error - found.low for found in shown]),
-            "thickness": 1,
-            "width": 0,
-            "color": look(index).colour,
-        }
+        top = max([top, *(found.high for found in shown)])
         text = [f"{as_text(class_label(model, found.id))}: {_told(found)}" for found in shown]
         places = class_heights(len(models), index, chosen, [found.id for found in shown])
-        values = [found.error for found in shown]
+        values, bars = [found.error for found in shown], _bars(shown, look(index).colour)
         traces.append(_marks(model, index, values, places, error_x=bars, text=text, hovertemplate=hover))
-    return Plot(traces, _rows(models, chosen, axis("error", range=[-0.02, 1.02], tickformat=".0%")))
+    x = axis("error", range=[-0.03 * top, 1.03 * top], tickformat=".0%")
+    return Plot(traces, _rows(models, chosen, x))
+
+
+def _bars(shown: Sequence[ClassError], colour: str) -> dict[str, Any]:
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": rounded([found.high - found.error for found in shown]),
+        "arrayminus": rounded([found.error - found.low for found in shown]),
+        "thickness": 1,
+        "width": 0,
+        "color": colour,
+    }
 
 
 def _told(found: ClassError) -> str:
@@ -89,7 +93,7 @@ def _marks(
 
 def _rows(models: Sequence[EvaluationRecord], chosen: Sequence[int], x: dict[str, Any]) -> dict[str, Any]:
     """A layout with a line of text for each class."""
-    names = class_labels(models[0], 24)
+    names = class_labels(models[0], 20)
     labels = [counted_label(models, at, as_text(names[at])) for at in chosen]
     ticks = {"tickvals": [len(chosen) - 1 - place for place in range(len(chosen))], "ticktext": labels}
     y = axis("", range=[-0.7, len(chosen) - 0.3], ticks="", showline=False, **ticks)

@@ -19,11 +19,8 @@ _WORDS = {
     "delta": "probability that a promise fails",
     "shown": "examples shown of each kind",
     "targets_sha256": "SHA-256 of the targets",
-    "fields": "name in the file of",
-    "foreign_fields": "name in the foreign file of",
-    "unused": "what was not used",
-    "probs": "probabilities",
 }
+_ROLES = {"probs": "probabilities are called", "unused": "not used"}
 
 
 def facts(models: Sequence[EvaluationRecord]) -> list[tuple[str, list[tuple[str, list[str]]]]]:
@@ -31,8 +28,9 @@ def facts(models: Sequence[EvaluationRecord]) -> list[tuple[str, list[tuple[str,
     own = [_own_facts(model) for model in models]
     groups = [("File", own)]
     groups += [
-        (title, [_flat(getattr(model, name)) for model in models])
-        for title, name in (("Settings", "settings"), ("Versions", "versions"), ("Hardware", "hardware"))
+        ("Settings", [_in_words(model.settings) for model in models]),
+        ("Versions", [_in_words(model.versions) for model in models]),
+        ("Hardware", [_in_words(model.hardware) for model in models]),
     ]
     return [(title, _lines(found)) for title, found in groups if any(found)]
 
@@ -52,16 +50,30 @@ def _own_facts(model: EvaluationRecord) -> dict[str, str]:
     }
 
 
-def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested settings as one level of texts, by their names in words."""
-    flat: dict[str, str] = {}
+def _in_words(content: dict[str, Any]) -> dict[str, str]:
+    """Settings by their names in words; a setting of several parts has a line for each."""
+    texts: dict[str, str] = {}
     for key, value in content.items():
-        name = f"{prefix}{_WORDS.get(key, key.replace('_', ' '))}"
-        if isinstance(value, dict):
-            flat.update(_flat(value, f"{name} "))
+        if key == "fields" and isinstance(value, dict):
+            texts.update(_called(value))
+        elif key == "foreign_fields" and isinstance(value, dict):
+            for name, fields in value.items():
+                texts.update(_called(fields, f"{name}: "))
         else:
-            flat[name] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return flat
+            texts[_WORDS.get(key, key.replace("_", " "))] = _text(value)
+    return texts
+
+
+def _called(fields: Any, prefix: str = "") -> dict[str, str]:
+    """What the arrays or columns of a file are called."""
+    roles = fields.items() if isinstance(fields, dict) else ()
+    return {f"{prefix}{_ROLES.get(role, f'{role} are called')}": _text(name) for role, name in roles}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {_text(part)}" for key, part in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _lines(found: Sequence[dict[str, str]]) -> list[tuple[str, list[str]]]:
