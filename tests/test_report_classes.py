@@ -130,3 +130,7 @@ def test_hostile_class_names_stay_text():
     ticks = plots([record])["class-errors"]["layout"]["yaxis"]["ticktext"]
     assert not any("<" in tick for tick in ticks)
     assert evaluation_figures._class_error([record]).axes
+
+
+def test_of_like_errors_the_one_of_more_examples_comes_first():
+    assert often_mistaken([with_errors([(1, 2), (4, 5), (50, 100), (5, 10)])]) == [1, 2, 3, 0]

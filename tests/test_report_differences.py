@@ -117,7 +117,7 @@ def test_page_terminal_markdown_and_csv_show_the_differences(records):
     )
     assert [float(line[part]) for part in ("value", "low", "high")] == [number.value, number.low, number.high]
     for text in (to_markdown(records), render_page(records), console.file.getvalue()):
-        assert "where none is shown" in text or "difference holds 0" in text
+        assert "where none is shown" in " ".join(text.split())
 
 
 def test_records_read_back_give_the_same_tables_and_page(records):

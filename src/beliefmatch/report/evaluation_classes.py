@@ -57,9 +57,9 @@ def often_mistaken(models: Sequence[EvaluationRecord]) -> list[int]:
     example does not come before all others.
     """
     found = [class_errors(model) for model in models]
-    errors = _mean(found, "error")
-    chosen = _largest(_mean(found, "low"))[:MOST_CLASSES] if len(errors) > MOST_CLASSES else errors
-    return _largest({index: errors[index] for index in sorted(chosen)})
+    errors, lows = _mean(found, "error"), _mean(found, "low")
+    chosen = _largest(lows)[:MOST_CLASSES]
+    return sorted(chosen, key=lambda index: -errors[index])  # of like errors the surer one first
 
 
 def badly_calibrated(models: Sequence[EvaluationRecord]) -> list[int]:

@@ -79,7 +79,7 @@ def calibration_plot(models: Sequence[EvaluationRecord], chosen: Sequence[int]) 
         places = class_heights(len(models), index, chosen, [scores.index for scores in shown])
         values = [scores.calibration_error for scores in shown]
         traces.append(_marks(model, index, values, places, text=text, hovertemplate=hover))
-    x = axis("calibration error", rangemode="tozero", tickformat=".1~%")
+    x = axis("calibration error", rangemode="tozero", tickformat=".2~%")
     return Plot(traces, _rows(models, chosen, x))
 
 
