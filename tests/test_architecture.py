@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 
 # From the ground up. A room may import from every floor below its own, and from itself.
 FLOORS = (
-    ("ground", "_coefficients checks environment extras"),
+    ("ground", "_coefficients checks environment extras resampling"),
     ("L0", "special"),
     ("L0", "rows"),
     ("L0", "autograd elbo intervals ranking"),
@@ -37,11 +37,15 @@ CORE = {"torch", "numpy"}
 AT_IMPORT = {
     "environment": set(),
     "extras": set(),
+    "resampling": set(),
     "report": {"matplotlib", "rich"},
     "cli": {"rich", "typer"},
 }
 # Files that are themselves loaded on first use, because they build on the classes of an extra.
-AT_IMPORT_OF_FILE = {"metrics/streaming.py": {"torchmetrics"}}
+AT_IMPORT_OF_FILE = {
+    "metrics/streaming.py": {"torchmetrics"},
+    "metrics/streaming_base.py": {"torchmetrics"},
+}
 
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 30
