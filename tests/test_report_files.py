@@ -18,6 +18,12 @@ def test_files_of_an_earlier_report_are_removed_and_named(tmp_path):
     assert (tmp_path / "page.html").read_bytes() == b"5"
 
 
+def test_files_that_are_to_be_kept_are_kept(tmp_path):
+    write_together(tmp_path, [("a.json", b"1"), ("x.svg", b"2")])
+    assert write_together(tmp_path, [("b.json", b"3")], keep=".json") == ["x.svg"]
+    assert names(tmp_path) == [LEDGER, "a.json", "b.json"]
+
+
 def test_a_file_of_somebody_else_or_changed_since_stays(tmp_path):
     write_together(tmp_path, [("a.json", b"1"), ("b.json", b"2")])
     (tmp_path / "a.json").write_bytes(b"edited")

@@ -117,7 +117,7 @@ def _write_and_show(
     from beliefmatch.report.evaluation_tables import terminal_table
 
     try:  # files before words: who reads the words may go away
-        removed = write_together(place, files)
+        removed = write_together(place, files, keep=".json")  # a record may be the only one
     except OSError as error:
         raise UserError(
             f"{command.command_path}: cannot write to {place} ({error.strerror or error}); "

@@ -57,12 +57,15 @@ def write_whole(path: Path, content: bytes) -> None:
         part.unlink(missing_ok=True)
 
 
-def write_together(directory: Path, files: Iterable[tuple[str, bytes]]) -> list[str]:
+def write_together(
+    directory: Path, files: Iterable[tuple[str, bytes]], *, keep: str | None = None
+) -> list[str]:
     """Write files by their names below a directory: all of them, or none.
 
     They take their names only when the last is on the disk, so that neither a full disk nor Ctrl-C leaves
     a report whose parts do not belong together. What an earlier call wrote there and this one does not is
-    removed, if it is still as it was written; the names of these files are returned.
+    removed, if it is still as it was written and its name does not end in `keep`; the names of these files
+    are returned.
     """
     with tempfile.TemporaryDirectory(dir=directory, prefix=".") as name:
         staged, written = Path(name), dict[str, str]()
@@ -76,6 +79,8 @@ def write_together(directory: Path, files: Iterable[tuple[str, bytes]]) -> list[
             os.replace(staged / file, directory / file)
     kept = {file.casefold() for file in written}  # some file systems take a.json for A.json
     stale = [entry for entry in before.items() if entry[0].casefold() not in kept]
+    if keep is not None:
+        stale = [entry for entry in stale if not entry[0].endswith(keep)]
     return [file for file, digest in stale if _remove(directory, file, digest)]
 
 
