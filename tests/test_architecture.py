@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 
 # From the ground up. A room may import from every floor below its own, and from itself.
 FLOORS = (
-    ("ground", "_coefficients checks environment extras files names seeds"),
+    ("ground", "_coefficients checks environment extras files names resampling seeds"),
     ("L0", "special"),
     ("L0", "rows"),
     ("L0", "autograd elbo intervals ranking"),
@@ -40,11 +40,15 @@ AT_IMPORT = {
     "files": set(),
     "names": set(),
     "seeds": set(),
+    "resampling": set(),
     "report": {"matplotlib", "rich"},
     "cli": {"rich", "typer"},
 }
 # Files that are themselves loaded on first use, because they build on the classes of an extra.
-AT_IMPORT_OF_FILE = {"metrics/streaming.py": {"torchmetrics"}}
+AT_IMPORT_OF_FILE = {
+    "metrics/streaming.py": {"torchmetrics"},
+    "metrics/streaming_base.py": {"torchmetrics"},
+}
 
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 30

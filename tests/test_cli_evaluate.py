@@ -15,12 +15,13 @@ import pytest
 from beliefmatch.cli import main
 from beliefmatch.cli.evaluate_plan import file_names, names_of, plan
 from beliefmatch.experiments.evaluation_record import SCHEMA, Confusion, EvaluationRecord
+from beliefmatch.files import LEDGER
 from commands import python
 
 N, K = 60, 4
 RNG = np.random.default_rng(0)
 TARGETS = RNG.integers(0, K, N)
-FIGURES = ["entropy_noise", "reliability", "risk_coverage", "roc"]
+FIGURES = ["class_error", "entropy_noise", "reliability", "risk_coverage", "roc"]
 QUICK = ["--resamples", "20"]
 
 
@@ -74,7 +75,7 @@ def test_a_run_writes_records_tables_figures_and_the_page(done):
     out, _ = done
     figures = [f"figures/{name}.{kind}" for name in FIGURES for kind in ("pdf", "png", "svg")]
     assert files_below(out) == sorted(
-        ["a.json", "b.json", "report.html", "summary.csv", "summary.md", *figures]
+        [LEDGER, "a.json", "b.json", "report.html", "summary.csv", "summary.md", *figures]
     )
 
 
@@ -131,6 +132,20 @@ def test_the_page_is_rebuilt_from_records_alone_without_torch(done, tmp_path):
     assert finished.stderr.strip() == ""
     assert finished.stdout == f"{page}\n"
     assert page.read_bytes() == (out / "report.html").read_bytes()
+
+
+def test_what_an_earlier_run_left_is_removed_and_named(place, tmp_path, capsys):
+    out = tmp_path / "r"
+    assert main(arguments(place, out)) == 0
+    (out / "mine.json").write_text("{}")
+    (out / "figures" / "roc.svg").write_text("changed by hand")
+    capsys.readouterr()
+    assert main(["evaluate", f"{place / 'a.npz'}", *QUICK, "--out", f"{out}"]) == 0
+    gone = [f"figures/entropy_noise.{kind}" for kind in ("svg", "pdf", "png")]
+    line = f"removed what an earlier run left in {out}: {', '.join(gone)}"
+    assert line in capsys.readouterr().out.splitlines()
+    left = files_below(out)
+    assert not set(gone) & set(left) and {"a.json", "b.json", "mine.json", "figures/roc.svg"} <= set(left)
 
 
 def refused(command: list[str], capsys) -> str:
@@ -211,6 +226,10 @@ BAD_ARGUMENTS = [
     (
         ["a.npz", "b.npz", "--ood", "x=a_noise.npz"],
         "one file for each of the 2 models, with commas between, got 1",
+    ),
+    (
+        ["a.npz", "--ood", "x=a_noise.npz,b.npz"],
+        "`--ood` must give one file, as there is one model, got 2 for 'x'",
     ),
     (["a.npz", "--ood", "x=no.npz"], "got no file at no.npz"),
     (["a.npz", "--name", "x", "--name", "y"], "`--name` must be given 1 times, once a file, got 2"),

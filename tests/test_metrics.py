@@ -153,3 +153,17 @@ def test_bad_input_is_refused_in_one_line(metric, probs, targets, kind, words):
 def test_groups_must_be_positive():
     with pytest.raises(ValueError, match="`groups` must be at least 1, got 0"):
         expected_calibration_error(PROBS, IDS, groups=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8])
+def test_targets_of_any_integer_type_will_do(dtype):
+    probs = torch.tensor([[0.6, 0.4], [0.3, 0.7], [0.2, 0.8]])
+    assert error(probs, torch.tensor([0, 1, 0], dtype=dtype)) == pytest.approx(1 / 3)
+
+
+def test_a_target_beyond_the_signed_numbers_is_told_as_it_is():
+    targets = torch.tensor([0, 1, 2**63 + 5], dtype=torch.uint64)
+    with pytest.raises(
+        ValueError, match=rf"^error: `targets` must be class ids from 0 to 1, got {2**63 + 5}\.$"
+    ):
+        error(torch.full((3, 2), 0.5), targets)

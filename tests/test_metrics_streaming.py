@@ -202,10 +202,77 @@ def test_bad_batches_are_refused_and_leave_the_sums_alone():
     with pytest.raises(TypeError, match=r"^Error: expected either `probs` or `logits`, got both\.$"):
         stream.update(probs, targets, logits=logits)
     assert stream.compute().item() == metrics.error(probs, targets)
-    with pytest.raises(ValueError, match=r"must have 9 classes, got 5\.$"):
-        metrics.ClasswiseCalibrationError(9).update(probs, targets)
+    area = metrics.AUROC()
     with pytest.raises(TypeError, match=r"^AUROC: `outside` must be a bool tensor of shape \(40,\)"):
-        metrics.AUROC().update(probs[:, 0], targets)
+        area.update(probs[:, 0], targets)
+    assert (stream.update_count, area.update_count) == (1, 0)
+
+
+def values_of(metric: Metric) -> list[Tensor]:
+    """The numbers of a metric, in the order of their names."""
+    found = metric.compute()
+    return [found] if isinstance(found, Tensor) else [found[name] for name in sorted(found)]
+
+
+@pytest.mark.parametrize("kind", ["probs", "logits"])
+@pytest.mark.parametrize("way", ["update", "forward"])
+@pytest.mark.parametrize("name", [*PAIRS, "Summary"])
+def test_a_later_batch_of_other_classes_is_refused_as_if_it_had_never_come(name, way, kind):
+    make = PAIRS[name][0] if name in PAIRS else metrics.Summary
+    stream, twice = make(), make()
+    logits, probs, targets = forecast(40, CLASSES, seed=7)
+    stream.update(probs, targets)
+    before, states = values_of(stream), copy.deepcopy(stream.metric_state)
+    wider = forecast(9, CLASSES + 2, seed=8)[1 if kind == "probs" else 0]
+    batch = {kind: wider, "targets": torch.zeros(9, dtype=torch.int64)}
+    with pytest.raises(ValueError, match=rf"^{name}: `{kind}` must have 5 classes, as .*, got 7; \w+ .*\.$"):
+        getattr(stream, way)(**batch)
+    assert stream.update_count == 1
+    torch.testing.assert_close(stream.metric_state, states, rtol=0, atol=0)
+    torch.testing.assert_close(values_of(stream), before, rtol=0, atol=0)
+    getattr(stream, way)(**{kind: {"probs": probs, "logits": logits}[kind]}, targets=targets)
+    assert stream.update_count == 2
+    twice.update(probs.repeat(2, 1), targets.repeat(2))
+    torch.testing.assert_close(values_of(stream), values_of(twice))
+
+
+def test_after_a_reset_the_first_batch_decides_on_the_classes_again():
+    stream = metrics.Error()
+    stream.update(*forecast(40, CLASSES, seed=7)[1:])
+    stream.reset()
+    _, probs, targets = forecast(30, 3, seed=8)
+    stream.update(probs, targets)
+    assert stream.compute().item() == metrics.error(probs, targets)
+
+
+def test_a_metric_told_its_classes_names_the_argument():
+    _, probs, targets = forecast(40, CLASSES, seed=6)
+    stream = metrics.ClasswiseCalibrationError(9)
+    with pytest.raises(ValueError, match="must have 9 classes, as `num_classes` says, got 5; make"):
+        stream.update(probs, targets)
+    assert stream.update_count == 0
+
+
+def test_a_bad_batch_given_by_forward_loses_nothing():
+    logits, probs, targets = forecast(40, CLASSES, seed=6)
+    stream = metrics.AURC()
+    stream(probs, targets)
+    with pytest.raises(ValueError, match=r"^AURC: `probs` must be in"):
+        stream(logits, targets)
+    assert stream.compute().item() == pytest.approx(PAIRS["AURC"][1](probs, targets))
+    assert stream.update_count == 1 and stream.sync_on_compute
+
+
+def test_states_of_unlike_numbers_of_classes_do_not_merge():
+    first, second, idle = metrics.NLL(), metrics.NLL(), metrics.NLL()
+    _, probs, targets = forecast(40, CLASSES, seed=6)
+    first.update(probs, targets)
+    second.update(*forecast(40, 3, seed=6)[1:])
+    with pytest.raises(ValueError, match="must have as many classes in all processes, got 3 and 5"):
+        first.merge_state(second)
+    first.merge_state(idle)  # which saw no batch, and so no classes
+    assert first.compute().item() == pytest.approx(metrics.nll(probs, targets))
+    assert merged(first, idle).classes.item() == CLASSES
 
 
 def test_functions_do_without_torchmetrics_and_classes_name_the_extra():

@@ -29,7 +29,7 @@ def quick(monkeypatch):
 
 
 def test_each_figure_comes_as_svg_pdf_and_png(files):
-    figures = ["entropy_noise", "entropy_svhn", "reliability", "risk_coverage", "roc"]
+    figures = ["class_error", "entropy_noise", "entropy_svhn", "reliability", "risk_coverage", "roc"]
     assert sorted(files) == sorted(f"{name}.{kind}" for name in figures for kind in STARTS)
     for name, content in files.items():
         assert content.startswith(STARTS[name.rpartition(".")[2]]), name
@@ -56,7 +56,7 @@ def test_the_readers_settings_neither_matter_nor_change(files):
 def test_hostile_names_are_drawn_as_text_into_files_with_tame_names():
     files = dict(evaluation_files([replace(record, name=f"{record.name} $") for record in hostile()[:4]]))
     assert all(re.fullmatch(r"[a-z0-9_]+\.svg", name) for name in files)
-    assert len(files) == 3 + 3
+    assert len(files) == 4 + 3
     for content in files.values():
         tags = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(content).iter()}
         assert not tags & {"script", "image", "a"}
@@ -104,14 +104,14 @@ def test_curves_are_those_of_the_record():
 
 @pytest.mark.usefixtures("quick")
 def test_one_example_and_no_foreign_set_are_enough():
-    assert len(dict(evaluation_files([single_example()]))) == 3
+    assert len(dict(evaluation_files([single_example()]))) == 4
 
 
 @pytest.mark.usefixtures("quick")
 def test_empty_curves_are_drawn_empty():
     nothing = Curve([], [])
     record = replace(model(examples=40), entropy=nothing, risk_coverage=nothing, misclassification=[])
-    assert len(dict(evaluation_files([record]))) == 5
+    assert len(dict(evaluation_files([record]))) == 6
 
 
 def test_every_group_has_an_interval_and_thin_ones_are_pale():

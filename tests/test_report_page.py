@@ -51,7 +51,7 @@ def test_every_plot_is_one_that_plotly_accepts(page, hostile_page):
 def test_every_plot_has_a_place_with_words_that_give_its_numbers(page):
     plots = {f"plot-{plot['id']}" for plot in data_of(page)["plots"]}
     places = {element["id"]: element for element in page.all("div", role="img")}
-    assert set(places) == plots and len(plots) == 1 + 2 * 3 + 3 + 1 + 1
+    assert set(places) == plots and len(plots) == 1 + 2 * 3 + 3 + 1 + 2
     for record in three():
         assert (
             f"expected calibration error {100 * record.scores['ece'].value:.1f}\u00a0%"

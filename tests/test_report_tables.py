@@ -12,7 +12,8 @@ import pytest
 from rich.console import Console
 
 from beliefmatch.experiments.evaluation_record import EvaluationRecord, Number, Promise
-from beliefmatch.report.evaluation_rows import best, detection_sections, summary
+from beliefmatch.report.evaluation_marks import best
+from beliefmatch.report.evaluation_rows import detection_sections, summary
 from beliefmatch.report.evaluation_tables import terminal_table, to_csv, to_markdown
 from beliefmatch.report.evaluation_text import (
     answers_text,

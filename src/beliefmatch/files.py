@@ -1,5 +1,7 @@
 """Files that are there whole or not at all, and names for them."""
 
+import hashlib
+import json
 import os
 import re
 import tempfile
@@ -8,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 __all__ = [
+    "LEDGER",
     "OutsideError",
     "directory_in_use",
     "file_names",
@@ -16,6 +19,9 @@ __all__ = [
     "write_together",
     "write_whole",
 ]
+
+LEDGER = ".beliefmatch-files"
+"""Names and digests of the files that a report consists of, so that the next one can clear them away."""
 
 _LONGEST = 80  # characters of a file's name, without its ending
 
@@ -67,23 +73,60 @@ def write_whole(path: Path, content: bytes) -> None:
         part.unlink(missing_ok=True)
 
 
-def write_together(directory: Path, files: Iterable[tuple[str, bytes]]) -> list[Path]:
+def write_together(
+    directory: Path, files: Iterable[tuple[str, bytes]], *, keep: str | None = None
+) -> list[str]:
     """Write files by their names below a directory: all of them, or none.
 
     They take their names only when the last is on the disk, so that neither a full disk nor Ctrl-C leaves
-    a report whose parts do not belong together.
+    a report whose parts do not belong together. What an earlier call wrote there and this one does not is
+    removed, if it is still as it was written and its name does not end in `keep`; the names of these files
+    are returned.
     """
     with tempfile.TemporaryDirectory(dir=directory, prefix=".") as name:
-        staged, written = Path(name), []
+        staged, written = Path(name), dict[str, str]()
         for file, content in files:
-            path = staged / file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, content)
-            written.append(file)
-        for file in written:
+            _stage(staged / file, content)
+            written[file] = hashlib.sha256(content).hexdigest()
+        _stage(staged / LEDGER, json.dumps(written, indent=1).encode())
+        before = _ledger(directory)
+        for file in (*written, LEDGER):
             (directory / file).parent.mkdir(parents=True, exist_ok=True)
             os.replace(staged / file, directory / file)
-    return [directory / file for file in written]
+    kept = {file.casefold() for file in written}  # some file systems take a.json for A.json
+    stale = [entry for entry in before.items() if entry[0].casefold() not in kept]
+    if keep is not None:
+        stale = [entry for entry in stale if not entry[0].endswith(keep)]
+    return [file for file, digest in stale if _remove(directory, file, digest)]
+
+
+def _stage(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, content)
+
+
+def _ledger(directory: Path) -> dict[str, str]:
+    """What an earlier call wrote, as far as it can be told."""
+    try:
+        content = json.loads((directory / LEDGER).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    entries = content.items() if isinstance(content, dict) else ()
+    return {file: digest for file, digest in entries if isinstance(digest, str)}
+
+
+def _remove(directory: Path, file: str, digest: str) -> bool:
+    """Remove a file of ours below the directory, but none that was changed since, and nothing elsewhere."""
+    path = directory / file
+    try:
+        inside = path.parent.resolve().is_relative_to(directory.resolve())
+        ours = inside and path.is_file() and not path.is_symlink()
+        if not ours or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+            return False
+        path.unlink()
+    except (OSError, ValueError):  # a name that no file can have is none of ours
+        return False
+    return True
 
 
 def file_names(names: Sequence[str]) -> list[str]:

@@ -122,7 +122,7 @@ def _write_and_show(
     from beliefmatch.report.evaluation_tables import terminal_table
 
     try:  # files before words: who reads the words may go away
-        write_together(place, files)
+        removed = write_together(place, files, keep=".json")  # a record may be the only one
     except OSError as error:
         raise UserError(
             f"{command.command_path}: cannot write to {place} ({error.strerror or error}); "
@@ -132,6 +132,8 @@ def _write_and_show(
         show(terminal_table(records))
     for line in _lines(records):
         typer.echo(line)
+    if removed:
+        typer.echo(shown(f"removed what an earlier run left in {place}: {', '.join(removed)}"))
     typer.echo(place / "report.html")
 
 

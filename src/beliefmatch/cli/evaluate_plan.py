@@ -1,5 +1,6 @@
 """Which files belong to which model, and what the models are called."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -53,13 +54,20 @@ def _sets(ood: Sequence[str], models: int) -> dict[str, list[Path]]:
             )
         if title in sets:
             raise ValueError(f"evaluate: `ood` must name each set once, got {title!r} twice.")
-        # With one model a comma may be part of the file's name.
-        found = [Path(file.strip()) for file in files.split(",")] if models > 1 else [Path(files)]
+        found = _files(files, models)
         if len(found) != models:
             expected = f"one file for each of the {models} models, with commas between"
+            expected = expected if models > 1 else "one file, as there is one model"
             raise ValueError(f"evaluate: `ood` must give {expected}, got {len(found)} for {title!r}.")
         sets[title] = found
     return sets
+
+
+def _files(text: str, models: int) -> list[Path]:
+    """Files with commas between; with one model a comma may be part of its file's name."""
+    found = [Path(file.strip()) for file in text.split(",")]
+    is_one = models == 1 and (os.path.exists(text) or not any(map(os.path.exists, found)))
+    return [Path(text)] if is_one else found
 
 
 def names_of(paths: Sequence[Path], given: Sequence[str]) -> list[str]:

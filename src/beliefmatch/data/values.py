@@ -101,10 +101,17 @@ def class_ids(values: Column, place: Place, rows: int, classes: int, names: Sequ
     within = (ids >= 0) & (ids < classes)
     if not within.all():
         row = int((~within).nonzero()[0])
-        raise place.complaint(f"class ids from 0 to {classes - 1}", f"{ids[row].item()} in row {row}")
+        received = _as_written(values, row) if isinstance(values, Tensor) else f"{ids[row].item()}"
+        raise place.complaint(f"class ids from 0 to {classes - 1}", f"{received} in row {row}")
     if isinstance(values, Tensor) and names is not None and place.path.suffix.lower() == ".csv":
         _refuse_numbers_that_are_names(ids, place, names)
     return ids
+
+
+def _as_written(values: Tensor, row: int) -> str:
+    """The number in the file, which may be too large for an id."""
+    number = values.flatten()[row].item()
+    return f"{number:.15g}" if isinstance(number, float) else f"{number}"
 
 
 def _refuse_numbers_that_are_names(ids: Tensor, place: Place, names: Sequence[str]) -> None:

@@ -41,9 +41,9 @@ _WORDS = {
         "where 95 % of the known (or right) ones do."
     ),
     "scores": (
-        "entropy: of the probabilities. confidence: 1 − largest probability. spread, "
-        "differential_entropy and precision (−ln α₀): of the Dirichlet that logits stand for under "
-        "belief matching. energy: −ln Σ exp(logits), the same number as precision."
+        "Predictive entropy: of the probabilities. 1 − largest probability: from logits with all its digits. "
+        "Dirichlet spread, differential entropy and −ln α₀: of the Dirichlet that logits stand for under "
+        "belief matching. Energy: −ln Σ exp(logits), the same number as −ln α₀."
     ),
     "promises": (
         "Answering at or above the threshold keeps the error among answers below the bound, except "
@@ -56,6 +56,11 @@ _WORDS = {
         "ln K, folded back at both ends."
     ),
 }
+_DIFFERENCES = (
+    "Of error, negative log-likelihood, Brier score and expected calibration error, how far a model is above "
+    "the best one; the same rows are drawn for both, {resamples} times. Error rates that differ by fewer "
+    "examples than an exact sign test needs are not told apart."
+)
 _INTERVALS = (
     "Of error and top-k error Clopper and Pearson's, of the others a bootstrap over the examples, "
     "bias-corrected (Efron 1981); level {level}, {resamples} resamples (fewer for more than 50,000 "
@@ -66,4 +71,6 @@ _INTERVALS = (
 def conventions(settings: EvaluationSettings) -> dict[str, str]:
     """By metric, as computed with these settings."""
     words = {**_WORDS, "intervals": _INTERVALS if settings.resamples else "None were asked for."}
+    if settings.resamples:
+        words["differences"] = _DIFFERENCES
     return {key: text.format(**asdict(settings)) for key, text in words.items()}

@@ -17,7 +17,7 @@ from beliefmatch.data.predictions import Predictions
 from beliefmatch.environment import hardware, versions
 from beliefmatch.experiments.conventions import conventions
 from beliefmatch.experiments.detections import foreign_set, misclassification, score_columns
-from beliefmatch.experiments.evaluation_record import BrierShares, EvaluationRecord, Number, Promise
+from beliefmatch.experiments.evaluation_record import BrierShares, Draws, EvaluationRecord, Number, Promise
 from beliefmatch.experiments.evaluation_settings import EvaluationSettings
 from beliefmatch.experiments.evaluation_views import (
     class_scores,
@@ -32,7 +32,6 @@ from beliefmatch.metrics import (
     ClassBins,
     Outcomes,
     binomial_interval,
-    bootstrap_outcomes,
     brier_parts_of,
     class_bins,
     coverage_at_risk,
@@ -40,7 +39,7 @@ from beliefmatch.metrics import (
     reliability_bins,
     risk_coverage,
 )
-from beliefmatch.metrics.bootstrap import enough_resamples
+from beliefmatch.metrics.bootstrap import Resampled, enough_resamples, intervals_of, resample_outcomes
 
 __all__ = ["STEPS", "evaluate"]
 
@@ -132,14 +131,15 @@ def _judged(predictions: Predictions, settings: EvaluationSettings) -> dict[str,
     seen = outcomes(predictions.targets, **given)
     bins = class_bins(predictions.targets, groups=settings.groups, **given)
     classes = predictions.values.shape[1]
-    scores = _scores(seen, bins, settings)
+    drawn = _resampled(seen, settings)
     wrong, every = (~seen.correct).nonzero()[:, 0], torch.arange(len(seen))
     groups, images, shown = settings.groups, predictions.images, settings.shown
     by_width = reliability_bins(seen.confidence, seen.correct, groups=groups)
     by_mass = reliability_bins(seen.confidence, seen.correct, groups=groups, scheme="mass")
     return {
         "correct": seen.correct,
-        "scores": scores,
+        "scores": _scores(drawn, bins, settings),
+        "draws": _draws(drawn, len(seen), settings),
         "brier_shares": BrierShares(*brier_parts_of(bins, seen.brier.mean().item())),
         "reliability": reliability(by_width),
         "reliability_by_mass": reliability(by_mass),
@@ -153,18 +153,29 @@ def _judged(predictions: Predictions, settings: EvaluationSettings) -> dict[str,
     }
 
 
-def _scores(seen: Outcomes, bins: ClassBins, settings: EvaluationSettings) -> dict[str, Number]:
-    intervals = bootstrap_outcomes(
+def _resampled(seen: Outcomes, settings: EvaluationSettings) -> Resampled:
+    return resample_outcomes(
         seen,
         top_k=settings.top_k,
         groups=settings.groups,
         resamples=max(1, settings.resamples),
-        level=settings.level,
         seed=settings.seed,
     )
+
+
+def _draws(drawn: Resampled, examples: int, settings: EvaluationSettings) -> Draws | None:
+    """Those metrics in which models will be compared draw by draw."""
+    if not settings.resamples or examples == 1:
+        return None
+    kept = (key for key in _MAIN if math.isfinite(drawn.values[key]))
+    return Draws(drawn.rows_sha256, {key: drawn.draws[key].tolist() for key in kept})
+
+
+def _scores(drawn: Resampled, bins: ClassBins, settings: EvaluationSettings) -> dict[str, Number]:
+    intervals, examples = intervals_of(drawn, settings.level), bins.examples
     found = numbers(intervals, settings)
     if settings.resamples:
-        found |= _sure_of_little(found, len(seen), settings.level)
+        found |= _sure_of_little(found, examples, settings.level)
     if settings.top_k >= len(bins.count):
         found["top_k_error"] = Number(None, why=f"there are no more than {settings.top_k} classes")
     if math.isinf(intervals["nll"].value):
@@ -192,6 +203,9 @@ _ORDER = (
     "ece", "mce", "adaptive_ece", "classwise_ece", "debiased_ece", "overconfidence",
     "aurc", "excess_aurc", "mean_confidence", "mean_entropy",
 )  # fmt: skip
+
+
+_MAIN = ("error", "nll", "brier", "ece")
 
 
 def _promise(seen: Outcomes, risk: float, delta: float) -> Promise:

@@ -13,6 +13,7 @@ __all__ = [
     "Confusion",
     "Curve",
     "Detection",
+    "Draws",
     "EvaluationRecord",
     "Example",
     "Foreign",
@@ -20,7 +21,8 @@ __all__ = [
     "Promise",
 ]
 
-SCHEMA = "beliefmatch.evaluation/1"
+SCHEMA = "beliefmatch.evaluation/2"
+_WITHOUT_DRAWS = "beliefmatch.evaluation/1"  # is read as well
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,19 @@ class Example:
 
 
 @dataclass(frozen=True)
+class Draws:
+    """The main metrics on the same examples drawn again and again.
+
+    Two models that drew the same rows of the same examples can be compared draw by draw.
+    """
+
+    rows_sha256: str
+    """Tells which rows were drawn."""
+    metrics: dict[str, list[float]]
+    """By metric one value a draw: error, nll, brier, ece; without those that are infinite."""
+
+
+@dataclass(frozen=True)
 class EvaluationRecord:
     """One model on one set of labelled examples, and on foreign ones."""
 
@@ -173,6 +188,8 @@ class EvaluationRecord:
     hardware: dict[str, Any]
     created: str
     wall_seconds: float
+    draws: Draws | None = None
+    """None where no intervals were asked for, or there is but one example."""
     schema: str = SCHEMA
 
     def to_json(self) -> str:
@@ -186,11 +203,14 @@ class EvaluationRecord:
             content = json.loads(text, parse_constant=_refuse)
         except ValueError as error:
             raise ValueError(f"EvaluationRecord: the text is not JSON ({error}).") from error
+        if isinstance(content, dict) and content.get("schema") == _WITHOUT_DRAWS:
+            content = {"draws": None, **content, "schema": SCHEMA}
         if not isinstance(content, dict) or content.get("schema") != SCHEMA:
             found = content.get("schema") if isinstance(content, dict) else type(content).__name__
             raise ValueError(f"EvaluationRecord: `schema` must be {SCHEMA!r}, got {found!r}.")
         record = _read(cls, content, "record")
         _check_classes(record)
+        _check_draws(record)
         return record
 
 
@@ -209,6 +229,14 @@ def _check_classes(record: EvaluationRecord) -> None:
     shown += [i for pair in record.confusion.pairs for i in pair[:2]]
     if any(not 0 <= i < classes for i in shown):
         raise ValueError(f"EvaluationRecord: classes must be below {classes}, got {max(shown)}.")
+
+
+def _check_draws(record: EvaluationRecord) -> None:
+    """As many of each metric, or draw i of one would not be that of another."""
+    sizes = {len(values) for values in record.draws.metrics.values()} if record.draws else set()
+    if len(sizes) > 1 or 0 in sizes:
+        received = " and ".join(map(str, sorted(sizes)))
+        raise ValueError(f"EvaluationRecord: `draws` must be as many of each metric, got {received}.")
 
 
 def _read(kind: Any, value: Any, place: str) -> Any:

@@ -1,4 +1,4 @@
-"""Implementations of the loss, and which one is in use.
+"""Implementations of the loss, of measures of doubt and of reading predictions, and which one is in use.
 
 `reference` defines the numbers in plain tensor operations, on every device and under every transform of
 torch; `native` computes the same in compiled code for CPU tensors. The environment variable
@@ -14,12 +14,27 @@ from torch import Tensor
 
 from beliefmatch import dirichlet
 from beliefmatch.checks import fail
-from beliefmatch.kernels import divergences, measures, native, reference, traceable
+from beliefmatch.kernels import divergences, measures, native, readings, reference, traceable
 from beliefmatch.kernels.compiled import MISSING, extension
 from beliefmatch.kernels.measures import Measure
 from beliefmatch.kernels.problem import Problem
+from beliefmatch.kernels.readings import LogitsReading, ProbsReading, blocks
 
-__all__ = ["KernelStatus", "Problem", "divergence", "eager_loss", "loss", "measure", "status", "use"]
+__all__ = [
+    "KernelStatus",
+    "LogitsReading",
+    "Problem",
+    "ProbsReading",
+    "blocks",
+    "divergence",
+    "eager_loss",
+    "loss",
+    "measure",
+    "read_logits",
+    "read_probs",
+    "status",
+    "use",
+]
 
 VARIABLE = "BELIEFMATCH_KERNEL"
 CHOICES = ("auto", "native", "reference")
@@ -67,6 +82,20 @@ def divergence(p_logits: Tensor, q_logits: Tensor, dim: int) -> Tensor:
         if value is not None:
             return value
     return dirichlet.divergence(p_logits, q_logits, dim)
+
+
+def read_probs(probs: Tensor, targets: Tensor, sum_tolerance: float, entropy: bool) -> ProbsReading | None:
+    """`readings.read_probs`; None too where the native kernel is not in use."""
+    if torch.compiler.is_compiling() or not _uses_native():
+        return None
+    return readings.read_probs(probs, targets, sum_tolerance, entropy)
+
+
+def read_logits(logits: Tensor, targets: Tensor, entropy: bool) -> LogitsReading | None:
+    """`readings.read_logits`; None too where the native kernel is not in use."""
+    if torch.compiler.is_compiling() or not _uses_native():
+        return None
+    return readings.read_logits(logits, targets, entropy)
 
 
 def status() -> KernelStatus:

@@ -12,6 +12,9 @@ def divergence(*arguments: int) -> bool:
 def variance(*arguments: int) -> bool:
     """Write the variance of every class; False if the logits are not for this kernel."""
 
+def read_rows(*arguments: float) -> bool:
+    """Write what metrics need of every row; False if the rows are not for this kernel."""
+
 def instruction_sets() -> list[str]:
     """Names of those this processor has, best first."""
 

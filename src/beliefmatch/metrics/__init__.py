@@ -9,7 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from beliefmatch.metrics.binomial import binomial_interval
-from beliefmatch.metrics.bootstrap import Interval, bootstrap, bootstrap_detection, bootstrap_outcomes
+from beliefmatch.metrics.bootstrap import (
+    Interval,
+    bootstrap,
+    bootstrap_detection,
+    bootstrap_differences,
+    bootstrap_outcomes,
+)
 from beliefmatch.metrics.calibration import (
     ClassBins,
     Overconfidence,
@@ -89,6 +95,7 @@ __all__ = [
     "binomial_interval",
     "bootstrap",
     "bootstrap_detection",
+    "bootstrap_differences",
     "bootstrap_outcomes",
     "brier",
     "brier_parts",

@@ -43,9 +43,15 @@ def check_layout(function: str, name: str, values: Tensor, targets: Tensor) -> N
             f"`targets` must have shape ({len(values)},) to match `{name}` {tuple(values.shape)}, "
             f"got {tuple(targets.shape)}.",
         )
-    ids = f"class ids from 0 to {values.shape[1] - 1}"
-    targets = targets.cpu()
-    require_values(function, "targets", targets, (targets >= 0) & (targets < values.shape[1]), ids)
+    _check_ids(function, targets.cpu(), values.shape[1])
+
+
+def _check_ids(function: str, targets: Tensor, classes: int) -> None:
+    ids = targets.to(torch.int64)  # torch compares no unsigned ones; those too large for it turn negative
+    outside = ((ids < 0) | (ids >= classes)).nonzero()
+    if len(outside):
+        received = targets[int(outside[0])].item()
+        raise fail(function, f"`targets` must be class ids from 0 to {classes - 1}, got {received}.")
 
 
 def check_rows(function: str, name: str, values: Tensor) -> None:

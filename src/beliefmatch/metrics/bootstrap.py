@@ -4,6 +4,8 @@ A resample is a weight for each example, the number of times it was drawn. Metri
 under curves of sorted scores, are computed for many rows of weights at once.
 """
 
+import hashlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -16,8 +18,19 @@ from beliefmatch.checks import describe, fail
 from beliefmatch.metrics._inputs import columns, require_at_least_one, require_share
 from beliefmatch.metrics.outcomes import Outcomes
 from beliefmatch.metrics.resampled import DetectionCurves, OutcomeSums
+from beliefmatch.resampling import bias_corrected, paired_difference
 
-__all__ = ["Interval", "bootstrap", "bootstrap_detection", "bootstrap_outcomes", "enough_resamples"]
+__all__ = [
+    "Interval",
+    "Resampled",
+    "bootstrap",
+    "bootstrap_detection",
+    "bootstrap_differences",
+    "bootstrap_outcomes",
+    "enough_resamples",
+    "intervals_of",
+    "resample_outcomes",
+]
 
 _BLOCK = 1 << 18  # weights at a time, 2 MB
 _WORK = 50_000_000
@@ -30,6 +43,16 @@ class Interval(NamedTuple):
     value: float
     low: float
     high: float
+
+
+class Resampled(NamedTuple):
+    """Metrics by name, and what they would have been on other draws of the examples."""
+
+    values: dict[str, float]
+    draws: dict[str, Tensor]
+    """Of each metric a column with one value a resample."""
+    rows_sha256: str
+    """Tells which rows were drawn: equal ones mean that the draws of two models are of the same examples."""
 
 
 def bootstrap(
@@ -81,11 +104,76 @@ def bootstrap_outcomes(
     see `enough_resamples`.
     """
     level, resamples = _checked("bootstrap_outcomes", level, resamples)
-    groups = require_at_least_one("bootstrap_outcomes", "groups", groups)
-    sums = OutcomeSums(seen, require_at_least_one("bootstrap_outcomes", "top_k", top_k), groups)
-    everyone = torch.arange(len(seen))
-    draws = [sums(weights) for (weights,) in _weights([everyone], len(seen), resamples, seed)]
-    return _intervals(sums(torch.ones(1, len(seen), dtype=torch.float64)), draws, level)
+    drawn = resample_outcomes(
+        seen, top_k=top_k, groups=groups, resamples=resamples, seed=seed, function="bootstrap_outcomes"
+    )
+    return intervals_of(drawn, level)
+
+
+def bootstrap_differences(
+    first: Outcomes,
+    second: Outcomes,
+    *,
+    top_k: int = 5,
+    groups: int = 15,
+    resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> dict[str, Interval]:
+    """Intervals of how much larger the metrics of one model are than those of another on the same examples.
+
+    Each draw takes the same rows of both, so that what is hard for both cancels. Metrics as in
+    `bootstrap_outcomes`, without those that are infinite.
+    """
+    name = "bootstrap_differences"
+    level, resamples = _checked(name, level, resamples)
+    if not torch.equal(first.targets, second.targets):
+        expected = "outcomes of the same examples, with the targets of `first`"
+        raise fail(name, f"`second` must be {expected}, got {len(second)} with others.")
+    one, two = (
+        resample_outcomes(seen, top_k=top_k, groups=groups, resamples=resamples, seed=seed, function=name)
+        for seen in (first, second)
+    )
+    return {
+        key: _difference(one, two, key, level, len(first))
+        for key in one.values
+        if math.isfinite(one.values[key]) and math.isfinite(two.values[key])
+    }
+
+
+def _difference(one: Resampled, two: Resampled, key: str, level: float, examples: int) -> Interval:
+    draws = one.draws[key].tolist(), two.draws[key].tolist()
+    trials = examples if key in ("error", "top_k_error") else None
+    return Interval(*paired_difference((one.values[key], two.values[key]), draws, level=level, trials=trials))
+
+
+def resample_outcomes(
+    seen: Outcomes,
+    *,
+    top_k: int = 5,
+    groups: int = 15,
+    resamples: int = 1000,
+    seed: int = 0,
+    function: str = "resample_outcomes",
+) -> Resampled:
+    """The metrics of `bootstrap_outcomes` on every draw.
+
+    Which rows are drawn depends on `seed`, `resamples` and the number of examples alone.
+    """
+    groups = require_at_least_one(function, "groups", groups)
+    sums = OutcomeSums(seen, require_at_least_one(function, "top_k", top_k), groups)
+    rows, digest, draws = sums.order.double(), hashlib.sha256(), []
+    for (weights,) in _weights([sums.place], len(seen), resamples, seed):
+        digest.update((weights @ rows).numpy().astype("<i8").tobytes())  # the sum of each draw's rows
+        draws.append(sums(weights))
+    whole = sums(torch.ones(1, len(seen), dtype=torch.float64))
+    columns = {name: torch.cat([draw[name] for draw in draws]) for name in whole}
+    return Resampled({name: value.item() for name, value in whole.items()}, columns, digest.hexdigest())
+
+
+def intervals_of(drawn: Resampled, level: float) -> dict[str, Interval]:
+    """Each metric with its own interval."""
+    return {name: interval(value, drawn.draws[name], level) for name, value in drawn.values.items()}
 
 
 def bootstrap_detection(
@@ -104,7 +192,10 @@ def bootstrap_detection(
     curves = DetectionCurves(inside, outside, tpr)
     draws = [curves(*weights) for weights in _weights(curves.places, curves.scores, resamples, seed)]
     whole = curves(*(torch.bincount(at, minlength=curves.scores)[None].double() for at in curves.places))
-    return _intervals(whole, draws, level)
+    return {
+        name: interval(value.item(), torch.cat([draw[name] for draw in draws]), level)
+        for name, value in whole.items()
+    }
 
 
 def enough_resamples(examples: int, resamples: int) -> int:
@@ -118,21 +209,7 @@ def enough_resamples(examples: int, resamples: int) -> int:
 
 def interval(value: float, draws: Tensor, level: float) -> Interval:
     """Efron's bias-corrected interval of a value and its resampled draws, widened to hold the value."""
-    ordered = draws.sort().values
-    below = (draws < value).double().mean() + (draws == value).double().mean() / 2
-    most = 1 - 0.5 / len(draws)
-    bias = torch.special.ndtri(below.clamp(1 - most, most))
-    reach = torch.special.ndtri(torch.tensor(0.5 + level / 2, dtype=torch.float64))
-    shares = torch.special.ndtr(torch.stack([2 * bias - reach, 2 * bias + reach]))
-    low, high = ordered[(shares * (len(draws) - 1)).round().long()].tolist()
-    return Interval(value, min(low, value), max(high, value))
-
-
-def _intervals(whole: dict[str, Tensor], draws: list[dict[str, Tensor]], level: float) -> dict[str, Interval]:
-    return {
-        name: interval(value.item(), torch.cat([draw[name] for draw in draws]), level)
-        for name, value in whole.items()
-    }
+    return Interval(value, *bias_corrected(value, draws.tolist(), level))
 
 
 def _weights(places: Sequence[Tensor], columns: int, resamples: int, seed: int) -> Iterator[list[Tensor]]:

@@ -12,7 +12,7 @@ from beliefmatch.metrics._inputs import (
     the_given,
 )
 from beliefmatch.metrics.bins import group_of
-from beliefmatch.metrics.outcomes import below_top, best_of_logits, best_of_probs, chunks, row_sums
+from beliefmatch.metrics.readings import below_top, best_of_logits, best_of_probs, chunks, row_sums
 
 __all__ = ["ClassBins", "class_bins", "classwise_calibration_error"]
 

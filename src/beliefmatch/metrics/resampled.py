@@ -22,7 +22,8 @@ class OutcomeSums:
         self.groups = groups
         confidence, order = seen.confidence.sort()
         distinct, count = torch.unique_consecutive(confidence, return_counts=True)
-        self.order = order
+        self.order, self.place = order, order.argsort()
+        """Which example stands in each column of the weights, and in which column each example stands."""
         self.last = None if len(distinct) == len(confidence) else count.cumsum(0) - 1
         wrong = (~seen.correct[order]).double()
         others = (seen.rank >= top_k).double(), seen.nll, seen.brier

@@ -2,35 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from beliefmatch import dirichlet, kernels
 from beliefmatch.checks import fail
+from beliefmatch.kernels import LogitsReading, ProbsReading
 from beliefmatch.metrics._inputs import check_rows, the_given
-from beliefmatch.metrics.outcomes import (
-    Array,
-    below_top,
-    best_of_logits,
-    best_of_probs,
-    chunks,
-    entropy_of_probs,
-    row_sums,
-)
+from beliefmatch.metrics.readings import best_of_logits, read_logits, read_probs
 
 __all__ = ["SCORES", "Score"]
 
-
-class _Rows(NamedTuple):
-    """Some rows of probabilities or logits, the best class and its value, and memory to work in."""
-
-    values: Array
-    best: Array
-    top: Array
-    scratch: Array
+_OfRows = Callable[[str, Tensor], Tensor]
+"""From the name of the caller and its probabilities or logits, which are checked, one number a row."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +24,8 @@ class Score:
 
     name: str
     meaning: str
-    of_logits: Callable[[_Rows], Array]
-    of_probs: Callable[[_Rows], Array] | None = None
+    of_logits: _OfRows
+    of_probs: _OfRows | None = None
     """None where probabilities do not tell it."""
 
     @property
@@ -57,36 +42,49 @@ class Score:
         if of is None:
             fact = "needs `logits`, because probabilities do not tell how much evidence they rest on"
             raise fail(function, f"{fact}; got `probs`.", TypeError)
-        check = best_of_logits if name == "logits" else best_of_probs
-        parts = []
-        for _, rows, scratch in chunks(values):
-            best, top = check(function, rows)
-            parts.append(of(_Rows(rows, best, top, scratch)))
-        return torch.from_numpy(np.concatenate(parts).astype(np.float64))
+        return of(function, values)
 
 
-def _doubt_of_logits(rows: _Rows) -> Array:
-    others = np.exp(below_top(rows.values, rows.top, rows.scratch), out=rows.scratch[0])
-    np.put_along_axis(others, rows.best, 0, 1)
-    rest = row_sums(others).astype(np.float64)
+def _logits(function: str, logits: Tensor) -> LogitsReading:
+    return read_logits(function, logits, _any_class(logits), entropy=False)
+
+
+def _probs(function: str, probs: Tensor, *, entropy: bool) -> ProbsReading:
+    return read_probs(function, probs, _any_class(probs), entropy=entropy)
+
+
+def _any_class(values: Tensor) -> Tensor:
+    """Targets, of which scores know nothing."""
+    return torch.zeros(len(values), dtype=torch.int64, device="cpu")
+
+
+def _doubt_of_logits(function: str, logits: Tensor) -> Tensor:
+    rest = _logits(function, logits).rest
     return rest / (1 + rest)  # 1 − max p, with its digits where that is nearly 0
 
 
-def _doubt_of_probs(rows: _Rows) -> Array:
-    return 1 - rows.top[:, 0].astype(np.float64)
+def _doubt_of_probs(function: str, probs: Tensor) -> Tensor:
+    return 1 - _probs(function, probs, entropy=False).top
 
 
-def _entropy_of_probs(rows: _Rows) -> Array:
-    return entropy_of_probs(rows.values, rows.scratch)
+def _entropy_of_probs(function: str, probs: Tensor) -> Tensor:
+    return _probs(function, probs, entropy=True).entropy
 
 
-def _measure(function: Callable[[Tensor, int], Tensor]) -> Callable[[_Rows], Array]:
-    return lambda rows: kernels.measure(function, torch.from_numpy(rows.values), 1).numpy()  # as in `Belief`
+def _measure(measure: Callable[[Tensor, int], Tensor]) -> _OfRows:
+    def of_logits(function: str, logits: Tensor) -> Tensor:
+        parts = []
+        for _, rows in kernels.blocks(logits):
+            best_of_logits(function, rows.numpy())
+            parts.append(kernels.measure(measure, rows, 1).double())  # as in `Belief`
+        return torch.cat(parts)
+
+    return of_logits
 
 
-def _negative_log_precision(rows: _Rows) -> Array:
-    others = np.exp(below_top(rows.values, rows.top, rows.scratch), out=rows.scratch[0])
-    return -(rows.top[:, 0] + np.log(row_sums(others)))
+def _negative_log_precision(function: str, logits: Tensor) -> Tensor:
+    seen = _logits(function, logits)
+    return -(seen.top + seen.rest.log1p())
 
 
 SCORES: dict[str, Score] = {

@@ -19,11 +19,11 @@ from beliefmatch.metrics.bins import ReliabilityBins, group_of
 from beliefmatch.metrics.calibration import calibration_error
 from beliefmatch.metrics.classwise import ClassBins, class_bins
 from beliefmatch.metrics.detection import auroc
-from beliefmatch.metrics.outcomes import Outcomes, observe
+from beliefmatch.metrics.outcomes import Outcomes
 from beliefmatch.metrics.selective import aurc
+from beliefmatch.metrics.streaming_base import OfPredictions, Streaming
 
 with needs("torchmetrics", extra="metrics", caller="beliefmatch.metrics.streaming"):
-    from torchmetrics import Metric
     from torchmetrics.utilities import dim_zero_cat
 
 __all__ = [
@@ -40,32 +40,7 @@ __all__ = [
 ]
 
 
-class _Streaming(Metric):
-    """What the classes share."""
-
-    is_differentiable = False
-    higher_is_better = False
-    full_state_update = False  # so that `forward` of a batch updates once
-
-    def _add_sum(self, name: str, *size: int) -> None:
-        self.add_state(name, torch.zeros(size, dtype=torch.float64), dist_reduce_fx="sum")
-
-    def _add(self, name: str, value: Tensor) -> None:
-        state: Tensor = getattr(self, name)
-        setattr(self, name, state + value.to(state.device))
-
-    def _observe(self, probs: Tensor | None, targets: Tensor | None, logits: Tensor | None) -> Outcomes:
-        name = type(self).__name__
-        return observe(name, _given(name, targets), probs=probs, logits=logits, entropy=False)
-
-
-def _given(function: str, targets: Tensor | None) -> Tensor:
-    if targets is None:
-        raise fail(function, "`targets` must be given, got None.", TypeError)
-    return targets
-
-
-class _Mean(_Streaming):
+class _Mean(OfPredictions):
     """The mean of one number of each example."""
 
     def __init__(self, state: str, **options: Any) -> None:
@@ -73,11 +48,8 @@ class _Mean(_Streaming):
         self._state = state
         self._add_sum(state, 2)
 
-    def update(
-        self, probs: Tensor | None = None, targets: Tensor | None = None, *, logits: Tensor | None = None
-    ) -> None:
-        """Add a batch."""
-        value = self._values(self._observe(probs, targets, logits)).double()
+    def _add_batch(self, targets: Tensor, probs: Tensor | None, logits: Tensor | None) -> None:
+        value = self._values(self._observe(targets, probs, logits)).double()
         self._add(self._state, torch.stack([value.sum(), torch.tensor(len(value)).double()]))
 
     def compute(self) -> Tensor:
@@ -130,7 +102,7 @@ class Brier(_Mean):
         return seen.brier
 
 
-class _Calibration(_Streaming):
+class _Calibration(OfPredictions):
     """A norm of the gaps between confidence and accuracy."""
 
     _norm: ClassVar[Literal["mean", "max"]]
@@ -141,11 +113,8 @@ class _Calibration(_Streaming):
         self._state = f"groups_of_{groups}"  # the same for both norms, which torchmetrics then updates once
         self._add_sum(self._state, 3, groups)
 
-    def update(
-        self, probs: Tensor | None = None, targets: Tensor | None = None, *, logits: Tensor | None = None
-    ) -> None:
-        """Add a batch."""
-        self._add(self._state, _group_sums(self._observe(probs, targets, logits), self.groups))
+    def _add_batch(self, targets: Tensor, probs: Tensor | None, logits: Tensor | None) -> None:
+        self._add(self._state, _group_sums(self._observe(targets, probs, logits), self.groups))
 
     def reliability_bins(self) -> ReliabilityBins:
         """The reliability diagram of the examples of this process."""
@@ -169,26 +138,20 @@ class MaximumCalibrationError(_Calibration):
     _norm = "max"
 
 
-class ClasswiseCalibrationError(_Streaming):
+class ClasswiseCalibrationError(OfPredictions):
     """Mean calibration error of the classes, as `classwise_calibration_error`."""
 
     def __init__(self, num_classes: int, *, groups: int = 15, **options: Any) -> None:
-        super().__init__(**options)
-        self.groups = require_at_least_one("ClasswiseCalibrationError", "groups", groups)
-        classes = require_at_least_one("ClasswiseCalibrationError", "num_classes", num_classes)
-        self._state = f"class_groups_of_{groups}"
-        self._add_sum(self._state, 3, classes, groups)
-
-    def update(
-        self, probs: Tensor | None = None, targets: Tensor | None = None, *, logits: Tensor | None = None
-    ) -> None:
-        """Add a batch."""
-        name, classes = "ClasswiseCalibrationError", getattr(self, self._state).shape[1]
-        bins = class_bins(
-            _given(name, targets), probs=probs, logits=logits, groups=self.groups, function=name
+        super().__init__(
+            require_at_least_one("ClasswiseCalibrationError", "num_classes", num_classes), **options
         )
-        if len(bins.count) != classes:
-            raise fail(name, f"`probs` or `logits` must have {classes} classes, got {len(bins.count)}.")
+        self.groups = require_at_least_one("ClasswiseCalibrationError", "groups", groups)
+        self._state = f"class_groups_of_{groups}"
+        self._add_sum(self._state, 3, num_classes, groups)
+
+    def _add_batch(self, targets: Tensor, probs: Tensor | None, logits: Tensor | None) -> None:
+        name = "ClasswiseCalibrationError"
+        bins = class_bins(targets, probs=probs, logits=logits, groups=self.groups, function=name)
         self._add(self._state, torch.stack([bins.count, bins.probability, bins.hits]))
 
     def class_bins(self) -> ClassBins:
@@ -200,7 +163,7 @@ class ClasswiseCalibrationError(_Streaming):
         return self.class_bins().errors.mean().to(self.device)
 
 
-class Summary(_Streaming):
+class Summary(OfPredictions):
     """Error, top-k error, NLL, Brier score and calibration errors from one look at each batch."""
 
     def __init__(self, *, k: int = 5, groups: int = 15, **options: Any) -> None:
@@ -212,11 +175,8 @@ class Summary(_Streaming):
         self._add_sum(self._means, 4)
         self._add_sum(self._groups, 3, groups)
 
-    def update(
-        self, probs: Tensor | None = None, targets: Tensor | None = None, *, logits: Tensor | None = None
-    ) -> None:
-        """Add a batch."""
-        seen = self._observe(probs, targets, logits)
+    def _add_batch(self, targets: Tensor, probs: Tensor | None, logits: Tensor | None) -> None:
+        seen = self._observe(targets, probs, logits)
         each = (~seen.correct).double(), (seen.rank >= self.k).double(), seen.nll, seen.brier
         self._add(self._means, torch.stack([column.sum() for column in each]))
         self._add(self._groups, _group_sums(seen, self.groups))
@@ -230,7 +190,7 @@ class Summary(_Streaming):
         return found | {name: means.new_tensor(value) for name, value in gaps.items()}
 
 
-class AURC(_Streaming):
+class AURC(OfPredictions):
     """Area under the risk-coverage curve of the confidence, as `aurc`; keeps two numbers of each example."""
 
     confidence: list[Tensor]
@@ -241,11 +201,8 @@ class AURC(_Streaming):
         self.add_state("confidence", [], dist_reduce_fx="cat")
         self.add_state("correct", [], dist_reduce_fx="cat")
 
-    def update(
-        self, probs: Tensor | None = None, targets: Tensor | None = None, *, logits: Tensor | None = None
-    ) -> None:
-        """Add a batch."""
-        seen = self._observe(probs, targets, logits)
+    def _add_batch(self, targets: Tensor, probs: Tensor | None, logits: Tensor | None) -> None:
+        seen = self._observe(targets, probs, logits)
         self.confidence.append(seen.confidence.to(self.device))
         self.correct.append(seen.correct.to(self.device))
 
@@ -255,7 +212,7 @@ class AURC(_Streaming):
         return torch.tensor(value, dtype=torch.float64, device=self.device)
 
 
-class AUROC(_Streaming):
+class AUROC(Streaming):
     """Probability that an outside example scores higher than an inside one, as `auroc`; keeps all scores."""
 
     higher_is_better = True
@@ -269,12 +226,17 @@ class AUROC(_Streaming):
 
     def update(self, scores: Tensor, outside: Tensor) -> None:
         """Add a batch of scores, higher for more foreign, and for each whether it is outside."""
-        (column,) = columns("AUROC", scores=scores)
-        if not isinstance(outside, Tensor) or outside.dtype != torch.bool or outside.shape != column.shape:
-            expected = f"a bool tensor of shape {tuple(column.shape)}"
-            raise fail("AUROC", f"`outside` must be {expected}, got {describe(outside)}.", TypeError)
-        self.scores.append(column.to(self.device))
-        self.outside.append(outside.to(self.device))
+        with self._uncounted_if_refused():
+            (column,) = columns("AUROC", scores=scores)
+            if (
+                not isinstance(outside, Tensor)
+                or outside.dtype != torch.bool
+                or outside.shape != column.shape
+            ):
+                expected = f"a bool tensor of shape {tuple(column.shape)}"
+                raise fail("AUROC", f"`outside` must be {expected}, got {describe(outside)}.", TypeError)
+            self.scores.append(column.to(self.device))
+            self.outside.append(outside.to(self.device))
 
     def compute(self) -> Tensor:
         """The area over all examples."""

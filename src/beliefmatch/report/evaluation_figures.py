@@ -10,10 +10,18 @@ from matplotlib.figure import Figure
 
 from beliefmatch.experiments.evaluation_record import Bins, EvaluationRecord
 from beliefmatch.report.evaluation_bins import Group, joined, thin
+from beliefmatch.report.evaluation_classes import (
+    MOST_CLASSES,
+    class_errors,
+    class_heights,
+    counted_label,
+    error_ranks,
+    often_mistaken,
+)
 from beliefmatch.report.evaluation_metrics import score_title, sides
-from beliefmatch.report.evaluation_rows import detection_of, headline_score
+from beliefmatch.report.evaluation_scores import detection_of, headline_score
 from beliefmatch.report.evaluation_style import look
-from beliefmatch.report.evaluation_text import foreign_names, presentable
+from beliefmatch.report.evaluation_text import class_labels, foreign_names, presentable
 from beliefmatch.report.figure_parts import drawn_text, legend_below, model_line, rendered
 
 __all__ = ["evaluation_files"]
@@ -25,13 +33,15 @@ _PALE = 0.35  # of groups with few examples
 
 
 def evaluation_files(records: Sequence[EvaluationRecord]) -> Iterator[tuple[str, bytes]]:
-    """Name and content of each file: reliability, ROC, risk-coverage, and entropy for each foreign set."""
+    """Name and content of each file: reliability, ROC, risk-coverage, classes, entropy on foreign sets."""
     models = presentable(records, caller="evaluation_files")
     drawings: dict[str, Callable[[Sequence[EvaluationRecord]], Figure]] = {
         "reliability": _reliability,
         "roc": _roc,
         "risk_coverage": _risk_coverage,
     }
+    if often_mistaken(models):
+        drawings["class_error"] = _class_error
     for foreign in foreign_names(models):
         drawings[_file_name(f"entropy_{foreign}", drawings)] = partial(_entropy, foreign=foreign)
     for name, draw in drawings.items():
@@ -145,6 +155,39 @@ def _risk_coverage(models: Sequence[EvaluationRecord]) -> Figure:
     axes.set_ylim(bottom=0)
     legend_below(figure, axes)
     return figure
+
+
+def _class_error(models: Sequence[EvaluationRecord]) -> Figure:
+    """The error of each class with Wilson's interval; beside it all in falling order, where they are many."""
+    chosen = often_mistaken(models)
+    many = max(len(class_errors(model)) for model in models) > MOST_CLASSES
+    size = 4.6 + 3.2 * many, 1.1 + len(chosen) * min(0.14 + 0.06 * len(models), 0.4)
+    figure = Figure(figsize=size, layout="constrained")
+    first, *others = figure.subplots(1, 1 + many, squeeze=False)[0]
+    for index, model in enumerate(models):
+        _draw_errors(first, model, chosen, index, len(models))
+        for axes in others:
+            axes.plot(*error_ranks(model), **model_line(index))
+    names = class_labels(models[0], 24)
+    labels = [counted_label(models, at, drawn_text(names[at])) for at in chosen]
+    first.set_yticks(range(len(chosen) - 1, -1, -1), labels)
+    first.set(xlabel="error of the class", ylim=(-0.7, len(chosen) - 0.3))
+    first.set_xlim(left=0)
+    first.grid(axis="y", visible=False)
+    for axes in others:
+        axes.set(xlabel="share of the classes", ylabel="error of the class", xlim=(0, 1), ylim=(0, 1.01))
+    legend_below(figure, first)
+    return figure
+
+
+def _draw_errors(axes: Axes, model: EvaluationRecord, chosen: Sequence[int], index: int, models: int) -> None:
+    errors, looks = class_errors(model), look(index)
+    shown = [errors[at] for at in chosen if at in errors]
+    rows = class_heights(models, index, chosen, [found.id for found in shown])
+    marks = {"linestyle": "", "marker": looks.marker, "markersize": 4, "color": looks.colour}
+    axes.plot([found.error for found in shown], rows, label=drawn_text(model.name), **marks, clip_on=False)
+    ends = [found.low for found in shown], [found.high for found in shown]
+    axes.hlines(rows, *ends, color=looks.colour, linewidth=0.9, alpha=0.8)
 
 
 def _panels(count: int, *, width: float, height: float, sharey: bool = False) -> tuple[Figure, list[Axes]]:

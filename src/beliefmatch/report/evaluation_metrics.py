@@ -10,6 +10,7 @@ __all__ = [
     "Better",
     "Metric",
     "detection_metrics",
+    "difference_of",
     "metric_title",
     "score_title",
     "set_title",
@@ -65,10 +66,12 @@ _SCORES = {
     "confidence": "1 − largest probability",
     "spread": "Dirichlet spread (mutual information)",
     "differential_entropy": "differential entropy",
-    "precision": "−ln α₀",
+    "precision": "−ln α₀ (energy)",
     "energy": "energy",
 }
-_IN_NATS = ("nll", "mean_entropy")
+_DIFFERENCE = "_difference"
+_SHORT = {"nll": "Neg. log-likelihood", "ece": "Exp. calibration error"}
+_IN_NATS = ("nll", "nll_difference", "mean_entropy")
 
 
 def sides(name: str | None) -> tuple[str, str]:
@@ -99,6 +102,12 @@ def detection_metrics(name: str | None) -> dict[str, Metric]:
     return {metric.key: metric for metric in metrics}
 
 
+def difference_of(metric: Metric) -> Metric:
+    """How far that metric is above the one of the best model; nothing to be the best of."""
+    short = f"{_SHORT.get(metric.key, metric.title)} above the best"
+    return metric._replace(key=f"{metric.key}{_DIFFERENCE}", better="", comparable=False, short=short)
+
+
 def score_title(score: str) -> str:
     """A score's name in words."""
     return _SCORES.get(score, score.replace("_", " "))
@@ -107,9 +116,15 @@ def score_title(score: str) -> str:
 def metric_title(key: str) -> str:
     """A metric's name in words."""
     metrics = (*PREDICTIONS, *CALIBRATION, *SELECTION, *detection_metrics("").values())
-    return next((metric.title for metric in metrics if metric.key == key), key.replace("_", " "))
+    return next((metric.title for metric in metrics if metric.key == key), _in_words(key))
+
+
+def _in_words(key: str) -> str:
+    return key.replace("_", " ")[:1].upper() + key.replace("_", " ")[1:]
 
 
 def unit(metric: Metric) -> str:
     """Percent sign, nats, or nothing."""
+    if metric.is_share and metric.key.endswith(_DIFFERENCE):
+        return "% points"
     return "%" if metric.is_share else "(nats)" if metric.key in _IN_NATS else ""

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from beliefmatch.experiments.evaluation_record import Detection, EvaluationRecord, Number
+from beliefmatch.experiments.evaluation_record import EvaluationRecord, Number
+from beliefmatch.report.evaluation_marks import PAIRED, Mark, above_best, best, has_interval, told_apart
 from beliefmatch.report.evaluation_metrics import (
     BRIER,
     CALIBRATION,
@@ -13,27 +14,27 @@ from beliefmatch.report.evaluation_metrics import (
     Better,
     Metric,
     detection_metrics,
+    difference_of,
     score_title,
     set_title,
     unit,
 )
+from beliefmatch.report.evaluation_scores import detection_of, every_score, headline_score, score_names
 from beliefmatch.report.evaluation_text import foreign_names, number_text
 
 __all__ = [
+    "DIFFERENCES",
     "MISCLASSIFICATION",
     "Cell",
     "Row",
     "Section",
-    "detection_of",
     "detection_sections",
-    "headline_score",
+    "has_differences",
     "same_examples",
-    "score_names",
     "summary",
 ]
 
-Mark = Literal["best", "close", ""]
-
+DIFFERENCES = "Above the best, draw by draw"
 MISCLASSIFICATION = None
 """Stands in the place of a foreign set's name: wrong predictions are to be told from right ones."""
 
@@ -47,6 +48,8 @@ class Cell(NamedTuple):
     mark: Mark
     chance: str = ""
     """What guessing would give, where that differs from model to model."""
+    paired: bool = False
+    """Whether the mark is that of a difference on the same draws."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ class Row:
     chances: Sequence[float | None] = ()
     compares: bool = True
     """Whether the models were judged on the same examples."""
+    paired: Sequence[Mark | None] = ()
+    """Marks by the difference from the best on the same draws; None where that is not known."""
 
     @property
     def key(self) -> str:
@@ -81,27 +86,29 @@ class Row:
         """Percent sign, nats, or nothing."""
         return unit(self.metric)
 
+    def marks(self) -> list[Mark]:
+        """The best ones, and those not told from them by their own intervals."""
+        return best(self.numbers, self.better if self.metric.comparable and self.compares else "")
+
     def cells(self) -> list[Cell]:
         """The numbers as text, with the best ones marked."""
-        marks = best(self.numbers, self.better if self.metric.comparable and self.compares else "")
         chances = self.chances or [None] * len(self.numbers)
-        return [self._cell(*parts) for parts in zip(self.numbers, marks, chances, strict=True)]
+        paired = self.paired or [None] * len(self.numbers)
+        parts = zip(self.numbers, self.marks(), chances, paired, strict=True)
+        return [self._cell(*each) for each in parts]
 
-    def _cell(self, number: Number, mark: Mark, chance: float | None) -> Cell:
+    def _cell(self, number: Number, mark: Mark, chance: float | None, paired: Mark | None) -> Cell:
         if number.value is None:
             return Cell("—", "", number.why or "not evaluated", "")
         low, high = self._text(number.low), self._text(number.high)
-        interval = f"[{low}, {high}]" if _has_interval(number) else ""
+        interval = f"[{low}, {high}]" if has_interval(number) else ""
         guess = "" if chance is None else f"chance {self._text(chance)}"
-        return Cell(self._text(number.value), interval, "", mark, guess)
+        known = paired is not None
+        return Cell(self._text(number.value), interval, "", paired if known else mark, guess, known)
 
     def _text(self, value: float | None) -> str:
         share = self.metric.is_share
         return number_text(value, 2 if share else 4, scale=100 if share else 1)
-
-
-def _has_interval(number: Number) -> bool:
-    return number.low is not None and number.high is not None
 
 
 class Section(NamedTuple):
@@ -110,43 +117,6 @@ class Section(NamedTuple):
     title: str
     rows: list[Row]
     set: str | None = ""
-
-
-def best(numbers: Sequence[Number], better: Better) -> list[Mark]:
-    """Mark the best value, all of them where several tie, and those whose interval meets the best one's.
-
-    Nothing is marked where there is nothing to compare, or nothing to choose, or a value without an interval.
-    """
-    folded = [_cost(number, better) for number in numbers]
-    present = [cost for cost in folded if cost is not None]
-    values = {value for value, _, _ in present}
-    unsure = any(number.value is not None and not _has_interval(number) for number in numbers)
-    if not better or unsure or len(values) < 2:
-        return [""] * len(numbers)
-    least = min(values)
-    reach = max(high for value, _, high in present if value == least)
-    return [_mark(cost, least, reach) for cost in folded]
-
-
-def _mark(cost: tuple[float, float, float] | None, least: float, reach: float) -> Mark:
-    if cost is None:
-        return ""
-    value, low, _ = cost
-    return "best" if value == least else "close" if low <= reach else ""
-
-
-def _cost(number: Number, better: Better) -> tuple[float, float, float] | None:
-    """Value, low and high turned so that less is better."""
-    if number.value is None:
-        return None
-    value = number.value
-    low, high = (value, value) if number.low is None or number.high is None else (number.low, number.high)
-    if better == "high":
-        return -value, -high, -low
-    if better == "zero":
-        nearest = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
-        return abs(value), nearest, max(abs(low), abs(high))
-    return value, low, high
 
 
 def summary(records: Sequence[EvaluationRecord]) -> list[Section]:
@@ -158,7 +128,33 @@ def summary(records: Sequence[EvaluationRecord]) -> list[Section]:
         Section("Detection by " + score_title(headline_score(records)), list(_headlines(records))),
         Section("Other", list(_other_rows(records))),
     ]
-    return _compared(records, [section for section in sections if section.rows])
+    compared = _compared(records, [section for section in sections if section.rows])
+    return _with_differences(records, compared) if same_examples(records) else compared
+
+
+def _with_differences(records: Sequence[EvaluationRecord], sections: list[Section]) -> list[Section]:
+    """Marks of the main metrics by the differences from the best, and these in a section of their own."""
+    shown: list[Section] = []
+    rows: list[Row] = []
+    for section in sections:
+        found = [_paired(records, row) for row in section.rows]
+        shown.append(section._replace(rows=[row for row, _ in found]))
+        rows += [difference for _, difference in found if difference]
+    return [*shown[:2], Section(DIFFERENCES, rows), *shown[2:]] if rows else shown
+
+
+def _paired(records: Sequence[EvaluationRecord], row: Row) -> tuple[Row, Row | None]:
+    marks = row.marks()
+    differences = above_best(records, row.key, marks) if row.key in PAIRED else []
+    if not differences:
+        return row, None
+    paired = told_apart(marks, differences)
+    return replace(row, paired=paired), Row(difference_of(row.metric), differences, paired=paired)
+
+
+def has_differences(sections: Sequence[Section]) -> bool:
+    """Whether some marks are by differences."""
+    return any(section.title == DIFFERENCES for section in sections)
 
 
 def same_examples(records: Sequence[EvaluationRecord]) -> bool:
@@ -215,9 +211,9 @@ def _headlines(records: Sequence[EvaluationRecord]) -> Iterator[Row]:
             yield replace(row, metric=row.metric._replace(title=row.title + of, short=short))
 
 
-def detection_sections(records: Sequence[EvaluationRecord]) -> list[Section]:
-    """All detection numbers: wrong predictions, then each foreign set, with every score."""
-    scores = score_names(records)
+def detection_sections(records: Sequence[EvaluationRecord], *, twins: bool = False) -> list[Section]:
+    """All detection numbers: wrong predictions, then each foreign set; with `twins` under every name."""
+    scores = every_score(records) if twins else score_names(records)
     sections = [
         Section(
             "Wrong predictions" if name is None else name,
@@ -247,29 +243,3 @@ def _chance(record: EvaluationRecord, key: str) -> float | None:
     """The share of wrong predictions, or of right ones: the AUPR of a score that knows nothing."""
     error = record.scores.get("error", Number(None)).value
     return error if error is None or key == "aupr_outside" else 1 - error
-
-
-def detection_of(record: EvaluationRecord, name: str | None, score: str) -> Detection | None:
-    """What one score makes of a foreign set, or of wrong predictions; None where it was not tried."""
-    if name is None:
-        detections = record.misclassification
-    else:
-        detections = next((foreign.detections for foreign in record.foreign if foreign.name == name), [])
-    return next((detection for detection in detections if detection.score == score), None)
-
-
-def score_names(records: Sequence[EvaluationRecord]) -> list[str]:
-    """Every score that any record used, in the order of their first appearance."""
-    everything = (
-        detection.score
-        for record in records
-        for detections in (record.misclassification, *(foreign.detections for foreign in record.foreign))
-        for detection in detections
-    )
-    return list(dict.fromkeys(everything))
-
-
-def headline_score(records: Sequence[EvaluationRecord]) -> str:
-    """The paper's predictive entropy if it was used, else the first score."""
-    names = score_names(records)
-    return "entropy" if "entropy" in names or not names else names[0]

@@ -12,7 +12,15 @@ from rich.table import Table
 
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.report.evaluation_metrics import score_title
-from beliefmatch.report.evaluation_rows import Cell, Row, Section, detection_sections, same_examples, summary
+from beliefmatch.report.evaluation_rows import (
+    Cell,
+    Row,
+    Section,
+    detection_sections,
+    has_differences,
+    same_examples,
+    summary,
+)
 from beliefmatch.report.evaluation_text import count_text, presentable, shorten
 from beliefmatch.report.layout import Column, FirstThatFits, plain_table
 
@@ -21,7 +29,9 @@ __all__ = ["markdown_text", "spreadsheet_text", "terminal_table", "to_csv", "to_
 _MARKS = {"best": "*", "close": "≈", "": ""}
 _ARROWS = {"low": "↓", "high": "↑", "zero": "→0", "": ""}
 _CSV_HEAD = ("model", "set", "score", "metric", "value", "low", "high", "better", "note")
-_LEGEND = "↓ less is better, ↑ more; * best, ≈ interval overlaps that of the best"
+_WAYS = "↓ less is better, ↑ more"
+_OVERLAP = "interval overlaps that of the best"
+_HOLDS_ZERO = "its difference above the best may be 0 or, where none is shown"
 _AREAS = "AUROC: area under the ROC curve"
 _TERMS = f"{_AREAS}; FPR95: foreign that pass where 95 % of known pass"
 
@@ -44,11 +54,16 @@ def _stack(models: Sequence[EvaluationRecord], beside: int, between: str) -> Gro
     starts = range(0, len(models), beside)
     tables = [_block(models, sections, start, start + beside, between) for start in starts]
     tables[0].title = _title(models)
-    legend = _LEGEND if len(models) > 1 else _LEGEND.split(";")[0]
+    legend = f"{_WAYS}; * best, ≈ {_close(sections)}" if len(models) > 1 else _WAYS
     keys = {row.key for section in sections for row in section.rows}
     terms = _TERMS if "fpr95" in keys else _AREAS if "auroc" in keys else ""
     tables[-1].caption = f"{legend}\n{terms}".strip()
     return Group(*tables)
+
+
+def _close(sections: Sequence[Section]) -> str:
+    """What the sign of a model that is not told from the best means."""
+    return f"{_HOLDS_ZERO}, {_OVERLAP}" if has_differences(sections) else _OVERLAP
 
 
 def _block(
@@ -91,7 +106,7 @@ def to_csv(records: Sequence[EvaluationRecord]) -> str:
     """One line for each number, in full precision and never in percent; safe to open in a spreadsheet."""
     models = presentable(records, caller="to_csv")
     sections = [*(s for s in summary(models) if not s.title.startswith("Detection"))]
-    sections += detection_sections(models)
+    sections += detection_sections(models, twins=True)
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_CSV_HEAD)
@@ -121,7 +136,7 @@ def to_markdown(records: Sequence[EvaluationRecord]) -> str:
     blocks = list(_markdown_blocks(models))
     legend = "↓ less is better, ↑ more is better, →0 nearer to zero is better; intervals in brackets."
     if len(models) > 1:
-        legend += " **Bold**: best; ≈: its interval overlaps that of the best."
+        legend += f" **Bold**: best; ≈ {_close(summary(models))}."
     if any(section.rows for section in detection_sections(models)):
         legend += f" {_AREAS}; AUPR: area under the precision-recall curve."
     return "\n\n".join([*blocks, legend]) + "\n"

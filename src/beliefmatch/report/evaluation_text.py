@@ -20,6 +20,8 @@ from beliefmatch.experiments.evaluation_record import (
 __all__ = [
     "answers_text",
     "class_label",
+    "class_labels",
+    "clipped",
     "count_text",
     "foreign_names",
     "number_text",
@@ -148,6 +150,26 @@ def class_label(record: EvaluationRecord, index: int) -> str:
 def foreign_names(records: Sequence[EvaluationRecord]) -> list[str]:
     """Every foreign set of any record, in the order of their first appearance."""
     return list(dict.fromkeys(foreign.name for record in records for foreign in record.foreign))
+
+
+def class_labels(record: EvaluationRecord, width: int) -> list[str]:
+    """The classes by id, cut between words to `width`, and in the middle where two would look the same."""
+    count = max(len(record.class_names), len(record.confusion.matrix or []))
+    full = [class_label(record, index) for index in range(count)]
+    cut = [clipped(label, width) for label in full]
+    meant: dict[str, set[str]] = {}
+    for label, name in zip(cut, full, strict=True):
+        meant.setdefault(label, set()).add(name)
+    pairs = zip(cut, full, strict=True)
+    return [label if len(meant[label]) == 1 else shorten(name, width) for label, name in pairs]
+
+
+def clipped(text: str, width: int) -> str:
+    """The beginning of a long text, up to the end of a word if one is near."""
+    if len(text) <= width:
+        return text
+    head, _, _ = text[:width].rpartition(" ")
+    return f"{(head if 2 * len(head) >= width else text[: width - 1]).rstrip(' ,;:-')}…"
 
 
 def shorten(text: str, width: int) -> str:

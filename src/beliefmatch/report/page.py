@@ -13,11 +13,11 @@ from beliefmatch.extras import needs
 from beliefmatch.report.evaluation_metrics import metric_title, score_title
 from beliefmatch.report.evaluation_rows import (
     detection_sections,
-    headline_score,
+    has_differences,
     same_examples,
-    score_names,
     summary,
 )
+from beliefmatch.report.evaluation_scores import headline_score, score_names
 from beliefmatch.report.evaluation_style import look
 from beliefmatch.report.evaluation_text import (
     answers_text,
@@ -26,7 +26,9 @@ from beliefmatch.report.evaluation_text import (
     presentable,
     shorten,
 )
-from beliefmatch.report.page_sections import Card, cards, confusions, facts, promises
+from beliefmatch.report.page_classes import class_note
+from beliefmatch.report.page_facts import facts
+from beliefmatch.report.page_sections import Card, cards, confusions, promises
 from beliefmatch.report.page_words import percent
 
 __all__ = ["render_models", "render_page"]
@@ -89,11 +91,13 @@ def _environment() -> Any:
 
 
 def _content(models: Sequence[EvaluationRecord]) -> dict[str, Any]:
+    sections = summary(models)
     return {
         "models": models,
         "same_examples": same_examples(models),
+        "paired": has_differences(sections),
         "foreign": foreign_names(models),
-        "sections": summary(models),
+        "sections": sections,
         "detection": [section for section in detection_sections(models) if section.rows],
         "scores": score_names(models),
         "headline": headline_score(models),
@@ -102,6 +106,7 @@ def _content(models: Sequence[EvaluationRecord]) -> dict[str, Any]:
         "facts": facts(models),
         "conventions": _conventions(models),
         "most": _MOST_EXAMPLES,
+        "class_note": class_note(models),
     }
 
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from beliefmatch.experiments.evaluation_record import Curve, EvaluationRecord, Promise
 from beliefmatch.report.evaluation_metrics import sides
-from beliefmatch.report.evaluation_rows import detection_of, score_names
+from beliefmatch.report.evaluation_scores import detection_of, score_names
 from beliefmatch.report.evaluation_style import look
-from beliefmatch.report.evaluation_text import answers_text, class_label, count_text
+from beliefmatch.report.evaluation_text import answers_text, class_labels, count_text
 from beliefmatch.report.plot_parts import (
     REFERENCE,
     Plot,
@@ -20,7 +20,6 @@ from beliefmatch.report.plot_parts import (
 )
 
 __all__ = [
-    "class_plot",
     "confusion_plot",
     "entropy_plot",
     "risk_coverage_plot",
@@ -112,36 +111,9 @@ def _promise_text(promise: Promise) -> str:
     return "<br>".join(part for part in parts if part).replace("%", "&#37;")
 
 
-def class_plot(models: Sequence[EvaluationRecord], chosen: Sequence[int]) -> Plot:
-    """The calibration error of each chosen class, one mark a model."""
-    rows = {index: len(chosen) - 1 - place for place, index in enumerate(chosen)}
-    traces = []
-    for index, model in enumerate(models):
-        shown = [scores for scores in model.classes if scores.index in rows]
-        traces.append(
-            line(
-                [scores.calibration_error for scores in shown],
-                [rows[scores.index] for scores in shown],
-                mode="markers",
-                name=as_text(model.name),
-                meta={"model": index},
-                text=[as_text(class_label(model, scores.index)) for scores in shown],
-                marker={"symbol": look(index).plotly_marker, "size": 9, "color": look(index).colour},
-                hovertemplate="<b>%{fullData.name}</b><br>%{text}: %{x:.2%}<extra></extra>",
-            )
-        )
-    labels = [as_text(class_label(models[0], index), 18) for index in chosen]
-    ticks = {"tickvals": [rows[index] for index in chosen], "ticktext": labels}
-    y = axis("", range=[-0.7, len(chosen) - 0.3], ticks="", showline=False, **ticks)
-    x = axis("calibration error of the class", rangemode="tozero", tickformat=".1~%")
-    return Plot(
-        traces, layout(x, y, height=70 + 22 * len(chosen), margin={"l": 20, "r": 12, "t": 4, "b": 48})
-    )
-
-
 def confusion_plot(model: EvaluationRecord, matrix: list[list[int]], index: int) -> Plot:
     """A heat map of many classes: shares of each true class, so that rare classes show as well."""
-    labels = [as_text(class_label(model, place), 14) for place in range(len(matrix))]
+    labels = [as_text(label) for label in class_labels(model, 24)]
     shares = [rounded([count / max(sum(row), 1) for count in row]) for row in matrix]
     about = [
         [

@@ -2,14 +2,20 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from beliefmatch.experiments.evaluation_record import Curve, EvaluationRecord, Promise
+from beliefmatch.report import page_classes as classes
 from beliefmatch.report import page_words as words
-from beliefmatch.report.evaluation_rows import detection_of, headline_score, score_names
-from beliefmatch.report.evaluation_text import count_text, foreign_names, number_text
+from beliefmatch.report.evaluation_classes import (
+    MOST_CLASSES,
+    badly_calibrated,
+    class_errors,
+    often_mistaken,
+)
+from beliefmatch.report.evaluation_scores import detection_of, headline_score, score_names
+from beliefmatch.report.evaluation_text import class_labels, foreign_names
 from beliefmatch.report.page_plots import (
-    class_plot,
     confusion_plot,
     entropy_plot,
     risk_coverage_plot,
@@ -18,9 +24,8 @@ from beliefmatch.report.page_plots import (
 from beliefmatch.report.page_reliability import reliability_plot
 from beliefmatch.report.plot_parts import Plot
 
-__all__ = ["Card", "Promised", "cards", "confusions", "facts", "flattened", "promises", "side_by_side"]
+__all__ = ["Card", "Promised", "cards", "confusions", "promises"]
 
-_MOST_CLASSES = 30  # in the plot of classes
 _LARGEST_TABLE = 16  # classes of a confusion matrix that is written out
 _LARGEST_MAP = 100  # and of one that is drawn
 _MOST_PAIRS = 10
@@ -43,7 +48,6 @@ class Card:
 
 def cards(models: Sequence[EvaluationRecord]) -> dict[str, list[Card]]:
     """Every plot of the page, by its section."""
-    chosen = worst_classes(models)
     reliability = Card(
         "reliability",
         "",
@@ -52,19 +56,12 @@ def cards(models: Sequence[EvaluationRecord]) -> dict[str, list[Card]]:
         words.reliability_table(models),
     )
     risk = Card("risk", "", words.risk_words(models), risk_coverage_plot(models), words.risk_table(models))
-    classes = Card(
-        "classes",
-        "",
-        words.class_words(models, len(chosen)),
-        class_plot(models, chosen),
-        words.class_table(models, chosen),
-    )
     return {
         "reliability": [reliability],
         "entropy": list(_entropy_cards(models)),
         "roc": list(_roc_cards(models)),
         "risk": [risk],
-        "classes": [classes] if chosen else [],
+        "classes": list(_class_cards(models)),
         "confusion": list(_confusion_cards(models)),
     }
 
@@ -100,23 +97,30 @@ def _roc_cards(models: Sequence[EvaluationRecord]) -> Iterator[Card]:
             yield Card(f"roc-{place}", title, alts[headline], roc_plot(models, name), table, alts=alts)
 
 
+def _class_cards(models: Sequence[EvaluationRecord]) -> Iterator[Card]:
+    """Errors and calibration errors; of all classes in order of their error as well, where they are many."""
+    mistaken, uncalibrated = often_mistaken(models), badly_calibrated(models)
+    if mistaken:
+        about = classes.error_words(models, len(mistaken)), classes.error_plot(models, mistaken)
+        yield Card("class-errors", "Error", *about, classes.error_table(models, mistaken))
+    if uncalibrated:
+        about = (
+            classes.calibration_words(models, len(uncalibrated)),
+            classes.calibration_plot(models, uncalibrated),
+        )
+        table = classes.calibration_table(models, uncalibrated)
+        yield Card("classes", "Calibration error", *about, table)
+    if max((len(class_errors(model)) for model in models), default=0) > MOST_CLASSES:
+        about = classes.rank_words(models), classes.rank_plot(models), classes.rank_table(models)
+        yield Card("class-ranks", "Error of all classes", *about)
+
+
 def _confusion_cards(models: Sequence[EvaluationRecord]) -> Iterator[Card]:
     for index, model in enumerate(models):
         matrix = model.confusion.matrix
         if matrix and _LARGEST_TABLE < len(matrix) <= _LARGEST_MAP:
             plot = confusion_plot(model, matrix, index)
             yield Card(f"confusion-{index}", "", words.confusion_words(model), plot, None, model=index)
-
-
-def worst_classes(models: Sequence[EvaluationRecord]) -> list[int]:
-    """All classes if they are few, else those that some model calibrates worst, the worst first."""
-    errors: dict[int, float] = {}
-    for model in models:
-        for scores in model.classes:
-            errors[scores.index] = max(errors.get(scores.index, 0.0), scores.calibration_error)
-    if len(errors) <= _MOST_CLASSES:
-        return sorted(errors)
-    return sorted(errors, key=lambda index: (-errors[index], index))[:_MOST_CLASSES]
 
 
 class Promised(NamedTuple):
@@ -149,6 +153,7 @@ class ConfusionTable(NamedTuple):
     rows: list[list[tuple[int, float]]] | None
     card: bool
     pairs: list[list[int]]
+    labels: list[str]
 
 
 def confusions(models: Sequence[EvaluationRecord]) -> list[ConfusionTable]:
@@ -160,48 +165,7 @@ def confusions(models: Sequence[EvaluationRecord]) -> list[ConfusionTable]:
         if matrix and len(matrix) <= _LARGEST_TABLE:
             rows = [[(count, count / max(sum(row), 1)) for count in row] for row in matrix]
         drawn = bool(matrix) and _LARGEST_TABLE < len(matrix or []) <= _LARGEST_MAP
-        found.append(ConfusionTable(rows, drawn, model.confusion.pairs[:_MOST_PAIRS]))
+        found.append(
+            ConfusionTable(rows, drawn, model.confusion.pairs[:_MOST_PAIRS], class_labels(model, 36))
+        )
     return found
-
-
-def facts(models: Sequence[EvaluationRecord]) -> list[tuple[str, list[tuple[str, list[str]]]]]:
-    """How the numbers came about: groups of lines, each a name and a text for every model."""
-    own = [_own_facts(model) for model in models]
-    groups = [("File", own)]
-    groups += [
-        (title, [flattened(getattr(model, name)) for model in models])
-        for title, name in (("Settings", "settings"), ("Versions", "versions"), ("Hardware", "hardware"))
-    ]
-    return [(title, side_by_side(found)) for title, found in groups if any(found)]
-
-
-def _own_facts(model: EvaluationRecord) -> dict[str, str]:
-    foreign = {
-        f"foreign: {f.name}": f"{f.source}, {count_text(f.examples, 'example')}" for f in model.foreign
-    }
-    return {
-        "file": model.source,
-        "content": model.kind,
-        "examples": f"{model.examples:,}",
-        "classes": f"{len(model.class_names):,}",
-        **foreign,
-        "evaluated": model.created,
-        "evaluation took": f"{number_text(model.wall_seconds, 2)} s",
-    }
-
-
-def flattened(content: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested settings as one level of texts."""
-    flat: dict[str, str] = {}
-    for key, value in content.items():
-        if isinstance(value, dict):
-            flat.update(flattened(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return flat
-
-
-def side_by_side(found: Sequence[dict[str, str]]) -> list[tuple[str, list[str]]]:
-    """The texts of each name, a dash where there is none."""
-    names = dict.fromkeys(name for of_model in found for name in of_model)
-    return [(name, [of_model.get(name, "—") for of_model in found]) for name in names]

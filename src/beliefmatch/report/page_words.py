@@ -7,7 +7,7 @@ from typing import NamedTuple
 from beliefmatch.experiments.evaluation_record import Bins, Curve, EvaluationRecord
 from beliefmatch.report.evaluation_bins import groups
 from beliefmatch.report.evaluation_metrics import score_title, set_title, sides
-from beliefmatch.report.evaluation_rows import detection_of
+from beliefmatch.report.evaluation_scores import detection_of
 from beliefmatch.report.evaluation_text import class_label, number_text
 
 __all__ = ["DataRow", "DataTable"]
@@ -171,45 +171,6 @@ def risk_table(models: Sequence[EvaluationRecord]) -> DataTable:
         for index, model in enumerate(models)
     ]
     return DataTable(["model", *(f"risk at {percent(c, 0)}" for c in _COVERAGES)], rows)
-
-
-def class_words(models: Sequence[EvaluationRecord], shown: int) -> str:
-    """The worst calibrated class of each model."""
-    parts = []
-    for model in models:
-        worst = max(model.classes, key=lambda scores: scores.calibration_error, default=None)
-        if worst is not None:
-            label = class_label(model, worst.index)
-            parts.append(f"{model.name}: worst {label} with {percent(worst.calibration_error, 2)}")
-    total = len(models[0].class_names)
-    which = f"the {shown} of {total:,} classes with the largest calibration error"
-    what = which if shown < total else f"{shown} classes"
-    return f"Calibration error of {what}. {'; '.join(parts)}."
-
-
-def class_table(models: Sequence[EvaluationRecord], chosen: Sequence[int]) -> DataTable:
-    """All that is known of the chosen classes."""
-    rows = [
-        DataRow(
-            [
-                model.name,
-                class_label(model, scores.index),
-                f"{scores.examples:,}",
-                f"{scores.predicted:,}",
-                percent(scores.error),
-                percent(scores.mean_probability, 2),
-                percent(scores.calibration_error, 2),
-            ],
-            index,
-        )
-        for index, model in enumerate(models)
-        for scores in sorted(
-            (scores for scores in model.classes if scores.index in chosen),
-            key=lambda scores: chosen.index(scores.index),
-        )
-    ]
-    head = ["model", "class", "examples", "predicted", "error", "mean probability", "calibration error"]
-    return DataTable(head, rows)
 
 
 def confusion_words(model: EvaluationRecord) -> str:

@@ -20,6 +20,7 @@ public:
     Arguments(PyObject* const* first, Py_ssize_t count) : next(first), end(first + count) {}
 
     int64_t whole() { return next < end ? PyLong_AsLongLong(*next++) : missing(); }
+    double number() { return next < end ? PyFloat_AsDouble(*next++) : double(missing()); }
     template <class T> T* address() { return reinterpret_cast<T*>(static_cast<intptr_t>(whole())); }
     Strided strided() {
         Strided s;

@@ -64,6 +64,7 @@ struct InstructionSet {
     bool (*divergence)(const Problem&, const DivergenceOutput&, int64_t, int64_t, double*);
     int64_t (*variance_scratch_size)(const Problem&, const Strided&);
     bool (*variance)(const Problem&, const Strided&, int64_t, int64_t, double*);
+    bool (*read_rows)(const Problem&, const Readings&, int64_t, int64_t);
 };
 
 inline bool always() { return true; }
@@ -77,7 +78,8 @@ inline bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_
 
 #define OF_NAMESPACE(name, supported, space)                                                             \
     {name, supported, space::scratch_size, space::run, space::measure_scratch_size, space::measure, \
-     space::divergence_scratch_size, space::divergence, space::variance_scratch_size, space::variance}
+     space::divergence_scratch_size, space::divergence, space::variance_scratch_size, space::variance, \
+     space::read_rows}
 
 inline const InstructionSet INSTRUCTION_SETS[] = {
 #if defined(__x86_64__)

@@ -26,3 +26,5 @@
 #include "divergence.h"
 
 #include "variance.h"
+
+#include "readings.h"

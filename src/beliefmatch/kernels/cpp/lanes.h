@@ -47,6 +47,20 @@ INLINE double sum(D v) {
         for (int i = 0; i < width; ++i) part[i] += part[i + width];
     return part[0];
 }
+INLINE int64_t sum(FI v) {
+    int32_t part[NF];
+    memcpy(part, &v, sizeof v);
+    for (int width = NF / 2; width > 0; width /= 2)
+        for (int i = 0; i < width; ++i) part[i] += part[i + width];
+    return part[0];
+}
+INLINE int64_t sum(DI v) {
+    int64_t part[ND];
+    memcpy(part, &v, sizeof v);
+    for (int width = ND / 2; width > 0; width /= 2)
+        for (int i = 0; i < width; ++i) part[i] += part[i + width];
+    return part[0];
+}
 INLINE double product(D v) {
     double part[ND];
     memcpy(part, &v, sizeof v);
@@ -54,10 +68,20 @@ INLINE double product(D v) {
         for (int i = 0; i < width; ++i) part[i] *= part[i + width];
     return part[0];
 }
+// In halves, so that few comparisons wait for another.
 INLINE double largest(D v) {
-    double top = v[0];
-    for (int i = 1; i < ND; ++i) top = v[i] > top ? v[i] : top;
-    return top;
+    double part[ND];
+    memcpy(part, &v, sizeof v);
+    for (int width = ND / 2; width > 0; width /= 2)
+        for (int i = 0; i < width; ++i) part[i] = part[i + width] > part[i] ? part[i + width] : part[i];
+    return part[0];
+}
+INLINE float largest(F v) {
+    float part[NF];
+    memcpy(part, &v, sizeof v);
+    for (int width = NF / 2; width > 0; width /= 2)
+        for (int i = 0; i < width; ++i) part[i] = part[i + width] > part[i] ? part[i + width] : part[i];
+    return part[0];
 }
 
 // Lanes where the mask is −1 keep their value, the others become zero.
@@ -201,25 +225,30 @@ INLINE D logarithm_of_next(D v) {
 INLINE D select(DI where, D yes, D no) { return where ? yes : no; }
 INLINE D smaller(D a, D b) { return select(a < b, a, b); }
 INLINE D larger(D a, D b) { return select(a > b, a, b); }
+INLINE F smaller(F a, F b) { return a < b ? a : b; }
 INLINE F larger(F a, F b) { return a > b ? a : b; }
 INLINE D magnitude(D v) { return (D)((DI)v & 0x7fffffffffffffff); }
 INLINE F magnitude(F v) { return (F)((FI)v & 0x7fffffff); }
-INLINE float largest(F v) {
-    float top = v[0];
-    for (int i = 1; i < NF; ++i) top = v[i] > top ? v[i] : top;
-    return top;
-}
-INLINE bool none(FI mask) {
-    int32_t any = 0;
-    for (int i = 0; i < NF; ++i) any |= mask[i];
-    return any == 0;
-}
 
+#if defined(__x86_64__) && LANE_BYTES == 64
+INLINE bool any(FI mask) { return _mm512_movepi32_mask((__m512i)mask) != 0; }
+INLINE bool any(DI mask) { return _mm512_movepi64_mask((__m512i)mask) != 0; }
+#elif defined(__x86_64__) && LANE_BYTES == 32
+INLINE bool any(FI mask) { return _mm256_movemask_ps((__m256)mask) != 0; }
+INLINE bool any(DI mask) { return _mm256_movemask_pd((__m256d)mask) != 0; }
+#else
+INLINE bool any(FI mask) {
+    int32_t found = 0;
+    for (int i = 0; i < NF; ++i) found |= mask[i];
+    return found != 0;
+}
 INLINE bool any(DI mask) {
     int64_t found = 0;
     for (int i = 0; i < ND; ++i) found |= mask[i];
     return found != 0;
 }
+#endif
+INLINE bool none(FI mask) { return !any(mask); }
 
 // Where the largest is; anywhere if one is not a number.
 INLINE int64_t position_of_largest(const float* values, int64_t classes) {

@@ -151,6 +151,15 @@ bool variance(const Problem& p, const Strided& to, int64_t threads) {
     return done;
 }
 
+// What metrics need of every row. False if a row or an id is not what it must be.
+bool read_rows(const Problem& p, const Readings& out, int64_t threads) {
+    std::atomic<bool> done{true};
+    over_rows(p, threads, 0, [&](int64_t first, int64_t last, double*) {
+        if (!in_use->read_rows(p, out, first, last)) done = false;
+    });
+    return done;
+}
+
 template <class Work> bool without_gil(const Work& work) {
     bool enough_memory = true;
     Py_BEGIN_ALLOW_THREADS;
@@ -234,6 +243,25 @@ PyObject* py_variance(PyObject*, PyObject* const* given, Py_ssize_t count) {
     return PyBool_FromLong(done);
 }
 
+PyObject* py_read_rows(PyObject*, PyObject* const* given, Py_ssize_t count) {
+    Arguments args(given, count);
+    Problem p;
+    Readings out;
+    p.inner = 1, p.outer = args.whole(), p.classes = args.whole();
+    p.logits = args.strided();
+    p.ids = args.address<const int64_t>();
+    out.of_probs = args.whole(), out.with_entropy = args.whole(), out.sum_tolerance = args.number();
+    int64_t threads = args.whole();
+    out.best = args.address<int64_t>(), out.rank = args.address<int64_t>();
+    out.top = args.address<double>(), out.own = args.address<double>();
+    out.squares = args.address<double>(), out.doubt = args.address<double>();
+    if (!out.of_probs) out.share = args.address<double>(), out.rest = args.address<double>();
+    if (!args.complete()) return nullptr;
+    bool done = false;
+    if (!without_gil([&] { done = read_rows(p, out, threads); })) return nullptr;
+    return PyBool_FromLong(done);
+}
+
 PyObject* py_instruction_sets(PyObject*, PyObject*) {
     PyObject* names = PyList_New(0);
     for (const auto& set : INSTRUCTION_SETS) {
@@ -267,6 +295,8 @@ PyMethodDef methods[] = {
      "Write every row's divergence, or its slopes; False if the logits are not for this kernel."},
     {"variance", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(py_variance)), METH_FASTCALL,
      "Write the variance of every class; False if the logits are not for this kernel."},
+    {"read_rows", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(py_read_rows)), METH_FASTCALL,
+     "Write what metrics need of every row; False if the rows are not for this kernel."},
     {"instruction_sets", py_instruction_sets, METH_NOARGS, "Names of those this processor has, best first."},
     {"in_use", py_in_use, METH_NOARGS, "Name of the instruction set in use."},
     {"use", py_use, METH_O, "Use the instruction set of this name from now on."},

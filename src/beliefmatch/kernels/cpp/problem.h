@@ -72,4 +72,12 @@ struct DivergenceOutput { // what is wanted
     const double* row_scale = nullptr;  // each row's times its scale
 };
 
+struct Readings { // where to write what metrics need of every row
+    bool of_probs = false, with_entropy = false;
+    double sum_tolerance = 0; // by which a row of probabilities may miss one
+    int64_t *best = nullptr, *rank = nullptr;
+    double *top = nullptr, *own = nullptr, *squares = nullptr, *doubt = nullptr; // Σ −p ln p, or Σ d·e^d
+    double *share = nullptr, *rest = nullptr;                                    // of logits only
+};
+
 } // namespace beliefmatch

@@ -1,0 +1,110 @@
+"""What metrics need of each prediction, by the compiled kernel: one visit of each row, on torch's threads.
+
+`read_probs` and `read_logits` of the metrics define the numbers. The kernel returns None for what it does not
+take: tensors that are not plain numbers, and rows that are no probabilities or no logits, in which the caller
+finds what is wrong.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from beliefmatch.kernels.compiled import extension
+from beliefmatch.kernels.layout import has_numbers, is_watched, strided
+from beliefmatch.rows import result_dtype
+
+__all__ = ["LogitsReading", "ProbsReading", "blocks", "read_logits", "read_probs"]
+
+_BLOCK = 1 << 18  # numbers converted at a time: a megabyte in single precision, which stays in the cache
+
+_COLUMNS = (torch.int64, torch.int64, *(torch.float64,) * 6)
+
+
+class ProbsReading(NamedTuple):
+    """Of each of N rows of probabilities; float64 but for the first two."""
+
+    best: Tensor
+    """Most probable class, int64; of tied classes the first."""
+    rank: Tensor
+    """Number of classes that come before the target, int64: more probable, or tied and of smaller id."""
+    top: Tensor
+    """Probability of the best class."""
+    own: Tensor
+    """Probability of the target."""
+    squares: Tensor
+    """Σ p² without the target's."""
+    entropy: Tensor
+    """−Σ p ln p; NaN if it was not asked for."""
+
+
+class LogitsReading(NamedTuple):
+    """Of each of N rows of logits, with d = z − max z; float64 but for the first two.
+
+    The sums leave out the largest term, 1, so that they keep their digits where it is nearly all.
+    """
+
+    best: Tensor
+    """Most probable class, int64; of tied classes the first."""
+    rank: Tensor
+    """Number of classes that come before the target, int64: more probable, or tied and of smaller id."""
+    top: Tensor
+    """Logit of the best class."""
+    own: Tensor
+    """Logit of the target."""
+    squares: Tensor
+    """Σ e^2d."""
+    depths: Tensor
+    """Σ d e^d; NaN if the entropy was not asked for."""
+    share: Tensor
+    """e^d of the target; 0 where it is the best class."""
+    rest: Tensor
+    """Σ e^d."""
+
+
+def read_probs(probs: Tensor, targets: Tensor, sum_tolerance: float, entropy: bool) -> ProbsReading | None:
+    """Of rows that miss one by no more than the tolerance; targets are contiguous int64 on the CPU."""
+    found = _read(probs, targets, len(ProbsReading._fields), (True, entropy, sum_tolerance))
+    return None if found is None else ProbsReading(*found)
+
+
+def read_logits(logits: Tensor, targets: Tensor, entropy: bool) -> LogitsReading | None:
+    """Of rows with a finite largest logit; targets are contiguous int64 on the CPU."""
+    found = _read(logits, targets, len(LogitsReading._fields), (False, entropy, 0.0))
+    return None if found is None else LogitsReading(*found)
+
+
+def blocks(values: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Rows that fit the cache, and the next, contiguous on the CPU in single or double precision."""
+    step, dtype = max(1, _BLOCK // values.shape[1]), result_dtype(values.dtype)
+    for start in range(0, len(values), step):
+        rows = values[start : start + step].detach().to("cpu", dtype).contiguous()
+        yield slice(start, start + step), rows
+
+
+def _read(
+    values: Tensor, targets: Tensor, columns: int, what: tuple[bool, bool, float]
+) -> list[Tensor] | None:
+    """So many columns, two of whole numbers and others, of all the rows."""
+    if is_watched() or not has_numbers(targets):
+        return None
+    parts = [(slice(None), values)] if _is_read_in_place(values) else blocks(values)
+    found = []
+    for span, rows in parts:
+        # Each in memory of its own: who keeps one column shall not keep them all.
+        made = [torch.empty(len(rows), dtype=kind, device="cpu") for kind in _COLUMNS[:columns]]
+        if not has_numbers(rows):
+            return None
+        place = *rows.shape, *strided(rows, 1), targets[span].data_ptr()
+        addresses = (column.data_ptr() for column in made)
+        if not extension.read_rows(*place, *what, torch.get_num_threads(), *addresses):
+            return None
+        found.append(made)
+    return found[0] if len(found) == 1 else [torch.cat(column) for column in zip(*found, strict=True)]
+
+
+def _is_read_in_place(values: Tensor) -> bool:
+    """Whether the kernel reads the rows where they lie."""
+    is_contiguous = values.stride(1) == 1 or values.shape[1] == 1
+    return values.is_cpu and values.dtype in (torch.float32, torch.float64) and is_contiguous

@@ -1,0 +1,122 @@
+"""What metrics of batches share: a batch is taken whole, or refused and then as if it had never come."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from beliefmatch.checks import fail
+from beliefmatch.extras import needs
+from beliefmatch.metrics._inputs import check_rows, the_given
+from beliefmatch.metrics.outcomes import Outcomes, observe
+
+with needs("torchmetrics", extra="metrics", caller="beliefmatch.metrics.streaming"):
+    from torchmetrics import Metric
+
+__all__ = ["OfPredictions", "Streaming"]
+
+_UNKNOWN = 0  # classes before the first batch
+
+
+class Streaming(Metric):
+    """States that only a whole batch changes."""
+
+    is_differentiable = False
+    higher_is_better = False
+    full_state_update = False  # so that `forward` of a batch updates once
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._aside: dict[str, Any] = {}
+        """The states while `forward` looks at a batch alone."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Add a batch and return its own value."""
+        before = dict(self.__dict__)
+        self._aside = {name: _copy(state) for name, state in self.metric_state.items()}
+        try:
+            value = super().forward(*args, **kwargs)
+        except BaseException:  # torchmetrics would leave the states empty
+            vars(self).update(before | self._aside)
+            raise
+        self._aside = {}
+        return value
+
+    @contextmanager
+    def _uncounted_if_refused(self) -> Iterator[None]:
+        """Take back what torchmetrics counted before it asked."""
+        try:
+            yield
+        except BaseException:
+            self._update_count -= 1
+            raise
+
+    def _add_sum(self, name: str, *size: int) -> None:
+        self.add_state(name, torch.zeros(size, dtype=torch.float64), dist_reduce_fx="sum")
+
+    def _add(self, name: str, value: Tensor) -> None:
+        state: Tensor = getattr(self, name)
+        setattr(self, name, state + value.to(state.device))
+
+
+class OfPredictions(Streaming):
+    """A metric of predictions, which all have as many classes.
+
+    Their number is a state like others: `reset` forgets it, and processes that meet must agree on it.
+    """
+
+    classes: Tensor
+
+    def __init__(self, classes: int = _UNKNOWN, **options: Any) -> None:
+        super().__init__(**options)
+        self._given_classes = classes
+        # The first state, so that processes that disagree are told before any sum is changed.
+        self.add_state("classes", torch.tensor(classes), dist_reduce_fx=_the_same)
+
+    def update(
+        self, probs: Tensor | None = None, targets: Tensor | None = None, *, logits: Tensor | None = None
+    ) -> None:
+        """Add a batch."""
+        function = type(self).__name__
+        with self._uncounted_if_refused():
+            name, values = the_given(function, probs, logits)
+            if targets is None:
+                raise fail(function, "`targets` must be given, got None.", TypeError)
+            check_rows(function, name, values)
+            self._require_classes(name, values.shape[1])
+            self._add_batch(targets, probs, logits)
+            self.classes = torch.full_like(self.classes, values.shape[1])
+
+    def _require_classes(self, name: str, received: int) -> None:
+        expected = int(self._aside.get("classes", self.classes))
+        if expected not in (_UNKNOWN, received):
+            known, remedy = (
+                ("as `num_classes` says", "make the metric with that number")
+                if self._given_classes
+                else ("as the batches before", "call `reset` or use a metric of its own")
+            )
+            fact = f"`{name}` must have {expected} classes, {known}, got {received}; {remedy}."
+            raise fail(type(self).__name__, fact)
+
+    def _add_batch(self, targets: Tensor, probs: Tensor | None, logits: Tensor | None) -> None:
+        """Read the batch to its end, and only then change a state."""
+        raise NotImplementedError
+
+    def _observe(self, targets: Tensor, probs: Tensor | None, logits: Tensor | None) -> Outcomes:
+        return observe(type(self).__name__, targets, probs=probs, logits=logits, entropy=False)
+
+
+def _the_same(classes: Tensor) -> Tensor:
+    """The number of classes that all who saw a batch have."""
+    known = classes[classes != _UNKNOWN].unique()
+    if len(known) > 1:
+        received = " and ".join(str(number) for number in known.tolist())
+        fact = f"`probs` or `logits` must have as many classes in all processes, got {received}."
+        raise fail("beliefmatch.metrics", fact)
+    return classes.amax(0)
+
+
+def _copy(state: Tensor | list[Tensor]) -> Tensor | list[Tensor]:
+    return list(state) if isinstance(state, list) else state  # tensors are replaced, never written to
