@@ -52,7 +52,7 @@ def five():
 @cache
 def evaluations_of_five():
     """Evaluations of the first seed's predictors."""
-    return evaluations(five(), examples=600)
+    return evaluations(five(), examples=540)
 
 
 @cache
@@ -62,9 +62,9 @@ def hostile_comparison():
     return comparison(methods, seeds=(0, 1), foreign=HOSTILE[:3])
 
 
-def evaluations(record, *, classes=DIGITS, examples=300):
+def evaluations(record, *, classes=DIGITS, examples=300, foreign=None):
     """One for each method."""
-    sets = tuple(found.name for found in record.methods[0].runs[0].foreign)
+    sets = tuple(found.name for found in record.methods[0].runs[0].foreign) if foreign is None else foreign
     return tuple(
         model(method.label, index=index, classes=classes, foreign=sets, examples=examples, images=False)
         for index, method in enumerate(record.methods)

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 __all__ = [
+    "OutsideError",
     "directory_in_use",
     "file_names",
     "numbered",
@@ -17,6 +18,10 @@ __all__ = [
 ]
 
 _LONGEST = 80  # characters of a file's name, without its ending
+
+
+class OutsideError(ValueError):
+    """Something outside of the program is not as it must be: a file, a directory, another process."""
 
 
 def ready_directory(name: str, *, caller: str) -> Path:

@@ -59,7 +59,7 @@ def _invoke(argv: Sequence[str]) -> int | None:
     command = typer.main.get_command(_application())
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
-        return command.main(list(argv) or ["--help"], "beliefmatch", standalone_mode=False)
+        return command.main(list(argv) or ["--help"], "beliefmatch", standalone_mode=False, obj=list(argv))
 
 
 def _silence_output() -> None:

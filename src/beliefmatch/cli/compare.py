@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from beliefmatch.cli.errors import BAD_INPUT, UserError, told_plainly
+from beliefmatch.cli.errors import BAD_INPUT, OUTSIDE, UserError, resumable, told_plainly
 from beliefmatch.cli.run_options import (
     Accelerator,
     BatchSize,
@@ -80,9 +80,9 @@ def compare(
     ] = "runs/compare",
     dry_run: DryRun = False,
 ) -> None:
-    """Train methods alike and set them side by side; on embedded digits unless told otherwise.
+    """Train methods alike and set them side by side.
 
-    Prints error, calibration, detection of foreign input and costs. Writes every run, all numbers as JSON,
+    On embedded digits unless told otherwise. Prints error, calibration, detection of foreign input and costs. Writes every run, all numbers as JSON,
     CSV and Markdown, figures, and report.html, which needs no network. The same command goes on where it was
     stopped; runs that are finished are not run again.
     """
@@ -105,6 +105,8 @@ def compare(
 def _comparison(
     flags: Flags, methods: str, kl_weight: str | None, seeds: range, out: Path, jobs: int | None
 ) -> "Comparison":
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"compare: `jobs` must be at least 1, got {jobs}.")
     if not seeds:
         raise ValueError(f"compare: `seeds` must be at least 1, got {len(seeds)}.")
     from beliefmatch import kernels
@@ -143,8 +145,8 @@ def _run_and_show(command: typer.Context, work: "Comparison", out: Path) -> None
     from beliefmatch.report.comparison_files import comparison_files
     from beliefmatch.report.tables import comparison_tables
 
-    with told_plainly(FloatingPointError, command=command), share_done() as tell:
-        record = work.run(tell)
+    with resumable(), told_plainly(*OUTSIDE, command=command), share_done() as tell:
+        record = work.run(tell, command=["beliefmatch", *command.obj])
         tell(1.0, "report")
         judged = evaluations(record, work)
         files = comparison_files(record, judged)

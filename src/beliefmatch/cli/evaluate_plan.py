@@ -5,7 +5,7 @@ from pathlib import Path
 
 from beliefmatch.experiments.evaluation_settings import ModelFiles
 from beliefmatch.experiments.run_directory import RunDirectory
-from beliefmatch.report.file_names import file_names, numbered
+from beliefmatch.files import file_names, numbered
 
 __all__ = ["class_names_of", "file_names", "plan", "shown"]
 

@@ -45,7 +45,7 @@ def predict(
     ] = False,
     workers: Annotated[int, typer.Option(help="Processes that read large images.")] = 2,
 ) -> None:
-    """Predict classes, with probabilities and doubt, and say where not to answer.
+    """Predict classes, with probabilities and doubt.
 
     Entropy and spread are in nats: the larger, the more doubt. Spread is the mutual information under the
     belief, for methods that have one.

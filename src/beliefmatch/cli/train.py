@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from beliefmatch.cli.errors import BAD_INPUT, told_plainly
+from beliefmatch.cli.errors import BAD_INPUT, OUTSIDE, resumable, told_plainly
 from beliefmatch.cli.run_options import (
     Accelerator,
     BatchSize,
@@ -93,7 +93,7 @@ def train(
     if dry_run:
         show_plan(plan, work.estimate(), runs=work.runs)
         return
-    with told_plainly(*BAD_INPUT, FloatingPointError, command=context), share_done() as tell:
+    with resumable(), told_plainly(*OUTSIDE, command=context), share_done() as tell:
         record = work.run(tell)
     show_run(record, Path(out))
 
@@ -106,7 +106,9 @@ def _plan(flags: Flags, method: str | None, kl_weight: str | None, seed: int | N
 
     mapping = settings_of(flags)
     if method is not None:
-        (spec,) = parse_methods(method, caller="train", argument="method")
+        spec, *others = parse_methods(method, caller="train", argument="method")
+        if others:
+            raise ValueError(f"train: `method` must be one method, got {method!r}.")
         mapping = with_method(mapping, spec.name, **spec.options)
     if kl_weight is not None:
         mapping = _with_weight(mapping, kl_weight)

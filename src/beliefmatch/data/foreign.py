@@ -31,16 +31,18 @@ def load_foreign(
     text: str, like: Dataset, *, directory: str | None = None, corrupt: str = "stop", workers: int = 2
 ) -> tuple[str, Source]:
     """Images that are none of the home set's classes; see `beliefmatch.data.load_foreign`."""
+    if "preprocessing" not in like.facts:
+        raise fail(_CALLER, f"`like` must tell its preprocessing in its facts, got {sorted(like.facts)}.")
     how = Preprocessing.from_json(like.facts["preprocessing"])
     name, equals, place = text.partition("=")
     if text in _MADE:
         return text, MemorySource(_made(text, like), preprocessing=how)
     if equals:
-        part = _part_at(Path(place), text)
+        part = _part_at(Path(place).expanduser(), text, name)
     elif text in DATASETS:
         part = _test_of(text, directory)
     else:
-        name, part = Path(text).stem, _part_at(Path(text), text)
+        name, part = Path(text).stem, _part_at(Path(text).expanduser(), text)
     channels, height, width = like.test.shape
     frame = Frame(height, width, how.margin)
     unlabelled = Part(part.pictures, np.full(len(part.labels), -1))
@@ -77,11 +79,11 @@ def _test_of(name: str, directory: str | None) -> Part:
     return found.parts.get("test") or next(iter(found.parts.values()))
 
 
-def _part_at(path: Path, text: str) -> Part:
+def _part_at(path: Path, text: str, name: str = "") -> Part:
     if not path.exists():
         expected = f"{', '.join(sorted(_MADE))}, one of {', '.join(DATASETS)}, a path or name=path"
         raise fail(_CALLER, f"`text` must be {expected}, got {text!r}, and there is nothing at {path}.")
     from beliefmatch.data.forms import find_unlabelled
 
-    raw = find_unlabelled(path)
+    raw = find_unlabelled(path, name=name)
     return Part(raw.pictures, np.full(len(raw.pictures), -1))

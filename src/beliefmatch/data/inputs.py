@@ -44,7 +44,7 @@ def read_images(
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     if not given:
         raise fail("read_images", "`paths` must be at least one path, got none.")
-    found = [_pictures(Path(path)) for path in given]
+    found = [_pictures(Path(path).expanduser()) for path in given]
     pictures = found[0] if len(found) == 1 else Chain(found)
     if len(pictures) == 0:
         raise fail("read_images", f"`paths` must hold images, got none in {given[0]}.")

@@ -11,7 +11,7 @@ _LARGEST = 1_000_000  # classes; a larger id is no class id
 
 
 def class_names_of(found: Found, usual: tuple[str, ...] | None) -> tuple[str, ...]:
-    """The names found, else those usual for the set if there are as many, else the numbers."""
+    """The names found, else those usual for the set if they go far enough, else the numbers."""
     labels = next(iter(found.parts.values())).labels
     if len(labels) == 0:
         raise fail("data", "images must be at least 2 of 2 classes, got none.")
@@ -39,8 +39,7 @@ def require_every_class(labels: np.ndarray, names: tuple[str, ...]) -> None:
         raise fail("data", f"images must be of 2 classes or more, got {len(names)} ({', '.join(names)}).")
     absent = np.flatnonzero(np.bincount(labels, minlength=len(names)) == 0)
     if len(absent):
-        which = f"class {absent[0]} ({names[absent[0]]})" + (
-            f" and {len(absent) - 1} more" if absent[1:].size else ""
-        )
+        which = f"class {absent[0]} ({names[absent[0]]})"
+        which += f" and {len(absent) - 1} more" if len(absent) > 1 else ""
         remedy = "add images, raise `limit`, or lower `validation`"
         raise fail("data", f"every class must have an image to train on, got none of {which}; {remedy}.")

@@ -49,12 +49,16 @@ def find(settings: DataSettings, *, only: str | None = None) -> tuple[Found, Hab
     if settings.name in DATASETS:
         known: Known = resolve_name(DATASETS[settings.name])
         return known.find(settings, only=only), known.habits
-    if not Path(settings.name).exists():
+    if settings.directory is not None:
+        expected = f"one of {', '.join(DATASETS)} where `directory` is given"
+        raise fail("data", f"`name` must be {expected}, got {settings.name!r}.")
+    path = Path(settings.name).expanduser()
+    if not path.exists():
         expected = f"one of {', '.join(DATASETS)}, or a path to images"
         raise fail("data", f"`name` must be {expected}, got {settings.name!r}.")
     from beliefmatch.data.forms import find_at
 
-    return find_at(Path(settings.name), only=only), Habits()
+    return find_at(path, only=only), Habits()
 
 
 def _with_roles(found: Found) -> dict[str, Any]:

@@ -39,6 +39,8 @@ class MemorySource:
         preprocessing: Preprocessing,
         rows: Tensor | None = None,
     ) -> None:
+        if isinstance(images, np.ndarray) and not images.flags.writeable:
+            images = images.copy()  # torch knows no tensors that cannot be written to
         pixels = torch.as_tensor(images)
         if pixels.dim() != 4 or pixels.dtype != torch.uint8 or pixels.shape[3] != preprocessing.channels:
             expected = f"uint8 of shape (N, H, W, {preprocessing.channels}), as `preprocessing` has channels"

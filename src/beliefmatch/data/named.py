@@ -54,7 +54,7 @@ class Named:
     def find(self, settings: DataSettings, *, only: str | None = None) -> Found:
         """From the directory if there is one, else from the hub."""
         if settings.directory is not None:
-            place = Path(settings.directory)
+            place = Path(settings.directory).expanduser()
             return find_at(place, name=self.name, only=only, reports=self.reports, columns=self.columns)
         from beliefmatch.data.forms.hub import read_hub
 

@@ -1,7 +1,7 @@
 """Reading in several processes, with results in order and without a touch on the caller's state of chance."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 def in_order(
     function: Callable[[Item], Result], items: Sequence[Item], *, workers: int, pinned: bool = False
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """The function of each item, in their order; in this process if there are no `workers` or one item.
 
     `function` must be importable by the workers, and may not raise.
@@ -23,16 +23,16 @@ def in_order(
     if workers == 0 or len(items) < 2:
         yield from map(function, items)
         return
-    loader = DataLoader(
-        _Calls(function, items),
-        batch_size=None,
-        num_workers=min(workers, len(items)),
-        collate_fn=_as_is,
-        pin_memory=pinned,
-        generator=torch.Generator(),  # or the loader would draw from the global one
-    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # on machines with fewer cores than workers, and on forks
+        loader = DataLoader(
+            _Calls(function, items),
+            batch_size=None,
+            num_workers=min(workers, len(items)),
+            collate_fn=_as_is,
+            pin_memory=pinned,
+            generator=torch.Generator(),  # or the loader would draw from the global one
+        )
         results = iter(loader)
     try:
         yield from results

@@ -1,12 +1,13 @@
 """Where the images of a part are kept: in memory, decoded, or where they lie, to be read when needed."""
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from beliefmatch.checks import fail, level_of_caller
+from beliefmatch.checks import fail, level_of_caller, require_choice
 from beliefmatch.data.decode import Unreadable
 from beliefmatch.data.found import Part, Pictures
 from beliefmatch.data.memory import MemorySource
@@ -114,6 +115,7 @@ def stored(
             is left has a fixed length and order, so that a training can be taken up again exactly.
         workers: processes that read.
     """
+    require_choice("data", "corrupt", corrupt, ("stop", "skip"))
     if ready := _as_they_are(parts, frame, channels):
         return ready
     count = sum(len(part.labels) for part in parts.values())
@@ -160,13 +162,14 @@ def _decoded(
     channels, height, width = shape
     pixels = np.empty((len(part.labels), height, width, channels), np.uint8)
     kept, skipped, coloured, start = np.ones(len(part.labels), bool), [], False, 0
-    for reading in _readings(part, shape, frame, workers):
-        stop = start + len(reading.pixels)
-        pixels[start:stop] = reading.pixels.numpy()
-        kept[start:stop] = _usable(reading, frame, corrupt)
-        skipped += [(name, reason) for _, name, reason in reading.failures]
-        coloured |= reading.coloured
-        start = stop
+    with closing(_readings(part, shape, frame, workers)) as readings:
+        for reading in readings:
+            stop = start + len(reading.pixels)
+            pixels[start:stop] = reading.pixels.numpy()
+            kept[start:stop] = _usable(reading, frame, corrupt)
+            skipped += [(name, reason) for _, name, reason in reading.failures]
+            coloured |= reading.coloured
+            start = stop
     rows = np.flatnonzero(kept)
     left = pixels if len(rows) == len(pixels) else pixels[rows]
     return Stored(Arrays(left), part.labels[rows], rows, shape, True, tuple(skipped)), coloured
@@ -180,14 +183,17 @@ def _left_in_place(
     looked_at = corrupt == "skip" or frame.exact
     if looked_at:
         small = (1, 1, 1)  # the pixels are of no interest
-        for reading in _readings(part, small, frame, workers):
-            kept.append(_usable(reading, frame, corrupt))
-            skipped += [(name, reason) for _, name, reason in reading.failures]
+        with closing(_readings(part, small, frame, workers)) as readings:
+            for reading in readings:
+                kept.append(_usable(reading, frame, corrupt))
+                skipped += [(name, reason) for _, name, reason in reading.failures]
     rows = np.flatnonzero(np.concatenate(kept)) if looked_at else np.arange(len(part.labels))
     return Stored(part.pictures, part.labels[rows], rows, shape, False, tuple(skipped))
 
 
-def _readings(part: Part, shape: tuple[int, int, int], frame: Frame, workers: int) -> Iterator[Reading]:
+def _readings(
+    part: Part, shape: tuple[int, int, int], frame: Frame, workers: int
+) -> Generator[Reading, None, None]:
     chunks = [
         (np.arange(start, min(start + _AT_ONCE, len(part.labels))), None)
         for start in range(0, len(part.labels), _AT_ONCE)

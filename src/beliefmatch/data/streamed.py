@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -141,11 +142,13 @@ class StreamedSource:
         place, how = torch.device(device), self.preprocessing
         wanted = [(self._rows[part].numpy(), seed) for part, seed in paired(parts, seeds)]
         readings = in_order(self._read, wanted, workers=self._workers, pinned=place.type == "cuda")
-        for part, reading in zip(parts, readings, strict=True):
-            for _, name, reason in reading.failures:
-                raise unreadable(name, reason)
-            inputs = normalised(reading.pixels.to(place, non_blocking=True), mean=how.mean, std=how.std)
-            yield Batch(inputs, self._targets[part].to(place, non_blocking=True))
+        with closing(readings):  # or an error would keep the workers as long as its traceback
+            for part, reading in zip(parts, readings, strict=True):
+                for _, name, reason in reading.failures:
+                    raise unreadable(name, reason)
+                pixels = reading.pixels.to(place, non_blocking=True)
+                inputs = normalised(pixels, mean=how.mean, std=how.std)
+                yield Batch(inputs, self._targets[part].to(place, non_blocking=True))
 
 
 def unreadable(name: str, reason: str) -> Exception:

@@ -90,11 +90,14 @@ class Comparison:
             found.append((entry.plan, estimate(plan, data, method, network, engine_for(plan.engine))))
         return found
 
-    def run(self, on_progress: OnProgress | None = None) -> ComparisonRecord:
+    def run(
+        self, on_progress: OnProgress | None = None, *, command: Sequence[str] | None = None
+    ) -> ComparisonRecord:
         """Train and judge every method with every seed.
 
         Args:
             on_progress: told the share that is done, and what is being done.
+            command: how to repeat it, for the record.
         """
         start, progress = time.perf_counter(), _Share(self.cells, on_progress)
         found = self._choose(progress)
@@ -112,7 +115,7 @@ class Comparison:
             methods=methods,
             seeds=self.seeds,
             turning=TurningDigit.load().described() if plans[0].data.name == "digits" else None,
-            settings=self._settings(),
+            settings=self._settings() | ({} if command is None else {"command": list(command)}),
             versions=versions("beliefmatch", "torch", "numpy", "scikit-learn", "scipy", "lightning-fabric"),
             hardware=hardware(),
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from beliefmatch.experiments.run_record import RunRecord
 from beliefmatch.experiments.typed_json import from_json, to_json
+from beliefmatch.files import file_names
 
-__all__ = ["COMPARISON_SCHEMA", "Compared", "ComparisonRecord", "Turning"]
+__all__ = ["COMPARISON_SCHEMA", "Compared", "ComparisonRecord", "Turning", "evaluation_paths"]
 
 COMPARISON_SCHEMA = "beliefmatch.comparison/1"
 
@@ -62,3 +64,8 @@ class ComparisonRecord:
     def from_json(cls, text: str) -> ComparisonRecord:
         """Read what `to_json` wrote."""
         return from_json(cls, text, schema=COMPARISON_SCHEMA)
+
+
+def evaluation_paths(keys: Sequence[str]) -> list[str]:
+    """Where the evaluation of each method lies, below the directory of its comparison."""
+    return [f"evaluations/{name}.json" for name in file_names(keys)]

@@ -74,17 +74,16 @@ def _in_processes(
     cells: Sequence[Cell], left: Sequence[int], jobs: int, announce: OnCell
 ) -> dict[int, RunRecord]:
     context = get_context("spawn")  # a fork would inherit torch's threads, but not their state
-    with context.Manager() as manager:
-        news = manager.Queue()
-        pool = ProcessPoolExecutor(
-            jobs, mp_context=context, initializer=_begin_worker, initargs=(os.getpid(), news)
-        )
-        try:
-            futures = {pool.submit(_work, cells[index], index): index for index in left}
-            _wait(futures, news, announce)
-            return {index: future.result() for future, index in futures.items()}
-        finally:  # on an error or Ctrl-C the workers save what they have, and nothing new is begun
-            pool.shutdown(wait=True, cancel_futures=True)
+    news = context.Queue()
+    pool = ProcessPoolExecutor(
+        jobs, mp_context=context, initializer=_begin_worker, initargs=(os.getpid(), news)
+    )
+    try:
+        futures = {pool.submit(_work, cells[index], index): index for index in left}
+        _wait(futures, news, announce)
+        return {index: future.result() for future, index in futures.items()}
+    finally:  # on an error or Ctrl-C the workers save what they have, and nothing new is begun
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _wait(futures: dict[Future[RunRecord], int], news: Any, announce: OnCell) -> None:

@@ -15,6 +15,9 @@ from beliefmatch.experiments.run_record import ForeignScores, Scores
 from beliefmatch.files import write_whole
 from beliefmatch.metrics import auroc, calibration_error, fpr_at_tpr, outcomes, reliability_bins
 
+_OF_BELIEFS = {"spread", "differential_entropy", "precision"}
+"""Scores that mean nothing where the logits are no log-concentrations."""
+
 __all__ = ["Predicted", "foreign_scores", "scores", "to_npz"]
 
 
@@ -26,6 +29,7 @@ class Predicted:
     logits: Tensor | None
     """Log-concentrations of a belief, or a network's own logits; their softmax are the probabilities."""
     targets: Tensor
+    has_belief: bool = False
 
     def as_read(self, path: Path) -> Predictions:
         """As if read from a file."""
@@ -53,11 +57,12 @@ def scores(said: Predicted) -> Scores:
 def foreign_scores(name: str, inside: Predicted, outside: Predicted) -> ForeignScores:
     """How well each score tells the foreign examples from those of the test set."""
     home, abroad = (score_columns(said.as_read(Path())) for said in (inside, outside))
+    asked = [score for score in home if inside.has_belief or score not in _OF_BELIEFS]
     return ForeignScores(
         name=name,
         examples=len(outside.probs),
-        auroc={score: float(auroc(home[score], abroad[score])) for score in home},
-        fpr95={score: float(fpr_at_tpr(home[score], abroad[score])) for score in home},
+        auroc={score: float(auroc(home[score], abroad[score])) for score in asked},
+        fpr95={score: float(fpr_at_tpr(home[score], abroad[score])) for score in asked},
         mean_confidence=outside.probs.max(-1).values.mean().item(),
     )
 

@@ -16,7 +16,7 @@ from typing import Any
 from beliefmatch.experiments.plan import RunPlan, fingerprint, plan_from, to_mapping
 from beliefmatch.experiments.run_record import RunRecord
 from beliefmatch.experiments.yaml_files import as_yaml, read_yaml
-from beliefmatch.files import file_names, write_whole
+from beliefmatch.files import OutsideError, file_names, write_whole
 
 __all__ = ["MODEL_SCHEMA", "RunDirectory"]
 
@@ -87,7 +87,7 @@ class RunDirectory:
     def check(self, *plans: RunPlan) -> None:
         """Refuse a directory that holds the run of none of these plans."""
         if self.plan_file.is_file() and fingerprint(self.plan()) not in map(fingerprint, plans):
-            raise ValueError(
+            raise OutsideError(
                 f"run: `out` must be new, or hold a run of the same plan; {self.path} has another, see its "
                 "plan.yaml. Choose another directory, or remove this one."
             )
@@ -132,4 +132,4 @@ def _lock(descriptor: int, path: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        raise ValueError(f"run: `out` must be free, but another process is at work in {path}.") from error
+        raise OutsideError(f"run: `out` must be free, but another process is at work in {path}.") from error

@@ -112,8 +112,7 @@ class Running:
         return Said(validation, test, foreign, seconds)
 
     def _predict(self, predictor: Predictor, source: Source) -> Predicted:
-        said = predict_all(self.engine, predictor, source, _BATCH)
-        return Predicted(said.probs, said.logits, said.targets)
+        return Predicted(*predict_all(self.engine, predictor, source, _BATCH))
 
     def _batches(self, source: Source) -> Iterator[Batch]:
         parts = torch.arange(len(source)).split(_BATCH)

@@ -10,13 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-<<<<<<< HEAD
-from beliefmatch.checks import fail, require_choice
-from beliefmatch.methods.base import Method, NetworkPredictor, Prediction
-=======
 from beliefmatch.checks import fail, require_choice, require_finite_number, require_index
-from beliefmatch.methods.base import Method, Prediction
->>>>>>> train-config
+from beliefmatch.methods.base import Method, NetworkPredictor, Prediction
 from beliefmatch.methods.rest import Rest, rest_after
 from beliefmatch.methods.softmax import read
 from beliefmatch.rows import work_dtype

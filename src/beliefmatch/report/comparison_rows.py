@@ -8,10 +8,10 @@ from typing import NamedTuple
 from beliefmatch.experiments.comparison_record import Compared, ComparisonRecord
 from beliefmatch.experiments.evaluation_record import Number
 from beliefmatch.experiments.run_record import ForeignScores, RunRecord
+from beliefmatch.files import numbered
 from beliefmatch.report.evaluation_metrics import CALIBRATION, PREDICTIONS, Better, Metric, unit
 from beliefmatch.report.evaluation_rows import Mark, best
 from beliefmatch.report.evaluation_text import MISSING, number_text, tidy
-from beliefmatch.report.file_names import numbered
 
 __all__ = [
     "SeedCell",

@@ -1,6 +1,7 @@
 """The figure of the turning digit: what each method calls it at each angle, and how sure it is."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -22,7 +23,8 @@ def turning_figure(record: ComparisonRecord, turning: Turning) -> Figure:
     width = 1.0 + 0.07 * max(map(len, labels)) + 0.52 * len(turning.angles)
     figure = Figure(figsize=(width, 3.6 + 0.42 * len(methods)), layout="constrained")
     figure.suptitle(f"How sure are the networks when a {turning.digit} is turned?", fontsize=13)
-    upper, lower = figure.subfigures(2, 1, height_ratios=[0.9 + 0.42 * len(methods), 2.4])
+    ratios = [0.9 + 0.42 * len(methods), 2.4]
+    upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=ratios).flat
     pictures, table = upper.subplots(2, 1, height_ratios=[1.3, len(methods)], sharex=True)
     _draw_pictures(pictures, turning)
     _draw_table(table, methods, turning)
@@ -73,7 +75,8 @@ def _draw_table(axes: Axes, methods: Sequence[Compared], turning: Turning) -> No
             colour = _RIGHT if predicted == turning.digit else _WRONG
             cell = {"facecolor": colour, "alpha": 0.85 * confidence**2, "linewidth": 0}
             axes.add_patch(Rectangle((place - 0.48, row - 0.46), 0.96, 0.92, **cell))
-            ink = {"color": "white" if confidence > 0.92 else "black", "ha": "center", "va": "center"}
+            colour = "white" if confidence > 0.92 else "black"
+            ink: dict[str, Any] = {"color": colour, "ha": "center", "va": "center"}
             axes.text(place, row - 0.14, f"{predicted}", fontsize=10, fontweight="bold", **ink)
             axes.text(place, row + 0.27, f"{100 * confidence:.0f} %", fontsize=6, **ink)
     axes.set(xlim=(-0.5, len(turning.angles) - 0.5), ylim=(len(methods) - 0.5, -0.5))

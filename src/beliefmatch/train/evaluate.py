@@ -19,6 +19,7 @@ class Predicted(NamedTuple):
     probs: Tensor
     logits: Tensor | None
     targets: Tensor
+    has_belief: bool = False
 
 
 def predict_all(engine: Engine, predictor: Predictor, source: Source, batch_size: int = 512) -> Predicted:
@@ -47,7 +48,8 @@ def predict_all(engine: Engine, predictor: Predictor, source: Source, batch_size
     if len(logits) == len(made):
         rows.append(torch.cat(logits))
     probs, *others = (engine.gathered(each[: len(mine)], lengths).cpu() for each in rows)
-    return Predicted(probs, others[0] if others else None, source.targets)
+    has_belief = all(one.belief is not None for one in made)
+    return Predicted(probs, others[0] if others else None, source.targets, has_belief)
 
 
 def _logits(prediction: Prediction) -> Tensor | None:

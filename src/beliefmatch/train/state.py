@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from beliefmatch.checks import fail, level_of_caller
+from beliefmatch.files import OutsideError
 from beliefmatch.train.checkpoint import Checkpoint, load_latest, save
 from beliefmatch.train.ema import MovingAverage
 from beliefmatch.train.guard import Guard
@@ -130,6 +131,7 @@ def read(directory: Path, configuration: Mapping[str, Any], engine: Mapping[str,
             "fit",
             f"`directory` must be new or hold the same training, got {directory}, "
             f"where {different[0]}; choose another directory or the settings of before.",
+            OutsideError,
         )
     changed = list(_differences(checkpoint.facts["engine"], engine))
     if changed and not checkpoint.facts["place"]["finished"]:

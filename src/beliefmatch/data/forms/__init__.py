@@ -60,11 +60,16 @@ def find_at(
     return joined(form, {part: read(some, columns) for part, some in by_part.items()})
 
 
-def find_unlabelled(path: Path) -> Raw:
-    """The images at a path, whatever their labels; of a directory with parts, those to report on."""
+def find_unlabelled(path: Path, *, name: str = "") -> Raw:
+    """The images at a path, whatever their labels; of a directory with parts, those to report on.
+
+    Files whose names begin with `name` go before others.
+    """
     if path.is_file():
         return read_file(path)
-    form, files = _files_in(path, "")
+    form, files = _files_in(path, name)
+    if not files and name:
+        form, files = _files_in(path, "")
     if files:
         by_part = _chosen(_by_part(files, path), "test", "test")
         return _reader(form)(next(iter(by_part.values())), _USUAL)
@@ -114,7 +119,9 @@ def _files_in(directory: Path, name: str) -> tuple[str, list[Path]]:
     """Files of one form, here or one level down in `data` or in a folder of the dataset's name."""
     for place in (directory, directory / name, directory / "data"):
         held = sorted(file for file in place.iterdir() if file.is_file()) if place.is_dir() else []
-        by_form = {form: [file for file in held if file.suffix == end] for end, form in _FILES.items()}
+        by_form = {
+            form: [file for file in held if file.suffix.lower() == end] for end, form in _FILES.items()
+        }
         by_form = {form: mine for form, files in by_form.items() if (mine := _of_dataset(files, name))}
         if len(by_form) > 1:
             expected = "images in one form, or a dataset in a directory of its own"

@@ -35,7 +35,7 @@ def class_folders(directory: Path, choose: Callable[[Mapping[str, Path]], dict[s
     fitted = next(iter(parts.values()), directory)  # to train on, where there is one
     names = tuple(folder.name for folder in _folders(fitted))
     if not names:
-        expected = "a folder for each class, .npz or .parquet files"
+        expected = "a folder for each class, or .npz or .parquet files (of that name, if it holds others)"
         raise fail("data", f"`directory` must hold {expected}, got {_seen(fitted)} in {fitted}.")
     chosen = choose(parts) if parts else {"all": directory}
     return {part: _labelled(folder, names) for part, folder in chosen.items()}
@@ -98,4 +98,5 @@ def _images_below(directory: Path) -> list[str]:
 
 def _seen(directory: Path) -> str:
     held = sorted(path.name for path in directory.iterdir())
-    return f"{len(held)} others such as {held[0]}" if held else "nothing"
+    more = f" and {len(held) - 1} more" if len(held) > 1 else ""
+    return f"{held[0]}{more}" if held else "nothing"
