@@ -117,7 +117,7 @@ def test_bf16_that_would_end_the_process_is_refused(processor):
 
 
 def test_a_child_that_dies_or_hangs_has_not_survived(monkeypatch):
-    monkeypatch.setattr(precisions, "_multiply_and_exit", lambda: os.kill(os.getpid(), 4))
+    monkeypatch.setattr(precisions, "_multiply_and_exit", lambda: os.kill(os.getpid(), 9))
     assert precisions._survives() is False
     monkeypatch.setattr(precisions, "_multiply_and_exit", lambda: os._exit(0))
     assert precisions._survives() is True
