@@ -144,11 +144,12 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=5000)
     parser.add_argument("--workers", type=int, default=0, help="of the plain loop's DataLoader")
     parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--precision", default="auto", help="of our loop: auto, 32, bf16")
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
     options.engine = Engine(
-        EngineSettings(accelerator="cpu", threads=options.threads)
+        EngineSettings(accelerator="cpu", threads=options.threads, precision=options.precision)
     )  # before torch computes
     print(f"{hardware()['processor']}, {torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}")
     print(

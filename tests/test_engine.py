@@ -67,32 +67,45 @@ def processor(monkeypatch):
     """A processor with the given flags, on which bfloat16 survives as told, without torch's trying."""
 
     def set_up(flags, survives, without_tiles=False):
-        precisions._tiles_are_harmless.cache_clear()
+        forget()
         monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
         monkeypatch.setattr(precisions, "_cpu_flags", lambda: set(flags.split()))
         limited = {None: survives, "AVX512_CORE_BF16": without_tiles}
         monkeypatch.setattr(precisions, "_survives", lambda: limited[os.environ.get("ONEDNN_MAX_CPU_ISA")])
 
     yield set_up
-    precisions._tiles_are_harmless.cache_clear()
+    forget()
+
+
+def forget():
+    precisions._tiles_work.cache_clear()
+    precisions._bf16_is_safe.cache_clear()
 
 
 @pytest.mark.parametrize(
-    ("flags", "survives", "without_tiles", "expected", "limit"),
+    ("flags", "survives", "without_tiles", "auto", "limit"),
     [
-        ("avx2", True, True, "32-true", None),
-        ("avx2 avx512_bf16", False, False, "bf16-mixed", None),  # no tiles, nothing to try
+        ("avx2", False, False, "32-true", None),
+        ("avx2 avx512_bf16", False, False, "32-true", None),  # no tiles, nothing to try
         ("avx512_bf16 amx_bf16", True, True, "bf16-mixed", None),
-        ("avx512_bf16 amx_bf16", False, True, "bf16-mixed", "AVX512_CORE_BF16"),
-        ("avx512_bf16 amx_bf16", False, False, "32-true", None),
+        ("avx512_bf16 amx_bf16", False, True, "32-true", "AVX512_CORE_BF16"),
     ],
 )
-def test_auto_is_bf16_where_the_processor_computes_with_it(
-    processor, flags, survives, without_tiles, expected, limit
+def test_auto_is_bf16_where_tiles_work_and_bf16_does_without_where_they_do_not(
+    processor, flags, survives, without_tiles, auto, limit
 ):
     processor(flags, survives, without_tiles)
-    assert precisions.resolved("auto", "cpu") == expected
+    assert precisions.resolved("auto", "cpu") == auto
+    assert "ONEDNN_MAX_CPU_ISA" not in os.environ
+    assert precisions.resolved("bf16", "cpu") == "bf16-mixed"
     assert os.environ.get("ONEDNN_MAX_CPU_ISA") == limit
+
+
+def test_tiles_that_the_environment_forbids_are_none(processor, monkeypatch):
+    processor("avx512_bf16 amx_bf16", True, True)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+    assert precisions.resolved("auto", "cpu") == "32-true"
+    assert precisions.resolved("bf16", "cpu") == "bf16-mixed"
 
 
 def test_bf16_that_would_end_the_process_is_refused(processor):
@@ -104,7 +117,7 @@ def test_bf16_that_would_end_the_process_is_refused(processor):
 
 
 def test_a_child_that_dies_or_hangs_has_not_survived(monkeypatch):
-    monkeypatch.setattr(precisions, "_multiply_and_exit", lambda: os.kill(os.getpid(), 4))
+    monkeypatch.setattr(precisions, "_multiply_and_exit", lambda: os.kill(os.getpid(), 9))
     assert precisions._survives() is False
     monkeypatch.setattr(precisions, "_multiply_and_exit", lambda: os._exit(0))
     assert precisions._survives() is True

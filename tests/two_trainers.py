@@ -42,12 +42,12 @@ def trained(engine, recipe):
 def predicted(engine, many):
     network, source = normalised_network().eval(), Examples(many)
     method = build("belief_matching", kl_weight=0.01)
-    probs, logits, targets = predict_all(engine, method.predictor(network), source, batch_size=4)
-    assert logits is not None
+    made = predict_all(engine, method.predictor(network), source, batch_size=4)
+    assert made.logits is not None
     return {
-        "probs": probs.tolist(),
-        "logits": logits.tolist(),
-        "targets": targets.tolist(),
+        "probs": made.probs.tolist(),
+        "logits": made.logits.tolist(),
+        "targets": made.targets.tolist(),
         "mine": torch.cat(source.seen).tolist(),
     }
 
