@@ -82,9 +82,9 @@ def compare(
 ) -> None:
     """Train methods alike and set them side by side.
 
-    On embedded digits unless told otherwise. Prints error, calibration, detection of foreign input and costs. Writes every run, all numbers as JSON,
-    CSV and Markdown, figures, and report.html, which needs no network. The same command goes on where it was
-    stopped; runs that are finished are not run again.
+    On embedded digits unless told otherwise. Prints error, calibration, detection of foreign input and costs.
+    Writes every run, all numbers as JSON, CSV and Markdown, figures, and report.html, which needs no network.
+    The same command goes on where it was stopped; runs that are finished are not run again.
     """
     flags = Flags(
         data=data, data_dir=data_dir, limit=limit, model=model, ood=ood, foreign_training=foreign_training,

@@ -128,12 +128,13 @@ class Comparison:
 
     def _check(self) -> None:
         """Build every part once, so that a mistake is told now and not after an hour."""
+        data = dataset(self.entries[0].plan.data)
         for entry in self.entries:
             plan = entry.settled(entry.search.values[0] if entry.search else None)
-            method, data = method_of(plan), dataset(plan.data)
+            method = method_of(plan)
             network_of(plan, method, data)
             foreign_training(plan, method, data)
-        foreign_sets(plan, data)
+        foreign_sets(self.entries[0].plan, data)
 
     def _choose(self, progress: "_Share") -> list[tuple[_Entry, list[RunRecord]]]:
         """Run the first seed of every method, with every value of an option that is to be chosen."""

@@ -62,9 +62,10 @@ def _probe(
     network: nn.Module, method: Method, inputs: Tensor, targets: Tensor, engine: Engine
 ) -> tuple[float, int]:
     """Seconds of the faster of two steps after one for warming up, and bytes kept for the backward pass."""
-    seconds = []
+    seconds: list[float] = []
+    kept: dict[int, int] = {}
     for _ in range(3):
-        kept: dict[int, int] = {}
+        kept.clear()
         start = time.perf_counter()
         noted = torch.autograd.graph.saved_tensors_hooks(partial(_note, kept), lambda tensor: tensor)
         with noted, engine.autocast():

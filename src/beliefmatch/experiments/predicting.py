@@ -51,7 +51,8 @@ class Restored:
             for part, batch in zip(parts, source.batches(parts, device=self.engine.device), strict=True):
                 with self.engine.autocast():
                     said = self.predictor.predict(batch.inputs)
-                yield from self._rows([names[index] for index in part.tolist()], said, abstain)
+                chosen: list[str] = [names[int(index)] for index in part]
+                yield from self._rows(chosen, said, abstain)
 
     def _rows(self, names: Sequence[str], said: Prediction, abstain: float | None) -> Iterator[Row]:
         confidence, predicted = said.probs.max(-1)

@@ -5,7 +5,7 @@ from typing import Any
 
 from beliefmatch.experiments.comparison_record import Compared, ComparisonRecord
 from beliefmatch.report.evaluation_text import MISSING, number_text
-from beliefmatch.report.page_sections import flattened, side_by_side
+from beliefmatch.report.page_facts import flattened, side_by_side
 
 __all__ = ["command_of", "common_facts", "method_facts"]
 
