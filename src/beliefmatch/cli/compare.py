@@ -133,7 +133,10 @@ def _require_extras() -> None:
 def _show_plans(work: "Comparison") -> None:
     from beliefmatch.cli.run_show import show_plan
 
-    for plan, cost in work.estimates():
+    costs = work.estimates()
+    if not work.speaks:
+        return
+    for plan, cost in costs:
         show_plan(plan, cost)
         typer.echo()
     typer.echo(f"# runs in all {work.cells}, {work.jobs} at a time")
@@ -147,6 +150,8 @@ def _run_and_show(command: typer.Context, work: "Comparison", out: Path) -> None
 
     with resumable(), told_plainly(*OUTSIDE, command=command), share_done() as tell:
         record = work.run(tell, command=["beliefmatch", *command.obj])
+        if not work.speaks:
+            return
         tell(1.0, "report")
         judged = evaluations(record, work)
         files = comparison_files(record, judged)

@@ -27,6 +27,7 @@ from beliefmatch.cli.run_options import (
     settings_of,
 )
 from beliefmatch.extras import needs
+from beliefmatch.files import ready_directory
 from beliefmatch.methods import METHODS
 
 if TYPE_CHECKING:
@@ -89,13 +90,18 @@ def train(
             from beliefmatch.cli.terminal import share_done
         from beliefmatch.experiments.training import Training
 
+        if not dry_run:
+            ready_directory(out, caller="train")
         work = Training(plan, Path(out), tensorboard=tensorboard)
     if dry_run:
-        show_plan(plan, work.estimate(), runs=work.runs)
+        cost = work.estimate()
+        if work.speaks:
+            show_plan(plan, cost, runs=work.runs)
         return
     with resumable(), told_plainly(*OUTSIDE, command=context), share_done() as tell:
         record = work.run(tell)
-    show_run(record, Path(out))
+    if work.speaks:
+        show_run(record, Path(out))
 
 
 def _plan(flags: Flags, method: str | None, kl_weight: str | None, seed: int | None) -> "RunPlan":

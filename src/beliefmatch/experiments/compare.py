@@ -80,6 +80,11 @@ class Comparison:
         """Runs in all, those of searches among them."""
         return sum(_trials(entry) + len(self.seeds) - 1 for entry in self.entries)
 
+    @property
+    def speaks(self) -> bool:
+        """Whether this process writes and shows what came out; of several only the first."""
+        return engine_for(self.entries[0].plan.engine).is_first
+
     def estimates(self) -> list[tuple[RunPlan, Estimate]]:
         """What one run of each method will cost."""
         found = []

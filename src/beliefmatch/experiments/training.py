@@ -45,6 +45,11 @@ class Training:
         """One, or one for each value of an option that is to be chosen."""
         return len(self.plans)
 
+    @property
+    def speaks(self) -> bool:
+        """Whether this process shows what came out; of several only the first."""
+        return engine_for(self.plan.engine).is_first
+
     def estimate(self) -> Estimate:
         """What one run will cost."""
         return estimate(self.plans[0], self.data, self.method, self.network, engine_for(self.plan.engine))
