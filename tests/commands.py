@@ -4,11 +4,15 @@ import os
 import subprocess
 import sys
 
+from beliefmatch.files import LEDGER
+
 QUICK = [
     *("compare", "--epochs", "1", "--seeds", "1", "--methods", "softmax,belief_matching", "--jobs", "1"),
     *("--limit", "100", "--ood", "noise"),
 ]
-PRODUCTS = ["comparison.json", "evaluations", "figures", "report.html", "runs", "summary.csv", "summary.md"]
+PRODUCTS = sorted(
+    [LEDGER, "comparison.json", "evaluations", "figures", "report.html", "runs", "summary.csv", "summary.md"]
+)
 MAIN = "import sys; from beliefmatch.cli import main; sys.exit(main(sys.argv[1:]))"
 
 

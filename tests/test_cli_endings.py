@@ -47,7 +47,7 @@ def test_the_command_answers_interrupts_before_it_loads_anything():
 
 
 def test_a_disk_that_fills_up_leaves_no_half_report_and_shows_the_numbers(tmp_path, capsys, monkeypatch):
-    def full(directory, files):
+    def full(directory, files, keep):
         raise OSError(errno.ENOSPC, NO_SPACE)
 
     monkeypatch.setattr("beliefmatch.cli.compare.write_together", full)

@@ -156,7 +156,7 @@ def _run_and_show(command: typer.Context, work: "Comparison", out: Path) -> None
         judged = evaluations(record, work)
         files = comparison_files(record, judged)
     try:  # files before words: who reads the words may go away
-        write_together(out, files)
+        write_together(out, files, keep=".json")
     except OSError as error:
         raise UserError(
             f"{command.command_path}: cannot write to {out} ({error.strerror or error}); "

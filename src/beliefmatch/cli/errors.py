@@ -56,6 +56,7 @@ def _in_words_of(command: typer.Context, message: str) -> str:
         return message
     setting = found["argument"]
     option = _OPTIONS.get(setting, setting.rpartition(".")[2])
-    if command.params.get(option) is None:  # an argument of other functions, or a setting of a recipe
+    is_of_recipe = "." in setting and command.params.get(option) is None
+    if option not in command.params or is_of_recipe:
         return message
     return f"{command.command_path}: `--{option.replace('_', '-')}` {found['fact']}"

@@ -90,9 +90,9 @@ def train(
             from beliefmatch.cli.terminal import share_done
         from beliefmatch.experiments.training import Training
 
+        work = Training(plan, Path(out), tensorboard=tensorboard)
         if not dry_run:
             ready_directory(out, caller="train")
-        work = Training(plan, Path(out), tensorboard=tensorboard)
     if dry_run:
         cost = work.estimate()
         if work.speaks:
