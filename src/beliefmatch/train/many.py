@@ -12,22 +12,22 @@ __all__ = ["copy_all", "move_all", "norms", "scale_all"]
 def copy_all(to: Sequence[Tensor], of: Sequence[Tensor]) -> None:
     """Give each tensor the values of its counterpart."""
     if to:
-        torch.ops.aten._foreach_copy_(list(to), list(of))
+        torch.ops.aten._foreach_copy_.default(list(to), list(of))
 
 
 @torch.no_grad()
 def move_all(tensors: Sequence[Tensor], towards: Sequence[Tensor], share: float) -> None:
     """Move each tensor by a share of the way towards its counterpart."""
     if tensors:
-        torch.ops.aten._foreach_lerp_(list(tensors), list(towards), share)
+        torch.ops.aten._foreach_lerp_.Scalar(list(tensors), list(towards), share)
 
 
 def norms(tensors: Sequence[Tensor]) -> Tensor:
     """The Euclidean norm of each tensor."""
-    return torch.stack(torch.ops.aten._foreach_norm(list(tensors)))
+    return torch.stack(torch.ops.aten._foreach_norm.Scalar(list(tensors)))
 
 
 @torch.no_grad()
 def scale_all(tensors: Sequence[Tensor], factors: Tensor) -> None:
     """Multiply each tensor by its factor."""
-    torch.ops.aten._foreach_mul_(list(tensors), list(factors.unbind()))
+    torch.ops.aten._foreach_mul_.List(list(tensors), list(factors.unbind()))
