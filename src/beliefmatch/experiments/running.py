@@ -26,6 +26,7 @@ OnProgress = Callable[[float, str], None]
 """Called with the share that is done, and what is being done."""
 
 _TRAINING = 0.95  # share of a run that its bar gives to training
+_FEW = 2000  # examples
 _BATCH = 512  # examples at once when predicting
 
 
@@ -102,14 +103,21 @@ class Running:
     def predict(self, predictor: Predictor) -> Said:
         """Ask it about every set."""
         validation = self._predict(predictor, self.data.validation)
-        start = time.perf_counter()
-        test = self._predict(predictor, self.data.test)
-        seconds = time.perf_counter() - start
+        test, seconds = self._timed(predictor, self.data.test)
         foreign = {}
         for name, source in foreign_sets(self.plan, self.data).items():
             self.on_progress(_TRAINING, f"predicting {name}")
             foreign[name] = self._predict(predictor, source)
         return Said(validation, test, foreign, seconds)
+
+    def _timed(self, predictor: Predictor, source: Source) -> tuple[Predicted, float]:
+        """Predictions, and the seconds they take; of few examples the fastest of three times."""
+        seconds = []
+        for _ in range(3 if len(source) <= _FEW else 1):
+            start = time.perf_counter()
+            said = self._predict(predictor, source)
+            seconds.append(time.perf_counter() - start)
+        return said, min(seconds)
 
     def _predict(self, predictor: Predictor, source: Source) -> Predicted:
         return Predicted(*predict_all(self.engine, predictor, source, _BATCH))
