@@ -18,6 +18,7 @@ from beliefmatch.experiments.parts import (
     engine_for,
     foreign_sets,
     foreign_training,
+    is_first_process,
     method_of,
     network_of,
 )
@@ -43,6 +44,20 @@ class _Entry:
     def settled(self, value: Any) -> RunPlan:
         """The plan with the option set that was searched for."""
         return self.plan if self.search is None else with_option(self.plan, self.search.option, value)
+
+    def known(self, seeds: Sequence[int]) -> list[RunPlan]:
+        """Runs that depend on no choice: all seeds, or of a search all values with the first."""
+        if self.search is not None:
+            return [self.settled(value) for value in self.search.values]
+        return [replace(self.plan, seed=seed) for seed in seeds]
+
+    def choose(self, known: Mapping[str, RunRecord]) -> tuple[RunPlan, tuple[Trial, ...]]:
+        """The plan without anything left to choose, and how it was chosen."""
+        if self.search is None:
+            return self.plan, ()
+        records = [known[fingerprint(self.settled(value))] for value in self.search.values]
+        value, trials = chosen(self.search, records)
+        return self.settled(value), trials
 
 
 class Comparison:
@@ -83,7 +98,7 @@ class Comparison:
     @property
     def speaks(self) -> bool:
         """Whether this process writes and shows what came out; of several only the first."""
-        return engine_for(self.entries[0].plan.engine).is_first
+        return is_first_process()
 
     def estimates(self) -> list[tuple[RunPlan, Estimate]]:
         """What one run of each method will cost."""
@@ -105,21 +120,20 @@ class Comparison:
             command: how to repeat it, for the record.
         """
         start, progress = time.perf_counter(), _Share(self.cells, on_progress)
-        found = self._choose(progress)
-        values = [chosen(entry.search, records) if entry.search else (None, ()) for entry, records in found]
-        plans = [entry.settled(value) for entry, (value, _) in zip(self.entries, values, strict=True)]
-        firsts = [_first_of(plan, records) for plan, (_, records) in zip(plans, found, strict=True)]
-        others = self._others(plans, progress)
+        known = self._run([plan for entry in self.entries for plan in entry.known(self.seeds)], progress)
+        found = [entry.choose(known) for entry in self.entries]
+        plans = [replace(plan, seed=seed) for plan, _ in found for seed in self.seeds]
+        known |= self._run([plan for plan in plans if fingerprint(plan) not in known], progress)
         methods = [
-            self._compared(entry, plan, [first, *others[index]], trials)
-            for index, (entry, plan, first, (_, trials)) in enumerate(
-                zip(self.entries, plans, firsts, values, strict=True)
+            self._compared(
+                entry, plan, [known[fingerprint(replace(plan, seed=seed))] for seed in self.seeds], trials
             )
+            for entry, (plan, trials) in zip(self.entries, found, strict=True)
         ]
         return ComparisonRecord(
             methods=methods,
             seeds=self.seeds,
-            turning=TurningDigit.load().described() if plans[0].data.name == "digits" else None,
+            turning=TurningDigit.load().described() if self.entries[0].plan.data.name == "digits" else None,
             settings=self._settings() | ({} if command is None else {"command": list(command)}),
             versions=versions("beliefmatch", "torch", "numpy", "scikit-learn", "scipy", "lightning-fabric"),
             hardware=hardware(),
@@ -141,27 +155,13 @@ class Comparison:
             foreign_training(plan, method, data)
         foreign_sets(self.entries[0].plan, data)
 
-    def _choose(self, progress: "_Share") -> list[tuple[_Entry, list[RunRecord]]]:
-        """Run the first seed of every method, with every value of an option that is to be chosen."""
-        plans = [
-            [entry.settled(value) for value in (entry.search.values if entry.search else (None,))]
-            for entry in self.entries
-        ]
-        records = iter(self._run([plan for of_entry in plans for plan in of_entry], progress))
-        return [
-            (entry, [next(records) for _ in of_entry])
-            for entry, of_entry in zip(self.entries, plans, strict=True)
-        ]
-
-    def _others(self, plans: Sequence[RunPlan], progress: "_Share") -> list[list[RunRecord]]:
-        """Run the other seeds; for each method its records."""
-        seeded = [replace(plan, seed=seed) for seed in self.seeds[1:] for plan in plans]
-        records = self._run(seeded, progress)
-        return [records[index :: len(plans)] for index in range(len(plans))]
-
-    def _run(self, plans: Sequence[RunPlan], progress: "_Share") -> list[RunRecord]:
-        cells = [Cell(plan, self.directory_of(plan)) for plan in plans]
-        return run_cells(cells, jobs=self.jobs, on_cell=progress.stage(plans))
+    def _run(self, plans: Sequence[RunPlan], progress: "_Share") -> dict[str, RunRecord]:
+        """The records of plans, by their fingerprints; the longest runs begin first."""
+        unique = {fingerprint(plan): plan for plan in plans}.values()
+        ordered = sorted(unique, key=lambda plan: -method_of(plan).members)
+        cells = [Cell(plan, self.directory_of(plan)) for plan in ordered]
+        records = run_cells(cells, jobs=self.jobs, on_cell=progress.stage(ordered))
+        return {record.fingerprint: record for record in records}
 
     def _compared(
         self, entry: _Entry, plan: RunPlan, records: Sequence[RunRecord], trials: Sequence[Trial]
@@ -213,8 +213,3 @@ def _entry(mapping: Mapping[str, Any], spec: MethodSpec, seed: int) -> _Entry:
 
 def _trials(entry: _Entry) -> int:
     return 1 if entry.search is None else len(entry.search.values)
-
-
-def _first_of(plan: RunPlan, records: Sequence[RunRecord]) -> RunRecord:
-    """Of the runs of a search the one that was chosen."""
-    return next(record for record in records if record.fingerprint == fingerprint(plan))

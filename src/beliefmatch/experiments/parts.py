@@ -1,5 +1,6 @@
 """What a plan names: its method, data, networks and foreign sets."""
 
+import os
 from functools import lru_cache
 
 from torch import nn
@@ -22,6 +23,7 @@ __all__ = [
     "engine_for",
     "foreign_sets",
     "foreign_training",
+    "is_first_process",
     "member_seed",
     "method_of",
     "network_of",
@@ -43,6 +45,12 @@ def dataset(settings: DataSettings) -> Dataset:
 def engine_for(settings: EngineSettings) -> Engine:
     """Where to train; the same for all runs of a process, because processes are launched but once."""
     return Engine(settings)
+
+
+def is_first_process() -> bool:
+    """Whether this process speaks for all, by what launchers leave in the environment; alone it does."""
+    ranks = [os.environ[name] for name in ("RANK", "SLURM_PROCID") if name in os.environ]
+    return all(rank == "0" for rank in ranks or [os.environ.get(n, "0") for n in ("LOCAL_RANK", "NODE_RANK")])
 
 
 def member_seed(seed: int, member: int) -> int:

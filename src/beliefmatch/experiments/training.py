@@ -11,6 +11,7 @@ from beliefmatch.experiments.parts import (
     engine_for,
     foreign_sets,
     foreign_training,
+    is_first_process,
     method_of,
     network_of,
 )
@@ -48,7 +49,7 @@ class Training:
     @property
     def speaks(self) -> bool:
         """Whether this process shows what came out; of several only the first."""
-        return engine_for(self.plan.engine).is_first
+        return is_first_process()
 
     def estimate(self) -> Estimate:
         """What one run will cost."""
