@@ -1,6 +1,5 @@
 """Methods trained alike, with several seeds, and set side by side."""
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from typing import Any
 from beliefmatch.environment import hardware, versions
 from beliefmatch.experiments.comparison_record import Compared, ComparisonRecord
 from beliefmatch.experiments.estimate import Estimate, estimate
-from beliefmatch.experiments.grid import Cell, run_cells
+from beliefmatch.experiments.grid import Cell, run_cells, usual_jobs
 from beliefmatch.experiments.method_spec import MethodSpec, label
 from beliefmatch.experiments.parts import (
     dataset,
@@ -27,7 +26,7 @@ from beliefmatch.experiments.run_record import RunRecord, Trial
 from beliefmatch.experiments.search import Search, chosen, search_of, with_option
 from beliefmatch.experiments.turning import TurningDigit
 
-__all__ = ["Comparison", "usual_jobs"]
+__all__ = ["Comparison"]
 
 OnProgress = Callable[[float, str], None]
 
@@ -196,14 +195,6 @@ class _Share:
                 self.on_progress((before + sum(shares)) / self.cells, words)
 
         return tell
-
-
-def usual_jobs(plan: RunPlan) -> int:
-    """As many runs at a time as the cores have room for; one where a run takes them all, or a GPU."""
-    threads, engine = plan.engine.threads, plan.engine
-    if threads is None or engine.accelerator not in ("auto", "cpu") or engine.devices not in ("auto", "1"):
-        return 1
-    return max(1, len(os.sched_getaffinity(0)) // threads if hasattr(os, "sched_getaffinity") else 1)
 
 
 def _entry(mapping: Mapping[str, Any], spec: MethodSpec, seed: int) -> _Entry:

@@ -15,11 +15,13 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
+import torch
+
 from beliefmatch.experiments.plan import RunPlan
 from beliefmatch.experiments.run import execute, finished
 from beliefmatch.experiments.run_record import RunRecord, Trial
 
-__all__ = ["Cell", "OnCell", "run_cells"]
+__all__ = ["Cell", "OnCell", "run_cells", "usual_jobs"]
 
 OnCell = Callable[[int, float, str], None]
 """Called with the cell's index, the share of it that is done, and what is being done."""
@@ -59,6 +61,16 @@ def run_cells(cells: Sequence[Cell], *, jobs: int = 1, on_cell: OnCell | None = 
     else:
         records |= _in_processes(cells, left, min(jobs, len(left)), announce)
     return [records[index] for index in range(len(cells))]
+
+
+def usual_jobs(plan: RunPlan) -> int:
+    """As many runs at a time as the cores have room for; one where a run takes them all, or a GPU."""
+    engine = plan.engine
+    on_cpu = engine.accelerator == "cpu" or (engine.accelerator == "auto" and not torch.cuda.is_available())
+    if engine.threads is None or not on_cpu or engine.devices not in ("auto", "1"):
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // engine.threads)
 
 
 def _run(cell: Cell, index: int, announce: OnCell) -> RunRecord:

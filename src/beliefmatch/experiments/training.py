@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from beliefmatch.experiments.estimate import Estimate, estimate
-from beliefmatch.experiments.grid import Cell, run_cells
+from beliefmatch.experiments.grid import Cell, run_cells, usual_jobs
 from beliefmatch.experiments.parts import (
     dataset,
     engine_for,
@@ -67,7 +67,7 @@ class Training:
             shares[index] = share
             on_progress(sum(shares) / len(cells), f"{places[index].name}: {doing}")
 
-        records = run_cells(cells, on_cell=tell)
+        records = run_cells(cells, jobs=usual_jobs(self.plan), on_cell=tell)
         value, trials = chosen(self.search, records)
         trial = places[self.search.values.index(value)]
         return engine_for(self.plan.engine).once(lambda: self._adopt(trial, list(trials)))
