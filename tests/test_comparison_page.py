@@ -13,7 +13,7 @@ from PIL import Image
 
 from beliefmatch.cli import main
 from beliefmatch.experiments.comparison_record import ComparisonRecord
-from beliefmatch.files import write_together
+from beliefmatch.files import LEDGER, write_together
 from beliefmatch.report import comparison_files as files_module
 from beliefmatch.report.comparison_files import comparison_files
 from beliefmatch.report.comparison_page import render_comparison
@@ -171,6 +171,7 @@ def place(tmp_path_factory):
 def test_files_have_names_that_any_file_system_takes(place):
     names = sorted(path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file())
     assert names == [
+        LEDGER,
         "comparison.json",
         "evaluations/belief_matching_kl_weight_auto.json",
         "evaluations/ensemble_members_5.json",

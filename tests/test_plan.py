@@ -300,7 +300,7 @@ def test_where_and_how_fast_do_not_change_the_fingerprint(setting):
     "setting",
     ["seed=1", "training.epochs=31", "training.ema=0.9",
      "method.options.kl_weight=0.002", "foreign=[noise]",
-     "model.options.width=8", "data.limit=9", "data.split_seed=1", "engine.precision=32",
+     "model.options.width=8", "data.limit=9", "data.split_seed=1", "engine.precision=bf16",
      "data.corrupt=skip"],
 )  # fmt: skip
 def test_all_else_changes_the_fingerprint(setting):
