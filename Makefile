@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 .PHONY: help setup demo test test-slow check lint types doctest snippets format bench clean
 
 help:
-	@echo "make demo       train softmax and belief matching on embedded digits, show the difference"
+	@echo "make demo       train five methods on embedded digits and set them side by side"
 	@echo "make test       the test suite (minutes); make test-slow for the long checks"
 	@echo "make check      what CI runs: ruff, pyright, doctests, documentation snippets, tests"
 	@echo "make bench      time and memory beside torch's cross-entropy and other packages (ten minutes)"
@@ -25,8 +25,9 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/beliefmatch compare
 
+# One process a core, with one thread each: files are shared out whole, so that their fixtures are made once.
 test: $(READY)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow

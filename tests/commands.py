@@ -4,8 +4,15 @@ import os
 import subprocess
 import sys
 
-QUICK = ["compare", "--epochs", "1", "--seeds", "1"]
-PRODUCTS = ["record.json", "rotated_three.png", "rotated_three.svg"]
+from beliefmatch.files import LEDGER
+
+QUICK = [
+    *("compare", "--epochs", "1", "--seeds", "1", "--methods", "softmax,belief_matching", "--jobs", "1"),
+    *("--limit", "100", "--ood", "noise"),
+]
+PRODUCTS = sorted(
+    [LEDGER, "comparison.json", "evaluations", "figures", "report.html", "runs", "summary.csv", "summary.md"]
+)
 MAIN = "import sys; from beliefmatch.cli import main; sys.exit(main(sys.argv[1:]))"
 
 

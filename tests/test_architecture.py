@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 
 # From the ground up. A room may import from every floor below its own, and from itself.
 FLOORS = (
-    ("ground", "_coefficients checks environment extras resampling"),
+    ("ground", "_coefficients checks environment extras files names resampling seeds"),
     ("L0", "special"),
     ("L0", "rows"),
     ("L0", "autograd elbo intervals ranking"),
@@ -37,6 +37,9 @@ CORE = {"torch", "numpy"}
 AT_IMPORT = {
     "environment": set(),
     "extras": set(),
+    "files": set(),
+    "names": set(),
+    "seeds": set(),
     "resampling": set(),
     "report": {"matplotlib", "rich"},
     "cli": {"rich", "typer"},

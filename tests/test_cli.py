@@ -10,14 +10,19 @@ import pytest
 
 from beliefmatch.cli import main
 from beliefmatch.cli.errors import UserError, told_plainly
-from beliefmatch.experiments.records import CompareRecord
+from beliefmatch.experiments.comparison_record import ComparisonRecord
 from beliefmatch.extras import extras
 from commands import PRODUCTS, QUICK, fails_in_training, python
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["--help"], ["--version"], *([name, "--help"] for name in ("compare", "evaluate", "report"))],
+    [
+        [],
+        ["--help"],
+        ["--version"],
+        *([name, "--help"] for name in ("compare", "train", "predict", "evaluate", "report")),
+    ],
 )
 def test_help_loads_nothing_heavy(arguments):
     heavy = ["torch", "numpy", "matplotlib", "sklearn", "scipy"]
@@ -44,7 +49,7 @@ def test_help_cuts_no_sentence_short(columns, capsys, monkeypatch):
     shown = capsys.readouterr().out.partition("Commands:")[2]
     assert "..." not in shown
     assert " ".join(shown.split()).endswith("the loss kernel and missing extras.")
-    assert columns < 80 or len(shown.strip().splitlines()) == 4
+    assert columns < 80 or len(shown.strip().splitlines()) == 6
 
 
 def test_the_version_is_that_of_the_installation(capsys):
@@ -64,7 +69,10 @@ def test_without_typer_the_extra_is_named():
     ("module", "line"),
     [
         ("sklearn", '`load_digits` needs scikit-learn: pip install "beliefmatch[sklearn]"'),
-        ("matplotlib", '`beliefmatch compare` needs matplotlib: pip install "beliefmatch[report]"'),
+        (
+            "matplotlib",
+            '`beliefmatch compare` needs matplotlib, jinja2 and plotly: pip install "beliefmatch[report]"',
+        ),
     ],
 )
 def test_compare_without_an_extra_names_it(monkeypatch, tmp_path, capsys, module, line):
@@ -85,15 +93,25 @@ def test_compare_without_an_extra_names_it(monkeypatch, tmp_path, capsys, module
         (["compare", "--epochs", "many"], "--epochs"),
         (["compare", "--epochs", "-3"], "beliefmatch compare: `--epochs` must be at least 1, got -3"),
         (["compare", "--seeds", "0"], "beliefmatch compare: `--seeds` must be at least 1, got 0"),
-        (["compare", "--seed", "-1"], "beliefmatch compare: `--seed` must be at least 0, got -1"),
-        (
-            ["compare", "--methods", "softmax,magic"],
-            "compare: `--methods` must be among softmax, belief_matching, got 'magic'",
-        ),
+        (["compare", "--seed", "-1"], "`--seed` must lie in [0, 2**63), got -1"),
+        (["compare", "--methods", "softmax,magic"], "compare: `--methods` must be among softmax, "),
+        (["compare", "--data", "cifar11"], "cifar10"),
+        (["compare", "--model", "preact_resnet19"], "preact_resnet18"),
+        (["compare", "--set", "training.epoch=3"], "did you mean `training.epochs`?"),
+        (["compare", "--set", "training.epochs"], "key=value"),
+        (["compare", "--recipe", "cifarr"], "cifar"),
+        (["compare", "--precision", "8"], "`--precision` must be one of auto, 32, bf16, 16"),
+        (["compare", "--jobs", "0"], "compare: `--jobs` must be at least 1, got 0"),
+        (["train", "--method", "softmax,ensemble"], "train: `--method` must be one method"),
+        (["train", "--kl-weight", "much"], "train: `--kl-weight` must be a finite number or auto"),
+        (["train", "--method", "softmax", "--kl-weight", "0.1"], "kl_weight"),
+        (["predict", "nowhere", "x.png"], "nowhere"),
+        (["predict", "nowhere", "x.png", "--out", "x.txt"], "`--out` must be a file ending in .csv"),
+        (["predict", "nowhere", "x.png", "--abstain", "2"], "`--abstain` must lie strictly in (0, 1)"),
         (["compare", "--methods", "softmax,softmax"], "none twice"),
         (["compare", "--methods", ""], "got ''"),
-        (["compare", "--kl-weight", "-1"], "compare: `--kl-weight` must not be negative, got -1"),
-        (["compare", "--kl-weight", "inf"], "compare: `--kl-weight` must be finite, got inf"),
+        (["compare", "--kl-weight", "-1"], "`--kl-weight` must not be negative, got -1"),
+        (["compare", "--kl-weight", "inf"], "compare: `--kl-weight` must be a finite number or auto"),
         (
             ["compare", "--methods", "softmax", "--kl-weight", "0.1"],
             "`--kl-weight` must come with belief_matching in `--methods`, got softmax.",
@@ -140,10 +158,11 @@ def test_compare_writes_all_and_says_where(tmp_path, capsys):
     assert "\x1b" not in shown
     assert "belief matching (λ = 0.003)" in shown
     assert sorted(path.name for path in out.iterdir()) == PRODUCTS
-    assert shown.split()[-3:] == [f"{out / name}" for name in PRODUCTS]
-    record = CompareRecord.from_json((out / "record.json").read_text("utf-8"))
-    assert record.config.seed == 4
-    assert record.of("belief_matching")[0].options == {"kl_weight": 0.003}
+    assert shown.split()[-1] == f"{out / 'report.html'}"
+    record = ComparisonRecord.from_json((out / "comparison.json").read_text("utf-8"))
+    assert record.seeds == [4]
+    assert record.methods[1].runs[0].options == {"kl_weight": 0.003}
+    assert record.settings["command"][:2] == ["beliefmatch", "compare"]
 
 
 def test_a_terminal_without_greek_letters_shows_question_marks():
@@ -162,14 +181,14 @@ COMMAND = SimpleNamespace(command_path="beliefmatch try", params={"kl_weight": 1
 
 def test_a_training_that_diverges_is_told_in_one_line(tmp_path, capsys, monkeypatch):
     broken = fails_in_training(FloatingPointError("fit: the loss of epoch 3 is nan."))
-    monkeypatch.setattr("beliefmatch.experiments.compare.fit", broken)
+    monkeypatch.setattr("beliefmatch.experiments.running.fit", broken)
     assert main([*QUICK, "--out", f"{tmp_path}"]) == 2
     assert capsys.readouterr().err == "fit: the loss of epoch 3 is nan.\n"
 
 
 def test_a_bug_keeps_its_traceback(tmp_path, monkeypatch):
     broken = fails_in_training(ValueError("a bug of ours"))
-    monkeypatch.setattr("beliefmatch.experiments.compare.fit", broken)
+    monkeypatch.setattr("beliefmatch.experiments.running.fit", broken)
     with pytest.raises(ValueError, match="a bug of ours"):
         main([*QUICK, "--out", f"{tmp_path}"])
 

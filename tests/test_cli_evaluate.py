@@ -15,7 +15,7 @@ import pytest
 from beliefmatch.cli import main
 from beliefmatch.cli.evaluate_plan import file_names, names_of, plan
 from beliefmatch.experiments.evaluation_record import SCHEMA, Confusion, EvaluationRecord
-from beliefmatch.report.files import LEDGER
+from beliefmatch.files import LEDGER
 from commands import python
 
 N, K = 60, 4
@@ -214,7 +214,7 @@ def test_records_of_different_classes_are_not_mixed(done, tmp_path, capsys):
 
 BAD_ARGUMENTS = [
     (["missing.npz"], "`path` must be a file, got no file at missing.npz"),
-    (["."], "must end in .npz"),
+    (["."], "must hold a finished run"),
     (["a.npz", "--groups", "0"], "beliefmatch evaluate: `--groups` must be at least 1, got 0"),
     (["a.npz", "--resamples", "-1"], "beliefmatch evaluate: `--resamples` must be at least 0, got -1"),
     (["a.npz", "--seed", "-1"], "`--seed` must be at least 0, got -1"),

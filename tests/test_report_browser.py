@@ -1,42 +1,22 @@
 """The page in a browser: it draws, it obeys, it asks nobody for anything, and names do nothing."""
 
-import os
-import shutil
-
 import pytest
 
 from beliefmatch.report.page import render_page
+from browsing import CHROMIUM, NO_CHROMIUM, OVERFLOW, PLOTS, chromium, watched
 from evaluation_records import hostile, model, single_example, three
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = os.environ.get("BELIEFMATCH_CHROMIUM") or shutil.which("chromium")
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no chromium on the path, and BELIEFMATCH_CHROMIUM names none"
-)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
 
-LOCAL = ("file:", "data:", "blob:")
-# Of each plot: is it there, whose traces does plotly show, and how many did it draw?
-PLOTS = """() => [...document.querySelectorAll('.plot')].map(e => ({
-  id: e.id,
-  shown: e.offsetParent !== null,
-  models: [...new Set((e.calcdata || []).map(c => c[0].trace).filter(t => t.visible === true && t.meta)
-    .map(t => t.meta.model))],
-  curves: e.querySelectorAll('.scatterlayer .trace, .heatmaplayer .hm').length,
-}))"""
 CHOSEN = """(e, control) => e.calcdata.map(c => c[0].trace).filter(t => t.visible === true && t.meta)
   .map(t => t.meta[control])"""
 EDGE = "Math.max(...[...document.querySelectorAll('.plot svg')].map(e => e.getBoundingClientRect().right))"
-OVERFLOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
 @pytest.fixture(scope="module")
 def browser():
-    as_root = hasattr(os, "geteuid") and os.geteuid() == 0  # whom chromium's sandbox refuses
-    options = ["--no-sandbox"] if as_root else []
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=options)
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +35,7 @@ def opened(browser, tmp_path_factory):
         if name not in pages:
             path = place / f"{name}.html"
             path.write_text(render_page(records[name]), encoding="utf-8")
-            pages[name] = _watched(browser, troubles)
+            pages[name] = watched(browser, troubles)
             pages[name].goto(path.as_uri())
             pages[name].wait_for_selector("html[data-ready=true]", state="attached", timeout=60_000)
         return pages[name]
@@ -63,22 +43,6 @@ def opened(browser, tmp_path_factory):
     yield opened, troubles
     for page in pages.values():
         page.close()
-
-
-def _watched(browser, troubles):
-    def gate(route):
-        if route.request.url.startswith(LOCAL):
-            route.continue_()
-        else:
-            troubles.append(f"request: {route.request.url}")
-            route.abort()
-
-    page = browser.new_page(color_scheme="light")
-    page.route("**/*", gate)
-    page.on("console", lambda message: troubles.append(f"{message.type}: {message.text}"))
-    page.on("pageerror", lambda error: troubles.append(f"error: {error}"))
-    page.on("dialog", lambda dialog: (troubles.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-    return page
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from matplotlib import rc_context
 
 from beliefmatch.experiments.evaluation_record import Bins, Curve
-from beliefmatch.report import evaluation_figures
+from beliefmatch.report import evaluation_figures, figure_parts
 from beliefmatch.report.evaluation_bins import groups, wilson
 from beliefmatch.report.evaluation_figures import evaluation_files
 from evaluation_records import hostile, model, single_example, three
@@ -63,7 +63,7 @@ def test_hostile_names_are_drawn_as_text_into_files_with_tame_names():
 
 
 def test_dollars_are_no_mathematics_and_unknown_signs_become_boxes():
-    label = evaluation_figures._label
+    label = figure_parts.drawn_text
     assert label("$x^2$") == r"\$x^2\$"
     assert label("漢 🦊 é") == "□ □ é"
     assert label("_private").strip() == "_private" and not label("_private").startswith("_")

@@ -15,7 +15,9 @@ from beliefmatch.cli.compare import compare
 from beliefmatch.cli.doctor import doctor
 from beliefmatch.cli.errors import UserError
 from beliefmatch.cli.evaluate import evaluate
+from beliefmatch.cli.predict import predict
 from beliefmatch.cli.report import report
+from beliefmatch.cli.train import train
 from beliefmatch.environment import versions
 
 __all__ = ["run"]
@@ -57,7 +59,7 @@ def _invoke(argv: Sequence[str]) -> int | None:
     command = typer.main.get_command(_application())
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
-        return command.main(list(argv) or ["--help"], "beliefmatch", standalone_mode=False)
+        return command.main(list(argv) or ["--help"], "beliefmatch", standalone_mode=False, obj=list(argv))
 
 
 def _silence_output() -> None:
@@ -69,7 +71,14 @@ def _silence_output() -> None:
 def _application() -> typer.Typer:
     application = typer.Typer(rich_markup_mode="rich" if sys.stdout.isatty() else None, add_completion=False)
     application.callback()(_options)
-    for command in (compare, evaluate, report, doctor):  # a short help of one's own is folded, not cut
+    for command in (
+        compare,
+        train,
+        predict,
+        evaluate,
+        report,
+        doctor,
+    ):  # a short help of one's own is folded, not cut
         application.command(short_help=(command.__doc__ or "").partition("\n")[0])(command)
     return application
 

@@ -1,90 +1,167 @@
-"""`beliefmatch compare`: methods trained alike on embedded digits, side by side."""
+"""`beliefmatch compare`: methods trained alike, side by side."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from beliefmatch.cli.errors import BAD_INPUT, UserError, told_plainly
-from beliefmatch.experiments.records import DIGITS_OPTIONS, CompareConfig
+from beliefmatch.cli.errors import BAD_INPUT, OUTSIDE, UserError, resumable, told_plainly
+from beliefmatch.cli.run_options import (
+    Accelerator,
+    BatchSize,
+    DataDir,
+    DataName,
+    Devices,
+    DryRun,
+    Epochs,
+    Flags,
+    ForeignTraining,
+    Limit,
+    ModelName,
+    Nodes,
+    Ood,
+    Precision,
+    Rate,
+    RecipeName,
+    Settings,
+    settings_of,
+)
 from beliefmatch.extras import needs
+from beliefmatch.files import ready_directory, write_together
 from beliefmatch.methods import METHODS
-from beliefmatch.report.files import ready_directory, write_whole
+
+if TYPE_CHECKING:
+    from beliefmatch.experiments.compare import Comparison
 
 __all__ = ["compare"]
 
-_DEFAULT = CompareConfig()
-_KL_WEIGHT = DIGITS_OPTIONS["belief_matching"]["kl_weight"]
+USUAL = "softmax,label_smoothing,mc_dropout,ensemble,belief_matching"
 
 
 def compare(
     context: typer.Context,
-    methods: Annotated[str, typer.Option(help=f"Methods to compare, of {', '.join(METHODS)}.")] = ",".join(
-        _DEFAULT.methods
-    ),
-    kl_weight: Annotated[
-        float | None,
+    methods: Annotated[
+        str,
         typer.Option(
-            help=f"Belief matching's λ, the weight of its prior; if not given, {_KL_WEIGHT:g}, "
-            "chosen on validation images.",
+            metavar="NAME[:OPTION=VALUE],...",
+            help=f"Methods to compare, of {', '.join(METHODS)}; such as belief_matching:kl_weight=0.01.",
+        ),
+    ] = USUAL,
+    kl_weight: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER|auto",
+            help="Belief matching's λ; auto chooses it on validation images; the recipe's if not given.",
             show_default=False,
         ),
     ] = None,
-    epochs: Annotated[int, typer.Option(help="Passes over the training images.")] = _DEFAULT.epochs,
-    seed: Annotated[int, typer.Option(help="Seed of the first run.")] = _DEFAULT.seed,
-    seeds: Annotated[int, typer.Option(help="Number of runs of each method.")] = _DEFAULT.seeds,
+    data: DataName = None,
+    data_dir: DataDir = None,
+    limit: Limit = None,
+    model: ModelName = None,
+    ood: Ood = None,
+    foreign_training: ForeignTraining = None,
+    recipe: RecipeName = None,
+    set_: Settings = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    learning_rate: Rate = None,
+    seed: Annotated[int, typer.Option(help="Seed of the first run.")] = 0,
+    seeds: Annotated[int, typer.Option(help="Number of runs of each method.")] = 3,
+    jobs: Annotated[
+        int | None, typer.Option(help="Runs at a time; as the machine has cores for if not given.")
+    ] = None,
+    precision: Precision = None,
+    accelerator: Accelerator = None,
+    devices: Devices = None,
+    nodes: Nodes = None,
     out: Annotated[
-        str, typer.Option(help="Directory for record and figure.", metavar="DIRECTORY")
+        str, typer.Option(help="Directory for runs and report.", metavar="DIRECTORY")
     ] = "runs/compare",
+    dry_run: DryRun = False,
 ) -> None:
-    """Train methods alike on embedded digits and set them side by side.
+    """Train methods alike and set them side by side.
 
-    Prints scores on held-out digits, and how sure each network is of a 3 turned upside down.
-    Writes a figure, and a JSON record of all numbers.
+    On embedded digits unless told otherwise. Prints error, calibration, detection of foreign input and costs.
+    Writes every run, all numbers as JSON, CSV and Markdown, figures, and report.html, which needs no network.
+    The same command goes on where it was stopped; runs that are finished are not run again.
     """
+    flags = Flags(
+        data=data, data_dir=data_dir, limit=limit, model=model, ood=ood, foreign_training=foreign_training,
+        recipe=recipe, set=set_, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate,
+        precision=precision, accelerator=accelerator, devices=devices, nodes=nodes,
+    )  # fmt: skip
     with told_plainly(*BAD_INPUT, command=context):
-        names = tuple(name.strip() for name in methods.split(","))
-        options = _options(names, kl_weight)
-        config = CompareConfig(methods=names, options=options, epochs=epochs, seed=seed, seeds=seeds)
-        with needs("rich", extra="cli", caller="beliefmatch compare"):
-            from beliefmatch.cli.terminal import progress, show
-            from beliefmatch.report.tables import comparison_tables
-        with needs("matplotlib", extra="report", caller="beliefmatch compare"):
-            from beliefmatch.report.figures import rotation_files
-        from beliefmatch import kernels
-        from beliefmatch.experiments.compare import Comparison
+        work = _comparison(flags, methods, kl_weight, range(seed, seed + seeds), Path(out), jobs)
+        _require_extras()
+        if not dry_run:
+            ready_directory(out, caller="compare")
+    if dry_run:
+        _show_plans(work)
+        return
+    _run_and_show(context, work, Path(out))
 
-        kernels.status()  # asked for one that there is?
-        comparison = Comparison(config)
-        place = ready_directory(out, caller="compare")
 
-    with told_plainly(FloatingPointError, command=context), progress(comparison.total_epochs) as step:
-        record = comparison.run(on_epoch=step)
+def _comparison(
+    flags: Flags, methods: str, kl_weight: str | None, seeds: range, out: Path, jobs: int | None
+) -> "Comparison":
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"compare: `jobs` must be at least 1, got {jobs}.")
+    if not seeds:
+        raise ValueError(f"compare: `seeds` must be at least 1, got {len(seeds)}.")
+    from beliefmatch import kernels
+    from beliefmatch.cli.numbers import number_or_auto
+    from beliefmatch.experiments.compare import Comparison
+    from beliefmatch.experiments.method_spec import parse_methods, with_kl_weight
+
+    kernels.status()  # asked for one that there is?
+    specs = parse_methods(methods)
+    if kl_weight is not None:
+        specs = with_kl_weight(specs, number_or_auto("compare", "kl_weight", kl_weight))
+    return Comparison(settings_of(flags), specs, seeds=list(seeds), directory=out, jobs=jobs)
+
+
+def _require_extras() -> None:
+    with needs("rich", extra="cli", caller="beliefmatch compare"):
+        import rich  # noqa: F401
+    with needs("matplotlib, jinja2 and plotly", extra="report", caller="beliefmatch compare"):
+        import jinja2  # noqa: F401
+        import matplotlib  # noqa: F401
+        import plotly  # noqa: F401
+
+
+def _show_plans(work: "Comparison") -> None:
+    from beliefmatch.cli.run_show import show_plan
+
+    costs = work.estimates()
+    if not work.speaks:
+        return
+    for plan, cost in costs:
+        show_plan(plan, cost)
+        typer.echo()
+    typer.echo(f"# runs in all {work.cells}, {work.jobs} at a time")
+
+
+def _run_and_show(command: typer.Context, work: "Comparison", out: Path) -> None:
+    from beliefmatch.cli.terminal import share_done, show
+    from beliefmatch.experiments.compared_evaluations import evaluations
+    from beliefmatch.report.comparison_files import comparison_files
+    from beliefmatch.report.tables import comparison_tables
+
+    with resumable(), told_plainly(*OUTSIDE, command=command), share_done() as tell:
+        record = work.run(tell, command=["beliefmatch", *command.obj])
+        if not work.speaks:
+            return
+        tell(1.0, "report")
+        judged = evaluations(record, work)
+        files = comparison_files(record, judged)
     try:  # files before words: who reads the words may go away
-        written = [_write(context, place / "record.json", record.to_json().encode())]
-        written += [_write(context, place / name, image) for name, image in rotation_files(record)]
-    finally:
-        show(*comparison_tables(record))
-    for path in written:
-        typer.echo(path)
-
-
-def _options(methods: tuple[str, ...], kl_weight: float | None) -> dict[str, dict[str, float]]:
-    """What the methods to compare are told."""
-    if kl_weight is None:
-        return {}
-    if "belief_matching" not in methods:
-        chosen = ",".join(methods)
-        raise ValueError(f"compare: `kl_weight` must come with belief_matching in `--methods`, got {chosen}.")
-    return {"belief_matching": {"kl_weight": kl_weight}}
-
-
-def _write(command: typer.Context, path: Path, content: bytes) -> Path:
-    try:
-        write_whole(path, content)
+        write_together(out, files, keep=".json")
     except OSError as error:
         raise UserError(
-            f"{command.command_path}: cannot write {path} ({error.strerror or error}); "
+            f"{command.command_path}: cannot write to {out} ({error.strerror or error}); "
             "mend that or choose another `--out`."
         ) from error
-    return path
+    finally:
+        show(*comparison_tables(record))
+    typer.echo(out / "report.html")

@@ -1,17 +1,25 @@
 """Mistakes of the user, told apart from mistakes of ours."""
 
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
 
-__all__ = ["BAD_INPUT", "UserError", "told_plainly"]
+from beliefmatch.files import OutsideError
+
+__all__ = ["BAD_INPUT", "OUTSIDE", "UserError", "resumable", "told_plainly"]
 
 BAD_INPUT = (ValueError, TypeError, ModuleNotFoundError)
 """What the library raises about arguments and missing extras."""
 
-_ABOUT_AN_ARGUMENT = re.compile(r"\w+: `(?P<argument>\w+)` (?P<fact>.*)")
+OUTSIDE = (OutsideError, FloatingPointError, OSError)
+"""What can come up at work that is no mistake of ours: files, disks, other processes, divergence."""
+
+_ABOUT_AN_ARGUMENT = re.compile(r"\w+: `(?P<argument>[\w.]+)` (?P<fact>.*)")
+_OPTIONS = {"data.name": "data", "data.directory": "data_dir", "model.name": "model", "foreign": "ood"}
+"""Options that are called otherwise than the last word of the setting that they set."""
 
 
 class UserError(Exception):
@@ -31,9 +39,24 @@ def told_plainly(*kinds: type[Exception], command: typer.Context) -> Iterator[No
         raise UserError(_in_words_of(command, " ".join(f"{error}".split()))) from error
 
 
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Ctrl-C inside the block has lost nothing; say so."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("what was trained is saved; the same command goes on from there", file=sys.stderr)
+        raise
+
+
 def _in_words_of(command: typer.Context, message: str) -> str:
     """Say command and `--option` where the library says function and `argument`."""
     found = _ABOUT_AN_ARGUMENT.fullmatch(message)
-    if found is None or found["argument"] not in command.params:
+    if found is None:
         return message
-    return f"{command.command_path}: `--{found['argument'].replace('_', '-')}` {found['fact']}"
+    setting = found["argument"]
+    option = _OPTIONS.get(setting, setting.rpartition(".")[2])
+    is_of_recipe = "." in setting and command.params.get(option) is None
+    if option not in command.params or is_of_recipe:
+        return message
+    return f"{command.command_path}: `--{option.replace('_', '-')}` {found['fact']}"

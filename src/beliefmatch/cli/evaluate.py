@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from beliefmatch.cli.errors import BAD_INPUT, UserError, told_plainly
-from beliefmatch.cli.evaluate_plan import file_names, plan, shown
+from beliefmatch.cli.evaluate_plan import class_names_of, file_names, plan, shown
 from beliefmatch.experiments.evaluation_settings import EvaluationSettings, ModelFiles
 from beliefmatch.extras import needs
-from beliefmatch.report.files import directory_in_use, write_together
+from beliefmatch.files import directory_in_use, write_together
 
 if TYPE_CHECKING:
     from beliefmatch.experiments.evaluation_record import EvaluationRecord
@@ -32,7 +32,8 @@ def evaluate(
         list[str],
         typer.Argument(
             metavar="FILE",
-            help="Predictions and targets of each model, as .npz, .npy, .parquet, .csv or .safetensors.",
+            help="Predictions and targets of each model, as .npz, .npy, .parquet, .csv or .safetensors, or "
+            "the directory of a run.",
         ),
     ],
     ood: Annotated[
@@ -83,7 +84,11 @@ def evaluate(
 
             fields = FieldNames(logits=logits, probs=probs, targets=targets, images=images)
             work = Evaluations(
-                chosen, settings=settings, names=fields, class_names=class_names, targets_file=targets_file
+                chosen,
+                settings=settings,
+                names=fields,
+                class_names=class_names or class_names_of(models),
+                targets_file=targets_file,
             )
             place = stack.enter_context(directory_in_use(out, caller="evaluate"))
         records, files = _records_and_files(context, work, render)

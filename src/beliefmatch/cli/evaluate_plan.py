@@ -1,16 +1,16 @@
 """Which files belong to which model, and what the models are called."""
 
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from beliefmatch.experiments.evaluation_settings import ModelFiles
+from beliefmatch.experiments.run_directory import RunDirectory
+from beliefmatch.files import file_names, numbered
 
-__all__ = ["file_names", "plan", "shown"]
+__all__ = ["class_names_of", "file_names", "plan", "shown"]
 
 _MISTAKES = "misclassification"  # what tables call the set of wrong predictions
-_LONGEST = 80  # characters of a file's name, without its ending
 
 
 def plan(files: Sequence[str], *, names: Sequence[str], ood: Sequence[str]) -> list[ModelFiles]:
@@ -19,10 +19,26 @@ def plan(files: Sequence[str], *, names: Sequence[str], ood: Sequence[str]) -> l
         raise ValueError(f"evaluate: `name` must be given {len(files)} times, once a file, got {len(names)}.")
     paths = [Path(file) for file in files]
     sets = _sets(ood, len(files))
+    places = [_predictions(path) for path in paths]
     return [
-        ModelFiles(name, path, {title: found[index] for title, found in sets.items()})
-        for index, (name, path) in enumerate(zip(names_of(paths, names), paths, strict=True))
+        ModelFiles(name, path, own | {title: found[index] for title, found in sets.items()})
+        for index, (name, (path, own)) in enumerate(zip(names_of(paths, names), places, strict=True))
     ]
+
+
+def class_names_of(files: Sequence[str]) -> str | None:
+    """The file of the classes' names, where the first of the models is the directory of a run."""
+    file = RunDirectory(Path(files[0])).classes_file
+    return f"{file}" if Path(files[0]).is_dir() and file.is_file() else None
+
+
+def _predictions(path: Path) -> tuple[Path, dict[str, Path]]:
+    """A file itself, or what a run has kept: its predictions of the test set and of foreign ones."""
+    if not path.is_dir():
+        return path, {}
+    home = RunDirectory(path)
+    foreign = [one.name for one in home.finished().foreign]
+    return home.predictions("test"), home.foreign_predictions(foreign)
 
 
 def _sets(ood: Sequence[str], models: int) -> dict[str, list[Path]]:
@@ -56,34 +72,14 @@ def _files(text: str, models: int) -> list[Path]:
 
 def names_of(paths: Sequence[Path], given: Sequence[str]) -> list[str]:
     """Names as given or as the files', with the directory's where files are called alike, none twice."""
-    names = list(given) or [path.stem for path in paths]
+    names = list(given) or [path.name if path.is_dir() else path.stem for path in paths]
     if not given:
         alike = [names.count(name) > 1 for name in names]
         names = [
             f"{path.absolute().parent.name}/{name}" if twice else name
             for name, path, twice in zip(names, paths, alike, strict=True)
         ]
-    return _numbered([shown(name).strip() or "model" for name in names], " ({})")
-
-
-def file_names(names: Sequence[str]) -> list[str]:
-    """For each name one that any file system takes; two that differ in case only count as the same."""
-    safe = [re.sub(r"[^\w.-]+", "_", name).strip("._")[:_LONGEST] or "model" for name in names]
-    return _numbered(safe, "_{}")
-
-
-def _numbered(names: Sequence[str], pattern: str) -> list[str]:
-    """Each name once; a later one that is taken already gets a number."""
-    made: list[str] = []
-    taken: set[str] = set()
-    for name in names:
-        unique, number = name, 1
-        while unique.casefold() in taken:
-            number += 1
-            unique = name + pattern.format(number)
-        taken.add(unique.casefold())
-        made.append(unique)
-    return made
+    return numbered([shown(name).strip() or "model" for name in names], " ({})")
 
 
 def shown(text: object) -> str:

@@ -1,1 +1,59 @@
-"""Data: images and labels as tensors, one file for each source."""
+"""Data: images and labels as tensors, one file for each source.
+
+A new dataset is an object with `habits` and `find` (see `beliefmatch.data.found.Known`) and a line in
+`DATASETS`. The table holds addresses rather than objects so that listing the datasets imports none of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from beliefmatch.data.settings import DataSettings
+    from beliefmatch.data.source import Dataset, Source
+
+__all__ = ["DATASETS", "load", "load_foreign"]
+
+DATASETS = {
+    "digits": "beliefmatch.data.embedded:DIGITS",
+    "cifar10": "beliefmatch.data.named:CIFAR10",
+    "cifar100": "beliefmatch.data.named:CIFAR100",
+    "svhn": "beliefmatch.data.named:SVHN",
+    "mnist": "beliefmatch.data.named:MNIST",
+    "fashion_mnist": "beliefmatch.data.named:FASHION_MNIST",
+    "food101": "beliefmatch.data.named:FOOD101",
+    "stanford_cars": "beliefmatch.data.named:STANFORD_CARS",
+    "imagenet-1k": "beliefmatch.data.named:IMAGENET",
+}
+
+
+def load(settings: DataSettings) -> Dataset:
+    """Read images by name, or from a path, and divide them.
+
+    Raises:
+        ValueError: in one line, for data that are not there, cannot be read or cannot be divided.
+    """
+    from beliefmatch.data.loading import load
+
+    return load(settings)
+
+
+def load_foreign(
+    text: str, like: Dataset, *, directory: str | None = None, corrupt: str = "stop", workers: int = 2
+) -> tuple[str, Source]:
+    """Images that are none of the home set's classes, made to look like its inputs; their targets are -1.
+
+    Args:
+        text: "noise"; for digits also "rotations" and "patches"; a name of `DATASETS`, of which the test
+            images are taken; a path to images; or `name=path`.
+        like: the home set, whose size, channels and preprocessing they take.
+        directory: where a named dataset lies on this machine; from the hub if not given.
+        corrupt: what becomes of images that cannot be read, "stop" or "skip".
+        workers: processes that read large images.
+
+    Returns:
+        What to call them, and the images.
+    """
+    from beliefmatch.data.foreign import load_foreign
+
+    return load_foreign(text, like, directory=directory, corrupt=corrupt, workers=workers)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from beliefmatch.extras import needs
 
-__all__ = ["DigitSplits", "Examples", "load_digits", "rotated"]
+__all__ = ["DigitSplits", "Examples", "digit_rows", "load_digits", "rotated"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +42,16 @@ def load_digits(*, validation_share: float = 0.2, test_share: float = 0.3, seed:
             serves for choosing in one run and for reporting in another.
     """
     _check_shares(validation_share, test_share)
+    pixels, labels, rows = digit_rows(validation_share, test_share, seed)
+    images = torch.from_numpy(pixels.reshape(-1, 1, 8, 8) / 16).float()
+    targets = torch.from_numpy(labels)
+    return DigitSplits(*(Examples(images[i], targets[i]) for i in rows))
+
+
+def digit_rows(
+    validation_share: float, test_share: float, seed: int
+) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Levels (N, 64) from 0 to 16, class ids (N,), and the rows of the three splits."""
     with needs("scikit-learn", extra="sklearn", caller="load_digits"):
         from sklearn.datasets import load_digits as bunch
         from sklearn.model_selection import train_test_split
@@ -54,9 +64,8 @@ def load_digits(*, validation_share: float = 0.2, test_share: float = 0.3, seed:
     validation, test = train_test_split(
         rest, test_size=test_share / held_out, stratify=labels[rest], random_state=seed
     )
-    images = torch.from_numpy(pixels.reshape(-1, 1, 8, 8) / 16).float()
-    targets = torch.from_numpy(labels).long()
-    return DigitSplits(*(Examples(images[i], targets[i]) for i in (train, validation, test)))
+    rows = (np.asarray(train), np.asarray(validation), np.asarray(test))
+    return np.asarray(pixels), np.asarray(labels, dtype=np.int64), rows
 
 
 def rotated(image: Tensor, angles: Sequence[float]) -> Tensor:

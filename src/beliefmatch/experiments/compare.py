@@ -1,157 +1,206 @@
-"""Methods trained alike on embedded digits, and asked about a 3 that turns upside down."""
+"""Methods trained alike, with several seeds, and set side by side."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from beliefmatch.data.digits import Examples, load_digits, rotated
 from beliefmatch.environment import hardware, versions
-from beliefmatch.experiments.records import (
-    CompareConfig,
-    CompareRecord,
-    Rotation,
-    RunRecord,
-    Scores,
+from beliefmatch.experiments.comparison_record import Compared, ComparisonRecord
+from beliefmatch.experiments.estimate import Estimate, estimate
+from beliefmatch.experiments.grid import Cell, run_cells, usual_jobs
+from beliefmatch.experiments.method_spec import MethodSpec, label
+from beliefmatch.experiments.parts import (
+    dataset,
+    engine_for,
+    foreign_sets,
+    foreign_training,
+    is_first_process,
+    method_of,
+    network_of,
 )
-from beliefmatch.methods import build
-from beliefmatch.methods.base import Predictor
-from beliefmatch.metrics import error, expected_calibration_error, nll
-from beliefmatch.models.digits import DigitsNet
-from beliefmatch.train.loop import Schedule, fit
+from beliefmatch.experiments.plan import RunPlan, fingerprint, plan_from, to_mapping, with_method
+from beliefmatch.experiments.run_record import RunRecord, Trial
+from beliefmatch.experiments.search import Search, chosen, search_of, with_option
+from beliefmatch.experiments.turning import TurningDigit
 
 __all__ = ["Comparison"]
 
-DIGIT = 3  # the paper's opening example
-ANGLES = list(range(0, 181, 15))
+OnProgress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One method to compare."""
+
+    spec: MethodSpec
+    plan: RunPlan
+    """With the first seed; an option may be left to a search."""
+    search: Search | None
+
+    def settled(self, value: Any) -> RunPlan:
+        """The plan with the option set that was searched for."""
+        return self.plan if self.search is None else with_option(self.plan, self.search.option, value)
+
+    def known(self, seeds: Sequence[int]) -> list[RunPlan]:
+        """Runs that depend on no choice: all seeds, or of a search all values with the first."""
+        if self.search is not None:
+            return [self.settled(value) for value in self.search.values]
+        return [replace(self.plan, seed=seed) for seed in seeds]
+
+    def choose(self, known: Mapping[str, RunRecord]) -> tuple[RunPlan, tuple[Trial, ...]]:
+        """The plan without anything left to choose, and how it was chosen."""
+        if self.search is None:
+            return self.plan, ()
+        records = [known[fingerprint(self.settled(value))] for value in self.search.values]
+        value, trials = chosen(self.search, records)
+        return self.settled(value), trials
 
 
 class Comparison:
-    """A comparison ready to run: all that a user can get wrong is refused on construction.
+    """A comparison ready to run: what a user can get wrong is refused on construction.
 
-    Every method trains the same network from the same initial weights on the same batches.
+    Every method trains the same network from the same initial weights on the same batches, but for dropout
+    where it is the method.
+
+    Args:
+        mapping: settings of the runs, as `plan_from` takes them; the method in it is left aside.
+        methods: to compare, in the order to show them.
+        seeds: of the runs of each method. Options left to a search are chosen with the first.
+        directory: where runs are kept; those that are finished are not run again.
+        jobs: processes at a time; as many as the machine has cores for if not given.
     """
 
-    def __init__(self, config: CompareConfig) -> None:
-        self.config = config
-        self.methods = {name: build(name, **config.options_of(name)) for name in config.methods}
-        self.schedule = Schedule(epochs=config.epochs)
-        self.digits = load_digits()
-        test = self.digits.test
-        chosen = test.images[test.targets == DIGIT]
-        self.turned = torch.stack([rotated(image, ANGLES) for image in chosen], dim=1)
+    def __init__(
+        self,
+        mapping: Mapping[str, Any],
+        methods: Sequence[MethodSpec],
+        *,
+        seeds: Sequence[int],
+        directory: Path,
+        jobs: int | None = None,
+    ) -> None:
+        if not methods or not seeds:
+            raise ValueError("compare: `methods` and `seeds` must be at least one each.")
+        self.entries = [_entry(mapping, spec, seeds[0]) for spec in methods]
+        self.seeds, self.directory = list(seeds), directory
+        self.jobs = usual_jobs(self.entries[0].plan) if jobs is None else jobs
+        self._check()
 
     @property
-    def total_epochs(self) -> int:
-        """Epochs of all runs together, each announced by one call of `on_epoch`."""
-        return len(self.config.methods) * self.config.seeds * self.config.epochs
+    def cells(self) -> int:
+        """Runs in all, those of searches among them."""
+        return sum(_trials(entry) + len(self.seeds) - 1 for entry in self.entries)
 
-    def run(self, on_epoch: Callable[[str], None] | None = None) -> CompareRecord:
+    @property
+    def speaks(self) -> bool:
+        """Whether this process writes and shows what came out; of several only the first."""
+        return is_first_process()
+
+    def estimates(self) -> list[tuple[RunPlan, Estimate]]:
+        """What one run of each method will cost."""
+        found = []
+        for entry in self.entries:
+            plan = entry.settled(entry.search.values[0] if entry.search else None)
+            method, data = method_of(plan), dataset(plan.data)
+            network = network_of(plan, method, data)
+            found.append((entry.plan, estimate(plan, data, method, network, engine_for(plan.engine))))
+        return found
+
+    def run(
+        self, on_progress: OnProgress | None = None, *, command: Sequence[str] | None = None
+    ) -> ComparisonRecord:
         """Train and judge every method with every seed.
 
         Args:
-            on_epoch: called after each epoch with the name of the method in training.
+            on_progress: told the share that is done, and what is being done.
+            command: how to repeat it, for the record.
         """
-        start = time.perf_counter()
-        seeds = range(self.config.seed, self.config.seed + self.config.seeds)
-        with _one_thread():
-            runs = [self._run(name, seed, on_epoch) for seed in seeds for name in self.methods]
-            machine = {**hardware(), "torch_threads": torch.get_num_threads()}
-        splits = vars(self.digits)
-        return CompareRecord(
-            config=self.config,
-            training=_plain({"optimizer": "adam", **asdict(self.schedule)}),
-            examples={name: len(examples) for name, examples in splits.items()},
-            digit=DIGIT,
-            digit_examples=self.turned.shape[1],
-            angles=ANGLES,
-            images=self.turned[:, 0, 0].tolist(),
-            runs=runs,
-            versions=versions("beliefmatch", "torch", "numpy", "scikit-learn", "scipy"),
-            hardware=machine,
+        start, progress = time.perf_counter(), _Share(self.cells, on_progress)
+        known = self._run([plan for entry in self.entries for plan in entry.known(self.seeds)], progress)
+        found = [entry.choose(known) for entry in self.entries]
+        plans = [replace(plan, seed=seed) for plan, _ in found for seed in self.seeds]
+        known |= self._run([plan for plan in plans if fingerprint(plan) not in known], progress)
+        methods = [
+            self._compared(
+                entry, plan, [known[fingerprint(replace(plan, seed=seed))] for seed in self.seeds], trials
+            )
+            for entry, (plan, trials) in zip(self.entries, found, strict=True)
+        ]
+        return ComparisonRecord(
+            methods=methods,
+            seeds=self.seeds,
+            turning=TurningDigit.load().described() if self.entries[0].plan.data.name == "digits" else None,
+            settings=self._settings() | ({} if command is None else {"command": list(command)}),
+            versions=versions("beliefmatch", "torch", "numpy", "scikit-learn", "scipy", "lightning-fabric"),
+            hardware=hardware(),
+            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             wall_seconds=time.perf_counter() - start,
         )
 
-    def _run(self, name: str, seed: int, on_epoch: Callable[[str], None] | None) -> RunRecord:
-        start = time.perf_counter()
-        method, train = self.methods[name], self.digits.train
-        network = _network(seed)
-        losses = fit(
-            network,
-            method.objective,
-            train.images,
-            train.targets,
-            schedule=self.schedule,
-            seed=seed,
-            on_epoch=on_epoch and (lambda epoch, loss: on_epoch(name)),
-        )
-        predictor = method.predictor(network)
-        return RunRecord(
-            method=name,
-            options=dict(method.options),
-            seed=seed,
-            losses=losses,
-            validation=_scores(predictor, self.digits.validation),
-            test=_scores(predictor, self.digits.test),
-            rotation=_rotation(predictor, self.turned),
-            wall_seconds=time.perf_counter() - start,
-        )
+    def directory_of(self, plan: RunPlan) -> Path:
+        """Of one run: named by what decides its result."""
+        return self.directory / "runs" / f"{plan.method.name}-seed{plan.seed}-{fingerprint(plan)}"
+
+    def _check(self) -> None:
+        """Build every part once, so that a mistake is told now and not after an hour."""
+        data = dataset(self.entries[0].plan.data)
+        for entry in self.entries:
+            plan = entry.settled(entry.search.values[0] if entry.search else None)
+            method = method_of(plan)
+            network_of(plan, method, data)
+            foreign_training(plan, method, data)
+        foreign_sets(self.entries[0].plan, data)
+
+    def _run(self, plans: Sequence[RunPlan], progress: "_Share") -> dict[str, RunRecord]:
+        """The records of plans, by their fingerprints; the longest runs begin first."""
+        unique = {fingerprint(plan): plan for plan in plans}.values()
+        ordered = sorted(unique, key=lambda plan: -method_of(plan).members)
+        cells = [Cell(plan, self.directory_of(plan)) for plan in ordered]
+        records = run_cells(cells, jobs=self.jobs, on_cell=progress.stage(ordered))
+        return {record.fingerprint: record for record in records}
+
+    def _compared(
+        self, entry: _Entry, plan: RunPlan, records: Sequence[RunRecord], trials: Sequence[Trial]
+    ) -> Compared:
+        runs = [replace(record, search=list(trials)) for record in records]
+        return Compared(entry.spec.key, label(plan.method.name, plan.method.options), runs)
+
+    def _settings(self) -> dict[str, Any]:
+        settings = to_mapping(self.entries[0].plan)
+        return {key: value for key, value in settings.items() if key not in ("method", "seed")} | {
+            "jobs": self.jobs,
+            "directory": f"{self.directory}",
+        }
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Fastest for a network this small, and sums come out the same on any number of cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+class _Share:
+    """How much of all runs is done."""
+
+    def __init__(self, cells: int, on_progress: OnProgress | None) -> None:
+        self.cells, self.before, self.on_progress = cells, 0, on_progress
+
+    def stage(self, plans: Sequence[RunPlan]) -> Callable[[int, float, str], None]:
+        """A listener to the next runs."""
+        shares, before = [0.0] * len(plans), self.before
+        self.before += len(plans)
+
+        def tell(index: int, share: float, doing: str) -> None:
+            shares[index] = share
+            if self.on_progress is not None:
+                plan = plans[index]
+                words = f"{label(plan.method.name, {})}, seed {plan.seed}: {doing}"
+                self.on_progress((before + sum(shares)) / self.cells, words)
+
+        return tell
 
 
-def _plain(settings: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no tuples; with lists a record equals what is read back from its file."""
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in settings.items()}
+def _entry(mapping: Mapping[str, Any], spec: MethodSpec, seed: int) -> _Entry:
+    plan = replace(plan_from(with_method(mapping, spec.name, **spec.options)), seed=seed)
+    return _Entry(spec, plan, search_of(plan))
 
 
-def _network(seed: int) -> DigitsNet:
-    with torch.random.fork_rng(devices=[]):  # leaves the caller's random state alone
-        torch.manual_seed(seed)
-        return DigitsNet()
-
-
-def _scores(predictor: Predictor, examples: Examples) -> Scores:
-    probs = predictor.predict(examples.images).probs
-    return Scores(
-        error=error(probs, examples.targets),
-        nll=nll(probs, examples.targets),
-        ece=expected_calibration_error(probs, examples.targets),
-    )
-
-
-def _rotation(predictor: Predictor, turned: Tensor) -> Rotation:
-    """Ask about images (angles, digits, 1, H, W), of which the first digit is pictured."""
-    pictured = predictor.predict(turned[:, 0])
-    confidence, predicted = pictured.probs.max(-1)
-    probs = predictor.predict(turned.flatten(0, 1)).probs.unflatten(0, turned.shape[:2])
-    all_confidence, all_predicted = probs.max(-1)
-    belief = pictured.belief
-    return Rotation(
-        predicted=predicted.tolist(),
-        confidence=confidence.tolist(),
-        entropy=torch.special.entr(pictured.probs).sum(-1).tolist(),
-        spread=None if belief is None else belief.mutual_information().tolist(),
-        mean_confidence=all_confidence.mean(1).tolist(),
-        recognised=(all_predicted == DIGIT).double().mean(1).tolist(),
-        wrong_confidence=_wrong_confidence(confidence, predicted),
-        mean_wrong_confidence=_wrong_confidence(all_confidence, all_predicted),
-    )
-
-
-def _wrong_confidence(confidence: Tensor, predicted: Tensor) -> float | None:
-    wrong = confidence[predicted != DIGIT]
-    return wrong.mean().item() if len(wrong) else None
+def _trials(entry: _Entry) -> int:
+    return 1 if entry.search is None else len(entry.search.values)

@@ -1,5 +1,6 @@
 """Belief matching: a Dirichlet belief over the class probabilities."""
 
+from dataclasses import replace
 from functools import partial
 
 from torch import Tensor
@@ -8,18 +9,24 @@ from beliefmatch.belief import Belief
 from beliefmatch.loss import BeliefMatchingLoss
 from beliefmatch.methods.base import Method, NetworkPredictor, Prediction
 
-__all__ = ["belief_matching"]
+__all__ = ["belief_matching", "belief_matching_without_kl", "read"]
 
 
 def belief_matching(*, kl_weight: float) -> Method:
     """Train with the belief matching loss; the probabilities are the mean of the belief."""
     return Method(
         objective=BeliefMatchingLoss(kl_weight=kl_weight),
-        predictor=partial(NetworkPredictor, read=_read),
+        predictor=partial(NetworkPredictor, read=read),
         options={"kl_weight": kl_weight},
     )
 
 
-def _read(logits: Tensor) -> Prediction:
+def belief_matching_without_kl() -> Method:
+    """The paper's ablation: the expected log-likelihood alone, without a prior to hold it back."""
+    return replace(belief_matching(kl_weight=0.0), options={})
+
+
+def read(logits: Tensor) -> Prediction:
+    """The belief that the logits stand for, and its mean."""
     belief = Belief(logits)
     return Prediction(probs=belief.probs, belief=belief)

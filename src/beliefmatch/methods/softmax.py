@@ -7,13 +7,14 @@ from torch.nn import functional
 
 from beliefmatch.methods.base import Method, NetworkPredictor, Prediction
 
-__all__ = ["softmax"]
+__all__ = ["read", "softmax"]
 
 
 def softmax() -> Method:
     """Train with cross-entropy; the probabilities are the softmax of the logits."""
-    return Method(objective=functional.cross_entropy, predictor=partial(NetworkPredictor, read=_read))
+    return Method(objective=functional.cross_entropy, predictor=partial(NetworkPredictor, read=read))
 
 
-def _read(logits: Tensor) -> Prediction:
-    return Prediction(probs=logits.softmax(-1))
+def read(logits: Tensor) -> Prediction:
+    """The softmax of the logits."""
+    return Prediction(probs=logits.softmax(-1), logits=logits)

@@ -1,1 +1,72 @@
-"""Networks from images to logits, one file for each family."""
+"""Networks from images to logits, one file for each family.
+
+A new network is a file with a function or class that takes `num_classes`, `channels` and its own options, and
+a line in `MODELS`. The table holds addresses so that listing the networks imports none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from beliefmatch.names import require_name, require_options
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["MODELS", "build_model", "fresh", "require_model"]
+
+Made = TypeVar("Made")
+
+MODELS = {
+    "digits": "beliefmatch.models.digits:DigitsNet",
+    "preact_resnet18": "beliefmatch.models.residual:preact_resnet18",
+    "preact_resnet34": "beliefmatch.models.residual:preact_resnet34",
+    "preact_resnet50": "beliefmatch.models.residual:preact_resnet50",
+    "wide_resnet": "beliefmatch.models.residual:wide_resnet",
+    "wrn28_2": "beliefmatch.models.residual:wrn28_2",
+    "wrn28_10": "beliefmatch.models.residual:wrn28_10",
+}
+
+
+def build_model(name: str, *, num_classes: int, channels: int, **options: Any) -> nn.Module:
+    """Build a network by name.
+
+    Args:
+        name: of `MODELS`; ``timm:NAME`` for one of timm's; ``package.module:factory`` for the user's own,
+            called with `num_classes` and, if its signature has it, `channels`.
+        num_classes: number of logits.
+        channels: of the images.
+        options: the network's own.
+    """
+    require_model("build_model", "name", name)
+    if name.startswith("timm:"):
+        from beliefmatch.models.outside import timm_model
+
+        return timm_model(name.removeprefix("timm:"), num_classes=num_classes, channels=channels, **options)
+    if name not in MODELS:
+        from beliefmatch.models.outside import own_model
+
+        return own_model(name, num_classes=num_classes, channels=channels, **options)
+    factory = resolve_name(MODELS[name])
+    require_options("build_model", name, factory, options)
+    return factory(num_classes=num_classes, channels=channels, **options)
+
+
+def require_model(function: str, argument: str, name: str) -> None:
+    """A name must be one of `MODELS`, or an address with a colon in it."""
+    if ":" not in name:
+        require_name(function, argument, name, MODELS, other=", timm:NAME or package.module:factory")
+
+
+def fresh(build: Callable[[], Made], seed: int) -> Made:
+    """What `build` makes when chance starts at `seed`: equal seeds give equal weights.
+
+    The caller's random state is as before. Only the CPU's counts: networks are made there and moved later.
+    """
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also touch every GPU's
+        return build()

@@ -4,9 +4,7 @@ import re
 from collections.abc import Callable, Container, Iterator, Sequence
 from functools import partial
 from math import nan
-from typing import Any
 
-from matplotlib import font_manager, style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -23,33 +21,12 @@ from beliefmatch.report.evaluation_classes import (
 from beliefmatch.report.evaluation_metrics import score_title, sides
 from beliefmatch.report.evaluation_scores import detection_of, headline_score
 from beliefmatch.report.evaluation_style import look
-from beliefmatch.report.evaluation_text import class_labels, foreign_names, presentable, shorten
-from beliefmatch.report.figures import render
+from beliefmatch.report.evaluation_text import class_labels, foreign_names, presentable
+from beliefmatch.report.figure_parts import drawn_text, legend_below, model_line, rendered
 
 __all__ = ["evaluation_files"]
 
 _KINDS = ("svg", "pdf", "png")
-_STYLE: list[Any] = [
-    "default",  # or the reader's own settings, perhaps LaTeX, would draw the figures
-    {
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "axes.titlesize": 9,
-        "axes.titlepad": 8,
-        "axes.titlelocation": "left",
-        "axes.labelsize": 10,
-        "figure.constrained_layout.h_pad": 0.08,
-        "font.size": 9,
-        "grid.alpha": 0.25,
-        "grid.linewidth": 0.6,
-        "legend.frameon": False,
-        "legend.handlelength": 2.6,
-        "lines.linewidth": 1.6,
-        "pdf.fonttype": 42,  # text that stays text
-        "text.usetex": False,
-    },
-]
 _REFERENCE = {"color": "#808080", "linewidth": 0.9, "linestyle": (0, (4, 3)), "zorder": 1}
 _INSIDE = "#7F7F7F"
 _PALE = 0.35  # of groups with few examples
@@ -68,12 +45,7 @@ def evaluation_files(records: Sequence[EvaluationRecord]) -> Iterator[tuple[str,
     for foreign in foreign_names(models):
         drawings[_file_name(f"entropy_{foreign}", drawings)] = partial(_entropy, foreign=foreign)
     for name, draw in drawings.items():
-        with style.context(_STYLE):
-            figure = draw(models)
-            figure.draw_without_rendering()
-            figure.set_layout_engine("none")  # laid out once, not once a file
-            files = [(f"{name}.{kind}", render(figure, kind)) for kind in _KINDS]
-        yield from files
+        yield from rendered(name, lambda draw=draw: draw(models), _KINDS)
 
 
 def _file_name(text: str, taken: Container[str]) -> str:
@@ -86,41 +58,17 @@ def _file_name(text: str, taken: Container[str]) -> str:
     return name
 
 
-def _label(text: str, width: int = 28) -> str:
-    """A name as text: no mathematics between dollars, no sign that the font lacks."""
-    known = font_manager.get_font(font_manager.findfont("DejaVu Sans")).get_charmap()
-    drawn = "".join(sign if ord(sign) in known else "□" for sign in shorten(text, width))
-    drawn = drawn.replace("$", r"\$")
-    return f"\u2009{drawn}" if drawn.startswith("_") else drawn  # legends leave out names that begin so
-
-
-def _line(index: int) -> dict[str, Any]:
-    """Colour and dash of a model."""
-    looks = look(index)
-    dash = tuple(float(length) / 1.6 for length in looks.dash.split())
-    return {"color": looks.colour, "linestyle": (0, dash) if dash else "-"}
-
-
-def _legend(figure: Figure, axes: Axes) -> None:
-    """Below the panels, in as many columns as there is room for."""
-    handles, labels = axes.get_legend_handles_labels()
-    inches = 0.65 + 0.075 * max(map(len, labels), default=0)
-    columns = max(int(figure.get_figwidth() / inches), 1)
-    if len(handles) > 1:
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, len(handles), 4))
-
-
 def _reliability(models: Sequence[EvaluationRecord]) -> Figure:
     """Accuracy over confidence with Wilson's intervals, and below it the share of examples in each group."""
     figure = Figure(figsize=(4.2, 5.4), layout="constrained")
     upper, lower = figure.subplots(2, 1, height_ratios=[3, 1], sharex=True)
     upper.plot([0, 1], [0, 1], **_REFERENCE)
     for index, model in enumerate(models):
-        _draw_bins(upper, lower, model.reliability, index, _label(model.name))
+        _draw_bins(upper, lower, model.reliability, index, drawn_text(model.name))
     upper.set(ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
     lower.set(ylabel="share of the\nexamples", xlabel="confidence")
     lower.set_ylim(bottom=0)
-    _legend(figure, upper)
+    legend_below(figure, upper)
     return figure
 
 
@@ -129,7 +77,7 @@ def _draw_bins(upper: Axes, lower: Axes, bins: Bins, index: int, label: str) -> 
     firm, few = joined(bins), thin(bins)
     xs = [group.confidence if group else nan for group in firm]
     ys = [group.accuracy if group else nan for group in firm]
-    upper.plot(xs, ys, label=label, **points, **_line(index))
+    upper.plot(xs, ys, label=label, **points, **model_line(index))
     _draw_intervals(upper, [group for group in firm if group], index, alpha=0.8)
     if few:
         xs, ys = [group.confidence for group in few], [group.accuracy for group in few]
@@ -138,7 +86,7 @@ def _draw_bins(upper: Axes, lower: Axes, bins: Bins, index: int, label: str) -> 
     total = max(sum(bins.count), 1)
     shares = [count / total for count in bins.count]
     if shares:
-        lower.stairs(shares, [bins.lower[0], *bins.upper], linewidth=1.4, **_line(index))
+        lower.stairs(shares, [bins.lower[0], *bins.upper], linewidth=1.4, **model_line(index))
 
 
 def _draw_intervals(axes: Axes, found: Sequence[Group], index: int, alpha: float) -> None:
@@ -156,8 +104,8 @@ def _entropy(models: Sequence[EvaluationRecord], foreign: str) -> Figure:
         for found in (found for found in model.foreign if found.name == foreign):
             line = {"color": look(index).colour, "linestyle": (0, (5, 2))}
             axes.fill_between(found.entropy.x, found.entropy.y, color=line["color"], alpha=0.15, linewidth=0)
-            axes.plot(found.entropy.x, found.entropy.y, label=_label(foreign, 20), **line)
-        axes.set_title(_label(model.name, 24))
+            axes.plot(found.entropy.x, found.entropy.y, label=drawn_text(foreign, 20), **line)
+        axes.set_title(drawn_text(model.name, 24))
         axes.set(xlabel="predictive entropy (nats)")
         axes.set_ylim(bottom=0)
         axes.set_xlim(left=0)
@@ -171,18 +119,18 @@ def _roc(models: Sequence[EvaluationRecord]) -> Figure:
     names = [None, *foreign_names(models)]
     score = headline_score(models)
     figure, panels = _panels(len(names), width=2.7, height=2.7)
-    figure.suptitle(f"Detection by {_label(score_title(score), 60)}", fontsize=10, color="#555555")
+    figure.suptitle(f"Detection by {drawn_text(score_title(score), 60)}", fontsize=10, color="#555555")
     for axes, name in zip(panels, names, strict=True):
         axes.plot([0, 1], [0, 1], **_REFERENCE)
         for index, model in enumerate(models):
             found = detection_of(model, name, score)
-            curve = found.roc if found else None
-            axes.plot(*((curve.x, curve.y) if curve else ([], [])), label=_label(model.name), **_line(index))
+            points = (found.roc.x, found.roc.y) if found else ([], [])
+            axes.plot(*points, label=drawn_text(model.name), **model_line(index))
         outside, inside = sides(name)
-        axes.set_title("Wrong predictions" if name is None else _label(name, 24))
+        axes.set_title("Wrong predictions" if name is None else drawn_text(name, 24))
         axes.set(xlabel=f"{inside} flagged", ylabel=f"{outside} flagged")
         axes.set(xlim=(0, 1), ylim=(0, 1.01), aspect="equal")
-    _legend(figure, panels[0])
+    legend_below(figure, panels[0])
     return figure
 
 
@@ -192,7 +140,7 @@ def _risk_coverage(models: Sequence[EvaluationRecord]) -> Figure:
     axes = figure.subplots()
     for index, model in enumerate(models):
         curve, looks = model.risk_coverage, look(index)
-        axes.plot(curve.x, curve.y, label=_label(model.name), **_line(index))
+        axes.plot(curve.x, curve.y, label=drawn_text(model.name), **model_line(index))
         kept = [promise for promise in model.promises if promise.threshold is not None]
         axes.plot(
             [promise.coverage for promise in kept],
@@ -205,7 +153,7 @@ def _risk_coverage(models: Sequence[EvaluationRecord]) -> Figure:
         )
     axes.set(xlabel="coverage (share answered)", ylabel="risk (error among answers)", xlim=(0, 1.02))
     axes.set_ylim(bottom=0)
-    _legend(figure, axes)
+    legend_below(figure, axes)
     return figure
 
 
@@ -219,16 +167,16 @@ def _class_error(models: Sequence[EvaluationRecord]) -> Figure:
     for index, model in enumerate(models):
         _draw_errors(first, model, chosen, index, len(models))
         for axes in others:
-            axes.plot(*error_ranks(model), **_line(index))
+            axes.plot(*error_ranks(model), **model_line(index))
     names = class_labels(models[0], 24)
-    labels = [counted_label(models, at, _label(names[at])) for at in chosen]
+    labels = [counted_label(models, at, drawn_text(names[at])) for at in chosen]
     first.set_yticks(range(len(chosen) - 1, -1, -1), labels)
     first.set(xlabel="error of the class", ylim=(-0.7, len(chosen) - 0.3))
     first.set_xlim(left=0)
     first.grid(axis="y", visible=False)
     for axes in others:
         axes.set(xlabel="share of the classes", ylabel="error of the class", xlim=(0, 1), ylim=(0, 1.01))
-    _legend(figure, first)
+    legend_below(figure, first)
     return figure
 
 
@@ -237,7 +185,7 @@ def _draw_errors(axes: Axes, model: EvaluationRecord, chosen: Sequence[int], ind
     shown = [errors[at] for at in chosen if at in errors]
     rows = class_heights(models, index, chosen, [found.id for found in shown])
     marks = {"linestyle": "", "marker": looks.marker, "markersize": 4, "color": looks.colour}
-    axes.plot([found.error for found in shown], rows, label=_label(model.name), **marks, clip_on=False)
+    axes.plot([found.error for found in shown], rows, label=drawn_text(model.name), **marks, clip_on=False)
     ends = [found.low for found in shown], [found.high for found in shown]
     axes.hlines(rows, *ends, color=looks.colour, linewidth=0.9, alpha=0.8)
 

@@ -2,12 +2,13 @@
 
 from typing import NamedTuple
 
-from beliefmatch.report.labels import COLOURS
-
 __all__ = ["Look", "look"]
 
-# Okabe and Ito's six that show on white and on black, their black, and Tol's olive.
-_COLOURS = (*COLOURS, "#000000", "#999933")
+# Okabe and Ito's six that show on white and on black, their black, and Tol's olive: colour-blind readers tell
+# them apart, and dashes and markers serve prints in grey.
+_COLOURS = (
+    "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933",
+)  # fmt: skip
 # As plotly and SVG know them: lengths of stroke and gap in pixels.
 _DASHES = ("", "8 3", "3 2.5", "9 3 2 3", "5 2", "12 3 3 3 3 3", "14 4", "4 4")
 _PLOTLY_MARKERS = (

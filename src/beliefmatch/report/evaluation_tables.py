@@ -24,7 +24,7 @@ from beliefmatch.report.evaluation_rows import (
 from beliefmatch.report.evaluation_text import count_text, presentable, shorten
 from beliefmatch.report.layout import Column, FirstThatFits, plain_table
 
-__all__ = ["terminal_table", "to_csv", "to_markdown"]
+__all__ = ["markdown_text", "spreadsheet_text", "terminal_table", "to_csv", "to_markdown"]
 
 _MARKS = {"best": "*", "close": "≈", "": ""}
 _ARROWS = {"low": "↓", "high": "↑", "zero": "→0", "": ""}
@@ -117,11 +117,13 @@ def to_csv(records: Sequence[EvaluationRecord]) -> str:
             values = (
                 "" if value is None else repr(value) for value in (number.value, number.low, number.high)
             )
-            writer.writerow([*map(_cell_text, names), *values, row.better, _cell_text(number.why)])
+            writer.writerow(
+                [*map(spreadsheet_text, names), *values, row.better, spreadsheet_text(number.why)]
+            )
     return text.getvalue()
 
 
-def _cell_text(text: str) -> str:
+def spreadsheet_text(text: str) -> str:
     """Text that no spreadsheet takes for a formula."""
     return (
         f"'{text}" if text.lstrip()[:1] in tuple("=+-@＝＋－＠") or text[:1] in ("\t", "\r", "\n") else text
@@ -153,24 +155,24 @@ def _markdown_blocks(models: Sequence[EvaluationRecord]) -> Iterator[str]:
 def _markdown_table(
     title: str, models: Sequence[EvaluationRecord], rows: Sequence[Row], titles: Sequence[str]
 ) -> str:
-    head = [" ", *(_markdown_text(model.name) for model in models)]
+    head = [" ", *(markdown_text(model.name) for model in models)]
     lines = [head, ["---", *("---:" for _ in models)]]
     for row, name in zip(rows, titles, strict=True):
-        label = " ".join(part for part in (_markdown_text(name), row.unit, _ARROWS[row.better]) if part)
+        label = " ".join(part for part in (markdown_text(name), row.unit, _ARROWS[row.better]) if part)
         lines.append([label, *map(_markdown_cell, row.cells())])
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"### {_markdown_text(title)}\n\n{table}"
+    return f"### {markdown_text(title)}\n\n{table}"
 
 
 def _markdown_cell(cell: Cell) -> str:
     if cell.why:
-        return f"{cell.value} ({_markdown_text(cell.why)})"
+        return f"{cell.value} ({markdown_text(cell.why)})"
     value = f"**{cell.value}**" if cell.mark == "best" else f"{_MARKS[cell.mark]} {cell.value}".strip()
     chance = f"({cell.chance})" if cell.chance else ""
     return " ".join(part for part in (value, cell.interval, chance) if part)
 
 
-def _markdown_text(text: str) -> str:
+def markdown_text(text: str) -> str:
     """Text in which no sign means anything: backslashes for Markdown's, entities for HTML's."""
     text = re.sub(r"([\\`*_{}\[\]#|~$@])", r"\\\1", " ".join(text.split()))
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,122 +1,148 @@
-"""Figures of a comparison, drawn without touching matplotlib's global state."""
+"""Figures of a comparison: what the methods reach and cost, how they learn, how they see a turning digit."""
 
-from __future__ import annotations
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
 
-from collections.abc import Iterator
-from io import BytesIO
-from typing import TYPE_CHECKING, Any
-
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
 
-from beliefmatch.report.labels import COLOURS, MARKERS, method_label
+from beliefmatch.experiments.comparison_record import ComparisonRecord
+from beliefmatch.report.comparison_curves import CURVES, learning_curves
+from beliefmatch.report.comparison_rows import (
+    SeedRow,
+    detection_row,
+    detection_scores,
+    foreign_sets,
+    presentable_comparison,
+    score_rows,
+    seed_row,
+)
+from beliefmatch.report.evaluation_metrics import Metric
+from beliefmatch.report.evaluation_style import look
+from beliefmatch.report.figure_parts import drawn_text, model_line, rendered
+from beliefmatch.report.turning_figure import turning_figure
 
-if TYPE_CHECKING:  # not at run time: it imports torch
-    from beliefmatch.experiments.records import CompareRecord, RunRecord
+__all__ = ["comparison_figures"]
 
-__all__ = ["render", "rotation_figure", "rotation_files"]
-
-# Where the predicted classes stand, above a confidence of one.
-_ROWS_FROM = 1.12
-_ROW_HEIGHT = 0.13
-
-
-def render(figure: Figure, kind: str) -> bytes:
-    """The bytes of a figure as a "png", "svg" or "pdf" file; the same figure gives the same bytes."""
-    buffer = BytesIO()
-    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-    with rc_context({"svg.hashsalt": "beliefmatch"}):
-        figure.savefig(buffer, format=kind, dpi=160, metadata=undated)
-    return buffer.getvalue()
+_KINDS = ("svg", "pdf", "png")
+_MOST_SETS = 4  # foreign sets that get a panel
+_BESIDE = 4
+_TIMES = (
+    Metric("train_seconds", "training (s)", "", False),
+    Metric("predict_ms_per_image", "prediction (ms an image)", "", False),
+)
 
 
-def rotation_files(record: CompareRecord) -> Iterator[tuple[str, bytes]]:
-    """Name and content of each file that the figure of the turning digit is kept in."""
-    figure = rotation_figure(record)
-    for kind in ("png", "svg"):
-        yield f"rotated_three.{kind}", render(figure, kind)
+def comparison_figures(record: ComparisonRecord) -> Iterator[tuple[str, bytes]]:
+    """Name and content of each file: the overview, learning curves, and the turning digit if there is one."""
+    shown = presentable_comparison(record, caller="comparison_figures")
+    drawings: dict[str, Callable[[], Figure]] = {"overview": partial(_overview, shown)}
+    if any(learning_curves(shown, key) for key, _ in CURVES):
+        drawings["learning_curves"] = partial(_learning, shown)
+    if shown.turning is not None and all(method.runs[0].rotation for method in shown.methods):
+        drawings["turning_digit"] = partial(turning_figure, shown, shown.turning)
+    for name, draw in drawings.items():
+        yield from rendered(name, draw, _KINDS)
 
 
-def rotation_figure(record: CompareRecord) -> Figure:
-    """A digit turning upside down, and how sure the networks of the first seed are of it."""
-    figure = Figure(figsize=(9, 7.5), layout="constrained")
-    figure.suptitle(f"How sure are the networks when a {record.digit} is turned?", fontsize=17)
-    pictures, single, average = figure.subplots(3, 1, height_ratios=[1, 3, 3], sharex=True)
-    _draw_pictures(pictures, record)
-    for index, name in enumerate(record.config.methods):
-        run = record.of(name)[0]
-        _draw_single(single, record, run, index)
-        _draw_average(average, record, run, index)
-    single.set_ylim(0, _ROWS_FROM + _ROW_HEIGHT * len(record.config.methods))
-    average.set_ylim(0, 1.05)
-    _style(single, f"the {record.digit} above; on top the class that each network predicts")
-    _style(
-        average,
-        f"mean of all {record.digit_examples} test {record.digit}s; "
-        f"dashed: share still taken for a {record.digit}",
-    )
-    single.legend(loc="lower left", ncols=2, fontsize=12)
-    average.set_xlabel("rotation in degrees", fontsize=13)
+class _Panel(NamedTuple):
+    title: str
+    row: SeedRow
+    is_time: bool = False
+
+
+def _panels(record: ComparisonRecord) -> list[_Panel]:
+    error, nll, _, ece, _ = score_rows(record)
+    panels = [_Panel("error ↓", error), _Panel("NLL (nats) ↓", nll), _Panel("ECE ↓", ece)]
+    for score in detection_scores(record)[:1]:
+        for name in foreign_sets(record)[:_MOST_SETS]:
+            title = f"AUROC, {drawn_text(name, 20)} ↑"
+            panels.append(_Panel(title, detection_row(record, name, score)))
+    for metric in _TIMES:
+        row = seed_row(record, metric, lambda run, key=metric.key: getattr(run.costs, key))
+        panels.append(_Panel(metric.title, row, is_time=True))
+    return panels
+
+
+def _overview(record: ComparisonRecord) -> Figure:
+    """A panel a number, a line a method: the mean, one standard deviation to both sides, and each seed."""
+    panels = _panels(record)
+    columns = min(_BESIDE, len(panels))
+    lines = -(-len(panels) // columns)
+    labels = [drawn_text(method.label, 36) for method in record.methods]
+    width = 1.2 + 0.055 * max(map(len, labels)) + 1.9 * columns
+    figure = Figure(figsize=(width, (0.75 + 0.26 * len(labels)) * lines + 0.3), layout="constrained")
+    grid = list(figure.subplots(lines, columns, squeeze=False, sharey=True).flat)
+    for axes, panel in zip(grid, panels, strict=False):
+        _draw_panel(axes, panel)
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
+    grid[0].set_yticks(range(len(labels)), labels)
+    grid[0].set_ylim(len(labels) - 0.5, -0.5)
+    deviation = "dots: mean, bars: one standard deviation, small: each seed"
+    figure.supxlabel(deviation if len(record.seeds) > 1 else "one seed", fontsize=8, color="#555555")
     return figure
 
 
-def _draw_pictures(axes: Axes, record: CompareRecord) -> None:
-    """Each image stands above its angle, on the x axis shared with the curves."""
-    axes.set_axis_off()
-    half = 0.46 * (record.angles[1] - record.angles[0])
-    for angle, image in zip(record.angles, record.images, strict=True):
-        axes.imshow(
-            image,
-            cmap="gray_r",
-            vmin=0,
-            vmax=1,
-            extent=(angle - half, angle + half, 0, 1),
-            aspect="auto",
-        )
-    axes.set_xlim(record.angles[0] - 1.1 * half, record.angles[-1] + 1.1 * half)
-    axes.set_ylim(0, 1)
+def _draw_panel(axes: Axes, panel: _Panel) -> None:
+    for index, (mean, values) in enumerate(zip(panel.row.means(), panel.row.values, strict=True)):
+        looks = look(index)
+        present = [value for value in values if value is not None]
+        if len(present) > 1:
+            axes.plot(present, [index] * len(present), ".", color=looks.colour, alpha=0.45, markersize=4)
+        if mean.value is None:
+            middle = {"transform": axes.get_yaxis_transform(), "ha": "center", "va": "center"}
+            axes.text(0.5, index, panel.row.gap, **middle)
+            continue
+        bar = 0 if mean.high is None else mean.high - mean.value
+        style = {"color": looks.colour, "marker": looks.marker, "markersize": 6, "elinewidth": 1.4}
+        axes.errorbar(mean.value, index, xerr=bar or None, capsize=2.5, **style)
+    axes.set_title(panel.title)
+    axes.tick_params(axis="y", length=0)
+    axes.locator_params(axis="x", nbins=4)
+    if panel.row.metric.is_share:
+        axes.xaxis.set_major_formatter(PercentFormatter(1.0))
+    if panel.is_time:
+        _scale_times(axes, panel.row)
 
 
-def _draw_single(axes: Axes, record: CompareRecord, run: RunRecord, index: int) -> None:
-    """The confidence curve of one network, and its predicted classes in a row above the curves."""
-    seen, colour = run.rotation, COLOURS[index % len(COLOURS)]
-    top = _ROWS_FROM + _ROW_HEIGHT * (len(record.config.methods) - 1)
-    axes.plot(record.angles, seen.confidence, label=method_label(run), **_line(index))
-    for angle, predicted in zip(record.angles, seen.predicted, strict=True):
-        axes.text(
-            angle,
-            top - _ROW_HEIGHT * index,
-            f"{predicted}",
-            ha="center",
-            va="center",
-            fontsize=13,
-            fontweight="bold",
-            color=colour,
-        )
+def _scale_times(axes: Axes, row: SeedRow) -> None:
+    """From zero on, or in powers of ten where the small times would lie on each other."""
+    present = [mean.value for mean in row.means() if mean.value]
+    if len(present) > 1 and max(present) > 20 * min(present):
+        axes.set_xscale("log")
+        axes.set_xlim(min(present) / 2, max(present) * 2)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.set_xlim(0, 1.1 * max(present, default=1.0))
 
 
-def _draw_average(axes: Axes, record: CompareRecord, run: RunRecord, index: int) -> None:
-    seen = run.rotation
-    axes.plot(record.angles, seen.mean_confidence, **_line(index))
-    dashed = {"linestyle": "--", "marker": "", "linewidth": 1.6}
-    axes.plot(record.angles, seen.recognised, **{**_line(index), **dashed})
+def _learning(record: ComparisonRecord) -> Figure:
+    """Training loss and validation error by epoch: networks thin, the mean of each method thick."""
+    kept = [(key, title) for key, title in CURVES if learning_curves(record, key)]
+    figure = Figure(figsize=(4.4 * len(kept), 3.7), layout="constrained")
+    grid = figure.subplots(1, len(kept), squeeze=False)[0]
+    for axes, (key, title) in zip(grid, kept, strict=True):
+        for index, found in learning_curves(record, key).items():
+            thin = {"color": look(index).colour, "alpha": 0.25, "linewidth": 0.6}
+            epochs = range(1, len(found.mean) + 1)
+            for values in found.networks if len(found.networks) > 1 else []:
+                axes.plot(epochs[: len(values)], values, **thin)
+            axes.plot(epochs, found.mean, **model_line(index))
+        axes.set(xlabel="epoch", title=title)
+        if key.endswith("error"):
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+            axes.set_ylim(bottom=0)
+    _legend(figure, [method.label for method in record.methods])
+    return figure
 
 
-def _line(index: int) -> dict[str, Any]:
-    return {
-        "color": COLOURS[index % len(COLOURS)],
-        "marker": MARKERS[index % len(MARKERS)],
-        "linewidth": 2.2,
-        "markersize": 7,
-    }
-
-
-def _style(axes: Axes, title: str) -> None:
-    axes.set_title(title, loc="left", fontsize=13)
-    axes.set_ylabel("confidence", fontsize=13)
-    axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
-    axes.set_xticks(range(0, 181, 30))
-    axes.tick_params(labelsize=12)
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
+def _legend(figure: Figure, labels: Sequence[str]) -> None:
+    handles = [Line2D([], [], **model_line(index)) for index in range(len(labels))]
+    texts = [drawn_text(label, 36) for label in labels]
+    columns = max(int(figure.get_figwidth() / (0.65 + 0.075 * max(map(len, texts)))), 1)
+    figure.legend(handles, texts, loc="outside lower center", ncols=min(columns, len(texts), 4))

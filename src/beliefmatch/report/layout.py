@@ -21,6 +21,8 @@ class Column(NamedTuple):
     cells: Sequence[str]
     footer: str = ""
     is_text: bool = False
+    least: int = 0
+    """Cells of the terminal that text is not folded below."""
 
     @property
     def width(self) -> int:
@@ -63,7 +65,7 @@ def plain_table(
     )
     for column in columns:
         if column.is_text:
-            table.add_column(column.heading, overflow="fold")
+            table.add_column(column.heading, overflow="fold", min_width=column.least or None)
         else:
             table.add_column(
                 column.heading,

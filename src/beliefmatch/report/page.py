@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
@@ -31,7 +31,7 @@ from beliefmatch.report.page_facts import facts
 from beliefmatch.report.page_sections import Card, cards, confusions, promises
 from beliefmatch.report.page_words import percent
 
-__all__ = ["render_page"]
+__all__ = ["render_models", "render_page"]
 
 _MOST_EXAMPLES = 24  # of mistakes and of doubtful ones, a model
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
@@ -39,11 +39,40 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 
 def render_page(records: Sequence[EvaluationRecord]) -> str:
     """The report of one or more models as a single HTML file, which needs neither network nor server."""
-    models = presentable(records, caller="render_page")
-    with needs("jinja2 and plotly", extra="report", caller="render_page"):
-        from jinja2 import Environment, PackageLoader, StrictUndefined
+    return render_models(presentable(records, caller="render_page"), caller="render_page")
+
+
+def render_models(
+    models: Sequence[EvaluationRecord],
+    *,
+    caller: str,
+    comparison: Mapping[str, Any] | None = None,
+    first_cards: Mapping[str, list[Card]] | None = None,
+) -> str:
+    """The page of records that are presentable; `comparison` goes before all else, with cards of its own."""
+    with needs("jinja2 and plotly", extra="report", caller=caller):
         from markupsafe import Markup
         from plotly.offline import get_plotlyjs
+
+        environment = _environment()
+    plotly, script = (_script(text) for text in (get_plotlyjs(), _file("page.js")))
+    all_cards = {**(first_cards or {}), **cards(models)}
+    style = _file("page.css") + (_file("comparison.css") if comparison else "")
+    return environment.get_template("page.html.j2").render(
+        **_content(models),
+        cards=all_cards,
+        comparison=comparison,
+        policy=_policy(plotly, script),
+        plotly=Markup(plotly),
+        script=Markup(script),
+        style=Markup(style),
+        data=Markup(_json(_data(models, all_cards))),
+    )
+
+
+def _environment() -> Any:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     environment = Environment(
         loader=PackageLoader("beliefmatch.report", "templates"),
         autoescape=True,
@@ -58,17 +87,7 @@ def render_page(records: Sequence[EvaluationRecord]) -> str:
         answers=answers_text,
     )
     environment.globals.update(class_label=class_label, score_title=score_title, look=look, picture=_picture)
-    plotly, script = (_script(text) for text in (get_plotlyjs(), _file("page.js")))
-    all_cards = cards(models)
-    return environment.get_template("page.html.j2").render(
-        **_content(models),
-        cards=all_cards,
-        policy=_policy(plotly, script),
-        plotly=Markup(plotly),
-        script=Markup(script),
-        style=Markup(_file("page.css")),
-        data=Markup(_json(_data(models, all_cards))),
-    )
+    return environment
 
 
 def _content(models: Sequence[EvaluationRecord]) -> dict[str, Any]:

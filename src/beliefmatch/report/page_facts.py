@@ -6,7 +6,7 @@ from typing import Any
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.report.evaluation_text import count_text, number_text
 
-__all__ = ["facts"]
+__all__ = ["facts", "flattened", "side_by_side"]
 
 _WORDS = {
     "groups": "groups of like confidence",
@@ -32,7 +32,7 @@ def facts(models: Sequence[EvaluationRecord]) -> list[tuple[str, list[tuple[str,
         ("Versions", [_in_words(model.versions) for model in models]),
         ("Hardware", [_in_words(model.hardware) for model in models]),
     ]
-    return [(title, _lines(found)) for title, found in groups if any(found)]
+    return [(title, side_by_side(found)) for title, found in groups if any(found)]
 
 
 def _own_facts(model: EvaluationRecord) -> dict[str, str]:
@@ -76,6 +76,18 @@ def _text(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _lines(found: Sequence[dict[str, str]]) -> list[tuple[str, list[str]]]:
+def flattened(content: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested settings as one level of texts, by dotted names."""
+    flat: dict[str, str] = {}
+    for key, value in content.items():
+        if isinstance(value, dict):
+            flat.update(flattened(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = _text(value)
+    return flat
+
+
+def side_by_side(found: Sequence[dict[str, str]]) -> list[tuple[str, list[str]]]:
+    """The texts of each name, a dash where there is none."""
     names = dict.fromkeys(name for of_model in found for name in of_model)
     return [(name, [of_model.get(name, "—") for of_model in found]) for name in names]

@@ -1,119 +1,180 @@
 """Tables of a comparison for the terminal."""
 
-from collections.abc import Sequence
-from statistics import fmean, stdev
+from collections.abc import Callable, Sequence
+from textwrap import wrap
 
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
+from rich.markup import escape
 from rich.table import Table
 
-from beliefmatch.experiments.records import CompareRecord, Rotation
-from beliefmatch.report.labels import method_label, method_name
+from beliefmatch.experiments.comparison_record import ComparisonRecord
+from beliefmatch.report.comparison_costs import COSTS, Choice, CostCell, choices, cost_cells
+from beliefmatch.report.comparison_rows import (
+    SeedCell,
+    SeedRow,
+    belief_scores,
+    detection_row,
+    foreign_sets,
+    over_seeds,
+    presentable_comparison,
+    score_rows,
+)
+from beliefmatch.report.evaluation_metrics import score_title
+from beliefmatch.report.evaluation_text import count_text, number_text, shorten
 from beliefmatch.report.layout import Column, FirstThatFits, plain_table
+from beliefmatch.report.turning_tables import turning_tables
 
-__all__ = ["comparison_tables", "rotation_table", "scores_table", "wrong_confidence"]
+__all__ = ["comparison_tables"]
+
+_MARKS = {"best": "*", "close": "≈", "": ""}
+_MARKED = "* best mean, ≈ mean ± sd overlaps that of the best"
+_NARROWEST_LABEL = 16
+_LONGEST_LABEL = 60
+
+Columns = Callable[[str], list[Column]]
 
 
-def comparison_tables(record: CompareRecord) -> tuple[RenderableType, ...]:
+def comparison_tables(record: ComparisonRecord) -> tuple[RenderableType, ...]:
     """All that the terminal shows of a comparison, from top to bottom."""
-    return scores_table(record), rotation_table(record), wrong_confidence(record)
+    shown = presentable_comparison(record, caller="comparison_tables")
+    tables: list[RenderableType] = [_scores(shown)]
+    if foreign_sets(shown):
+        tables.append(_detection(shown))
+    tables.append(_costs(shown))
+    if choices(shown):
+        tables.append(_choices(shown))
+    tables += turning_tables(shown, _labels(shown))
+    return tuple(part for table in tables for part in (table, ""))[:-1]
 
 
-def scores_table(record: CompareRecord) -> FirstThatFits:
-    """Error, NLL and ECE of each method on the test images."""
-    return FirstThatFits(_scores(record, " ± "), _scores(record, "\n± ", dense=True))
+def _labels(record: ComparisonRecord) -> Column:
+    return _text_column("method", [method.label for method in record.methods])
 
 
-def _scores(record: CompareRecord, plus_minus: str, *, dense: bool = False) -> Table:
-    methods = [record.of(name) for name in record.config.methods]
-
-    def column(heading: str, measure: str, scale: int, digits: int) -> Column:
-        values = [[scale * getattr(run.test, measure) for run in runs] for runs in methods]
-        cells = [_mean_and_sd(of_method, digits, plus_minus) for of_method in values]
-        return Column(heading, cells)
-
-    return plain_table(
-        Column("method", [method_label(runs[0]) for runs in methods], is_text=True),
-        column("error %", "error", 100, 2),
-        column("NLL", "nll", 1, 4),
-        column("ECE %", "ece", 100, 2),
-        title=f"{record.examples['test']} test digits",
-        caption=f"{_over(methods[0])}, {record.examples['train']} training images; less is better",
-        dense=dense,
-    )
+def _text_column(heading: str, texts: Sequence[str]) -> Column:
+    cells = [shorten(text, _LONGEST_LABEL) for text in texts]
+    least = min(_NARROWEST_LABEL, max(map(cell_len, cells)))
+    return Column(heading, [escape(cell) for cell in cells], is_text=True, least=least)
 
 
-def rotation_table(record: CompareRecord) -> FirstThatFits:
-    """What the networks of the first seed make of one digit at each angle."""
-    title = f"A test {record.digit} turned upside down (seed {record.config.seed})"
-    caption = (
-        "conf.: probability of the class; entropy of the probabilities and spread (mutual "
-        "information) of the belief in nats: the larger, the more doubt. Last row: how many "
-        "classes are wrong, and means over those."
-    )
-    angle = Column("angle", [f"{angle}°" for angle in record.angles], "wrong")
-    methods = [_columns(record, name) for name in record.config.methods]
-    side_by_side = [column for columns in methods for column in columns]
-    stacked = [plain_table(angle, *columns, dense=True) for columns in methods]
-    stacked[0].title, stacked[-1].caption = title, caption
-    return FirstThatFits(
-        plain_table(angle, *side_by_side, title=title, caption=caption),
-        Group(*stacked),
-    )
+def _fitting(first: Column, columns: Columns, *, title: str, caption: str) -> FirstThatFits:
+    """Means beside their deviations, then above them, then in as many tables as the width asks for."""
+    wide, tall = columns(" "), columns("\n")
 
+    def table(of: Sequence[Column], *, dense: bool) -> Table:
+        return plain_table(first, *of, title=title, caption=caption, dense=dense)
 
-def _columns(record: CompareRecord, method: str) -> list[Column]:
-    """What the first network of a method sees, and below it the means where its class is wrong."""
-    seen = record.of(method)[0].rotation
-    wrong = [predicted != record.digit for predicted in seen.predicted]
-    heading = method.replace("_", "\n")
-    predicted = Column(f"{heading}\nclass", [f"{c}" for c in seen.predicted], f"{sum(wrong)}")
-    return [
-        predicted,
-        *(
-            Column(measure, [f"{v:.{digits}f}" for v in values], _mean_where(values, wrong, digits))
-            for measure, values, digits in _measures(seen)
-        ),
+    layouts: list[RenderableType] = [
+        table(wide, dense=False),
+        table(wide, dense=True),
+        table(tall, dense=True),
     ]
+    for beside in range(len(tall) - 1, 0, -1):
+        starts = range(0, len(tall), beside)
+        parts = [plain_table(first, *tall[start : start + beside], dense=True) for start in starts]
+        parts[0].title, parts[-1].caption = title, caption
+        layouts.append(Group(*parts))
+    return FirstThatFits(*layouts)
 
 
-def _measures(seen: Rotation) -> list[tuple[str, list[float], int]]:
-    """Name, values and digits to show."""
-    measures = [("conf.", seen.confidence, 2), ("entropy", seen.entropy, 2)]
-    return measures if seen.spread is None else [*measures, ("spread", seen.spread, 3)]
+def _cell(cell: SeedCell, between: str) -> str:
+    """The mark stands before the number, so that digits stay below digits."""
+    return between.join(part for part in (f"{_MARKS[cell.mark]}{cell.value}", cell.deviation) if part)
 
 
-def wrong_confidence(record: CompareRecord) -> str:
-    """How sure the networks of all seeds are of wrong classes, over all angles."""
-    one = _by_method(record, [run.rotation.wrong_confidence for run in record.runs])
-    every = _by_method(record, [run.rotation.mean_wrong_confidence for run in record.runs])
-    over = _over(record.of(record.config.methods[0]))
-    return (
-        f"\nconfidence when wrong, {over}: {one}"
-        f"\nthe same over all {record.digit_examples} test {record.digit}s: {every}\n"
+def _is_marked(rows: Sequence[SeedRow]) -> bool:
+    return any(cell.mark for row in rows for cell in row.cells())
+
+
+def _scores(record: ComparisonRecord) -> FirstThatFits:
+    """Error, NLL, Brier score and ECE of each method on the test examples."""
+    rows = score_rows(record)[:4]
+
+    def columns(between: str) -> list[Column]:
+        return [
+            Column(heading, [_cell(cell, between) for cell in row.cells()])
+            for heading, row in zip(("error %", "NLL", "Brier", "ECE %"), rows, strict=True)
+        ]
+
+    test = record.methods[0].runs[0].test.examples
+    caption = f"{over_seeds(record)}; less is better" + (f"; {_MARKED}" if _is_marked(rows) else "")
+    return _fitting(_labels(record), columns, title=count_text(test, "test image"), caption=caption)
+
+
+def _detection(record: ComparisonRecord) -> FirstThatFits:
+    """AUROC for each foreign set; a method with a belief has a second row."""
+    sets, scores = foreign_sets(record), belief_scores(record)
+    rows = [[detection_row(record, name, score) for score in scores] for name in sets]
+    places = [
+        (index, place)
+        for index in range(len(record.methods))
+        for place in range(len(scores))
+        if place == 0 or any(rows[s][place].means()[index].value is not None for s in range(len(sets)))
+    ]
+    names = [f"  by {score_title(scores[p])}" if p else record.methods[i].label for i, p in places]
+
+    def columns(between: str) -> list[Column]:
+        cells = [[row.cells() for row in of_set] for of_set in rows]
+        return [
+            Column(_heading(name), [_cell(cells[s][place][index], between) for index, place in places])
+            for s, name in enumerate(sets)
+        ]
+
+    first = score_title(scores[0]) if scores else "no score"
+    marked = f"; {_MARKED}, by each score" if _is_marked([row for of_set in rows for row in of_set]) else ""
+    return _fitting(
+        _text_column("method", [name.replace(" (mutual information)", "") for name in names]),
+        columns,
+        title=f"Foreign images detected by {first}, AUROC %",
+        caption=f"{over_seeds(record)}; more is better{marked}",
     )
 
 
-def _by_method(record: CompareRecord, values: Sequence[float | None]) -> str:
-    """Mean and deviation over the runs of each method; `values` are one for each run."""
-    return ", ".join(
-        f"{method_name(name)} {_mean_and_sd([v for v in of_method if v is not None], 2)}"
-        + (f" (never wrong: {of_method.count(None)})" if None in of_method else "")
-        for name in record.config.methods
-        if (of_method := [v for run, v in zip(record.runs, values, strict=True) if run.method == name])
+def _heading(name: str) -> str:
+    return escape("\n".join(wrap(shorten(name, 48), 16)))
+
+
+def _costs(record: ComparisonRecord) -> FirstThatFits:
+    """Networks, parameters, times, and how many times the first method's they are."""
+
+    def columns(between: str) -> list[Column]:
+        return [Column(cost.short, _cost_texts(cost_cells(record, cost), between)) for cost in COSTS]
+
+    many = max(len(method.runs) for method in record.methods) > 1
+    times = f"; ×: times that of {shorten(record.methods[0].label, 40)}" if len(record.methods) > 1 else ""
+    caption = f"{'means over the seeds' if many else 'one seed'}, parameters of one network{times}"
+    return _fitting(_labels(record), columns, title="Costs", caption=escape(caption))
+
+
+def _cost_texts(cells: Sequence[CostCell], between: str) -> list[str]:
+    """Values, with their ratios below each other."""
+    width = max(len(cell.ratio) for cell in cells)
+    show = len(cells) > 1 and width
+    return [f"{cell.value}{between}{cell.ratio:>{width}}" if show else cell.value for cell in cells]
+
+
+def _choices(record: ComparisonRecord) -> FirstThatFits:
+    """Each value of each option that was tried, and which was taken."""
+    found = choices(record)
+    names = [f"{record.methods[choice.method].label}: {choice.option}" for choice in found]
+    first = [name if place == 0 or names[place - 1] != name else "" for place, name in enumerate(names)]
+
+    def columns(between: str) -> list[Column]:
+        return [
+            Column("value", [_tried(choice, between) for choice in found]),
+            Column("error %", [number_text(choice.error, 2, scale=100) for choice in found]),
+            Column("NLL", [number_text(choice.nll, 4).replace("—", "∞") for choice in found]),
+        ]
+
+    caption = "* chosen; means over the seeds that tried a value"
+    return _fitting(
+        _text_column("option", first), columns, title="Chosen on validation images", caption=caption
     )
 
 
-def _over(runs: Sequence[object]) -> str:
-    return f"mean ± sd of {len(runs)} seeds" if len(runs) > 1 else "one seed"
-
-
-def _mean_where(values: list[float], chosen: list[bool], digits: int) -> str:
-    kept = [value for value, keep in zip(values, chosen, strict=True) if keep]
-    return f"{fmean(kept):.{digits}f}" if kept else "–"
-
-
-def _mean_and_sd(values: list[float], digits: int, plus_minus: str = " ± ") -> str:
-    if not values:
-        return "–"
-    mean = f"{fmean(values):.{digits}f}"
-    return f"{mean}{plus_minus}{stdev(values):.{digits}f}" if len(values) > 1 else mean
+def _tried(choice: Choice, between: str) -> str:
+    if not choice.chosen:
+        return choice.value
+    some = f"{between}({choice.chosen} of {choice.tried})" if choice.chosen < choice.tried else ""
+    return f"*{choice.value}{some}"

@@ -36,7 +36,7 @@ class Source(Protocol):
 
 
 @contextmanager
-def reading(path: Path, what: str = "") -> Iterator[None]:
+def reading(path: Path, what: str = "", *, caller: str = "read_predictions") -> Iterator[None]:
     """Whatever a decoder raises about bytes that are not of its format is a fault of the file.
 
     Only calls into decoders stand inside such a block: there is no telling beforehand what they raise
@@ -52,7 +52,7 @@ def reading(path: Path, what: str = "") -> Iterator[None]:
             reason = "it holds Python objects, which only a pickle can; save numbers or text"
         what = f"{what} of " if what else ""
         fact = f"`path` must be a whole {path.suffix.lower()} file, cannot read {what}{path} ({reason})."
-        raise fail("read_predictions", fact) from error
+        raise fail(caller, fact) from error
 
 
 def column(values: np.ndarray, name: str, path: Path) -> Column:

@@ -1,0 +1,177 @@
+"""Options that `train` and `compare` share, and the settings that they amount to."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+__all__ = [
+    "Accelerator",
+    "BatchSize",
+    "DataDir",
+    "DataName",
+    "Devices",
+    "DryRun",
+    "Epochs",
+    "Flags",
+    "ForeignTraining",
+    "Limit",
+    "ModelName",
+    "Nodes",
+    "Ood",
+    "Precision",
+    "Rate",
+    "RecipeName",
+    "Settings",
+    "settings_of",
+    "usual_recipe",
+]
+
+_DATA, _TRAINING, _MACHINE = "Data and network", "Training", "Machine"
+
+DataName = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="NAME",
+        help="digits, cifar10, cifar100, svhn, mnist, fashion_mnist, food101, stanford_cars, imagenet-1k, "
+        "or a path to a folder of images, Parquet files or .npz files.",
+        rich_help_panel=_DATA,
+    ),
+]
+DataDir = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIRECTORY", help="Where named datasets lie; else from the hub.", rich_help_panel=_DATA
+    ),
+]
+Limit = Annotated[
+    int | None,
+    typer.Option(help="Of the training images take as many at most.", rich_help_panel=_DATA),
+]
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help="digits, preact_resnet18, -34, -50, wide_resnet, wrn28_2, wrn28_10, timm:NAME, module:factory.",
+        rich_help_panel=_DATA,
+    ),
+]
+Ood = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="SET",
+        help="A set that belongs to no class, to be told apart: noise, a dataset's name, or NAME=PATH.",
+        rich_help_panel=_DATA,
+    ),
+]
+ForeignTraining = Annotated[
+    str | None,
+    typer.Option(metavar="SET", help="Such a set to train on, for methods that do.", rich_help_panel=_DATA),
+]
+RecipeName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|FILE",
+        help="Settings to start from: digits, cifar, cifar-release, cifar-cpu, imagenet or a .yaml file; "
+        "that of the data if not given.",
+        rich_help_panel=_TRAINING,
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Any one setting, such as training.weight_decay=5e-4; `--dry-run` lists them all.",
+        rich_help_panel=_TRAINING,
+    ),
+]
+Epochs = Annotated[int | None, typer.Option(help="Passes over the images.", rich_help_panel=_TRAINING)]
+BatchSize = Annotated[int | None, typer.Option(help="Images in a step.", rich_help_panel=_TRAINING)]
+Rate = Annotated[float | None, typer.Option("--learning-rate", rich_help_panel=_TRAINING)]
+Precision = Annotated[
+    str | None,
+    typer.Option(metavar="auto|32|bf16|16", help="Of the network's numbers.", rich_help_panel=_MACHINE),
+]
+Accelerator = Annotated[
+    str | None, typer.Option(metavar="auto|cpu|cuda|mps", help="What to train on.", rich_help_panel=_MACHINE)
+]
+Devices = Annotated[
+    str | None,
+    typer.Option(metavar="NUMBER", help="Processes on each machine.", rich_help_panel=_MACHINE),
+]
+Nodes = Annotated[int | None, typer.Option(help="Machines.", rich_help_panel=_MACHINE)]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the whole plan with its cost, and do nothing.")]
+
+RECIPE_OF = {
+    "digits": "digits",
+    "imagenet-1k": "imagenet",
+}
+"""Which recipe a dataset starts from; `cifar` for all others."""
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What was given on the command line; None where nothing was."""
+
+    data: str | None = None
+    data_dir: str | None = None
+    limit: int | None = None
+    model: str | None = None
+    ood: Sequence[str] | None = None
+    foreign_training: str | None = None
+    recipe: str | None = None
+    set: Sequence[str] | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    precision: str | None = None
+    accelerator: str | None = None
+    devices: str | None = None
+    nodes: int | None = None
+
+    def over(self) -> dict[str, Any]:
+        """As settings of a plan."""
+        sections: dict[str, dict[str, Any]] = {
+            "data": {"name": self.data, "directory": self.data_dir, "limit": self.limit},
+            "model": {"name": self.model},
+            "training": {
+                "epochs": self.epochs,
+                "batch_size": self.batch_size,
+                "learning_rate": self.learning_rate,
+            },
+            "engine": {
+                "precision": self.precision,
+                "accelerator": self.accelerator,
+                "devices": self.devices,
+                "nodes": self.nodes,
+            },
+        }
+        given = {name: _given(section) for name, section in sections.items()}
+        alone = _given(
+            {
+                "foreign": None if self.ood is None else list(self.ood),
+                "foreign_training": self.foreign_training,
+            }
+        )
+        return {name: section for name, section in given.items() if section} | alone
+
+
+def settings_of(flags: Flags) -> dict[str, Any]:
+    """Recipe, then flags, then single settings over them, as `plan_from` takes them."""
+    from beliefmatch.experiments.plan import merged, overridden, recipe
+
+    base = recipe(flags.recipe or usual_recipe(flags.data))
+    return overridden(merged(base, flags.over()), flags.set or [])
+
+
+def usual_recipe(data: str | None) -> str:
+    """The recipe that a dataset starts from."""
+    return RECIPE_OF.get(data or "digits", "cifar")
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}

@@ -1,0 +1,130 @@
+"""`beliefmatch train`: one method on one dataset, kept in a directory that can be gone on with."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from beliefmatch.cli.errors import BAD_INPUT, OUTSIDE, resumable, told_plainly
+from beliefmatch.cli.run_options import (
+    Accelerator,
+    BatchSize,
+    DataDir,
+    DataName,
+    Devices,
+    DryRun,
+    Epochs,
+    Flags,
+    ForeignTraining,
+    Limit,
+    ModelName,
+    Nodes,
+    Ood,
+    Precision,
+    Rate,
+    RecipeName,
+    Settings,
+    settings_of,
+)
+from beliefmatch.extras import needs
+from beliefmatch.files import ready_directory
+from beliefmatch.methods import METHODS
+
+if TYPE_CHECKING:
+    from beliefmatch.experiments.plan import RunPlan
+
+__all__ = ["train"]
+
+
+def train(
+    context: typer.Context,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[:OPTION=VALUE]",
+            help=f"{', '.join(METHODS)}; belief_matching if not given.",
+            show_default=False,
+        ),
+    ] = None,
+    kl_weight: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER|auto", help="Belief matching's λ; auto chooses it on validation images."
+        ),
+    ] = None,
+    data: DataName = None,
+    data_dir: DataDir = None,
+    limit: Limit = None,
+    model: ModelName = None,
+    ood: Ood = None,
+    foreign_training: ForeignTraining = None,
+    recipe: RecipeName = None,
+    set_: Settings = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    learning_rate: Rate = None,
+    seed: Annotated[int | None, typer.Option(help="Of weights, order and augmentation.")] = None,
+    precision: Precision = None,
+    accelerator: Accelerator = None,
+    devices: Devices = None,
+    nodes: Nodes = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard's logs too.")] = False,
+    out: Annotated[str, typer.Option(metavar="DIRECTORY", help="Where the run is kept.")] = "runs/train",
+    dry_run: DryRun = False,
+) -> None:
+    """Train a network, and keep everything about it.
+
+    The same command goes on with a training that was stopped, and only shows one that is finished. Writes
+    checkpoints, logs, predictions of the test and foreign sets, and record.json; `beliefmatch evaluate` and
+    `beliefmatch predict` take the directory.
+    """
+    flags = Flags(
+        data=data, data_dir=data_dir, limit=limit, model=model, ood=ood, foreign_training=foreign_training,
+        recipe=recipe, set=set_, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate,
+        precision=precision, accelerator=accelerator, devices=devices, nodes=nodes,
+    )  # fmt: skip
+    with told_plainly(*BAD_INPUT, command=context):
+        plan = _plan(flags, method, kl_weight, seed)
+        with needs("rich", extra="cli", caller="beliefmatch train"):
+            from beliefmatch.cli.run_show import show_plan, show_run
+            from beliefmatch.cli.terminal import share_done
+        from beliefmatch.experiments.training import Training
+
+        work = Training(plan, Path(out), tensorboard=tensorboard)
+        if not dry_run:
+            ready_directory(out, caller="train")
+    if dry_run:
+        cost = work.estimate()
+        if work.speaks:
+            show_plan(plan, cost, runs=work.runs)
+        return
+    with resumable(), told_plainly(*OUTSIDE, command=context), share_done() as tell:
+        record = work.run(tell)
+    if work.speaks:
+        show_run(record, Path(out))
+
+
+def _plan(flags: Flags, method: str | None, kl_weight: str | None, seed: int | None) -> "RunPlan":
+    from dataclasses import replace
+
+    from beliefmatch.experiments.method_spec import parse_methods
+    from beliefmatch.experiments.plan import plan_from, with_method
+
+    mapping = settings_of(flags)
+    if method is not None:
+        spec, *others = parse_methods(method, caller="train", argument="method")
+        if others:
+            raise ValueError(f"train: `method` must be one method, got {method!r}.")
+        mapping = with_method(mapping, spec.name, **spec.options)
+    if kl_weight is not None:
+        mapping = _with_weight(mapping, kl_weight)
+    plan = plan_from(mapping)
+    return plan if seed is None else replace(plan, seed=seed)
+
+
+def _with_weight(mapping: dict[str, Any], text: str) -> dict[str, Any]:
+    from beliefmatch.cli.numbers import number_or_auto
+
+    section = mapping["method"]
+    options = {**section.get("options", {}), "kl_weight": number_or_auto("train", "kl_weight", text)}
+    return {**mapping, "method": {**section, "options": options}}

@@ -1,0 +1,53 @@
+"""What a set of data can be told; read without torch."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["DataSettings"]
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Which images, and how they are divided, read and augmented.
+
+    Args:
+        name: "digits", which are embedded; a name of `DATASETS` such as "cifar10"; or a path to a folder of
+            images, to Parquet files or to .npz files.
+        directory: where a named dataset lies on this machine; from the hub if not given.
+        validation: images of the training set kept for choosing: a share below 1, or a number.
+        limit: of the training images that are left; all if not given.
+        split_seed: of the division. It stays the same while the training's seed varies, so that no image
+            serves for choosing in one run and for fitting in another.
+        augment: "crop_flip", "crop", "none", or "auto", as usual for the dataset.
+        size: pixels on a side that images are brought to; as they are if not given, and alike.
+        corrupt: what becomes of images that cannot be read: "stop", or "skip", which counts them.
+        workers: processes that read large images.
+    """
+
+    name: str = "digits"
+    directory: str | None = None
+    validation: float = 0.2
+    limit: int | None = None
+    split_seed: int = 0
+    augment: Literal["auto", "crop_flip", "crop", "none"] = "auto"
+    size: int | None = None
+    corrupt: Literal["stop", "skip"] = "stop"
+    workers: int = 2
+
+    def __post_init__(self) -> None:
+        if not self.name.strip():
+            raise ValueError("data: `name` must not be empty.")
+        if not self.validation > 0:
+            raise ValueError(
+                f"data: `validation` must be a share or a number above 0, got {self.validation}."
+            )
+        for name, smallest in (("limit", 1), ("size", 1), ("workers", 0), ("split_seed", 0)):
+            value = getattr(self, name)
+            if value is not None and value < smallest:
+                raise ValueError(f"data: `{name}` must be at least {smallest}, got {value}.")
+        choices = {"augment": ("auto", "crop_flip", "crop", "none"), "corrupt": ("stop", "skip")}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(
+                    f"data: `{name}` must be one of {', '.join(allowed)}, got {getattr(self, name)!r}."
+                )

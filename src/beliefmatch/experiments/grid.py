@@ -1,0 +1,144 @@
+"""Many runs: in parallel processes within the machine's cores, and none of them twice.
+
+A cell is finished when its directory holds a record of the same plan; the others go on from their last
+checkpoint. So a grid that was stopped is taken up by the same command.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+import torch
+
+from beliefmatch.experiments.plan import RunPlan
+from beliefmatch.experiments.run import execute, finished
+from beliefmatch.experiments.run_record import RunRecord, Trial
+
+__all__ = ["Cell", "OnCell", "run_cells", "usual_jobs"]
+
+OnCell = Callable[[int, float, str], None]
+"""Called with the cell's index, the share of it that is done, and what is being done."""
+
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a grid and where it is kept."""
+
+    plan: RunPlan
+    directory: Path
+    search: tuple[Trial, ...] = ()
+    """How an option of the plan was chosen, for its record."""
+
+
+def run_cells(cells: Sequence[Cell], *, jobs: int = 1, on_cell: OnCell | None = None) -> list[RunRecord]:
+    """Run every cell that is not finished; the records of all of them, in their order.
+
+    Args:
+        cells: with directories of their own.
+        jobs: processes at a time. With more than one they are started afresh, so a script that calls this
+            needs the usual ``if __name__ == "__main__"``.
+        on_cell: told about progress.
+    """
+    announce = on_cell or (lambda index, share, doing: None)
+    records = {
+        index: record for index, cell in enumerate(cells) if (record := finished(cell.directory, cell.plan))
+    }
+    for index in records:
+        announce(index, 1.0, "finished before")
+    left = [index for index in range(len(cells)) if index not in records]
+    if jobs <= 1 or len(left) <= 1:
+        for index in left:
+            records[index] = _run(cells[index], index, announce)
+    else:
+        records |= _in_processes(cells, left, min(jobs, len(left)), announce)
+    return [records[index] for index in range(len(cells))]
+
+
+def usual_jobs(plan: RunPlan) -> int:
+    """As many runs at a time as the cores have room for; one where a run takes them all, or a GPU."""
+    engine = plan.engine
+    on_cpu = engine.accelerator == "cpu" or (engine.accelerator == "auto" and not torch.cuda.is_available())
+    if engine.threads is None or not on_cpu or engine.devices not in ("auto", "1"):
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // engine.threads)
+
+
+def _run(cell: Cell, index: int, announce: OnCell) -> RunRecord:
+    return execute(
+        cell.plan,
+        cell.directory,
+        search=cell.search,
+        on_progress=lambda share, doing: announce(index, share, doing),
+    )
+
+
+def _in_processes(
+    cells: Sequence[Cell], left: Sequence[int], jobs: int, announce: OnCell
+) -> dict[int, RunRecord]:
+    context = get_context("spawn")  # a fork would inherit torch's threads, but not their state
+    news = context.Queue()
+    pool = ProcessPoolExecutor(
+        jobs, mp_context=context, initializer=_begin_worker, initargs=(os.getpid(), news)
+    )
+    try:
+        futures = {pool.submit(_work, cells[index], index): index for index in left}
+        _wait(futures, news, announce)
+        return {index: future.result() for future, index in futures.items()}
+    finally:  # on an error or Ctrl-C the workers save what they have, and nothing new is begun
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _wait(futures: dict[Future[RunRecord], int], news: Any, announce: OnCell) -> None:
+    """Pass on what the workers tell until all are done or one has failed."""
+    pending = set(futures)
+    while pending:
+        done, pending = wait(pending, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
+        while (told := _next(news)) is not None:
+            announce(*told)
+        for future in done:
+            future.result()
+
+
+def _next(news: Any) -> tuple[int, float, str] | None:
+    try:
+        return news.get_nowait()
+    except Empty:
+        return None
+
+
+_news: Any = None  # of this worker
+
+
+def _begin_worker(parent: int, news: Any) -> None:
+    global _news
+    _news = news
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """A worker whose parent was killed would go on alone and be in the way of the next attempt."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
+def _work(cell: Cell, index: int) -> RunRecord:
+    told = [0.0]
+
+    def announce(index: int, share: float, doing: str) -> None:
+        now = time.monotonic()
+        if share >= 1 or now - told[0] > _POLL_SECONDS:
+            told[0] = now
+            _news.put((index, share, doing))
+
+    return _run(cell, index, announce)

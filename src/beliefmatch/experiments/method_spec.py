@@ -1,0 +1,84 @@
+"""Methods as a user writes them: "softmax", or with options "belief_matching:kl_weight=0.01"."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from beliefmatch.experiments.yaml_files import yaml_value
+from beliefmatch.methods import METHODS, SEARCH
+
+__all__ = ["MethodSpec", "label", "parse_methods", "with_kl_weight"]
+
+_SYMBOLS = {"kl_weight": "λ", "matched_kl_weight": "matched λ", "smoothing": "ε", "rate": "p"}
+
+
+@dataclass(frozen=True)
+class MethodSpec:
+    """A method and the options that differ from its defaults."""
+
+    key: str
+    """As it was written."""
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def parse_methods(text: str, *, caller: str = "compare", argument: str = "methods") -> list[MethodSpec]:
+    """Methods with commas between, each with its options after colons.
+
+    >>> parse_methods("softmax, belief_matching:kl_weight=0.01")[1]
+    MethodSpec(key='belief_matching:kl_weight=0.01', name='belief_matching', options={'kl_weight': 0.01})
+    """
+    place = f"{caller}: `{argument}`"
+    specs = [_parse(part.strip(), place) for part in text.split(",")]
+    keys = [spec.key for spec in specs]
+    twice = [key for key in keys if keys.count(key) > 1]
+    if twice:
+        raise ValueError(f"{place} must name none twice, got {twice[0]!r} more than once.")
+    return specs
+
+
+def with_kl_weight(specs: Sequence[MethodSpec], kl_weight: Any) -> list[MethodSpec]:
+    """The same methods, those that have a λ and were not told one with this."""
+    weighted = [spec for spec in specs if SEARCH.get(spec.name, ("",))[0] == "kl_weight"]
+    if not weighted:
+        keys = ",".join(spec.key for spec in specs)
+        raise ValueError(f"compare: `kl_weight` must come with belief_matching in `--methods`, got {keys}.")
+    return [
+        replace(spec, options={"kl_weight": kl_weight, **spec.options}) if spec in weighted else spec
+        for spec in specs
+    ]
+
+
+def _parse(text: str, place: str) -> MethodSpec:
+    name, *options = text.split(":")
+    if name not in METHODS:
+        near = difflib.get_close_matches(name, METHODS, n=1)
+        meant = f" Did you mean {near[0]}?" if near else ""
+        raise ValueError(f"{place} must be among {', '.join(METHODS)}, got {name!r}.{meant}")
+    return MethodSpec(text, name, dict(_option(text, option, place) for option in options))
+
+
+def _option(text: str, option: str, place: str) -> tuple[str, Any]:
+    key, equals, value = option.partition("=")
+    if not key.strip() or not equals or not value.strip():
+        raise ValueError(f"{place} must give options as NAME:OPTION=VALUE, got {text!r}.")
+    return key.strip(), yaml_value(value, caller=place.partition(":")[0])
+
+
+def label(name: str, options: Mapping[str, Any], shown: Sequence[str] | None = None) -> str:
+    """In words, such as "belief matching (λ = 0.01)"; with all options or only those that are `shown`.
+
+    >>> label("belief_matching", {"kl_weight": 0.01})
+    'belief matching (λ = 0.01)'
+    """
+    kept = {key: value for key, value in options.items() if shown is None or key in shown}
+    told = ", ".join(
+        f"{_SYMBOLS.get(key, key.replace('_', ' '))} = {_text(value)}" for key, value in kept.items()
+    )
+    words = name.replace("_", " ")
+    return f"{words} ({told})" if told else words
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else f"{value}"

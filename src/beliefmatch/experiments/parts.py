@@ -1,0 +1,101 @@
+"""What a plan names: its method, data, networks and foreign sets."""
+
+import os
+from functools import lru_cache
+
+from torch import nn
+
+from beliefmatch.checks import fail
+from beliefmatch.data import load, load_foreign
+from beliefmatch.data.settings import DataSettings
+from beliefmatch.data.source import Dataset, Source
+from beliefmatch.experiments.plan import RunPlan
+from beliefmatch.methods import build
+from beliefmatch.methods.base import Method
+from beliefmatch.models import build_model, fresh
+from beliefmatch.seeds import mixed
+from beliefmatch.train.engine import Engine
+from beliefmatch.train.settings import EngineSettings
+
+__all__ = [
+    "bare_network",
+    "dataset",
+    "engine_for",
+    "foreign_sets",
+    "foreign_training",
+    "is_first_process",
+    "member_seed",
+    "method_of",
+    "network_of",
+]
+
+
+def method_of(plan: RunPlan) -> Method:
+    """The plan's method with its options."""
+    return build(plan.method.name, **plan.method.options)
+
+
+@lru_cache(maxsize=2)
+def dataset(settings: DataSettings) -> Dataset:
+    """The data; those of the last plans are kept, because a grid asks for the same again and again."""
+    return load(settings)
+
+
+@lru_cache(maxsize=1)
+def engine_for(settings: EngineSettings) -> Engine:
+    """Where to train; the same for all runs of a process, because processes are launched but once."""
+    return Engine(settings)
+
+
+def is_first_process() -> bool:
+    """Whether this process speaks for all, by what launchers leave in the environment; alone it does."""
+    ranks = [os.environ[name] for name in ("RANK", "SLURM_PROCID") if name in os.environ]
+    return all(rank == "0" for rank in ranks or [os.environ.get(n, "0") for n in ("LOCAL_RANK", "NODE_RANK")])
+
+
+def member_seed(seed: int, member: int) -> int:
+    """Of one network: the first of an ensemble is the one that a single network of that seed would be."""
+    return mixed(seed, member)
+
+
+def network_of(plan: RunPlan, method: Method, data: Dataset, member: int = 0) -> nn.Module:
+    """An untrained network; methods that ask nothing special of it start from the same weights."""
+    return bare_network(plan, method, len(data.class_names), data.train.shape[0], member)
+
+
+def bare_network(plan: RunPlan, method: Method, classes: int, channels: int, member: int = 0) -> nn.Module:
+    """`network_of` without the data."""
+    options = {**plan.model.options, **{key: value for key, value in method.model_options.items() if value}}
+    return fresh(
+        lambda: build_model(plan.model.name, num_classes=classes, channels=channels, **options),
+        member_seed(plan.seed, member),
+    )
+
+
+def foreign_sets(plan: RunPlan, data: Dataset) -> dict[str, Source]:
+    """The sets that belong to no class, by name."""
+    found = [_foreign(text, plan, data) for text in plan.foreign]
+    names = [name for name, _ in found]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise fail("plan", f"`foreign` must name each set once, got {twice[0]!r} more than once.")
+    return dict(found)
+
+
+def foreign_training(plan: RunPlan, method: Method, data: Dataset) -> Source | None:
+    """Foreign examples to train on, for methods that do."""
+    if method.foreign is None:
+        return None
+    if plan.foreign_training is None:
+        raise fail(
+            "plan",
+            f"`foreign_training` must name a set for {plan.method.name} to train on, such as noise.",
+        )
+    return _foreign(plan.foreign_training, plan, data)[1]
+
+
+def _foreign(text: str, plan: RunPlan, data: Dataset) -> tuple[str, Source]:
+    settings = plan.data
+    return load_foreign(
+        text, data, directory=settings.directory, corrupt=settings.corrupt, workers=settings.workers
+    )

@@ -1,0 +1,135 @@
+"""Where a run is kept: the files of its directory and who may write there.
+
+plan.yaml says what was asked for, network-0/ and so on hold checkpoints and logs, predictions/ what the
+finished predictor said of each set, model.json what is needed to build it again, and record.json, written
+last, that the run is finished.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from beliefmatch.experiments.plan import RunPlan, fingerprint, plan_from, to_mapping
+from beliefmatch.experiments.run_record import RunRecord
+from beliefmatch.experiments.yaml_files import as_yaml, read_yaml
+from beliefmatch.files import OutsideError, file_names, write_whole
+
+__all__ = ["MODEL_SCHEMA", "RunDirectory"]
+
+MODEL_SCHEMA = "beliefmatch.model/1"
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """The files of one run."""
+
+    path: Path
+
+    @property
+    def record_file(self) -> Path:
+        """There when the run is finished."""
+        return self.path / "record.json"
+
+    @property
+    def plan_file(self) -> Path:
+        """What was asked for."""
+        return self.path / "plan.yaml"
+
+    @property
+    def model_file(self) -> Path:
+        """What the predictor is built from, beside the weights."""
+        return self.path / "model.json"
+
+    def network(self, member: int) -> Path:
+        """Checkpoints and logs of one network."""
+        return self.path / f"network-{member}"
+
+    @property
+    def classes_file(self) -> Path:
+        """Names of the classes, one on each line."""
+        return self.path / "classes.txt"
+
+    def predictions(self, name: str) -> Path:
+        """What was said of a set: "test" or "validation"."""
+        return self.path / "predictions" / f"{name}.npz"
+
+    def foreign_predictions(self, names: Sequence[str]) -> dict[str, Path]:
+        """What was said of foreign sets, by their names, which may hold anything."""
+        safe = file_names(names)
+        return {name: self.predictions(f"foreign/{file}") for name, file in zip(names, safe, strict=True)}
+
+    def record(self) -> RunRecord | None:
+        """The record, if the run is finished."""
+        if not self.record_file.is_file():
+            return None
+        return RunRecord.from_json(self.record_file.read_text("utf-8"))
+
+    def finished(self) -> RunRecord:
+        """The record; a ValueError if the run is not finished."""
+        record = self.record()
+        if record is None:
+            raise ValueError(
+                f"run: {self.path} must hold a finished run; it has no record.json. Go on with its training "
+                "by the same command."
+            )
+        return record
+
+    def plan(self) -> RunPlan:
+        """What was asked for; a ValueError where there is no run."""
+        if not self.plan_file.is_file():
+            raise ValueError(f"run: {self.path} must be the directory of a run, which has a plan.yaml.")
+        return plan_from(read_yaml(self.plan_file))
+
+    def check(self, *plans: RunPlan) -> None:
+        """Refuse a directory that holds the run of none of these plans."""
+        if self.plan_file.is_file() and fingerprint(self.plan()) not in map(fingerprint, plans):
+            raise OutsideError(
+                f"run: `out` must be new, or hold a run of the same plan; {self.path} has another, see its "
+                "plan.yaml. Choose another directory, or remove this one."
+            )
+
+    def begin(self, plan: RunPlan) -> None:
+        """Write the plan down."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.check(plan)
+        write_whole(self.plan_file, as_yaml(to_mapping(plan)).encode())
+
+    def write_model(self, facts: Mapping[str, Any]) -> None:
+        """Keep what the predictor is built from."""
+        content = {"schema": MODEL_SCHEMA, **facts}
+        write_whole(self.model_file, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+
+    def read_model(self) -> dict[str, Any]:
+        """What `write_model` kept."""
+        if not self.model_file.is_file():
+            raise ValueError(
+                f"run: {self.path} must hold a finished run; it has no model.json. Train it first, or go on "
+                "with its training by the same command."
+            )
+        content = json.loads(self.model_file.read_text("utf-8"))
+        if not isinstance(content, dict) or content.get("schema") != MODEL_SCHEMA:
+            raise ValueError(f"run: {self.model_file} must be of {MODEL_SCHEMA!r}.")
+        return content
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else trains here for the time of the block; a crash frees the lock."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / ".lock").open("w") as file:
+            _lock(file.fileno(), self.path)
+            yield
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    if os.name != "posix":
+        return
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise OutsideError(f"run: `out` must be free, but another process is at work in {path}.") from error

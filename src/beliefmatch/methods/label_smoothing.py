@@ -1,0 +1,60 @@
+"""Label smoothing (Szegedy et al. 2016): cross-entropy towards labels mixed with the uniform distribution."""
+
+from functools import partial
+
+from torch import Tensor
+from torch.nn import functional
+
+from beliefmatch.checks import fail, require_finite_number
+from beliefmatch.methods.base import Method, NetworkPredictor
+from beliefmatch.methods.softmax import read
+
+__all__ = ["label_smoothing", "matched_smoothing"]
+
+USUAL = 0.1
+
+
+def label_smoothing(*, smoothing: float | None = None, matched_kl_weight: float | None = None) -> Method:
+    """Train towards (1 − ε) onehot + ε/K; the probabilities are the softmax of the logits.
+
+    Args:
+        smoothing: ε, 0.1 if neither is given.
+        matched_kl_weight: instead of ε, the λ of a belief matching that asks for the same confidence
+            (`matched_smoothing`): the control that has its target and not its loss.
+    """
+    if matched_kl_weight is not None:
+        return _matched(matched_kl_weight, smoothing)
+    smoothing = USUAL if smoothing is None else smoothing
+    if not 0 <= require_finite_number("label_smoothing", "smoothing", smoothing) < 1:
+        raise fail("label_smoothing", f"`smoothing` must lie in [0, 1), got {smoothing!r}.")
+    return Method(
+        objective=partial(functional.cross_entropy, label_smoothing=smoothing),
+        predictor=partial(NetworkPredictor, read=read),
+        options={"smoothing": smoothing},
+    )
+
+
+def _matched(kl_weight: float, smoothing: float | None) -> Method:
+    if smoothing is not None:
+        raise fail("label_smoothing", "`smoothing` or `matched_kl_weight` must be given, got both.")
+    if not require_finite_number("label_smoothing", "matched_kl_weight", kl_weight) >= 0:
+        raise fail("label_smoothing", f"`matched_kl_weight` must not be negative, got {kl_weight!r}.")
+    return Method(
+        objective=partial(_matched_loss, kl_weight=kl_weight),
+        predictor=partial(NetworkPredictor, read=read),
+        options={"matched_kl_weight": kl_weight},
+    )
+
+
+def _matched_loss(logits: Tensor, targets: Tensor, *, kl_weight: float) -> Tensor:
+    smoothing = matched_smoothing(kl_weight, logits.shape[1])
+    return functional.cross_entropy(logits, targets, label_smoothing=smoothing)
+
+
+def matched_smoothing(kl_weight: float, classes: int) -> float:
+    """The ε that asks for the confidence that belief matching with this λ and β = 1 asks for: λK/(1 + λK).
+
+    >>> round(matched_smoothing(0.01, 10), 4)
+    0.0909
+    """
+    return kl_weight * classes / (1 + kl_weight * classes)

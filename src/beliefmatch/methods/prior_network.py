@@ -1,0 +1,59 @@
+"""Prior networks (Malinin and Gales 2018, 2019): a sharp Dirichlet at home, the uniform one abroad.
+
+The target is Dir(1 + precision · onehot) for an example of a class and Dir(1) for a foreign one. "forward" is
+KL(target ‖ model), the first paper's; "reverse" KL(model ‖ target), the second's, which does not spread over
+classes that are confused.
+"""
+
+import math
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from beliefmatch.checks import fail, require_choice, require_finite_number
+from beliefmatch.divergence import dirichlet_kl
+from beliefmatch.methods.base import Method, NetworkPredictor
+from beliefmatch.methods.belief_matching import read
+
+__all__ = ["prior_network"]
+
+Direction = Literal["reverse", "forward"]
+
+
+def prior_network(
+    *, direction: Direction = "reverse", precision: float = 100.0, foreign_weight: float = 1.0
+) -> Method:
+    """Train towards a Dirichlet for each example; needs foreign examples to train on.
+
+    Args:
+        direction: order of the divergence.
+        precision: concentration that the label adds to one.
+        foreign_weight: of the loss of foreign examples beside that of the others.
+    """
+    require_choice("prior_network", "direction", direction, ("reverse", "forward"))
+    if not require_finite_number("prior_network", "precision", precision) > 0:
+        raise fail("prior_network", f"`precision` must be positive, got {precision!r}.")
+    if not require_finite_number("prior_network", "foreign_weight", foreign_weight) >= 0:
+        raise fail("prior_network", f"`foreign_weight` must not be negative, got {foreign_weight!r}.")
+    return Method(
+        objective=partial(_at_home, direction=direction, precision=precision),
+        foreign=partial(_abroad, direction=direction, weight=foreign_weight),
+        predictor=partial(NetworkPredictor, read=read),
+        options={"direction": direction, "precision": precision, "foreign_weight": foreign_weight},
+    )
+
+
+def _at_home(logits: Tensor, targets: Tensor, *, direction: Direction, precision: float) -> Tensor:
+    target = torch.zeros_like(logits).scatter(1, targets[:, None], math.log1p(precision))
+    return _divergence(logits, target, direction)
+
+
+def _abroad(logits: Tensor, *, direction: Direction, weight: float) -> Tensor:
+    return weight * _divergence(logits, torch.zeros_like(logits), direction)
+
+
+def _divergence(logits: Tensor, target: Tensor, direction: Direction) -> Tensor:
+    pair = (logits, target) if direction == "reverse" else (target, logits)
+    return dirichlet_kl(*pair, dim=1).mean()

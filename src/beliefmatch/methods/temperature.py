@@ -1,0 +1,77 @@
+"""Temperature scaling (Guo et al. 2017): softmax of logits divided by a number fitted on validation data."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from beliefmatch.checks import fail, require_finite_number
+from beliefmatch.methods.base import Method, Prediction, Predictor
+from beliefmatch.methods.softmax import read
+from beliefmatch.rows import work_dtype
+
+__all__ = ["TemperaturePredictor", "fit_temperature", "temperature"]
+
+
+def temperature() -> Method:
+    """Train with cross-entropy, then divide the logits by the temperature of the lowest validation NLL."""
+    return Method(
+        objective=functional.cross_entropy,
+        predictor=TemperaturePredictor,
+        calibrate=_calibrate,
+    )
+
+
+@dataclass(frozen=True)
+class TemperaturePredictor:
+    """The softmax of a network's logits divided by a temperature."""
+
+    network: nn.Module
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not require_finite_number("temperature", "temperature", self.temperature) > 0:
+            raise fail("temperature", f"`temperature` must be positive, got {self.temperature!r}.")
+
+    def facts(self) -> dict[str, float]:
+        """What was fitted."""
+        return {"temperature": self.temperature}
+
+    @torch.no_grad()
+    def logits(self, x: Tensor) -> Tensor:
+        """Before the division."""
+        logits = self.network.eval()(x)
+        return logits.to(work_dtype(logits.device))
+
+    def predict(self, x: Tensor) -> Prediction:
+        """Predict the classes of a batch."""
+        return read(self.logits(x) / self.temperature)
+
+
+def fit_temperature(logits: Tensor, targets: Tensor, *, steps: int = 60) -> float:
+    """The temperature that minimises the NLL, between e^−5 and e^5.
+
+    The NLL is convex in 1/T, so its slope by ln T changes sign once: bisection finds where.
+    """
+    label = logits.gather(1, targets[:, None])[:, 0]
+    low, high = -5.0, 5.0
+    for _ in range(steps):
+        middle = (low + high) / 2
+        expected = ((logits / math.exp(middle)).softmax(1) * logits).sum(1)
+        if (label - expected).mean() > 0:  # colder is better
+            high = middle
+        else:
+            low = middle
+    return math.exp((low + high) / 2)
+
+
+def _calibrate(predictor: Predictor, batches: Iterable[tuple[Tensor, Tensor]]) -> Predictor:
+    assert isinstance(predictor, TemperaturePredictor)
+    pairs = [(predictor.logits(inputs), targets) for inputs, targets in batches]
+    if not pairs:
+        raise fail("temperature", "`batches` must hold validation examples, got none.")
+    logits, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+    return replace(predictor, temperature=fit_temperature(logits, targets.to(logits.device)))

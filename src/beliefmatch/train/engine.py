@@ -1,0 +1,190 @@
+"""Where a training runs: processes, devices, numbers and layout, through Lightning Fabric."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor, distributed, nn
+
+from beliefmatch.checks import fail
+from beliefmatch.extras import needs
+from beliefmatch.train.precision import Mixed, resolved
+from beliefmatch.train.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+__all__ = ["Engine"]
+
+Result = TypeVar("Result")
+
+
+class Engine:
+    """A launched Fabric and what the loop asks of it.
+
+    One process works alone. More are started by this class (`devices`), each running the same script again,
+    or by `torchrun`, `fabric run` or SLURM, whose environment variables then say how many there are.
+    """
+
+    def __init__(self, settings: EngineSettings | None = None) -> None:
+        self.settings = settings or EngineSettings()
+        device_type = _device_type(self.settings.accelerator)
+        self.precision = resolved(self.settings.precision, device_type)
+        self.fabric = _fabric(self.settings, device_type, self.precision)
+        if not int(os.environ.get("LT_CLI_USED", "0")):  # `fabric run` has launched already
+            self.fabric.launch()
+
+    @property
+    def device(self) -> torch.device:
+        """Of this process."""
+        return self.fabric.device
+
+    @property
+    def rank(self) -> int:
+        """Number of this process among all, from 0."""
+        return self.fabric.global_rank
+
+    @property
+    def world(self) -> int:
+        """Processes on all machines."""
+        return self.fabric.world_size
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process speaks and writes for all."""
+        return self.rank == 0
+
+    @property
+    def scaler(self) -> torch.amp.GradScaler | None:
+        """Of the loss, which keeps gradients within the range of float16."""
+        return getattr(self.fabric.strategy.precision, "scaler", None)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Set threads and the choice of convolutions for the time of the block."""
+        threads, benchmark = torch.get_num_threads(), torch.backends.cudnn.benchmark
+        if self.settings.threads is not None:
+            torch.set_num_threads(self.settings.threads)
+        torch.backends.cudnn.benchmark = self.device.type == "cuda"
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            torch.backends.cudnn.benchmark = benchmark
+
+    def prepared(self, network: nn.Module) -> nn.Module:
+        """The network itself, on the device, in the channels-last layout, normalising over all GPUs."""
+        if self.device.type == "cuda" and self.world > 1:
+            network = nn.SyncBatchNorm.convert_sync_batchnorm(network)
+        return self.fabric.to_device(network).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def setup(self, network: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
+        """The network and its optimiser behind Fabric; all processes start from the first one's weights."""
+        callee = torch.compile(network) if self.settings.compile else network
+        return self.fabric.setup(callee, optimizer)  # type: ignore[return-value]
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Computes in the engine's precision inside the block."""
+        return self.fabric.autocast()
+
+    def total(self, numbers: Sequence[float]) -> list[float]:
+        """The sum of each number over all processes."""
+        if self.world == 1:
+            return list(numbers)
+        summed = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        distributed.all_reduce(summed)
+        return summed.tolist()
+
+    def gathered(self, rows: Tensor, lengths: Sequence[int]) -> Tensor:
+        """The rows of all processes, of which each has as many as `lengths` says, one after the other."""
+        if self.world == 1:
+            return rows
+        padded = rows.new_zeros((max(lengths), *rows.shape[1:]))
+        padded[: len(rows)] = rows
+        parts = [torch.empty_like(padded) for _ in lengths]
+        distributed.all_gather(parts, padded)
+        return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])
+
+    def once(self, function: Callable[[], Result]) -> Result:
+        """Call a function in the first process; all get its result, or raise its exception."""
+        if self.world == 1:
+            return function()
+        result, error = None, None
+        if self.is_first:
+            try:
+                result = function()
+            except Exception as raised:
+                error = raised
+        result, error = self.fabric.broadcast((result, error))
+        if error is not None:
+            raise error
+        return result  # type: ignore[return-value]
+
+    def share_buffers(self, network: nn.Module) -> None:
+        """Give all processes the first one's buffers; each has normalised by its own examples."""
+        if self.world > 1:
+            for buffer in network.buffers():
+                distributed.broadcast(buffer, 0)
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for a record."""
+        return {
+            "device": self._device_name(),
+            "processes": self.world,
+            "precision": self.precision,
+            "layout": "channels_last",
+            "compiled": self.settings.compile,
+            "threads": self.settings.threads or torch.get_num_threads(),
+        }
+
+    def _device_name(self) -> str:
+        is_cuda = self.device.type == "cuda"
+        return torch.cuda.get_device_name(self.device) if is_cuda else self.device.type
+
+    def close(self) -> None:
+        """Part from the other processes."""
+        if self.world > 1 and distributed.is_initialized():
+            distributed.destroy_process_group()
+
+
+def _fabric(settings: EngineSettings, device_type: str, precision: Mixed) -> "Fabric":
+    with needs("lightning-fabric", extra="train", caller="Engine"):
+        from lightning_fabric import Fabric
+        from lightning_fabric.plugins.precision import MixedPrecision
+        from lightning_fabric.strategies.ddp import DDPStrategy
+
+    devices, nodes = _processes(settings)
+    plugins: list[Any] = []
+    if precision != "32-true":
+        # made here, because Fabric would turn float16 on a CPU into bfloat16
+        scaler = torch.amp.GradScaler(device_type) if precision == "16-mixed" else None
+        plugins = [MixedPrecision(precision, device_type, scaler)]
+    several = nodes > 1 or (_visible(device_type) if devices == "auto" else int(devices)) > 1
+    strategy = DDPStrategy(gradient_as_bucket_view=True) if several else "auto"
+    return Fabric(
+        accelerator=device_type, devices=devices, num_nodes=nodes, strategy=strategy, plugins=plugins
+    )
+
+
+def _processes(settings: EngineSettings) -> tuple[str, int]:
+    """Devices of each machine, and machines; a launcher's environment variables decide if there are any."""
+    local, world = os.environ.get("LOCAL_WORLD_SIZE"), os.environ.get("WORLD_SIZE")
+    if "TORCHELASTIC_RUN_ID" in os.environ and local and world:
+        return local, int(world) // int(local)
+    return settings.devices, settings.nodes
+
+
+def _device_type(accelerator: str) -> str:
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if accelerator == "auto":
+        return next(name for name, there in available.items() if there)
+    if not available[accelerator]:
+        there = ", ".join(name for name, there in available.items() if there)
+        raise fail("Engine", f"`accelerator` must be one of this machine ({there}), got {accelerator!r}.")
+    return accelerator
+
+
+def _visible(device_type: str) -> int:
+    return torch.cuda.device_count() if device_type == "cuda" else 1

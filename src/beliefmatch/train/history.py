@@ -1,0 +1,111 @@
+"""What a training tells of itself: on the way, after each epoch, and in the end."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+__all__ = ["Epoch", "History", "Progress", "Sums"]
+
+
+class Progress(NamedTuple):
+    """Where a training is; `epoch` and `step` count those that are done, `loss` is this epoch's mean."""
+
+    epoch: int
+    epochs: int
+    step: int
+    steps: int
+    images_per_second: float
+    seconds_left: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch, counted from 0.
+
+    `loss` and `gradient_norm` (before clipping) are means over its steps, without skipped ones; `rate` is
+    that of its last step; `seconds` are those of training, without validation and saving.
+    """
+
+    epoch: int
+    loss: float | None
+    rate: float
+    gradient_norm: float | None
+    seconds: float
+    images_per_second: float
+    skipped: int
+    validation: Mapping[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class History:
+    """The epochs of a training."""
+
+    epochs: list[Epoch] = field(default_factory=list)
+
+    def curve(self, name: str) -> list[Any]:
+        """One number of each epoch: a field of `Epoch`, or a validation number by its name."""
+        return [_value(epoch, name) for epoch in self.epochs]
+
+    @property
+    def seconds(self) -> float:
+        """Of training, over all epochs."""
+        return sum(epoch.seconds for epoch in self.epochs)
+
+    @property
+    def skipped(self) -> int:
+        """Steps that were not finite."""
+        return sum(epoch.skipped for epoch in self.epochs)
+
+    def plain(self) -> list[dict[str, Any]]:
+        """As JSON can hold it."""
+        return [asdict(epoch) for epoch in self.epochs]
+
+    @classmethod
+    def of(cls, plain: list[dict[str, Any]]) -> "History":
+        """The history that `plain` was made of."""
+        return cls([Epoch(**epoch) for epoch in plain])
+
+
+def _value(epoch: Epoch, name: str) -> Any:
+    return getattr(epoch, name) if name in Epoch.__dataclass_fields__ else epoch.validation[name]
+
+
+@dataclass
+class Sums:
+    """An epoch so far."""
+
+    loss: float = 0.0
+    norm: float = 0.0
+    images: int = 0
+    """That the loss is a sum over."""
+    taken: int = 0
+    skipped: int = 0
+    seen: int = 0
+    """Images, of skipped steps too."""
+    seconds: float = 0.0
+
+    def take(self, loss: float, norm: float, images: int) -> None:
+        """Add a step that was taken."""
+        self.loss += loss * images
+        self.norm += norm
+        self.images += images
+        self.taken += 1
+
+    @property
+    def mean_loss(self) -> float | None:
+        """Of the steps that were taken, if any were."""
+        return self.loss / self.images if self.images else None
+
+    def epoch(self, epoch: int, rate: float, validation: Mapping[str, float | None]) -> Epoch:
+        """The epoch, when it is over."""
+        return Epoch(
+            epoch=epoch,
+            loss=self.mean_loss,
+            rate=rate,
+            gradient_norm=self.norm / self.taken if self.taken else None,
+            seconds=self.seconds,
+            images_per_second=self.seen / self.seconds if self.seconds else 0.0,
+            skipped=self.skipped,
+            validation=dict(validation),
+        )

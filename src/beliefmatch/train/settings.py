@@ -1,0 +1,121 @@
+"""How long and how fast to train, by which rule and on what; read without torch."""
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+__all__ = ["PRECISIONS", "EngineSettings", "Recipe"]
+
+ACCELERATORS = ("auto", "cpu", "cuda", "mps")
+PRECISIONS = ("auto", "32", "bf16", "16")
+OPTIMIZERS = ("sgd", "adam")
+SCHEDULES = ("step", "cosine", "one_cycle", "constant")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings of a training; the defaults are the paper's for CIFAR.
+
+    Args:
+        epochs: passes over the data.
+        batch_size: examples in a step, over all processes together.
+        optimizer: "sgd" with momentum, or "adam".
+        learning_rate: between warm-up and decay.
+        momentum: of "sgd".
+        weight_decay: as an L2 penalty, as both optimisers' papers have it.
+        warmup: factors of the rate in the first epochs. A fresh network's concentrations may be small, where
+            the gradient of belief matching is steep.
+        schedule: "step", by `decay_by` at each of `decay_at`; "cosine", to zero along half a wave;
+            "one_cycle", up over three tenths and down to zero (Smith and Topin 2018), without `warmup`;
+            "constant".
+        decay_at: shares of the training.
+        decay_by: factor at each of them.
+        clip_norm: largest norm of the gradient; None leaves it as it is.
+        clip_each: each parameter tensor by itself, as the authors' release does, rather than all together.
+        ema: decay of an exponential moving average of the weights, which then is what is evaluated.
+    """
+
+    epochs: int = 200
+    batch_size: int = 128
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    learning_rate: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    warmup: tuple[float, ...] = (0.1, 0.2, 0.4, 0.6, 0.8)
+    schedule: Literal["step", "cosine", "one_cycle", "constant"] = "step"
+    decay_at: tuple[float, ...] = (0.5, 0.75)
+    decay_by: float = 0.1
+    clip_norm: float | None = 1.0
+    clip_each: bool = False
+    ema: float | None = None
+
+    def __post_init__(self) -> None:
+        _require_choices("Recipe", self, optimizer=OPTIMIZERS, schedule=SCHEDULES)
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"Recipe: `{name}` must be at least 1, got {getattr(self, name)}.")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            for number in value if isinstance(value, tuple) else (value,):
+                if isinstance(number, float) and not (math.isfinite(number) and number >= 0):
+                    raise ValueError(
+                        f"Recipe: `{field.name}` must be finite and not negative, got {number!r}."
+                    )
+        if self.ema is not None and not self.ema < 1:
+            raise ValueError(f"Recipe: `ema` must lie in [0, 1), got {self.ema!r}.")
+
+    def rate(self, epoch: float) -> float:
+        """The learning rate after so many epochs, whole or not."""
+        progress = epoch / self.epochs
+        if self.schedule == "one_cycle":
+            return self.learning_rate * _one_cycle(progress)
+        warmup = self.warmup[int(epoch)] if epoch < len(self.warmup) else 1.0
+        return self.learning_rate * warmup * self._decay(progress)
+
+    def _decay(self, progress: float) -> float:
+        if self.schedule == "step":
+            return self.decay_by ** sum(progress >= share for share in self.decay_at)
+        return 0.5 * (1 + math.cos(math.pi * progress)) if self.schedule == "cosine" else 1.0
+
+
+def _one_cycle(progress: float, peak: float = 0.3, lowest: float = 0.04) -> float:
+    if progress < peak:
+        return lowest + (1 - lowest) * 0.5 * (1 - math.cos(math.pi * progress / peak))
+    return 0.5 * (1 + math.cos(math.pi * (progress - peak) / (1 - peak)))
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """Devices, numbers and layout of a training.
+
+    Args:
+        accelerator: "auto", "cpu", "cuda" or "mps", as lightning-fabric names them.
+        devices: processes on each machine, one a device; "auto" for all GPUs, one process on a CPU.
+        nodes: machines.
+        precision: "32"; "bf16" or "16" for mixed precision; "auto" for bf16 where the hardware has it.
+        compile: have torch compile the network first.
+        threads: of the CPU in each process; torch's own number if not given.
+    """
+
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    devices: str = "auto"
+    nodes: int = 1
+    precision: Literal["auto", "32", "bf16", "16"] = "auto"
+    compile: bool = False
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        _require_choices("engine", self, accelerator=ACCELERATORS, precision=PRECISIONS)
+        if self.devices != "auto" and not (self.devices.isdigit() and int(self.devices) > 0):
+            raise ValueError(f"engine: `devices` must be auto or a number above 0, got {self.devices!r}.")
+        for name in ("nodes", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"engine: `{name}` must be at least 1, got {value}.")
+
+
+def _require_choices(caller: str, settings: Any, **choices: tuple[str, ...]) -> None:
+    for name, allowed in choices.items():
+        if getattr(settings, name) not in allowed:
+            words = ", ".join(repr(choice) for choice in allowed)
+            raise ValueError(f"{caller}: `{name}` must be one of {words}, got {getattr(settings, name)!r}.")

@@ -1,0 +1,233 @@
+"""A training as it runs: epochs of steps, each seeded by its place, saved and told of on the way."""
+
+import hashlib
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, nullcontext
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from beliefmatch.data.source import Batch, Source
+from beliefmatch.seeds import mixed
+from beliefmatch.train.engine import Engine
+from beliefmatch.train.history import History, Progress, Sums
+from beliefmatch.train.interrupt import Interrupted, Request
+from beliefmatch.train.logs import Log
+from beliefmatch.train.order import Endless, Order, share
+from beliefmatch.train.recipe import Recipe
+from beliefmatch.train.state import Saving, State, finite, plain, read
+from beliefmatch.train.step import Objective, joined, seeded
+
+__all__ = ["Training"]
+
+_AUGMENT, _STEP, _FOREIGN, _FOREIGN_AUGMENT = 11, 12, 13, 14  # what a seed is for
+
+
+class _Part(NamedTuple):
+    """What this process computes of a batch of so many images."""
+
+    batch: Batch
+    foreign: Batch | None
+    weight: float
+    images: int
+
+
+@dataclass
+class Training:
+    """The arguments of `fit`, and what it has made of them."""
+
+    engine: Engine
+    source: Source
+    recipe: Recipe
+    objective_at: Callable[[float], Objective]
+    seed: int
+    foreign: Callable[[Tensor], Tensor] | None
+    foreign_source: Source | None
+    saving: Saving | None
+    log: Log | None
+    on_progress: Callable[[Progress], None] | None
+    validate: Callable[[nn.Module], Mapping[str, float]] | None
+    order: Order
+    request: Request
+    state: State
+    saved_at: float = field(default_factory=time.monotonic)
+
+    def run(self) -> History:
+        """Go on from the last checkpoint to the end."""
+        self._restore()
+        state = self.state
+        if self.log is not None:
+            self.log.begin(state.history)
+        while state.place.epoch < self.recipe.epochs:
+            self._epoch()
+        if not state.place.finished:
+            self.engine.share_buffers(state.stepper.network)
+            if state.average is not None:
+                state.average.apply()
+            state.place.finished = True
+            self._save()
+        state.stepper.plain.zero_grad(set_to_none=True)
+        state.stepper.network.eval()
+        return state.history
+
+    def _epoch(self) -> None:
+        state = self.state
+        state.stepper.wrapped.train()
+        clock = time.perf_counter()
+        with closing(self._parts()) as parts:
+            for part in parts:
+                due = self._step(part)
+                state.sums.seen += part.images
+                state.sums.seconds += time.perf_counter() - clock
+                if self.on_progress is not None:
+                    self.on_progress(self._progress())
+                if due:
+                    self._save()
+                clock = time.perf_counter()
+        self._end_epoch()
+
+    def _parts(self) -> Generator[_Part]:
+        """This process's parts of the batches of the epoch that are left."""
+        place, rank, world, device = self.state.place, self.engine.rank, self.engine.world, self.engine.device
+        first = place.batch
+        whole = self.order.epoch(place.epoch)[first:]
+        shares = [share(batch, rank, world) for batch in whole]
+        seeds = [mixed(self.seed, _AUGMENT, place.epoch, first + at, rank) for at in range(len(whole))]
+        batches = self.source.batches([mine.indices for mine in shares], seeds=seeds, device=device)
+        foreign = self._foreign_batches([len(batch) for batch in whole])
+        for all_of_it, mine in zip(whole, shares, strict=True):
+            yield _Part(next(batches), next(foreign, None), mine.weight, len(all_of_it))
+
+    def _foreign_batches(self, sizes: list[int]) -> Iterator[Batch]:
+        """As many foreign examples for each batch as it has others."""
+        if self.foreign_source is None:
+            return iter(())
+        place, rank, world = self.state.place, self.engine.rank, self.engine.world
+        row = Endless(len(self.foreign_source), mixed(self.seed, _FOREIGN))
+        first = place.epoch * self.order.examples + place.batch * self.order.batch_size
+        parts = [share(batch, rank, world).indices for batch in row.batches(sizes, first)]
+        seeds = [mixed(self.seed, _FOREIGN_AUGMENT, place.step + at, rank) for at in range(len(sizes))]
+        return self.foreign_source.batches(parts, seeds=seeds, device=self.engine.device)
+
+    def _step(self, part: _Part) -> bool:
+        """Try a step and take it if all processes can; whether a checkpoint is due."""
+        state, place, world = self.state, self.state.place, self.engine.world
+        epochs_done = place.epoch + place.batch / self.order.batches
+        seeded(self.engine.device, mixed(self.seed, _STEP, place.epoch, place.batch, self.engine.rank))
+        mine, norm = state.stepper.try_out(
+            joined(part.batch, part.foreign),
+            self._loss(part, self.objective_at(epochs_done / self.recipe.epochs)),
+            weight=part.weight,
+            rate=self.recipe.rate(epochs_done),
+        )
+        bad = not state.guard.is_finite(mine, norm)
+        loss, bad, stop, due = self.engine.total([mine / world, bad, self.request.made, self._is_due()])
+        if bad:
+            self._leave(loss, norm)
+        else:
+            self._take(loss, norm, part.images)
+        place.batch, place.step = place.batch + 1, place.step + 1
+        if stop:
+            self._interrupt()
+        return bool(due)
+
+    def _loss(self, part: _Part, objective: Objective) -> Callable[[Tensor], Tensor]:
+        own = len(part.batch.targets)
+
+        def loss(logits: Tensor) -> Tensor:
+            at_home = objective(logits[:own], part.batch.targets)
+            return at_home if self.foreign is None else at_home + self.foreign(logits[own:])
+
+        return loss
+
+    def _take(self, loss: float, norm: float, images: int) -> None:
+        state = self.state
+        state.stepper.take()
+        if state.average is not None:
+            state.average.update(state.place.step)
+        state.guard.passed()
+        state.sums.take(loss, norm, images)
+
+    def _leave(self, loss: float, norm: float) -> None:
+        if not self.state.stepper.leave():
+            self.state.sums.skipped += 1
+            self.state.guard.skipped(loss, norm)
+
+    def _end_epoch(self) -> None:
+        state, place = self.state, self.state.place
+        state.guard.epoch_ended(place.epoch, self.order.batches, state.sums.skipped)
+        rate = self.recipe.rate(place.epoch + (self.order.batches - 1) / self.order.batches)
+        ended = state.sums.epoch(place.epoch, rate, finite(self._validated()))
+        state.history.epochs.append(ended)
+        if self.log is not None:
+            self.log.add(ended)
+        place.epoch, place.batch, state.sums = place.epoch + 1, 0, Sums()
+        if self.saving and self.saving.epochs and place.epoch % self.saving.epochs == 0:
+            self._save()
+
+    def _validated(self) -> Mapping[str, float]:
+        if self.validate is None:
+            return {}
+        network, average = self.state.stepper.network.eval(), self.state.average
+        self.engine.share_buffers(network)
+        with average.applied() if average is not None else nullcontext(), torch.no_grad():
+            return self.validate(network)
+
+    def _progress(self) -> Progress:
+        place, sums = self.state.place, self.state.sums
+        speed = sums.seen / sums.seconds
+        left = (self.recipe.epochs - place.epoch) * self.order.examples - sums.seen
+        return Progress(
+            epoch=place.epoch,
+            epochs=self.recipe.epochs,
+            step=place.step,
+            steps=self.recipe.epochs * self.order.batches,
+            images_per_second=speed,
+            seconds_left=left / speed,
+            loss=sums.mean_loss if sums.mean_loss is not None else float("nan"),
+        )
+
+    def _configuration(self) -> dict[str, Any]:
+        """What a checkpoint must have been made with."""
+        shapes = [(name, *value.shape) for name, value in self.state.stepper.network.state_dict().items()]
+        return plain(
+            {
+                "recipe": asdict(self.recipe),
+                "seed": self.seed,
+                "examples": len(self.source),
+                "foreign_examples": len(self.foreign_source) if self.foreign_source is not None else None,
+                "network": hashlib.sha256(repr(shapes).encode()).hexdigest()[:16],
+                **(self.saving.configuration if self.saving else {}),
+            }
+        )
+
+    def _is_due(self) -> bool:
+        """By the first process's clock, which decides for all."""
+        if self.saving is None or self.saving.seconds is None or not self.engine.is_first:
+            return False
+        return time.monotonic() - self.saved_at >= self.saving.seconds
+
+    def _save(self) -> None:
+        if self.saving is not None:
+            directory, configuration = self.saving.directory, self._configuration()
+            self.engine.once(lambda: self.state.save(directory, configuration))
+            self.saved_at = time.monotonic()
+
+    def _restore(self) -> None:
+        if self.saving is None:
+            return
+        directory, configuration = self.saving.directory, self._configuration()
+        checkpoint = self.engine.once(lambda: read(directory, configuration, self.engine.describe()))
+        if checkpoint is not None:
+            self.state.restore(checkpoint)
+
+    def _interrupt(self) -> None:
+        self._save()
+        where = self.saving.directory if self.saving else None
+        raise Interrupted(
+            f"interrupted after step {self.state.place.step} of {self.recipe.epochs * self.order.batches}, "
+            f"saved in {where}: run the same command again to go on."
+        )

@@ -1,0 +1,78 @@
+"""A training that is killed again and again until it gets through; run by test_resume.
+
+Prints, for each precision, how often it was killed and digests of its weights and of those of a training that
+was left alone. The trainings are forked from a process that has not trained: starting torch takes longer.
+"""
+
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import lightning_fabric  # noqa: F401  # once, rather than in every child
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from beliefmatch.train.fit import Saving
+from beliefmatch.train.recipe import Recipe
+from beliefmatch.train.state import final_weights
+from small_training import digest, engine, normalised_network, train
+
+RECIPE = Recipe(epochs=5, batch_size=8, learning_rate=0.1, ema=0.9)
+
+
+def forked(directory: Path, precision: str) -> int:
+    child = os.fork()
+    if child == 0:
+        try:
+            saving = Saving(directory, seconds=0)
+            train(normalised_network(), on=engine(precision), recipe=RECIPE, saving=saving)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return child
+
+
+def killed(child: int, directory: Path, *, after: float) -> bool:
+    """Kill a child so many seconds after it has saved something; whether it was still alive."""
+    before, end = names(directory), None
+    while end is None or time.perf_counter() < end:
+        if os.waitpid(child, os.WNOHANG)[0]:
+            return False
+        if end is None and names(directory) != before:
+            end = time.perf_counter() + after
+        time.sleep(0.0005)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return True
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.glob("*.json"))
+
+
+def left(directory: Path) -> str:
+    network = normalised_network(seed=99)
+    weights = final_weights(directory)
+    assert weights is not None
+    network.load_state_dict(weights)
+    return digest(network)
+
+
+def main(directory: Path, precision: str) -> None:
+    chance, kills = random.Random(0), 0
+    while kills < 5 and killed(
+        forked(directory / "killed", precision), directory / "killed", after=chance.uniform(0, 0.02)
+    ):
+        kills += 1
+    for place in ("alone", "killed"):
+        assert os.waitpid(forked(directory / place, precision), 0)[1] == 0
+    print(precision, kills, left(directory / "alone"), left(directory / "killed"), flush=True)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for precision in sys.argv[2:]:
+        main(Path(sys.argv[1]) / precision, precision)

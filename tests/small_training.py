@@ -1,0 +1,88 @@
+"""A training of a moment, with all that could make two runs differ: normalisation, dropout, momentum."""
+
+import hashlib
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from beliefmatch.data.source import Batch
+from beliefmatch.train.engine import Engine
+from beliefmatch.train.fit import fit
+from beliefmatch.train.recipe import Recipe
+from beliefmatch.train.settings import EngineSettings
+
+
+class Examples:
+    """Images in memory, with noise for augmentation where a seed asks for it."""
+
+    shape = (3, 6, 6)
+
+    def __init__(self, many, seed=0):
+        self.images = torch.randn(many, *self.shape, generator=torch.Generator().manual_seed(seed))
+        self.targets = self.images[:, :, 0, 0].argmax(1)
+        self.seen = []
+
+    def __len__(self):
+        return len(self.images)
+
+    def batches(self, parts, *, seeds=None, device="cpu"):
+        for at, part in enumerate(parts):
+            self.seen.append(part)
+            images = self.images[part]
+            if seeds is not None:
+                noise = torch.Generator().manual_seed(seeds[at])
+                images = images + 0.1 * torch.randn(images.shape, generator=noise)
+            yield Batch(images.to(device), self.targets[part].to(device))
+
+
+class Exactly(Examples):
+    """The same images whatever the seed says."""
+
+    def batches(self, parts, *, seeds=None, device="cpu"):
+        return super().batches(parts, device=device)
+
+
+def normalised_network(seed=0):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1, bias=False),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.Dropout(0.2),
+            nn.Flatten(),
+            nn.Linear(8 * 36, 3),
+        )
+
+
+def plain_network(seed=0):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 3))
+
+
+def cross_entropy_at(progress):
+    return functional.cross_entropy
+
+
+RECIPE = Recipe(epochs=3, batch_size=8, learning_rate=0.1, ema=0.9)
+
+
+def engine(precision="32", **settings):
+    return Engine(EngineSettings(accelerator="cpu", precision=precision, threads=1, **settings))
+
+
+def train(network, *, on=None, recipe=RECIPE, source=None, seed=0, **options):
+    options.setdefault("objective_at", cross_entropy_at)
+    return fit(
+        on or engine(), network, Examples(45) if source is None else source, recipe, seed=seed, **options
+    )
+
+
+def digest(network):
+    """Of every bit of the weights and buffers."""
+    together = hashlib.sha256()
+    for name, tensor in network.state_dict().items():
+        together.update(name.encode() + tensor.contiguous().numpy().tobytes())
+    return together.hexdigest()

@@ -1,0 +1,238 @@
+"""Methods compared on digits: fair, repeatable, taken up again, in one process or several."""
+
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from beliefmatch.experiments.compare import Comparison
+from beliefmatch.experiments.compared_evaluations import evaluations
+from beliefmatch.experiments.comparison_record import ComparisonRecord
+from beliefmatch.experiments.grid import Cell, run_cells, usual_jobs
+from beliefmatch.experiments.method_spec import MethodSpec, label, parse_methods, with_kl_weight
+from beliefmatch.experiments.plan import overridden, plan_from, recipe
+from beliefmatch.experiments.turning import ANGLES, DIGIT, TurningDigit, confidence_when_wrong
+
+SHORT = ["training.epochs=2", "data.limit=200", "training.warmup=[]", "foreign=[noise]"]
+METHODS = "softmax,belief_matching:kl_weight=0.01"
+
+
+def mapping(*settings: str):
+    return overridden(recipe("digits"), [*SHORT, *settings])
+
+
+def comparison(
+    directory: Path, methods: str = METHODS, seeds=(5, 6), jobs: int = 1, settings=()
+) -> Comparison:
+    specs = parse_methods(methods)
+    return Comparison(mapping(*settings), specs, seeds=seeds, directory=directory, jobs=jobs)
+
+
+def without_times(record: ComparisonRecord) -> list:
+    found = []
+    for method in record.methods:
+        for run in method.runs:
+            curves = [{k: v for k, v in c.items() if "second" not in k} for c in run.curves]
+            found.append(replace(run, curves=curves, costs=None, created="", wall_seconds=0.0))
+    return found
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    work = comparison(tmp_path_factory.mktemp("compare"))
+    return work, work.run()
+
+
+def test_every_method_has_every_seed(compared):
+    _, record = compared
+    assert [method.key for method in record.methods] == ["softmax", "belief_matching:kl_weight=0.01"]
+    assert [method.label for method in record.methods] == ["softmax", "belief matching (λ = 0.01)"]
+    assert [[run.seed for run in method.runs] for method in record.methods] == [[5, 6], [5, 6]]
+    assert [[run.method for run in method.runs] for method in record.methods] == [
+        ["softmax"] * 2,
+        ["belief_matching"] * 2,
+    ]
+    first, second = record.methods[0].runs
+    assert first.curves[0]["loss"] != second.curves[0]["loss"]
+    assert record.settings["training"]["epochs"] == 2
+    assert "method" not in record.settings
+
+
+def test_the_record_survives_its_json(compared):
+    assert ComparisonRecord.from_json(compared[1].to_json()) == compared[1]
+
+
+def test_finished_runs_are_not_run_again(compared, monkeypatch):
+    work, record = compared
+    monkeypatch.setattr("beliefmatch.experiments.grid.execute", None)
+    assert comparison(work.directory).run().methods == record.methods
+
+
+def test_a_method_scores_the_same_alone_as_in_company_and_in_processes_of_its_own(compared, tmp_path):
+    alone = comparison(tmp_path, METHODS, jobs=2).run()
+    assert without_times(alone) == without_times(compared[1])
+
+
+def test_progress_runs_from_nothing_to_all(tmp_path):
+    heard = []
+    work = comparison(tmp_path, "softmax,belief_matching:kl_weight=auto", seeds=(0, 1))
+    assert work.cells == 2 + 3 + 1
+    record = work.run(lambda share, doing: heard.append((share, doing)))
+    shares = [share for share, _ in heard]
+    assert shares == sorted(shares)
+    assert 0 < shares[0] < 0.1
+    assert shares[-1] == pytest.approx(1.0)
+    assert any(doing.startswith("belief matching, seed 1: epoch 2 of 2") for _, doing in heard)
+    chosen = record.methods[1]
+    (best,) = (trial for trial in chosen.runs[0].search if trial.chosen)
+    assert [run.options["kl_weight"] for run in chosen.runs] == [best.value] * 2
+    assert chosen.label == f"belief matching (λ = {best.value:g})"
+
+
+def test_every_method_is_judged_in_full(compared):
+    work, record = compared
+    found = evaluations(record, work)
+    assert [one.name for one in found] == [method.label for method in record.methods]
+    for one, method in zip(found, record.methods, strict=True):
+        assert one.scores["error"].value == pytest.approx(method.runs[0].test.error)
+        assert [foreign.name for foreign in one.foreign] == ["noise"]
+        assert one.mistakes[0].image is not None
+        assert not Path(one.source).is_absolute()
+
+
+def test_numbers_of_the_turning_digit_hang_together(compared):
+    _, record = compared
+    assert (record.turning.digit, record.turning.angles) == (DIGIT, ANGLES)
+    for run in (run for method in record.methods for run in method.runs):
+        seen = run.rotation
+        for confidence, entropy in zip(seen.confidence, seen.entropy, strict=True):
+            assert 0.1 <= confidence <= 1
+            assert 0 <= entropy <= torch.tensor(10.0).log()
+        assert len(seen.predicted) == len(seen.recognised) == len(ANGLES)
+        wrong = [c for c, k in zip(seen.confidence, seen.predicted, strict=True) if k != DIGIT]
+        assert seen.wrong_confidence == pytest.approx(statistics.fmean(wrong), rel=1e-12)
+    assert [method.runs[0].rotation.spread is None for method in record.methods] == [True, False]
+
+
+def test_confidence_when_wrong_counts_every_image_of_the_digit_at_every_angle():
+    confidence = torch.tensor([[0.9, 0.5], [0.4, 0.3], [0.8, 0.2]], dtype=torch.float64)
+    predicted = torch.tensor([[3, 1], [2, 3], [3, 9]])
+    assert confidence_when_wrong(confidence, predicted) == pytest.approx((0.5 + 0.4 + 0.2) / 3)
+    assert confidence_when_wrong(confidence, torch.full((3, 2), 3)) is None
+
+
+def test_the_pictured_digit_stands_upright_first_and_upside_down_last():
+    images = torch.tensor(TurningDigit.load().described().images)
+    assert images.shape == (13, 8, 8)
+    torch.testing.assert_close(images[-1], images[0].rot90(2), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("softmax,magic", "`methods` must be among softmax, .*, got 'magic'"),
+        ("softmax,belief_matchin", "Did you mean belief_matching?"),
+        ("", "got ''"),
+        ("softmax,softmax", "none twice, got 'softmax'"),
+        ("belief_matching:kl_weight", "NAME:OPTION=VALUE, got 'belief_matching:kl_weight'"),
+        ("belief_matching:=3", "NAME:OPTION=VALUE"),
+    ],
+)
+def test_methods_that_are_not_are_refused(text, words):
+    with pytest.raises(ValueError, match=words) as caught:
+        parse_methods(text)
+    assert str(caught.value).startswith("compare: ")
+
+
+def test_options_are_read_as_yaml():
+    assert parse_methods("mc_dropout:rate=0.5:where=all")[0].options == {"rate": 0.5, "where": "all"}
+    assert parse_methods("belief_matching:kl_weight=1e-3")[0].options == {"kl_weight": 0.001}
+
+
+def test_one_weight_is_for_all_that_have_one_and_were_not_told():
+    specs = parse_methods("softmax,belief_matching,belief_ensemble:kl_weight=0.5")
+    assert [spec.options for spec in with_kl_weight(specs, "auto")] == [
+        {},
+        {"kl_weight": "auto"},
+        {"kl_weight": 0.5},
+    ]
+    with pytest.raises(ValueError, match="`kl_weight` must come with belief_matching"):
+        with_kl_weight([MethodSpec("softmax", "softmax")], 0.1)
+
+
+def test_labels_name_options_in_their_symbols():
+    assert label("mc_dropout", {"rate": 0.1, "where": "all"}) == "mc dropout (p = 0.1, where = all)"
+    assert label("softmax", {}) == "softmax"
+
+
+@pytest.mark.parametrize(
+    ("methods", "words"),
+    [
+        ("belief_matching:kl_weight=.nan", "kl_weight` must be a finite number"),
+        ("belief_matching:kl_weigth=0.1", "kl_weight"),
+        ("softmax:rate=auto", "auto"),
+        ("prior_network", "`foreign_training`"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_training(tmp_path, methods, words):
+    with pytest.raises((ValueError, TypeError), match=words):
+        comparison(tmp_path, methods)
+
+
+def test_jobs_fit_the_cores():
+    plan = plan_from(mapping())
+    cores = len(os.sched_getaffinity(0))
+    assert usual_jobs(plan) == cores
+    assert usual_jobs(plan_from(mapping(f"engine.threads={cores}"))) == 1
+    assert usual_jobs(plan_from(mapping("engine.threads=null"))) == 1
+
+
+def test_an_error_in_a_process_comes_back_as_it_was(tmp_path):
+    plans = [plan_from(mapping("foreign=[no_such_set]", f"seed={seed}")) for seed in (0, 1)]
+    cells = [Cell(plan, tmp_path / f"{plan.seed}") for plan in plans]
+    with pytest.raises(ValueError, match="no_such_set"):
+        run_cells(cells, jobs=2)
+
+
+ORPHANS = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+if __name__ == "__main__":
+    from test_comparison_runs import comparison
+    comparison(Path({out!r}), jobs=2, settings=["training.epochs=2000"]).run()
+"""
+
+
+def test_workers_do_not_outlive_a_parent_that_was_killed(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(ORPHANS.format(tests=str(Path(__file__).parent), out=str(tmp_path / "out")))
+    process = subprocess.Popen([sys.executable, str(script)], start_new_session=True)
+    while process.poll() is None and not list((tmp_path / "out").glob("runs/*/network-0/log.csv")):
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    deadline = time.monotonic() + 30
+    while _members(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert _members(process.pid) == []
+
+
+def _members(session: int) -> list[int]:
+    """Processes of a session that are alive."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session and fields[0] != "Z":
+            found.append(int(path.name))
+    return found

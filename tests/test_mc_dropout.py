@@ -1,0 +1,147 @@
+"""MC dropout in front of the last layer runs the layers before it once, and gives the same."""
+
+import pytest
+import torch
+from torch import nn
+
+from beliefmatch.methods import mc_dropout
+from beliefmatch.methods.mc_dropout import DropoutPredictor
+from beliefmatch.methods.rest import Rest, rest_after
+from beliefmatch.models import build_model, fresh
+
+SAMPLES = 20
+
+
+class Two(nn.Module):
+    """A body with a counter, dropout, and a head that the subclasses use as they like."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.dropout, self.head = nn.Linear(4, 6), nn.Dropout(0.4), nn.Linear(6, 3)
+        self.rows = 0
+        self.body.register_forward_hook(self._count)
+
+    def _count(self, _module, _args, output):
+        self.rows += len(output)
+
+    def forward(self, x):
+        return self.head(self.dropout(self.body(x).relu()))
+
+
+class ByName(Two):
+    def forward(self, x):
+        return self.head(input=self.dropout(input=self.body(x).relu()))
+
+
+class ScaledAfterwards(Two):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class Residual(Two):
+    def forward(self, x):
+        return super().forward(x) + x[:, :3]
+
+
+class Wrapped(Two):
+    """The dropout and the head in a module of their own, as many of timm's networks have it."""
+
+    def __init__(self):
+        super().__init__()
+        self.tail = nn.Sequential(nn.Dropout(0.4), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+        del self.dropout, self.head
+
+    def forward(self, x):
+        return self.tail(self.body(x).relu())
+
+
+class TwiceThrough(Two):
+    def forward(self, x):
+        return self.head(self.dropout(self.dropout(self.body(x).relu())))
+
+
+class Hooked(Two):
+    """A hook that changes what the head gets, and would change it twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.head.register_forward_pre_hook(lambda _, args: (args[0] + 1,))
+
+
+def general(network, x, **options):
+    """Full passes, whatever the network."""
+    predictor = DropoutPredictor(network, samples=SAMPLES, **options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mc_dropout, "rest_after", lambda network, place, x: Rest(network, x))
+        return predictor.predict(x).probs
+
+
+def quick(network, x, **options):
+    return DropoutPredictor(network, samples=SAMPLES, **options).predict(x).probs
+
+
+@pytest.mark.parametrize("make", [Two, Wrapped, ByName, ScaledAfterwards, Residual, TwiceThrough, Hooked])
+@pytest.mark.parametrize("at_once", [1, 30, 4096])
+def test_whatever_the_network_the_masks_are_the_same(make, at_once):
+    network, x = fresh(make, 1), torch.rand(5, 4, generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close(quick(network, x, at_once=at_once), general(network, x, at_once=at_once))
+
+
+@pytest.mark.parametrize(
+    ("make", "passes"), [(Two, 1), (Wrapped, 1), (ByName, SAMPLES + 1), (Residual, SAMPLES + 1)]
+)
+def test_the_layers_before_run_once_where_that_is_sure(make, passes):
+    network, x = fresh(make, 1), torch.rand(5, 4)
+    quick(network, x)
+    assert network.rows == passes * len(x)
+
+
+@pytest.mark.parametrize("name", ["digits", "preact_resnet18", "wrn28_2"])
+def test_our_networks_run_once(name):
+    options = {"num_classes": 3, "channels": 1, "width": 2, "dropout": 0.5}
+    network = fresh(lambda: build_model(name, **options), 0)
+    x = torch.rand(4, 1, 8, 8)
+    rows = []
+    first = next(module for module in network.modules() if isinstance(module, nn.Conv2d))
+    first.register_forward_hook(lambda module, args, output: rows.append(len(output)))
+    received = quick(network, x)
+    assert rows == [4]
+    torch.testing.assert_close(received, general(network, x))
+
+
+def test_dropout_in_all_layers_runs_all_of_them():
+    options = {"num_classes": 3, "channels": 1, "width": 2, "dropout": 0.5, "dropout_in_blocks": True}
+    network = fresh(lambda: build_model("digits", **options), 0)
+    x = torch.rand(4, 1, 8, 8)
+    rows = []
+    network.layers[0].register_forward_hook(lambda module, args, output: rows.append(len(output)))
+    quick(network, x)
+    assert sum(rows) == SAMPLES * 4
+
+
+def test_nothing_of_the_watching_stays_behind():
+    network = fresh(Two, 1).eval()
+    hooks = {name: len(module._forward_hooks) for name, module in network.named_modules()}
+    with torch.no_grad():
+        rest = rest_after(network, network.dropout, torch.rand(5, 4))
+    assert rest.module is network.head and rest.is_dropped_first and rest.inputs.shape == (5, 6)
+    assert {name: len(module._forward_hooks) for name, module in network.named_modules()} == hooks
+
+
+def test_an_error_of_the_network_leaves_no_hooks():
+    network = fresh(Two, 1)
+    with pytest.raises(RuntimeError):
+        quick(network, torch.rand(5, 99))
+    assert not network.head._forward_hooks and not network.dropout._forward_hooks
+
+
+def test_large_inputs_go_in_fewer_at_once(monkeypatch):
+    monkeypatch.setattr(mc_dropout, "NUMBERS_AT_ONCE", 6 * 10)
+    network, x, rows = fresh(Two, 1), torch.rand(5, 4), []
+    network.head.register_forward_hook(lambda module, args, output: rows.append(len(output)))
+    quick(network, x)
+    assert max(rows) == 10 and sum(rows) == 5 * (SAMPLES + 2)  # watched, tried, then two masks at a time
+
+
+def test_no_examples_give_no_predictions():
+    assert quick(fresh(Two, 1), torch.rand(0, 4)).shape == (0, 3)

@@ -1,0 +1,143 @@
+"""Two processes train and predict as one; run by test_distributed, which reads what the first one prints.
+
+With "restart", under torchrun: a worker of the second training kills itself once, in the middle of it.
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from beliefmatch.methods import build
+from beliefmatch.train.engine import Engine
+from beliefmatch.train.evaluate import predict_all
+from beliefmatch.train.fit import Saving
+from beliefmatch.train.interrupt import Interrupted
+from beliefmatch.train.recipe import Recipe
+from beliefmatch.train.settings import EngineSettings
+from small_training import Exactly, Examples, digest, normalised_network, plain_network, train
+
+# 37 examples in batches of 5 leave one of 2; batches of 18 one of 1, which joins the one before.
+RECIPES = {
+    size: Recipe(epochs=2, batch_size=size, learning_rate=0.3, weight_decay=0.0) for size in (5, 18, 3)
+}
+
+
+def trained(engine, recipe):
+    network = plain_network(seed=engine.rank).double()  # the first process's weights are taken
+    source = Exactly(37)
+    source.images = source.images.double()
+    history = train(network, on=engine, recipe=recipe, source=source)
+    return {
+        "loss": history.curve("loss"),
+        "norm": history.curve("gradient_norm"),
+        "weights": torch.cat([parameter.detach().flatten() for parameter in network.parameters()]).tolist(),
+    }
+
+
+def predicted(engine, many):
+    network, source = normalised_network().eval(), Examples(many)
+    method = build("belief_matching", kl_weight=0.01)
+    made = predict_all(engine, method.predictor(network), source, batch_size=4)
+    assert made.logits is not None
+    return {
+        "probs": made.probs.tolist(),
+        "logits": made.logits.tolist(),
+        "targets": made.targets.tolist(),
+        "mine": torch.cat(source.seen).tolist(),
+    }
+
+
+def buffers_agree(engine):
+    network = normalised_network()
+    train(network, on=engine)
+    numbers = torch.cat([tensor.double().flatten() for tensor in network.state_dict().values()])
+    sums = engine.total(numbers.tolist())
+    return torch.equal(torch.tensor(sums, dtype=torch.float64), 2 * numbers)
+
+
+def skipped(engine):
+    """Only the second process meets a loss that is not finite, once in a while; both skip."""
+    calls = iter(range(1000))
+
+    def objective(logits, targets):
+        spoiled = engine.rank == 1 and next(calls) % 3 == 1
+        loss = torch.nn.functional.cross_entropy(logits, targets)
+        return loss + float("inf") if spoiled else loss  # the gradient stays finite
+
+    network = normalised_network()
+    history = train(network, on=engine, objective_at=lambda progress: objective)
+    return history.curve("skipped")
+
+
+def refused(engine, directory):
+    """An error of the first process is an error of all."""
+    train(plain_network(), on=engine, saving=Saving(directory))
+    try:
+        train(plain_network(), on=engine, saving=Saving(directory), seed=1)
+    except ValueError as error:
+        return str(error)
+
+
+def interrupted(engine, directory):
+    def interrupt(progress):
+        if progress.step == 4:
+            os.kill(os.getpid(), signal.SIGTERM)  # heard by the first process alone
+
+    try:
+        train(plain_network(), on=engine, saving=Saving(directory), on_progress=interrupt)
+    except Interrupted as error:
+        return str(error)
+
+
+def together(engine, directory):
+    return {
+        "world": engine.world,
+        "trained": {size: trained(engine, recipe) for size, recipe in RECIPES.items()},
+        "predicted": {many: predicted(engine, many) for many in (11, 2, 1)},
+        "buffers_agree": buffers_agree(engine),
+        "skipped": skipped(engine),
+        "refused": refused(engine, directory / "refused"),
+        "interrupted": interrupted(engine, directory / "interrupted"),
+    }
+
+
+def restart(engine, directory):
+    def kill_once(batch):
+        marker = directory / "once"
+        if engine.rank == 1 and batch == 25 and not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    class Deadly(Examples):
+        count = 0
+
+        def batches(self, parts, **options):
+            for batch in super().batches(parts, **options):
+                self.count += 1
+                kill_once(self.count)
+                yield batch
+
+    left = {}
+    for name, source in (("undisturbed", Examples(45)), ("killed", Deadly(45))):
+        network = normalised_network()
+        saving = Saving(directory / name, seconds=0)
+        recipe = Recipe(epochs=6, batch_size=8, ema=0.9)
+        train(network, on=engine, source=source, recipe=recipe, saving=saving)
+        left[name] = digest(network)
+    return {**left, "restarts": os.environ["TORCHELASTIC_RESTART_COUNT"]}
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.set_num_threads(1)
+    job, place = {"together": together, "restart": restart}[sys.argv[1]], Path(sys.argv[2])
+    engine = Engine(EngineSettings(accelerator="cpu", devices="2", precision="32", threads=1))
+    said = job(engine, place)
+    if engine.is_first:
+        (place / "said.json").write_text(json.dumps(said))
+    engine.close()
