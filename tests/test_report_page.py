@@ -8,7 +8,7 @@ from itertools import pairwise
 import plotly.graph_objects as go
 import pytest
 
-from beliefmatch.experiments import evaluation_record
+from beliefmatch.experiments import typed_json
 from beliefmatch.experiments.evaluation_record import Confusion, Curve, EvaluationRecord, Number
 from beliefmatch.report.evaluation_figures import evaluation_files
 from beliefmatch.report.evaluation_tables import to_csv, to_markdown
@@ -211,7 +211,7 @@ def test_no_number_that_is_not_finite_breaks_the_page(number):
     content = spoil(json.loads(model(examples=60, images=False).to_json()))
     with pytest.raises(ValueError, match="is no number of JSON"):
         EvaluationRecord.from_json(json.dumps(content))
-    record = evaluation_record._read(EvaluationRecord, content, "record")
+    record = typed_json._Reader("EvaluationRecord", "any").read(EvaluationRecord, content, "record")
     data = data_of(Page(render_page([record])))
     assert "NaN" not in json.dumps(data) and "Infinity" not in json.dumps(data)
     assert ",nan," not in to_csv([record]) and "nan" not in to_markdown([record])

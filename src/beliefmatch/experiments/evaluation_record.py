@@ -1,9 +1,9 @@
 """What is known of a model after evaluation: every number of its report, as JSON read without torch."""
 
-import json
-from dataclasses import asdict, dataclass, fields, is_dataclass
-from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from dataclasses import dataclass
+from typing import Any
+
+from beliefmatch.experiments.typed_json import from_json, to_json
 
 __all__ = [
     "SCHEMA",
@@ -194,28 +194,21 @@ class EvaluationRecord:
 
     def to_json(self) -> str:
         """Write as JSON text; `from_json` reads it back unchanged."""
-        return json.dumps(asdict(self), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+        return to_json(self)
 
     @classmethod
     def from_json(cls, text: str) -> "EvaluationRecord":
         """Read what `to_json` wrote; a ValueError says in one line what is wrong with other text."""
-        try:
-            content = json.loads(text, parse_constant=_refuse)
-        except ValueError as error:
-            raise ValueError(f"EvaluationRecord: the text is not JSON ({error}).") from error
-        if isinstance(content, dict) and content.get("schema") == _WITHOUT_DRAWS:
-            content = {"draws": None, **content, "schema": SCHEMA}
-        if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-            found = content.get("schema") if isinstance(content, dict) else type(content).__name__
-            raise ValueError(f"EvaluationRecord: `schema` must be {SCHEMA!r}, got {found!r}.")
-        record = _read(cls, content, "record")
+        record = from_json(cls, text, schema=SCHEMA, upgrade=_upgraded)
         _check_classes(record)
         _check_draws(record)
         return record
 
 
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no number of JSON")
+def _upgraded(content: dict[str, Any]) -> dict[str, Any]:
+    if content.get("schema") == _WITHOUT_DRAWS:
+        return {"draws": None, **content, "schema": SCHEMA}
+    return content
 
 
 def _check_classes(record: EvaluationRecord) -> None:
@@ -237,37 +230,3 @@ def _check_draws(record: EvaluationRecord) -> None:
     if len(sizes) > 1 or 0 in sizes:
         received = " and ".join(map(str, sorted(sizes)))
         raise ValueError(f"EvaluationRecord: `draws` must be as many of each metric, got {received}.")
-
-
-def _read(kind: Any, value: Any, place: str) -> Any:
-    """The value as its annotation says, or one line about where it is not."""
-    if is_dataclass(kind):
-        return _read_fields(kind, value, place)
-    origin, inner = get_origin(kind), get_args(kind)
-    if origin is list and isinstance(value, list):
-        return [_read(inner[0], item, f"{place}[{i}]") for i, item in enumerate(value)]
-    if origin is dict and isinstance(value, dict):
-        return {key: _read(inner[1], item, f"{place}.{key}") for key, item in value.items()}
-    if origin is UnionType:
-        if value is None and NoneType in inner:
-            return None
-        return _read(inner[0], value, place)
-    if kind is Any or type(value) is kind:
-        return value
-    if kind is float and type(value) is int:  # JSON writes 1.0 as it likes
-        return float(value)
-    expected = getattr(kind, "__name__", kind)
-    raise ValueError(f"EvaluationRecord: `{place}` must be {expected}, got {type(value).__name__}.")
-
-
-def _read_fields(kind: Any, value: Any, place: str) -> Any:
-    if not isinstance(value, dict):
-        raise ValueError(f"EvaluationRecord: `{place}` must be an object, got {type(value).__name__}.")
-    hints, known = get_type_hints(kind), [field.name for field in fields(kind)]
-    wrong = sorted(set(known) ^ set(value))
-    if wrong:
-        names = ", ".join(wrong)
-        raise ValueError(
-            f"EvaluationRecord: `{place}` must have the fields of {SCHEMA!r}, got others: {names}."
-        )
-    return kind(**{name: _read(hints[name], value[name], f"{place}.{name}") for name in known})

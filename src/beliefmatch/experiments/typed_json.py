@@ -1,7 +1,8 @@
 """JSON as the annotations of a dataclass say, or one line about where it is not."""
 
 import json
-from dataclasses import MISSING, asdict, fields, is_dataclass
+from collections.abc import Callable
+from dataclasses import asdict, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -15,13 +16,28 @@ def to_json(record: Any) -> str:
     return json.dumps(asdict(record), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def from_json(kind: type[Record], text: str, *, schema: str) -> Record:
-    """Read what `to_json` wrote; a ValueError says what is wrong with any other text."""
+def from_json(
+    kind: type[Record],
+    text: str,
+    *,
+    schema: str,
+    upgrade: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+) -> Record:
+    """Read what `to_json` wrote; a ValueError says in one line what is wrong with any other text.
+
+    Args:
+        kind: the dataclass; all of its fields must be there, and no others.
+        text: JSON.
+        schema: what its field of that name must say.
+        upgrade: makes what an earlier version wrote what this one would have written.
+    """
     title = kind.__name__
     try:
         content = json.loads(text, parse_constant=_refuse)
     except ValueError as error:
         raise ValueError(f"{title}: the text is not JSON ({error}).") from error
+    if upgrade is not None and isinstance(content, dict):
+        content = upgrade(content)
     found = content.get("schema") if isinstance(content, dict) else type(content).__name__
     if found != schema:
         raise ValueError(f"{title}: `schema` must be {schema!r}, got {found!r}.")
@@ -58,17 +74,11 @@ class _Reader:
     def _read_fields(self, kind: Any, value: Any, place: str) -> Any:
         if not isinstance(value, dict):
             raise ValueError(f"{self.title}: `{place}` must be an object, got {type(value).__name__}.")
-        hints, known = get_type_hints(kind), {field.name: field for field in fields(kind)}
-        missing = {name for name, field in known.items() if not _has_default(field)} - set(value)
-        wrong = sorted(missing | (set(value) - set(known)))
+        hints, known = get_type_hints(kind), [field.name for field in fields(kind)]
+        wrong = sorted(set(known) ^ set(value))
         if wrong:
             names = ", ".join(wrong)
             raise ValueError(
                 f"{self.title}: `{place}` must have the fields of {self.schema!r}, got others: {names}."
             )
-        given = (name for name in known if name in value)
-        return kind(**{name: self.read(hints[name], value[name], f"{place}.{name}") for name in given})
-
-
-def _has_default(field: Any) -> bool:
-    return field.default is not MISSING or field.default_factory is not MISSING
+        return kind(**{name: self.read(hints[name], value[name], f"{place}.{name}") for name in known})
