@@ -164,7 +164,7 @@ def with_method(mapping: Mapping[str, Any], name: str, **options: Any) -> dict[s
 
 
 def fingerprint(plan: RunPlan) -> str:
-    """A short name of all that decides the result, the same on every machine and in every session.
+    """A short name of all that decides the result, the same on every machine and at any time.
 
     Left out is what says where and how fast (`INDIFFERENT`): the folder of a named dataset, the path of a
     foreign set written ``name=path``, workers, devices, machines, threads, compilation. Numbers may differ
