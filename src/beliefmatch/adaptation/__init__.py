@@ -1,0 +1,1 @@
+"""Adaptation: a new last layer, and with it a belief, for classifiers that are already trained."""
