@@ -1,0 +1,1 @@
+"""Adaptation: a pretrained network keeps its body and gets a new head, fitted on features computed once."""
