@@ -25,6 +25,7 @@ FLOORS = (
     ("L1", "belief"),
     ("L2", "data methods models"),
     ("L3", "train"),
+    ("L3", "adaptation"),
     ("L4", "experiments"),
     ("L5", "report"),
     ("L5", "cli"),
