@@ -33,6 +33,7 @@ class Engine:
         device_type = _device_type(self.settings.accelerator)
         self.precision = resolved(self.settings.precision, device_type)
         self.fabric = _fabric(self.settings, device_type, self.precision)
+        _join_restarted(self.fabric.device.type)
         if not int(os.environ.get("LT_CLI_USED", "0")):  # `fabric run` has launched already
             self.fabric.launch()
 
@@ -166,6 +167,25 @@ def _fabric(settings: EngineSettings, device_type: str, precision: Mixed) -> "Fa
     return Fabric(
         accelerator=device_type, devices=devices, num_nodes=nodes, strategy=strategy, plugins=plugins
     )
+
+
+def _join_restarted(device_type: str) -> None:
+    """Meet the other processes of a restart by `torchrun` under a name of its own.
+
+    Its store outlives the processes, and torch asks it for addresses without saying of which attempt: whoever
+    starts first may find that of a process which has died, and fails where nobody answers.
+    """
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if attempt == 0 or not shared or distributed.is_initialized():
+        return
+    world, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+    place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = distributed.PrefixStore(
+        f"attempt-{attempt}", distributed.TCPStore(*place, world_size=world, is_master=False)
+    )
+    backend = "nccl" if device_type == "cuda" else "gloo"
+    distributed.init_process_group(backend, store=store, rank=rank, world_size=world)
 
 
 def _processes(settings: EngineSettings) -> tuple[str, int]:
