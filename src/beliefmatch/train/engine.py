@@ -76,10 +76,20 @@ class Engine:
             torch.backends.cudnn.benchmark = benchmark
 
     def prepared(self, network: nn.Module) -> nn.Module:
-        """The network itself, on the device, in the channels-last layout, normalising over all GPUs."""
+        """The network itself, on the device, in the channels-last layout, normalising over all GPUs.
+
+        Networks with convolutions of fewer than 16 channels stay in the default layout on a CPU: torch's
+        backward pass in the other one was seen to write beyond its memory there.
+        """
         if self.device.type == "cuda" and self.world > 1:
             network = nn.SyncBatchNorm.convert_sync_batchnorm(network)
-        return self.fabric.to_device(network).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        network = self.fabric.to_device(network)
+        if self.device.type == "cpu" and _is_narrow(network):
+            if not getattr(network, _PLAIN_LAYOUT, False):
+                network.register_forward_pre_hook(_in_default_layout)
+                setattr(network, _PLAIN_LAYOUT, True)
+            return network
+        return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def setup(self, network: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
         """The network and its optimiser behind Fabric; all processes start from the first one's weights."""
@@ -148,6 +158,19 @@ class Engine:
         """Part from the other processes."""
         if self.world > 1 and distributed.is_initialized():
             distributed.destroy_process_group()
+
+
+_NARROW = 16  # channels
+_PLAIN_LAYOUT = "_beliefmatch_plain_layout"
+
+
+def _is_narrow(network: nn.Module) -> bool:
+    """Whether a convolution gives fewer channels than torch's kernels take in the channels-last layout."""
+    return any(isinstance(m, nn.Conv2d) and m.out_channels < _NARROW for m in network.modules())
+
+
+def _in_default_layout(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(one.contiguous() if isinstance(one, Tensor) else one for one in inputs)
 
 
 def _fabric(settings: EngineSettings, device_type: str, precision: Mixed) -> "Fabric":
