@@ -75,8 +75,8 @@ RecipeName = Annotated[
     str | None,
     typer.Option(
         metavar="NAME|FILE",
-        help="Settings to start from: digits, cifar, cifar-release, cifar-cpu, imagenet or a .yaml file; "
-        "that of the data if not given.",
+        help="Settings to start from: digits, cifar, cifar-release, cifar-cpu, imagenet, images, "
+        "or a .yaml file; that of the data if not given.",
         rich_help_panel=_TRAINING,
     ),
 ]
@@ -108,9 +108,11 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the whole plan wit
 
 RECIPE_OF = {
     "digits": "digits",
+    "cifar10": "cifar",
+    "cifar100": "cifar",
     "imagenet-1k": "imagenet",
 }
-"""Which recipe a dataset starts from; `cifar` for all others."""
+"""Which recipe a dataset starts from; `images` for all others."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,7 @@ def settings_of(flags: Flags) -> dict[str, Any]:
 
 def usual_recipe(data: str | None) -> str:
     """The recipe that a dataset starts from."""
-    return RECIPE_OF.get(data or "digits", "cifar")
+    return RECIPE_OF.get(data or "digits", "images")
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def train(
         str | None,
         typer.Option(
             metavar="NAME[:OPTION=VALUE]",
-            help=f"{', '.join(METHODS)}; belief_matching if not given.",
+            help=f"{', '.join(METHODS)}; the recipe's if not given, belief_matching in ours.",
             show_default=False,
         ),
     ] = None,

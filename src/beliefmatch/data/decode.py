@@ -114,7 +114,9 @@ def _random_box(width: int, height: int, chance: random.Random) -> tuple[float, 
 def _resized(image: Any, height: int, width: int, box: tuple[float, float, float, float]) -> Any:
     from PIL import Image
 
-    return image.resize((width, height), Image.Resampling.BILINEAR, box=box)  # smoothed where it shrinks
+    left, top, right, bottom = box
+    inside = max(left, 0.0), max(top, 0.0), min(right, image.width), min(bottom, image.height)  # of rounding
+    return image.resize((width, height), Image.Resampling.BILINEAR, box=inside)  # smoothed where it shrinks
 
 
 def as_pixels(image: Any, channels: int) -> np.ndarray:

@@ -20,6 +20,7 @@ from beliefmatch.experiments.parts import (
     is_first_process,
     method_of,
     network_of,
+    tried_network,
 )
 from beliefmatch.experiments.plan import RunPlan, fingerprint, plan_from, to_mapping, with_method
 from beliefmatch.experiments.run_record import RunRecord, Trial
@@ -150,7 +151,7 @@ class Comparison:
         for entry in self.entries:
             plan = entry.settled(entry.search.values[0] if entry.search else None)
             method = method_of(plan)
-            network_of(plan, method, data)
+            tried_network(plan, method, data)
             foreign_training(plan, method, data)
         foreign_sets(self.entries[0].plan, data)
 

@@ -38,7 +38,8 @@ class Estimate:
 def estimate(plan: RunPlan, dataset: Dataset, method: Method, network: nn.Module, engine: Engine) -> Estimate:
     """Take three steps on made-up images and multiply."""
     recipe, shape = plan.training, dataset.train.shape
-    batch = min(recipe.batch_size, len(dataset.train), max(2, _PROBE_NUMBERS // max(1, _count(shape))))
+    full = min(recipe.batch_size, len(dataset.train))
+    batch = min(full, max(2, _PROBE_NUMBERS // max(1, _count(shape))))
     network = engine.prepared(network)
     inputs = torch.rand(batch, *shape).to(engine.device, memory_format=torch.channels_last)
     targets = torch.randint(len(dataset.class_names), (batch,), device=engine.device)
@@ -46,14 +47,14 @@ def estimate(plan: RunPlan, dataset: Dataset, method: Method, network: nn.Module
         seconds, saved = _probe(network, method, inputs, targets, engine)
     steps = recipe.epochs * -(-len(dataset.train) // recipe.batch_size)
     weights = sum(tensor.nbytes for tensor in (*network.parameters(), *network.buffers()))
-    step_seconds = seconds / batch * recipe.batch_size / engine.world
+    step_seconds = seconds / batch * full / engine.world
     return Estimate(
         networks=method.members,
         parameters=sum(parameter.numel() for parameter in network.parameters()),
         steps=steps,
         step_seconds=step_seconds,
         train_seconds=step_seconds * steps * method.members,
-        memory=weights * (2 + _STATES[recipe.optimizer]) + saved // batch * recipe.batch_size // engine.world,
+        memory=weights * (2 + _STATES[recipe.optimizer]) + saved // batch * full // engine.world,
         data_memory=_count(shape) * (len(dataset.train) + len(dataset.validation) + len(dataset.test)),
     )
 

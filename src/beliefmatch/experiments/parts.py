@@ -3,9 +3,10 @@
 import os
 from functools import lru_cache
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from beliefmatch.checks import fail
+from beliefmatch.checks import describe, fail
 from beliefmatch.data import load, load_foreign
 from beliefmatch.data.settings import DataSettings
 from beliefmatch.data.source import Dataset, Source
@@ -27,6 +28,7 @@ __all__ = [
     "member_seed",
     "method_of",
     "network_of",
+    "tried_network",
 ]
 
 
@@ -61,6 +63,25 @@ def member_seed(seed: int, member: int) -> int:
 def network_of(plan: RunPlan, method: Method, data: Dataset, member: int = 0) -> nn.Module:
     """An untrained network; methods that ask nothing special of it start from the same weights."""
     return bare_network(plan, method, len(data.class_names), data.train.shape[0], member)
+
+
+def tried_network(plan: RunPlan, method: Method, data: Dataset) -> nn.Module:
+    """`network_of`, tried on two made-up images: a network that does not fit is told now, in one line."""
+    if plan.engine.precision == "bf16":
+        engine_for(plan.engine)  # has to set something before torch computes anything
+    network, shape, expected = network_of(plan, method, data), data.train.shape, (2, len(data.class_names))
+    wanted = f"`model.name` must make logits of shape {expected} of float32 images of shape (2, *{shape})"
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        raise fail("plan", f"`model.name` must be a network with something to train, got {plan.model.name}.")
+    try:
+        with torch.no_grad():
+            logits = network.eval()(torch.zeros(2, *shape))
+    except Exception as error:  # the user's own code may raise anything
+        told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise fail("plan", f"{wanted}, but {plan.model.name} failed ({told}).") from error
+    if not isinstance(logits, Tensor) or tuple(logits.shape) != expected:
+        raise fail("plan", f"{wanted}, got {describe(logits)} of {plan.model.name}.")
+    return network.train()
 
 
 def bare_network(plan: RunPlan, method: Method, classes: int, channels: int, member: int = 0) -> nn.Module:

@@ -13,7 +13,7 @@ from beliefmatch.experiments.parts import (
     foreign_training,
     is_first_process,
     method_of,
-    network_of,
+    tried_network,
 )
 from beliefmatch.experiments.plan import RunPlan
 from beliefmatch.experiments.run import execute
@@ -36,7 +36,7 @@ class Training:
         self.plans = [with_option(plan, self.search.option, v) if self.search else plan for v in values]
         first = self.plans[0]
         self.method, self.data = method_of(first), dataset(first.data)
-        self.network = network_of(first, self.method, self.data)
+        self.network = tried_network(first, self.method, self.data)
         foreign_training(first, self.method, self.data)
         foreign_sets(first, self.data)
         RunDirectory(directory).check(*self.plans)

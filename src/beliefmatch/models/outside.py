@@ -93,7 +93,7 @@ def _told(what: str, *, doing: str = "") -> Iterator[None]:
     """Errors of other people's code in one line, their own kept as the cause."""
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         words = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{_CALLER}: {doing}{what} failed ({words}).") from error

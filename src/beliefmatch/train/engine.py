@@ -33,6 +33,7 @@ class Engine:
         device_type = _device_type(self.settings.accelerator)
         self.precision = resolved(self.settings.precision, device_type)
         self.fabric = _fabric(self.settings, device_type, self.precision)
+        _join_restarted(self.fabric.device.type)
         if not int(os.environ.get("LT_CLI_USED", "0")):  # `fabric run` has launched already
             self.fabric.launch()
 
@@ -75,10 +76,20 @@ class Engine:
             torch.backends.cudnn.benchmark = benchmark
 
     def prepared(self, network: nn.Module) -> nn.Module:
-        """The network itself, on the device, in the channels-last layout, normalising over all GPUs."""
+        """The network itself, on the device, in the channels-last layout, normalising over all GPUs.
+
+        Networks with convolutions of fewer than 16 channels stay in the default layout on a CPU: torch's
+        backward pass in the other one was seen to write beyond its memory there.
+        """
         if self.device.type == "cuda" and self.world > 1:
             network = nn.SyncBatchNorm.convert_sync_batchnorm(network)
-        return self.fabric.to_device(network).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        network = self.fabric.to_device(network)
+        if self.device.type == "cpu" and _is_narrow(network):
+            if not getattr(network, _PLAIN_LAYOUT, False):
+                network.register_forward_pre_hook(_in_default_layout)
+                setattr(network, _PLAIN_LAYOUT, True)
+            return network
+        return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def setup(self, network: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
         """The network and its optimiser behind Fabric; all processes start from the first one's weights."""
@@ -149,6 +160,19 @@ class Engine:
             distributed.destroy_process_group()
 
 
+_NARROW = 16  # channels
+_PLAIN_LAYOUT = "_beliefmatch_plain_layout"
+
+
+def _is_narrow(network: nn.Module) -> bool:
+    """Whether a convolution gives fewer channels than torch's kernels take in the channels-last layout."""
+    return any(isinstance(m, nn.Conv2d) and m.out_channels < _NARROW for m in network.modules())
+
+
+def _in_default_layout(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(one.contiguous() if isinstance(one, Tensor) else one for one in inputs)
+
+
 def _fabric(settings: EngineSettings, device_type: str, precision: Mixed) -> "Fabric":
     with needs("lightning-fabric", extra="train", caller="Engine"):
         from lightning_fabric import Fabric
@@ -166,6 +190,25 @@ def _fabric(settings: EngineSettings, device_type: str, precision: Mixed) -> "Fa
     return Fabric(
         accelerator=device_type, devices=devices, num_nodes=nodes, strategy=strategy, plugins=plugins
     )
+
+
+def _join_restarted(device_type: str) -> None:
+    """Meet the other processes of a restart by `torchrun` under a name of its own.
+
+    Its store outlives the processes, and torch asks it for addresses without saying of which attempt: whoever
+    starts first may find that of a process which has died, and fails where nobody answers.
+    """
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if attempt == 0 or not shared or distributed.is_initialized():
+        return
+    world, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+    place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = distributed.PrefixStore(
+        f"attempt-{attempt}", distributed.TCPStore(*place, world_size=world, is_master=False)
+    )
+    backend = "nccl" if device_type == "cuda" else "gloo"
+    distributed.init_process_group(backend, store=store, rank=rank, world_size=world)
 
 
 def _processes(settings: EngineSettings) -> tuple[str, int]:
