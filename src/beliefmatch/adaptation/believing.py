@@ -38,7 +38,7 @@ class Believing(nn.Module):
 
     def abstains(self, x: Any, threshold: float, *, measure: Measure = "confidence") -> Tensor:
         """For which examples of a batch no prediction should be made; see `Belief.abstain`."""
-        return Believing.belief(self, x).abstain(threshold, measure=measure)
+        return self.belief(x).abstain(threshold, measure=measure)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         made: Any = super().__reduce_ex__(protocol)
@@ -60,7 +60,9 @@ def believing(model: nn.Module, mixin: type[Believing] = Believing) -> Believing
         name for name in _added(mixin) if name in {*model._modules, *model._parameters, *model._buffers}
     )
     if "belief" in taken:
-        raise fail("believing", f"{own.__name__} must have no part of the name `belief`; rename it.")
+        raise fail(
+            "with_head", f"`model` ({own.__name__}) must have no part of the name `belief`; rename it."
+        )
     model.__class__ = _class(own, mixin, taken)  # pyright: ignore[reportAttributeAccessIssue]
     return cast("Believing", model)
 

@@ -12,6 +12,7 @@ from beliefmatch.adaptation.tracing import Layer, Run
 __all__ = ["layers_told", "obstacle", "why_no_head"]
 
 _SHOWN = 6
+_ADAPTER = "lora_"
 _PLAIN = {"weight", "bias"}
 
 
@@ -31,7 +32,7 @@ def obstacle(network: nn.Module, layer: Layer) -> str | None:
         kind = str(layer.module.weight.dtype).removeprefix("torch.")
         return f"the weight of {layer} is quantized ({kind}); give the model in floating point"
     first = "merge them into its weight first"
-    if lora := [name for name in _neighbours(network, layer) if name.startswith("lora_")]:
+    if lora := [name for name in _neighbours(network, layer) if name.startswith(_ADAPTER)]:
         return f"{layer} is changed by adapters ({', '.join(lora)}); {first}"
     if further := sorted({name for name, _ in layer.module.named_parameters()} - _PLAIN):
         return f"{layer} is no plain layer: it also has {', '.join(further)}; {first}"
@@ -43,10 +44,10 @@ def why_no_head(network: nn.Module, seen: Run, tried: Sequence[Layer], name: str
     want = "`model` must return the output of a linear layer or 1x1 convolution"
     if name is not None:
         want = f"`name` must be that of the layer whose output is returned, got {name!r}"
-    facts = [fact for layer in tried if (fact := obstacle(network, layer) or _changed(layer, seen))]
-    mixed = _mixed(tried, seen)
-    if mixed or facts:
-        return f"{want}, but {mixed or facts[0]}."
+    facts = [obstacle(network, layer) for layer in tried if f".{_ADAPTER}" not in layer.name]
+    facts += [_mixed(tried, seen), *(_changed(layer, seen) for layer in tried)]
+    if fact := next(filter(None, facts), None):
+        return f"{want}, but {fact}."
     others = f"layers, last first: {layers_told(seen.layers)}"
     return f"{want} for its logits {tuple(seen.logits.shape)}, and no layer makes them; {others}."
 

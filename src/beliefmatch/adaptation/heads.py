@@ -11,11 +11,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.parameter import is_lazy
 
 from beliefmatch.adaptation.explaining import layers_told, obstacle, why_no_head
 from beliefmatch.adaptation.modes import evaluating
 from beliefmatch.adaptation.outputs import arguments, logits_of
-from beliefmatch.adaptation.tracing import Kind, Layer, Run, capturing, layer_of, run, unwrapped
+from beliefmatch.adaptation.tracing import Kind, Layer, Run, capturing, layer_named, layer_of, run, unwrapped
 from beliefmatch.checks import fail
 from beliefmatch.names import nearest
 
@@ -63,6 +64,7 @@ def find_head(model: nn.Module, batch: Any, *, name: str | None = None) -> Head:
         batch: a tensor; a mapping for a network that takes its arguments by name, a tuple by place.
         name: of the layer, where it shall not be looked for; it has to pass the same test.
     """
+    _require_open(model)
     network, prefix = unwrapped(model)
     with evaluating(network):
         seen = run(network, batch, caller="find_head")
@@ -85,9 +87,9 @@ def head_inputs(model: nn.Module, head: Head, batch: Any) -> Tensor:
     """
     network, prefix = unwrapped(model)
     name = head.name.removeprefix(prefix)
-    layer = layer_of(name, network.get_submodule(name))
+    layer = layer_named(network, name)
     if layer is None or layer.in_features != head.in_features:
-        raise fail("head_inputs", f"`head` must be of this model, but its `{head.name}` is another layer.")
+        raise fail("head_inputs", f"`head` must be of this model, which has no such layer `{head.name}`.")
     with evaluating(network):
         if head.pooling == "other":
             return _passed_on(network, layer, batch)
@@ -143,7 +145,18 @@ def _named(network: nn.Module, seen: Run, name: str, prefix: str) -> Layer:
     return layer
 
 
+def _require_open(model: Any) -> None:
+    """A module in Python, whose layers are there."""
+    if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
+        expected = "an nn.Module that Python runs"
+        raise fail("find_head", f"`model` must be {expected}, got a {type(model).__name__}.", TypeError)
+    if lazy := [name for name, parameter in model.named_parameters() if is_lazy(parameter)]:
+        raise fail("find_head", f"`model` must have run once, but {lazy[0]} has no shape yet.")
+
+
 def _require_finite(seen: Run) -> None:
+    if len(seen.logits) == 0:
+        raise fail("find_head", "`batch` must hold at least one example, got none.")
     if not seen.logits.isfinite().all():
         raise fail("find_head", "the model must return finite logits for `batch`, got NaN or infinity.")
 
@@ -193,9 +206,12 @@ def _agrees(rows: Tensor | None, weight: Tensor, bias: Tensor, logits: Tensor) -
 
 def _tolerance(logits: Tensor, weight: Tensor) -> float:
     coarsest = max((logits.dtype, weight.dtype), key=lambda dtype: torch.finfo(dtype).eps)
-    if coarsest == torch.float32 and logits.device.type != "cpu":
-        return 2e-3  # products may be made in TF32
-    return {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2}.get(coarsest, 5e-2)
+    if torch.is_autocast_enabled(logits.device.type) or coarsest == torch.bfloat16:
+        return 5e-2
+    if coarsest == torch.float32:  # of which a product may keep fewer bits, on other devices or if asked to
+        product = "high" if logits.device.type != "cpu" else torch.get_float32_matmul_precision()
+        return {"highest": 1e-4, "high": 2e-3}.get(product, 5e-2)
+    return 1e-2 if coarsest == torch.float16 else 1e-9
 
 
 def _pooled(inputs: list[Tensor], layer: Layer, pooling: Pooling) -> Tensor | None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from beliefmatch.adaptation.believing import Believing, believing
 from beliefmatch.adaptation.explaining import obstacle
 from beliefmatch.adaptation.heads import Head
-from beliefmatch.adaptation.tracing import Layer, layer_of, unwrapped
+from beliefmatch.adaptation.tracing import Layer, layer_named, unwrapped
 from beliefmatch.checks import describe, fail, level_of_caller
 
 __all__ = ["with_head"]
@@ -44,7 +44,7 @@ def with_head(
     _warn_of_ties(network, layer)
     copied = _copy(model if isinstance(model, nn.DataParallel) else network)
     inside = unwrapped(copied)[0]
-    fresh = layer_of(name, inside.get_submodule(name))
+    fresh = layer_named(inside, name)
     assert fresh is not None
     _refill(fresh, weight, bias)
     _recount(inside, name, head.out_features, len(weight))
@@ -52,8 +52,7 @@ def with_head(
 
 
 def _layer(network: nn.Module, name: str, head: Head) -> Layer:
-    modules = dict(network.named_modules(remove_duplicate=False))
-    layer = layer_of(name, modules[name]) if name in modules else None
+    layer = layer_named(network, name)
     if layer is None or (layer.kind, layer.in_features) != (head.kind, head.in_features):
         raise fail("with_head", f"`head` must be of `model`, which has no such layer `{head.name}`.")
     if fact := obstacle(network, layer):

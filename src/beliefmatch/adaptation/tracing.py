@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from beliefmatch.adaptation.outputs import arguments, logits_of
 
-__all__ = ["Kind", "Layer", "Run", "capturing", "layer_of", "run", "unwrapped"]
+__all__ = ["Kind", "Layer", "Run", "capturing", "layer_named", "layer_of", "run", "unwrapped"]
 
 Kind = Literal["linear", "conv1x1"]
 
@@ -68,6 +68,12 @@ def layer_of(name: str, module: nn.Module) -> Layer | None:
     if isinstance(module, nn.Conv2d) and _is_pointwise(module):
         return Layer(name, module, "conv1x1", module.in_channels, module.out_channels)
     return None
+
+
+def layer_named(network: nn.Module, name: str) -> Layer | None:
+    """The linear layer of that name, if there is one; a layer with several names has each of them."""
+    modules = dict(network.named_modules(remove_duplicate=False))
+    return layer_of(name, modules[name]) if name in modules else None
 
 
 def run(network: nn.Module, batch: Any, *, caller: str) -> Run:
