@@ -192,8 +192,7 @@ def test_a_model_is_known_by_modules_code_settings_and_weights():
         lambda model: setattr(model, "__class__", Other),
     ]
     assert len({digest(change) for change in changes}) == len(changes)
-    same = [lambda model: None, lambda model: model.eval(), lambda model: model(data()[0]) * 0]
-    assert len({digest(change) for change in same[:2]}) == 1
+    assert digest(lambda model: model.eval()) == digest(lambda model: None)
 
 
 @pytest.mark.parametrize(
