@@ -60,8 +60,8 @@ def extract(
         features_of: inputs (N, ...) to features (N, F), computed with the model.
         source: a beliefmatch source; a tuple of two tensors, inputs and targets; a torch dataset of examples;
             a DataLoader, whose dataset is taken in its own order if the loader does no more than shuffle it;
-            or an iterable of batches. A batch is (inputs, targets), a mapping such as Hugging Face's, or inputs
-            alone. Targets are class ids (N,) or counts (N, K) in floating point, and -1 where there are none.
+            or an iterable of batches. A batch is (inputs, targets), a mapping such as Hugging Face's, or
+            inputs alone. Targets are class ids (N,) or counts (N, K) in floating point, and -1 for none.
             Datasets that change their examples by chance give the features of one such chance.
         key_parts: what else the features depend on, as JSON can hold it: "head", "preprocessing", and "data"
             with the digest of the data and "split" where the caller knows them.

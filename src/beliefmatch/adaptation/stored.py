@@ -96,7 +96,7 @@ def features_from_file(
     with _as_our_own():
         source = open_source(Path(path))
         found = {role: _find(source, role, names) for role in _SPELLINGS}
-        rows = _rows(source, found["features"], names)
+        rows = _rows(source, found["features"])
         weight, bias = _head(source, found, rows.shape[1])
         known = _known_classes(classes, class_names, weight)
         targets = _targets(source, found, names, len(rows), known, class_names) if labelled else None
@@ -150,7 +150,7 @@ def _absent(source: Source, role: str, spellings: Sequence[str]) -> Exception:
     return fail(_US, f"{fact}; name it if it is called otherwise.")
 
 
-def _rows(source: Source, field: tuple[str, ...], names: FeatureNames) -> np.ndarray:
+def _rows(source: Source, field: tuple[str, ...]) -> np.ndarray:
     if not field:
         raise _absent(source, "features", _SPELLINGS["features"])
     place = Place(source.path, _name(field))

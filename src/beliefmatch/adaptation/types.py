@@ -66,9 +66,9 @@ class Features:
 
         The order depends on the arguments alone. Where all rows fit into the budget as float32 it is a
         uniform permutation, and they are held in memory from then on. Else rows are shuffled on two levels:
-        stretches of neighbouring rows (4096, or fewer if the budget says so) are permuted, as many of them as fit are
-        read, and their rows are permuted among themselves. Rows of one group of stretches are then never
-        mixed with those of another group of the same epoch, while the groups differ from epoch to epoch.
+        stretches of neighbouring rows (4096, or fewer if the budget says so) are permuted, as many of them
+        as fit are read, and their rows are permuted among themselves. Rows of one group of stretches then
+        never meet those of another group in the same epoch, while the groups differ from epoch to epoch.
         """
         _require_positive("shuffled", "batch_size", batch_size)
         fitting = budget_bytes // (4 * self.width)  # rows
