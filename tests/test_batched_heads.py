@@ -6,10 +6,12 @@ import torch
 from torch.nn import functional
 
 from beliefmatch.adaptation import lbfgs
-from beliefmatch.adaptation.batched import fit_heads, heads_together
+from beliefmatch.adaptation.batched import fit_heads, heads_together, paper_rate
 from beliefmatch.adaptation.candidates import Candidate, candidates, usual_kl_weights
 from beliefmatch.adaptation.scoring import score
+from beliefmatch.adaptation.starting import first_weights
 from beliefmatch.adaptation.types import Features
+from beliefmatch.loss import belief_matching_loss
 from beliefmatch.metrics import error, expected_calibration_error, nll
 from small_features import CLASSES, WIDTH, assert_same, features, trained_alone, votes
 
@@ -195,9 +197,37 @@ def test_heads_start_from_the_existing_one():
     start = torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(3)), torch.zeros(CLASSES)
     heads = candidates(CLASSES)
     for head in fit_heads(data, heads, start=start, epochs=1, batch_size=90, learning_rate=1e-5):
-        torch.testing.assert_close(head.weight, start[0], rtol=0, atol=2e-5)
+        if head.candidate.kind == "belief_matching":  # scaled, by a number of its own
+            scale = head.weight.norm() / start[0].norm()
+            torch.testing.assert_close(head.weight, scale * start[0], rtol=0, atol=5e-5)
+        else:
+            torch.testing.assert_close(head.weight, start[0], rtol=0, atol=2e-5)
     with pytest.raises(ValueError, match="seeds make no difference"):
         fit_heads(data, candidates(CLASSES, seeds=[0, 1]), start=start)
+
+
+def test_belief_starts_from_the_scale_and_shift_of_the_lowest_loss():
+    data, (one,) = features(), candidates(CLASSES, kl_weights=[0.01], controls=[])
+    options = {"classes": CLASSES, "epochs": 20, "optimizer": "lbfgs"}
+    (head,) = fit_heads(data, [Candidate("softmax", "softmax")], **options)
+    start = 8 * head.weight, 8 * head.bias  # of far too much confidence
+    weight, bias = first_weights([one], start, CLASSES, WIDTH, data)
+    rows = torch.from_numpy(data.rows).double()
+    logits = rows @ weight[0].double().t() + bias[0]
+
+    def loss(scale, shift):
+        return belief_matching_loss(scale * logits + shift, data.targets, kl_weight=0.01).item()
+
+    best = loss(1, 0)
+    assert best < min(loss(1.02, 0), loss(0.98, 0), loss(1, 0.05), loss(1, -0.05))
+    assert torch.equal(logits.argmax(1), (rows @ start[0].double().t() + start[1]).argmax(1))
+
+
+def test_the_rate_is_the_papers_at_its_batch_size():
+    data, options = features(), {"classes": CLASSES, "epochs": 1}
+    assert paper_rate(64) == 3e-4
+    usual = fit_heads(data, ALL[:1], batch_size=16, **options)[0]
+    assert_same(usual, fit_heads(data, ALL[:1], batch_size=16, learning_rate=7.5e-5, **options)[0])
 
 
 def test_a_head_that_diverges_is_left_out_and_the_others_go_on(monkeypatch):
