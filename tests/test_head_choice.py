@@ -107,7 +107,7 @@ def _learnt(many=800):
     train, new = (features(many, seed, width=width) for seed in (0, 1))
     chance = torch.randint(CLASSES, (many,), generator=torch.Generator().manual_seed(0))
     train = Features(train.rows, torch.where(torch.arange(many) % 5 > 0, train.targets, chance), "")
-    options = {"classes": CLASSES, "epochs": 40, "learning_rate": 0.01, "batch_size": 64}
+    options = {"classes": CLASSES, "epochs": 25, "learning_rate": 0.01, "batch_size": 64}
     (head,) = fit_heads(train, [Candidate("softmax", "softmax")], **options)
     return (head.weight, head.bias), train, new
 
