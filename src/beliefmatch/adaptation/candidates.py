@@ -128,14 +128,15 @@ def candidates(
     controls, seeds, priors = [*controls], [*seeds], [*priors]
     for control in controls:
         require_choice("candidates", "controls", control, CONTROLS)
-    settings: list[tuple[Kind, dict[str, Any]]] = [
-        ("belief_matching", {"kl_weight": one} | ({} if prior == 1 else {"prior": prior}))
-        for prior, one in product(priors, weights)
-    ]
+    settings: list[tuple[Kind, dict[str, Any]]] = []
+    for prior, one in product(priors, weights):
+        uneven = {} if prior == 1 else {"prior": prior}
+        settings.append(("belief_matching", {"kl_weight": one, **uneven}))
     if "softmax" in controls:
         settings.append(("softmax", {}))
     if "label_smoothing" in controls:
-        settings += [("label_smoothing", {"matched_kl_weight": one}) for one in weights]
+        for one in weights:
+            settings.append(("label_smoothing", {"matched_kl_weight": one}))
     if "evidential" in controls:
         settings.append(("evidential", {}))
     return [
