@@ -117,7 +117,8 @@ def adapt(
     old = start if kind == "same" else None
     verdict = contamination(rows[1], train=rows[0], start=old)
     if verdict.seen:
-        told = f"adapt: λ is chosen on data that the network has seen. {verdict.why} Give other `validation` data."
+        remedy = "give `validation` data that it has not seen"
+        told = f"adapt: λ is chosen on data that the network was trained on; {remedy}. {verdict.why}"
         warnings.warn(told, stacklevel=level_of_caller())
     fitted = fit_heads(
         rows[0],
