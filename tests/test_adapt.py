@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from beliefmatch.adaptation.adapt import adapt
-from beliefmatch.adaptation.candidates import CONTROLS
 from beliefmatch.belief import Belief
 from beliefmatch.data.digits import load_digits
 from beliefmatch.metrics import error, nll
