@@ -43,16 +43,16 @@ class Exactly(Examples):
         return super().batches(parts, device=device)
 
 
-def normalised_network(seed=0):
+def normalised_network(seed=0, width=16):
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return nn.Sequential(
-            nn.Conv2d(3, 8, 3, padding=1, bias=False),
-            nn.BatchNorm2d(8),
+            nn.Conv2d(3, width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(width),
             nn.ReLU(),
             nn.Dropout(0.2),
             nn.Flatten(),
-            nn.Linear(8 * 36, 3),
+            nn.Linear(width * 36, 3),
         )
 
 

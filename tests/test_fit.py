@@ -135,10 +135,11 @@ def test_half_precision_learns_the_same():
     assert losses["bf16"] != losses["32"] != losses["16"]
 
 
-def test_parameters_lie_channels_last():
-    network = normalised_network()
+@pytest.mark.parametrize(("width", "expected"), [(16, True), (8, False)])
+def test_parameters_of_wide_layers_lie_channels_last(width, expected):
+    network = normalised_network(width=width)
     train(network)
-    assert network[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert network[0].weight.is_contiguous(memory_format=torch.channels_last) is expected
 
 
 def test_what_cannot_be_trained_is_refused(tmp_path):

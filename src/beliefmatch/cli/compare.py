@@ -86,11 +86,7 @@ def compare(
     Writes every run, all numbers as JSON, CSV and Markdown, figures, and report.html, which needs no network.
     The same command goes on where it was stopped; runs that are finished are not run again.
     """
-    flags = Flags(
-        data=data, data_dir=data_dir, limit=limit, model=model, ood=ood, foreign_training=foreign_training,
-        recipe=recipe, set=set_, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate,
-        precision=precision, accelerator=accelerator, devices=devices, nodes=nodes,
-    )  # fmt: skip
+    flags = Flags.of(context.params)
     with told_plainly(*BAD_INPUT, command=context):
         work = _comparison(flags, methods, kl_weight, range(seed, seed + seeds), Path(out), jobs)
         _require_extras()

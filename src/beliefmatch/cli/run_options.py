@@ -1,7 +1,7 @@
 """Options that `train` and `compare` share, and the settings that they amount to."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 import typer
@@ -134,6 +134,14 @@ class Flags:
     accelerator: str | None = None
     devices: str | None = None
     nodes: int | None = None
+
+    @classmethod
+    def of(cls, params: Mapping[str, Any]) -> "Flags":
+        """Those among the parameters of a command; `set_` is the one whose own name is taken."""
+        given = {
+            name.removesuffix("_"): None if value in ([], ()) else value for name, value in params.items()
+        }
+        return cls(**{field.name: given[field.name] for field in fields(cls)})
 
     def over(self) -> dict[str, Any]:
         """As settings of a plan."""

@@ -78,11 +78,7 @@ def train(
     checkpoints, logs, predictions of the test and foreign sets, and record.json; `beliefmatch evaluate` and
     `beliefmatch predict` take the directory.
     """
-    flags = Flags(
-        data=data, data_dir=data_dir, limit=limit, model=model, ood=ood, foreign_training=foreign_training,
-        recipe=recipe, set=set_, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate,
-        precision=precision, accelerator=accelerator, devices=devices, nodes=nodes,
-    )  # fmt: skip
+    flags = Flags.of(context.params)
     with told_plainly(*BAD_INPUT, command=context):
         plan = _plan(flags, method, kl_weight, seed)
         with needs("rich", extra="cli", caller="beliefmatch train"):

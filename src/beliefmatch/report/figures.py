@@ -29,7 +29,7 @@ __all__ = ["comparison_figures"]
 
 _KINDS = ("svg", "pdf", "png")
 _MOST_SETS = 4  # foreign sets that get a panel
-_BESIDE = 4
+_BESIDE = (4, 3)  # panels in a row, whichever leaves fewer places empty
 _TIMES = (
     Metric("train_seconds", "training (s)", "", False),
     Metric("predict_ms_per_image", "prediction (ms an image)", "", False),
@@ -70,7 +70,7 @@ def _panels(record: ComparisonRecord) -> list[_Panel]:
 def _overview(record: ComparisonRecord) -> Figure:
     """A panel a number, a line a method: the mean, one standard deviation to both sides, and each seed."""
     panels = _panels(record)
-    columns = min(_BESIDE, len(panels))
+    columns = min(_BESIDE, key=lambda count: -len(panels) % count)
     lines = -(-len(panels) // columns)
     labels = [drawn_text(method.label, 36) for method in record.methods]
     width = 1.2 + 0.055 * max(map(len, labels)) + 1.9 * columns
@@ -82,9 +82,15 @@ def _overview(record: ComparisonRecord) -> Figure:
         axes.set_visible(False)
     grid[0].set_yticks(range(len(labels)), labels)
     grid[0].set_ylim(len(labels) - 0.5, -0.5)
-    deviation = "dots: mean, bars: one standard deviation, small: each seed"
-    figure.supxlabel(deviation if len(record.seeds) > 1 else "one seed", fontsize=8, color="#555555")
+    figure.supxlabel(_overview_note(record), fontsize=8, color="#555555")
     return figure
+
+
+def _overview_note(record: ComparisonRecord) -> str:
+    several = max(len(method.runs) for method in record.methods) > 1
+    note = "dots: mean, bars: one standard deviation, small: each seed" if several else "one seed"
+    sets = len(foreign_sets(record))
+    return f"{note}; {_MOST_SETS} of {sets} foreign sets" if sets > _MOST_SETS else note
 
 
 def _draw_panel(axes: Axes, panel: _Panel) -> None:

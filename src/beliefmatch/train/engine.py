@@ -204,8 +204,11 @@ def _join_restarted(device_type: str) -> None:
         return
     world, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
     place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store = distributed.PrefixStore(
-        f"attempt-{attempt}", distributed.TCPStore(*place, world_size=world, is_master=False)
+    store = distributed.PrefixStore(  # pyright: ignore[reportPrivateImportUsage]
+        f"attempt-{attempt}",
+        distributed.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
+            *place, world_size=world, is_master=False
+        ),
     )
     backend = "nccl" if device_type == "cuda" else "gloo"
     distributed.init_process_group(backend, store=store, rank=rank, world_size=world)
