@@ -63,7 +63,8 @@ class _Kept(nn.Module):
 
     def __init__(self, layer: Layer, pooling: Pooling) -> None:
         super().__init__()
-        self.inner, self.layer, self.pooling = layer.module, layer, pooling
+        self.inner, self.layer = layer.module, layer
+        self.pooling: Pooling = pooling
         self.passes_on = pooling == "other"
         self.seen: list[Tensor] = []
 
