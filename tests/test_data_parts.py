@@ -133,6 +133,16 @@ def test_halves_are_disjoint_and_complete(count):
     assert sorted([*first, *second]) == list(range(count))
 
 
+def test_digests_of_parts_know_nothing_of_the_division(divided_set):
+    def digests(validation_from="train", **changes):
+        told = settings(divided_set, mean=(0.5,) * 3, std=(0.5,) * 3, **changes)
+        return load_parts(told, validation_from=validation_from).digests
+
+    usual = digests()
+    assert usual == digests(split_seed=2) == digests(validation=9, limit=7) == digests("test")
+    assert usual["train"] != usual["test"]
+
+
 def test_digests_change_with_pixels_labels_and_size_and_not_with_chance(divided_set):
     def digest(**changes):
         return load_parts(settings(divided_set, **changes)).digests["test"]

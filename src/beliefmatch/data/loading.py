@@ -21,7 +21,6 @@ from beliefmatch.data.store import Frame, Stored, common_frame, stored, warn_of_
 
 __all__ = ["find", "load", "load_parts"]
 
-MARGIN = 256 / 224
 _PHOTOGRAPHS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and std of ImageNet
 
 
@@ -85,8 +84,12 @@ def _kept(
     parts: Mapping[str, Part], settings: DataSettings, habits: Habits
 ) -> tuple[dict[str, Stored], Frame]:
     pictures = next(iter(parts.values())).pictures
-    frame = common_frame(pictures, settings.size or habits.size, margin=MARGIN)
-    kept = stored(parts, frame, channels=None, corrupt=settings.corrupt, workers=settings.workers)
+    size = settings.size or habits.size
+    if settings.margin is not None and size is None:
+        raise fail("data", f"`size` must be given with `margin`, got a margin of {settings.margin:g} alone.")
+    frame = common_frame(pictures, size, margin=settings.margin)
+    channels = None if settings.mean is None else len(settings.mean)
+    kept = stored(parts, frame, channels=channels, corrupt=settings.corrupt, workers=settings.workers)
     warn_of_skipped(kept)
     return kept, frame
 
@@ -97,7 +100,9 @@ def _preprocessing(
     channels, height, width = first.shape
     usual = habits.augment or ("crop" if channels == 1 else "crop_flip")
     augment = usual if settings.augment == "auto" else settings.augment
-    if habits.mean is not None and habits.std is not None and len(habits.mean) == channels:
+    if settings.mean is not None and settings.std is not None:
+        mean, std = settings.mean, settings.std
+    elif habits.mean is not None and habits.std is not None and len(habits.mean) == channels:
         mean, std = habits.mean, habits.std
     elif first.in_memory and isinstance(first.pictures, Arrays):
         mean, std = _moments(first.pictures.pixels, rows)
