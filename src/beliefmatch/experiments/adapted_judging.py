@@ -1,0 +1,280 @@
+"""An adaptation in, its record and the evaluations of its heads out."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from beliefmatch.adaptation.fitted import FittedHead, Point
+from beliefmatch.adaptation.result import Adaptation, FeatureSets
+from beliefmatch.adaptation.showing import shown
+from beliefmatch.adaptation.types import Features
+from beliefmatch.checks import fail
+from beliefmatch.data.predictions import Predictions
+from beliefmatch.environment import hardware, versions
+from beliefmatch.experiments.adapt_record import (
+    AdaptRecord,
+    FeatureFacts,
+    HeadFacts,
+    Judged,
+    KeptPromise,
+    Seen,
+    TriedHead,
+    ValidationCurve,
+)
+from beliefmatch.experiments.adapted_scores import Said, answers, doubts, is_votes, judgeable, said_of
+from beliefmatch.experiments.evaluate import STEPS, evaluate
+from beliefmatch.experiments.evaluation_record import EvaluationRecord
+from beliefmatch.experiments.evaluation_settings import EvaluationSettings
+from beliefmatch.experiments.judging import told_apart
+
+__all__ = ["adapt_evaluations", "adapt_record", "evaluation_steps"]
+
+MOST_POINTS = 50
+"""Of the curve of a head."""
+MOST_NUMBERS = 100_000_000
+"""Probabilities of a set that an evaluation holds, 400 MB; of more, evenly spaced rows."""
+
+_USUAL = EvaluationSettings()
+
+
+def adapt_record(
+    adaptation: Adaptation,
+    *,
+    model_name: str,
+    class_names: Sequence[str] | None = None,
+    data_facts: Mapping[str, Any] | None = None,
+    command: Sequence[str] = (),
+    wall_seconds: float | None = None,
+) -> AdaptRecord:
+    """Judge every head of the honest table on the test rows, or else on those of validation.
+
+    Args:
+        adaptation: of `adapt` or `refit`.
+        model_name: what was adapted.
+        class_names: one for each class; "0", "1", ... if not given.
+        data_facts: what is known of the data, as JSON can hold it.
+        command: what to type to have the same again.
+        wall_seconds: that all of it took; what the adaptation says of its parts if not given.
+    """
+    features, judged_on = _judging(adaptation.sets)
+    spent = sum(adaptation.seconds.values()) if wall_seconds is None else wall_seconds
+    return AdaptRecord(
+        model=model_name,
+        head=_head(adaptation),
+        labels=adaptation.labels,
+        classes=adaptation.classes,
+        class_names=_named(adaptation.classes, class_names),
+        tried=[_tried(head) for head in adaptation.fitted],
+        chosen=adaptation.chosen.candidate.name,
+        verdict=Seen(*adaptation.verdict),
+        judged_on=judged_on,
+        targets="votes" if is_votes(features) else "labels",
+        judged=_judged(adaptation, features),
+        promises=_promises(adaptation),
+        norms=_plain(getattr(adaptation, "norms", None)),
+        data=_plain(dict(data_facts or {})),
+        features=_facts(adaptation.sets),
+        wishes=_plain(adaptation.wishes),
+        seconds={name: float(value) for name, value in adaptation.seconds.items()},
+        command=list(command),
+        versions=versions("beliefmatch", "torch", "numpy"),
+        hardware={**hardware(), "torch_threads": torch.get_num_threads()},
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        wall_seconds=float(spent),
+    )
+
+
+def _judging(sets: FeatureSets) -> tuple[Features, str]:
+    features, name = (sets.validation, "validation") if sets.test is None else (sets.test, "test")
+    if not len(judgeable(features)):
+        raise fail("adapt_record", f"`{name}` must have rows with a class or votes, got none.")
+    return features, name
+
+
+def _head(adaptation: Adaptation) -> HeadFacts | None:
+    head = adaptation.head
+    return None if head is None else HeadFacts(head.name, head.in_features, head.out_features, str(head.kind))
+
+
+def _named(classes: int, names: Sequence[str] | None) -> list[str]:
+    if names is not None and len(names) != classes:
+        raise fail("adapt_record", f"`class_names` must be {classes}, one a class, got {len(names)}.")
+    return [f"{place}" for place in range(classes)] if names is None else [*map(str, names)]
+
+
+def _tried(head: FittedHead) -> TriedHead:
+    one = head.candidate
+    return TriedHead(
+        name=one.name,
+        kind=one.kind,
+        options=_plain(dict(one.options)),
+        seed=one.seed,
+        epoch=head.epoch,
+        nll=_finite(head.nll),
+        error=_finite(head.error),
+        ece=_finite(head.ece),
+        diverged=head.diverged,
+        notes=list(head.notes),
+        curve=_thinned(head.curve),
+    )
+
+
+def _thinned(curve: Sequence[Point]) -> ValidationCurve:
+    """At most `MOST_POINTS` points, evenly, with both ends."""
+    last, many = len(curve) - 1, min(len(curve), MOST_POINTS)
+    kept = sorted({round(place * last / max(many - 1, 1)) for place in range(many)})
+    points = [curve[place] for place in kept]
+    return ValidationCurve([point.epoch for point in points], [_finite(point.nll) for point in points])
+
+
+def _judged(adaptation: Adaptation, features: Features) -> list[Judged]:
+    made = []
+    for label, heads in shown(adaptation).items():
+        for head in heads:
+            said = answers(head, features)
+            home, has_belief, abroad = _told(head, features, adaptation.sets.foreign)
+            made.append(
+                Judged(
+                    label=label,
+                    name=head.candidate.name,
+                    seed=head.candidate.seed,
+                    options=_plain(dict(head.candidate.options)),
+                    has_belief=has_belief,
+                    scores=said.scores(),
+                    kl=said.mean_kl(),
+                    foreign=[
+                        told_apart(name, home, columns, has_belief=has_belief)
+                        for name, columns in abroad.items()
+                    ],
+                )
+            )
+    return made
+
+
+def _told(
+    head: FittedHead, features: Features, foreign: Mapping[str, Features]
+) -> tuple[dict[str, Tensor], bool, dict[str, dict[str, Tensor]]]:
+    """Scores of doubt at home, whether they are of a belief, and those of each foreign set."""
+    places = judgeable(features)
+    home, has_belief = doubts(head, features, places if foreign else places[:1])
+    return home, has_belief, {name: doubts(head, rows)[0] for name, rows in foreign.items()}
+
+
+def _promises(adaptation: Adaptation) -> list[KeptPromise]:
+    """As made on validation rows, and what comes of them on test rows."""
+    if not adaptation.promises:
+        return []
+    test = adaptation.sets.test
+    said = None if test is None else answers(adaptation.chosen, test)
+    made = []
+    for one in adaptation.promises:
+        threshold = None if one.threshold is None else max(one.threshold, 0.0)
+        coverage = risk = None
+        if said is not None and threshold is not None:
+            answered = said.confidence >= threshold
+            coverage = answered.double().mean().item()
+            risk = (1 - said.hits[answered]).mean().item() if coverage else None
+        bound = _finite(one.bound)
+        made.append(KeptPromise(one.risk, one.delta, threshold, one.coverage, bound, coverage, risk))
+    return made
+
+
+def _facts(sets: FeatureSets) -> list[FeatureFacts]:
+    named = {"train": sets.train, "validation": sets.validation, "test": sets.test, **sets.foreign}
+    return [
+        FeatureFacts(name, len(one), one.width, int(one.rows.nbytes))
+        for name, one in named.items()
+        if one is not None
+    ]
+
+
+def evaluation_steps(adaptation: Adaptation) -> int:
+    """Calls of `on_step` that `adapt_evaluations` makes."""
+    return len(shown(adaptation)) * (STEPS + len(adaptation.sets.foreign))
+
+
+def adapt_evaluations(
+    adaptation: Adaptation,
+    *,
+    class_names: Sequence[str] | None = None,
+    settings: EvaluationSettings = _USUAL,
+    on_step: Callable[[str], None] | None = None,
+) -> list[EvaluationRecord]:
+    """One head of each line of the honest table judged in full: those of the chosen head's seed.
+
+    Counts are judged by the class of the most votes, the first of several. Where there are more than
+    `MOST_NUMBERS` probabilities, evenly spaced rows are judged. Both is told in the record's settings.
+    """
+    features, judged_on = _judging(adaptation.sets)
+    names, seed = _named(adaptation.classes, class_names), adaptation.chosen.candidate.seed
+    made = []
+    for label, heads in shown(adaptation).items():
+        head = next((one for one in heads if one.candidate.seed == seed), heads[0])
+        home = _predictions(head, features, judged_on, judgeable(features))
+        abroad = {
+            name: _predictions(head, rows, name, torch.arange(len(rows)))
+            for name, rows in adaptation.sets.foreign.items()
+        }
+        made.append(
+            evaluate(
+                _labelled(home, features),
+                name=label,
+                class_names=names,
+                foreign=abroad,
+                settings=settings,
+                on_step=on_step,
+            )
+        )
+    return made
+
+
+def _predictions(head: FittedHead, features: Features, name: str, places: Tensor) -> Predictions:
+    """What a head says of these rows, or of evenly spaced ones of them, in memory."""
+    step = -(-len(places) * len(head.bias) // MOST_NUMBERS)
+    said = list(_single(said_of(head, features, places[::step])))
+    told = f"every {step}th of {name}" if step > 1 else name
+    path = Path(f"features of {told}: {head.candidate.name}")
+    return Predictions(path, said[0].kind, torch.cat([one.values for one in said]), None, None, {})
+
+
+def _single(blocks: Iterator[Said]) -> Iterator[Said]:
+    """In single precision, and no block is held in double any longer."""
+    for said in blocks:
+        yield said._replace(values=said.values.float())
+
+
+def _labelled(said: Predictions, features: Features) -> Predictions:
+    """With the class of each row, of votes that of the most."""
+    places = judgeable(features)
+    targets = features.targets[places][:: -(-len(places) * said.values.shape[1] // MOST_NUMBERS)]
+    by = {"targets": "the class of the most votes"} if is_votes(features) else {}
+    ids = targets.argmax(1) if is_votes(features) else targets
+    return dataclasses.replace(said, targets=ids, recognised=by)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _plain(value: Any) -> Any:
+    """As JSON holds it, so that what is read back is equal."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {part.name: _plain(getattr(value, part.name)) for part in dataclasses.fields(value)}
+    if hasattr(value, "_asdict"):
+        return _plain(value._asdict())
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, (Tensor, np.ndarray)):
+        return {"shape": [*value.shape]}
+    if isinstance(value, (list, tuple, set, range)):
+        return [_plain(part) for part in value]
+    if isinstance(value, float):
+        return _finite(value)
+    return value if value is None or isinstance(value, (str, bool, int)) else str(value)
