@@ -1,0 +1,148 @@
+"""Where an adapted network is kept, and how it is had again.
+
+Beside the report's files: model.safetensors with all its weights, model.json with what it is built from,
+predictions/ with what it says of each set, and classes.txt. Networks are built by name: of one's own, the
+code has to be there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from beliefmatch.adaptation.believing import Believing
+from beliefmatch.adaptation.fitted import FittedHead
+from beliefmatch.adaptation.heads import find_head
+from beliefmatch.adaptation.surgery import with_head
+from beliefmatch.adaptation.types import Features
+from beliefmatch.checks import fail
+from beliefmatch.data.preprocessing import Preprocessing
+from beliefmatch.experiments.adapt_plan import ImagePlan
+from beliefmatch.experiments.judging import Predicted, to_npz
+from beliefmatch.experiments.parts import bare_network, method_of
+from beliefmatch.experiments.plan import plan_from, to_mapping
+from beliefmatch.experiments.run_directory import RunDirectory
+from beliefmatch.extras import needs
+from beliefmatch.files import write_whole
+from beliefmatch.models import pretrained_model
+
+if TYPE_CHECKING:
+    from beliefmatch.experiments.adapting import Outcome
+
+__all__ = ["ADAPTED_SCHEMA", "AdaptedNetwork", "adapted_network", "is_adapted", "keep"]
+
+ADAPTED_SCHEMA = "beliefmatch.adapted/1"
+_WEIGHTS = "model.safetensors"
+_BLOCK = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class AdaptedNetwork:
+    """A network with its new head, and what its images look like."""
+
+    network: Believing
+    class_names: tuple[str, ...]
+    shape: tuple[int, int, int]
+    preprocessing: Preprocessing
+
+
+def is_adapted(directory: Path) -> bool:
+    """Whether an adapted network is kept there."""
+    return _facts(directory) is not None
+
+
+def keep(directory: Path, outcome: Outcome, plan: ImagePlan | None) -> None:
+    """Write predictions of every set, and the network where there is one; model.json last."""
+    home, made = RunDirectory(directory), outcome.adaptation
+    sets = {"validation": made.sets.validation, "test": made.sets.test}
+    for name, features in sets.items():
+        if features is not None:
+            to_npz(home.predictions(name), _said(made.chosen, features))
+    for name, place in home.foreign_predictions(list(made.sets.foreign)).items():
+        to_npz(place, _said(made.chosen, made.sets.foreign[name]))
+    lines = "".join(" ".join(name.split()) + "\n" for name in outcome.record.class_names)
+    write_whole(home.classes_file, lines.encode())
+    if outcome.network is not None and plan is not None:
+        write_whole(directory / _WEIGHTS, _bytes(outcome.network.state_dict()))
+        facts = {"schema": ADAPTED_SCHEMA, **_built_from(plan), **_described(outcome)}
+        write_whole(home.model_file, (json.dumps(facts, indent=1, allow_nan=False) + "\n").encode())
+
+
+def _described(outcome: Outcome) -> dict[str, Any]:
+    head = outcome.adaptation.head
+    assert head is not None
+    return {
+        "head": head.name,
+        "class_names": outcome.record.class_names,
+        "shape": outcome.record.data["shape"],
+        "preprocessing": outcome.record.data["preprocessing"],
+    }
+
+
+def _built_from(plan: ImagePlan) -> dict[str, Any]:
+    if Path(plan.model).is_dir():
+        run = RunDirectory(Path(plan.model))
+        classes = len(run.read_model()["class_names"])
+        return {"run": to_mapping(run.plan()), "classes": classes}
+    return {"model": plan.model, "options": dict(plan.options)}
+
+
+def _said(head: FittedHead, features: Features) -> Predicted:
+    """Log-concentrations of every row; of counts the class of the most votes."""
+    logits = [rows @ head.weight.t() + head.bias for rows, _ in features.blocks(_BLOCK)]
+    values, targets = torch.cat(logits), features.targets
+    ids = targets if targets.dim() == 1 else targets.argmax(1)
+    return Predicted(values.softmax(1), values, ids, has_belief=True)
+
+
+def _bytes(state: Mapping[str, Tensor]) -> bytes:
+    with needs("safetensors", extra="files", caller="adapt"):
+        from safetensors.torch import save
+    return save({name: value.detach().cpu().contiguous().clone() for name, value in state.items()})
+
+
+def adapted_network(directory: Path) -> AdaptedNetwork:
+    """Build an adapted network again.
+
+    Raises:
+        ValueError: nothing is kept there, or its network cannot be built.
+    """
+    facts = _facts(directory)
+    if facts is None:
+        raise fail("predict", f"`run` must be a directory that `beliefmatch adapt` wrote, got {directory}.")
+    with needs("safetensors", extra="files", caller="predict"):
+        from safetensors.torch import load_file
+    network, state = _network(facts), load_file(directory / _WEIGHTS)
+    shape = tuple(facts["shape"])
+    head = find_head(network, torch.zeros(2, *shape), name=facts["head"])
+    weight, bias = state[f"{head.name}.weight"], state.get(f"{head.name}.bias")
+    flat = weight.flatten(1)
+    made = with_head(network, head, flat, torch.zeros(len(flat)) if bias is None else bias, mixin=Believing)
+    made.load_state_dict(state)
+    how = Preprocessing.from_json(facts["preprocessing"])
+    return AdaptedNetwork(made.eval(), tuple(facts["class_names"]), shape, how)  # type: ignore[arg-type]
+
+
+def _network(facts: Mapping[str, Any]) -> nn.Module:
+    if "run" in facts:
+        plan, (channels, *_) = plan_from(facts["run"]), facts["shape"]
+        return bare_network(plan, method_of(plan), facts["classes"], channels).eval()
+    name, options = facts["model"], dict(facts["options"])
+    if name.partition(":")[0] in ("timm", "torchvision", "hf"):
+        options["pretrained"] = False
+    return pretrained_model(name, options=options, untrained=True)
+
+
+def _facts(directory: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(RunDirectory(directory).model_file.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    ours = isinstance(content, dict) and content.get("schema") == ADAPTED_SCHEMA
+    return content if ours else None
