@@ -39,7 +39,7 @@ class Corner(OnMap):
 def classifier():
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        return nn.Sequential(network(), nn.Linear(FEATURES, 3))
+        return nn.Sequential(network().inner, nn.Linear(FEATURES, 3))
 
 
 MODELS = {
