@@ -13,6 +13,7 @@ from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adaptation.choosing import table
 from beliefmatch.adaptation.computing import running
 from beliefmatch.adaptation.heads import Head, find_head
+from beliefmatch.adaptation.laplace_head import require_laplace
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.sets import FOREIGN, extracted, first_inputs
@@ -125,6 +126,8 @@ def adapt(
     given = locals()
     wishes = Wishes(**{field.name: given[field.name] for field in fields(Wishes)})
     _require_model(model)
+    if laplace:
+        require_laplace()
     data = {"train": train, "validation": validation, "test": test}
     data |= {FOREIGN + name: one for name, one in (foreign or {}).items()}
     data = {name: one for name, one in data.items() if one is not None}

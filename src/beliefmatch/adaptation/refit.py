@@ -14,6 +14,7 @@ from beliefmatch.adaptation.choosing import choose_setting, setting
 from beliefmatch.adaptation.contamination import Verdict, contamination
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.labelling import LabelSet, label_set, require_sets
+from beliefmatch.adaptation.laplace_head import laplace_head, require_laplace, why_no_laplace
 from beliefmatch.adaptation.promising import promises
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.settings import OnProgress
@@ -65,6 +66,8 @@ def refit(
     if wishes.norms:
         fact = "`norms` must be False for features alone: BatchNorm layers are trained on images"
         raise fail("refit", f"{fact}; use `adapt` with the network and its data.")
+    if wishes.laplace:
+        require_laplace()
     began = time.perf_counter()
     start = require_sets(sets, start)
     found = label_set(sets, classes=classes, start=start, labels=wishes.labels)
@@ -74,9 +77,10 @@ def refit(
     fitted = _fitted(sets, found.classes, old, wishes, on_progress)
     chosen = choose_setting(fitted, by=wishes.choose_by)
     before = [] if old is None else [untouched(old, sets.validation), temperature(old, sets.validation)]
+    spread, notes = _spread([*before, *fitted], sets, found) if wishes.laplace else ([], ())
     return Adaptation(
         chosen=chosen,
-        fitted=[*before, *fitted],
+        fitted=[*before, *spread, *fitted],
         verdict=verdict,
         labels=found.kind,
         classes=found.classes,
@@ -84,7 +88,20 @@ def refit(
         wishes=wishes,
         promises=promises(chosen, sets.validation, risks=wishes.risks, delta=wishes.delta),
         seconds={"heads": time.perf_counter() - began},
+        notes=notes,
     )
+
+
+def _spread(
+    fitted: Sequence[FittedHead], sets: FeatureSets, found: LabelSet
+) -> tuple[list[FittedHead], tuple[str, ...]]:
+    """A Laplace approximation of the existing head, or of each fresh softmax head; or why there is none."""
+    if (why := why_no_laplace(sets.train, found.classes)) is not None:
+        warnings.warn(f"adapt: {why}; the comparison goes without.", stacklevel=level_of_caller())
+        return [], (why,)
+    kind = "untouched" if found.kind == "same" else "softmax"
+    around = [head for head in fitted if head.candidate.kind == kind and not head.diverged]
+    return [laplace_head(head, sets.train, sets.validation) for head in around], ()
 
 
 def shown(adaptation: Adaptation) -> dict[str, list[FittedHead]]:
@@ -162,6 +179,8 @@ def _wanted(sets: FeatureSets, classes: int, start: Start | None, wishes: Wishes
         seeds = seeds[:1]
     has_ids = sets.train.targets.dim() == 1
     controls = [one for one in wishes.controls if has_ids or one != "evidential"]  # which cannot learn counts
+    if wishes.laplace and start is None and "softmax" not in controls:
+        controls.append("softmax")  # which it is the spread of
     return candidates(
         classes, kl_weights=wishes.kl_weights, priors=wishes.priors, seeds=seeds, controls=controls
     )

@@ -58,3 +58,5 @@ class Adaptation:
     """Spent on "features", "heads" and "norms"."""
     head: Head | None = None
     """Where it stands in the network, if there is one."""
+    notes: tuple[str, ...] = ()
+    """What could not be done, and why."""
