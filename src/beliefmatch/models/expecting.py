@@ -93,8 +93,11 @@ def _scaling(facts: Mapping[str, Any]) -> tuple[tuple[float, ...] | None, tuple[
     factor = 255 * facts.get("rescale_factor", 1 / 255) if facts.get("do_rescale", True) else 255.0
     offset = 1.0 if facts.get("rescale_offset") else 0.0
     mean, std = (_numbers(facts.get(name)) for name in ("image_mean", "image_std"))
+    again = std if facts.get("include_top") else None  # EfficientNet's divides once more
     if not facts.get("do_normalize", True):
         mean, std = (0.0,) * 3, (1.0,) * 3
+    if std is not None and again is not None:
+        std = tuple(one * other for one, other in zip(std, again, strict=True))
     if mean is None or std is None:
         return None, None
     return tuple((offset + one) / factor for one in mean), tuple(one / factor for one in std)
