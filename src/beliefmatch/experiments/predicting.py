@@ -12,7 +12,8 @@ from beliefmatch.checks import fail
 from beliefmatch.data.predictions import read_predictions
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.source import Source
-from beliefmatch.experiments.parts import bare_network, engine_for, method_of
+from beliefmatch.experiments.networks import trained_member
+from beliefmatch.experiments.parts import engine_for, method_of
 from beliefmatch.experiments.plan import RunPlan
 from beliefmatch.experiments.prediction_row import Row
 from beliefmatch.experiments.run_directory import RunDirectory
@@ -20,7 +21,6 @@ from beliefmatch.methods.base import Prediction, Predictor
 from beliefmatch.metrics import coverage_at_risk, outcomes
 from beliefmatch.train.engine import Engine
 from beliefmatch.train.settings import EngineSettings
-from beliefmatch.train.state import final_weights
 
 __all__ = ["Restored", "Row", "promised_confidence", "restore"]
 
@@ -76,17 +76,11 @@ def restore(directory: Path, *, engine: EngineSettings | None = None) -> Restore
     home = RunDirectory(directory)
     plan, facts = home.plan(), home.read_model()
     method, shape = method_of(plan), tuple(facts["shape"])
-    networks = []
     machine = engine_for(
         engine or EngineSettings(precision=plan.engine.precision, threads=plan.engine.threads)
     )
-    for member in range(method.members):
-        network = bare_network(plan, method, len(facts["class_names"]), shape[0], member)
-        weights = final_weights(home.network(member))
-        if weights is None:
-            raise fail("predict", f"`run` must hold finished networks; {home.network(member)} has none.")
-        network.load_state_dict(weights)
-        networks.append(machine.prepared(network).eval())
+    trained = [trained_member(home, member, caller="predict") for member in range(method.members)]
+    networks = [machine.prepared(network).eval() for network in trained]
     return Restored(
         predictor=method.restored(networks, facts["learned"]),
         class_names=tuple(facts["class_names"]),
