@@ -319,7 +319,7 @@ def test_bad_arguments_are_named(changed, message):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Candidate("x", "laplace"), "`kind` must be one of"),  # pyright: ignore
+        (lambda: Candidate("x", "dropout"), "`kind` must be one of"),  # pyright: ignore
         (lambda: Candidate("x", "belief_matching", {"kl_wieght": 1}), "kl_weight"),
         (lambda: Candidate("x", "belief_matching", {"prior": -1.0}), "`prior` must be positive"),
         (lambda: Candidate("x", "belief_matching", {"prior": torch.ones(2)}), "a number or a list"),

@@ -1,46 +1,33 @@
 """A trained classifier in, the same classifier with a new last layer and a measure of doubt out."""
 
-import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from beliefmatch.adaptation.baselines import temperature, untouched
-from beliefmatch.adaptation.batched import BATCH_SIZE, fit_heads
 from beliefmatch.adaptation.believing import Believing
 from beliefmatch.adaptation.cache import FeatureCache
-from beliefmatch.adaptation.candidates import CONTROLS, candidates
-from beliefmatch.adaptation.choosing import choose, table
-from beliefmatch.adaptation.contamination import Verdict, contamination
-from beliefmatch.adaptation.features import extract
-from beliefmatch.adaptation.fitted import FittedHead
-from beliefmatch.adaptation.heads import Head, find_head, head_inputs
+from beliefmatch.adaptation.choosing import table
+from beliefmatch.adaptation.computing import running
+from beliefmatch.adaptation.heads import Head, find_head
+from beliefmatch.adaptation.refit import refit
+from beliefmatch.adaptation.result import Adaptation, FeatureSets
+from beliefmatch.adaptation.sets import FOREIGN, extracted, first_inputs
+from beliefmatch.adaptation.settings import OnProgress
 from beliefmatch.adaptation.starting import Start
-from beliefmatch.adaptation.streams import as_stream
+from beliefmatch.adaptation.subsets import parted
 from beliefmatch.adaptation.surgery import with_head
 from beliefmatch.adaptation.types import Features
-from beliefmatch.checks import fail, level_of_caller, require_choice
+from beliefmatch.adaptation.wishes import CONTROLS, Labels, Wishes
+from beliefmatch.checks import describe, fail
 
-__all__ = ["Adaptation", "Adapted", "adapt"]
+__all__ = ["Adapted", "adapt", "head_weights"]
 
-Labels = Literal["auto", "same", "new"]
-_BETTER_THAN_CHANCE = 3.0  # times: a head that is right so often has learnt these classes
-
-
-@dataclass(frozen=True, eq=False)
-class Adaptation:
-    """How a classifier was adapted."""
-
-    head: Head
-    chosen: FittedHead
-    fitted: Sequence[FittedHead]
-    """All heads, the untrained ones first."""
-    verdict: Verdict
-    """Whether the validation data were seen before."""
-    labels: Literal["same", "new"]
+ASIDE = 0.2
+"""Of the training data, where there are none to choose on."""
 
 
 class Adapted(Believing):
@@ -66,121 +53,111 @@ def adapt(
     model: nn.Module,
     train: Any,
     *,
-    validation: Any,
-    labels: Labels = "auto",
+    validation: Any = None,
+    test: Any = None,
+    foreign: Mapping[str, Any] | None = None,
     classes: int | None = None,
     head: str | None = None,
+    labels: Labels = "auto",
     kl_weights: Sequence[float] | None = None,
+    priors: Sequence[float] = (1.0,),
+    seeds: Sequence[int] = (0,),
     controls: Sequence[str] = CONTROLS,
+    laplace: bool = False,
     choose_by: Literal["nll", "error"] = "nll",
     epochs: int = 100,
-    batch_size: int = BATCH_SIZE,
+    batch_size: int = 256,
+    learning_rate: float | None = None,
+    optimizer: Literal["adam", "lbfgs"] = "adam",
+    patience: int | None = 10,
+    norms: bool = False,
+    risks: Sequence[float] = (0.01, 0.05),
+    delta: float = 0.05,
     cache: FeatureCache | None = None,
     device: torch.device | str = "cpu",
-    on_progress: Callable[[float, str], None] | None = None,
-) -> nn.Module:
+    precision: str = "32",
+    compile: bool = False,
+    on_progress: OnProgress | None = None,
+    mixin: type[Adapted] = Adapted,
+) -> Any:
     """Refit the last layer of a trained classifier with belief matching; the rest stays as it is.
 
     What the last layer sees of the data is computed once. Every λ, and the heads to compare with, are fitted
     in one pass over it, and the choice is made on the validation data.
 
     Args:
-        model: any classifier; it is left as it is.
+        model: any classifier; it is left as it is, in its mode and on its device.
         train: examples to fit on, in any form that `extract` takes: a source, a dataset, a DataLoader, a
             tuple of tensors. Targets are class ids or counts.
         validation: examples that the model was not trained on. Nothing is chosen on data that it has seen
-            without a warning.
-        labels: "same" repairs the existing head, "new" fits one for other classes; "auto" looks whether the
-            existing head knows the classes.
+            without a warning. Where none are given, a fifth of `train` is set aside, with a warning too.
+        test: examples to judge on; nothing is chosen by them.
+        foreign: examples that belong to no class, by the name of their set.
         classes: K, where targets do not tell.
         head: name of the last layer, where it shall not be looked for.
+        labels: "same" repairs the existing head, "new" fits one for other classes; "auto" looks whether the
+            existing head knows the classes.
         kl_weights: values of λ to try.
-        controls: heads to compare with.
-        choose_by: validation NLL or error.
+        priors: values of β to try.
+        seeds: of first weights; where heads start from the existing one, of the order of batches.
+        controls: heads to compare with: "softmax", "label_smoothing", "evidential".
+        laplace: whether to compare with a Laplace approximation of the last layer, which needs an extra.
+        choose_by: validation "nll" or "error".
         epochs: passes over the features.
         batch_size: rows of a step.
+        learning_rate: of Adam; the paper's, in proportion to the batch, if not given.
+        optimizer: "adam", or "lbfgs" for the convex heads.
+        patience: epochs without a better validation value after which a head stops; None for never.
+        norms: whether BatchNorm layers are trained together with the chosen head afterwards.
+        risks: error rates to promise among answers.
+        delta: with which probability such a promise may fail.
         cache: where features are kept for the next time.
-        device: where the model computes them.
-        on_progress: told the share of the fit that is done.
+        device: where the model computes.
+        precision: of features, see `extract`.
+        compile: whether features are computed by a compiled model, see `extract`.
+        on_progress: told the share that is done of what is being done, and what that is.
+        mixin: what the result can do.
 
     Returns:
         A copy of the model with the new head: the same `forward` and the same names in `state_dict`, and
         beside them `belief`, `predict`, `abstains`, `summary` and `adaptation`.
     """
-    require_choice("adapt", "labels", labels, ("auto", "same", "new"))
-    first = as_stream(train, batch_size=8, device=torch.device(device)).first()
-    found = find_head(model.to(device), first.inputs, name=head)
-    rows = [_features(model, found, data, cache, device) for data in (train, validation)]
-    many = _classes(classes, *rows)
-    start = _start(found)
-    kind = _labels(labels, found, start, rows[1], many)
-    old = start if kind == "same" else None
-    verdict = contamination(rows[1], train=rows[0], start=old)
-    if verdict.seen:
-        remedy = "give `validation` data that it has not seen"
-        told = f"adapt: λ is chosen on data that the network was trained on; {remedy}. {verdict.why}"
-        warnings.warn(told, stacklevel=level_of_caller())
-    fitted = fit_heads(
-        rows[0],
-        candidates(many, kl_weights=kl_weights, controls=_possible(controls, rows[0])),
-        validation=rows[1],
-        classes=many,
-        epochs=epochs,
-        batch_size=batch_size,
-        start=old,
-        monitor=choose_by,
-        on_progress=on_progress,
-    )
-    chosen = choose(fitted, by=choose_by)
-    before = [] if old is None else [untouched(old, rows[1]), temperature(old, rows[1])]
-    better = with_head(model, found, chosen.weight, chosen.bias, mixin=Adapted)
-    better.adaptation = Adaptation(found, chosen, [*before, *fitted], verdict, kind)  # type: ignore[assignment]
+    given = locals()
+    wishes = Wishes(**{field.name: given[field.name] for field in fields(Wishes)})
+    _require_model(model)
+    data = {"train": train, "validation": validation, "test": test}
+    data |= {FOREIGN + name: one for name, one in (foreign or {}).items()}
+    data = {name: one for name, one in data.items() if one is not None}
+    options = {"cache": cache, "precision": precision, "compile": compile}
+    began = time.perf_counter()
+    with running(model, torch.device(device)) as place:
+        batch, data["train"] = first_inputs(train, place)
+        found = find_head(model, batch, name=head)
+        rows = extracted(model, found, data, device=place, on_progress=on_progress, **options)
+        sets, aside = _sets(rows)
+        seconds = {"features": time.perf_counter() - began}
+        start = head_weights(found)
+        made = refit(sets, classes=classes, start=start, wishes=wishes, aside=aside, on_progress=on_progress)
+    better = with_head(model, found, made.chosen.weight, made.chosen.bias, mixin=mixin)
+    better.adaptation = replace(made, head=found, seconds={**seconds, **made.seconds})
     return better
 
 
-def _features(
-    model: nn.Module, head: Head, data: Any, cache: FeatureCache | None, device: torch.device | str
-) -> Features:
-    return extract(
-        model,
-        lambda inputs: head_inputs(model, head, inputs),
-        data,
-        key_parts={"head": head.name},
-        cache=cache,
-        device=device,
-    )
-
-
-def _start(head: Head) -> Start:
+def head_weights(head: Head) -> Start:
+    """Weight and bias of the head as it is, copied; zeros for a bias that it does not have."""
     bias = torch.zeros(head.out_features) if head.bias is None else head.bias
     return head.weight.detach().float().cpu().clone(), bias.detach().float().cpu().clone()
 
 
-def _classes(given: int | None, *sets: Features) -> int:
-    counts = {one.targets.shape[1] for one in sets if one.targets.dim() == 2}
-    ids = [int(one.targets.max()) + 1 for one in sets if one.targets.dim() == 1]
-    known = max([*counts, *ids]) if given is None else given
-    if len(counts) > 1 or any(count != known for count in counts) or any(number > known for number in ids):
-        raise fail("adapt", f"`classes` must fit the targets, got {known} for {sorted({*counts, *ids})}.")
-    return known
+def _require_model(model: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise fail("adapt", f"`model` must be a torch.nn.Module, got {describe(model)}.", TypeError)
 
 
-def _labels(
-    labels: Labels, head: Head, start: Start, validation: Features, classes: int
-) -> Literal["same", "new"]:
-    if labels == "same" and head.out_features != classes:
-        raise fail(
-            "adapt", f"`labels` must be new where the head has {head.out_features} classes, not {classes}."
-        )
-    if labels != "auto":
-        return labels
-    if head.out_features != classes:
-        return "new"
-    error = untouched(start, validation).error
-    is_known = error is not None and 1 - error > min(0.5, _BETTER_THAN_CHANCE / classes)
-    return "same" if is_known else "new"
-
-
-def _possible(controls: Sequence[str], features: Features) -> list[str]:
-    """Evidential heads cannot be trained on counts."""
-    return [one for one in controls if one != "evidential" or features.targets.dim() == 1]
+def _sets(rows: Mapping[str, Features]) -> tuple[FeatureSets, float | None]:
+    """The sets, and which share of the training data is the validation set where none was given."""
+    foreign = {name.removeprefix(FOREIGN): one for name, one in rows.items() if name.startswith(FOREIGN)}
+    if "validation" in rows:
+        return FeatureSets(rows["train"], rows["validation"], rows.get("test"), foreign), None
+    train, validation = parted(rows["train"], ASIDE)
+    return FeatureSets(train, validation, rows.get("test"), foreign), ASIDE

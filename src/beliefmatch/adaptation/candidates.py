@@ -17,10 +17,12 @@ from beliefmatch.prior import require_kl_weight, require_prior_number
 
 __all__ = ["BASELINES", "CONTROLS", "KINDS", "Candidate", "Kind", "candidates", "usual_kl_weights"]
 
-Kind = Literal["belief_matching", "softmax", "label_smoothing", "evidential", "untouched", "temperature"]
+Kind = Literal[
+    "belief_matching", "softmax", "label_smoothing", "evidential", "untouched", "temperature", "laplace"
+]
 KINDS = ("belief_matching", "softmax", "label_smoothing", "evidential")
-BASELINES = ("untouched", "temperature")
-"""Kinds that are not trained: the head as it was, and the same with logits divided by a number."""
+BASELINES = ("untouched", "temperature", "laplace")
+"""Kinds that are not trained: a head as it was, its logits divided by a number, or its weights spread."""
 CONTROLS = ("softmax", "label_smoothing", "evidential")
 _MOST_KL_WEIGHT = 0.01
 _LEAST_DOUBT, _MOST_DOUBT = 1e-3, 1.0  # of λK

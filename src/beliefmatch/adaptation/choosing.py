@@ -4,12 +4,12 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from beliefmatch.adaptation.candidates import Kind
+from beliefmatch.adaptation.candidates import Candidate, Kind
 from beliefmatch.adaptation.contamination import Verdict, contamination
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.checks import fail, require_choice
 
-__all__ = ["By", "Verdict", "choose", "contamination", "table"]
+__all__ = ["By", "Verdict", "choose", "choose_setting", "contamination", "setting", "table"]
 
 By = Literal["nll", "error"]
 
@@ -35,6 +35,35 @@ def choose(
         expected = f"a head of kind {' or '.join(kinds)} with finite validation scores"
         raise fail("choose", f"`fitted` must hold {expected}, got {there[:300]}.")
     return min(able, key=lambda head: _rank(head, by))
+
+
+def choose_setting(
+    fitted: Sequence[FittedHead], *, by: By = "nll", kinds: Sequence[Kind] = ("belief_matching",)
+) -> FittedHead:
+    """The best head of the best setting, where several seeds were fitted with each.
+
+    A setting is judged by the mean over its seeds, so that none is taken for one lucky seed. Settings of
+    which a seed diverged are looked at only where there are no others. Ties as in `choose`.
+
+    Args:
+        fitted: heads with validation scores.
+        by: "nll" or "error".
+        kinds: kinds of heads that may be chosen.
+    """
+    choose(fitted, by=by, kinds=kinds)  # there must be one
+    groups: dict[str, list[FittedHead]] = {}
+    for head in fitted:
+        if head.candidate.kind in kinds:
+            groups.setdefault(setting(head.candidate), []).append(head)
+    whole = [heads for heads in groups.values() if all(map(_is_able, heads))]
+    parts = [able for heads in groups.values() if (able := [*filter(_is_able, heads)])]
+    best = min(whole or parts, key=lambda heads: _mean_rank(heads, by))
+    return min(best, key=lambda head: _rank(head, by))
+
+
+def setting(candidate: Candidate) -> str:
+    """The same text for candidates that differ by nothing but their seed."""
+    return repr((candidate.kind, sorted(candidate.options.items())))
 
 
 def table(fitted: Sequence[FittedHead], *, by: By = "nll") -> list[dict[str, Any]]:
@@ -73,3 +102,8 @@ def _rank(head: FittedHead, by: By) -> tuple[float, ...]:
         return math.inf, math.inf, math.inf
     values = (scores.nll, scores.error) if by == "nll" else (scores.error, scores.nll)
     return tuple(math.inf if math.isnan(one) else one for one in (*values, scores.ece))
+
+
+def _mean_rank(heads: Sequence[FittedHead], by: By) -> tuple[float, ...]:
+    columns = zip(*(_rank(head, by) for head in heads), strict=True)
+    return tuple(math.fsum(column) / len(heads) for column in columns)

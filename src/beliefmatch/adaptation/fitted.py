@@ -1,7 +1,7 @@
 """A head that was fitted, and how good it is."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -36,6 +36,8 @@ class Point(NamedTuple):
 class FittedHead:
     """The weights of one candidate at its best epoch."""
 
+    is_linear: ClassVar[bool] = True
+    """Whether all that it says follows from its logits, ``weight @ row + bias``."""
     candidate: Candidate
     weight: Tensor
     """(K, F), float32."""

@@ -20,7 +20,7 @@ from beliefmatch.adaptation.tracing import Kind, Layer, Run, capturing, layer_na
 from beliefmatch.checks import fail
 from beliefmatch.names import nearest
 
-__all__ = ["Head", "Pooling", "find_head", "head_inputs", "linear_layers"]
+__all__ = ["Head", "Pooling", "find_head", "head_inputs", "linear_layers", "pooled"]
 
 Pooling = Literal["none", "mean", "other"]
 
@@ -96,7 +96,7 @@ def head_inputs(model: nn.Module, head: Head, batch: Any) -> Tensor:
         with capturing([layer.module], torch.clone) as seen:
             args, kwargs = arguments(batch)
             network(*args, **kwargs)
-    rows = _pooled(seen.get(layer.module, []), layer, head.pooling)
+    rows = pooled(seen.get(layer.module, []), layer, head.pooling)
     if rows is None:
         shapes = [tuple(tensor.shape) for tensor in seen.get(layer.module, [])]
         raise fail("head_inputs", f"`{head.name}` must be given what `find_head` saw, got shapes {shapes}.")
@@ -172,7 +172,7 @@ def _pooling(network: nn.Module, layer: Layer, batch: Any, seen: Run) -> Pooling
         args, kwargs = arguments(batch)
         logits = logits_of(functional_call(network, shaped, args, kwargs), caller="find_head")
     for pooling in ("none", "mean"):
-        if _agrees(_pooled(inputs[layer.module], layer, pooling), weight, bias, logits):
+        if _agrees(pooled(inputs[layer.module], layer, pooling), weight, bias, logits):
             return pooling
     try:
         rows = _passed_on(network, layer, batch)
@@ -214,7 +214,7 @@ def _tolerance(logits: Tensor, weight: Tensor) -> float:
     return 1e-2 if coarsest == torch.float16 else 1e-9
 
 
-def _pooled(inputs: list[Tensor], layer: Layer, pooling: Pooling) -> Tensor | None:
+def pooled(inputs: list[Tensor], layer: Layer, pooling: Pooling) -> Tensor | None:
     """One row for each example of what a layer was given; None where it was given something else."""
     if len(inputs) != 1 or inputs[0].dim() < 2:
         return None

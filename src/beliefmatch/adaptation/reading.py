@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from beliefmatch.adaptation.rows import in_memory
 from beliefmatch.adaptation.types import Features
 from beliefmatch.checks import fail, require_index
 from beliefmatch.seeds import mixed
@@ -91,7 +92,8 @@ class Batches:
         self.features, self.batch_size, self.seed, self.memory = features, batch_size, seed, memory
         self.places = labelled(features)
         self.order = Order(len(self.places), batch_size, seed)
-        self.rows = _held(features.rows, memory)
+        held = in_memory(features.rows, memory)
+        self.rows = None if held is None else torch.from_numpy(held)
         self._room: dict[int, tuple[Tensor, Tensor]] = {}
 
     @property
@@ -158,13 +160,3 @@ def _cut(window: Tensor, size: int, is_last: bool) -> tuple[list[Tensor], Tensor
 
 def _shuffled(many: int, seed: int) -> Tensor:
     return torch.randperm(many, generator=torch.Generator().manual_seed(seed))
-
-
-def _held(rows: np.ndarray, memory: int) -> Tensor | None:
-    """All rows as a tensor, in the type they are kept in; None where they are mapped and have no room."""
-    if not isinstance(rows, np.memmap):
-        array = np.ascontiguousarray(rows)
-        return torch.from_numpy(array if array.flags.writeable else array.copy())
-    if rows.nbytes > memory:
-        return None
-    return torch.from_numpy(np.array(rows))

@@ -1,11 +1,13 @@
-"""Rows that lie in several files and read as one array."""
+"""Rows that lie in several files, or are some of others, and read as one array."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-__all__ = ["ShardedRows"]
+__all__ = ["PickedRows", "Rows", "ShardedRows", "in_memory"]
+
+_STRETCH = 4096  # rows that are read together on the way into memory
 
 
 class ShardedRows:
@@ -69,3 +71,57 @@ class ShardedRows:
             places = np.flatnonzero(shards == shard)
             taken[places] = self._shards[shard][numbers[places] % self.shard_rows]
         return taken
+
+
+class PickedRows:
+    """Rows of another array by their numbers, read-only; only what is asked for is read.
+
+    Args:
+        rows: features (N, F).
+        numbers: of the rows to show, in the order to show them in.
+    """
+
+    ndim = 2
+
+    def __init__(self, rows: "Rows", numbers: np.ndarray) -> None:
+        self._rows, self._numbers = rows, numbers
+        self.shape: tuple[int, int] = (len(numbers), rows.shape[1])
+        self.dtype: np.dtype = rows.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Of the rows that are shown."""
+        return self.shape[0] * self.shape[1] * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: slice | np.ndarray | Sequence[int] | int) -> np.ndarray:
+        """Rows by a slice, by their numbers in any order, or one by its number."""
+        numbers = self._numbers[key if isinstance(key, slice) else np.asarray(key)]
+        return np.asarray(self._rows[numbers])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("PickedRows: `copy` must not be False, picked rows have to be copied.")
+        return np.array(self[:], dtype=dtype)
+
+
+Rows = np.ndarray | ShardedRows | PickedRows
+"""Features (N, F), wherever they are."""
+
+
+def in_memory(rows: Rows, most: int) -> np.ndarray | None:
+    """All rows as an array that may be written to; None where they are elsewhere and take more bytes.
+
+    An array in memory is given back as it is, if it is contiguous and not read-only.
+    """
+    if isinstance(rows, np.ndarray) and not isinstance(rows, np.memmap):
+        array = np.ascontiguousarray(rows)
+        return array if array.flags.writeable else array.copy()
+    if rows.nbytes > most:
+        return None
+    array = np.empty(rows.shape, rows.dtype)
+    for start in range(0, len(array), _STRETCH):
+        array[start : start + _STRETCH] = rows[start : start + _STRETCH]
+    return array

@@ -1,6 +1,6 @@
 """How good heads are on features: while they train by NLL and error, in the end by calibration too."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -9,10 +9,11 @@ from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.adaptation.fitted import FittedHead, Scores
 from beliefmatch.adaptation.reading import labelled, ordered, require_labels
 from beliefmatch.adaptation.types import Features
+from beliefmatch.methods.base import Prediction
 from beliefmatch.metrics import calibration_error
 from beliefmatch.metrics.bins import bins_of
 
-__all__ = ["Judge", "product", "score"]
+__all__ = ["Judge", "predicted", "product", "score"]
 
 GROUPS = 15
 _LOGITS = 4_000_000  # numbers of logits held at once
@@ -44,10 +45,14 @@ class Judge:
     def __len__(self) -> int:
         return len(self.places)
 
+    def rows(self) -> Iterable[tuple[Tensor, Tensor]]:
+        """Rows and targets, some at a time."""
+        return self._held or ordered(self.features, self.places)
+
     def logits(self, weight: Tensor, bias: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Logits (H, K, b) and targets, a bounded number of rows at a time."""
         step = max(1, _LOGITS // bias.numel())
-        for rows, targets in self._held or ordered(self.features, self.places):
+        for rows, targets in self.rows():
             for some, of_some in zip(rows.split(step), targets.split(step), strict=True):
                 yield product(weight, bias, some), of_some
 
@@ -117,8 +122,27 @@ def _taken(shares: Tensor, place: Tensor) -> Tensor:
     return (shares == place).double() if shares.dim() == 1 else shares.gather(1, place[:, None])[:, 0]
 
 
+def predicted(head: FittedHead, features: Features) -> Iterator[tuple[Prediction, Tensor]]:
+    """What a head says of the rows that belong to a class, and their targets, some rows at a time."""
+    judge, step = Judge(features), max(1, _LOGITS // len(head.bias))
+    for rows, targets in judge.rows():
+        for some, of_some in zip(rows.split(step), targets.split(step), strict=True):
+            yield head.predict(some), of_some
+
+
 def score(head: FittedHead, features: Features) -> Scores:
     """NLL, error and calibration error of a head on features, such as those of a test set."""
     classes, width = head.weight.shape
     require_labels("score", "features", features, classes, width)
-    return Judge(features).scores([head.candidate], head.weight[None], head.bias[None])[0]
+    if head.is_linear:
+        return Judge(features).scores([head.candidate], head.weight[None], head.bias[None])[0]
+    nll, confidence, hits = 0.0, [], []
+    for prediction, targets in predicted(head, features):
+        shares = _shares(targets)
+        top, place = prediction.probs.max(1)
+        nll += _surprise(prediction.probs.log().t()[None], shares).item()
+        confidence.append(top)
+        hits.append(_taken(shares, place))
+    hit = torch.cat(hits)
+    ece = calibration_error(bins_of(torch.cat(confidence).clamp(0, 1), hit, GROUPS, "width"))
+    return Scores(nll / len(hit), 1 - hit.mean().item(), ece, len(hit))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from beliefmatch.adaptation.rows import ShardedRows
+from beliefmatch.adaptation.rows import Rows
 from beliefmatch.checks import fail
 from beliefmatch.seeds import mixed
 
@@ -26,12 +26,12 @@ class Features:
     """Rows of what a head sees, (N, F), and their class ids (N,) or counts (N, K); rows may be memory-mapped.
 
     Args:
-        rows: floating point of 16, 32 or 64 bits; an array, a memory map, or shards that read as one.
+        rows: floating point of 16, 32 or 64 bits; an array, a memory map, or what reads as one.
         targets: class ids, int64 (N,), -1 where foreign; or counts, floating point (N, K). On the CPU.
         digest: of model, weights, preprocessing and data, or of the features themselves.
     """
 
-    rows: np.ndarray | ShardedRows
+    rows: Rows
     targets: Tensor
     digest: str
 
