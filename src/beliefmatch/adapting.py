@@ -16,13 +16,12 @@ from torch import nn
 from beliefmatch.adaptation import adapt as core
 from beliefmatch.adaptation.believing import Believing, believing
 from beliefmatch.adaptation.result import Adaptation
-from beliefmatch.experiments.adapt_record import AdaptRecord
 from beliefmatch.experiments.adapted_head import head_file
 from beliefmatch.experiments.adapted_judging import adapt_evaluations, adapt_record
 from beliefmatch.extras import needs
-from beliefmatch.files import ready_directory, write_together
+from beliefmatch.files import ready_directory
 
-__all__ = ["Adapted", "adapt", "write_adaptation"]
+__all__ = ["Adapted", "adapt"]
 
 Given = ParamSpec("Given")
 
@@ -60,40 +59,17 @@ class Adapted(Believing):
         Returns:
             The page, report.html.
         """
-        record = adapt_record(
-            self.adaptation, model_name=_name(self), class_names=class_names, data_facts=data_facts
-        )
-        return write_adaptation(directory, self.adaptation, record)
+        said = {"model_name": _name(self), "class_names": class_names}
+        with needs("matplotlib, jinja2 and plotly", extra="report", caller="report"):
+            import jinja2  # noqa: F401
+            import plotly  # noqa: F401
 
-
-def write_adaptation(
-    directory: str | Path,
-    adaptation: Adaptation,
-    record: AdaptRecord,
-    *,
-    on_step: Callable[[str], None] | None = None,
-) -> Path:
-    """Evaluate the heads of an adaptation in full and write all files of its report.
-
-    Args:
-        directory: where to; it is made if it is not there.
-        adaptation: of `adapt` or `refit`.
-        record: of this adaptation.
-        on_step: called after each step with what was done.
-
-    Returns:
-        The page, report.html.
-    """
-    with needs("matplotlib, jinja2 and plotly", extra="report", caller="report"):
-        import jinja2  # noqa: F401
-        import plotly  # noqa: F401
-
-        from beliefmatch.report.adaptation_files import adaptation_files
-    head = head_file(adaptation)
-    place = ready_directory(str(directory), caller="report")
-    evaluations = adapt_evaluations(adaptation, class_names=record.class_names, on_step=on_step)
-    write_together(place, adaptation_files(record, evaluations, head=head))
-    return place / "report.html"
+            from beliefmatch.report.adaptation_files import write_adaptation
+        head = head_file(self.adaptation)
+        record = adapt_record(self.adaptation, data_facts=data_facts, **said)
+        place = ready_directory(str(directory), caller="report")
+        evaluations = adapt_evaluations(self.adaptation, **said)
+        return write_adaptation(place, record, evaluations, head=head)
 
 
 def _name(model: nn.Module) -> str:
@@ -105,7 +81,8 @@ def _telling(adapted: Callable[Given, nn.Module]) -> Callable[Given, nn.Module]:
 
     @wraps(adapted)
     def adapt(*args: Given.args, **options: Given.kwargs) -> nn.Module:
-        return believing(adapted(*args, **options), Adapted)
+        made = adapted(*args, **options)
+        return made if "mixin" in options else believing(made, Adapted)
 
     return adapt
 

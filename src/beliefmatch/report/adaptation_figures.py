@@ -89,13 +89,11 @@ def _draw_series(axes: Axes, series: Series, key: str, index: int) -> None:
     for point in points:
         values = getattr(point, key)
         if len(values) > 1:
-            axes.plot(
-                [point.kl_weight] * len(values), values, ".", color=looks.colour, alpha=0.4, markersize=4
-            )
+            small = {"color": looks.colour, "alpha": 0.4, "markersize": 4}
+            axes.plot([point.kl_weight] * len(values), values, ".", **small)
     xs, ys = [point.kl_weight for point in points], [point.mean(key) or 0.0 for point in points]
-    axes.plot(
-        xs, ys, marker=looks.marker, markersize=4.5, label=drawn_text(series.title, 36), **model_line(index)
-    )
+    style = {"marker": looks.marker, "markersize": 4.5, **model_line(index)}
+    axes.plot(xs, ys, label=drawn_text(series.title, 36), **style)
     for point in points:
         if point.chosen:
             ring = {"marker": "o", "markersize": 11, "markerfacecolor": "none", "linestyle": ""}
@@ -103,8 +101,7 @@ def _draw_series(axes: Axes, series: Series, key: str, index: int) -> None:
 
 
 def _draw_references(axes: Axes, record: AdaptRecord, key: str) -> None:
-    """Heads without a λ, as level lines; the axis keeps to what the others span unless they are near."""
-    axes.autoscale_view()
+    """Heads without a λ, as level lines."""
     titles = line_titles(record)
     for index, value in reference_lines(record, key).items():
         style = {**model_line(index), "linewidth": 1.0, "alpha": 0.8}
