@@ -28,6 +28,7 @@ FLOORS = (
     ("L3", "adaptation"),
     ("L4", "experiments"),
     ("L5", "report"),
+    ("L5", "adapting"),
     ("L5", "cli"),
 )
 HEIGHT = {room: height for height, (_, rooms) in enumerate(FLOORS) for room in rooms.split()}

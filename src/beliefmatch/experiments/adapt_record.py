@@ -145,6 +145,8 @@ class AdaptRecord:
     norms: dict[str, Any] | None
     """What came of training the BatchNorm layers too, if that was asked for."""
     data: dict[str, Any]
+    plan: dict[str, Any]
+    """All that was asked for, where there is more than the wishes."""
     features: list[FeatureFacts]
     wishes: dict[str, Any]
     seconds: dict[str, float]

@@ -1,19 +1,17 @@
 """An adaptation in, its record and the evaluations of its heads out."""
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from beliefmatch.adaptation.fitted import FittedHead, Point
+from beliefmatch.adaptation.refit import shown
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
-from beliefmatch.adaptation.showing import shown
 from beliefmatch.adaptation.types import Features
 from beliefmatch.checks import fail
 from beliefmatch.data.predictions import Predictions
@@ -33,6 +31,7 @@ from beliefmatch.experiments.evaluate import STEPS, evaluate
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.experiments.evaluation_settings import EvaluationSettings
 from beliefmatch.experiments.judging import told_apart
+from beliefmatch.experiments.plain_values import finite, plain_values
 
 __all__ = ["adapt_evaluations", "adapt_record", "evaluation_steps"]
 
@@ -50,6 +49,7 @@ def adapt_record(
     model_name: str,
     class_names: Sequence[str] | None = None,
     data_facts: Mapping[str, Any] | None = None,
+    plan: Mapping[str, Any] | None = None,
     command: Sequence[str] = (),
     wall_seconds: float | None = None,
 ) -> AdaptRecord:
@@ -60,6 +60,7 @@ def adapt_record(
         model_name: what was adapted.
         class_names: one for each class; "0", "1", ... if not given.
         data_facts: what is known of the data, as JSON can hold it.
+        plan: all that was asked for, where there is more than the wishes.
         command: what to type to have the same again.
         wall_seconds: that all of it took; what the adaptation says of its parts if not given.
     """
@@ -78,10 +79,11 @@ def adapt_record(
         targets="votes" if is_votes(features) else "labels",
         judged=_judged(adaptation, features),
         promises=_promises(adaptation),
-        norms=_plain(getattr(adaptation, "norms", None)),
-        data=_plain(dict(data_facts or {})),
+        norms=plain_values(getattr(adaptation, "norms", None)),
+        data=plain_values(dict(data_facts or {})),
+        plan=plain_values(dict(plan or {})),
         features=_facts(adaptation.sets),
-        wishes=_plain(adaptation.wishes),
+        wishes=plain_values(adaptation.wishes),
         seconds={name: float(value) for name, value in adaptation.seconds.items()},
         command=list(command),
         versions=versions("beliefmatch", "torch", "numpy"),
@@ -114,12 +116,12 @@ def _tried(head: FittedHead) -> TriedHead:
     return TriedHead(
         name=one.name,
         kind=one.kind,
-        options=_plain(dict(one.options)),
+        options=plain_values(dict(one.options)),
         seed=one.seed,
         epoch=head.epoch,
-        nll=_finite(head.nll),
-        error=_finite(head.error),
-        ece=_finite(head.ece),
+        nll=finite(head.nll),
+        error=finite(head.error),
+        ece=finite(head.ece),
         diverged=head.diverged,
         notes=list(head.notes),
         curve=_thinned(head.curve),
@@ -131,12 +133,18 @@ def _thinned(curve: Sequence[Point]) -> ValidationCurve:
     last, many = len(curve) - 1, min(len(curve), MOST_POINTS)
     kept = sorted({round(place * last / max(many - 1, 1)) for place in range(many)})
     points = [curve[place] for place in kept]
-    return ValidationCurve([point.epoch for point in points], [_finite(point.nll) for point in points])
+    return ValidationCurve([point.epoch for point in points], [finite(point.nll) for point in points])
+
+
+def _lines(adaptation: Adaptation) -> dict[str, list[FittedHead]]:
+    """The honest table without heads that diverged."""
+    found = {label: [one for one in heads if not one.diverged] for label, heads in shown(adaptation).items()}
+    return {label: heads for label, heads in found.items() if heads}
 
 
 def _judged(adaptation: Adaptation, features: Features) -> list[Judged]:
     made = []
-    for label, heads in shown(adaptation).items():
+    for label, heads in _lines(adaptation).items():
         for head in heads:
             said = answers(head, features)
             home, has_belief, abroad = _told(head, features, adaptation.sets.foreign)
@@ -145,7 +153,7 @@ def _judged(adaptation: Adaptation, features: Features) -> list[Judged]:
                     label=label,
                     name=head.candidate.name,
                     seed=head.candidate.seed,
-                    options=_plain(dict(head.candidate.options)),
+                    options=plain_values(dict(head.candidate.options)),
                     has_belief=has_belief,
                     scores=said.scores(),
                     kl=said.mean_kl(),
@@ -181,7 +189,7 @@ def _promises(adaptation: Adaptation) -> list[KeptPromise]:
             answered = said.confidence >= threshold
             coverage = answered.double().mean().item()
             risk = (1 - said.hits[answered]).mean().item() if coverage else None
-        bound = _finite(one.bound)
+        bound = finite(one.bound)
         made.append(KeptPromise(one.risk, one.delta, threshold, one.coverage, bound, coverage, risk))
     return made
 
@@ -197,12 +205,13 @@ def _facts(sets: FeatureSets) -> list[FeatureFacts]:
 
 def evaluation_steps(adaptation: Adaptation) -> int:
     """Calls of `on_step` that `adapt_evaluations` makes."""
-    return len(shown(adaptation)) * (STEPS + len(adaptation.sets.foreign))
+    return len(_lines(adaptation)) * (STEPS + len(adaptation.sets.foreign))
 
 
 def adapt_evaluations(
     adaptation: Adaptation,
     *,
+    model_name: str = "model",
     class_names: Sequence[str] | None = None,
     settings: EvaluationSettings = _USUAL,
     on_step: Callable[[str], None] | None = None,
@@ -210,16 +219,23 @@ def adapt_evaluations(
     """One head of each line of the honest table judged in full: those of the chosen head's seed.
 
     Counts are judged by the class of the most votes, the first of several. Where there are more than
-    `MOST_NUMBERS` probabilities, evenly spaced rows are judged. Both is told in the record's settings.
+    `MOST_NUMBERS` probabilities, evenly spaced rows are judged. Both is told in the evaluations.
+
+    Args:
+        adaptation: of `adapt` or `refit`.
+        model_name: what was adapted.
+        class_names: one for each class; "0", "1", ... if not given.
+        settings: groups, resamples, seed and the like.
+        on_step: called after each step with what was done.
     """
     features, judged_on = _judging(adaptation.sets)
     names, seed = _named(adaptation.classes, class_names), adaptation.chosen.candidate.seed
     made = []
-    for label, heads in shown(adaptation).items():
+    for label, heads in _lines(adaptation).items():
         head = next((one for one in heads if one.candidate.seed == seed), heads[0])
-        home = _predictions(head, features, judged_on, judgeable(features))
+        home = _predictions(head, features, f"{model_name}, {judged_on}", judgeable(features))
         abroad = {
-            name: _predictions(head, rows, name, torch.arange(len(rows)))
+            name: _predictions(head, rows, f"{model_name}, {name}", torch.arange(len(rows)))
             for name, rows in adaptation.sets.foreign.items()
         }
         made.append(
@@ -239,7 +255,7 @@ def _predictions(head: FittedHead, features: Features, name: str, places: Tensor
     """What a head says of these rows, or of evenly spaced ones of them, in memory."""
     step = -(-len(places) * len(head.bias) // MOST_NUMBERS)
     said = list(_single(said_of(head, features, places[::step])))
-    told = f"every {step}th of {name}" if step > 1 else name
+    told = f"every {step}th row of {name}" if step > 1 else name
     path = Path(f"features of {told}: {head.candidate.name}")
     return Predictions(path, said[0].kind, torch.cat([one.values for one in said]), None, None, {})
 
@@ -257,24 +273,3 @@ def _labelled(said: Predictions, features: Features) -> Predictions:
     by = {"targets": "the class of the most votes"} if is_votes(features) else {}
     ids = targets.argmax(1) if is_votes(features) else targets
     return dataclasses.replace(said, targets=ids, recognised=by)
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
-def _plain(value: Any) -> Any:
-    """As JSON holds it, so that what is read back is equal."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {part.name: _plain(getattr(value, part.name)) for part in dataclasses.fields(value)}
-    if hasattr(value, "_asdict"):
-        return _plain(value._asdict())
-    if isinstance(value, Mapping):
-        return {str(key): _plain(part) for key, part in value.items()}
-    if isinstance(value, (Tensor, np.ndarray)):
-        return {"shape": [*value.shape]}
-    if isinstance(value, (list, tuple, set, range)):
-        return [_plain(part) for part in value]
-    if isinstance(value, float):
-        return _finite(value)
-    return value if value is None or isinstance(value, (str, bool, int)) else str(value)

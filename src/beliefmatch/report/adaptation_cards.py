@@ -46,7 +46,7 @@ def _choice_card(record: AdaptRecord, key: str, title: str) -> Card:
         ends = [weights[0], weights[-1]]
         traces.append(line(ends, [value, value], line=stroke(place, 1.4), opacity=0.85, **common))
     ticks = {"type": "log", "tickvals": weights, "ticktext": [f"{one:g}" for one in weights]}
-    y = axis("", tickformat="" if key == "nll" else ".1%")
+    y = axis("", tickformat="" if key == "nll" else "~p" if key == "ece" else ".2%")
     plot = Plot(traces, layout(axis("λ", **ticks), y))
     rows = [
         DataRow(

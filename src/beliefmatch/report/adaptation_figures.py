@@ -22,7 +22,7 @@ from beliefmatch.report.adaptation_rows import (
 from beliefmatch.report.evaluation_figures import entropy_figure, figure_name, reliability_figure
 from beliefmatch.report.evaluation_style import look
 from beliefmatch.report.evaluation_text import foreign_names
-from beliefmatch.report.figure_parts import drawn_text, legend_below, model_line, rendered
+from beliefmatch.report.figure_parts import drawn_text, model_line, rendered
 
 __all__ = ["adaptation_figures"]
 
@@ -70,8 +70,17 @@ def _choice(record: AdaptRecord) -> Figure:
         axes.tick_params(axis="x", labelsize=8, rotation=30)
         if key != "nll":
             axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    legend_below(figure, panels[0])
+    _legend(figure, panels)
     return figure
+
+
+def _legend(figure: Figure, panels: Sequence[Axes]) -> None:
+    """Every name once, in whichever panel it stands."""
+    found = {}
+    for axes in panels:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=4)
 
 
 def _draw_series(axes: Axes, series: Series, key: str, index: int) -> None:
@@ -80,11 +89,11 @@ def _draw_series(axes: Axes, series: Series, key: str, index: int) -> None:
     for point in points:
         values = getattr(point, key)
         if len(values) > 1:
-            axes.plot(
-                [point.kl_weight] * len(values), values, ".", color=looks.colour, alpha=0.4, markersize=4
-            )
+            small = {"color": looks.colour, "alpha": 0.4, "markersize": 4}
+            axes.plot([point.kl_weight] * len(values), values, ".", **small)
     xs, ys = [point.kl_weight for point in points], [point.mean(key) or 0.0 for point in points]
-    axes.plot(xs, ys, marker=looks.marker, markersize=4.5, label=series.title, **model_line(index))
+    style = {"marker": looks.marker, "markersize": 4.5, **model_line(index)}
+    axes.plot(xs, ys, label=drawn_text(series.title, 36), **style)
     for point in points:
         if point.chosen:
             ring = {"marker": "o", "markersize": 11, "markerfacecolor": "none", "linestyle": ""}
@@ -92,9 +101,8 @@ def _draw_series(axes: Axes, series: Series, key: str, index: int) -> None:
 
 
 def _draw_references(axes: Axes, record: AdaptRecord, key: str) -> None:
-    """Heads without a λ, as level lines; the axis keeps to what the others span unless they are near."""
-    axes.autoscale_view()
+    """Heads without a λ, as level lines."""
     titles = line_titles(record)
     for index, value in reference_lines(record, key).items():
         style = {**model_line(index), "linewidth": 1.0, "alpha": 0.8}
-        axes.axhline(value, label=drawn_text(titles[index]), **style)
+        axes.axhline(value, label=drawn_text(titles[index], 36), **style)

@@ -1,17 +1,20 @@
 """All files of an adaptation: records, tables, figures, the page and the new head."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from beliefmatch.experiments.adapt_record import AdaptRecord, adapt_evaluation_paths
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
+from beliefmatch.files import write_together
 from beliefmatch.report.adaptation_figures import adaptation_figures
 from beliefmatch.report.adaptation_page import render_adaptation
 from beliefmatch.report.adaptation_text import adaptation_csv, adaptation_markdown
 
-__all__ = ["RECORD_NAME", "adaptation_files"]
+__all__ = ["RECORD_NAME", "adaptation_files", "write_adaptation"]
 
 RECORD_NAME = "record.json"
 HEAD_NAME = "head.safetensors"
+PAGE_NAME = "report.html"
 
 
 def adaptation_files(
@@ -31,8 +34,23 @@ def adaptation_files(
         *((path, evaluation.to_json()) for path, evaluation in zip(paths, evaluations, strict=True)),
         ("summary.csv", adaptation_csv(record)),
         ("summary.md", adaptation_markdown(record, evaluations)),
-        ("report.html", page),
+        (PAGE_NAME, page),
     ]
     figures = [(f"figures/{name}", content) for name, content in adaptation_figures(record, evaluations)]
     weights = [] if head is None else [(HEAD_NAME, head)]
     return [*((name, text.encode()) for name, text in texts), *figures, *weights]
+
+
+def write_adaptation(
+    directory: Path,
+    record: AdaptRecord,
+    evaluations: Sequence[EvaluationRecord],
+    *,
+    head: bytes | None = None,
+) -> Path:
+    """Write all files, or none, into a directory that is there; report.html is returned.
+
+    What an earlier report left there and this one does not write is removed.
+    """
+    write_together(directory, adaptation_files(record, evaluations, head=head))
+    return directory / PAGE_NAME

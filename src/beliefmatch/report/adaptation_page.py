@@ -77,6 +77,7 @@ def _content(record: AdaptRecord, models: Sequence[EvaluationRecord]) -> dict[st
         "judged": judged_words(record),
         "seed": seed,
         "seeds": sorted({one.seed for one in record.judged}),
+        "marked": any(cell.mark for row in score_rows(record) for cell in row.cells()),
         "many": most_seeds(record) > 1,
         "over_seeds": seeds_words(record),
         "chosen": record.row_labels.index(CHOSEN_LABEL),
@@ -147,12 +148,19 @@ def _facts(record: AdaptRecord) -> Facts:
         ("This adaptation", own),
         ("Features", sets),
         ("Data", record.data),
-        ("Asked for", record.wishes),
+        ("Asked for", _unsaid(record.plan or record.wishes)),
         ("BatchNorm layers trained too", record.norms or {}),
         ("Versions", record.versions),
         ("Hardware", record.hardware),
     ]
     return [(title, list(flattened(content).items())) for title, content in groups if content]
+
+
+def _unsaid(content: Any) -> Any:
+    """What was left open is not called None."""
+    if isinstance(content, dict):
+        return {name: _unsaid(value) for name, value in content.items()}
+    return "as usual" if content is None else content
 
 
 def _size(count: int) -> str:

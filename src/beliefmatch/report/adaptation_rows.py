@@ -67,15 +67,15 @@ def line_title(judged: Judged) -> str:
 
 
 def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, (int, float)) else str(value)
+    return f"{value:.4g}" if isinstance(value, (int, float)) else str(value)
 
 
 _OPTIONS: dict[str, Callable[[Any], str]] = {
-    "kl_weight": lambda value: f"λ = {_short(value)}",
-    "prior": lambda value: f"β = {_short(value)}",
-    "temperature": lambda value: f"T = {value:.3g}" if isinstance(value, float) else f"T = {value}",
-    "matched_kl_weight": lambda value: f"as λ = {_short(value)}",
-    "smoothing": lambda value: f"ε = {_short(value)}",
+    "kl_weight": lambda value: f"λ\u00a0=\u00a0{_short(value)}",
+    "prior": lambda value: f"β\u00a0=\u00a0{_short(value)}",
+    "temperature": lambda value: f"T\u00a0=\u00a0{_short(value)}",
+    "matched_kl_weight": lambda value: f"as λ\u00a0=\u00a0{_short(value)}",
+    "smoothing": lambda value: f"ε\u00a0=\u00a0{_short(value)}",
 }
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.console import RenderableType
 from rich.markup import escape
-from rich.padding import Padding
+from rich.table import Table
 
 from beliefmatch.experiments.adapt_record import CHOSEN_LABEL, AdaptRecord
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
@@ -46,13 +46,15 @@ def adaptation_tables(
     if foreign_sets(shown):
         tables.append(_detection(shown))
     tables.append(_choice(shown))
-    sentences = [_hanging(f"• {one}") for one in told(shown, evaluations)]
-    sentences += [_hanging(f"! {one}") for one in caveats(shown)]
-    return (*(part for table in tables for part in (table, "")), *sentences)
+    return (*(part for table in tables for part in (table, "")), _words(shown, evaluations))
 
 
-def _hanging(text: str) -> RenderableType:
-    return Padding(escape(text), (0, 1))
+def _words(record: AdaptRecord, evaluations: Sequence[EvaluationRecord]) -> Table:
+    words = Table.grid(padding=(0, 1))
+    for sign, sentences in (("•", told(record, evaluations)), ("!", caveats(record))):
+        for sentence in sentences:
+            words.add_row(sign, escape(sentence))
+    return words
 
 
 def _titles(record: AdaptRecord) -> list[str]:
