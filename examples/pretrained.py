@@ -11,7 +11,7 @@ __all__ = ["resnet20_cifar", "resnet32_cifar", "resnet50_keras"]
 
 
 class _Basic(nn.Module):
-    """Two 3x3 convolutions; a shortcut without parameters where channels double (He et al. 2016, option A)."""
+    """Two 3x3 convolutions; a shortcut without parameters where channels double (He et al. 2016)."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()

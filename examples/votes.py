@@ -39,6 +39,7 @@ KL_WEIGHTS = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
 
 
 def main() -> None:
+    """Fit, judge, write and show."""
     asked = _arguments()
     features, votes, labels = _data(asked)
     lines = [
@@ -137,7 +138,10 @@ def _distance(probs: Tensor, votes: Tensor) -> dict[str, float]:
 
 def _table(lines: list[dict[str, Any]]) -> str:
     kinds = list(dict.fromkeys((line["fitted_on"], line["head"]) for line in lines))
-    said = [f"| {'fitted on':10} | {'head':16} | NLL of a vote | KL to the votes | error % |", "|---|---|---|---|---|"]
+    said = [
+        f"| {'fitted on':10} | {'head':16} | NLL of a vote | KL to the votes | error % |",
+        "|---|---|---|---|---|",
+    ]
     for fitted_on, head in kinds:
         own = [one for one in lines if (one["fitted_on"], one["head"]) == (fitted_on, head)]
         cells = [_cell(own, "vote_nll", 1), _cell(own, "kl", 1), _cell(own, "error", 100)]

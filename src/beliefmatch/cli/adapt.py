@@ -49,6 +49,7 @@ from beliefmatch.extras import needs
 from beliefmatch.files import ready_directory
 
 if TYPE_CHECKING:
+    from beliefmatch.experiments.adapt_plan import AdaptPlan
     from beliefmatch.experiments.adapting import Adapting, Outcome
 
 __all__ = ["adapt"]
@@ -119,7 +120,7 @@ def adapt(
 
     with told_plainly(*OUTSIDE, command=context), share_done() as tell:
         outcome = work.run(tell)
-    _write_and_show(context, Path(out), outcome)
+    _write_and_show(context, Path(out), plan, outcome)
 
 
 def _require_extras() -> None:
@@ -142,20 +143,23 @@ def _announce(work: "Adapting") -> None:
         typer.echo(line)
 
 
-def _write_and_show(command: typer.Context, place: Path, outcome: "Outcome") -> None:
+def _write_and_show(command: typer.Context, place: Path, plan: "AdaptPlan", outcome: "Outcome") -> None:
     from beliefmatch.cli.terminal import show
-    from beliefmatch.experiments.adapted_directory import keep
+    from beliefmatch.experiments.adapt_plan import ImagePlan
+    from beliefmatch.experiments.adapted_directory import kept_files
+    from beliefmatch.experiments.adapted_head import head_file
     from beliefmatch.report.adaptation_files import write_adaptation
-    from beliefmatch.report.adaptation_tables import terminal_table
+    from beliefmatch.report.adaptation_tables import adaptation_tables
 
-    try:
-        keep(place, outcome)
-        page = write_adaptation(place, outcome.record, outcome.evaluations)
+    record, evaluations = outcome.record, outcome.evaluations
+    others = kept_files(outcome, plan.given if isinstance(plan.given, ImagePlan) else None)
+    try:  # files before words: who reads the words may go away
+        page = write_adaptation(place, record, evaluations, head=head_file(outcome.adaptation), others=others)
     except OSError as error:
         raise UserError(
             f"{command.command_path}: cannot write to {place} ({error.strerror or error}); "
             "mend that or choose another `--out`."
         ) from error
     finally:
-        show(terminal_table(outcome.record))
+        show(*adaptation_tables(record, evaluations))
     typer.echo(page)

@@ -147,9 +147,7 @@ Features = Annotated[
 ]
 TestFeatures = Annotated[
     str | None,
-    typer.Option(
-        metavar="FILE", help="Features of the examples to report on.", rich_help_panel=_FEATURES
-    ),
+    typer.Option(metavar="FILE", help="Features of the examples to report on.", rich_help_panel=_FEATURES),
 ]
 CacheDir = Annotated[
     str | None,
@@ -212,17 +210,13 @@ Controls = Annotated[
 ]
 Laplace = Annotated[
     bool,
-    typer.Option(
-        "--laplace", help="Compare with a Laplace approximation as well.", rich_help_panel=_HEADS
-    ),
+    typer.Option("--laplace", help="Compare with a Laplace approximation as well.", rich_help_panel=_HEADS),
 ]
 ChooseBy = Annotated[
     str, typer.Option(metavar="nll|error", help="On the validation images.", rich_help_panel=_HEADS)
 ]
 Epochs = Annotated[int, typer.Option(help="Passes over the features.", rich_help_panel=_HEADS)]
-HeadBatch = Annotated[
-    int, typer.Option("--batch-size", help="Features of a step.", rich_help_panel=_HEADS)
-]
+HeadBatch = Annotated[int, typer.Option("--batch-size", help="Features of a step.", rich_help_panel=_HEADS)]
 HeadRate = Annotated[
     float | None,
     typer.Option("--learning-rate", help="Of Adam; 3e-4 a batch of 64.", rich_help_panel=_HEADS),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from beliefmatch.data.parts import ROLES, Parts
 from beliefmatch.data.settings import DataSettings
 from beliefmatch.data.source import Source
 from beliefmatch.data.splits import fingerprint
+from beliefmatch.experiments.adapt_networks import network_and_settings
 from beliefmatch.experiments.adapt_plan import ImagePlan
 
 __all__ = ["Images", "Wanted"]
@@ -56,12 +57,10 @@ class Images:
     @classmethod
     def of(cls, plan: ImagePlan, foreign: tuple[str, ...]) -> Images:
         """Build the network and find the images; what a user can get wrong is refused here."""
-        from beliefmatch.experiments.adapt_networks import network_and_settings
-
         network, settings = network_and_settings(plan)
         parts = load_parts(settings, validation_from=plan.validation_from)
         made = cls(plan, network, parts, _foreign(foreign, parts, settings))
-        made.head  # noqa: B018 (a network without one is to be refused now)
+        _ = made.head, made.cache  # what is wrong with them is to be told now
         return made
 
     @cached_property
@@ -78,6 +77,11 @@ class Images:
         found = [self._wanted(part) for part in dict.fromkeys(self.parts.rows(role).part for role in ROLES)]
         return [*found, *(Wanted(name, source, _digest(source)) for name, source in self.foreign.items())]
 
+    @cached_property
+    def cache(self) -> FeatureCache:
+        """Where features are kept."""
+        return FeatureCache(self.plan.cache_dir, size=self.plan.cache_size)
+
     @property
     def images(self) -> int:
         """Of all sets."""
@@ -90,16 +94,15 @@ class Images:
 
     def features(self, on_progress: Callable[[float, str], None]) -> FeatureSets:
         """Of every set; from the cache what is there."""
-        plan, done, computed = self.plan, 0, dict[str, Features]()
-        cache = FeatureCache(plan.cache_dir, size=plan.cache_size)
+        done, computed = 0, dict[str, Features]()
         for one in self.wanted:
             tell = _teller(on_progress, one.name, done, self.images)
-            computed[one.name] = self._computed(one, cache, tell)
+            computed[one.name] = self._computed(one, tell)
             done += len(one.source)
         roles = {role: self._rows(role, computed) for role in ROLES}
         return FeatureSets(**roles, foreign={name: computed[name] for name in self.foreign})
 
-    def _computed(self, one: Wanted, cache: FeatureCache, tell: Callable[[Progress], None]) -> Features:
+    def _computed(self, one: Wanted, tell: Callable[[Progress], None]) -> Features:
         how = self.parts.facts["preprocessing"]
         shape = list(one.source.shape)
         return extract(
@@ -107,7 +110,7 @@ class Images:
             lambda inputs: head_inputs(self.network, self.head, inputs),
             one.source,
             key_parts={"head": self.head.name, "preprocessing": how, "shape": shape, "data": one.digest},
-            cache=cache,
+            cache=self.cache,
             device=self.plan.device,
             batch_size=self.plan.batch_size,
             precision=self.plan.precision,

@@ -8,7 +8,7 @@ code has to be there.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,19 +23,19 @@ from beliefmatch.adaptation.surgery import with_head
 from beliefmatch.adaptation.types import Features
 from beliefmatch.checks import fail
 from beliefmatch.data.preprocessing import Preprocessing
+from beliefmatch.experiments.adapt_networks import run_of
 from beliefmatch.experiments.adapt_plan import ImagePlan
-from beliefmatch.experiments.judging import Predicted, to_npz
+from beliefmatch.experiments.judging import Predicted, as_npz
 from beliefmatch.experiments.parts import bare_network, method_of
 from beliefmatch.experiments.plan import plan_from, to_mapping
 from beliefmatch.experiments.run_directory import RunDirectory
 from beliefmatch.extras import needs
-from beliefmatch.files import write_whole
-from beliefmatch.models import pretrained_model
+from beliefmatch.models import MODELS, pretrained_model
 
 if TYPE_CHECKING:
     from beliefmatch.experiments.adapting import Outcome
 
-__all__ = ["ADAPTED_SCHEMA", "AdaptedNetwork", "adapted_network", "is_adapted", "keep"]
+__all__ = ["ADAPTED_SCHEMA", "AdaptedNetwork", "adapted_network", "is_adapted", "kept_files"]
 
 ADAPTED_SCHEMA = "beliefmatch.adapted/1"
 _WEIGHTS = "model.safetensors"
@@ -57,21 +57,21 @@ def is_adapted(directory: Path) -> bool:
     return _facts(directory) is not None
 
 
-def keep(directory: Path, outcome: Outcome, plan: ImagePlan | None) -> None:
-    """Write predictions of every set, and the network where there is one; model.json last."""
-    home, made = RunDirectory(directory), outcome.adaptation
-    sets = {"validation": made.sets.validation, "test": made.sets.test}
-    for name, features in sets.items():
+def kept_files(outcome: Outcome, plan: ImagePlan | None) -> Iterator[tuple[str, bytes]]:
+    """Name and content of the files that hold predictions of every set, and the network if there is one."""
+    here, made = RunDirectory(Path()), outcome.adaptation
+    sets = {here.predictions("validation"): made.sets.validation, here.predictions("test"): made.sets.test}
+    foreign = here.foreign_predictions(list(made.sets.foreign))
+    sets |= {place: made.sets.foreign[name] for name, place in foreign.items()}
+    for place, features in sets.items():
         if features is not None:
-            to_npz(home.predictions(name), _said(made.chosen, features))
-    for name, place in home.foreign_predictions(list(made.sets.foreign)).items():
-        to_npz(place, _said(made.chosen, made.sets.foreign[name]))
+            yield place.as_posix(), as_npz(_said(made.chosen, features))
     lines = "".join(" ".join(name.split()) + "\n" for name in outcome.record.class_names)
-    write_whole(home.classes_file, lines.encode())
+    yield here.classes_file.as_posix(), lines.encode()
     if outcome.network is not None and plan is not None:
-        write_whole(directory / _WEIGHTS, _bytes(outcome.network.state_dict()))
+        yield _WEIGHTS, _bytes(outcome.network.state_dict())
         facts = {"schema": ADAPTED_SCHEMA, **_built_from(plan), **_described(outcome)}
-        write_whole(home.model_file, (json.dumps(facts, indent=1, allow_nan=False) + "\n").encode())
+        yield here.model_file.as_posix(), (json.dumps(facts, indent=1, allow_nan=False) + "\n").encode()
 
 
 def _described(outcome: Outcome) -> dict[str, Any]:
@@ -86,8 +86,8 @@ def _described(outcome: Outcome) -> dict[str, Any]:
 
 
 def _built_from(plan: ImagePlan) -> dict[str, Any]:
-    if Path(plan.model).is_dir():
-        run = RunDirectory(Path(plan.model))
+    run = run_of(plan)
+    if run is not None:
         classes = len(run.read_model()["class_names"])
         return {"run": to_mapping(run.plan()), "classes": classes}
     return {"model": plan.model, "options": dict(plan.options)}
@@ -120,7 +120,8 @@ def adapted_network(directory: Path) -> AdaptedNetwork:
         from safetensors.torch import load_file
     network, state = _network(facts), load_file(directory / _WEIGHTS)
     shape = tuple(facts["shape"])
-    head = find_head(network, torch.zeros(2, *shape), name=facts["head"])
+    made_up = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
+    head = find_head(network, made_up, name=facts["head"])
     weight, bias = state[f"{head.name}.weight"], state.get(f"{head.name}.bias")
     flat = weight.flatten(1)
     made = with_head(network, head, flat, torch.zeros(len(flat)) if bias is None else bias, mixin=Believing)
@@ -133,10 +134,9 @@ def _network(facts: Mapping[str, Any]) -> nn.Module:
     if "run" in facts:
         plan, (channels, *_) = plan_from(facts["run"]), facts["shape"]
         return bare_network(plan, method_of(plan), facts["classes"], channels).eval()
-    name, options = facts["model"], dict(facts["options"])
-    if name.partition(":")[0] in ("timm", "torchvision", "hf"):
-        options["pretrained"] = False
-    return pretrained_model(name, options=options, untrained=True)
+    name, options = facts["model"], facts["options"]
+    published = name in MODELS or name.partition(":")[0] in ("timm", "torchvision", "hf")
+    return pretrained_model(name, options={**options, "pretrained": False} if published else options)
 
 
 def _facts(directory: Path) -> dict[str, Any] | None:

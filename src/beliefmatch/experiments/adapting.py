@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
 
-from beliefmatch.adaptation.adapt import adapted
+from beliefmatch.adaptation.adapt import head_weights
+from beliefmatch.adaptation.believing import Believing
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
+from beliefmatch.adaptation.sizes import told
 from beliefmatch.adaptation.starting import Start
 from beliefmatch.adaptation.stored_sets import feature_sets
+from beliefmatch.adaptation.surgery import with_head
 from beliefmatch.checks import fail
 from beliefmatch.experiments.adapt_images import Images
 from beliefmatch.experiments.adapt_plan import AdaptPlan, FeaturePlan, ImagePlan, to_mapping
@@ -56,10 +59,20 @@ class Adapting:
             adaptation,
             **said,
             data_facts=self._facts(),
-            plan=to_mapping(self.plan),
             wall_seconds=time.perf_counter() - began,
         )
-        return Outcome(adaptation, record, adapt_evaluations(adaptation, **said), network)
+        evaluations = adapt_evaluations(adaptation, class_names=said["class_names"])
+        return Outcome(adaptation, record, evaluations, network)
+
+    def announcement(self) -> Iterator[str]:
+        """What is to be done, and what it takes on the disk."""
+        if self.images is None:
+            return
+        images, head = self.images, self.images.head
+        yield f"{head.name}: {head.in_features} features, {head.out_features} classes in the network"
+        sets = ", ".join(f"{one.name} {len(one.source):,}" for one in images.wanted)
+        yield f"images: {sets}"
+        yield f"features: {told(images.bytes)} in {images.cache.directory}"
 
     def _adapted(self, on_progress: OnProgress) -> tuple[Adaptation, nn.Module | None]:
         if self.stored is not None:
@@ -68,17 +81,22 @@ class Adapting:
                 sets, classes=classes, start=start, wishes=self.plan.wishes, on_progress=on_progress
             ), None
         assert self.images is not None
-        sets = self.images.features(lambda share, doing: on_progress(_FEATURES * share, doing))
-        network = adapted(
-            self.images.network,
-            self.images.head,
+        return self._of_images(self.images, on_progress)
+
+    def _of_images(self, images: Images, on_progress: OnProgress) -> tuple[Adaptation, nn.Module]:
+        began = time.perf_counter()
+        sets = images.features(lambda share, doing: on_progress(_FEATURES * share, doing))
+        spent = time.perf_counter() - began
+        made = refit(
             sets,
-            classes=len(self.images.parts.class_names),
+            classes=len(images.parts.class_names),
+            start=head_weights(images.head),
             wishes=self.plan.wishes,
-            images=self.images.parts.dataset(),
             on_progress=lambda share, doing: on_progress(_FEATURES + (1 - _FEATURES) * share, doing),
         )
-        return network.adaptation, network
+        made = replace(made, head=images.head, seconds={"features": spent, **made.seconds})
+        chosen = made.chosen
+        return made, with_head(images.network, images.head, chosen.weight, chosen.bias, mixin=Believing)
 
     @property
     def _name(self) -> str:
@@ -91,7 +109,8 @@ class Adapting:
         return [f"{index}" for index in range(adaptation.classes)]
 
     def _facts(self) -> dict[str, Any]:
-        return {} if self.images is None else self.images.facts()
+        own = {} if self.images is None else self.images.facts()
+        return {**own, "plan": to_mapping(self.plan)}
 
 
 def _stored(plan: FeaturePlan, foreign: Sequence[str]) -> tuple[FeatureSets, Start | None, int]:

@@ -19,7 +19,7 @@ from beliefmatch.metrics import auroc, calibration_error, fpr_at_tpr, outcomes, 
 _OF_BELIEFS = {"spread", "differential_entropy", "precision"}
 """Scores that mean nothing where the logits are no log-concentrations."""
 
-__all__ = ["Predicted", "foreign_scores", "scores", "to_npz", "told_apart"]
+__all__ = ["Predicted", "as_npz", "foreign_scores", "scores", "to_npz", "told_apart"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,11 +77,16 @@ def told_apart(
 
 def to_npz(path: Path, said: Predicted, **others: Any) -> None:
     """Write predictions as `beliefmatch evaluate` reads them; foreign ones have no targets."""
-    read = said.as_read(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, as_npz(said, **others))
+
+
+def as_npz(said: Predicted, **others: Any) -> bytes:
+    """What `to_npz` writes."""
+    read = said.as_read(Path())
     arrays = {read.kind: read.values.numpy().astype(np.float32), **others}
     if read.targets is not None:
         arrays["targets"] = read.targets.numpy()
     buffer = BytesIO()
     np.savez_compressed(buffer, **arrays)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, buffer.getvalue())
+    return buffer.getvalue()

@@ -47,7 +47,7 @@ def pretrained_model(
 
 def _ours(name: str, options: dict[str, Any], weights: str | Path | None) -> nn.Module:
     require_name(_US, "name", name, MODELS, other=_OTHERS)
-    if weights is None:
+    if options.pop("pretrained", True) and weights is None:
         raise fail(_US, f"`weights` must be given for {name}, whose weights nobody has published.")
     factory = resolve_name(MODELS[name])
     require_options(_US, name, factory, options)

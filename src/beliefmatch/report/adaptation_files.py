@@ -1,6 +1,6 @@
 """All files of an adaptation: records, tables, figures, the page and the new head."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from beliefmatch.experiments.adapt_record import AdaptRecord, adapt_evaluation_paths
@@ -47,10 +47,11 @@ def write_adaptation(
     evaluations: Sequence[EvaluationRecord],
     *,
     head: bytes | None = None,
+    others: Iterable[tuple[str, bytes]] = (),
 ) -> Path:
-    """Write all files, or none, into a directory that is there; report.html is returned.
+    """Write all files, or none, into a directory that is there, `others` too; report.html is returned.
 
     What an earlier report left there and this one does not write is removed.
     """
-    write_together(directory, adaptation_files(record, evaluations, head=head))
+    write_together(directory, [*others, *adaptation_files(record, evaluations, head=head)])
     return directory / PAGE_NAME
