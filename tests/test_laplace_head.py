@@ -45,8 +45,8 @@ def spread_by_hand(head, rows, precision):
     probs = (rows @ head.weight.double().t() + head.bias).softmax(1)
     of_classes = torch.diag(probs.sum(0)) - probs.t() @ probs
     of_features = rows.t() @ rows / len(rows)
-    weight = torch.kron(of_classes, of_features) + precision * torch.eye(CLASSES * WIDTH)
-    bias = of_classes + precision * torch.eye(CLASSES)
+    weight = torch.kron(of_classes, of_features) + precision * torch.eye(CLASSES * WIDTH, dtype=torch.float64)
+    bias = of_classes + precision * torch.eye(CLASSES, dtype=torch.float64)
     return torch.linalg.inv(weight), torch.linalg.inv(bias)
 
 

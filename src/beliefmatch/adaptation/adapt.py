@@ -12,20 +12,21 @@ from beliefmatch.adaptation.believing import Believing
 from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adaptation.choosing import table
 from beliefmatch.adaptation.computing import running
-from beliefmatch.adaptation.heads import Head, find_head
+from beliefmatch.adaptation.heads import find_head, head_weights
 from beliefmatch.adaptation.laplace_head import require_laplace
+from beliefmatch.adaptation.normed import Numbers, require_repeatable, with_norms
+from beliefmatch.adaptation.norms import require_norms
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.sets import FOREIGN, extracted, first_inputs
 from beliefmatch.adaptation.settings import OnProgress
-from beliefmatch.adaptation.starting import Start
-from beliefmatch.adaptation.subsets import parted
+from beliefmatch.adaptation.subsets import parted_numbers, subset
 from beliefmatch.adaptation.surgery import with_head
 from beliefmatch.adaptation.types import Features
 from beliefmatch.adaptation.wishes import CONTROLS, Labels, Wishes
 from beliefmatch.checks import describe, fail
 
-__all__ = ["Adapted", "adapt", "head_weights"]
+__all__ = ["Adapted", "adapt"]
 
 ASIDE = 0.2
 """Of the training data, where there are none to choose on."""
@@ -43,11 +44,20 @@ class Adapted(Believing):
             mark = "*" if row["name"] == self.adaptation.chosen.candidate.name else ""
             numbers = ("", "", "") if row["nll"] is None else _numbers(row)
             lines.append(f"{mark:2}{row['name']:40}{numbers[0]:>9}{numbers[1]:>9}{numbers[2]:>8}")
-        return "\n".join([*lines, self.adaptation.verdict.why])
+        return "\n".join([*lines, *_told_norms(self.adaptation), self.adaptation.verdict.why])
 
 
 def _numbers(row: dict[str, Any]) -> tuple[str, str, str]:
     return f"{100 * row['error']:.2f}", f"{row['nll']:.4f}", f"{100 * row['ece']:.2f}"
+
+
+def _told_norms(adaptation: Adaptation) -> list[str]:
+    norms = adaptation.norms
+    if norms is None:
+        return []
+    many = f"{len(norms.layers)} BatchNorm layers trained with the head: validation"
+    values = f"{many} NLL {norms.before.nll:.4f} -> {norms.after.nll:.4f}"
+    return [f"{values}." if norms.is_taken else f"{many} data became no better, so they stay as they were."]
 
 
 def adapt(
@@ -132,24 +142,25 @@ def adapt(
     data |= {FOREIGN + name: one for name, one in (foreign or {}).items()}
     data = {name: one for name, one in data.items() if one is not None}
     options = {"cache": cache, "precision": precision, "compile": compile}
+    if norms:
+        require_repeatable(data)
     began = time.perf_counter()
     with running(model, torch.device(device)) as place:
         batch, data["train"] = first_inputs(train, place)
         found = find_head(model, batch, name=head)
+        if norms:
+            require_norms(model, batch)
         rows = extracted(model, found, data, device=place, on_progress=on_progress, **options)
-        sets, aside = _sets(rows)
+        sets, numbers = _sets(rows)
+        aside = None if "validation" in rows else ASIDE
         seconds = {"features": time.perf_counter() - began}
-        start = head_weights(found)
-        made = refit(sets, classes=classes, start=start, wishes=wishes, aside=aside, on_progress=on_progress)
+        start, plain = head_weights(found), replace(wishes, norms=False)
+        made = refit(sets, classes=classes, start=start, wishes=plain, aside=aside, on_progress=on_progress)
     better = with_head(model, found, made.chosen.weight, made.chosen.bias, mixin=mixin)
-    better.adaptation = replace(made, head=found, seconds={**seconds, **made.seconds})
+    better.adaptation = replace(made, head=found, wishes=wishes, seconds={**seconds, **made.seconds})
+    if norms:
+        better.adaptation = with_norms(better, batch, data, numbers, device=place, on_progress=on_progress)
     return better
-
-
-def head_weights(head: Head) -> Start:
-    """Weight and bias of the head as it is, copied; zeros for a bias that it does not have."""
-    bias = torch.zeros(head.out_features) if head.bias is None else head.bias
-    return head.weight.detach().float().cpu().clone(), bias.detach().float().cpu().clone()
 
 
 def _require_model(model: Any) -> None:
@@ -157,10 +168,11 @@ def _require_model(model: Any) -> None:
         raise fail("adapt", f"`model` must be a torch.nn.Module, got {describe(model)}.", TypeError)
 
 
-def _sets(rows: Mapping[str, Features]) -> tuple[FeatureSets, float | None]:
-    """The sets, and which share of the training data is the validation set where none was given."""
+def _sets(rows: Mapping[str, Features]) -> tuple[FeatureSets, Numbers | None]:
+    """The sets; and where no validation data were given, which rows of the training data are which."""
     foreign = {name.removeprefix(FOREIGN): one for name, one in rows.items() if name.startswith(FOREIGN)}
     if "validation" in rows:
         return FeatureSets(rows["train"], rows["validation"], rows.get("test"), foreign), None
-    train, validation = parted(rows["train"], ASIDE)
-    return FeatureSets(train, validation, rows.get("test"), foreign), ASIDE
+    numbers = parted_numbers(rows["train"], ASIDE)
+    train, validation = (subset(rows["train"], some) for some in numbers)
+    return FeatureSets(train, validation, rows.get("test"), foreign), numbers

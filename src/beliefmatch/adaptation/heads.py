@@ -20,7 +20,7 @@ from beliefmatch.adaptation.tracing import Kind, Layer, Run, capturing, layer_na
 from beliefmatch.checks import fail
 from beliefmatch.names import nearest
 
-__all__ = ["Head", "Pooling", "find_head", "head_inputs", "linear_layers", "pooled"]
+__all__ = ["Head", "Pooling", "find_head", "head_inputs", "head_weights", "linear_layers", "pooled"]
 
 Pooling = Literal["none", "mean", "other"]
 
@@ -101,6 +101,12 @@ def head_inputs(model: nn.Module, head: Head, batch: Any) -> Tensor:
         shapes = [tuple(tensor.shape) for tensor in seen.get(layer.module, [])]
         raise fail("head_inputs", f"`{head.name}` must be given what `find_head` saw, got shapes {shapes}.")
     return rows
+
+
+def head_weights(head: Head) -> tuple[Tensor, Tensor]:
+    """Weight (K, F) and bias (K,) as they are, copied to the CPU in float32; zeros where there is no bias."""
+    bias = torch.zeros(head.out_features) if head.bias is None else head.bias
+    return head.weight.float().cpu().clone(), bias.float().cpu().clone()
 
 
 def linear_layers(model: nn.Module, batch: Any) -> tuple[Layer, ...]:

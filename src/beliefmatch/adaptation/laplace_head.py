@@ -71,8 +71,8 @@ class LaplaceHead(FittedHead):
 def require_laplace() -> None:
     """laplace-torch must be there."""
     with needs("laplace-torch", extra="laplace", caller="adapt"), _quiet():
-        import curvlinops
-        import laplace
+        import curvlinops  # pyright: ignore[reportMissingImports]
+        import laplace  # pyright: ignore[reportMissingImports]
 
         assert laplace and curvlinops
 
@@ -123,14 +123,12 @@ def _quiet() -> Iterator[None]:
 
 
 def _fitted(head: FittedHead, train: Features) -> tuple[Spread, float]:
-    from laplace.baselaplace import KronLaplace
-    from laplace.curvature.curvlinops import CurvlinopsGGN
+    from laplace.baselaplace import KronLaplace  # pyright: ignore[reportMissingImports]
+    from laplace.curvature.curvlinops import CurvlinopsGGN  # pyright: ignore[reportMissingImports]
 
     classes, width = head.weight.shape
-    layer = nn.utils.skip_init(nn.Linear, width, classes)
-    with torch.no_grad():
-        layer.weight.copy_(head.weight)
-        layer.bias.copy_(head.bias)
+    layer = nn.utils.skip_init(nn.Linear, width, classes)  # draws nothing from the caller's chance
+    layer.load_state_dict({"weight": head.weight, "bias": head.bias})
     approximation = KronLaplace(layer, "classification", backend=CurvlinopsGGN)
     approximation.fit(_loader(train, classes))
     approximation.optimize_prior_precision(method="marglik", link_approx="probit")

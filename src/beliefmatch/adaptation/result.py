@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from beliefmatch.adaptation.contamination import Verdict
-from beliefmatch.adaptation.fitted import FittedHead
+from beliefmatch.adaptation.fitted import FittedHead, Point, Scores
 from beliefmatch.adaptation.heads import Head
 from beliefmatch.adaptation.types import Features
 from beliefmatch.adaptation.wishes import Wishes
 
-__all__ = ["Adaptation", "FeatureSets", "Promised"]
+__all__ = ["Adaptation", "FeatureSets", "NormsResult", "Promised"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +40,30 @@ class Promised:
 
 
 @dataclass(frozen=True, eq=False)
+class NormsResult:
+    """What came of training BatchNorm layers together with the chosen head."""
+
+    layers: tuple[str, ...]
+    """That were trained, by their names in the network."""
+    before: Scores
+    """Of the chosen head alone, on the validation images."""
+    after: Scores
+    """Of the best epoch."""
+    curve: tuple[Point, ...]
+    head: FittedHead
+    """With the weights of the best epoch; the chosen one where no epoch was better than that."""
+    validation: Features
+    """What the head sees through the layers as they are now."""
+    test: Features | None = None
+    foreign: Mapping[str, Features] = field(default_factory=dict)
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether the network has the trained layers: only if they are better on the validation images."""
+        return self.head.epoch > 0
+
+
+@dataclass(frozen=True, eq=False)
 class Adaptation:
     """How a classifier was adapted."""
 
@@ -53,10 +77,12 @@ class Adaptation:
     sets: FeatureSets
     wishes: Wishes
     promises: tuple[Promised, ...] = ()
-    """Of the chosen head."""
+    """Of the head that the network has in the end."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Spent on "features", "heads" and "norms"."""
     head: Head | None = None
     """Where it stands in the network, if there is one."""
+    norms: NormsResult | None = None
+    """If BatchNorm layers were trained too. The network's head is its `head` then, the promises are of it."""
     notes: tuple[str, ...] = ()
     """What could not be done, and why."""

@@ -13,7 +13,7 @@ from beliefmatch.methods.base import Prediction
 from beliefmatch.metrics import calibration_error
 from beliefmatch.metrics.bins import bins_of
 
-__all__ = ["Judge", "predicted", "product", "score"]
+__all__ = ["Judge", "predicted", "product", "score", "scored"]
 
 GROUPS = 15
 _LOGITS = 4_000_000  # numbers of logits held at once
@@ -136,8 +136,13 @@ def score(head: FittedHead, features: Features) -> Scores:
     require_labels("score", "features", features, classes, width)
     if head.is_linear:
         return Judge(features).scores([head.candidate], head.weight[None], head.bias[None])[0]
+    return scored(predicted(head, features))
+
+
+def scored(pairs: Iterable[tuple[Prediction, Tensor]]) -> Scores:
+    """The scores of predictions by their targets, some rows at a time."""
     nll, confidence, hits = 0.0, [], []
-    for prediction, targets in predicted(head, features):
+    for prediction, targets in pairs:
         shares = _shares(targets)
         top, place = prediction.probs.max(1)
         nll += _surprise(prediction.probs.log().t()[None], shares).item()

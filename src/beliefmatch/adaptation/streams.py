@@ -43,6 +43,10 @@ class Stream(Protocol):
         """Pieces that cover at least the shards that are not there, in order."""
         ...
 
+    def picked(self, parts: Sequence[Tensor]) -> Iterator[Piece] | None:
+        """One piece for each tensor of row numbers, if rows can be read in any order."""
+        ...
+
 
 def as_stream(source: Any, *, batch_size: int, device: torch.device) -> Stream:
     """Take a source for what it is; see `beliefmatch.adaptation.features.extract`."""
@@ -95,6 +99,10 @@ class _Indexed:
         for part, batch in zip(wanted, batches, strict=True):
             yield _piece(int(part[0]), batch, len(part))
 
+    def picked(self, parts: Sequence[Tensor]) -> Iterator[Piece] | None:
+        batches = self._read([self._numbers[part] for part in parts])
+        return (_piece(int(part[0]), batch, len(part)) for part, batch in zip(parts, batches, strict=True))
+
 
 class _Iterated:
     """Batches that come one after the other, with no way to ask for one of them."""
@@ -119,6 +127,9 @@ class _Iterated:
             piece = _piece(start, batch)
             yield piece
             start += len(piece.targets)
+
+    def picked(self, parts: Sequence[Tensor]) -> Iterator[Piece] | None:
+        return None
 
 
 def _of_loader(loader: DataLoader) -> Stream:

@@ -11,7 +11,7 @@ from beliefmatch.checks import fail
 from beliefmatch.data.splits import chosen, wanted
 from beliefmatch.seeds import mixed
 
-__all__ = ["parted", "subset"]
+__all__ = ["parted", "parted_numbers", "subset"]
 
 _SPLIT = 21  # what a seed is for
 
@@ -36,7 +36,13 @@ def subset(features: Features, numbers: np.ndarray) -> Features:
 
 
 def parted(features: Features, share: float, *, seed: int = 0) -> tuple[Features, Features]:
-    """The rest, and a share of the rows drawn in proportion to the classes, each in the order they have.
+    """The rest, and a share of the rows drawn in proportion to the classes; see `parted_numbers`."""
+    rest, picked = parted_numbers(features, share, seed=seed)
+    return subset(features, rest), subset(features, picked)
+
+
+def parted_numbers(features: Features, share: float, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of the rest, and of a share of the rows drawn in proportion to the classes, ascending.
 
     Of counts, the class of the most votes decides. Rows of no class stay with the rest.
 
@@ -54,5 +60,4 @@ def parted(features: Features, share: float, *, seed: int = 0) -> tuple[Features
     if not 0 < count < len(places):
         raise fail("parted", f"`share` must leave rows on both sides, got {count} of {len(places)}.")
     picked = places[chosen(ids.numpy()[places], count, mixed(seed, _SPLIT))]
-    rest = np.setdiff1d(np.arange(len(features)), picked, assume_unique=True)
-    return subset(features, rest), subset(features, picked)
+    return np.setdiff1d(np.arange(len(features)), picked, assume_unique=True), picked
