@@ -12,35 +12,18 @@ from torch import Tensor
 
 from beliefmatch.adaptation.keys import tensors_digest
 from beliefmatch.adaptation.mapped import mapped
+from beliefmatch.adaptation.stored_names import HEAD, SPELLINGS, FeatureNames
 from beliefmatch.adaptation.types import Features
 from beliefmatch.checks import fail
-from beliefmatch.data.fields import SPELLINGS, column_groups
+from beliefmatch.data.fields import column_groups
 from beliefmatch.data.readers import Source, open_source, reading
 from beliefmatch.data.values import CALLER, Place, class_ids
 
-__all__ = ["FeatureNames", "StoredFeatures", "features_from_file"]
+__all__ = ["FeatureNames", "StoredFeatures", "array_names", "features_from_file", "head_from_file"]
 
 _US = "features_from_file"
-_SPELLINGS = {
-    "features": ("features", "feature", "embeddings", "embedding", "x"),
-    "targets": SPELLINGS["targets"],
-    "counts": ("counts", "count", "votes"),
-    "weight": ("weight",),
-    "bias": ("bias",),
-}
 _MOST_CLASSES = 1_000_000  # a larger id is no class id
 _CHUNK_ROWS = 4096
-
-
-@dataclass(frozen=True)
-class FeatureNames:
-    """What the arrays or columns are called; None for any of the usual spellings."""
-
-    features: str | None = None
-    targets: str | None = None
-    counts: str | None = None
-    weight: str | None = None
-    bias: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +58,7 @@ def features_from_file(
     class_names: Sequence[str] | None = None,
     labelled: bool = True,
     every_class: bool = True,
+    with_head: bool = True,
 ) -> StoredFeatures:
     """Read features from .npz, .npy, .safetensors, .parquet or .csv.
 
@@ -89,13 +73,15 @@ def features_from_file(
         class_names: by id; targets may then be given as text.
         labelled: whether there are targets; foreign examples have none, and get the id -1.
         every_class: whether each class must have an example, as it must to be fitted on.
+        with_head: whether a head is looked for, whose classes must then be those of the targets.
 
     Raises:
         ValueError: in one line, for a file that cannot be read or does not hold features.
     """
     with _as_our_own():
         source = open_source(Path(path))
-        found = {role: _find(source, role, names) for role in _SPELLINGS}
+        wanted = [role for role in SPELLINGS if with_head or role not in HEAD]
+        found = dict.fromkeys(SPELLINGS, ()) | {role: _find(source, role, names) for role in wanted}
         rows = _rows(source, found["features"])
         weight, bias = _head(source, found, rows.shape[1])
         known = _known_classes(classes, class_names, weight)
@@ -108,6 +94,24 @@ def features_from_file(
     used = ("features", "weight", "bias", *(("targets", "counts") if labelled else ()))
     recognised = {role: _name(field) for role in used if (field := found[role])}
     return StoredFeatures(source.path, Features(rows, ids, digest), total, weight, bias, recognised)
+
+
+def head_from_file(path: str | Path, *, width: int) -> tuple[Tensor, Tensor] | None:
+    """The head that stands beside features of this width: `weight` (K, F) and `bias` (K,), zeros if there is
+    none; None where there is no head.
+    """
+    with _as_our_own():
+        source = open_source(Path(path))
+        weight, bias = _head(source, {role: _find(source, role, _USUAL) for role in HEAD}, width)
+    if weight is None:
+        return None
+    return weight, torch.zeros(len(weight)) if bias is None else bias
+
+
+def array_names(path: str | Path) -> tuple[str, ...]:
+    """What the arrays or columns of a file are called."""
+    with _as_our_own():
+        return open_source(Path(path)).names
 
 
 @contextmanager
@@ -125,7 +129,7 @@ def _as_our_own() -> Iterator[None]:
 def _find(source: Source, role: str, names: FeatureNames) -> tuple[str, ...]:
     """The array of this role, or columns to set side by side; empty where there is none."""
     name = getattr(names, role)
-    spellings = _SPELLINGS[role] if name is None else (name,)
+    spellings = SPELLINGS[role] if name is None else (name,)
     if name is None:
         matches = [(held,) for held in source.names if held.lower() in spellings]
     else:
@@ -152,7 +156,7 @@ def _absent(source: Source, role: str, spellings: Sequence[str]) -> Exception:
 
 def _rows(source: Source, field: tuple[str, ...]) -> np.ndarray:
     if not field:
-        raise _absent(source, "features", _SPELLINGS["features"])
+        raise _absent(source, "features", SPELLINGS["features"])
     place = Place(source.path, _name(field))
     rows = None
     if len(field) == 1 and field[0] in source.own:
@@ -193,8 +197,7 @@ def _head(
     source: Source, found: dict[str, tuple[str, ...]], width: int
 ) -> tuple[Tensor | None, Tensor | None]:
     weight, bias = (
-        _numbers(source, found[role]) if found[role] and not source.is_table else None
-        for role in ("weight", "bias")
+        _numbers(source, found[role]) if found[role] and not source.is_table else None for role in HEAD
     )
     if weight is not None and (weight.dim() != 2 or weight.shape[1] != width or len(weight) < 2):
         raise Place(source.path, _name(found["weight"])).complaint(
@@ -234,7 +237,7 @@ def _targets(
         got = f"{_name(ids)} and {_name(counts)} in {source.path}"
         raise fail(_US, f"`targets` or `counts` must be named where there are both, got {got}.")
     if not ids and not counts:
-        raise _absent(source, "targets", (*_SPELLINGS["targets"], *_SPELLINGS["counts"]))
+        raise _absent(source, "targets", (*SPELLINGS["targets"], *SPELLINGS["counts"]))
     if counts and (not ids or names.counts is not None):
         found["targets"] = ()
         return _counts(_numbers(source, counts), Place(source.path, _name(counts)), rows, classes)
