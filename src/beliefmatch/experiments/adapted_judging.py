@@ -255,7 +255,7 @@ def _predictions(head: FittedHead, features: Features, name: str, places: Tensor
     """What a head says of these rows, or of evenly spaced ones of them, in memory."""
     step = -(-len(places) * len(head.bias) // MOST_NUMBERS)
     said = list(_single(said_of(head, features, places[::step])))
-    told = f"every {step}th row of {name}" if step > 1 else name
+    told = f"one row in {step} of {name}" if step > 1 else name
     path = Path(f"features of {told}: {head.candidate.name}")
     return Predictions(path, said[0].kind, torch.cat([one.values for one in said]), None, None, {})
 

@@ -120,8 +120,9 @@ def _lines(record: AdaptRecord, one: Judged) -> Iterator[Line]:
 def adaptation_markdown(record: AdaptRecord, evaluations: Sequence[EvaluationRecord] = ()) -> str:
     """What changed in words, then scores, detection and every λ as tables for a README."""
     shown = presentable_adaptation(record, caller="adaptation_markdown")
-    words = [markdown_text(" ".join(told(shown, evaluations)))]
+    words = [f"## {markdown_text(shown.model)}, adapted"]
     words += [f"> {markdown_text(one)}" for one in caveats(shown)]
+    words.append("\n".join(f"- {markdown_text(one)}" for one in told(shown, evaluations)))
     tables = [table for part in (_scores, _detection, _choice) for table in part(shown)]
     legend = f"{seeds_words(shown).capitalize()}; ↓ less is better, ↑ more is better."
     return "\n\n".join([*words, *tables, legend]) + "\n"
