@@ -28,16 +28,15 @@ from beliefmatch.experiments.adapt_plan import ImagePlan
 from beliefmatch.experiments.judging import Predicted, as_npz
 from beliefmatch.experiments.parts import bare_network, method_of
 from beliefmatch.experiments.plan import plan_from, to_mapping
-from beliefmatch.experiments.run_directory import RunDirectory
+from beliefmatch.experiments.run_directory import ADAPTED_SCHEMA, RunDirectory
 from beliefmatch.extras import needs
 from beliefmatch.models import MODELS, pretrained_model
 
 if TYPE_CHECKING:
     from beliefmatch.experiments.adapting import Outcome
 
-__all__ = ["ADAPTED_SCHEMA", "AdaptedNetwork", "adapted_network", "is_adapted", "kept_files"]
+__all__ = ["AdaptedNetwork", "adapted_network", "kept_files"]
 
-ADAPTED_SCHEMA = "beliefmatch.adapted/1"
 _WEIGHTS = "model.safetensors"
 _BLOCK = 4096
 
@@ -50,11 +49,6 @@ class AdaptedNetwork:
     class_names: tuple[str, ...]
     shape: tuple[int, int, int]
     preprocessing: Preprocessing
-
-
-def is_adapted(directory: Path) -> bool:
-    """Whether an adapted network is kept there."""
-    return _facts(directory) is not None
 
 
 def kept_files(outcome: Outcome, plan: ImagePlan | None) -> Iterator[tuple[str, bytes]]:
@@ -113,9 +107,10 @@ def adapted_network(directory: Path) -> AdaptedNetwork:
     Raises:
         ValueError: nothing is kept there, or its network cannot be built.
     """
-    facts = _facts(directory)
-    if facts is None:
+    home = RunDirectory(directory)
+    if not home.is_adapted:
         raise fail("predict", f"`run` must be a directory that `beliefmatch adapt` wrote, got {directory}.")
+    facts = json.loads(home.model_file.read_text("utf-8"))
     with needs("safetensors", extra="files", caller="predict"):
         from safetensors.torch import load_file
     network, state = _network(facts), load_file(directory / _WEIGHTS)
@@ -137,12 +132,3 @@ def _network(facts: Mapping[str, Any]) -> nn.Module:
     name, options = facts["model"], facts["options"]
     published = name in MODELS or name.partition(":")[0] in ("timm", "torchvision", "hf")
     return pretrained_model(name, options={**options, "pretrained": False} if published else options)
-
-
-def _facts(directory: Path) -> dict[str, Any] | None:
-    try:
-        content = json.loads(RunDirectory(directory).model_file.read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
-    ours = isinstance(content, dict) and content.get("schema") == ADAPTED_SCHEMA
-    return content if ours else None

@@ -12,9 +12,9 @@ from beliefmatch.checks import fail
 from beliefmatch.data.predictions import read_predictions
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.source import Source
+from beliefmatch.experiments.adapted_directory import adapted_network
 from beliefmatch.experiments.networks import trained_member
 from beliefmatch.experiments.parts import engine_for, method_of
-from beliefmatch.experiments.plan import RunPlan
 from beliefmatch.experiments.prediction_row import Row
 from beliefmatch.experiments.run_directory import RunDirectory
 from beliefmatch.methods.base import Prediction, Predictor
@@ -35,7 +35,6 @@ class Restored:
     class_names: tuple[str, ...]
     shape: tuple[int, int, int]
     preprocessing: Preprocessing
-    plan: RunPlan
     engine: Engine
 
     def rows(self, names: Sequence[str], source: Source, *, abstain: float | None = None) -> Iterator[Row]:
@@ -70,10 +69,12 @@ def restore(directory: Path, *, engine: EngineSettings | None = None) -> Restore
     """Build the predictor of a finished run again.
 
     Args:
-        directory: of the run.
+        directory: of the run, or what `beliefmatch adapt` wrote.
         engine: where to compute; by default as the run says, alone.
     """
     home = RunDirectory(directory)
+    if home.is_adapted:
+        return _adapted(directory, engine or EngineSettings())
     plan, facts = home.plan(), home.read_model()
     method, shape = method_of(plan), tuple(facts["shape"])
     machine = engine_for(
@@ -86,7 +87,17 @@ def restore(directory: Path, *, engine: EngineSettings | None = None) -> Restore
         class_names=tuple(facts["class_names"]),
         shape=shape,
         preprocessing=Preprocessing.from_json(facts["preprocessing"]),
-        plan=plan,
+        engine=machine,
+    )
+
+
+def _adapted(directory: Path, engine: EngineSettings) -> Restored:
+    found, machine = adapted_network(directory), engine_for(engine)
+    return Restored(
+        predictor=machine.prepared(found.network).eval(),  # type: ignore[arg-type]
+        class_names=found.class_names,
+        shape=found.shape,
+        preprocessing=found.preprocessing,
         engine=machine,
     )
 
@@ -98,7 +109,7 @@ def promised_confidence(directory: Path, risk: float, *, delta: float = 0.05) ->
     by them, and a temperature, have seen them.
     """
     home = RunDirectory(directory)
-    home.finished()
+    home.foreign_names()  # or nothing finished is here
     said = read_predictions(home.predictions("validation"))
     assert said.targets is not None
     seen = outcomes(said.targets, **{said.kind: said.values})
