@@ -9,14 +9,17 @@ import pytest
 import torch
 from torch.nn import functional
 
+from beliefmatch.adaptation import scoring, starting
 from beliefmatch.adaptation.batched import fit_heads
 from beliefmatch.adaptation.candidates import Candidate, candidates
 from beliefmatch.adaptation.choosing import choose_setting
 from beliefmatch.adaptation.fitted import FittedHead, Scores
 from beliefmatch.adaptation.labelling import label_set
 from beliefmatch.adaptation.promising import promises
+from beliefmatch.adaptation.reading import Batches
 from beliefmatch.adaptation.refit import refit, shown
 from beliefmatch.adaptation.result import FeatureSets
+from beliefmatch.adaptation.rows import ShardedRows, in_memory
 from beliefmatch.adaptation.subsets import parted, subset
 from beliefmatch.adaptation.types import Features
 from beliefmatch.adaptation.wishes import Wishes
@@ -352,3 +355,48 @@ def test_parts_of_mapped_features_are_fitted_as_if_in_memory(tmp_path):
         direct = Features(rows, part.targets, "")
         options = {"classes": CLASSES, "epochs": 2, "batch_size": 16}
         assert_same(fit_heads(part, heads, **options)[0], fit_heads(direct, heads, **options)[0])
+
+
+def test_thousands_of_classes_in_few_rows_at_a_time(monkeypatch):
+    """Blocks, passes and the fit of scales are bounded by numbers, not by rows."""
+    classes, width = 2500, 6
+    chance = np.random.default_rng(0)
+    centres = 4 * chance.normal(size=(classes, width))
+    ids = np.arange(2 * classes) % classes
+
+    def some(numbers):
+        rows = centres[numbers] + 0.3 * chance.normal(size=(len(numbers), width))
+        return Features(rows.astype(np.float32), torch.from_numpy(numbers), "")
+
+    sets = FeatureSets(some(ids), some(ids[:300]))
+    seen = []
+    real = scoring.product
+    monkeypatch.setattr(scoring, "product", lambda *args: seen.append(real(*args)) or seen[-1])
+    monkeypatch.setattr(scoring, "_LOGITS", 500_000)
+    wishes = Wishes(kl_weights=(1e-4, 1e-5), controls=("softmax",), epochs=2, learning_rate=0.05)
+    made = refit(sets, wishes=wishes)
+    assert made.classes == classes and made.chosen.weight.shape == (classes, width)
+    assert max(logits.numel() for logits in seen) <= 500_000
+    assert made.chosen.curve[-1].loss < made.chosen.curve[0].loss
+    start = torch.from_numpy(centres).float(), torch.zeros(classes)
+    monkeypatch.setattr(starting, "_LOGITS", 50_000)
+    rows, targets = starting._some(sets.train, classes)
+    assert len(rows) == len(targets) == 20
+    weight, _ = starting.first_weights([made.chosen.candidate], start, classes, width, sets.train)
+    scale = weight.norm() / start[0].norm()
+    torch.testing.assert_close(weight[0], scale * start[0], rtol=1e-4, atol=1e-5)
+
+
+def test_rows_in_shards_are_streamed_where_they_have_no_room():
+    data = features(700)
+    shards = ShardedRows([data.rows[:400], data.rows[400:]])
+    in_shards = Features(shards, data.targets, "")
+    assert in_memory(shards, shards.nbytes - 1) is None
+    np.testing.assert_array_equal(in_memory(shards, shards.nbytes), data.rows)
+    assert in_memory(data.rows, 0) is data.rows
+    assert not Batches(in_shards, 16, 0, memory=4000).in_memory
+    heads = candidates(CLASSES, kl_weights=[0.01], controls=[])
+    options = {"classes": CLASSES, "epochs": 3, "batch_size": 16}
+    assert_same(fit_heads(in_shards, heads, **options)[0], fit_heads(data, heads, **options)[0])
+    (streamed,) = fit_heads(subset(in_shards, np.arange(0, 700, 2)), heads, memory=4000, **options)
+    assert streamed.curve[-1].loss < streamed.curve[0].loss

@@ -131,10 +131,16 @@ def _result(
         if numbers is not None:
             validation = subset(validation, numbers[1])
         foreign = _foreign(rows)
-    else:
-        fitted = replace(fitted, epoch=0)
     return NormsResult(
-        trained.layers, trained.before, trained.after, curve, fitted, validation, test, foreign
+        layers=trained.layers,
+        before=trained.before,
+        after=trained.after,
+        epoch=trained.epoch,
+        curve=curve,
+        head=fitted,
+        validation=validation,
+        test=test,
+        foreign=foreign,
     )
 
 

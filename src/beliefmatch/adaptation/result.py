@@ -49,9 +49,11 @@ class NormsResult:
     """Of the chosen head alone, on the validation images."""
     after: Scores
     """Of the best epoch."""
+    epoch: int
+    """The best one; 0 where none was better than the chosen head alone."""
     curve: tuple[Point, ...]
     head: FittedHead
-    """With the weights of the best epoch; the chosen one where no epoch was better than that."""
+    """With the weights of the best epoch; the chosen one where that is 0."""
     validation: Features
     """What the head sees through the layers as they are now."""
     test: Features | None = None
@@ -60,7 +62,7 @@ class NormsResult:
     @property
     def is_taken(self) -> bool:
         """Whether the network has the trained layers: only if they are better on the validation images."""
-        return self.head.epoch > 0
+        return self.epoch > 0
 
 
 @dataclass(frozen=True, eq=False)

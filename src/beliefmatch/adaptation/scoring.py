@@ -16,7 +16,7 @@ from beliefmatch.metrics.bins import bins_of
 __all__ = ["Judge", "predicted", "product", "score", "scored"]
 
 GROUPS = 15
-_LOGITS = 4_000_000  # numbers of logits held at once
+_LOGITS = 16_000_000  # numbers of logits held at once
 _HELD = 1 << 30  # bytes of validation rows that are kept in float32, since every epoch reads them
 
 
@@ -124,7 +124,7 @@ def _taken(shares: Tensor, place: Tensor) -> Tensor:
 
 def predicted(head: FittedHead, features: Features) -> Iterator[tuple[Prediction, Tensor]]:
     """What a head says of the rows that belong to a class, and their targets, some rows at a time."""
-    judge, step = Judge(features), max(1, _LOGITS // len(head.bias))
+    judge, step = Judge(features), max(1, _LOGITS // (4 * len(head.bias)))  # in double, and more than once
     for rows, targets in judge.rows():
         for some, of_some in zip(rows.split(step), targets.split(step), strict=True):
             yield head.predict(some), of_some

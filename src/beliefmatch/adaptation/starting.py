@@ -20,7 +20,7 @@ Start = tuple[Tensor, Tensor]
 """Weight (K, F) and bias (K,) of a head that is there already."""
 
 _FRESH = 5  # what a seed is for
-_SOME = 2000  # rows that scale and shift are fitted on
+_SOME, _LOGITS = 2000, 8_000_000  # rows that scale and shift are fitted on, and their logits, at most
 
 
 def require_start(function: str, start: Start) -> Start:
@@ -52,7 +52,7 @@ def first_weights(
         weight, bias = (one.expand(many, *one.shape).clone() for one in start)
         fitting = [place for place, one in enumerate(candidates) if one.kind == "belief_matching"]
         if features is not None and fitting:
-            rows, targets = _some(features)
+            rows, targets = _some(features, classes)
             logits = rows @ start[0].t() + start[1]
             for place in fitting:
                 scale, shift = _rescaled(logits, targets, candidates[place])
@@ -67,9 +67,9 @@ def first_weights(
     return stacks
 
 
-def _some(features: Features) -> tuple[Tensor, Tensor]:
-    places = labelled(features)
-    places = places[:: -(-len(places) // _SOME)]
+def _some(features: Features, classes: int) -> tuple[Tensor, Tensor]:
+    places, most = labelled(features), max(1, min(_SOME, _LOGITS // classes))
+    places = places[:: -(-len(places) // most)]
     return torch.from_numpy(np.array(features.rows[places.numpy()], np.float32)), features.targets[places]
 
 
