@@ -258,7 +258,7 @@ def _features(params: Mapping[str, Any]) -> "FeaturePlan":
         if params[name] is not None:
             raise ValueError(f"adapt: `{name}` must not come with `--features`, which replace it.")
     text = params["validation"]
-    validation = 0.2 if text is None else _share(text) if not Path(text).exists() else text
+    validation = text if text is None or Path(text).exists() else _share(text)
     return FeaturePlan(params["features"], validation, params["test_features"], params["split_seed"])
 
 

@@ -23,6 +23,9 @@ def network_and_settings(plan: ImagePlan) -> tuple[nn.Module, DataSettings]:
     validated on chose nothing in its network but when to look at it.
     """
     run = run_of(plan)
+    if run is None and Path(plan.model).expanduser().is_dir():
+        expected = "a network's name or the directory of a finished run, which has a plan.yaml"
+        raise fail("adapt", f"`model` must be {expected}, got the directory {plan.model}.")
     if plan.data is None and run is None:
         raise fail("adapt", "`data` must be given: a dataset's name, or a path to images.")
     found = trained_network(plan.model, options=plan.options, weights=plan.weights)

@@ -62,13 +62,14 @@ class FeaturePlan:
 
     Args:
         train: file or directory to fit on; may hold the other sets and the existing head too.
-        validation: likewise to choose on; a share or number of the rows of `train` if it is one.
+        validation: likewise to choose on; or a share or number of the rows of `train`. A fifth of them, with
+            a warning, if there is nothing else.
         test: to judge on.
         split_seed: of the division where there is but one set.
     """
 
     train: str
-    validation: str | float = 0.2
+    validation: str | float | None = None
     test: str | None = None
     split_seed: int = 0
 

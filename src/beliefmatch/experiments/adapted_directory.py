@@ -113,7 +113,10 @@ def adapted_network(directory: Path) -> AdaptedNetwork:
     facts = json.loads(home.model_file.read_text("utf-8"))
     with needs("safetensors", extra="files", caller="predict"):
         from safetensors.torch import load_file
-    network, state = _network(facts), load_file(directory / _WEIGHTS)
+    weights = directory / _WEIGHTS
+    if not weights.is_file():
+        raise fail("predict", f"`run` must hold the network's weights; there is no {weights}.")
+    network, state = _network(facts), load_file(weights)
     shape = tuple(facts["shape"])
     made_up = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
     head = find_head(network, made_up, name=facts["head"])

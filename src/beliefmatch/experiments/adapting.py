@@ -113,7 +113,7 @@ class Adapting:
         return {**own, "plan": to_mapping(self.plan)}
 
 
-def _stored(plan: FeaturePlan, foreign: Sequence[str]) -> tuple[FeatureSets, Start | None, int]:
+def _stored(plan: FeaturePlan, foreign: Sequence[str]) -> tuple[FeatureSets, Start | None, int | None]:
     return feature_sets(
         plan.train,
         validation=plan.validation,
