@@ -13,7 +13,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 from adaptations import CLASSES, NAMES, QUICK, adaptation, evaluations, record, rows
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.refit import shown
-from beliefmatch.adaptation.result import Promised
+from beliefmatch.adaptation.result import NormsResult, Promised
 from beliefmatch.experiments import adapted_judging
 from beliefmatch.experiments.adapt_record import AdaptRecord, adapt_evaluation_paths
 from beliefmatch.experiments.adapted_head import head_file
@@ -172,6 +172,27 @@ def test_heads_that_say_probabilities_alone_are_judged_too():
     shares = torch.bincount(adaptation("repair").sets.test.targets, minlength=3) / 140
     assert one.scores.nll == pytest.approx(-(shares @ torch.tensor([0.7, 0.2, 0.1]).log()).item(), rel=1e-6)
     assert set(one.foreign[0].auroc) == {"entropy", "confidence"}
+
+
+def test_trained_batchnorm_has_a_line_with_features_of_its_own():
+    whole = adaptation("repair")
+    head, new, scores = whole.chosen, rows(70, 21), whole.chosen.validation
+    abroad = {"noise": rows(30, 22, foreign=True)}
+    norms = NormsResult(("bn",), scores, scores, 2, (), head, rows(50, 20), new, abroad)
+    promised = (Promised(0.1, 0.05, 0.7, 0.5, 0.09),)
+    made = replace(whole, norms=norms, promises=promised, notes=("No Laplace.",))
+    one = adapt_record(made, model_name="x")
+    line = one.judged[-1]
+    assert (line.label, line.scores.examples) == ("belief matching and BatchNorm", 70)
+    p, y = probs(head, new), new.targets.numpy()
+    assert line.scores.nll == pytest.approx(log_loss(y, p, labels=range(CLASSES)))
+    assert [(each.name, each.examples) for each in line.foreign] == [("noise", 30)]
+    assert one.norms["taken"] and one.norms["layers"] == 1 and one.notes == ["No Laplace."]
+    assert one.promises[0].judged_coverage == pytest.approx((p.max(1) >= 0.7).mean())
+    assert AdaptRecord.from_json(one.to_json()) == one
+    assert [each.examples for each in adapt_evaluations(made, settings=QUICK)][-1] == 70
+    kept = replace(norms, epoch=0)
+    assert "BatchNorm" not in adapt_record(replace(made, norms=kept), model_name="x").row_labels[-1]
 
 
 def test_heads_that_diverged_are_not_in_the_table():

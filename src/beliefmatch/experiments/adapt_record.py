@@ -13,6 +13,7 @@ from beliefmatch.files import file_names
 __all__ = [
     "ADAPT_SCHEMA",
     "CHOSEN_LABEL",
+    "NORMS_LABEL",
     "AdaptRecord",
     "FeatureFacts",
     "HeadFacts",
@@ -27,6 +28,8 @@ __all__ = [
 ADAPT_SCHEMA = "beliefmatch.adaptation/1"
 CHOSEN_LABEL = "belief matching"
 """Of the row that the chosen head belongs to."""
+NORMS_LABEL = "belief matching and BatchNorm"
+"""Of the row of the network whose BatchNorm layers were trained with the chosen head."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,8 @@ class AdaptRecord:
     promises: list[KeptPromise]
     norms: dict[str, Any] | None
     """What came of training the BatchNorm layers too, if that was asked for."""
+    notes: list[str]
+    """What could not be done, and why."""
     data: dict[str, Any]
     plan: dict[str, Any]
     """All that was asked for, where there is more than the wishes."""

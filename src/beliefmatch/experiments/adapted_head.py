@@ -14,7 +14,8 @@ def head_file(adaptation: Adaptation) -> bytes:
     """The chosen weight and bias in the form of safetensors, under the names of the network's `state_dict`.
 
     So that ``model.load_state_dict(load_file(path), strict=False)`` puts them in place where the number of
-    classes is the same. Called "weight" and "bias" where there are features alone.
+    classes is the same; it is the head for the network's layers as they were. Called "weight" and "bias"
+    where there are features alone.
     """
     with needs("safetensors", extra="files", caller="report"):
         from safetensors.torch import save

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from beliefmatch.adaptation.fitted import FittedHead, Point
-from beliefmatch.adaptation.refit import shown
-from beliefmatch.adaptation.result import Adaptation, FeatureSets
+from beliefmatch.adaptation.result import Adaptation, FeatureSets, NormsResult
 from beliefmatch.adaptation.types import Features
-from beliefmatch.checks import fail
 from beliefmatch.data.predictions import Predictions
 from beliefmatch.environment import hardware, versions
 from beliefmatch.experiments.adapt_record import (
+    NORMS_LABEL,
     AdaptRecord,
     FeatureFacts,
     HeadFacts,
@@ -26,6 +25,7 @@ from beliefmatch.experiments.adapt_record import (
     TriedHead,
     ValidationCurve,
 )
+from beliefmatch.experiments.adapted_lines import Line, class_names_of, judging, lines
 from beliefmatch.experiments.adapted_scores import Said, answers, doubts, is_votes, judgeable, said_of
 from beliefmatch.experiments.evaluate import STEPS, evaluate
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
@@ -64,22 +64,23 @@ def adapt_record(
         command: what to type to have the same again.
         wall_seconds: that all of it took; what the adaptation says of its parts if not given.
     """
-    features, judged_on = _judging(adaptation.sets)
+    features, judged_on = judging(adaptation.sets)
     spent = sum(adaptation.seconds.values()) if wall_seconds is None else wall_seconds
     return AdaptRecord(
         model=model_name,
         head=_head(adaptation),
         labels=adaptation.labels,
         classes=adaptation.classes,
-        class_names=_named(adaptation.classes, class_names),
+        class_names=class_names_of(adaptation.classes, class_names),
         tried=[_tried(head) for head in adaptation.fitted],
         chosen=adaptation.chosen.candidate.name,
         verdict=Seen(*adaptation.verdict),
         judged_on=judged_on,
         targets="votes" if is_votes(features) else "labels",
-        judged=_judged(adaptation, features),
+        judged=_judged(adaptation),
         promises=_promises(adaptation),
-        norms=plain_values(getattr(adaptation, "norms", None)),
+        norms=_norms(adaptation.norms),
+        notes=list(adaptation.notes),
         data=plain_values(dict(data_facts or {})),
         plan=plain_values(dict(plan or {})),
         features=_facts(adaptation.sets),
@@ -93,22 +94,9 @@ def adapt_record(
     )
 
 
-def _judging(sets: FeatureSets) -> tuple[Features, str]:
-    features, name = (sets.validation, "validation") if sets.test is None else (sets.test, "test")
-    if not len(judgeable(features)):
-        raise fail("adapt_record", f"`{name}` must have rows with a class or votes, got none.")
-    return features, name
-
-
 def _head(adaptation: Adaptation) -> HeadFacts | None:
     head = adaptation.head
     return None if head is None else HeadFacts(head.name, head.in_features, head.out_features, str(head.kind))
-
-
-def _named(classes: int, names: Sequence[str] | None) -> list[str]:
-    if names is not None and len(names) != classes:
-        raise fail("adapt_record", f"`class_names` must be {classes}, one a class, got {len(names)}.")
-    return [f"{place}" for place in range(classes)] if names is None else [*map(str, names)]
 
 
 def _tried(head: FittedHead) -> TriedHead:
@@ -136,34 +124,38 @@ def _thinned(curve: Sequence[Point]) -> ValidationCurve:
     return ValidationCurve([point.epoch for point in points], [finite(point.nll) for point in points])
 
 
-def _lines(adaptation: Adaptation) -> dict[str, list[FittedHead]]:
-    """The honest table without heads that diverged."""
-    found = {label: [one for one in heads if not one.diverged] for label, heads in shown(adaptation).items()}
-    return {label: heads for label, heads in found.items() if heads}
+def _judged(adaptation: Adaptation) -> list[Judged]:
+    return [_judged_head(line, head) for line in lines(adaptation) for head in line.heads]
 
 
-def _judged(adaptation: Adaptation, features: Features) -> list[Judged]:
-    made = []
-    for label, heads in _lines(adaptation).items():
-        for head in heads:
-            said = answers(head, features)
-            home, has_belief, abroad = _told(head, features, adaptation.sets.foreign)
-            made.append(
-                Judged(
-                    label=label,
-                    name=head.candidate.name,
-                    seed=head.candidate.seed,
-                    options=plain_values(dict(head.candidate.options)),
-                    has_belief=has_belief,
-                    scores=said.scores(),
-                    kl=said.mean_kl(),
-                    foreign=[
-                        told_apart(name, home, columns, has_belief=has_belief)
-                        for name, columns in abroad.items()
-                    ],
-                )
-            )
-    return made
+def _judged_head(line: Line, head: FittedHead) -> Judged:
+    said = answers(head, line.features)
+    home, has_belief, abroad = _told(head, line.features, line.foreign)
+    foreign = [told_apart(name, home, columns, has_belief=has_belief) for name, columns in abroad.items()]
+    extra = ", BatchNorm trained" if line.label == NORMS_LABEL else ""
+    return Judged(
+        label=line.label,
+        name=f"{head.candidate.name}{extra}",
+        seed=head.candidate.seed,
+        options=plain_values(dict(head.candidate.options)),
+        has_belief=has_belief,
+        scores=said.scores(),
+        kl=said.mean_kl(),
+        foreign=foreign,
+    )
+
+
+def _norms(norms: NormsResult | None) -> dict[str, Any] | None:
+    """What came of training BatchNorm layers, without the features."""
+    if norms is None:
+        return None
+    return {
+        "layers": len(norms.layers),
+        "taken": norms.is_taken,
+        "epoch": norms.epoch,
+        "validation_before": plain_values(norms.before),
+        "validation_after": plain_values(norms.after),
+    }
 
 
 def _told(
@@ -179,8 +171,11 @@ def _promises(adaptation: Adaptation) -> list[KeptPromise]:
     """As made on validation rows, and what comes of them on test rows."""
     if not adaptation.promises:
         return []
-    test = adaptation.sets.test
-    said = None if test is None else answers(adaptation.chosen, test)
+    norms = adaptation.norms
+    head, test = adaptation.chosen, adaptation.sets.test
+    if norms is not None and norms.is_taken:
+        head, test = norms.head, norms.test
+    said = None if test is None else answers(head, test)
     made = []
     for one in adaptation.promises:
         threshold = None if one.threshold is None else max(one.threshold, 0.0)
@@ -205,7 +200,7 @@ def _facts(sets: FeatureSets) -> list[FeatureFacts]:
 
 def evaluation_steps(adaptation: Adaptation) -> int:
     """Calls of `on_step` that `adapt_evaluations` makes."""
-    return len(_lines(adaptation)) * (STEPS + len(adaptation.sets.foreign))
+    return len(lines(adaptation)) * (STEPS + len(adaptation.sets.foreign))
 
 
 def adapt_evaluations(
@@ -228,20 +223,20 @@ def adapt_evaluations(
         settings: groups, resamples, seed and the like.
         on_step: called after each step with what was done.
     """
-    features, judged_on = _judging(adaptation.sets)
-    names, seed = _named(adaptation.classes, class_names), adaptation.chosen.candidate.seed
+    judged_on = judging(adaptation.sets)[1]
+    names, seed = class_names_of(adaptation.classes, class_names), adaptation.chosen.candidate.seed
     made = []
-    for label, heads in _lines(adaptation).items():
-        head = next((one for one in heads if one.candidate.seed == seed), heads[0])
-        home = _predictions(head, features, f"{model_name}, {judged_on}", judgeable(features))
+    for line in lines(adaptation):
+        head = next((one for one in line.heads if one.candidate.seed == seed), line.heads[0])
+        home = _predictions(head, line.features, f"{model_name}, {judged_on}", judgeable(line.features))
         abroad = {
             name: _predictions(head, rows, f"{model_name}, {name}", torch.arange(len(rows)))
-            for name, rows in adaptation.sets.foreign.items()
+            for name, rows in line.foreign.items()
         }
         made.append(
             evaluate(
-                _labelled(home, features),
-                name=label,
+                _labelled(home, line.features),
+                name=line.label,
                 class_names=names,
                 foreign=abroad,
                 settings=settings,

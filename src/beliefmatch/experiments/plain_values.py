@@ -19,8 +19,8 @@ def plain_values(value: Any) -> Any:
     """As JSON holds it, so that what is read back is equal; of tensors their shape, of the rest its text."""
     if is_dataclass(value) and not isinstance(value, type):
         return {part.name: plain_values(getattr(value, part.name)) for part in fields(value)}
-    if hasattr(value, "_asdict"):
-        return plain_values(value._asdict())
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return plain_values(value._asdict())  # type: ignore[attr-defined]
     if isinstance(value, Mapping):
         return {str(key): plain_values(part) for key, part in value.items()}
     if isinstance(value, Tensor):

@@ -97,7 +97,7 @@ def _draw_series(axes: Axes, series: Series, key: str, index: int) -> None:
     for point in points:
         if point.chosen:
             ring = {"marker": "o", "markersize": 11, "markerfacecolor": "none", "linestyle": ""}
-            axes.plot([point.kl_weight], [point.mean(key)], color="#222222", label="chosen λ", **ring)
+            axes.plot([point.kl_weight], [point.mean(key) or 0.0], color="#222222", label="chosen λ", **ring)
 
 
 def _draw_references(axes: Axes, record: AdaptRecord, key: str) -> None:

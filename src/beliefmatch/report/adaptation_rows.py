@@ -214,9 +214,9 @@ def _points(heads: Sequence[TriedHead], option: str, chosen: TriedHead | None = 
     for weight in sorted({one.options[option] for one in given}):
         here = [one for one in given if one.options[option] == weight]
         able = [one for one in here if not one.diverged]
-        columns = [_present(able, key) for key in ("nll", "ece", "error")]
+        nll, ece, error = (_present(able, key) for key in ("nll", "ece", "error"))
         taken = chosen is not None and any(one.options == chosen.options for one in here)
-        made.append(Reached(float(weight), *columns, taken))
+        made.append(Reached(float(weight), nll, ece, error, taken))
     return made
 
 

@@ -121,8 +121,8 @@ def _change(record: AdaptRecord, by_label: dict[str, EvaluationRecord], label: s
     if by_label and record.targets == "labels":
         other, ours = by_label[label], by_label[CHOSEN_LABEL]
         absent = Number(None)
-        values = (one.scores.get(key, absent).value for one in (other, ours))
-        return Change(key, *values, _difference(ours, other, key))
+        before, after = (one.scores.get(key, absent).value for one in (other, ours))
+        return Change(key, before, after, _difference(ours, other, key))
     return Change(key, _value(record, label, key), _value(record, CHOSEN_LABEL, key), Number(None))
 
 
@@ -174,8 +174,10 @@ def _changed(record: AdaptRecord, one: Against) -> str:
 def change_words(change: Change) -> str:
     """Such as "NLL 0.3450 → 0.2370 (better by 0.1080 [0.0900, 0.1200])"."""
     arrow = f"{change.name} {change.text(change.other)} → {change.text(change.ours)}{change.unit}"
+    if change.verdict == "even" and not change.interval:
+        return f"{arrow} (the same)"
     if change.verdict == "even":
-        return f"{arrow} (not told apart{f', {change.interval}' if change.interval else ''})"
+        return f"{arrow} (not told apart, {change.interval})"
     if not change.verdict:
         return arrow
     return f"{arrow} ({change.verdict}, {change.signed} {change.interval})"
@@ -244,7 +246,7 @@ def caveats(record: AdaptRecord) -> list[str]:
             "Examples have votes: in scores each counts by the shares of its votes. What resamples examples "
             "takes the class of the most votes for the label."
         )
-    return [*found, *_at_the_edge(record)]
+    return [*found, *_at_the_edge(record), *record.notes]
 
 
 def _at_the_edge(record: AdaptRecord) -> Iterator[str]:

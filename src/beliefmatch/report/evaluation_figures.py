@@ -105,7 +105,7 @@ def entropy_figure(models: Sequence[EvaluationRecord], foreign: str) -> Figure:
             line = {"color": look(index).colour, "linestyle": (0, (5, 2))}
             axes.fill_between(found.entropy.x, found.entropy.y, color=line["color"], alpha=0.15, linewidth=0)
             axes.plot(found.entropy.x, found.entropy.y, label=drawn_text(foreign, 20), **line)
-        axes.set_title(drawn_text(model.name, 24))
+        axes.set_title(drawn_text(model.name, 30))
         axes.set(xlabel="predictive entropy (nats)")
         axes.set_ylim(bottom=0)
         axes.set_xlim(left=0)
