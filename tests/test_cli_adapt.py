@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +16,12 @@ from beliefmatch.experiments.adapt_record import AdaptRecord
 from beliefmatch.experiments.adapted_directory import adapted_network
 from beliefmatch.metrics import error, nll
 
-OWN = '''
+OWN = """
 from torch import nn
 
 def make(num_classes=10):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 24), nn.ReLU(), nn.Linear(24, num_classes))
-'''
+"""
 SHORT = ["--epochs", "5", "--kl-weight", "0.01,0.001", "--controls", "softmax,label_smoothing"]
 
 
@@ -109,7 +110,8 @@ def test_what_is_kept_predicts_what_the_record_says(adapted):
 def test_predict_and_evaluate_take_the_directory(adapted, tmp_path, capsys):
     from sklearn.datasets import load_digits
 
-    images = (load_digits().images[:7] * 15).astype(np.uint8)
+    found: Any = load_digits()
+    images = (found.images[:7] * 15).astype(np.uint8)
     np.save(tmp_path / "images.npy", images)
     answers = tmp_path / "answers.csv"
     assert main(["predict", f"{adapted}", f"{tmp_path / 'images.npy'}", "--out", f"{answers}"]) == 0
@@ -248,7 +250,8 @@ def test_weights_that_do_not_fit_are_named(own, home, tmp_path, capsys):
 
 
 def test_a_network_without_a_linear_head_lists_what_there_is(home, tmp_path, monkeypatch, capsys):
-    code = "from torch import nn\ndef make():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Tanh())\n"
+    layers = "nn.Flatten(), nn.Linear(64, 10), nn.Tanh()"
+    code = f"from torch import nn\ndef make():\n    return nn.Sequential({layers})\n"
     (tmp_path / "no_head_of_test.py").write_text(code)
     save_file(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).state_dict(), tmp_path / "w.safetensors")
     monkeypatch.chdir(tmp_path)

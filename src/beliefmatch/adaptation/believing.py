@@ -18,6 +18,7 @@ __all__ = ["Believing", "believing"]
 
 _ORIGIN = "_made_of"
 _SUFFIX = "WithBelief"
+_LEFT_OUT = ("adaptation",)  # of a copy or a pickle: the features of all data hang on it
 
 
 class Believing(nn.Module):
@@ -45,7 +46,8 @@ class Believing(nn.Module):
         is_plain = made[0] is getattr(copyreg, "__newobj__", None)
         if _ORIGIN not in vars(type(self)) or not is_plain:
             return made
-        return _blank, vars(type(self))[_ORIGIN], *made[2:]  # the class has no address to be found by
+        state = {name: value for name, value in made[2].items() if name not in _LEFT_OUT}
+        return _blank, vars(type(self))[_ORIGIN], state, *made[3:]  # the class has no address to be found by
 
 
 def believing(model: nn.Module, mixin: type[Believing] = Believing) -> Believing:

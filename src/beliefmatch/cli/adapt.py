@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from beliefmatch.cli.adapt_flags import plan_of
 from beliefmatch.cli.adapt_options import (
     CacheDir,
     CacheSize,
@@ -41,7 +42,6 @@ from beliefmatch.cli.adapt_options import (
     ValidationFrom,
     Weights,
     Workers,
-    plan_of,
 )
 from beliefmatch.cli.errors import BAD_INPUT, OUTSIDE, UserError, told_plainly
 from beliefmatch.cli.run_options import DataDir, DataName, DryRun, Ood

@@ -9,12 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adaptation.features import Progress, extract
 from beliefmatch.adaptation.heads import Head, find_head, head_inputs
-from beliefmatch.adaptation.result import FeatureSets
+from beliefmatch.adaptation.normed import with_norms
+from beliefmatch.adaptation.norms import require_norms
+from beliefmatch.adaptation.result import Adaptation, FeatureSets
+from beliefmatch.adaptation.sets import FOREIGN
+from beliefmatch.adaptation.settings import OnProgress
 from beliefmatch.adaptation.sizes import planned_bytes
 from beliefmatch.adaptation.subsets import subset
 from beliefmatch.adaptation.types import Features
@@ -55,21 +59,20 @@ class Images:
     foreign: Mapping[str, Source]
 
     @classmethod
-    def of(cls, plan: ImagePlan, foreign: tuple[str, ...]) -> Images:
+    def of(cls, plan: ImagePlan, foreign: tuple[str, ...], *, norms: bool = False) -> Images:
         """Build the network and find the images; what a user can get wrong is refused here."""
         network, settings = network_and_settings(plan)
         parts = load_parts(settings, validation_from=plan.validation_from)
         made = cls(plan, network, parts, _foreign(foreign, parts, settings))
         _ = made.head, made.cache  # what is wrong with them is to be told now
+        if norms:
+            require_norms(network, made._some)
         return made
 
     @cached_property
     def head(self) -> Head:
         """Its last layer."""
-        source = self.parts.sources[self.parts.train.part]
-        rows = torch.arange(min(4, len(source)))
-        (batch,) = source.batches([rows], device="cpu")
-        return find_head(self.network, batch.inputs, name=self.plan.head)
+        return find_head(self.network, self._some, name=self.plan.head)
 
     @cached_property
     def wanted(self) -> list[Wanted]:
@@ -92,7 +95,7 @@ class Images:
         """That their features take."""
         return sum(planned_bytes(len(one.source), self.head.in_features) for one in self.wanted)
 
-    def features(self, on_progress: Callable[[float, str], None]) -> FeatureSets:
+    def features(self, on_progress: OnProgress) -> FeatureSets:
         """Of every set; from the cache what is there."""
         done, computed = 0, dict[str, Features]()
         for one in self.wanted:
@@ -101,6 +104,21 @@ class Images:
             done += len(one.source)
         roles = {role: self._rows(role, computed) for role in ROLES}
         return FeatureSets(**roles, foreign={name: computed[name] for name in self.foreign})
+
+    def with_norms(self, better: Any, made: Adaptation, on_progress: OnProgress) -> Adaptation:
+        """Train the BatchNorm layers of the adapted network in place; see `beliefmatch.adaptation.norms`."""
+        data = self.parts.dataset()
+        sets: dict[str, Any] = {role: getattr(data, role) for role in ROLES}
+        sets |= {FOREIGN + name: source for name, source in self.foreign.items()}
+        better.adaptation = made
+        return with_norms(better, self._some, sets, None, device=self.plan.device, on_progress=on_progress)
+
+    @property
+    def _some(self) -> Tensor:
+        """A few inputs."""
+        source = self.parts.sources[self.parts.train.part]
+        (batch,) = source.batches([torch.arange(min(4, len(source)))], device="cpu")
+        return batch.inputs
 
     def _computed(self, one: Wanted, tell: Callable[[Progress], None]) -> Features:
         how = self.parts.facts["preprocessing"]
@@ -157,9 +175,7 @@ def _digest(source: Any) -> str:
     return source.digest()
 
 
-def _teller(
-    on_progress: Callable[[float, str], None], name: str, before: int, total: int
-) -> Callable[[Progress], None]:
+def _teller(on_progress: OnProgress, name: str, before: int, total: int) -> Callable[[Progress], None]:
     def tell(progress: Progress) -> None:
         many = f"{progress.rows:,} of {progress.total:,}" if progress.total else f"{progress.rows:,}"
         on_progress((before + progress.rows) / total, f"features of {name}: {many}")

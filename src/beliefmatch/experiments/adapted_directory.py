@@ -54,12 +54,14 @@ class AdaptedNetwork:
 def kept_files(outcome: Outcome, plan: ImagePlan | None) -> Iterator[tuple[str, bytes]]:
     """Name and content of the files that hold predictions of every set, and the network if there is one."""
     here, made = RunDirectory(Path()), outcome.adaptation
-    sets = {here.predictions("validation"): made.sets.validation, here.predictions("test"): made.sets.test}
-    foreign = here.foreign_predictions(list(made.sets.foreign))
-    sets |= {place: made.sets.foreign[name] for name, place in foreign.items()}
-    for place, features in sets.items():
+    taken = made.norms if made.norms is not None and made.norms.is_taken else None
+    head, sets = (made.chosen, made.sets) if taken is None else (taken.head, taken)
+    places = {here.predictions("validation"): sets.validation, here.predictions("test"): sets.test}
+    foreign = here.foreign_predictions(list(sets.foreign))
+    places |= {place: sets.foreign[name] for name, place in foreign.items()}
+    for place, features in places.items():
         if features is not None:
-            yield place.as_posix(), as_npz(_said(made.chosen, features))
+            yield place.as_posix(), as_npz(_said(head, features))
     lines = "".join(" ".join(name.split()) + "\n" for name in outcome.record.class_names)
     yield here.classes_file.as_posix(), lines.encode()
     if outcome.network is not None and plan is not None:

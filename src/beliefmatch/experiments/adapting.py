@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import nn
 
@@ -46,8 +45,9 @@ class Adapting:
 
     def __init__(self, plan: AdaptPlan) -> None:
         self.plan = plan
-        self.images = Images.of(plan.given, plan.foreign) if isinstance(plan.given, ImagePlan) else None
-        self.stored = _stored(plan.given, plan.foreign) if isinstance(plan.given, FeaturePlan) else None
+        given, norms = plan.given, plan.wishes.norms
+        self.images = Images.of(given, plan.foreign, norms=norms) if isinstance(given, ImagePlan) else None
+        self.stored = _stored(given, plan.foreign) if isinstance(given, FeaturePlan) else None
 
     def run(self, on_progress: OnProgress) -> Outcome:
         """Compute features, fit, choose, judge."""
@@ -58,10 +58,11 @@ class Adapting:
         record = adapt_record(
             adaptation,
             **said,
-            data_facts=self._facts(),
+            data_facts={} if self.images is None else self.images.facts(),
+            plan=to_mapping(self.plan),
             wall_seconds=time.perf_counter() - began,
         )
-        evaluations = adapt_evaluations(adaptation, class_names=said["class_names"])
+        evaluations = adapt_evaluations(adaptation, **said)
         return Outcome(adaptation, record, evaluations, network)
 
     def announcement(self) -> Iterator[str]:
@@ -91,12 +92,14 @@ class Adapting:
             sets,
             classes=len(images.parts.class_names),
             start=head_weights(images.head),
-            wishes=self.plan.wishes,
+            wishes=replace(self.plan.wishes, norms=False),
             on_progress=lambda share, doing: on_progress(_FEATURES + (1 - _FEATURES) * share, doing),
         )
-        made = replace(made, head=images.head, seconds={"features": spent, **made.seconds})
+        spent_on = {"features": spent, **made.seconds}
+        made = replace(made, head=images.head, wishes=self.plan.wishes, seconds=spent_on)
         chosen = made.chosen
-        return made, with_head(images.network, images.head, chosen.weight, chosen.bias, mixin=Believing)
+        better = with_head(images.network, images.head, chosen.weight, chosen.bias, mixin=Believing)
+        return (images.with_norms(better, made, on_progress) if made.wishes.norms else made), better
 
     @property
     def _name(self) -> str:
@@ -107,10 +110,6 @@ class Adapting:
         if self.images is not None:
             return list(self.images.parts.class_names)
         return [f"{index}" for index in range(adaptation.classes)]
-
-    def _facts(self) -> dict[str, Any]:
-        own = {} if self.images is None else self.images.facts()
-        return {**own, "plan": to_mapping(self.plan)}
 
 
 def _stored(plan: FeaturePlan, foreign: Sequence[str]) -> tuple[FeatureSets, Start | None, int | None]:
