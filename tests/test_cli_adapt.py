@@ -202,7 +202,7 @@ def test_features_alone(stored, capsys):
     out = stored / "out"
     line = ["adapt", "--features", f"{stored / 'train.npz'}", "--validation", f"{stored / 'validation.npz'}"]
     line += ["--test-features", f"{stored / 'test.npz'}", "--ood", f"far={stored / 'far.npz'}"]
-    assert main([*line, *SHORT, "--learning-rate", "0.05", "--out", f"{out}"]) == 0
+    assert main([*line, *SHORT, "--learning-rate", "1", "--epochs", "30", "--out", f"{out}"]) == 0
     record = record_of(out)
     assert record.head is None
     assert record.classes == 3

@@ -5,7 +5,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from beliefmatch.experiments.adapt_record import CHOSEN_LABEL, AdaptRecord, Judged, TriedHead
-from beliefmatch.report.comparison_rows import AUROC, FPR95, INFINITE, KNOWN, SeedRow
+from beliefmatch.report.comparison_rows import AUROC, FPR95, INFINITE, KNOWN, SeedCell, SeedRow
 from beliefmatch.report.evaluation_metrics import Metric
 from beliefmatch.report.evaluation_text import MISSING, count_text, tidy
 
@@ -108,9 +108,18 @@ def judged_words(record: AdaptRecord) -> str:
     return f"{count_text(examples, f'{record.judged_on} example')}{votes}"
 
 
+class _HeadRow(SeedRow):
+    """Marks the best only where every head has a number: the best of few is not the best."""
+
+    def cells(self) -> list[SeedCell]:
+        cells = super().cells()
+        is_whole = all(value is not None for values in self.values for value in values)
+        return cells if is_whole else [cell._replace(mark="") for cell in cells]
+
+
 def _row(record: AdaptRecord, metric: Metric, of: Callable[[Judged], float | None], **more: str) -> SeedRow:
     found = lines(record)
-    return SeedRow(
+    return _HeadRow(
         metric, [[of(one) for one in line] for line in found], [[one.seed for one in line] for line in found],
         **more,
     )  # fmt: skip
