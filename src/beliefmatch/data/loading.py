@@ -10,12 +10,12 @@ import numpy as np
 from beliefmatch.checks import fail
 from beliefmatch.data import DATASETS
 from beliefmatch.data.found import Found, Habits, Known
-from beliefmatch.data.labels import class_names_of, require_every_class, require_labels
+from beliefmatch.data.labels import class_names_of, require_every_class, require_few_labels, require_labels
 from beliefmatch.data.pictures import Arrays
 from beliefmatch.data.preprocessing import Preprocessing, usual_padding
 from beliefmatch.data.settings import DataSettings
 from beliefmatch.data.source import Dataset
-from beliefmatch.data.splits import TEST_SHARE, Division, divided, fingerprint
+from beliefmatch.data.splits import TEST_SHARE, Division, balanced, divided, fingerprint
 from beliefmatch.data.store import Frame, Stored, common_frame, stored, warn_of_skipped
 
 __all__ = ["find", "load"]
@@ -40,8 +40,9 @@ def load(settings: DataSettings) -> Dataset:
     assert first is not None
     require_every_class(first.labels[division.train], names)
     how = _preprocessing(first, division.train, frame, settings, habits)
-    facts = _facts(found.form, kept, division, settings, how, len(names))
-    return _dataset(settings, kept, division, how, names, facts)
+    division, unlabelled = _with_labels_held_back(division, first.labels, settings, names)
+    facts = _facts(found.form, kept, division, unlabelled, settings, how, len(names))
+    return _dataset(settings, kept, division, unlabelled, how, names, facts)
 
 
 def find(settings: DataSettings, *, only: str | None = None) -> tuple[Found, Habits]:
@@ -89,6 +90,17 @@ def _division(kept: Mapping[str, Stored], settings: DataSettings) -> Division:
     )
 
 
+def _with_labels_held_back(
+    division: Division, labels: np.ndarray, settings: DataSettings, names: tuple[str, ...]
+) -> tuple[Division, np.ndarray | None]:
+    """The division with labelled rows alone to fit on, and those that lose their labels, if any do."""
+    if settings.labels is None:
+        return division, None
+    require_few_labels(settings.labels, len(division.train), names)
+    rows = division.train[balanced(labels[division.train], settings.labels, settings.split_seed)]
+    return division._replace(train=rows), np.setdiff1d(division.train, rows, assume_unique=True)
+
+
 def _preprocessing(
     first: Stored, rows: np.ndarray, frame: Frame, settings: DataSettings, habits: Habits
 ) -> Preprocessing:
@@ -101,7 +113,8 @@ def _preprocessing(
         mean, std = _moments(first.pictures.pixels, rows)
     else:
         mean, std = _PHOTOGRAPHS
-    return Preprocessing(mean, std, augment, usual_padding(height, width), frame.margin)
+    padding = usual_padding(height, width) if settings.shift is None else settings.shift
+    return Preprocessing(mean, std, augment, padding, frame.margin, settings.noise)
 
 
 def _moments(pixels: np.ndarray, rows: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -120,12 +133,14 @@ def _facts(
     form: str,
     kept: Mapping[str, Stored],
     division: Division,
+    unlabelled: np.ndarray | None,
     settings: DataSettings,
     how: Preprocessing,
     classes: int,
 ) -> dict[str, Any]:
     pieces: list[Any] = [piece for name, part in kept.items() for piece in (name, *part.identity())]
-    counts = {name: len(rows) for name, rows in division._asdict().items()}
+    rows = division._asdict() | ({} if unlabelled is None else {"unlabelled": unlabelled})
+    counts = {name: len(some) for name, some in rows.items()}
     whole = {name: len(part.labels) for name, part in kept.items() if name in ("validation", "test")}
     return {
         "name": settings.name,
@@ -137,7 +152,7 @@ def _facts(
         "skipped": {name: len(part.skipped) for name, part in kept.items()},
         "divided_by_us": [name for name in ("validation", "test") if name not in kept],
         "split_seed": settings.split_seed,
-        "digest": fingerprint([*pieces, *division]),
+        "digest": fingerprint([*pieces, *rows.values()]),
         "preprocessing": how.to_json(),
     }
 
@@ -146,6 +161,7 @@ def _dataset(
     settings: DataSettings,
     kept: Mapping[str, Stored],
     division: Division,
+    unlabelled: np.ndarray | None,
     how: Preprocessing,
     names: tuple[str, ...],
     facts: dict[str, Any],
@@ -153,4 +169,5 @@ def _dataset(
     sources = {name: part.source(how, workers=settings.workers) for name, part in kept.items()}
     first = sources.pop("all" if "all" in sources else "train")
     rest = {name: first.subset(rows) for name, rows in division._asdict().items() if name not in sources}
-    return Dataset(settings.name, **rest, **sources, class_names=names, facts=facts)
+    nameless = None if unlabelled is None else first.subset(unlabelled).unlabelled()
+    return Dataset(settings.name, **rest, **sources, class_names=names, unlabelled=nameless, facts=facts)

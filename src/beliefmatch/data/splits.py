@@ -14,12 +14,17 @@ import numpy as np
 from beliefmatch.checks import fail
 from beliefmatch.seeds import mixed
 
-__all__ = ["TEST_SHARE", "Division", "chosen", "divided", "fingerprint", "wanted"]
+__all__ = ["TEST_SHARE", "Division", "balanced", "chosen", "divided", "fingerprint", "wanted"]
 
 TEST_SHARE = 0.2
 """Of all images, where a set comes without images to report on."""
 
-_TEST, _VALIDATION, _LIMIT = 1, 2, 3  # streams of chance: changing one share leaves the others' draws alone
+_TEST, _VALIDATION, _LIMIT, _LABELS = (
+    1,
+    2,
+    3,
+    4,
+)  # streams of chance: changing one share leaves the others' draws alone
 
 
 class Division(NamedTuple):
@@ -63,6 +68,22 @@ def chosen(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
     within = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     turn = (within + 0.5) / np.repeat(sizes, sizes)
     return np.sort(order[np.argsort(turn, kind="stable")[:count]])
+
+
+def balanced(labels: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
+    """As many rows, drawn by the seed, equally many of each class; ascending.
+
+    Where the classes do not divide the number, some have one more; one that has too few images gives all of
+    them. The choice of a smaller number is part of the choice of a larger one.
+
+    >>> balanced(np.array([0, 0, 0, 0, 1, 1, 1]), 4).shape
+    (4,)
+    """
+    words = np.random.PCG64(mixed(seed, _LABELS)).random_raw(len(labels))
+    order = np.lexsort((words, labels))  # by class, then by chance
+    sizes = np.unique(labels, return_counts=True)[1]
+    turn = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return np.sort(order[np.lexsort((words[order], turn))[:count]])
 
 
 def wanted(amount: float, available: int) -> int:
