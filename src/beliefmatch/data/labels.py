@@ -48,7 +48,5 @@ def require_every_class(labels: np.ndarray, names: tuple[str, ...]) -> None:
 def require_few_labels(count: int, images: int, names: tuple[str, ...]) -> None:
     """A number of labels must be enough for every class, and leave images without one."""
     if not len(names) <= count < images:
-        expected = (
-            f"at least one for each of {len(names)} classes and fewer than the {images} training images"
-        )
+        expected = f"one for each of {len(names)} classes at least and below the {images} training images"
         raise fail("data", f"`labels` must be {expected}, got {count}; leave it out to keep all labels.")

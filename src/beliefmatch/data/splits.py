@@ -19,12 +19,8 @@ __all__ = ["TEST_SHARE", "Division", "balanced", "chosen", "divided", "fingerpri
 TEST_SHARE = 0.2
 """Of all images, where a set comes without images to report on."""
 
-_TEST, _VALIDATION, _LIMIT, _LABELS = (
-    1,
-    2,
-    3,
-    4,
-)  # streams of chance: changing one share leaves the others' draws alone
+# streams of chance: changing one share leaves the others' draws alone
+_TEST, _VALIDATION, _LIMIT, _LABELS = 1, 2, 3, 4
 
 
 class Division(NamedTuple):

@@ -11,6 +11,7 @@ from beliefmatch.environment import hardware, versions
 from beliefmatch.experiments.comparison_record import Compared, ComparisonRecord
 from beliefmatch.experiments.estimate import Estimate, estimate
 from beliefmatch.experiments.grid import Cell, run_cells, usual_jobs
+from beliefmatch.experiments.lessons import require_lessons
 from beliefmatch.experiments.method_spec import MethodSpec, label
 from beliefmatch.experiments.parts import (
     dataset,
@@ -25,6 +26,7 @@ from beliefmatch.experiments.parts import (
 from beliefmatch.experiments.plan import RunPlan, fingerprint, plan_from, to_mapping, with_method
 from beliefmatch.experiments.run_record import RunRecord, Trial
 from beliefmatch.experiments.search import Search, chosen, search_of, with_option
+from beliefmatch.experiments.teacher import with_known_teacher
 from beliefmatch.experiments.turning import TurningDigit
 
 __all__ = ["Comparison"]
@@ -153,6 +155,7 @@ class Comparison:
             method = method_of(plan)
             tried_network(plan, method, data)
             foreign_training(plan, method, data)
+            require_lessons(plan, method, data)
         foreign_sets(self.entries[0].plan, data)
 
     def _run(self, plans: Sequence[RunPlan], progress: "_Share") -> dict[str, RunRecord]:
@@ -200,6 +203,7 @@ class _Share:
 
 def _entry(mapping: Mapping[str, Any], spec: MethodSpec, seed: int) -> _Entry:
     plan = replace(plan_from(with_method(mapping, spec.name, **spec.options)), seed=seed)
+    plan = with_known_teacher(plan)
     return _Entry(spec, plan, search_of(plan))
 
 

@@ -24,8 +24,8 @@ class Epoch:
     """One epoch, counted from 0.
 
     `loss` and `gradient_norm` (before clipping) are means over its steps, without skipped ones; `rate` is
-    that of its last step; `seconds` are those of training, without validation and saving. `extra` has the mean
-    of a further loss by its name, before it is weighted; `loss` is the sum that is minimised.
+    that of its last step; `seconds` are those of training, without validation and saving. `extra` has the
+    mean of a further loss by its name, before it is weighted; `loss` is the sum that is minimised.
     """
 
     epoch: int
