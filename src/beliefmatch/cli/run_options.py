@@ -16,19 +16,24 @@ __all__ = [
     "Epochs",
     "Flags",
     "ForeignTraining",
+    "Labels",
     "Limit",
     "ModelName",
     "Nodes",
     "Ood",
     "Precision",
+    "PriorFrom",
+    "PriorStrength",
     "Rate",
     "RecipeName",
+    "Semi",
     "Settings",
     "settings_of",
     "usual_recipe",
 ]
 
 _DATA, _TRAINING, _MACHINE = "Data and network", "Training", "Machine"
+_UNLABELLED = "Unlabelled images"
 
 DataName = Annotated[
     str | None,
@@ -49,6 +54,35 @@ DataDir = Annotated[
 Limit = Annotated[
     int | None,
     typer.Option(help="Of the training images take as many at most.", rich_help_panel=_DATA),
+]
+Labels = Annotated[
+    int | None,
+    typer.Option(
+        help="Of the training images as many keep their labels, equally many of each class.",
+        rich_help_panel=_UNLABELLED,
+    ),
+]
+Semi = Annotated[
+    str | None,
+    typer.Option(
+        metavar="vat|pi|none",
+        help="Learn from the others that predictions hold under perturbation: in the worst direction (vat) "
+        "or a random one (pi). Its settings are --set semi.weight=NUMBER and so on.",
+        rich_help_panel=_UNLABELLED,
+    ),
+]
+PriorFrom = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RUN",
+        help="Take the belief of this finished run as the prior for each image, unlabelled ones too; for "
+        "belief_matching and belief_ensemble.",
+        rich_help_panel=_UNLABELLED,
+    ),
+]
+PriorStrength = Annotated[
+    float | None,
+    typer.Option(help="Votes that this belief counts as; a label is one.", rich_help_panel=_UNLABELLED),
 ]
 ModelName = Annotated[
     str | None,
@@ -76,7 +110,7 @@ RecipeName = Annotated[
     typer.Option(
         metavar="NAME|FILE",
         help="Settings to start from: digits, cifar, cifar-release, cifar-cpu, imagenet, images, "
-        "or a .yaml file; that of the data if not given.",
+        "semi-vat, semi-pi, semi-digits, semi-cifar-cpu, or a .yaml file; that of the data if not given.",
         rich_help_panel=_TRAINING,
     ),
 ]
@@ -115,6 +149,10 @@ RECIPE_OF = {
 """Which recipe a dataset starts from; `images` for all others."""
 
 
+NONE = "none"
+"""Of `--semi`: without, where the recipe says with."""
+
+
 @dataclass(frozen=True)
 class Flags:
     """What was given on the command line; None where nothing was."""
@@ -122,6 +160,10 @@ class Flags:
     data: str | None = None
     data_dir: str | None = None
     limit: int | None = None
+    labels: int | None = None
+    semi: str | None = None
+    prior_from: str | None = None
+    prior_strength: float | None = None
     model: str | None = None
     ood: Sequence[str] | None = None
     foreign_training: str | None = None
@@ -146,7 +188,14 @@ class Flags:
     def over(self) -> dict[str, Any]:
         """As settings of a plan."""
         sections: dict[str, dict[str, Any]] = {
-            "data": {"name": self.data, "directory": self.data_dir, "limit": self.limit},
+            "data": {
+                "name": self.data,
+                "directory": self.data_dir,
+                "limit": self.limit,
+                "labels": self.labels,
+            },
+            "semi": {"kind": self.semi if self.semi != NONE else None},
+            "teacher": {"run": self.prior_from, "strength": self.prior_strength},
             "model": {"name": self.model},
             "training": {
                 "epochs": self.epochs,
@@ -167,6 +216,8 @@ class Flags:
                 "foreign_training": self.foreign_training,
             }
         )
+        if self.semi == NONE:
+            alone |= {"semi": None}
         return {name: section for name, section in given.items() if section} | alone
 
 

@@ -61,9 +61,7 @@ def estimate(plan: RunPlan, dataset: Dataset, method: Method, network: nn.Module
     )
 
 
-def _loss(
-    plan: RunPlan, method: Method, inputs: Tensor, targets: Tensor
-) -> Callable[[nn.Module], Tensor]:
+def _loss(plan: RunPlan, method: Method, inputs: Tensor, targets: Tensor) -> Callable[[nn.Module], Tensor]:
     """What a step minimises, of a network; with as many unlabelled images as labelled ones if with any."""
     extra = extra_loss(plan, method)
 
@@ -77,9 +75,7 @@ def _loss(
     return loss
 
 
-def _probe(
-    network: nn.Module, loss: Callable[[nn.Module], Tensor], engine: Engine
-) -> tuple[float, int]:
+def _probe(network: nn.Module, loss: Callable[[nn.Module], Tensor], engine: Engine) -> tuple[float, int]:
     """Seconds of the faster of two steps after one for warming up, and bytes kept for the backward pass."""
     seconds: list[float] = []
     kept: dict[int, int] = {}

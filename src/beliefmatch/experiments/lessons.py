@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from beliefmatch.checks import fail
 from beliefmatch.data.counted import CountedSource
+from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.source import Batch, Dataset, Source
 from beliefmatch.experiments.plan import RunPlan
 from beliefmatch.experiments.teacher import Teacher
@@ -43,6 +44,7 @@ def require_lessons(plan: RunPlan, method: Method, data: Dataset) -> None:
     """Refuse what a method cannot learn from."""
     if plan.semi is not None:
         _has_belief(plan, method)
+        _require_chance(plan, method, data)
     if plan.teacher is not None:
         _require_counts(plan, method)
         Teacher.of(plan).require_fit(plan.data, data)
@@ -88,6 +90,17 @@ def _has_belief(plan: RunPlan, method: Method) -> bool:
         expected = "one whose logits are read by softmax or as log-concentrations"
         raise fail("plan", f"`method.name` must be {expected} for `semi`, got {plan.method.name}.")
     return method.reads == "belief"
+
+
+def _require_chance(plan: RunPlan, method: Method, data: Dataset) -> None:
+    """Where nothing is left to chance two predictions of an image agree; networks from outside may have some."""
+    if plan.semi is None or plan.semi.kind != "pi" or ":" in plan.model.name:
+        return
+    how = Preprocessing.from_json(data.facts["preprocessing"])
+    dropout = {**plan.model.options, **method.model_options}.get("dropout")
+    if how.augment == "none" and not how.noise and not dropout:
+        remedy = "set data.augment, data.noise or model.options.dropout"
+        raise fail("plan", f"`semi` pi must have something left to chance, got nothing; {remedy}.")
 
 
 def _require_counts(plan: RunPlan, method: Method) -> None:

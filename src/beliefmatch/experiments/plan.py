@@ -129,7 +129,7 @@ def plan_from(mapping: Mapping[str, Any]) -> RunPlan:
     settings = dict(mapping) if isinstance(mapping, Mapping) else mapping
     defaults = settings.pop(DEFAULTS, {}) if isinstance(settings, dict) else {}
     if isinstance(settings, dict) and isinstance(semi := settings.get("semi"), Mapping):
-        settings["semi"] = _defaults_of(f"{semi.get('kind', SemiSettings.kind)}", defaults) | dict(semi)
+        settings["semi"] = _with_defaults_of_kind(semi, defaults)
     plan = settings_from(RunPlan, settings, caller="plan")
     options = _defaults_of(plan.method.name, defaults) | dict(plan.method.options)
     return plan.__class__(**{**vars(plan), "method": MethodPlan(plan.method.name, options)})
@@ -190,9 +190,9 @@ def fingerprint(plan: RunPlan) -> str:
     """A short name of all that decides the result, the same on every machine and at any time.
 
     Left out is what says where and how fast (`INDIFFERENT`): the folder of a named dataset, the path of a
-    foreign set written ``name=path``, the place of a teacher, workers, devices, machines, threads, compilation. Numbers may differ
-    between those in their last digits; a grid that moves to another machine shall not start anew for that.
-    Precision, and what becomes of images that cannot be read, stay in.
+    foreign set written ``name=path``, the place of a teacher, workers, devices, machines, threads,
+    compilation. Numbers may differ between those in their last digits; a grid that moves to another machine
+    shall not start anew for that. Precision, and what becomes of images that cannot be read, stay in.
     """
     settings = _without_later(to_mapping(plan))
     for section, names in INDIFFERENT.items():
@@ -237,6 +237,12 @@ def _without_later(settings: dict[str, Any]) -> dict[str, Any]:
         usual = LATER[section]
         kept[section] = {k: v for k, v in kept[section].items() if k not in usual or v != usual[k]}
     return kept
+
+
+def _with_defaults_of_kind(semi: Mapping[str, Any], defaults: Any) -> dict[str, Any]:
+    if "kind" not in semi:  # else a weight alone would switch it on
+        raise ValueError(f"plan: `semi.kind` must be given, one of {', '.join(KINDS)}, got none.")
+    return _defaults_of(f"{semi['kind']}", defaults) | dict(semi)
 
 
 def _defaults_of(name: str, defaults: Any) -> dict[str, Any]:

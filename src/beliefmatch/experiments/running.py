@@ -60,9 +60,7 @@ class Running:
         made = [self._train(member, learnt, foreign) for member in range(self.method.members)]
         return [network for network, _ in made], [history for _, history in made]
 
-    def _train(
-        self, member: int, learnt: Lessons, foreign: Source | None
-    ) -> tuple[nn.Module, History]:
+    def _train(self, member: int, learnt: Lessons, foreign: Source | None) -> tuple[nn.Module, History]:
         place = self.home.network(member)
         network = network_of(self.plan, self.method, self.data, member)
         logs: list[Log] = [CsvLog(place / "log.csv")]

@@ -78,7 +78,7 @@ class Method:
     """How one network's logits are read: up to a constant, by softmax; as log-concentrations of a belief; or
     in another way, for which two predictions cannot be compared by their logits."""
     takes_counts: bool = False
-    """Whether the objective takes votes (N, K) for class ids, so that a prior can be told for each example."""
+    """Whether the objective takes votes (N, K) for class ids, so that each example can have its own prior."""
 
     def watcher(self, network: nn.Module) -> Predictor:
         """What one network predicts on its own while it trains."""

@@ -23,6 +23,7 @@ class SemiSettings:
         weight: of the loss after the ramp; if not given the paper's, 0.03 for "vat" and 0.5 for "pi" (the
             authors' release has 1 for "pi").
         ramp_up: share of the training over which the weight grows by e^(−5(1−x)²); 0 for none.
+        batch_size: unlabelled examples in a step of our own loop; as many as labelled ones if not given.
         divergence: "categorical", "dirichlet", "squared", or "auto": "dirichlet" for methods with a belief,
             for others "categorical" with "vat" and "squared" with "pi".
         order: "paper", the target first, or "release", the target second.
@@ -38,6 +39,7 @@ class SemiSettings:
     kind: Literal["vat", "pi"] = "vat"
     weight: float | None = None
     ramp_up: float = 0.4
+    batch_size: int | None = None
     divergence: Literal["auto", "categorical", "dirichlet", "squared"] = "auto"
     order: Literal["paper", "release"] = "paper"
     epsilon: float = 6.0
@@ -54,6 +56,8 @@ class SemiSettings:
                 raise ValueError(f"semi: `{name}` must be one of {', '.join(allowed)}, got {value!r}.")
         if self.weight is not None and not 0 <= self.weight < math.inf:
             raise ValueError(f"semi: `weight` must be finite and not negative, got {self.weight!r}.")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise ValueError(f"semi: `batch_size` must be at least 1, got {self.batch_size!r}.")
         if not 0 <= self.ramp_up <= 1:
             raise ValueError(f"semi: `ramp_up` must be a share from 0 to 1, got {self.ramp_up!r}.")
         for name in ("epsilon", "xi"):
