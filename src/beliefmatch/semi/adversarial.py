@@ -15,7 +15,6 @@ from beliefmatch.semi.passes import (
     parameter_dtype,
     require_batch,
     sees_autocast,
-    unrecorded,
 )
 from beliefmatch.semi.settings import ORDERS
 
@@ -71,11 +70,10 @@ def vat(
     searched_with = measure if direction is None else named("vat", "direction", direction)
     search = _checked("vat", model, inputs, searched_with, epsilon, xi, iterations, order)
     seeds = _Seeds(drawn_seed(generator), drawn_seed(generator))
-    with unrecorded(model):
-        with torch.no_grad(), sees_autocast(model, inputs.device) as seen:
-            target = logits_of("vat", model, inputs, seeds.dropout)
-        unit = _searched(search, model, inputs, None if seen else target, seeds)
-        prediction = logits_of("vat", model, inputs + search.epsilon * unit, seeds.dropout)
+    with torch.no_grad(), sees_autocast(model, inputs.device) as seen:
+        target = logits_of("vat", model, inputs, seeds.dropout)
+    unit = _searched(search, model, inputs, None if seen else target, seeds)
+    prediction = logits_of("vat", model, inputs + search.epsilon * unit, seeds.dropout)
     return ordered(measure, order, target, prediction).mean()
 
 
@@ -119,8 +117,7 @@ def adversarial_direction(
     measure = named(function, "divergence", divergence)
     search = _checked(function, model, inputs, measure, epsilon, xi, iterations, order)
     seeds = _Seeds(drawn_seed(generator), drawn_seed(generator))
-    with unrecorded(model):
-        return _searched(search, model, inputs, None, seeds)
+    return _searched(search, model, inputs, None, seeds)
 
 
 class _Search(NamedTuple):

@@ -50,8 +50,15 @@ class Consistency:
         settings, generator = self.settings, torch.Generator().manual_seed(seed)
         divergence = settings.divergence_for(has_belief=self.has_belief)
         if settings.kind == "pi":
-            options = {"order": settings.order, "target": settings.target}
-            return pi_model(model, inputs, others, divergence=divergence, generator=generator, **options)
+            return pi_model(
+                model,
+                inputs,
+                others,
+                divergence=divergence,
+                order=settings.order,
+                target=settings.target,
+                generator=generator,
+            )
         return vat(
             model,
             inputs,

@@ -5,7 +5,7 @@ differences, and VAT's search looks at nothing else.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -61,15 +61,15 @@ DIVERGENCES: dict[str, Divergence] = {
 """By name: KL between softmax vectors, KL between Dirichlets with α = e^logits, squared distance."""
 
 
-def named(function: str, argument: str, divergence: Any) -> Divergence:
-    """The divergence of a name; a callable is one already."""
-    if callable(divergence):
-        return divergence
-    if not isinstance(divergence, str):
-        expected = "the name of a divergence or a callable"
+def named(function: str, argument: str, divergence: Divergence | str) -> Divergence:
+    """The divergence of a name; a function is one already."""
+    if isinstance(divergence, str):
+        require_choice(function, argument, divergence, tuple(DIVERGENCES))
+        return DIVERGENCES[divergence]
+    if not callable(divergence):
+        expected = "the name of a divergence or a function"
         raise fail(function, f"`{argument}` must be {expected}, got {describe(divergence)}.", TypeError)
-    require_choice(function, argument, divergence, tuple(DIVERGENCES))
-    return DIVERGENCES[divergence]
+    return divergence
 
 
 def ordered(measure: Divergence, order: Order, target: Tensor, prediction: Tensor) -> Tensor:

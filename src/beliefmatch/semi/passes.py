@@ -1,7 +1,7 @@
 """Passes through a network that leave no trace: in its buffers, its mode, or the caller's chance."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -38,8 +38,11 @@ def drawn_seed(generator: torch.Generator | None) -> int:
 
 
 def logits_of(function: str, model: nn.Module, inputs: Tensor, seed: int) -> Tensor:
-    """The logits of a batch; dropout and its like draw from the seed, and what they drew is undrawn."""
-    with _chance(inputs.device, seed):
+    """The logits of a batch, by a pass that leaves no trace; dropout and its like draw from the seed.
+
+    Passes with the same seed are passes through the same function: they start from the same buffers, too.
+    """
+    with unrecorded(model), _chance(inputs.device, seed):
         logits = model(inputs)
     is_batch = isinstance(logits, Tensor) and logits.is_floating_point() and logits.dim() >= 2
     if not is_batch or len(logits) != len(inputs):
@@ -77,21 +80,17 @@ def bare(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def unrecorded(model: nn.Module) -> Iterator[None]:
-    """Passes inside the block change no buffer, and normalise as they would outside.
+    """A pass inside the block changes no buffer of the network, and computes as it would outside.
 
-    No buffer is written to, not even to be restored: a pass before the block may have kept it for its own
-    backward, which refuses what was written to since. So BatchNorm is told not to track, other layers work
-    on copies, and DDP does not send buffers around.
+    The layers work on copies. Restoring the buffers by writing to them would not do: a pass before the block
+    may have kept them for its backward, which refuses what was written to since. Nor does DDP write to them
+    inside the block.
     """
-    with ExitStack() as stack:
-        for module in model.modules():
-            if isinstance(module, DistributedDataParallel):
-                stack.enter_context(_set(module, "broadcast_buffers", False))
-            elif getattr(module, "track_running_stats", False):
-                # in eval mode the averages are read, and nothing is written
-                stack.enter_context(_set(module, "track_running_stats", not module.training))
-            elif module.training and module._buffers:
-                stack.enter_context(_set(module, "_buffers", _copied(module._buffers)))
+    changes: list[_Change] = [
+        (module, "_buffers", _copied(module._buffers)) for module in model.modules() if module._buffers
+    ]
+    parallel = (module for module in model.modules() if isinstance(module, DistributedDataParallel))
+    with _changed([*changes, *((module, "broadcast_buffers", False) for module in parallel)]):
         yield
 
 
@@ -102,21 +101,25 @@ def _copied(buffers: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
 @contextmanager
 def still(model: nn.Module, wanted: bool = True) -> Iterator[None]:
     """Without stochastic parts: all layers in eval mode but those that normalise by the batch."""
-    with ExitStack() as stack:
-        for module in model.modules() if wanted else ():
-            if not hasattr(module, "running_mean"):
-                stack.enter_context(_set(module, "training", False))
+    modules = model.modules() if wanted else ()
+    with _changed([(module, "training", False) for module in modules if not hasattr(module, "running_mean")]):
         yield
+
+
+_Change = tuple[nn.Module, str, Any]
 
 
 @contextmanager
-def _set(module: nn.Module, name: str, value: Any) -> Iterator[None]:
-    before = getattr(module, name)
-    object.__setattr__(module, name, value)
+def _changed(changes: list[_Change]) -> Iterator[None]:
+    """Attributes of modules, set for the time of the block, past all that watches them being set."""
+    before = [(module, name, getattr(module, name)) for module, name, _ in changes]
     try:
+        for change in changes:
+            object.__setattr__(*change)
         yield
     finally:
-        object.__setattr__(module, name, before)
+        for change in before:
+            object.__setattr__(*change)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from beliefmatch.checks import fail, require_choice
 from beliefmatch.semi.divergences import Divergence, Order, named, ordered
-from beliefmatch.semi.passes import drawn_seed, logits_of, require_batch, still, unrecorded
+from beliefmatch.semi.passes import drawn_seed, logits_of, require_batch, still
 from beliefmatch.semi.settings import ORDERS, TARGETS
 
 __all__ = ["pi_model"]
@@ -60,8 +60,7 @@ def pi_model(
         received = tuple(others.shape) if isinstance(others, Tensor) else repr(others)
         raise fail("pi_model", f"`others` must have the {len(inputs)} examples of `inputs`, got {received}.")
     first, second = drawn_seed(generator), drawn_seed(generator)
-    with unrecorded(model):
-        prediction = logits_of("pi_model", model, inputs, first)
-        with torch.no_grad(), still(model, target == "still"):
-            aim = logits_of("pi_model", model, others, second)
+    prediction = logits_of("pi_model", model, inputs, first)
+    with torch.no_grad(), still(model, target == "still"):
+        aim = logits_of("pi_model", model, others, second)
     return ordered(measure, order, aim, prediction).mean()
