@@ -187,38 +187,24 @@ class Flags:
 
     def over(self) -> dict[str, Any]:
         """As settings of a plan."""
+        training = ("epochs", "batch_size", "learning_rate")
+        machine = ("precision", "accelerator", "devices", "nodes")
         sections: dict[str, dict[str, Any]] = {
-            "data": {
-                "name": self.data,
-                "directory": self.data_dir,
-                "limit": self.limit,
-                "labels": self.labels,
-            },
+            "data": {"name": self.data, "directory": self.data_dir, **self._named("limit", "labels")},
             "semi": {"kind": self.semi if self.semi != NONE else None},
             "teacher": {"run": self.prior_from, "strength": self.prior_strength},
             "model": {"name": self.model},
-            "training": {
-                "epochs": self.epochs,
-                "batch_size": self.batch_size,
-                "learning_rate": self.learning_rate,
-            },
-            "engine": {
-                "precision": self.precision,
-                "accelerator": self.accelerator,
-                "devices": self.devices,
-                "nodes": self.nodes,
-            },
+            "training": self._named(*training),
+            "engine": self._named(*machine),
         }
         given = {name: _given(section) for name, section in sections.items()}
-        alone = _given(
-            {
-                "foreign": None if self.ood is None else list(self.ood),
-                "foreign_training": self.foreign_training,
-            }
-        )
-        if self.semi == NONE:
-            alone |= {"semi": None}
-        return {name: section for name, section in given.items() if section} | alone
+        foreign = None if self.ood is None else list(self.ood)
+        alone = _given({"foreign": foreign, "foreign_training": self.foreign_training})
+        without = {"semi": None} if self.semi == NONE else {}
+        return {name: section for name, section in given.items() if section} | alone | without
+
+    def _named(self, *names: str) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in names}
 
 
 def settings_of(flags: Flags) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def _has_belief(plan: RunPlan, method: Method) -> bool:
 
 
 def _require_chance(plan: RunPlan, method: Method, data: Dataset) -> None:
-    """Where nothing is left to chance two predictions of an image agree; networks from outside may have some."""
+    """Two predictions of an image differ by chance alone; networks from outside may have some of their own."""
     if plan.semi is None or plan.semi.kind != "pi" or ":" in plan.model.name:
         return
     how = Preprocessing.from_json(data.facts["preprocessing"])

@@ -53,13 +53,8 @@ def execute(
     done = finished(directory, plan)
     if done is not None:
         return done
-    start, home, method, data = (
-        time.perf_counter(),
-        RunDirectory(directory),
-        method_of(plan),
-        dataset(plan.data),
-    )
-    engine = engine_for(plan.engine)
+    start, home = time.perf_counter(), RunDirectory(directory)
+    method, data, engine = method_of(plan), dataset(plan.data), engine_for(plan.engine)
     with home.locked() if engine.is_first else nullcontext():
         engine.once(lambda: home.begin(plan))
         tell = on_progress or (lambda share, doing: None)

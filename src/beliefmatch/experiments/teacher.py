@@ -28,7 +28,7 @@ _HELD_BACK = ("split_seed", "validation")
 
 def with_known_teacher(plan: RunPlan) -> RunPlan:
     """The plan with its teacher's fingerprint, by which it is known wherever it is moved to."""
-    if plan.teacher is None:
+    if plan.teacher is None or plan.teacher.fingerprint is not None:
         return plan
     found = Teacher.of(plan).record.fingerprint
     return replace(plan, teacher=replace(plan.teacher, fingerprint=found))
