@@ -83,8 +83,8 @@ def unrecorded(model: nn.Module) -> Iterator[None]:
     """A pass inside the block changes no buffer of the network, and computes as it would outside.
 
     The layers work on copies. Restoring the buffers by writing to them would not do: a pass before the block
-    may have kept them for its backward, which refuses what was written to since. Nor does DDP write to them
-    inside the block.
+    may have kept them for its backward, which refuses what was written to since. DDP need not send copies
+    around.
     """
     changes: list[_Change] = [
         (module, "_buffers", _copied(module._buffers)) for module in model.modules() if module._buffers

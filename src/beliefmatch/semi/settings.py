@@ -63,11 +63,7 @@ class SemiSettings:
         for name in ("epsilon", "xi"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"semi: `{name}` must be finite and positive, got {getattr(self, name)!r}.")
-        if (
-            isinstance(self.iterations, bool)
-            or self.iterations != int(self.iterations)
-            or self.iterations < 0
-        ):
+        if type(self.iterations) is not int or self.iterations < 0:
             raise ValueError(f"semi: `iterations` must be a whole number from 0, got {self.iterations!r}.")
 
     @property

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from beliefmatch import special
 from beliefmatch.checks import fail, require_finite_number
-from beliefmatch.prior import require_kl_weight, require_prior_number
+from beliefmatch.prior import require_kl_weight
 from beliefmatch.rows import result_dtype, work_dtype
 from beliefmatch.targets import require_logits
 
@@ -75,7 +75,9 @@ def teacher_prior(
         weight = require_kl_weight(name, kl_weight)
         if weight == 0:
             raise fail(name, "`kl_weight` must be positive for votes to have a prior, got 0.0.")
-        prior = require_prior_number(name, base) + _strength(name, strength) * mean / weight
+        if require_finite_number(name, "base", base) <= 0:
+            raise fail(name, f"`base` must be positive, got {base!r}.")
+        prior = base + _strength(name, strength) * mean / weight
     limits = torch.finfo(result_dtype(logits.dtype))
     return prior.clamp(limits.tiny, limits.max).to(result_dtype(logits.dtype))
 
