@@ -93,7 +93,7 @@ def _has_belief(plan: RunPlan, method: Method) -> bool:
 
 
 def _require_chance(plan: RunPlan, method: Method, data: Dataset) -> None:
-    """Two predictions of an image differ by chance alone; networks from outside may have some of their own."""
+    """Two predictions of an image differ by chance alone; networks from outside may have some of theirs."""
     if plan.semi is None or plan.semi.kind != "pi" or ":" in plan.model.name:
         return
     how = Preprocessing.from_json(data.facts["preprocessing"])
