@@ -95,7 +95,7 @@ def adversarial_direction(
 
     The step h is ξ where the numbers can carry it, which for images are float64 only: of an image of norm
     50, float32 keeps no more than 3e-6. So h is at least √(machine epsilon) times the norm of the example,
-    or times ε if that is larger, and at most ε: rounding and curvature then do about equal harm. The search
+    or times ε if that is larger, and at most ε, a compromise between rounding and curvature. The search
     computes in the type of the network's parameters, without autocast, and calls the network inside of
     wrappers, since there are no gradients of parameters to send.
 
