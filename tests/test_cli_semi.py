@@ -82,12 +82,12 @@ def test_kinds_are_compared_in_one_table(tmp_path, capsys):
     ("flags", "said"),
     [
         (["--semi", "vta"], "`semi.kind` must be one of vat, pi, got str 'vta'"),
-        (["--semi", "vat", "--labels", "5"], "`labels` must be one for each of 10 classes at least"),
+        (["--semi", "vat", "--labels", "5"], "`--labels` must be one for each of 10 classes at least"),
         (["--semi", "vat", "--labels", "99999"], "and below the 150 training images, got 99999"),
         (["--semi", "vat", "--method", "evidential"], "for `semi`, got evidential"),
         (["--prior-from", "nowhere"], "nowhere must hold a finished run"),
         (["--prior-strength", "2"], "`teacher.run` must be given"),
-        (["--prior-from", "nowhere", "--semi", "vat"], "`semi` or `teacher` must be given, got both"),
+        (["--prior-from", "nowhere", "--semi", "vat"], "must not come with a teacher, got"),
     ],
 )
 @pytest.mark.parametrize("command", ["train", "compare"])

@@ -84,7 +84,7 @@ def test_a_plan_survives_being_written_down():
         (["data.labels=50", "semi.kind=pi", "semi.wight=1"], "`semi.wight` is not a setting; did you mean"),
         (["data.labels=50", "semi.kind=pi", "semi.weight=-1"], "`weight` must be finite and not negative"),
         (["data.labels=50", "semi.kind=pi", "semi.batch_size=0"], "`batch_size` must be at least 1, got 0"),
-        (["semi.kind=pi", "teacher.run=x", "data.labels=50"], "`semi` or `teacher` must be given, got both"),
+        (["semi.kind=pi", "teacher.run=x", "data.labels=50"], "must not come with a teacher, got"),
         (["teacher.strength=1"], "`teacher.run` must be given"),
         (["teacher.run=x", "teacher.strength=0"], "`strength` must be finite and above 0, got 0.0"),
         (["teacher.run=x", "teacher.temperature=-1"], "`temperature` must be finite and above 0"),

@@ -117,7 +117,8 @@ class RunPlan:
             remedy = "say how many images keep theirs, such as --labels 4000"
             raise ValueError(f"plan: `semi` must come with `data.labels`, got all labels; {remedy}.")
         if self.semi is not None and self.teacher is not None:
-            raise ValueError("plan: `semi` or `teacher` must be given, got both; train one after the other.")
+            remedy = "let a run with `semi` be the teacher of the next"
+            raise ValueError(f"plan: `semi` must not come with a teacher, got `prior_from`; {remedy}.")
 
 
 def plan_from(mapping: Mapping[str, Any]) -> RunPlan:
