@@ -13,12 +13,13 @@ SHORT = [
     *("--epochs", "1", "--limit", "150", "--labels", "30", "--set", "training.warmup=[]"),
     *("--set", "foreign=[]", "--set", "model.options.width=8", "--recipe", "semi-digits"),
 ]
+VAT = ["--semi", "vat", "--semi-weight", "0.4"]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     out = tmp_path_factory.mktemp("semi") / "vat"
-    assert main(["train", *SHORT, "--semi", "vat", "--out", f"{out}"]) == 0
+    assert main(["train", *SHORT, *VAT, "--out", f"{out}"]) == 0
     return out
 
 
@@ -28,9 +29,11 @@ def record_of(out) -> RunRecord:
 
 def test_a_run_with_few_labels_is_kept_and_shown(run, capsys):
     record = record_of(run)
-    assert record.plan["semi"]["kind"] == "vat" and record.plan["data"]["labels"] == 30
+    assert (record.plan["semi"]["kind"], record.plan["semi"]["weight"]) == ("vat", 0.4) and record.plan[
+        "data"
+    ]["labels"] == 30
     assert record.curves[0]["consistency"][0] > 0
-    assert main(["train", *SHORT, "--semi", "vat", "--out", f"{run}"]) == 0
+    assert main(["train", *SHORT, *VAT, "--out", f"{run}"]) == 0
     assert "belief matching with 30 labels and vat, seed 0" in capsys.readouterr().out
 
 
@@ -67,12 +70,16 @@ def test_none_switches_off_what_a_recipe_switches_on(tmp_path, capsys):
 
 
 def test_kinds_are_compared_in_one_table(tmp_path, capsys):
-    methods = "softmax,softmax:semi=pi,belief_matching:semi=vat"
+    methods = "softmax,softmax:semi=pi:semi_weight=0.5,belief_matching:semi=vat:semi_weight=0.1"
     out = tmp_path / "compared"
     options = ["--methods", methods, "--seeds", "1", "--jobs", "1", "--out", f"{out}"]
     assert main(["compare", *SHORT, *options]) == 0
     found = json.loads((out / "comparison.json").read_text("utf-8"))
-    labels = ["softmax", "softmax (semi = pi)", "belief matching (λ = 0.01, semi = vat)"]
+    labels = [
+        "softmax",
+        "softmax (semi = pi, weight = 0.5)",
+        "belief matching (λ = 0.01, semi = vat, weight = 0.1)",
+    ]
     assert [method["label"] for method in found["methods"]] == labels
     shown = " ".join(capsys.readouterr().out.split())
     assert "semi = pi" in shown and (out / "report.html").stat().st_size > 10_000
@@ -86,6 +93,7 @@ def test_kinds_are_compared_in_one_table(tmp_path, capsys):
         (["--semi", "vat", "--labels", "99999"], "and below the 150 training images, got 99999"),
         (["--semi", "vat", "--method", "evidential"], "for `semi`, got evidential"),
         (["--prior-from", "nowhere"], "nowhere must hold a finished run"),
+        (["--semi-weight", "2"], "`semi.kind` must be given, one of vat, pi"),
         (["--prior-strength", "2"], "`teacher.run` must be given"),
         (["--prior-from", "nowhere", "--semi", "vat"], "must not come with a teacher, got"),
     ],
@@ -108,5 +116,12 @@ def test_labels_are_needed(tmp_path, capsys):
 def test_the_flags_are_explained(command, capsys):
     assert main([command, "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    for words in ("--semi vat|pi|none", "--labels", "--prior-from RUN", "--prior-strength", "a label is one"):
+    for words in (
+        "--semi vat|pi|none",
+        "--semi-weight",
+        "--labels",
+        "--prior-from RUN",
+        "--prior-strength",
+        "a label is one",
+    ):
         assert words in shown

@@ -133,16 +133,17 @@ def test_the_recipes_have_the_papers_values(name, rate, weight):
 
 
 def test_a_method_may_say_what_it_learns_from():
-    base = overridden(recipe("semi-digits"), ["semi.kind=pi"])
-    specs = parse_methods("softmax,softmax:semi=none,softmax:semi=vat,belief_matching:kl_weight=0.1:semi=vat")
+    usual, base = recipe("semi-digits")["defaults"], overridden(recipe("semi-digits"), ["semi.kind=pi"])
+    weighted = "belief_matching:kl_weight=0.1:semi=vat:semi_weight=0.2"
+    specs = parse_methods(f"softmax,softmax:semi=none,softmax:semi=vat,{weighted}")
     plans = [plan_from(with_spec(base, spec)) for spec in specs]
     assert [each.semi.kind if each.semi else None for each in plans] == ["pi", None, "vat", "vat"]
     assert plans[3].method.options == {"kl_weight": 0.1}
     assert [label_of(each) for each in plans] == [
-        "softmax (semi = pi)",
+        f"softmax (semi = pi, weight = {usual['pi']['weight']:g})",
         "softmax",
-        "softmax (semi = vat)",
-        "belief matching (λ = 0.1, semi = vat)",
+        f"softmax (semi = vat, weight = {usual['vat']['weight']:g})",
+        "belief matching (λ = 0.1, semi = vat, weight = 0.2)",
     ]
     (taught,) = parse_methods("belief_matching:prior_from=runs/a:prior_strength=3")
     student = plan_from(with_spec(recipe("semi-digits"), taught))

@@ -283,13 +283,13 @@ def test_what_is_no_teacher_is_refused(tmp_path, teacher):
 
 
 def test_a_comparison_tells_kinds_apart_and_shares_what_is_alike(tmp_path, teacher):
-    text = f"softmax,softmax:semi=vat,belief_matching:prior_from={teacher[0]}"
+    text = f"softmax,softmax:semi=vat:semi_weight=0.3,belief_matching:prior_from={teacher[0]}"
     settings = overridden(recipe("semi-digits"), [*SHORT, "training.epochs=1"])
     work = Comparison(settings, parse_methods(text), seeds=[0], directory=tmp_path, jobs=1)
     record = work.run()
     assert [method.label for method in record.methods] == [
         "softmax",
-        "softmax (semi = vat)",
+        "softmax (semi = vat, weight = 0.3)",
         "belief matching (λ = 0.01, prior strength = 1)",
     ]
     assert not {"semi", "teacher"} & set(record.settings)

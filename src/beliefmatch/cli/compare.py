@@ -27,6 +27,7 @@ from beliefmatch.cli.run_options import (
     Rate,
     RecipeName,
     Semi,
+    SemiWeight,
     Settings,
     settings_of,
 )
@@ -64,6 +65,7 @@ def compare(
     limit: Limit = None,
     labels: Labels = None,
     semi: Semi = None,
+    semi_weight: SemiWeight = None,
     prior_from: PriorFrom = None,
     prior_strength: PriorStrength = None,
     model: ModelName = None,

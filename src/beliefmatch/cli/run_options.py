@@ -27,6 +27,7 @@ __all__ = [
     "Rate",
     "RecipeName",
     "Semi",
+    "SemiWeight",
     "Settings",
     "settings_of",
     "usual_recipe",
@@ -67,9 +68,13 @@ Semi = Annotated[
     typer.Option(
         metavar="vat|pi|none",
         help="Learn from the others that predictions hold under perturbation: in the worst direction (vat) "
-        "or a random one (pi). Its settings are --set semi.weight=NUMBER and so on.",
+        "or a random one (pi). Its settings are --set semi.epsilon=NUMBER and so on.",
         rich_help_panel=_UNLABELLED,
     ),
+]
+SemiWeight = Annotated[
+    float | None,
+    typer.Option(help="Of that loss; the recipe's or the paper's if not given.", rich_help_panel=_UNLABELLED),
 ]
 PriorFrom = Annotated[
     str | None,
@@ -162,6 +167,7 @@ class Flags:
     limit: int | None = None
     labels: int | None = None
     semi: str | None = None
+    semi_weight: float | None = None
     prior_from: str | None = None
     prior_strength: float | None = None
     model: str | None = None
@@ -191,7 +197,7 @@ class Flags:
         machine = ("precision", "accelerator", "devices", "nodes")
         sections: dict[str, dict[str, Any]] = {
             "data": {"name": self.data, "directory": self.data_dir, **self._named("limit", "labels")},
-            "semi": {"kind": self.semi if self.semi != NONE else None},
+            "semi": {"kind": self.semi if self.semi != NONE else None, "weight": self.semi_weight},
             "teacher": {"run": self.prior_from, "strength": self.prior_strength},
             "model": {"name": self.model},
             "training": self._named(*training),

@@ -27,6 +27,7 @@ from beliefmatch.cli.run_options import (
     Rate,
     RecipeName,
     Semi,
+    SemiWeight,
     Settings,
     settings_of,
 )
@@ -61,6 +62,7 @@ def train(
     limit: Limit = None,
     labels: Labels = None,
     semi: Semi = None,
+    semi_weight: SemiWeight = None,
     prior_from: PriorFrom = None,
     prior_strength: PriorStrength = None,
     model: ModelName = None,
