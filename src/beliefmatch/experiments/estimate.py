@@ -62,14 +62,17 @@ def estimate(plan: RunPlan, dataset: Dataset, method: Method, network: nn.Module
 
 
 def _loss(plan: RunPlan, method: Method, inputs: Tensor, targets: Tensor) -> Callable[[nn.Module], Tensor]:
-    """What a step minimises, of a network; with as many unlabelled images as labelled ones if with any."""
-    extra = extra_loss(plan, method)
+    """What a step minimises, of a network; unlabelled images, if with any, in their proportion."""
+    extra, usual = extra_loss(plan, method), plan.training.batch_size
+    size = usual if plan.semi is None else plan.semi.batch_size or usual
+    rows = torch.arange(max(2, len(inputs) * size // usual), device=inputs.device) % len(inputs)
+    unlabelled = Batch(inputs[rows], targets[rows])
 
     def loss(network: nn.Module) -> Tensor:
         total = method.objective(network(inputs).float(), targets)
         if extra is not None:
             further, views = extra
-            total = total + further(network, [Batch(inputs, targets)] * views, 0).float()
+            total = total + further(network, [unlabelled] * views, 0).float()
         return total
 
     return loss
