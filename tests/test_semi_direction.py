@@ -126,10 +126,10 @@ def test_random_direction_stays_where_nothing_changes(connected):
 
 def test_direction_of_an_example_does_not_depend_on_its_company():
     network, inputs, start = curved(dtype=torch.float32), drawn(5, 6, dtype=torch.float32), []
-    whole = adversarial_direction(network, inputs, iterations=400, generator=seeded())
+    whole = adversarial_direction(network, inputs, iterations=150, generator=seeded())
     for at in range(5):
         start.append(
-            adversarial_direction(network, inputs[at : at + 1], iterations=400, generator=seeded(at))
+            adversarial_direction(network, inputs[at : at + 1], iterations=150, generator=seeded(at))
         )
     assert cosines(whole, torch.cat(start)).abs().min() > 0.999
 
