@@ -268,6 +268,24 @@ def test_a_teacher_that_may_have_seen_what_is_held_back_is_refused(tmp_path, tea
         Training(plan_of(f"teacher.run={teacher[0]}", *settings), tmp_path / "run")
 
 
+def test_a_teacher_without_logits_votes_by_its_probabilities(tmp_path):
+    teacher = tmp_path / "ensemble"
+    execute(plan_of("training.epochs=1", method="ensemble", members=2), teacher)
+    plan = with_known_teacher(plan_of(f"teacher.run={teacher}", "teacher.strength=4"))
+    data = dataset(plan.data)
+    assert data.unlabelled is not None
+    votes = Teacher.of(plan).votes(data.unlabelled, engine_for(plan.engine))
+    (batch,) = data.unlabelled.batches([torch.arange(len(data.unlabelled))])
+    network, probs = network_of(plan, method_of(plan), data).eval(), []
+    for member in range(2):
+        found = final_weights(RunDirectory(teacher).network(member))
+        assert found is not None
+        network.load_state_dict(found)
+        with torch.no_grad():
+            probs.append(network(batch.inputs).double().softmax(1))
+    torch.testing.assert_close(votes.double(), 4 * torch.stack(probs).mean(0), rtol=1e-5, atol=1e-6)
+
+
 def test_what_is_no_teacher_is_refused(tmp_path, teacher):
     with pytest.raises(ValueError, match=r"must hold a finished run; it has no record\.json"):
         Training(plan_of(f"teacher.run={tmp_path / 'nothing'}"), tmp_path / "run")
