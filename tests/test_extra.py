@@ -171,7 +171,7 @@ def test_a_loss_that_is_not_finite_is_skipped_with_its_step():
         return loss * float("nan") if next(calls) % 5 == 2 else loss
 
     history = train(normalised_network(), extra=extra(spoiled))
-    assert history.curve("skipped") == [1, 1, 1] or sum(history.curve("skipped")) in (3, 4)
+    assert history.curve("skipped") == [1, 1, 2]  # steps 2, 7, 12 and 17, of six in each epoch
     assert all(value > 0 for value in history.curve("size"))
 
 
