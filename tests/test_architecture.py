@@ -24,6 +24,7 @@ FLOORS = (
     ("L1", "divergence loss metrics"),
     ("L1", "belief"),
     ("L2", "data methods models"),
+    ("L3", "semi"),
     ("L3", "train"),
     ("L3", "adaptation"),
     ("L4", "experiments"),

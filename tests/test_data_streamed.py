@@ -146,3 +146,27 @@ def _die(_):
     import os
 
     os._exit(3)
+
+
+def test_noise_is_added_by_the_seed_whatever_the_number_of_workers():
+    part = [torch.arange(12)]
+    (clean,), (alone,), (together,) = (
+        source(**options).batches(part, seeds=[3])
+        for options in ({}, {"noise": 0.15}, {"noise": 0.15, "workers": 2})
+    )
+    assert torch.equal(alone.inputs, together.inputs)
+    assert (alone.inputs - clean.inputs).std().item() == pytest.approx(0.15, rel=0.1)
+    (unseeded,), (plain,) = source(noise=0.15).batches(part), source().batches(part)
+    assert torch.equal(unseeded.inputs, plain.inputs)
+
+
+def test_labels_can_be_held_back_and_images_seen_in_another_way():
+    whole = source()
+    assert whole.unlabelled().targets.tolist() == [-1] * 12 and whole.targets.tolist() == labels().tolist()
+    other = whole.seen_through(Preprocessing((0.0,) * 3, (1.0,) * 3))
+    assert other.preprocessing.margin == 1.0
+    (as_new,), (as_other,) = (
+        each.batches([torch.tensor([2, 5])])
+        for each in (source(mean=(0.0,) * 3, std=(1.0,) * 3, margin=1.0), other)
+    )
+    assert torch.equal(as_new.inputs, as_other.inputs)

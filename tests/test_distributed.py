@@ -13,7 +13,7 @@ import torch
 from beliefmatch.methods import build
 from beliefmatch.train.evaluate import predict_all
 from small_training import Examples, engine, normalised_network
-from two_trainers import RECIPES, trained
+from two_trainers import RECIPES, consistent, trained, trained_beside
 
 SCRIPT = Path(__file__).parent / "two_trainers.py"
 
@@ -44,6 +44,19 @@ def test_two_processes_step_like_one_with_the_whole_batch(said, size):
     assert said["world"] == 2
     for name in ("loss", "norm", "weights"):
         assert two[name] == pytest.approx(alone[name], rel=1e-9, abs=1e-11)
+
+
+def test_a_further_loss_of_two_processes_is_that_of_one(said):
+    alone, two = trained_beside(engine()), said["beside"]
+    for name in ("loss", "odd", "norm", "weights"):
+        assert two[name] == pytest.approx(alone[name], rel=1e-9, abs=1e-11)
+
+
+@pytest.mark.parametrize("kind", ["vat", "pi"])
+def test_unlabelled_images_are_learnt_from_by_two_processes_as_by_one(said, kind):
+    alone, two = consistent(engine(), kind), said["consistent"][kind]
+    assert two["agree"] and two["skipped"] == [0, 0, 0]
+    assert two["consistency"] == pytest.approx(alone["consistency"], rel=0.5)  # by other chance
 
 
 @pytest.mark.parametrize(("many", "of_the_first"), [(11, 6), (2, 1), (1, 1)])

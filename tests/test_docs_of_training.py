@@ -8,11 +8,12 @@ from pkgutil import resolve_name
 import pytest
 
 from beliefmatch.data.settings import DataSettings
-from beliefmatch.experiments.plan import INDIFFERENT, RECIPES, overridden, plan_from, recipe
+from beliefmatch.experiments.plan import INDIFFERENT, RECIPES, TeacherPlan, overridden, plan_from, recipe
 from beliefmatch.experiments.yaml_files import yaml_value
 from beliefmatch.methods import METHODS, SEARCH
 from beliefmatch.models import MODELS
 from beliefmatch.names import option_names
+from beliefmatch.semi.settings import SemiSettings
 from beliefmatch.train.settings import EngineSettings, Recipe
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -39,7 +40,14 @@ def test_every_recipe_and_network_is_named(name):
 
 
 @pytest.mark.parametrize(
-    ("section", "kind"), [("data", DataSettings), ("training", Recipe), ("engine", EngineSettings)]
+    ("section", "kind"),
+    [
+        ("data", DataSettings),
+        ("training", Recipe),
+        ("engine", EngineSettings),
+        ("semi", SemiSettings),
+        ("teacher", TeacherPlan),
+    ],
 )
 def test_every_setting_is_listed(section, kind):
     names = ", ".join(f"`{field.name}`" for field in fields(kind))

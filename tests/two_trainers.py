@@ -13,8 +13,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 from beliefmatch.methods import build
+from beliefmatch.semi import SemiSettings, consistency_of
 from beliefmatch.train.engine import Engine
 from beliefmatch.train.evaluate import predict_all
+from beliefmatch.train.extra import Extra
 from beliefmatch.train.fit import Saving
 from beliefmatch.train.interrupt import Interrupted
 from beliefmatch.train.recipe import Recipe
@@ -37,6 +39,42 @@ def trained(engine, recipe):
         "norm": history.curve("gradient_norm"),
         "weights": torch.cat([parameter.detach().flatten() for parameter in network.parameters()]).tolist(),
     }
+
+
+def trained_beside(engine):
+    """With a further loss, of batches that do not halve evenly; it does without chance."""
+
+    def loss(network, views, seed):
+        return (network(views[0].inputs) - network(-views[0].inputs)).square().sum(1).mean()
+
+    network, source, others = plain_network(seed=engine.rank).double(), Exactly(7), Exactly(23, seed=2)
+    for examples in (source, others):
+        examples.images = examples.images.double()
+    beside = Extra("odd", others, loss, lambda progress: 0.5 + progress, batch_size=3)
+    options = {"extra": beside, "epoch_examples": 37, "source": source}
+    history = train(network, on=engine, recipe=RECIPES[5], **options)
+    return {
+        "loss": history.curve("loss"),
+        "odd": history.curve("odd"),
+        "norm": history.curve("gradient_norm"),
+        "weights": torch.cat([parameter.detach().flatten() for parameter in network.parameters()]).tolist(),
+    }
+
+
+def consistent(engine, kind):
+    """Searched for by each process on its own, and the weights the same in both."""
+    consistency = consistency_of(SemiSettings(kind, weight=1.0, epsilon=1.0), has_belief=True)
+
+    def loss(network, views, seed):
+        return consistency.loss(network, views[0].inputs, seed, views[-1].inputs if kind == "pi" else None)
+
+    network = normalised_network()
+    beside = Extra("consistency", Examples(23, seed=2), loss, lambda progress: 1.0, views=2)
+    history = train(network, on=engine, extra=beside)
+    numbers = torch.cat([tensor.double().flatten() for tensor in network.state_dict().values()])
+    sums = engine.total(numbers.tolist())
+    agree = torch.equal(torch.tensor(sums, dtype=torch.float64), engine.world * numbers)
+    return {"agree": agree, "consistency": history.curve("consistency"), "skipped": history.curve("skipped")}
 
 
 def predicted(engine, many):
@@ -98,6 +136,8 @@ def together(engine, directory):
     return {
         "world": engine.world,
         "trained": {size: trained(engine, recipe) for size, recipe in RECIPES.items()},
+        "beside": trained_beside(engine),
+        "consistent": {kind: consistent(engine, kind) for kind in ("vat", "pi")},
         "predicted": {many: predicted(engine, many) for many in (11, 2, 1)},
         "buffers_agree": buffers_agree(engine),
         "skipped": skipped(engine),

@@ -16,19 +16,25 @@ __all__ = [
     "Epochs",
     "Flags",
     "ForeignTraining",
+    "Labels",
     "Limit",
     "ModelName",
     "Nodes",
     "Ood",
     "Precision",
+    "PriorFrom",
+    "PriorStrength",
     "Rate",
     "RecipeName",
+    "Semi",
+    "SemiWeight",
     "Settings",
     "settings_of",
     "usual_recipe",
 ]
 
 _DATA, _TRAINING, _MACHINE = "Data and network", "Training", "Machine"
+_UNLABELLED = "Unlabelled images"
 
 DataName = Annotated[
     str | None,
@@ -49,6 +55,39 @@ DataDir = Annotated[
 Limit = Annotated[
     int | None,
     typer.Option(help="Of the training images take as many at most.", rich_help_panel=_DATA),
+]
+Labels = Annotated[
+    int | None,
+    typer.Option(
+        help="Of the training images as many keep their labels, equally many of each class.",
+        rich_help_panel=_UNLABELLED,
+    ),
+]
+Semi = Annotated[
+    str | None,
+    typer.Option(
+        metavar="vat|pi|none",
+        help="Learn from the others that predictions hold under perturbation: in the worst direction (vat) "
+        "or a random one (pi). Its settings are --set semi.epsilon=NUMBER and so on.",
+        rich_help_panel=_UNLABELLED,
+    ),
+]
+SemiWeight = Annotated[
+    float | None,
+    typer.Option(help="Of that loss; the recipe's or the paper's if not given.", rich_help_panel=_UNLABELLED),
+]
+PriorFrom = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RUN",
+        help="Take the belief of this finished run as the prior for each image, unlabelled ones too; for "
+        "belief_matching and belief_ensemble.",
+        rich_help_panel=_UNLABELLED,
+    ),
+]
+PriorStrength = Annotated[
+    float | None,
+    typer.Option(help="Votes that this belief counts as; a label is one.", rich_help_panel=_UNLABELLED),
 ]
 ModelName = Annotated[
     str | None,
@@ -76,7 +115,7 @@ RecipeName = Annotated[
     typer.Option(
         metavar="NAME|FILE",
         help="Settings to start from: digits, cifar, cifar-release, cifar-cpu, imagenet, images, "
-        "or a .yaml file; that of the data if not given.",
+        "semi-vat, semi-pi, semi-digits, semi-cifar-cpu, or a .yaml file; that of the data if not given.",
         rich_help_panel=_TRAINING,
     ),
 ]
@@ -115,6 +154,10 @@ RECIPE_OF = {
 """Which recipe a dataset starts from; `images` for all others."""
 
 
+NONE = "none"
+"""Of `--semi`: without, where the recipe says with."""
+
+
 @dataclass(frozen=True)
 class Flags:
     """What was given on the command line; None where nothing was."""
@@ -122,6 +165,11 @@ class Flags:
     data: str | None = None
     data_dir: str | None = None
     limit: int | None = None
+    labels: int | None = None
+    semi: str | None = None
+    semi_weight: float | None = None
+    prior_from: str | None = None
+    prior_strength: float | None = None
     model: str | None = None
     ood: Sequence[str] | None = None
     foreign_training: str | None = None
@@ -145,29 +193,24 @@ class Flags:
 
     def over(self) -> dict[str, Any]:
         """As settings of a plan."""
+        training = ("epochs", "batch_size", "learning_rate")
+        machine = ("precision", "accelerator", "devices", "nodes")
         sections: dict[str, dict[str, Any]] = {
-            "data": {"name": self.data, "directory": self.data_dir, "limit": self.limit},
+            "data": {"name": self.data, "directory": self.data_dir, **self._named("limit", "labels")},
+            "semi": {"kind": self.semi if self.semi != NONE else None, "weight": self.semi_weight},
+            "teacher": {"run": self.prior_from, "strength": self.prior_strength},
             "model": {"name": self.model},
-            "training": {
-                "epochs": self.epochs,
-                "batch_size": self.batch_size,
-                "learning_rate": self.learning_rate,
-            },
-            "engine": {
-                "precision": self.precision,
-                "accelerator": self.accelerator,
-                "devices": self.devices,
-                "nodes": self.nodes,
-            },
+            "training": self._named(*training),
+            "engine": self._named(*machine),
         }
         given = {name: _given(section) for name, section in sections.items()}
-        alone = _given(
-            {
-                "foreign": None if self.ood is None else list(self.ood),
-                "foreign_training": self.foreign_training,
-            }
-        )
-        return {name: section for name, section in given.items() if section} | alone
+        foreign = None if self.ood is None else list(self.ood)
+        alone = _given({"foreign": foreign, "foreign_training": self.foreign_training})
+        without = {"semi": None} if self.semi == NONE else {}
+        return {name: section for name, section in given.items() if section} | alone | without
+
+    def _named(self, *names: str) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in names}
 
 
 def settings_of(flags: Flags) -> dict[str, Any]:

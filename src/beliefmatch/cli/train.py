@@ -16,13 +16,18 @@ from beliefmatch.cli.run_options import (
     Epochs,
     Flags,
     ForeignTraining,
+    Labels,
     Limit,
     ModelName,
     Nodes,
     Ood,
     Precision,
+    PriorFrom,
+    PriorStrength,
     Rate,
     RecipeName,
+    Semi,
+    SemiWeight,
     Settings,
     settings_of,
 )
@@ -55,6 +60,11 @@ def train(
     data: DataName = None,
     data_dir: DataDir = None,
     limit: Limit = None,
+    labels: Labels = None,
+    semi: Semi = None,
+    semi_weight: SemiWeight = None,
+    prior_from: PriorFrom = None,
+    prior_strength: PriorStrength = None,
     model: ModelName = None,
     ood: Ood = None,
     foreign_training: ForeignTraining = None,
@@ -103,15 +113,15 @@ def train(
 def _plan(flags: Flags, method: str | None, kl_weight: str | None, seed: int | None) -> "RunPlan":
     from dataclasses import replace
 
-    from beliefmatch.experiments.method_spec import parse_methods
-    from beliefmatch.experiments.plan import plan_from, with_method
+    from beliefmatch.experiments.method_spec import parse_methods, with_spec
+    from beliefmatch.experiments.plan import plan_from
 
     mapping = settings_of(flags)
     if method is not None:
         spec, *others = parse_methods(method, caller="train", argument="method")
         if others:
             raise ValueError(f"train: `method` must be one method, got {method!r}.")
-        mapping = with_method(mapping, spec.name, **spec.options)
+        mapping = with_spec(mapping, spec)
     if kl_weight is not None:
         mapping = _with_weight(mapping, kl_weight)
     plan = plan_from(mapping)

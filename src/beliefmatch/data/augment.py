@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from beliefmatch.checks import fail
 
-__all__ = ["crop_and_flip", "normalised"]
+__all__ = ["crop_and_flip", "noisy", "normalised"]
 
 
 def crop_and_flip(
@@ -53,3 +53,17 @@ def normalised(
     """
     shift, scale = (torch.tensor(list(values), device=images.device) for values in (mean, std))
     return torch.addcmul(-shift / scale, images.float(), 1 / (255 * scale)).to(dtype).permute(0, 3, 1, 2)
+
+
+def noisy(inputs: Tensor, *, std: float, generator: torch.Generator | None = None) -> Tensor:
+    """Inputs with Gaussian noise of one standard deviation added, in their memory layout.
+
+    Args:
+        inputs: of any shape.
+        std: of the noise; without any they are returned as they are.
+        generator: of the noise, on the inputs' device; the global one if not given.
+    """
+    if not std:
+        return inputs
+    noise = torch.empty_like(inputs).normal_(std=std, generator=generator)
+    return inputs + noise

@@ -5,7 +5,7 @@ import numpy as np
 from beliefmatch.checks import fail
 from beliefmatch.data.found import Found
 
-__all__ = ["class_names_of", "require_every_class", "require_labels"]
+__all__ = ["class_names_of", "require_every_class", "require_few_labels", "require_labels"]
 
 _LARGEST = 1_000_000  # classes; a larger id is no class id
 
@@ -43,3 +43,10 @@ def require_every_class(labels: np.ndarray, names: tuple[str, ...]) -> None:
         which += f" and {len(absent) - 1} more" if len(absent) > 1 else ""
         remedy = "add images, raise `limit`, or lower `validation`"
         raise fail("data", f"every class must have an image to train on, got none of {which}; {remedy}.")
+
+
+def require_few_labels(count: int, images: int, names: tuple[str, ...]) -> None:
+    """A number of labels must be enough for every class, and leave images without one."""
+    if not len(names) <= count < images:
+        expected = f"one for each of {len(names)} classes at least and below the {images} training images"
+        raise fail("data", f"`labels` must be {expected}, got {count}; leave it out to keep all labels.")

@@ -10,13 +10,13 @@ import numpy as np
 from beliefmatch.checks import fail, require_choice
 from beliefmatch.data import DATASETS
 from beliefmatch.data.found import Found, Habits, Known, Part
-from beliefmatch.data.labels import class_names_of, require_every_class, require_labels
+from beliefmatch.data.labels import class_names_of, require_every_class, require_few_labels, require_labels
 from beliefmatch.data.parts import ROLES, Parts, Rows, ValidationFrom, assigned
 from beliefmatch.data.pictures import Arrays
 from beliefmatch.data.preprocessing import Preprocessing, usual_padding
 from beliefmatch.data.settings import DataSettings
 from beliefmatch.data.source import Dataset
-from beliefmatch.data.splits import fingerprint
+from beliefmatch.data.splits import balanced, fingerprint
 from beliefmatch.data.store import Frame, Stored, common_frame, stored, warn_of_skipped
 
 __all__ = ["find", "load", "load_parts"]
@@ -42,11 +42,12 @@ def load_parts(settings: DataSettings, *, validation_from: ValidationFrom = "tra
     fitted = roles["train"]
     require_every_class(labels[fitted.part][fitted.rows], names)
     how = _preprocessing(kept[fitted.part], fitted.rows, frame, settings, habits)
+    roles, nameless = _with_labels_held_back(roles, labels, settings, names)
     sources = {name: part.source(how, workers=settings.workers) for name, part in kept.items()}
-    facts = _facts(found.form, kept, roles, settings, how) | {"classes": len(names)}
+    facts = _facts(found.form, kept, roles, nameless, settings, how) | {"classes": len(names)}
     if validation_from != "train":
         facts["validation_from"] = validation_from
-    return Parts(settings.name, sources, **roles, class_names=names, facts=facts)
+    return Parts(settings.name, sources, **roles, class_names=names, facts=facts, unlabelled=nameless)
 
 
 def find(settings: DataSettings, *, only: str | None = None) -> tuple[Found, Habits]:
@@ -94,6 +95,18 @@ def _kept(
     return kept, frame
 
 
+def _with_labels_held_back(
+    roles: dict[str, Rows], labels: Mapping[str, np.ndarray], settings: DataSettings, names: tuple[str, ...]
+) -> tuple[dict[str, Rows], Rows | None]:
+    """The division with labelled rows alone to fit on, and those that lose their labels, if any do."""
+    if settings.labels is None:
+        return roles, None
+    part, rows = roles["train"]
+    require_few_labels(settings.labels, len(rows), names)
+    kept = rows[balanced(labels[part][rows], settings.labels, settings.split_seed)]
+    return roles | {"train": Rows(part, kept)}, Rows(part, np.setdiff1d(rows, kept, assume_unique=True))
+
+
 def _preprocessing(
     first: Stored, rows: np.ndarray, frame: Frame, settings: DataSettings, habits: Habits
 ) -> Preprocessing:
@@ -108,7 +121,8 @@ def _preprocessing(
         mean, std = _moments(first.pictures.pixels, rows)
     else:
         mean, std = _PHOTOGRAPHS
-    return Preprocessing(mean, std, augment, usual_padding(height, width), frame.margin)
+    padding = usual_padding(height, width) if settings.shift is None else settings.shift
+    return Preprocessing(mean, std, augment, padding, frame.margin, settings.noise)
 
 
 def _moments(pixels: np.ndarray, rows: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -127,6 +141,7 @@ def _facts(
     form: str,
     kept: Mapping[str, Stored],
     roles: Mapping[str, Rows],
+    nameless: Rows | None,
     settings: DataSettings,
     how: Preprocessing,
 ) -> dict[str, Any]:
@@ -134,16 +149,19 @@ def _facts(
     pieces: list[Any] = [piece for name, part in kept.items() for piece in (name, *part.identity())]
     is_own = {role: role != "train" and _is_whole(kept, roles[role]) for role in ROLES}
     drawn = [roles[role].rows[: 0 if is_own[role] else None] for role in ROLES]
+    held_back = [] if nameless is None else [nameless.rows]
+    counts = {role: len(roles[role].rows) for role in ROLES}
+    counts |= {"unlabelled": len(nameless.rows)} if nameless is not None else {}
     return {
         "name": settings.name,
         "form": form,
         "in_memory": first.in_memory,
         "shape": list(first.shape),
-        "counts": {role: len(roles[role].rows) for role in ROLES},
+        "counts": counts,
         "skipped": {name: len(part.skipped) for name, part in kept.items()},
         "divided_by_us": [role for role in ROLES[1:] if not is_own[role]],
         "split_seed": settings.split_seed,
-        "digest": fingerprint([*pieces, *drawn]),
+        "digest": fingerprint([*pieces, *drawn, *held_back]),
         "preprocessing": how.to_json(),
     }
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from beliefmatch.checks import fail
-from beliefmatch.data.augment import crop_and_flip, normalised
+from beliefmatch.data.augment import crop_and_flip, noisy, normalised
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.source import Batch
 from beliefmatch.data.splits import fingerprint
@@ -83,6 +83,18 @@ class MemorySource:
         identity = (self._held.pixels.numpy(), self._rows.numpy(), self._targets.numpy())
         return inputs_digest(self.shape, self.preprocessing, identity)
 
+    def unlabelled(self) -> MemorySource:
+        """The same examples without their class ids."""
+        part = self.subset(torch.arange(len(self)))
+        part._targets = as_targets(None, len(self))
+        return part
+
+    def seen_through(self, preprocessing: Preprocessing) -> MemorySource:
+        """The same examples on another way into a network."""
+        part = self.subset(torch.arange(len(self)))
+        part.preprocessing = preprocessing
+        return part
+
     def batches(
         self,
         parts: Sequence[Tensor],
@@ -98,11 +110,13 @@ class MemorySource:
 
     def _inputs(self, images: Tensor, seed: int | None) -> Tensor:
         how = self.preprocessing
-        if seed is not None and how.augment != "none":
-            generator = torch.Generator(images.device).manual_seed(seed)
+        if seed is None:
+            return normalised(images, mean=how.mean, std=how.std)
+        generator = torch.Generator(images.device).manual_seed(seed)
+        if how.augment != "none":
             flips = how.augment == "crop_flip"
             images = crop_and_flip(images, padding=how.padding, flips=flips, generator=generator)
-        return normalised(images, mean=how.mean, std=how.std)
+        return noisy(normalised(images, mean=how.mean, std=how.std), std=how.noise, generator=generator)
 
 
 class _Held:

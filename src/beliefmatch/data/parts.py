@@ -48,6 +48,7 @@ class Parts:
         test: rows to report on.
         class_names: by id.
         facts: as `Dataset` has them.
+        unlabelled: rows whose labels are not to be used, where some are held back.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Parts:
     test: Rows
     class_names: tuple[str, ...]
     facts: Mapping[str, Any]
+    unlabelled: Rows | None = None
 
     @cached_property
     def digests(self) -> dict[str, str]:
@@ -76,6 +78,7 @@ class Parts:
             self.name,
             **{role: self._source(self.rows(role)) for role in ROLES},
             class_names=self.class_names,
+            unlabelled=None if self.unlabelled is None else self._source(self.unlabelled).unlabelled(),
             facts=self.facts,
         )
 

@@ -20,6 +20,7 @@ class Preprocessing:
         augment: in training only. "crop" shifts small images by up to `padding` pixels and cuts a random part
             out of large ones; "crop_flip" also mirrors every other image.
         padding: the largest shift of small images.
+        noise: standard deviation of Gaussian noise in training, on inputs that are scaled already.
         margin: the short side of an image that has to be brought to another size, over the size of the middle
             that is then cut out: 1 keeps all of the short side, 256/224 is usual for large photographs.
     """
@@ -29,6 +30,7 @@ class Preprocessing:
     augment: Augment = "none"
     padding: int = 4
     margin: float = 1.0
+    noise: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("mean", "std"):
@@ -47,6 +49,9 @@ class Preprocessing:
             raise ValueError(
                 f"Preprocessing: `padding` must be {expected}, got {self.padding} and {self.margin}."
             )
+
+        if not 0 <= self.noise < math.inf:
+            raise ValueError(f"Preprocessing: `noise` must be finite and not negative, got {self.noise}.")
 
     @property
     def channels(self) -> int:

@@ -6,6 +6,8 @@ from typing import Literal
 
 __all__ = ["DataSettings"]
 
+_SMALLEST = {"limit": 1, "labels": 1, "shift": 0, "size": 1, "workers": 0, "split_seed": 0}
+
 
 @dataclass(frozen=True)
 class DataSettings:
@@ -17,9 +19,14 @@ class DataSettings:
         directory: where a named dataset lies on this machine; from the hub if not given.
         validation: images of the training set kept for choosing: a share below 1, or a number.
         limit: of the training images that are left; all if not given.
+        labels: of these, as many keep their labels, equally many of each class; the others are unlabelled.
+            All keep them if not given. An epoch has then as many steps as it would have with all labels.
         split_seed: of the division. It stays the same while the training's seed varies, so that no image
             serves for choosing in one run and for fitting in another.
         augment: "crop_flip", "crop", "none", or "auto", as usual for the dataset.
+        shift: pixels that "crop" moves small images by at most; an eighth of their side if not given.
+        noise: standard deviation of Gaussian noise on the inputs in training, which are scaled to about
+            unit variance before.
         size: pixels on a side that images are brought to; as they are if not given, and alike.
         corrupt: what becomes of images that cannot be read: "stop", or "skip", which counts them.
         workers: processes that read large images.
@@ -35,8 +42,11 @@ class DataSettings:
     directory: str | None = None
     validation: float = 0.2
     limit: int | None = None
+    labels: int | None = None
     split_seed: int = 0
     augment: Literal["auto", "crop_flip", "crop", "none"] = "auto"
+    shift: int | None = None
+    noise: float = 0.0
     size: int | None = None
     corrupt: Literal["stop", "skip"] = "stop"
     workers: int = 2
@@ -51,10 +61,12 @@ class DataSettings:
             raise ValueError(
                 f"data: `validation` must be a share or a number above 0, got {self.validation}."
             )
-        for name, smallest in (("limit", 1), ("size", 1), ("workers", 0), ("split_seed", 0)):
+        for name, smallest in _SMALLEST.items():
             value = getattr(self, name)
             if value is not None and value < smallest:
                 raise ValueError(f"data: `{name}` must be at least {smallest}, got {value}.")
+        if not 0 <= self.noise < math.inf:
+            raise ValueError(f"data: `noise` must be finite and not negative, got {self.noise}.")
         choices = {"augment": ("auto", "crop_flip", "crop", "none"), "corrupt": ("stop", "skip")}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:

@@ -58,5 +58,12 @@ class Dataset:
     validation: Source
     test: Source
     class_names: tuple[str, ...]
+    unlabelled: Source | None = None
+    """Training images whose labels are held back; all have one if there are none."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What a record says of the data, as JSON can hold it: counts, split seed, "digest" and so on."""
+
+    @property
+    def epoch_images(self) -> int:
+        """Training images, whether labelled or not: an epoch is as long as one pass over them."""
+        return len(self.train) + (0 if self.unlabelled is None else len(self.unlabelled))

@@ -14,13 +14,13 @@ import numpy as np
 from beliefmatch.checks import fail
 from beliefmatch.seeds import mixed
 
-__all__ = ["TEST_SHARE", "Division", "chosen", "divided", "fingerprint", "halved", "wanted"]
+__all__ = ["TEST_SHARE", "Division", "balanced", "chosen", "divided", "fingerprint", "halved", "wanted"]
 
 TEST_SHARE = 0.2
 """Of all images, where a set comes without images to report on."""
 
 # Streams of chance: changing one share leaves the others' draws alone.
-_TEST, _VALIDATION, _LIMIT, _HALF = 1, 2, 3, 4
+_TEST, _VALIDATION, _LIMIT, _HALF, _LABELS = 1, 2, 3, 4, 5
 
 
 class Division(NamedTuple):
@@ -72,6 +72,22 @@ def chosen(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
     within = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     turn = (within + 0.5) / np.repeat(sizes, sizes)
     return np.sort(order[np.argsort(turn, kind="stable")[:count]])
+
+
+def balanced(labels: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
+    """As many rows, drawn by the seed, equally many of each class; ascending.
+
+    Where the classes do not divide the number, some have one more; one that has too few images gives all of
+    them. The choice of a smaller number is part of the choice of a larger one.
+
+    >>> balanced(np.array([0, 0, 0, 0, 1, 1, 1]), 4).shape
+    (4,)
+    """
+    words = np.random.PCG64(mixed(seed, _LABELS)).random_raw(len(labels))
+    order = np.lexsort((words, labels))  # by class, then by chance
+    sizes = np.unique(labels, return_counts=True)[1]
+    turn = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return np.sort(order[np.lexsort((words[order], turn))[:count]])
 
 
 def wanted(amount: float, available: int) -> int:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from beliefmatch.checks import fail
-from beliefmatch.data.augment import normalised
+from beliefmatch.data.augment import noisy, normalised
 from beliefmatch.data.decode import Unreadable, as_pixels, middle, random_part
 from beliefmatch.data.found import Pictures
 from beliefmatch.data.memory import as_targets, inputs_digest, paired
@@ -22,6 +22,8 @@ from beliefmatch.data.source import Batch
 from beliefmatch.seeds import mixed
 
 __all__ = ["BatchReader", "Reading", "StreamedSource", "unreadable"]
+
+_NOISE = -1  # a stream of chance beside those of the places in a batch
 
 
 class Reading(NamedTuple):
@@ -133,6 +135,19 @@ class StreamedSource:
         identity = (*self._read.pictures.identity(), self._rows.numpy(), self._targets.numpy())
         return inputs_digest(self.shape, self.preprocessing, identity)
 
+    def unlabelled(self) -> StreamedSource:
+        """The same examples without their class ids."""
+        part = self.subset(torch.arange(len(self)))
+        part._targets = as_targets(None, len(self))
+        return part
+
+    def seen_through(self, preprocessing: Preprocessing) -> StreamedSource:
+        """The same examples on another way into a network."""
+        part, how = self.subset(torch.arange(len(self))), preprocessing
+        part._read = BatchReader(self._read.pictures, self.shape, margin=how.margin, augment=how.augment)
+        part.preprocessing = preprocessing
+        return part
+
     def batches(
         self,
         parts: Sequence[Tensor],
@@ -145,14 +160,18 @@ class StreamedSource:
         An image that cannot be read is an error here, in this process, with the image's name.
         """
         place, how = torch.device(device), self.preprocessing
-        wanted = [(self._rows[part].numpy(), seed) for part, seed in paired(parts, seeds)]
+        chances = list(paired(parts, seeds))
+        wanted = [(self._rows[part].numpy(), seed) for part, seed in chances]
         readings = in_order(self._read, wanted, workers=self._workers, pinned=place.type == "cuda")
         with closing(readings):  # or an error would keep the workers as long as its traceback
-            for part, reading in zip(parts, readings, strict=True):
+            for (part, seed), reading in zip(chances, readings, strict=True):
                 for _, name, reason in reading.failures:
                     raise unreadable(name, reason)
                 pixels = reading.pixels.to(place, non_blocking=True)
                 inputs = normalised(pixels, mean=how.mean, std=how.std)
+                if seed is not None and how.noise:
+                    chance = torch.Generator(place).manual_seed(mixed(seed, _NOISE))
+                    inputs = noisy(inputs, std=how.noise, generator=chance)
                 yield Batch(inputs, self._targets[part].to(place, non_blocking=True))
 
 

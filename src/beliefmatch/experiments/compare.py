@@ -11,7 +11,8 @@ from beliefmatch.environment import hardware, versions
 from beliefmatch.experiments.comparison_record import Compared, ComparisonRecord
 from beliefmatch.experiments.estimate import Estimate, estimate
 from beliefmatch.experiments.grid import Cell, run_cells, usual_jobs
-from beliefmatch.experiments.method_spec import MethodSpec, label
+from beliefmatch.experiments.lessons import require_lessons
+from beliefmatch.experiments.method_spec import MethodSpec, label, label_of, with_spec
 from beliefmatch.experiments.parts import (
     dataset,
     engine_for,
@@ -22,9 +23,10 @@ from beliefmatch.experiments.parts import (
     network_of,
     tried_network,
 )
-from beliefmatch.experiments.plan import RunPlan, fingerprint, plan_from, to_mapping, with_method
+from beliefmatch.experiments.plan import RunPlan, fingerprint, plan_from, to_mapping
 from beliefmatch.experiments.run_record import RunRecord, Trial
 from beliefmatch.experiments.search import Search, chosen, search_of, with_option
+from beliefmatch.experiments.teacher import with_known_teacher
 from beliefmatch.experiments.turning import TurningDigit
 
 __all__ = ["Comparison"]
@@ -153,6 +155,7 @@ class Comparison:
             method = method_of(plan)
             tried_network(plan, method, data)
             foreign_training(plan, method, data)
+            require_lessons(plan, method, data)
         foreign_sets(self.entries[0].plan, data)
 
     def _run(self, plans: Sequence[RunPlan], progress: "_Share") -> dict[str, RunRecord]:
@@ -167,11 +170,12 @@ class Comparison:
         self, entry: _Entry, plan: RunPlan, records: Sequence[RunRecord], trials: Sequence[Trial]
     ) -> Compared:
         runs = [replace(record, search=list(trials)) for record in records]
-        return Compared(entry.spec.key, label(plan.method.name, plan.method.options), runs)
+        return Compared(entry.spec.key, label_of(plan), runs)
 
     def _settings(self) -> dict[str, Any]:
-        settings = to_mapping(self.entries[0].plan)
-        return {key: value for key, value in settings.items() if key not in ("method", "seed")} | {
+        every = [to_mapping(entry.plan) for entry in self.entries]
+        shared = {key: value for key, value in every[0].items() if all(one[key] == value for one in every)}
+        return {key: value for key, value in shared.items() if key not in ("method", "seed")} | {
             "jobs": self.jobs,
             "directory": f"{self.directory}",
         }
@@ -199,7 +203,7 @@ class _Share:
 
 
 def _entry(mapping: Mapping[str, Any], spec: MethodSpec, seed: int) -> _Entry:
-    plan = replace(plan_from(with_method(mapping, spec.name, **spec.options)), seed=seed)
+    plan = with_known_teacher(replace(plan_from(with_spec(mapping, spec)), seed=seed))
     return _Entry(spec, plan, search_of(plan))
 
 

@@ -5,12 +5,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from beliefmatch.experiments.plan import RunPlan, merged, with_method
 from beliefmatch.experiments.yaml_files import yaml_value
 from beliefmatch.methods import METHODS, SEARCH
 
-__all__ = ["MethodSpec", "label", "parse_methods", "with_kl_weight"]
+__all__ = ["MethodSpec", "label", "label_of", "parse_methods", "with_kl_weight", "with_spec"]
 
-_SYMBOLS = {"kl_weight": "λ", "matched_kl_weight": "matched λ", "smoothing": "ε", "rate": "p"}
+_OF_SEMI = {"semi": "kind", "semi_weight": "weight"}
+_OF_TEACHER = {"prior_from": "run", "prior_strength": "strength"}
+_OF_THE_PLAN = (*_OF_SEMI, *_OF_TEACHER)
+_SYMBOLS = {
+    "kl_weight": "λ",
+    "matched_kl_weight": "matched λ",
+    "smoothing": "ε",
+    "rate": "p",
+    "semi_weight": "weight",
+}
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,26 @@ def with_kl_weight(specs: Sequence[MethodSpec], kl_weight: Any) -> list[MethodSp
     ]
 
 
+def with_spec(mapping: Mapping[str, Any], spec: MethodSpec) -> dict[str, Any]:
+    """The same plan for a method as it was written.
+
+    Some of its options are not the method's but say what else is learnt from, as the flags of these names do:
+    `semi`, which may be "none", `semi_weight`, `prior_from` and `prior_strength`.
+    """
+    own = {name: value for name, value in spec.options.items() if name not in _OF_THE_PLAN}
+    return merged(with_method(mapping, spec.name, **own), _beside_method(spec.options))
+
+
+def _beside_method(options: Mapping[str, Any]) -> dict[str, Any]:
+    if options.get("semi") == "none":
+        return {"semi": None}
+    found = {
+        section: {names[name]: value for name, value in options.items() if name in names}
+        for section, names in (("semi", _OF_SEMI), ("teacher", _OF_TEACHER))
+    }
+    return {section: given for section, given in found.items() if given}
+
+
 def _parse(text: str, place: str) -> MethodSpec:
     name, *options = text.split(":")
     if name not in METHODS:
@@ -78,6 +108,13 @@ def label(name: str, options: Mapping[str, Any], shown: Sequence[str] | None = N
     )
     words = name.replace("_", " ")
     return f"{words} ({told})" if told else words
+
+
+def label_of(plan: RunPlan) -> str:
+    """A plan's method in words, and what it learns from beside labels."""
+    semi = {} if plan.semi is None else {"semi": plan.semi.kind, "semi_weight": plan.semi.full_weight}
+    teacher = {} if plan.teacher is None else {"prior_strength": plan.teacher.strength}
+    return label(plan.method.name, {**plan.method.options, **semi, **teacher})
 
 
 def _text(value: Any) -> str:

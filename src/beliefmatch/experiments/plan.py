@@ -10,14 +10,16 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from beliefmatch.data.settings import DataSettings
 from beliefmatch.experiments.strict import free_options, plain, settings_from, unknown_key
+from beliefmatch.experiments.teacher_plan import TeacherPlan
 from beliefmatch.experiments.yaml_files import read_yaml, yaml_value
 from beliefmatch.methods import METHODS
 from beliefmatch.models import require_model
 from beliefmatch.names import require_name
+from beliefmatch.semi.settings import KINDS, SemiSettings
 from beliefmatch.train.settings import EngineSettings, Recipe
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "MethodPlan",
     "ModelPlan",
     "RunPlan",
+    "TeacherPlan",
     "fingerprint",
     "merged",
     "overridden",
@@ -40,17 +43,21 @@ RECIPES = tuple(sorted(path.stem for path in _DIRECTORY.glob("*.yaml")))
 """Names of the recipes that come with the package."""
 
 DEFAULTS = "defaults"
-"""Key of a recipe's options for each method, taken where the plan's own method section is silent."""
+"""Key of a recipe's options for each method, and of settings for each kind of semi-supervised learning, taken
+where the plan's own section is silent."""
 
 INDIFFERENT = {
     "data": ("directory", "workers"),
     "engine": ("accelerator", "devices", "nodes", "compile", "threads"),
+    "teacher": ("run",),
 }
 """Settings that say where and how fast, not what: `fingerprint` leaves them out."""
 
-
-LATER = {"data": ("mean", "std", "margin")}
-"""Settings that earlier releases did not have: `fingerprint` leaves them out where they are not given."""
+LATER: Mapping[str, Mapping[str, Any]] = {
+    "": {"semi": None, "teacher": None},
+    "data": {"labels": None, "shift": None, "noise": 0.0, "mean": None, "std": None, "margin": None},
+}
+"""Settings that plans once did without: `fingerprint` leaves them out where they change nothing."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,8 @@ class RunPlan:
         seed: of the initial weights, the order of the examples and their augmentation.
         foreign: names of sets that belong to no class, to be told apart in the report.
         foreign_training: name of such a set to train on, for methods that do.
+        semi: a loss of unlabelled images, which there are where `data.labels` is given.
+        teacher: a finished run whose belief is the prior of this one, image by image.
     """
 
     method: MethodPlan
@@ -98,10 +107,18 @@ class RunPlan:
     seed: int = 0
     foreign: tuple[str, ...] = ()
     foreign_training: str | None = None
+    semi: SemiSettings | None = None
+    teacher: TeacherPlan | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**63:  # what a torch generator takes
             raise ValueError(f"plan: `seed` must lie in [0, 2**63), got {self.seed}.")
+        if self.semi is not None and self.data.labels is None:
+            remedy = "say how many images keep theirs, such as --labels 4000"
+            raise ValueError(f"plan: `semi` must come with `data.labels`, got all labels; {remedy}.")
+        if self.semi is not None and self.teacher is not None:
+            remedy = "let a run with `semi` be the teacher of the next"
+            raise ValueError(f"plan: `semi` must not come with a teacher, got `prior_from`; {remedy}.")
 
 
 def plan_from(mapping: Mapping[str, Any]) -> RunPlan:
@@ -112,6 +129,8 @@ def plan_from(mapping: Mapping[str, Any]) -> RunPlan:
     """
     settings = dict(mapping) if isinstance(mapping, Mapping) else mapping
     defaults = settings.pop(DEFAULTS, {}) if isinstance(settings, dict) else {}
+    if isinstance(settings, dict) and isinstance(semi := settings.get("semi"), Mapping):
+        settings["semi"] = _with_defaults_of_kind(semi, defaults)
     plan = settings_from(RunPlan, settings, caller="plan")
     options = _defaults_of(plan.method.name, defaults) | dict(plan.method.options)
     return plan.__class__(**{**vars(plan), "method": MethodPlan(plan.method.name, options)})
@@ -134,7 +153,8 @@ def recipe(name_or_path: str | Path) -> dict[str, Any]:
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`over` laid over `base`: mappings key by key, everything else replaced; neither is changed.
 
-    Where a section gets another `name`, the `options` of the old one go: they were not meant for it.
+    Where a section gets another `name`, the `options` of the old one go, and where it gets another `kind` all
+    that was said of the old one: it was not meant for the new.
     """
     base = {key: _without_stale_options(value, over.get(key)) for key, value in base.items()}
     return _laid(base, over)
@@ -171,16 +191,14 @@ def fingerprint(plan: RunPlan) -> str:
     """A short name of all that decides the result, the same on every machine and at any time.
 
     Left out is what says where and how fast (`INDIFFERENT`): the folder of a named dataset, the path of a
-    foreign set written ``name=path``, workers, devices, machines, threads, compilation. Numbers may differ
-    between those in their last digits; a grid that moves to another machine shall not start anew for that.
-    Precision, and what becomes of images that cannot be read, stay in.
+    foreign set written ``name=path``, the place of a teacher, workers, devices, machines, threads,
+    compilation. Numbers may differ between those in their last digits; a grid that moves to another machine
+    shall not start anew for that. Precision, and what becomes of images that cannot be read, stay in.
     """
-    settings = to_mapping(plan)
+    settings = _without_later(to_mapping(plan))
     for section, names in INDIFFERENT.items():
-        settings[section] = {key: value for key, value in settings[section].items() if key not in names}
-    for section, names in LATER.items():
-        unsaid = [name for name in names if settings[section][name] is None]
-        settings[section] = {key: value for key, value in settings[section].items() if key not in unsaid}
+        given = settings.get(section, {})
+        settings |= {section: {key: given[key] for key in given if key not in names}} if given else {}
     settings["foreign"] = [name.partition("=")[0] for name in plan.foreign]
     text = json.dumps(_canonical(settings), sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -198,6 +216,8 @@ def _laid(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 def _without_stale_options(section: Any, over: Any) -> Any:
     if not (isinstance(section, Mapping) and isinstance(over, Mapping)):
         return section
+    if "kind" in over and over["kind"] != section.get("kind"):
+        return {}
     is_renamed = "name" in over and over["name"] != section.get("name")
     return {key: value for key, value in section.items() if not (is_renamed and key == "options")}
 
@@ -211,11 +231,27 @@ def _canonical(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _defaults_of(method: str, defaults: Any) -> dict[str, Any]:
-    for name in free_options(defaults, caller="plan", path=DEFAULTS):
-        if name not in METHODS:
-            raise unknown_key(name, tuple(METHODS), caller="plan", path=DEFAULTS)
-    return free_options(defaults.get(method, {}), caller="plan", path=f"{DEFAULTS}.{method}")
+def _without_later(settings: dict[str, Any]) -> dict[str, Any]:
+    later = LATER[""]
+    kept = {key: value for key, value in settings.items() if key not in later or value != later[key]}
+    for section in LATER.keys() - {""}:
+        usual = LATER[section]
+        kept[section] = {k: v for k, v in kept[section].items() if k not in usual or v != usual[k]}
+    return kept
+
+
+def _with_defaults_of_kind(semi: Mapping[str, Any], defaults: Any) -> dict[str, Any]:
+    if "kind" not in semi:  # else a weight alone would switch it on
+        raise ValueError(f"plan: `semi.kind` must be given, one of {', '.join(KINDS)}, got none.")
+    return _defaults_of(f"{semi['kind']}", defaults) | dict(semi)
+
+
+def _defaults_of(name: str, defaults: Any) -> dict[str, Any]:
+    valid = (*METHODS, *KINDS)
+    for known in free_options(defaults, caller="plan", path=DEFAULTS):
+        if known not in valid:
+            raise unknown_key(known, valid, caller="plan", path=DEFAULTS)
+    return free_options(defaults.get(name, {}), caller="plan", path=f"{DEFAULTS}.{name}")
 
 
 def _require_setting(path: list[str]) -> None:
@@ -230,4 +266,4 @@ def _require_setting(path: list[str]) -> None:
         kinds = get_type_hints(kind) | ({} if depth else {DEFAULTS: Mapping})
         if key not in kinds:
             raise unknown_key(key, tuple(kinds), caller="plan", path=above)
-        kind = kinds[key]
+        kind = next((one for one in get_args(kinds[key]) if is_dataclass(one)), kinds[key])

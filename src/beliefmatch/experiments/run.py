@@ -16,6 +16,7 @@ from beliefmatch.experiments.plan import RunPlan, fingerprint, to_mapping
 from beliefmatch.experiments.run_directory import RunDirectory
 from beliefmatch.experiments.run_record import Costs, Rotation, RunRecord, Trial
 from beliefmatch.experiments.running import OnProgress, Running, Said
+from beliefmatch.experiments.teacher import with_known_teacher
 from beliefmatch.experiments.turning import TurningDigit
 from beliefmatch.files import write_whole
 from beliefmatch.methods.base import Predictor, facts_of
@@ -48,16 +49,12 @@ def execute(
         tensorboard: write its logs beside the CSV ones.
         on_progress: told about progress.
     """
+    plan = with_known_teacher(plan)
     done = finished(directory, plan)
     if done is not None:
         return done
-    start, home, method, data = (
-        time.perf_counter(),
-        RunDirectory(directory),
-        method_of(plan),
-        dataset(plan.data),
-    )
-    engine = engine_for(plan.engine)
+    start, home = time.perf_counter(), RunDirectory(directory)
+    method, data, engine = method_of(plan), dataset(plan.data), engine_for(plan.engine)
     with home.locked() if engine.is_first else nullcontext():
         engine.once(lambda: home.begin(plan))
         tell = on_progress or (lambda share, doing: None)
@@ -97,7 +94,7 @@ def _trained(
 ) -> dict[str, Any]:
     seconds, images = (
         sum(h.seconds for h in histories),
-        len(run.data.train) * sum(len(h.epochs) for h in histories),
+        run.data.epoch_images * sum(len(h.epochs) for h in histories),
     )
     return {
         "curves": [_curves(history) for history in histories],
@@ -126,6 +123,7 @@ def _judged(said: Said) -> dict[str, Any]:
 
 def _curves(history: History) -> dict[str, list[float | None]]:
     names = ["loss", "rate", "gradient_norm", "seconds", "images_per_second", "skipped"]
+    names += list(history.epochs[0].extra) if history.epochs else []
     own = {name: history.curve(name) for name in names}
     watched = list(history.epochs[0].validation) if history.epochs else []
     return own | {f"validation_{name}": history.curve(name) for name in watched}

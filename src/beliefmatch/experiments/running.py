@@ -10,6 +10,7 @@ from torch import nn
 
 from beliefmatch.data.source import Batch, Dataset, Source
 from beliefmatch.experiments.judging import Predicted, scores
+from beliefmatch.experiments.lessons import Lessons, lessons
 from beliefmatch.experiments.parts import foreign_sets, foreign_training, member_seed, network_of
 from beliefmatch.experiments.plan import RunPlan, fingerprint
 from beliefmatch.experiments.run_directory import RunDirectory
@@ -55,10 +56,11 @@ class Running:
     def train(self) -> tuple[list[nn.Module], list[History]]:
         """Train every network of the method, or load those that are trained."""
         foreign = foreign_training(self.plan, self.method, self.data)
-        made = [self._train(member, foreign) for member in range(self.method.members)]
+        learnt = lessons(self.plan, self.method, self.data, self.engine)
+        made = [self._train(member, learnt, foreign) for member in range(self.method.members)]
         return [network for network, _ in made], [history for _, history in made]
 
-    def _train(self, member: int, foreign: Source | None) -> tuple[nn.Module, History]:
+    def _train(self, member: int, learnt: Lessons, foreign: Source | None) -> tuple[nn.Module, History]:
         place = self.home.network(member)
         network = network_of(self.plan, self.method, self.data, member)
         logs: list[Log] = [CsvLog(place / "log.csv")]
@@ -67,12 +69,14 @@ class Running:
         history = fit(
             self.engine,
             network,
-            self.data.train,
+            learnt.source,
             self.plan.training,
             objective_at=self.method.objective_at,
             seed=member_seed(self.plan.seed, member),
             foreign=self.method.foreign,
             foreign_source=foreign,
+            extra=learnt.extra,
+            epoch_examples=learnt.epoch_examples,
             saving=Saving(place, configuration={"plan": fingerprint(self.plan)}),
             log=Logs(logs),
             on_progress=lambda progress: self._tell(member, progress),

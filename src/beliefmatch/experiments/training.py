@@ -6,6 +6,7 @@ from pathlib import Path
 
 from beliefmatch.experiments.estimate import Estimate, estimate
 from beliefmatch.experiments.grid import Cell, run_cells, usual_jobs
+from beliefmatch.experiments.lessons import require_lessons
 from beliefmatch.experiments.parts import (
     dataset,
     engine_for,
@@ -21,6 +22,7 @@ from beliefmatch.experiments.run_directory import RunDirectory
 from beliefmatch.experiments.run_record import RunRecord, Trial
 from beliefmatch.experiments.running import OnProgress
 from beliefmatch.experiments.search import chosen, search_of, with_option
+from beliefmatch.experiments.teacher import with_known_teacher
 from beliefmatch.files import write_whole
 
 __all__ = ["Training"]
@@ -30,6 +32,7 @@ class Training:
     """A training ready to run: what a user can get wrong is refused on construction."""
 
     def __init__(self, plan: RunPlan, directory: Path, *, tensorboard: bool = False) -> None:
+        plan = with_known_teacher(plan)
         self.plan, self.directory, self.tensorboard = plan, directory, tensorboard
         self.search = search_of(plan)
         values = self.search.values if self.search else (None,)
@@ -38,6 +41,7 @@ class Training:
         self.method, self.data = method_of(first), dataset(first.data)
         self.network = tried_network(first, self.method, self.data)
         foreign_training(first, self.method, self.data)
+        require_lessons(first, self.method, self.data)
         foreign_sets(first, self.data)
         RunDirectory(directory).check(*self.plans)
 

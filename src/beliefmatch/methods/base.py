@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -73,6 +73,12 @@ class Method:
     """A better predictor from validation batches of inputs and targets, for methods that need them."""
     quick: Callable[[nn.Module], Predictor] | None = None
     """A cheaper predictor of one network to watch it by while it trains, for methods that have one."""
+
+    reads: Literal["softmax", "belief"] | None = None
+    """How one network's logits are read: up to a constant, by softmax; as log-concentrations of a belief; or
+    in another way, for which two predictions cannot be compared by their logits."""
+    takes_counts: bool = False
+    """Whether the objective takes votes (N, K) for class ids, so that each example can have its own prior."""
 
     def watcher(self, network: nn.Module) -> Predictor:
         """What one network predicts on its own while it trains."""

@@ -18,12 +18,14 @@ def belief_matching(*, kl_weight: float) -> Method:
         objective=BeliefMatchingLoss(kl_weight=kl_weight),
         predictor=partial(NetworkPredictor, read=read),
         options={"kl_weight": kl_weight},
+        reads="belief",
+        takes_counts=True,
     )
 
 
 def belief_matching_without_kl() -> Method:
     """The paper's ablation: the expected log-likelihood alone, without a prior to hold it back."""
-    return replace(belief_matching(kl_weight=0.0), options={})
+    return replace(belief_matching(kl_weight=0.0), options={}, takes_counts=False)
 
 
 def read(logits: Tensor) -> Prediction:

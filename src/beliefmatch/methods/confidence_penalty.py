@@ -20,6 +20,7 @@ def confidence_penalty(*, weight: float = 0.1) -> Method:
         objective=partial(_loss, weight=weight),
         predictor=partial(NetworkPredictor, read=read),
         options={"weight": weight},
+        reads="softmax",
     )
 
 

@@ -34,6 +34,8 @@ def _of(member: Method, members: int, options: dict[str, float]) -> Method:
         predictor=partial(EnsemblePredictor, member),
         options=options,
         members=members,
+        reads=member.reads,
+        takes_counts=member.takes_counts,
     )
 
 

@@ -31,6 +31,7 @@ def label_smoothing(*, smoothing: float | None = None, matched_kl_weight: float 
         objective=partial(functional.cross_entropy, label_smoothing=smoothing),
         predictor=partial(NetworkPredictor, read=read),
         options={"smoothing": smoothing},
+        reads="softmax",
     )
 
 
@@ -43,6 +44,7 @@ def _matched(kl_weight: float, smoothing: float | None) -> Method:
         objective=partial(_matched_loss, kl_weight=kl_weight),
         predictor=partial(NetworkPredictor, read=read),
         options={"matched_kl_weight": kl_weight},
+        reads="softmax",
     )
 
 

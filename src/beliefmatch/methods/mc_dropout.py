@@ -43,6 +43,7 @@ def mc_dropout(*, rate: float = 0.1, where: Where = "last", samples: int = 100) 
         options={"rate": rate, "where": where, "samples": samples},
         model_options={"dropout": rate, "dropout_in_blocks": where == "all"},
         quick=partial(NetworkPredictor, read=read),
+        reads="softmax",
     )
 
 

@@ -42,6 +42,7 @@ def prior_network(
         foreign=partial(_abroad, direction=direction, weight=foreign_weight),
         predictor=partial(NetworkPredictor, read=read),
         options={"direction": direction, "precision": precision, "foreign_weight": foreign_weight},
+        reads="belief",
     )
 
 

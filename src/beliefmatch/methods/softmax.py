@@ -12,7 +12,9 @@ __all__ = ["read", "softmax"]
 
 def softmax() -> Method:
     """Train with cross-entropy; the probabilities are the softmax of the logits."""
-    return Method(objective=functional.cross_entropy, predictor=partial(NetworkPredictor, read=read))
+    return Method(
+        objective=functional.cross_entropy, predictor=partial(NetworkPredictor, read=read), reads="softmax"
+    )
 
 
 def read(logits: Tensor) -> Prediction:

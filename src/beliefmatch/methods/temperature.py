@@ -22,6 +22,7 @@ def temperature() -> Method:
         objective=functional.cross_entropy,
         predictor=TemperaturePredictor,
         calibrate=_calibrate,
+        reads="softmax",
     )
 
 

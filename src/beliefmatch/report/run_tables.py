@@ -29,9 +29,19 @@ def _scores(record: RunRecord) -> RenderableType:
         Column("NLL", [_nll(scores) for scores in sets.values()]),
         Column("Brier", [f"{scores.brier:.4f}" for scores in sets.values()]),
         Column("ECE %", [f"{100 * scores.ece:.2f}" for scores in sets.values()]),
-        title=f"{record.method.replace('_', ' ')}, seed {record.seed}",
+        title=f"{record.method.replace('_', ' ')}{_learnt_from(record)}, seed {record.seed}",
         caption="less is better",
     )
+
+
+def _learnt_from(record: RunRecord) -> str:
+    """What a run had beside labels, as far as it is not the usual."""
+    labels = record.plan["data"].get("labels")
+    semi, teacher = record.plan.get("semi"), record.plan.get("teacher")
+    words = [f"{labels:,} labels"] if labels else []
+    words += [semi["kind"]] if semi else []
+    words += [f"a teacher of {teacher['strength']:g} votes"] if teacher else []
+    return f" with {' and '.join(words)}" if words else ""
 
 
 def _nll(scores: Scores) -> str:

@@ -9,10 +9,11 @@ from beliefmatch.checks import fail
 from beliefmatch.data.source import Source
 from beliefmatch.train.ema import MovingAverage
 from beliefmatch.train.engine import Engine
+from beliefmatch.train.extra import Extra
 from beliefmatch.train.history import History, Progress
 from beliefmatch.train.interrupt import listening
 from beliefmatch.train.logs import Log
-from beliefmatch.train.order import Order
+from beliefmatch.train.order import Order, Repeated
 from beliefmatch.train.recipe import Recipe
 from beliefmatch.train.state import Saving, State
 from beliefmatch.train.step import Objective, Stepper
@@ -31,6 +32,8 @@ def fit(
     seed: int,
     foreign: Callable[[Tensor], Tensor] | None = None,
     foreign_source: Source | None = None,
+    extra: Extra | None = None,
+    epoch_examples: int | None = None,
     saving: Saving | None = None,
     log: Log | None = None,
     on_progress: Callable[[Progress], None] | None = None,
@@ -51,6 +54,9 @@ def fit(
         seed: of order, augmentation and dropout. The caller's random state is left alone.
         foreign: a loss of the logits of foreign examples, added to the objective.
         foreign_source: these examples; each step takes as many of them as of the others.
+        extra: a further loss, of the network itself on examples of their own.
+        epoch_examples: an epoch is as long as one pass over so many, in which the examples come again and
+            again; as many as there are if not given.
         saving: where to keep checkpoints; none are written if not given.
         log: told of every epoch.
         on_progress: called after every step, in the first process.
@@ -64,7 +70,7 @@ def fit(
     with engine.running(), torch.random.fork_rng(devices), listening(saving is not None) as request:
         stepper = Stepper(engine, network, recipe)
         average = MovingAverage(stepper.network, recipe.ema) if recipe.ema is not None else None
-        order = Order(len(source), recipe.batch_size, seed)
+        order = _order(len(source), recipe.batch_size, seed, epoch_examples)
         training = Training(
             engine=engine,
             source=source,
@@ -73,6 +79,7 @@ def fit(
             seed=seed,
             foreign=foreign,
             foreign_source=foreign_source,
+            extra=extra,
             saving=saving,
             log=log if engine.is_first else None,
             on_progress=on_progress if engine.is_first else None,
@@ -82,3 +89,9 @@ def fit(
             state=State(stepper, average),
         )
         return training.run()
+
+
+def _order(examples: int, batch_size: int, seed: int, epoch_examples: int | None) -> Order:
+    if epoch_examples is None:
+        return Order(examples, batch_size, seed)
+    return Repeated(epoch_examples, batch_size, seed, few=examples)

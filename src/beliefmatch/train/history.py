@@ -24,7 +24,8 @@ class Epoch:
     """One epoch, counted from 0.
 
     `loss` and `gradient_norm` (before clipping) are means over its steps, without skipped ones; `rate` is
-    that of its last step; `seconds` are those of training, without validation and saving.
+    that of its last step; `seconds` are those of training, without validation and saving. `extra` has the
+    mean of a further loss by its name, before it is weighted; `loss` is the sum that is minimised.
     """
 
     epoch: int
@@ -35,6 +36,7 @@ class Epoch:
     images_per_second: float
     skipped: int
     validation: Mapping[str, float | None] = field(default_factory=dict)
+    extra: Mapping[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class History:
     epochs: list[Epoch] = field(default_factory=list)
 
     def curve(self, name: str) -> list[Any]:
-        """One number of each epoch: a field of `Epoch`, or a validation number by its name."""
+        """One number of each epoch: a field of `Epoch`, a further loss or a validation number by its name."""
         return [_value(epoch, name) for epoch in self.epochs]
 
     @property
@@ -68,7 +70,9 @@ class History:
 
 
 def _value(epoch: Epoch, name: str) -> Any:
-    return getattr(epoch, name) if name in Epoch.__dataclass_fields__ else epoch.validation[name]
+    if name in Epoch.__dataclass_fields__:
+        return getattr(epoch, name)
+    return epoch.extra[name] if name in epoch.extra else epoch.validation[name]
 
 
 @dataclass
@@ -84,9 +88,15 @@ class Sums:
     seen: int = 0
     """Images, of skipped steps too."""
     seconds: float = 0.0
+    extra: float = 0.0
+    """Of the steps that had such a loss."""
+    extra_taken: int = 0
 
-    def take(self, loss: float, norm: float, images: int) -> None:
-        """Add a step that was taken."""
+    def take(self, loss: float, norm: float, images: int, extra: float | None = None) -> None:
+        """Add a step that was taken, with its further loss if it had one."""
+        if extra is not None:
+            self.extra += extra
+            self.extra_taken += 1
         self.loss += loss * images
         self.norm += norm
         self.images += images
@@ -97,8 +107,11 @@ class Sums:
         """Of the steps that were taken, if any were."""
         return self.loss / self.images if self.images else None
 
-    def epoch(self, epoch: int, rate: float, validation: Mapping[str, float | None]) -> Epoch:
-        """The epoch, when it is over."""
+    def epoch(
+        self, epoch: int, rate: float, validation: Mapping[str, float | None], *, extra: str | None = None
+    ) -> Epoch:
+        """The epoch, when it is over, with a further loss by its name if it had one."""
+        mean = self.extra / self.extra_taken if self.extra_taken else None
         return Epoch(
             epoch=epoch,
             loss=self.mean_loss,
@@ -108,4 +121,5 @@ class Sums:
             images_per_second=self.seen / self.seconds if self.seconds else 0.0,
             skipped=self.skipped,
             validation=dict(validation),
+            extra={} if extra is None else {extra: mean},
         )

@@ -35,7 +35,9 @@ class Log(Protocol):
 
 
 def _numbers(epoch: Epoch) -> Iterator[tuple[str, Any]]:
-    yield from ((name, value) for name, value in vars(epoch).items() if name != "validation")
+    grouped = ("validation", "extra")
+    yield from ((name, value) for name, value in vars(epoch).items() if name not in grouped)
+    yield from epoch.extra.items()
     yield from ((f"validation_{name}", value) for name, value in epoch.validation.items())
 
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from beliefmatch.checks import fail
 from beliefmatch.seeds import mixed
 
-__all__ = ["Endless", "Order", "Share", "share"]
+__all__ = ["Endless", "Order", "Repeated", "Share", "share"]
 
-_ORDER, _ENDLESS = 1, 2  # what a seed is for
+_ORDER, _ENDLESS, _REPEATED = 1, 2, 3  # what a seed is for
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,24 @@ class Endless:
         """Batches of the given sizes that follow each other."""
         if sizes:
             yield from self.taken(first, sum(sizes)).split(sizes)
+
+
+@dataclass(frozen=True)
+class Repeated(Order):
+    """Few examples in epochs as long as those of more: as many batches, and the few again and again.
+
+    Args:
+        few: examples that there are; `examples` is the number that an epoch is as long as.
+    """
+
+    few: int = 1
+
+    def epoch(self, epoch: int) -> list[Tensor]:
+        """The batches of an epoch, as indices of the few."""
+        last = self.examples - (self.batches - 1) * self.batch_size
+        sizes = [self.batch_size] * (self.batches - 1) + [last]
+        row = Endless(self.few, mixed(self.seed, _REPEATED))
+        return list(row.batches(sizes, epoch * self.examples))
 
 
 class Share(NamedTuple):

@@ -1,6 +1,7 @@
 """One step of an optimiser: forward, backward, clipped, taken or left."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,10 +11,31 @@ from beliefmatch.train.engine import Engine
 from beliefmatch.train.many import copy_all
 from beliefmatch.train.recipe import Recipe, clip, optimizer
 
-__all__ = ["Objective", "Stepper", "joined", "seeded"]
+__all__ = ["Beside", "Objective", "Stepper", "Tried", "joined", "seeded"]
 
 Objective = Callable[[Tensor, Tensor], Tensor]
 """``loss(logits, targets)``, a mean over the batch."""
+
+
+class Beside(NamedTuple):
+    """A further loss of a step, of the network itself."""
+
+    loss: Callable[[nn.Module], Tensor]
+    weight: float
+    """Of the loss beside the objective."""
+    share: float
+    """Weight of this process's examples."""
+
+
+class Tried(NamedTuple):
+    """The loss of a step, the gradient's norm before clipping, and the further loss, if there is one.
+
+    Both losses are multiplied by the weight of this process's share, the further one by no other.
+    """
+
+    loss: float
+    norm: float
+    beside: float | None
 
 
 class Stepper:
@@ -34,9 +56,15 @@ class Stepper:
         self._before = [buffer.clone() for buffer in self._buffers]
 
     def try_out(
-        self, inputs: Tensor, loss_of: Callable[[Tensor], Tensor], *, weight: float, rate: float
-    ) -> tuple[float, float]:
-        """Compute the clipped gradient; the loss, times `weight`, and the gradient's norm before clipping.
+        self,
+        inputs: Tensor,
+        loss_of: Callable[[Tensor], Tensor],
+        *,
+        weight: float,
+        rate: float,
+        beside: Beside | None = None,
+    ) -> Tried:
+        """Compute the clipped gradient of the loss, times `weight`, and of what is beside it.
 
         The loss is computed in float32 at least, whatever the network computes in.
         """
@@ -46,12 +74,27 @@ class Stepper:
         copy_all(self._before, self._buffers)
         loss = loss_of(_at_least_float32(self.wrapped(inputs)))
         loss = loss if weight == 1 else weight * loss
-        self.engine.fabric.backward(loss)
+        told = [loss]
+        if beside is not None:
+            further = beside.share * self._of_network(beside.loss)
+            told = [loss + beside.weight * further, further]
+        self.engine.fabric.backward(told[0])
         if self.engine.scaler is not None:
             self.engine.scaler.unscale_(self.plain)
         norm = clip(self.recipe, self.network)
-        loss_now, norm_now = torch.stack([loss.detach().to(norm), norm]).tolist()  # one wait for the device
-        return loss_now, norm_now
+        numbers = torch.stack([norm, *(one.detach().to(norm) for one in told)])
+        norm_now, loss_now, *beside_now = numbers.tolist()  # one wait for the device
+        return Tried(loss_now, norm_now, beside_now[0] if beside_now else None)
+
+    def _of_network(self, loss: Callable[[nn.Module], Tensor]) -> Tensor:
+        """A loss that may run the network as often as it likes, in its precision.
+
+        It is given the network itself: behind `DistributedDataParallel` each run would give all processes the
+        first one's buffers, which those of the runs before still need. Gradients are gathered all the same,
+        when they are accumulated.
+        """
+        with self.engine.autocast():
+            return loss(self.network)
 
     def take(self) -> None:
         """Step along the gradient."""

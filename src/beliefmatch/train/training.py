@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from beliefmatch.data.source import Batch, Source
 from beliefmatch.seeds import mixed
 from beliefmatch.train.engine import Engine
+from beliefmatch.train.extra import Extra, ExtraPart
 from beliefmatch.train.history import History, Progress, Sums
 from beliefmatch.train.interrupt import Interrupted, Request
 from beliefmatch.train.logs import Log
 from beliefmatch.train.order import Endless, Order, share
 from beliefmatch.train.recipe import Recipe
 from beliefmatch.train.state import Saving, State, finite, plain, read
-from beliefmatch.train.step import Objective, joined, seeded
+from beliefmatch.train.step import Beside, Objective, Tried, joined, seeded
 
 __all__ = ["Training"]
 
@@ -31,6 +32,7 @@ class _Part(NamedTuple):
 
     batch: Batch
     foreign: Batch | None
+    extra: ExtraPart | None
     weight: float
     images: int
 
@@ -46,6 +48,7 @@ class Training:
     seed: int
     foreign: Callable[[Tensor], Tensor] | None
     foreign_source: Source | None
+    extra: Extra | None
     saving: Saving | None
     log: Log | None
     on_progress: Callable[[Progress], None] | None
@@ -98,8 +101,15 @@ class Training:
         seeds = [mixed(self.seed, _AUGMENT, place.epoch, first + at, rank) for at in range(len(whole))]
         batches = self.source.batches([mine.indices for mine in shares], seeds=seeds, device=device)
         foreign = self._foreign_batches([len(batch) for batch in whole])
+        extra = self._extra_parts(len(whole))
         for all_of_it, mine in zip(whole, shares, strict=True):
-            yield _Part(next(batches), next(foreign, None), mine.weight, len(all_of_it))
+            yield _Part(next(batches), next(foreign, None), next(extra, None), mine.weight, len(all_of_it))
+
+    def _extra_parts(self, steps: int) -> Iterator[ExtraPart]:
+        if self.extra is None:
+            return iter(())
+        first, usual = self.state.place.step, self.recipe.batch_size
+        return self.extra.parts(self.engine, first=first, steps=steps, usual=usual, seed=self.seed)
 
     def _foreign_batches(self, sizes: list[int]) -> Iterator[Batch]:
         """As many foreign examples for each batch as it has others."""
@@ -116,19 +126,23 @@ class Training:
         """Try a step and take it if all processes can; whether a checkpoint is due."""
         state, place, world = self.state, self.state.place, self.engine.world
         epochs_done = place.epoch + place.batch / self.order.batches
+        progress = epochs_done / self.recipe.epochs
         seeded(self.engine.device, mixed(self.seed, _STEP, place.epoch, place.batch, self.engine.rank))
-        mine, norm = state.stepper.try_out(
+        mine = state.stepper.try_out(
             joined(part.batch, part.foreign),
-            self._loss(part, self.objective_at(epochs_done / self.recipe.epochs)),
+            self._loss(part, self.objective_at(progress)),
             weight=part.weight,
             rate=self.recipe.rate(epochs_done),
+            beside=self._beside(part, progress),
         )
-        bad = not state.guard.is_finite(mine, norm)
-        loss, bad, stop, due = self.engine.total([mine / world, bad, self.request.made, self._is_due()])
+        bad = not state.guard.is_finite(mine.loss, mine.norm)
+        losses = [mine.loss / world, (mine.beside or 0.0) / world]
+        loss, extra, bad, stop, due = self.engine.total([*losses, bad, self.request.made, self._is_due()])
+        tried = Tried(loss, mine.norm, None if mine.beside is None else extra)
         if bad:
-            self._leave(loss, norm)
+            self._leave(tried)
         else:
-            self._take(loss, norm, part.images)
+            self._take(tried, part.images)
         place.batch, place.step = place.batch + 1, place.step + 1
         if stop:
             self._interrupt()
@@ -143,24 +157,33 @@ class Training:
 
         return loss
 
-    def _take(self, loss: float, norm: float, images: int) -> None:
+    def _beside(self, part: _Part, progress: float) -> Beside | None:
+        """The further loss of this step; none where it has no weight."""
+        if self.extra is None or part.extra is None:
+            return None
+        weight = self.extra.weight(progress)
+        loss = self.extra.of(part.extra, self.state.place.step, self.seed, self.engine.rank)
+        return Beside(loss, weight, part.extra.weight) if weight else None
+
+    def _take(self, tried: Tried, images: int) -> None:
         state = self.state
         state.stepper.take()
         if state.average is not None:
             state.average.update(state.place.step)
         state.guard.passed()
-        state.sums.take(loss, norm, images)
+        state.sums.take(tried.loss, tried.norm, images, tried.beside)
 
-    def _leave(self, loss: float, norm: float) -> None:
+    def _leave(self, tried: Tried) -> None:
         if not self.state.stepper.leave():
             self.state.sums.skipped += 1
-            self.state.guard.skipped(loss, norm)
+            self.state.guard.skipped(tried.loss, tried.norm)
 
     def _end_epoch(self) -> None:
         state, place = self.state, self.state.place
         state.guard.epoch_ended(place.epoch, self.order.batches, state.sums.skipped)
         rate = self.recipe.rate(place.epoch + (self.order.batches - 1) / self.order.batches)
-        ended = state.sums.epoch(place.epoch, rate, finite(self._validated()))
+        name = None if self.extra is None else self.extra.name
+        ended = state.sums.epoch(place.epoch, rate, finite(self._validated()), extra=name)
         state.history.epochs.append(ended)
         if self.log is not None:
             self.log.add(ended)
@@ -199,6 +222,8 @@ class Training:
                 "seed": self.seed,
                 "examples": len(self.source),
                 "foreign_examples": len(self.foreign_source) if self.foreign_source is not None else None,
+                "extra_examples": len(self.extra.source) if self.extra is not None else None,
+                "epoch_examples": self.order.examples if self.order.examples != len(self.source) else None,
                 "network": hashlib.sha256(repr(shapes).encode()).hexdigest()[:16],
                 **(self.saving.configuration if self.saving else {}),
             }

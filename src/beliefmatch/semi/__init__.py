@@ -1,0 +1,53 @@
+"""Learning from unlabelled examples: consistency under perturbation, and a teacher's belief as the prior.
+
+    extra = beliefmatch.semi.vat(network, unlabelled)            # or pi_model; add it to the loss
+    prior = beliefmatch.semi.teacher_prior(teacher(unlabelled))  # for belief_matching_loss(prior=...)
+
+Names are loaded on first use, so that the settings can be read without torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from beliefmatch.semi.adversarial import adversarial_direction, vat
+    from beliefmatch.semi.consistency import Consistency, consistency_of
+    from beliefmatch.semi.divergences import DIVERGENCES, Divergence, categorical_kl, squared_distance
+    from beliefmatch.semi.settings import SemiSettings
+    from beliefmatch.semi.stochastic import pi_model
+    from beliefmatch.semi.teacher import teacher_prior, teacher_votes
+
+__all__ = [
+    "DIVERGENCES",
+    "Consistency",
+    "Divergence",
+    "SemiSettings",
+    "adversarial_direction",
+    "categorical_kl",
+    "consistency_of",
+    "pi_model",
+    "squared_distance",
+    "teacher_prior",
+    "teacher_votes",
+    "vat",
+]
+
+_HOME = {
+    "adversarial": ("adversarial_direction", "vat"),
+    "consistency": ("Consistency", "consistency_of"),
+    "divergences": ("DIVERGENCES", "Divergence", "categorical_kl", "squared_distance"),
+    "settings": ("SemiSettings",),
+    "stochastic": ("pi_model",),
+    "teacher": ("teacher_prior", "teacher_votes"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOME.items():
+        if name in names:
+            return getattr(import_module(f"beliefmatch.semi.{module}"), name)
+    raise AttributeError(f"module 'beliefmatch.semi' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,247 @@
+"""VAT and the Pi-model: values by hand, invariances, gradients that stop, limits, bad input."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from beliefmatch.semi import DIVERGENCES, adversarial_direction, categorical_kl, pi_model, vat
+from small_classifiers import Constant, curved, drawn, normalising, seeded
+
+NAMES = list(DIVERGENCES)
+LOSSES = {"vat": partial(vat, epsilon=0.7), "pi_model": pi_model}
+
+
+def gradients(loss, network):
+    return torch.autograd.grad(loss, list(network.parameters()))
+
+
+def perturbed(network, inputs, epsilon, seed, **options):
+    """What VAT compares, by its own parts."""
+    unit = adversarial_direction(network, inputs, epsilon=epsilon, generator=seeded(seed), **options)
+    return network(inputs), network(inputs + epsilon * unit)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_vat_is_the_divergence_from_the_clean_to_the_perturbed_prediction(name):
+    network, inputs = curved(), drawn(5, 6)
+    clean, moved = perturbed(network, inputs, 0.7, seed=3, divergence=name)
+    expected = DIVERGENCES[name](clean.detach(), moved).mean()
+    loss = vat(network, inputs, divergence=name, epsilon=0.7, generator=seeded(3))
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(gradients(loss, network), gradients(expected, network))
+
+
+def test_vat_in_the_order_and_with_the_direction_of_the_release():
+    network, inputs = curved(), drawn(5, 6)
+    clean, moved = perturbed(network, inputs, 0.7, seed=3, divergence="categorical", order="release")
+    expected = DIVERGENCES["dirichlet"](moved, clean.detach()).mean()
+    options = {"order": "release", "direction": "categorical"}
+    loss = vat(network, inputs, epsilon=0.7, generator=seeded(3), **options)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(gradients(loss, network), gradients(expected, network))
+    assert loss != vat(network, inputs, epsilon=0.7, generator=seeded(3))
+
+
+@pytest.mark.parametrize("order", ["paper", "release"])
+@pytest.mark.parametrize("name", NAMES)
+def test_pi_model_compares_with_and_without_dropout(name, order):
+    network, inputs = nn.Sequential(nn.Dropout(0.5), curved()), drawn(5, 6)
+    target = network.eval()(inputs).detach()
+    network.train()
+    loss = pi_model(network, inputs, divergence=name, order=order, generator=seeded(3))
+    # the first of two seeds is the prediction's
+    seed = int(torch.randint(2**62, (), generator=seeded(3)))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        prediction = network(inputs)
+    pair = (target, prediction) if order == "paper" else (prediction, target)
+    expected = DIVERGENCES[name](*pair).mean()
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(gradients(loss, network), gradients(expected, network))
+
+
+def test_pi_model_with_two_draws_of_dropout_is_on_average_farther_apart():
+    network, inputs = nn.Sequential(nn.Dropout(0.5), curved()), drawn(50, 6)
+    apart = {
+        target: sum(
+            pi_model(network, inputs, divergence="squared", target=target, generator=seeded(seed))
+            for seed in range(20)
+        )
+        for target in ("still", "stochastic")
+    }
+    assert apart["stochastic"] > 1.1 * apart["still"]
+
+
+def test_pi_model_compares_two_views():
+    network, inputs, others = curved(), drawn(5, 6), drawn(5, 6, seed=1)
+    expected = DIVERGENCES["dirichlet"](network(others).detach(), network(inputs)).mean()
+    loss = pi_model(network, inputs, others)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(gradients(loss, network), gradients(expected, network))
+    assert pi_model(network, inputs) == 0  # nothing stochastic, one view
+
+
+@pytest.mark.parametrize("connected", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_constant_network_is_consistent(loss, name, connected):
+    network = Constant(connected)
+    value = LOSSES[loss](network, drawn(5, 6), divergence=name, generator=seeded())
+    assert value == 0
+    assert gradients(value, network)[0].abs().max() < 1e-15
+
+
+@pytest.mark.parametrize(("loss", "passes"), [("vat", [False, True, True]), ("pi_model", [True, False])])
+def test_target_keeps_no_history(loss, passes):
+    network, kept = nn.Sequential(nn.Dropout(0.1), curved()), []
+    network.register_forward_hook(lambda *called: kept.append(called[-1].requires_grad))
+    LOSSES[loss](network, drawn(5, 6), generator=seeded()).backward()
+    assert kept == passes  # of VAT: the target, the search, the prediction
+    assert all(parameter.grad is not None for parameter in network.parameters())
+
+
+def test_parameters_get_no_gradient_from_the_search():
+    network, inputs = curved(), drawn(5, 6).requires_grad_()
+    unit = adversarial_direction(network, inputs, iterations=3)
+    assert not unit.requires_grad and inputs.grad is None
+    assert all(parameter.grad is None for parameter in network.parameters())
+
+
+def test_vat_can_be_measured_where_no_gradients_are_kept():
+    network, inputs = curved(), drawn(5, 6)
+    with torch.no_grad():
+        value = vat(network, inputs, epsilon=0.7, generator=seeded())
+    assert not value.requires_grad
+    assert value == vat(network, inputs, epsilon=0.7, generator=seeded())
+
+
+def test_vat_grows_with_the_square_of_a_small_radius():
+    network, inputs = curved(), drawn(5, 6)
+    small, twice = (vat(network, inputs, epsilon=e, generator=seeded()) for e in (1e-3, 2e-3))
+    assert (twice / small).item() == pytest.approx(4, rel=1e-2)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_classes_may_be_listed_in_any_order(name):
+    network, inputs = curved(), drawn(5, 6)
+    before = vat(network, inputs, divergence=name, epsilon=0.7, generator=seeded())
+    shuffled = torch.tensor([2, 0, 3, 1])
+    with torch.no_grad():
+        network[2].weight[:], network[2].bias[:] = network[2].weight[shuffled], network[2].bias[shuffled]
+    torch.testing.assert_close(
+        vat(network, inputs, divergence=name, epsilon=0.7, generator=seeded()), before, rtol=1e-5, atol=0
+    )
+
+
+def test_a_shift_of_the_logits_matters_to_beliefs_only():
+    network, inputs = curved(), drawn(5, 6)
+    losses = {name: partial(vat, network, inputs, divergence=name, epsilon=0.7) for name in NAMES}
+    before = {name: loss(generator=seeded()).item() for name, loss in losses.items()}
+    with torch.no_grad():
+        network[2].bias += 2.0
+    after = {name: loss(generator=seeded()).item() for name, loss in losses.items()}
+    for name in ("categorical", "squared"):
+        assert after[name] == pytest.approx(before[name], rel=1e-5)
+    assert after["dirichlet"] > 1.5 * before["dirichlet"]
+
+
+def test_examples_may_come_in_any_order():
+    """Many iterations, so that the random start does not matter."""
+    network, inputs = curved(), drawn(5, 6)
+    options = {"iterations": 200, "epsilon": 1e-2}
+    ahead = vat(network, inputs, generator=seeded(1), **options)
+    back = vat(network, inputs.flip(0), generator=seeded(2), **options)
+    torch.testing.assert_close(ahead, back, rtol=2e-2, atol=0)
+
+
+def test_flavours_coincide_for_sharp_beliefs():
+    """Per unit of precision, the Dirichlet's loss is the categorical one in the other order."""
+    network, inputs = curved(), drawn(5, 6)
+    with torch.no_grad():  # all beliefs of one precision, as far as a small step can tell
+        network[2].bias += 16.0
+    clean = network(inputs).detach()
+    precision = clean.logsumexp(1).exp()
+
+    def per_precision(first, second):
+        return DIVERGENCES["dirichlet"](first, second) / precision
+
+    options = {"epsilon": 1e-2, "direction": "categorical", "iterations": 3}
+    ours = vat(network, inputs, divergence=per_precision, generator=seeded(), **options)
+    theirs = vat(network, inputs, divergence=lambda p, q: categorical_kl(q, p), generator=seeded(), **options)
+    torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=0)
+
+
+def test_one_draw_of_the_generator_decides_everything():
+    network, inputs = normalising(dropout=0.5).train(), drawn(5, 6)
+    for loss in LOSSES.values():
+        first, again, other = (loss(network, inputs, generator=seeded(seed)) for seed in (1, 1, 2))
+        assert first == again != other
+        generator = seeded(1)
+        assert loss(network, inputs, generator=generator) != loss(network, inputs, generator=generator)
+
+
+def test_dense_predictions_are_averaged_over_examples_and_places():
+    network, inputs = nn.Conv2d(2, 3, 1).double(), drawn(4, 2, 5, 5)
+    expected = DIVERGENCES["dirichlet"](network(2 * inputs).detach(), network(inputs))
+    assert expected.shape == (4, 5, 5)
+    torch.testing.assert_close(pi_model(network, inputs, 2 * inputs), expected.mean())
+    assert vat(network, inputs, generator=seeded()) > 0
+
+
+def test_divergence_may_be_a_function_of_ones_own():
+    network, inputs = curved(), drawn(5, 6)
+
+    def absolute(first, second):
+        return (first - second).square().sum(1)
+
+    unit = adversarial_direction(network, inputs, divergence=absolute, epsilon=0.1, generator=seeded())
+    expected = (network(inputs) - network(inputs + 0.1 * unit)).square().sum(1).mean()
+    loss = vat(network, inputs, divergence=absolute, epsilon=0.1, generator=seeded())
+    torch.testing.assert_close(loss, expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"epsilon": 0.0}, "vat: `epsilon` must be positive, got 0.0"),
+        ({"epsilon": math.nan}, "vat: `epsilon` must be finite"),
+        ({"xi": -1e-6}, "vat: `xi` must be positive"),
+        ({"iterations": -1}, "vat: `iterations` must not be negative"),
+        ({"iterations": 1.5}, "vat: `iterations` must be an integer"),
+        ({"order": "reverse"}, "vat: `order` must be one of 'paper', 'release', got 'reverse'"),
+        ({"divergence": "kl"}, "vat: `divergence` must be one of"),
+        ({"direction": "kl"}, "vat: `direction` must be one of"),
+        ({"model": lambda x: x}, "vat: `model` must be a torch.nn.Module"),
+        ({"inputs": [1.0]}, "vat: `inputs` must be a dense floating-point tensor"),
+        ({"inputs": torch.zeros(3, 4, dtype=torch.long)}, "vat: `inputs` must be a dense floating-point"),
+        ({"inputs": torch.zeros(3)}, r"vat: `inputs` must have shape \(N, ...\), got \(3,\)"),
+        (
+            {"model": nn.Flatten(0)},
+            r"vat: `model` must return logits of shape \(5, K, ...\), got float64 tensor",
+        ),
+    ],
+)
+def test_vat_names_what_is_wrong(options, complaint):
+    options = {"model": curved(), "inputs": drawn(5, 6), **options}
+    with pytest.raises((ValueError, TypeError), match=complaint):
+        vat(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"others": drawn(4, 6)}, r"pi_model: `others` must have the 5 examples of `inputs`, got \(4, 6\)"),
+        ({"others": 3}, "pi_model: `others` must have the 5 examples of `inputs`, got 3"),
+        ({"target": "eval"}, "pi_model: `target` must be one of 'still', 'stochastic'"),
+        ({"order": "reverse"}, "pi_model: `order` must be one of"),
+        ({"divergence": None}, "pi_model: `divergence` must be the name of a divergence or a function"),
+        ({"model": None}, "pi_model: `model` must be a torch.nn.Module, got NoneType None"),
+    ],
+)
+def test_pi_model_names_what_is_wrong(options, complaint):
+    options = {"model": curved(), "inputs": drawn(5, 6), **options}
+    with pytest.raises((ValueError, TypeError), match=complaint):
+        pi_model(**options)
