@@ -10,7 +10,7 @@ from beliefmatch.methods import METHODS, SEARCH
 
 __all__ = ["MethodSpec", "label", "parse_methods", "with_kl_weight"]
 
-_SYMBOLS = {"kl_weight": "λ", "matched_kl_weight": "matched λ", "smoothing": "ε", "rate": "p"}
+_SYMBOLS = {"kl_weight": "λ", "matched_kl_weight": "matched λ", "smoothing": "ε", "rate": "p", "prior": "β"}
 
 
 @dataclass(frozen=True)
