@@ -91,14 +91,25 @@ def _works(name: str, asked: "Asked") -> list["Reproducing"]:
     from beliefmatch.names import require_name
 
     require_name("reproduce", "scale", asked.scale, SCALES)
-    names = list(REPRODUCTIONS) if name in ("all", "list") else [name]
-    return [Reproducing(reproduction(one), asked) for one in names]
+    if name not in ("all", "list"):
+        return [Reproducing(reproduction(name), asked)]
+    found = [reproduction(one) for one in REPRODUCTIONS]
+    return [Reproducing(one, asked) for one in found if not one.waits_for]
+
+
+def _waiting() -> dict[str, str]:
+    """What the rest of the table needs, by their names."""
+    from beliefmatch.experiments.reproduction import reproduction
+
+    found = [reproduction(name) for name in REPRODUCTIONS]
+    return {one.id: f"needs {one.waits_for}, which this version lacks" for one in found if one.waits_for}
 
 
 def _show_list(asked: "Asked") -> None:
     from dataclasses import replace
 
     from beliefmatch.cli.terminal import show
+    from beliefmatch.experiments.reproduction import reproduction
     from beliefmatch.report.reproduction_list import Listed, list_tables
 
     scales = {scale: _works("all", replace(asked, scale=scale)) for scale in ("paper", "cpu")}
@@ -111,8 +122,17 @@ def _show_list(asked: "Asked") -> None:
         )
         for paper, cpu in zip(scales["paper"], scales["cpu"], strict=True)
     ]
-    different = [{name for work in works for name in work.expected} for works in scales.values()]
-    show(*list_tables(listed, (len(different[0]), len(different[1]))))
+    listed += [Listed(name, f"{reproduction(name).title}; {why}") for name, why in _waiting().items()]
+    paper, cpu = (_together(works) for works in scales.values())
+    show(*list_tables(listed, Listed("all", "", (paper[0], cpu[0]), (paper[1], cpu[1]))))
+
+
+def _together(works: list["Reproducing"]) -> tuple[int, float | None]:
+    """Different runs, and their seconds."""
+    from beliefmatch.experiments.reproduction.scales import seconds_of
+
+    plans = {name: plan for work in works for name, plan in work.expected.items()}
+    return len(plans), seconds_of(plans.values())
 
 
 def _show_plans(works: list["Reproducing"]) -> None:
@@ -198,5 +218,5 @@ def _summarise(
 
     place = asked.directory / asked.scale / "summary.md"
     with told_plainly(*OUTSIDE, command=command):
-        write_whole(place, summary_markdown(records, left_out).encode())
+        write_whole(place, summary_markdown(records, left_out | _waiting()).encode())
     typer.echo(place)

@@ -16,36 +16,43 @@ class Listed(NamedTuple):
 
     id: str
     title: str
-    runs: tuple[int, int]
-    seconds: tuple[float | None, float | None]
-    """On two cores; None where that is not known."""
+    runs: tuple[int | None, int | None] = (None, None)
+    seconds: tuple[float | None, float | None] = (None, None)
+    """On two cores; None where nothing can be told."""
 
 
-def list_tables(listed: Sequence[Listed], together: tuple[int, int]) -> tuple[RenderableType, ...]:
+def list_tables(listed: Sequence[Listed], together: Listed) -> tuple[RenderableType, ...]:
     """A line for each, and below what they come to together.
 
     Args:
         listed: in their order.
-        together: different runs of all of them at each scale.
+        together: all of them, with each run counted once.
     """
     table = plain_table(
         Column("id", [one.id for one in listed], is_text=True, least=max(len(one.id) for one in listed)),
         Column("", [one.title for one in listed], is_text=True),
-        Column("runs\npaper", [f"{one.runs[0]}" for one in listed]),
+        Column("runs\npaper", [_count(one.runs[0]) for one in listed]),
         Column("time\npaper", [_time(one.seconds[0]) for one in listed]),
-        Column("runs\ncpu", [f"{one.runs[1]}" for one in listed]),
+        Column("runs\ncpu", [_count(one.runs[1]) for one in listed]),
         Column("time\ncpu", [_time(one.seconds[1]) for one in listed]),
     )
-    return (
-        table,
-        f"Runs are shared: all together are {together[0]} at paper scale and {together[1]} at CPU scale.\n"
-        "Times are of two CPU cores and very rough; a run counts whole wherever it is needed.",
-    )
+    sums = [
+        f"{_count(runs)} at {scale} scale ({_time(seconds)})"
+        for scale, runs, seconds in zip(("paper", "CPU"), together.runs, together.seconds, strict=True)
+    ]
+    words = "Times are of two CPU cores and very rough; above, a run counts wherever it is needed."
+    return table, f"Runs are shared: together they are {' and '.join(sums)}.\n{words}"
+
+
+def _count(runs: int | None) -> str:
+    return MISSING if runs is None else f"{runs}"
 
 
 def _time(seconds: float | None) -> str:
-    """Hours, or days where they are many."""
+    """Minutes, hours or days."""
     if seconds is None:
         return MISSING
     hours = seconds / 3600
+    if hours < 1:
+        return f"{max(seconds / 60, 1):.0f} min"
     return f"{hours:.1f} h" if hours < 100 else f"{hours / 24:,.0f} days"

@@ -20,10 +20,17 @@ _HERE = "beliefmatch.experiments.reproduction"
 
 REPRODUCTIONS = {
     "table1": f"{_HERE}.table1:TABLE1",
+    "table2": f"{_HERE}.table2:TABLE2",
     "ablation-kl": f"{_HERE}.ablation:ABLATION",
     "figure-reliability": f"{_HERE}.reliability:RELIABILITY",
     "figure-ood": f"{_HERE}.foreign:FOREIGN",
+    "figure-rotation": f"{_HERE}.rotation:ROTATION",
+    "figure-representation": f"{_HERE}.representation:REPRESENTATION",
+    "figure-beta": f"{_HERE}.beta:BETA",
     "controls": f"{_HERE}.controls:CONTROLS",
+    "table3": f"{_HERE}.transfer:TABLE3",
+    "figure-transfer": f"{_HERE}.transfer:FIGURE",
+    "table4": f"{_HERE}.semi_supervised:TABLE4",
 }
 
 

@@ -33,7 +33,15 @@ class Arm:
         return plan_from(self.settings)
 
 
-def _nothing_to_draw(outcome: Outcome) -> list[Drawing]:
+def _no_arms(scale: str) -> list[Arm]:
+    return []
+
+
+def _no_rows(outcome: Outcome) -> list[Row]:
+    return []
+
+
+def _no_drawings(outcome: Outcome) -> list[Drawing]:
     return []
 
 
@@ -49,14 +57,16 @@ class Reproduction:
         rows: the numbers, beside the paper's where it has some.
         drawings: the figures, as data.
         trials: seeds of the paper.
+        waits_for: what this version lacks to run it; empty where nothing.
         notes: what differs from the paper at every scale, or is not told by it; in plain sentences.
     """
 
     id: str
     title: str
     place: str
-    arms: Callable[[str], Sequence[Arm]]
-    rows: Callable[[Outcome], list[Row]]
-    drawings: Callable[[Outcome], list[Drawing]] = _nothing_to_draw
+    arms: Callable[[str], Sequence[Arm]] = _no_arms
+    rows: Callable[[Outcome], list[Row]] = _no_rows
+    drawings: Callable[[Outcome], list[Drawing]] = _no_drawings
     trials: int = 5
+    waits_for: str = ""
     notes: tuple[str, ...] = ()

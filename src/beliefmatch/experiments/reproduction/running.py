@@ -17,7 +17,7 @@ from beliefmatch.experiments.reproduction.differences import differences, seeds_
 from beliefmatch.experiments.reproduction.outcome import Outcome, Trained
 from beliefmatch.experiments.reproduction.places import at_home, missing_data
 from beliefmatch.experiments.reproduction.record import ReproducedRun, ReproductionRecord
-from beliefmatch.experiments.reproduction.scales import scale_words, seeds_of, two_core_seconds
+from beliefmatch.experiments.reproduction.scales import scale_words, seconds_of, seeds_of
 from beliefmatch.experiments.run_directory import RunDirectory
 from beliefmatch.experiments.run_record import Diverged, RunRecord
 from beliefmatch.experiments.search import Candidates
@@ -59,6 +59,8 @@ class Reproducing:
     """A reproduction with all its plans; nothing is read or trained before `check` and `run`."""
 
     def __init__(self, what: Reproduction, asked: Asked) -> None:
+        if what.waits_for:
+            raise ValueError(f"reproduce: `id` {what.id} needs {what.waits_for}, which this version lacks.")
         self.what, self.asked = what, asked
         self.seeds = list(range(asked.seeds or seeds_of(asked.scale, what.trials)))
         self.arms = {arm.key: arm for arm in what.arms(asked.scale)}
@@ -97,8 +99,7 @@ class Reproducing:
 
     def seconds(self) -> float | None:
         """Of all runs on two cores, very roughly."""
-        found = [two_core_seconds(plan) for plan in self.expected.values()]
-        return None if None in found else sum(one for one in found if one is not None)
+        return seconds_of(self.expected.values())
 
     def finished(self) -> int:
         """How many of the expected runs have ended already."""

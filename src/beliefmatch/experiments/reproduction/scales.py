@@ -5,7 +5,7 @@ the paper's claims live, a network that fits its training set. `tiny` is embedde
 says nothing and proves that every step runs. All numbers of the small scales stand here and nowhere else.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from beliefmatch.experiments.plan import RunPlan, overridden, recipe
@@ -16,6 +16,7 @@ __all__ = [
     "method_options",
     "scale_words",
     "scaled",
+    "seconds_of",
     "seeds_of",
     "training_images",
     "two_core_seconds",
@@ -33,7 +34,11 @@ _CPU = (
     "training.batch_size=64",
     "defaults.mc_dropout.rate=0.1",  # not searched for: a third of the runs
 )
-_CPU_OF_DATA = {"cifar100": ("data.limit=5000",)}  # 50 of each class
+_CPU_OF_DATA = {
+    "cifar100": ("data.limit=5000",),  # 50 of each class
+    "imagenet-1k": ("data.size=64", "data.validation=0.1", "data.workers=2"),  # any folder with its layout
+}
+_CPU_NETWORK = {"timm:resnext50_32x4d": "preact_resnet18", "timm:resnext101_32x8d": "preact_resnet50"}
 _CPU_WIDTH = {"preact_resnet18": 16, "preact_resnet50": 8}
 _CPU_METHODS = {("mc_dropout", "all"): {"samples": 20}}  # each sample is a pass through the whole network
 _TINY = (
@@ -55,7 +60,10 @@ _TINY_DEFAULTS = (
     "defaults.ensemble={members: 2}",
 )
 
+_SMALLER = ("preact_resnet18", "timm:resnext50_32x4d", "digits")
+
 _IMAGES = {"cifar10": 50_000, "cifar100": 50_000, "imagenet-1k": 1_281_167, "digits": 1257}
+_DIVIDED = {"digits": 1797}  # what a share for validation is of, where not the training images
 _REPORTED = {"imagenet-1k": 50_000, "digits": 540}  # test images; 10,000 elsewhere
 _RATES = {
     "preact_resnet18": {64: 45.0, 16: 740.0},
@@ -77,7 +85,7 @@ def scaled(name: str, scale: str, *settings: str) -> dict[str, Any]:
     """
     require_name("reproduce", "scale", scale, SCALES)
     mapping = overridden(recipe(name), settings)
-    if scale == "paper":
+    if scale == "paper" or (scale == "cpu" and name == "digits"):  # which is small enough
         return mapping
     return overridden(
         mapping, _cpu(mapping) if scale == "cpu" else (*_TINY, *_TINY_DEFAULTS, *_tiny(mapping))
@@ -85,14 +93,15 @@ def scaled(name: str, scale: str, *settings: str) -> dict[str, Any]:
 
 
 def _cpu(mapping: dict[str, Any]) -> Sequence[str]:
-    data, network = mapping["data"]["name"], mapping["model"]["name"]
-    width = _CPU_WIDTH.get(network)
-    return (*_CPU, *_CPU_OF_DATA.get(data, ()), *([f"model.options.width={width}"] if width else ()))
+    data, asked = mapping["data"]["name"], mapping["model"]["name"]
+    network = _CPU_NETWORK.get(asked, asked)
+    model = (f"model.name={network}", f"model.options.width={_CPU_WIDTH[network]}")
+    return (*_CPU, *_CPU_OF_DATA.get(data, ()), *model)
 
 
 def _tiny(mapping: dict[str, Any]) -> Sequence[str]:
     """A narrower network stands for a deeper one, so that two columns are two trainings."""
-    width = 8 if mapping["model"]["name"].endswith("18") else 6
+    width = 8 if mapping["model"]["name"] in _SMALLER else 6
     return ("model.name=digits", f"model.options.width={width}")
 
 
@@ -112,7 +121,7 @@ def training_images(plan: RunPlan) -> int | None:
     if plan.data.name not in _IMAGES:
         return plan.data.limit
     images, held = _IMAGES[plan.data.name], plan.data.validation
-    left = images - round(held * images if held < 1 else held)
+    left = images - round(held * _DIVIDED.get(plan.data.name, images) if held < 1 else held)
     return min(left, plan.data.limit or left)
 
 
@@ -134,6 +143,12 @@ def scale_words(scale: str, plans: Sequence[RunPlan]) -> str:
 def _listed(numbers: Sequence[int | None]) -> str:
     texts = [f"{number:,}" for number in dict.fromkeys(numbers) if number is not None]
     return " or ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
+
+
+def seconds_of(plans: Iterable[RunPlan]) -> float | None:
+    """Of many runs, one after the other; None if one of them cannot be told."""
+    found = [two_core_seconds(plan) for plan in plans]
+    return None if None in found else sum(one for one in found if one is not None)
 
 
 def two_core_seconds(plan: RunPlan) -> float | None:
