@@ -42,8 +42,13 @@ def _panels(drawing: Drawing) -> Figure:
     figure = Figure(figsize=(width * columns, 0.5 + 2.9 * lines), layout="constrained")
     figure.suptitle(drawn_text(drawing.title, 90), fontsize=12)
     grid = list(figure.subplots(lines, columns, squeeze=False).flat)
+    told: list[str] = []
     for axes, panel in zip(grid, drawing.panels, strict=False):
         _draw_panel(axes, panel)
+        labels = [series.label for series in panel.series]
+        if len(labels) > 1 and labels != told:  # once for panels that have the same
+            axes.legend(fontsize=7, loc="best")
+            told = labels
     for axes in grid[len(drawing.panels) :]:
         axes.set_visible(False)
     return figure
@@ -52,14 +57,15 @@ def _panels(drawing: Drawing) -> Figure:
 def _draw_panel(axes: Axes, panel: Panel) -> None:
     for index, series in enumerate(panel.series):
         _STYLES[series.style](axes, series, index)
-    axes.set_title("\n".join(drawn_text(line, 40) for line in panel.title.split("\n")))
+    axes.set_title("\n".join(drawn_text(line, 40) for line in (panel.title, panel.subtitle) if line))
     axes.set(xlabel=drawn_text(panel.x_label, 40), ylabel=drawn_text(panel.y_label, 40))
-    if panel.x_is_log:
+    if panel.x_is_log and panel.series:
+        places = panel.series[0].x
         axes.set_xscale("log")
+        axes.set_xticks(places, [f"{place:,.0f}" for place in places], minor=False)
+        axes.set_xticks([], minor=True)
     if panel.text:
         axes.text(0.04, 0.96, drawn_text(panel.text, 40), transform=axes.transAxes, va="top", fontsize=8)
-    if any(series.label for series in panel.series) and len(panel.series) > 1:
-        axes.legend(fontsize=7, loc="best")
 
 
 def _line(axes: Axes, series: Series, index: int) -> None:

@@ -96,6 +96,6 @@ BETA = Reproduction(
         f"λ is {KL_WEIGHT:g} where β is 1; the paper does not tell its own.",
         "The paper's words: robust in both ways from e^-1 to e^4; alone, gradients explode from e^-2 down, "
         "the error is 7.37 % at e^8, and all explodes at e^16; with λ ∝ 1/β they explode at e^-8.",
-        "Our loss is exact for every finite logit where the paper's code overflows: it may explode less often.",
+        "Our loss is exact for every finite logit where the paper's code overflows: fewer may explode.",
     ),
 )

@@ -74,6 +74,8 @@ class Panel:
     text: str = ""
     """Written inside."""
     x_is_log: bool = False
+    """Then each point of the first series has its number below it."""
+    subtitle: str = ""
 
 
 @dataclass(frozen=True)

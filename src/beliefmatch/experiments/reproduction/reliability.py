@@ -54,8 +54,10 @@ def _panels(trained: Trained) -> list[Panel]:
     run = trained.first
     if run is None:
         return []
-    title = f"{trained.arm.label}\n{trained.arm.group}"
-    return [Panel(title, "confidence", "accuracy", reliability_series(run), f"ECE {ece(run):.2f} %")]
+    words, group = f"ECE {ece(run):.2f} %", trained.arm.group
+    return [
+        Panel(trained.arm.label, "confidence", "accuracy", reliability_series(run), words, subtitle=group)
+    ]
 
 
 RELIABILITY = Reproduction(

@@ -72,16 +72,16 @@ def _panels(trained: Trained) -> list[Panel]:
     if run is None:
         return []
     names = run.record.class_names
-    return [_panel(f"{trained.arm.label}\n{part}", look, names) for part, look in _look(trained, run).items()]
+    return [_panel(trained.arm.label, part, look, names) for part, look in _look(trained, run).items()]
 
 
-def _panel(title: str, look: Seen, names: Sequence[str]) -> Panel:
-    series = [
-        Series(names[one], "dots", *(look.points[look.targets == one].T.tolist()))
-        for one in look.targets.unique().tolist()
-    ]
+def _panel(title: str, part: str, look: Seen, names: Sequence[str]) -> Panel:
+    series = []
+    for one in map(int, look.targets.unique()):
+        across, up = look.points[look.targets == one].T
+        series.append(Series(names[one], "dots", across.tolist(), up.tolist()))
     text = f"within / between {look.tightness:.2f}"
-    return Panel(title, "first axis of the plane", "second axis", series, text)
+    return Panel(title, "first axis of the plane", "second axis", series, text, subtitle=part)
 
 
 REPRESENTATION = Reproduction(
