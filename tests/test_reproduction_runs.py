@@ -195,7 +195,6 @@ def test_a_training_that_diverges_is_a_result_where_it_may(tmp_path, monkeypatch
 
     monkeypatch.setattr(grid, "execute", explode)
     cell = Cell(tiny_plan(kl_weight=0.01), tmp_path / "run", may_diverge=True)
-    (tmp_path / "run").mkdir()
     expected = Diverged(fingerprint(cell.plan), "fit: 20 steps in a row were not finite.")
     assert attempt_cells([cell]) == [expected]
     monkeypatch.setattr(grid, "execute", None)  # it is not tried again

@@ -96,6 +96,7 @@ def _run(cell: Cell, index: int, announce: OnCell) -> Ran:
         if not cell.may_diverge:
             raise
         ended = Diverged(fingerprint(cell.plan), f"{error}")
+        cell.directory.mkdir(parents=True, exist_ok=True)
         write_whole(RunDirectory(cell.directory).diverged_file, ended.to_json().encode())
         announce(index, 1.0, "diverged")
         return ended
