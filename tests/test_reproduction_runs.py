@@ -87,7 +87,7 @@ def test_the_summary_has_every_reproduction_and_what_was_left_out(everything):
     for record in records:
         assert f"## {record.id}: " in text
     assert "## Not run" in text
-    assert "- table4: needs" in text
+    assert "- table3: needs" in text
     alone = summary_markdown(records, {})
     assert text.startswith(alone.rstrip())
 
@@ -205,6 +205,20 @@ def test_a_training_that_diverges_is_a_result_where_it_may(tmp_path, monkeypatch
     with pytest.raises(FloatingPointError, match="20 steps in a row"):
         run_cells([cell])
     assert Diverged.from_json(expected.to_json()) == expected
+
+
+def test_predictions_that_are_not_finite_are_a_divergence(tmp_path, monkeypatch):
+    """Weights may be finite and what they say not."""
+    monkeypatch.setattr("beliefmatch.models.digits.DigitsNet.forward", _not_finite)
+    cell = Cell(tiny_plan(kl_weight=0.01), tmp_path / "run", may_diverge=True)
+    (ended,) = attempt_cells([cell])
+    assert isinstance(ended, Diverged)
+    assert ended.message.startswith("run: the predictions of the network are not finite.")
+
+
+def _not_finite(network, images):
+    logits = network.layers(images)
+    return logits if network.training else logits * torch.inf
 
 
 def test_an_explosion_is_shown_as_such(tmp_path, monkeypatch, capsys):

@@ -70,6 +70,8 @@ _RATES = {
     "preact_resnet50": {64: 17.0, 8: 460.0},
     "timm:resnext50_32x4d": {0: 2.5},
     "timm:resnext101_32x8d": {0: 0.7},
+    "wrn28_2": {16: 30.0},  # with as many unlabelled images
+    "wide_resnet": {16: 500.0},
     "digits": {32: 10_000.0},
 }
 """Images a second that a network trains on two cores, by its width, the usual one first; very roughly."""
