@@ -10,6 +10,7 @@ __all__ = ["differences", "seeds_sentence"]
 
 _WORDS = {
     "data.limit": "training images",
+    "data.labels": "labelled images",
     "data.validation": "validation images",
     "data.name": "data",
     "data.size": "pixels on a side",

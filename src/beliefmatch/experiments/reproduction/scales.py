@@ -139,6 +139,8 @@ def scale_words(scale: str, plans: Sequence[RunPlan]) -> str:
     epochs = _listed([plan.training.epochs for plan in plans])
     widths = _listed([plan.model.options.get("width") for plan in plans])
     wide = f", width {widths}" if widths else ""
+    labels = _listed([getattr(plan.data, "labels", None) for plan in plans])  # where unlabelled images serve
+    images += f" ({labels} with labels)" if labels else ""
     return f"{'CPU' if scale == 'cpu' else scale} scale: {images} images, {epochs} epochs{wide}"
 
 
