@@ -8,6 +8,7 @@ diverge, and keeps that as their result.
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -43,7 +44,8 @@ class Cell:
     search: tuple[Trial, ...] = ()
     """How an option of the plan was chosen, for its record."""
     may_diverge: bool = False
-    """Whether a training that leaves the finite numbers is a result rather than an error."""
+    """Whether a training that leaves the finite numbers is a result rather than an error. A prior that fights
+    the labels, which may be what is looked into, is then no reason to warn either."""
 
 
 def run_cells(cells: Sequence[Cell], *, jobs: int = 1, on_cell: OnCell | None = None) -> list[RunRecord]:
@@ -90,11 +92,13 @@ def _ended(cell: Cell) -> Ran | None:
 
 
 def _run(cell: Cell, index: int, announce: OnCell) -> Ran:
-    try:
+    if not cell.may_diverge:
         return _execute(cell, index, announce)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".* asks for a target mean of only ")
+            return _execute(cell, index, announce)
     except FloatingPointError as error:
-        if not cell.may_diverge:
-            raise
         ended = Diverged(fingerprint(cell.plan), f"{error}")
         cell.directory.mkdir(parents=True, exist_ok=True)
         write_whole(RunDirectory(cell.directory).diverged_file, ended.to_json().encode())

@@ -1,7 +1,6 @@
 """A reproduction at work: its plans, their runs, and the record of what came out."""
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -182,9 +181,7 @@ class Reproducing:
             words = f"{plan.method.name}, {plan.model.name}, {plan.data.name}, seed {plan.seed}: {doing}"
             tell((before + sum(shares)) / max(total, before + len(cells)), words)
 
-        with warnings.catch_warnings():  # a prior that fights the labels is what some arms are about
-            warnings.filterwarnings("ignore", message=".*asks for a target mean of only")
-            ended = attempt_cells(cells, jobs=self.jobs, on_cell=on_cell)
+        ended = attempt_cells(cells, jobs=self.jobs, on_cell=on_cell)
         return {fingerprint(plan): one for plan, one in zip(unique, ended, strict=True)}
 
 

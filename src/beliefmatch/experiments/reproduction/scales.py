@@ -95,8 +95,8 @@ def scaled(name: str, scale: str, *settings: str) -> dict[str, Any]:
 
 
 def _cpu(mapping: dict[str, Any]) -> Sequence[str]:
-    data, asked = mapping["data"]["name"], mapping["model"]["name"]
-    network: str = _CPU_NETWORK.get(asked, asked)
+    data, asked = str(mapping["data"]["name"]), str(mapping["model"]["name"])
+    network = _CPU_NETWORK.get(asked, asked)
     model = (f"model.name={network}", f"model.options.width={_CPU_WIDTH[network]}")
     return (*_CPU, *_CPU_OF_DATA.get(data, ()), *model)
 
