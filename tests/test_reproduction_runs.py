@@ -19,7 +19,12 @@ from beliefmatch.experiments.plan import fingerprint, overridden, plan_from, rec
 from beliefmatch.experiments.reproduction import REPRODUCTIONS, reproduction
 from beliefmatch.experiments.reproduction.activations import last_layer, penultimate, plane, seen
 from beliefmatch.experiments.reproduction.outcome import Run
-from beliefmatch.experiments.reproduction.predicted import mean_spread, median_precision, top_error
+from beliefmatch.experiments.reproduction.predicted import (
+    mean_spread,
+    median_precision,
+    mistake_auroc,
+    top_error,
+)
 from beliefmatch.experiments.reproduction.record import ReproductionRecord
 from beliefmatch.experiments.run_directory import RunDirectory
 from beliefmatch.experiments.run_record import Diverged, RunRecord
@@ -154,6 +159,25 @@ def test_numbers_of_predictions_are_those_computed_by_hand(everything):
     for count in (1, 3, 10, 12):
         missed = [target not in row[:count] for row, target in zip(order, said["targets"], strict=True)]
         assert top_error(run, count) == pytest.approx(100 * statistics.fmean(missed))
+
+
+def test_mistakes_are_told_by_pairs(everything):
+    """AUROC: the share of pairs of a mistake and a hit in which the mistake is the more doubtful."""
+    runs = {(run.method, name): run for name, run in runs_of(everything).items()}
+    for method, scores in (("belief_matching", ("confidence", "spread")), ("softmax", ("confidence",))):
+        name, record = next((name, run) for (own, name), run in runs.items() if own == method)
+        run = Run(record, RunDirectory(everything / "runs" / name))
+        said = np.load(run.home.predictions("test"))
+        alpha = torch.tensor(said["logits"]).double().exp()
+        mean, total = alpha / alpha.sum(1, keepdim=True), alpha.sum(1, keepdim=True)
+        inner = (mean * ((alpha + 1).digamma() - (total + 1).digamma())).sum(1)
+        doubt = {"confidence": -mean.max(1).values, "spread": inner - (mean * mean.log()).sum(1)}
+        right = mean.argmax(1) == torch.tensor(said["targets"])
+        for score in scores:
+            wrong, good = doubt[score][~right][:, None], doubt[score][right][None]
+            pairs = (wrong > good).double() + 0.5 * (wrong == good)
+            assert mistake_auroc(score)(run) == pytest.approx(100 * pairs.mean().item(), abs=0.01)
+    assert mistake_auroc("spread")(run) is None  # softmax has no belief
 
 
 def test_the_same_command_trains_nothing_again(everything, monkeypatch, capsys):

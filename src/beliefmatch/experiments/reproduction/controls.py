@@ -9,7 +9,7 @@ from beliefmatch.experiments.plan import overridden, with_method
 from beliefmatch.experiments.reproduction.base import Arm, Reproduction
 from beliefmatch.experiments.reproduction.cifar import SOFTMAX, Way, arm, key_of
 from beliefmatch.experiments.reproduction.outcome import Outcome, Trained, auroc, ece, error, nll, row
-from beliefmatch.experiments.reproduction.predicted import mean_spread, median_precision
+from beliefmatch.experiments.reproduction.predicted import mean_spread, median_precision, mistake_auroc
 from beliefmatch.experiments.reproduction.record import Drawing, Panel, Row, Series
 from beliefmatch.experiments.reproduction.summing import mean_points
 from beliefmatch.experiments.reproduction.table1 import NOTES
@@ -64,7 +64,7 @@ def _sized(size: int, scale: str) -> Arm:
 
 
 def _rows(outcome: Outcome) -> list[Row]:
-    compared = [one for key in _KEYS for one in _rows_of(outcome[key])]
+    compared = [one for rows in (_rows_of, _rows_of_mistakes) for key in _KEYS for one in rows(outcome[key])]
     return compared + [one for size in SIZES[outcome.scale] for one in _rows_of_size(outcome[f"size/{size}"])]
 
 
@@ -77,6 +77,13 @@ def _rows_of(trained: Trained) -> list[Row]:
         row(trained, "AUROC, energy", auroc("energy")),
         row(trained, "AUROC, spread", auroc("spread")),
     ]
+
+
+def _rows_of_mistakes(trained: Trained) -> list[Row]:
+    """Whether the spread knows more of mistakes than the probabilities do."""
+    scores = ("entropy", "confidence", "spread")
+    group = f"{trained.arm.group}: own mistakes told from hits"
+    return [row(trained, f"AUROC, {score}", mistake_auroc(score), group=group) for score in scores]
 
 
 def _rows_of_size(trained: Trained) -> list[Row]:

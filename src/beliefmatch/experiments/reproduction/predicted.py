@@ -3,16 +3,18 @@
 from beliefmatch.data.predictions import Predictions, read_predictions
 from beliefmatch.experiments.detections import score_columns
 from beliefmatch.experiments.evaluation_views import entropy_density
-from beliefmatch.experiments.reproduction.outcome import Run
+from beliefmatch.experiments.reproduction.outcome import Measure, Run
 from beliefmatch.experiments.reproduction.record import Series
-from beliefmatch.metrics import outcomes, reliability_bins
+from beliefmatch.metrics import auroc, outcomes, reliability_bins
 
 __all__ = [
     "entropy_series",
     "foreign_predictions",
+    "has_belief",
     "mean_entropy",
     "mean_spread",
     "median_precision",
+    "mistake_auroc",
     "reliability_series",
     "test_predictions",
     "top_error",
@@ -69,6 +71,29 @@ def median_precision(run: Run) -> float | None:
     """Median α₀ over the test images; a mean would be that of a few very sure ones."""
     said = test_predictions(run)
     return said.values.double().logsumexp(-1).median().exp().item() if said.kind == "logits" else None
+
+
+def mistake_auroc(score: str) -> Measure:
+    """How well a score tells the test images that are taken for another class, in percent.
+
+    None where the method has no such score, or makes no mistake or nothing else.
+    """
+
+    def measure(run: Run) -> float | None:
+        said = test_predictions(run)
+        if score == "spread" and not has_belief(run):
+            return None
+        assert said.targets is not None
+        right = outcomes(said.targets, **{said.kind: said.values}).correct
+        found = score_columns(said)[score]
+        return 100 * float(auroc(found[right], found[~right])) if 0 < right.sum() < len(right) else None
+
+    return measure
+
+
+def has_belief(run: Run) -> bool:
+    """Whether the run's logits are log-concentrations; then its foreign sets were judged by the spread."""
+    return any("spread" in one.auroc for one in run.record.foreign)
 
 
 def top_error(run: Run, count: int) -> float:
