@@ -18,6 +18,7 @@ from beliefmatch.cli.errors import UserError
 from beliefmatch.cli.evaluate import evaluate
 from beliefmatch.cli.predict import predict
 from beliefmatch.cli.report import report
+from beliefmatch.cli.reproduce import reproduce
 from beliefmatch.cli.train import train
 from beliefmatch.environment import versions
 
@@ -79,6 +80,7 @@ def _application() -> typer.Typer:
         predict,
         evaluate,
         report,
+        reproduce,
         doctor,
     ):  # a short help of one's own is folded, not cut
         application.command(short_help=(command.__doc__ or "").partition("\n")[0])(command)

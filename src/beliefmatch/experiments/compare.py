@@ -25,7 +25,7 @@ from beliefmatch.experiments.parts import (
 )
 from beliefmatch.experiments.plan import RunPlan, fingerprint, plan_from, to_mapping
 from beliefmatch.experiments.run_record import RunRecord, Trial
-from beliefmatch.experiments.search import Search, chosen, search_of, with_option
+from beliefmatch.experiments.search import Candidates
 from beliefmatch.experiments.teacher import with_known_teacher
 from beliefmatch.experiments.turning import TurningDigit
 
@@ -39,27 +39,12 @@ class _Entry:
     """One method to compare."""
 
     spec: MethodSpec
-    plan: RunPlan
-    """With the first seed; an option may be left to a search."""
-    search: Search | None
+    candidates: Candidates
 
-    def settled(self, value: Any) -> RunPlan:
-        """The plan with the option set that was searched for."""
-        return self.plan if self.search is None else with_option(self.plan, self.search.option, value)
-
-    def known(self, seeds: Sequence[int]) -> list[RunPlan]:
-        """Runs that depend on no choice: all seeds, or of a search all values with the first."""
-        if self.search is not None:
-            return [self.settled(value) for value in self.search.values]
-        return [replace(self.plan, seed=seed) for seed in seeds]
-
-    def choose(self, known: Mapping[str, RunRecord]) -> tuple[RunPlan, tuple[Trial, ...]]:
-        """The plan without anything left to choose, and how it was chosen."""
-        if self.search is None:
-            return self.plan, ()
-        records = [known[fingerprint(self.settled(value))] for value in self.search.values]
-        value, trials = chosen(self.search, records)
-        return self.settled(value), trials
+    @property
+    def plan(self) -> RunPlan:
+        """With the first seed; an option may be left to a search."""
+        return self.candidates.plan
 
 
 class Comparison:
@@ -95,7 +80,7 @@ class Comparison:
     @property
     def cells(self) -> int:
         """Runs in all, those of searches among them."""
-        return sum(_trials(entry) + len(self.seeds) - 1 for entry in self.entries)
+        return sum(entry.candidates.trials + len(self.seeds) - 1 for entry in self.entries)
 
     @property
     def speaks(self) -> bool:
@@ -106,7 +91,7 @@ class Comparison:
         """What one run of each method will cost."""
         found = []
         for entry in self.entries:
-            plan = entry.settled(entry.search.values[0] if entry.search else None)
+            plan = entry.candidates.example
             method, data = method_of(plan), dataset(plan.data)
             network = network_of(plan, method, data)
             found.append((entry.plan, estimate(plan, data, method, network, engine_for(plan.engine))))
@@ -122,8 +107,10 @@ class Comparison:
             command: how to repeat it, for the record.
         """
         start, progress = time.perf_counter(), _Share(self.cells, on_progress)
-        known = self._run([plan for entry in self.entries for plan in entry.known(self.seeds)], progress)
-        found = [entry.choose(known) for entry in self.entries]
+        known = self._run(
+            [plan for entry in self.entries for plan in entry.candidates.known(self.seeds)], progress
+        )
+        found = [entry.candidates.choose(known) for entry in self.entries]
         plans = [replace(plan, seed=seed) for plan, _ in found for seed in self.seeds]
         known |= self._run([plan for plan in plans if fingerprint(plan) not in known], progress)
         methods = [
@@ -151,7 +138,7 @@ class Comparison:
         """Build every part once, so that a mistake is told now and not after an hour."""
         data = dataset(self.entries[0].plan.data)
         for entry in self.entries:
-            plan = entry.settled(entry.search.values[0] if entry.search else None)
+            plan = entry.candidates.example
             method = method_of(plan)
             tried_network(plan, method, data)
             foreign_training(plan, method, data)
@@ -204,8 +191,4 @@ class _Share:
 
 def _entry(mapping: Mapping[str, Any], spec: MethodSpec, seed: int) -> _Entry:
     plan = with_known_teacher(replace(plan_from(with_spec(mapping, spec)), seed=seed))
-    return _Entry(spec, plan, search_of(plan))
-
-
-def _trials(entry: _Entry) -> int:
-    return 1 if entry.search is None else len(entry.search.values)
+    return _Entry(spec, Candidates.of(plan))

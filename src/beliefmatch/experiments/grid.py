@@ -1,15 +1,17 @@
 """Many runs: in parallel processes within the machine's cores, and none of them twice.
 
 A cell is finished when its directory holds a record of the same plan; the others go on from their last
-checkpoint. So a grid that was stopped is taken up by the same command.
+checkpoint. So a grid that was stopped is taken up by the same command. `attempt_cells` bears trainings that
+diverge, and keeps that as their result.
 """
 
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from queue import Empty
@@ -17,11 +19,15 @@ from typing import Any
 
 import torch
 
-from beliefmatch.experiments.plan import RunPlan
+from beliefmatch.experiments.plan import RunPlan, fingerprint
 from beliefmatch.experiments.run import execute, finished
-from beliefmatch.experiments.run_record import RunRecord, Trial
+from beliefmatch.experiments.run_directory import RunDirectory
+from beliefmatch.experiments.run_record import Diverged, RunRecord, Trial
+from beliefmatch.files import write_whole
 
-__all__ = ["Cell", "OnCell", "run_cells", "usual_jobs"]
+__all__ = ["Cell", "OnCell", "attempt_cells", "run_cells", "usual_jobs"]
+
+Ran = RunRecord | Diverged
 
 OnCell = Callable[[int, float, str], None]
 """Called with the cell's index, the share of it that is done, and what is being done."""
@@ -37,6 +43,9 @@ class Cell:
     directory: Path
     search: tuple[Trial, ...] = ()
     """How an option of the plan was chosen, for its record."""
+    may_diverge: bool = False
+    """Whether a training that leaves the finite numbers is a result rather than an error. A prior that fights
+    the labels, which may be what is looked into, is then no reason to warn either."""
 
 
 def run_cells(cells: Sequence[Cell], *, jobs: int = 1, on_cell: OnCell | None = None) -> list[RunRecord]:
@@ -48,10 +57,14 @@ def run_cells(cells: Sequence[Cell], *, jobs: int = 1, on_cell: OnCell | None = 
             needs the usual ``if __name__ == "__main__"``.
         on_cell: told about progress.
     """
+    found = attempt_cells([replace(cell, may_diverge=False) for cell in cells], jobs=jobs, on_cell=on_cell)
+    return [record for record in found if isinstance(record, RunRecord)]
+
+
+def attempt_cells(cells: Sequence[Cell], *, jobs: int = 1, on_cell: OnCell | None = None) -> list[Ran]:
+    """`run_cells`, but for cells that may diverge: then that is what is given for them, and kept."""
     announce = on_cell or (lambda index, share, doing: None)
-    records = {
-        index: record for index, cell in enumerate(cells) if (record := finished(cell.directory, cell.plan))
-    }
+    records = {index: record for index, cell in enumerate(cells) if (record := _ended(cell))}
     for index in records:
         announce(index, 1.0, "finished before")
     left = [index for index in range(len(cells)) if index not in records]
@@ -73,7 +86,27 @@ def usual_jobs(plan: RunPlan) -> int:
     return max(1, cores // engine.threads)
 
 
-def _run(cell: Cell, index: int, announce: OnCell) -> RunRecord:
+def _ended(cell: Cell) -> Ran | None:
+    record = finished(cell.directory, cell.plan)
+    return RunDirectory(cell.directory).diverged() if record is None and cell.may_diverge else record
+
+
+def _run(cell: Cell, index: int, announce: OnCell) -> Ran:
+    if not cell.may_diverge:
+        return _execute(cell, index, announce)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".* asks for a target mean of only ")
+            return _execute(cell, index, announce)
+    except FloatingPointError as error:
+        ended = Diverged(fingerprint(cell.plan), f"{error}")
+        cell.directory.mkdir(parents=True, exist_ok=True)
+        write_whole(RunDirectory(cell.directory).diverged_file, ended.to_json().encode())
+        announce(index, 1.0, "diverged")
+        return ended
+
+
+def _execute(cell: Cell, index: int, announce: OnCell) -> RunRecord:
     return execute(
         cell.plan,
         cell.directory,
@@ -82,9 +115,7 @@ def _run(cell: Cell, index: int, announce: OnCell) -> RunRecord:
     )
 
 
-def _in_processes(
-    cells: Sequence[Cell], left: Sequence[int], jobs: int, announce: OnCell
-) -> dict[int, RunRecord]:
+def _in_processes(cells: Sequence[Cell], left: Sequence[int], jobs: int, announce: OnCell) -> dict[int, Ran]:
     context = get_context("spawn")  # a fork would inherit torch's threads, but not their state
     news = context.Queue()
     pool = ProcessPoolExecutor(
@@ -98,7 +129,7 @@ def _in_processes(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _wait(futures: dict[Future[RunRecord], int], news: Any, announce: OnCell) -> None:
+def _wait(futures: dict[Future[Ran], int], news: Any, announce: OnCell) -> None:
     """Pass on what the workers tell until all are done or one has failed."""
     pending = set(futures)
     while pending:
@@ -132,7 +163,7 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _work(cell: Cell, index: int) -> RunRecord:
+def _work(cell: Cell, index: int) -> Ran:
     told = [0.0]
 
     def announce(index: int, share: float, doing: str) -> None:

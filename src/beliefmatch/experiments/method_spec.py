@@ -20,6 +20,7 @@ _SYMBOLS = {
     "smoothing": "ε",
     "rate": "p",
     "semi_weight": "weight",
+    "prior": "β",
 }
 
 

@@ -2,7 +2,7 @@
 
 plan.yaml says what was asked for, network-0/ and so on hold checkpoints and logs, predictions/ what the
 finished predictor said of each set, model.json what is needed to build it again, and record.json, written
-last, that the run is finished.
+last, that the run is finished; diverged.json, in its place, that it came to no end.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any
 
 from beliefmatch.experiments.adapt_record import ADAPT_SCHEMA, AdaptRecord
 from beliefmatch.experiments.plan import RunPlan, fingerprint, plan_from, to_mapping
-from beliefmatch.experiments.run_record import RunRecord
+from beliefmatch.experiments.run_record import Diverged, RunRecord
 from beliefmatch.experiments.yaml_files import as_yaml, read_yaml
 from beliefmatch.files import OutsideError, file_names, write_whole
 
@@ -64,6 +64,17 @@ class RunDirectory:
         """What was said of foreign sets, by their names, which may hold anything."""
         safe = file_names(names)
         return {name: self.predictions(f"foreign/{file}") for name, file in zip(names, safe, strict=True)}
+
+    @property
+    def diverged_file(self) -> Path:
+        """There when the training left the finite numbers, where that was asked to be borne."""
+        return self.path / "diverged.json"
+
+    def diverged(self) -> Diverged | None:
+        """How the training ended, if it left the finite numbers."""
+        if not self.diverged_file.is_file():
+            return None
+        return Diverged.from_json(self.diverged_file.read_text("utf-8"))
 
     def record(self) -> RunRecord | None:
         """The record, if the run is finished."""

@@ -7,9 +7,20 @@ from typing import Any
 
 from beliefmatch.experiments.typed_json import from_json, to_json
 
-__all__ = ["RUN_SCHEMA", "Costs", "ForeignScores", "Rotation", "RunRecord", "Scores", "Trial"]
+__all__ = [
+    "DIVERGED_SCHEMA",
+    "RUN_SCHEMA",
+    "Costs",
+    "Diverged",
+    "ForeignScores",
+    "Rotation",
+    "RunRecord",
+    "Scores",
+    "Trial",
+]
 
 RUN_SCHEMA = "beliefmatch.run/1"
+DIVERGED_SCHEMA = "beliefmatch.diverged/1"
 
 
 @dataclass(frozen=True)
@@ -132,3 +143,23 @@ class RunRecord:
     def from_json(cls, text: str) -> RunRecord:
         """Read what `to_json` wrote."""
         return from_json(cls, text, schema=RUN_SCHEMA)
+
+
+@dataclass(frozen=True)
+class Diverged:
+    """A training that came to no end because its numbers left the finite ones."""
+
+    fingerprint: str
+    """Of the plan."""
+    message: str
+    """When and how."""
+    schema: str = field(default=DIVERGED_SCHEMA)
+
+    def to_json(self) -> str:
+        """Write as JSON text; `from_json` reads it back unchanged."""
+        return to_json(self)
+
+    @classmethod
+    def from_json(cls, text: str) -> Diverged:
+        """Read what `to_json` wrote."""
+        return from_json(cls, text, schema=DIVERGED_SCHEMA)

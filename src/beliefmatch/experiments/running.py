@@ -18,6 +18,7 @@ from beliefmatch.methods.base import Method, Predictor
 from beliefmatch.train.engine import Engine
 from beliefmatch.train.evaluate import predict_all
 from beliefmatch.train.fit import Saving, fit
+from beliefmatch.train.guard import ADVICE
 from beliefmatch.train.history import History, Progress
 from beliefmatch.train.logs import CsvLog, Log, Logs, TensorBoardLog
 
@@ -126,7 +127,10 @@ class Running:
         return said, min([*seconds, time.perf_counter() - start])
 
     def _predict(self, predictor: Predictor, source: Source) -> Predicted:
-        return Predicted(*predict_all(self.engine, predictor, source, _BATCH))
+        said = Predicted(*predict_all(self.engine, predictor, source, _BATCH))
+        if not said.probs.isfinite().all():
+            raise FloatingPointError(f"run: the predictions of the network are not finite. {ADVICE}")
+        return said
 
     def _batches(self, source: Source) -> Iterator[Batch]:
         parts = torch.arange(len(source)).split(_BATCH)

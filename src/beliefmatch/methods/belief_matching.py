@@ -12,12 +12,18 @@ from beliefmatch.methods.base import Method, NetworkPredictor, Prediction
 __all__ = ["belief_matching", "belief_matching_without_kl", "read"]
 
 
-def belief_matching(*, kl_weight: float) -> Method:
-    """Train with the belief matching loss; the probabilities are the mean of the belief."""
+def belief_matching(*, kl_weight: float, prior: float = 1.0) -> Method:
+    """Train with the belief matching loss; the probabilities are the mean of the belief.
+
+    Args:
+        kl_weight: λ, the weight of the prior.
+        prior: β, the same for every class.
+    """
+    told = {} if prior == 1 else {"prior": prior}
     return Method(
-        objective=BeliefMatchingLoss(kl_weight=kl_weight),
+        objective=BeliefMatchingLoss(kl_weight=kl_weight, prior=prior),
         predictor=partial(NetworkPredictor, read=read),
-        options={"kl_weight": kl_weight},
+        options={"kl_weight": kl_weight, **told},
         reads="belief",
         takes_counts=True,
     )

@@ -1,0 +1,222 @@
+"""`beliefmatch reproduce`: the paper's tables and figures, each by its name."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from beliefmatch.cli.errors import BAD_INPUT, OUTSIDE, UserError, resumable, told_plainly
+from beliefmatch.cli.run_options import Settings
+from beliefmatch.experiments.reproduction import REPRODUCTIONS
+from beliefmatch.extras import needs
+from beliefmatch.files import ready_directory, write_together, write_whole
+
+if TYPE_CHECKING:
+    from beliefmatch.experiments.reproduction.record import ReproductionRecord
+    from beliefmatch.experiments.reproduction.running import Asked, Reproducing
+
+__all__ = ["reproduce"]
+
+
+def reproduce(
+    context: typer.Context,
+    id_: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID",
+            help=f"{', '.join(REPRODUCTIONS)}; all for every one; list to see what they are and cost.",
+        ),
+    ] = "list",
+    scale: Annotated[
+        str,
+        typer.Option(
+            metavar="paper|cpu|tiny",
+            help="The paper's protocol; the same made small for two cores; or a moment, to see that it runs.",
+        ),
+    ] = "paper",
+    data_dir: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIRECTORY", help="Where the datasets lie, by their names; from the hub if not given."
+        ),
+    ] = None,
+    out: Annotated[
+        str,
+        typer.Option(metavar="DIRECTORY", help="For the runs, which all share, and what is read of them."),
+    ] = "runs/reproduce",
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            help="Runs of each method; the paper's or the scale's if not given.", show_default=False
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Runs at a time; as the machine has cores for if not given.")
+    ] = None,
+    set_: Settings = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show every plan, how many runs, and do nothing.")
+    ] = False,
+) -> None:
+    """Run a table or figure of the paper and compare the numbers.
+
+    Ends with one table, figures, and a record of everything. The same command goes on where it was stopped;
+    no run is made twice, and all tables and figures share them.
+    """
+    with told_plainly(*BAD_INPUT, command=context):
+        from beliefmatch.experiments.reproduction.running import Asked
+
+        _require_extras()
+        asked = Asked(scale, Path(out), data_dir, tuple(set_ or ()), seeds, jobs)
+        works = _works(id_, asked)
+    if id_ == "list":
+        _show_list(asked)
+    elif dry_run:
+        _show_plans(works)
+    else:
+        _run_all(context, works, asked)
+
+
+def _require_extras() -> None:
+    with needs("rich", extra="cli", caller="beliefmatch reproduce"):
+        import rich  # noqa: F401
+    with needs("matplotlib", extra="report", caller="beliefmatch reproduce"):
+        import matplotlib  # noqa: F401
+
+
+def _works(name: str, asked: "Asked") -> list["Reproducing"]:
+    from beliefmatch.experiments.reproduction import reproduction
+    from beliefmatch.experiments.reproduction.running import Reproducing
+    from beliefmatch.experiments.reproduction.scales import SCALES
+    from beliefmatch.names import require_name
+
+    require_name("reproduce", "scale", asked.scale, SCALES)
+    if name not in ("all", "list"):
+        return [Reproducing(reproduction(name), asked)]
+    found = [reproduction(one) for one in REPRODUCTIONS]
+    return [Reproducing(one, asked) for one in found if not one.waits_for]
+
+
+def _waiting() -> dict[str, str]:
+    """What the rest of the table needs, by their names."""
+    from beliefmatch.experiments.reproduction import reproduction
+
+    found = [reproduction(name) for name in REPRODUCTIONS]
+    return {one.id: f"needs {one.waits_for}, which this version lacks" for one in found if one.waits_for}
+
+
+def _show_list(asked: "Asked") -> None:
+    from dataclasses import replace
+
+    from beliefmatch.cli.terminal import show
+    from beliefmatch.experiments.reproduction import reproduction
+    from beliefmatch.report.reproduction_list import Listed, list_tables
+
+    scales = {scale: _works("all", replace(asked, scale=scale)) for scale in ("paper", "cpu")}
+    listed = [
+        Listed(
+            id=paper.what.id,
+            title=paper.what.title,
+            runs=(len(paper.expected), len(cpu.expected)),
+            seconds=(paper.seconds(), cpu.seconds()),
+        )
+        for paper, cpu in zip(scales["paper"], scales["cpu"], strict=True)
+    ]
+    listed += [Listed(name, f"{reproduction(name).title}; {why}") for name, why in _waiting().items()]
+    paper, cpu = (_together(works) for works in scales.values())
+    show(*list_tables(listed, Listed("all", "", (paper[0], cpu[0]), (paper[1], cpu[1]))))
+
+
+def _together(works: list["Reproducing"]) -> tuple[int, float | None]:
+    """Different runs, and their seconds."""
+    from beliefmatch.experiments.reproduction.scales import seconds_of
+
+    plans = {name: plan for work in works for name, plan in work.expected.items()}
+    return len(plans), seconds_of(plans.values())
+
+
+def _show_plans(works: list["Reproducing"]) -> None:
+    from beliefmatch.experiments.plan import fingerprint, to_mapping
+    from beliefmatch.experiments.yaml_files import as_yaml
+
+    for work in works:
+        typer.echo(f"# {work.what.id} ({work.what.place}): {work.what.title}\n# {work.words}")
+        for key, plan in work.plans.items():
+            typer.echo(f"---\n# {key}: plan {fingerprint(plan)}, seeds 0 to {len(work.seeds) - 1}")
+            typer.echo(as_yaml(to_mapping(plan)).rstrip())
+        typer.echo(f"# runs in all {len(work.expected)}, of which {work.finished()} are finished")
+        typer.echo("\n".join(f"# differs from the paper: {sentence}" for sentence in work.differences))
+
+
+def _run_all(command: typer.Context, works: list["Reproducing"], asked: "Asked") -> None:
+    """One, or all: then those whose data are missing are left out, and told."""
+    ready, left_out = _ready(command, works)
+    with told_plainly(*BAD_INPUT, command=command):
+        ready_directory(f"{asked.directory}", caller="reproduce")
+    records = [_run(command, work) for work in ready]
+    if len(works) > 1:
+        _summarise(command, records, left_out, asked)
+
+
+def _ready(command: typer.Context, works: list["Reproducing"]) -> tuple[list["Reproducing"], dict[str, str]]:
+    from beliefmatch import kernels
+
+    ready, left_out = [], {}
+    for work in works:
+        try:
+            with told_plainly(*BAD_INPUT, *OUTSIDE, command=command):
+                kernels.status()  # asked for one that there is?
+                work.check()
+            ready.append(work)
+        except UserError as error:
+            left_out[work.what.id] = f"{error}"
+    if not ready:
+        raise UserError(next(iter(left_out.values())))
+    for why in left_out.values():
+        typer.echo(f"left out: {why}", err=True)
+    return ready, left_out
+
+
+def _run(command: typer.Context, work: "Reproducing") -> "ReproductionRecord":
+    from beliefmatch.cli.terminal import share_done, show
+    from beliefmatch.report.reproduction_files import reproduction_files
+    from beliefmatch.report.reproduction_tables import reproduction_tables
+
+    with resumable(), told_plainly(*OUTSIDE, command=command), share_done() as tell:
+        record = work.run(
+            lambda share, doing: tell(share, f"{work.what.id}: {doing}"), command=_repeat(command)
+        )
+        files = reproduction_files(record)
+        work.directory.mkdir(parents=True, exist_ok=True)
+        write_together(work.directory, files)
+    show(*reproduction_tables(record))
+    for name, _ in files:
+        typer.echo(work.directory / name)
+    return record
+
+
+def _repeat(command: typer.Context) -> list[str]:
+    """The command, without where things lie on this machine."""
+    aside, kept = {"--data-dir": "DATA", "--out": None, "--jobs": None}, ["beliefmatch"]
+    words = iter(command.obj)
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if name not in aside:
+            kept.append(word)
+            continue
+        if not equals:
+            next(words, None)
+        shown = aside[name]
+        kept += [] if shown is None else [name, shown]
+    return kept
+
+
+def _summarise(
+    command: typer.Context, records: list["ReproductionRecord"], left_out: dict[str, str], asked: "Asked"
+) -> None:
+    from beliefmatch.report.reproduction_text import summary_markdown
+
+    place = asked.directory / asked.scale / "summary.md"
+    with told_plainly(*OUTSIDE, command=command):
+        write_whole(place, summary_markdown(records, left_out | _waiting()).encode())
+    typer.echo(place)

@@ -1,0 +1,72 @@
+"""What a reproduction consists of: arms to train, and how their runs become the paper's rows and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from beliefmatch.experiments.plan import RunPlan, plan_from
+from beliefmatch.experiments.reproduction.record import Drawing, Row
+
+if TYPE_CHECKING:
+    from beliefmatch.experiments.reproduction.outcome import Outcome
+
+__all__ = ["Arm", "Reproduction"]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One method on one set with one network: a row of a table, trained with every seed."""
+
+    key: str
+    """Unique in its reproduction, the same at every scale."""
+    group: str
+    """What it is set side by side in, such as "ResNet-18, CIFAR-10"."""
+    label: str
+    settings: Mapping[str, Any]
+    """As `plan_from` takes them; an option of the method may be left to a search."""
+
+    @property
+    def plan(self) -> RunPlan:
+        """With the seed of the recipe."""
+        return plan_from(self.settings)
+
+
+def _no_arms(scale: str) -> list[Arm]:
+    return []
+
+
+def _no_rows(outcome: Outcome) -> list[Row]:
+    return []
+
+
+def _no_drawings(outcome: Outcome) -> list[Drawing]:
+    return []
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A table or figure of the paper, or a control that it lacks.
+
+    Args:
+        id: as users type it.
+        title: in words.
+        place: where the paper has it.
+        arms: what to train at a scale.
+        rows: the numbers, beside the paper's where it has some.
+        drawings: the figures, as data.
+        trials: seeds of the paper.
+        waits_for: what this version lacks to run it; empty where nothing.
+        notes: what differs from the paper at every scale, or is not told by it; in plain sentences.
+    """
+
+    id: str
+    title: str
+    place: str
+    arms: Callable[[str], Sequence[Arm]] = _no_arms
+    rows: Callable[[Outcome], list[Row]] = _no_rows
+    drawings: Callable[[Outcome], list[Drawing]] = _no_drawings
+    trials: int = 5
+    waits_for: str = ""
+    notes: tuple[str, ...] = ()

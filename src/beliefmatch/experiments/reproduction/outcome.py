@@ -1,0 +1,132 @@
+"""The runs of a reproduction, and rows made of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import NamedTuple
+
+from beliefmatch.experiments.plan import RunPlan
+from beliefmatch.experiments.reproduction.base import Arm
+from beliefmatch.experiments.reproduction.record import Reported, Row
+from beliefmatch.experiments.run_directory import RunDirectory
+from beliefmatch.experiments.run_record import Diverged, RunRecord, Trial
+
+__all__ = ["Measure", "Outcome", "Run", "Trained", "auroc", "ece", "error", "nll", "row"]
+
+
+class Run(NamedTuple):
+    """A finished run and its files."""
+
+    record: RunRecord
+    home: RunDirectory
+
+
+Measure = Callable[[Run], float | None]
+"""One number of a run, in the unit of its row; None where the method has no such number."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What an arm came to."""
+
+    arm: Arm
+    plan: RunPlan
+    """With the first seed, and nothing left to choose."""
+    seeds: Sequence[int]
+    ended: Sequence[RunRecord | Diverged]
+    homes: Sequence[RunDirectory]
+    trials: Sequence[Trial]
+
+    @property
+    def runs(self) -> list[Run | None]:
+        """By seed; None where the training diverged."""
+        pairs = zip(self.ended, self.homes, strict=True)
+        return [Run(record, home) if isinstance(record, RunRecord) else None for record, home in pairs]
+
+    @property
+    def first(self) -> Run | None:
+        """That of the first seed that came to an end."""
+        return next((run for run in self.runs if run is not None), None)
+
+    def values(self, measure: Measure) -> list[float | None]:
+        """One number of every run."""
+        return [None if run is None else measure(run) for run in self.runs]
+
+    @property
+    def note(self) -> str:
+        """What was chosen, and what diverged."""
+        return "; ".join(filter(None, (self._choice(), self._divergence())))
+
+    def _choice(self) -> str:
+        taken = next((trial for trial in self.trials if trial.chosen), None)
+        name = {"kl_weight": "λ", "rate": "rate", "matched_kl_weight": "matched λ"}
+        return (
+            "" if taken is None else f"{name.get(taken.option, taken.option)} = {taken.value:g} by validation"
+        )
+
+    def _divergence(self) -> str:
+        diverged = sum(isinstance(one, Diverged) for one in self.ended)
+        return f"{diverged} of {len(self.ended)} diverged" if diverged else ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Every arm of a reproduction."""
+
+    scale: str
+    trained: Mapping[str, Trained]
+
+    def __getitem__(self, key: str) -> Trained:
+        return self.trained[key]
+
+
+def row(
+    trained: Trained,
+    measure: str,
+    of: Measure,
+    *,
+    unit: str = "%",
+    paper: Reported | None = None,
+    digits: int = 2,
+    group: str | None = None,
+    label: str | None = None,
+) -> Row:
+    """One number of an arm with every seed; group and label are the arm's unless told."""
+    records = [run.record for run in trained.runs if run is not None]
+    return Row(
+        group=trained.arm.group if group is None else group,
+        label=trained.arm.label if label is None else label,
+        measure=measure,
+        unit=unit,
+        paper=paper,
+        values=trained.values(of),
+        seeds=list(trained.seeds),
+        train_seconds=fmean(record.costs.train_seconds for record in records) if records else None,
+        note=trained.note,
+        digits=digits,
+    )
+
+
+def error(run: Run) -> float:
+    """Of the test set, in percent."""
+    return 100 * run.record.test.error
+
+
+def ece(run: Run) -> float:
+    """Of the test set with 15 groups, in percent."""
+    return 100 * run.record.test.ece
+
+
+def nll(run: Run) -> float | None:
+    """Of the test set, in nats; None where it is infinite."""
+    return run.record.test.nll
+
+
+def auroc(score: str, place: int = 0) -> Measure:
+    """How well a score tells the foreign set at a place of the plan's list, in percent."""
+
+    def measure(run: Run) -> float | None:
+        value = run.record.foreign[place].auroc.get(score)
+        return None if value is None else 100 * value
+
+    return measure

@@ -1,0 +1,54 @@
+"""Where the data of a reproduction lie, and what to get where they do not."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from beliefmatch.data import DATASETS
+from beliefmatch.experiments.plan import RunPlan
+
+__all__ = ["at_home", "missing_data", "needed"]
+
+
+def at_home(plan: RunPlan, directory: str) -> RunPlan:
+    """The plan with its data in a directory: below it by their own name, else all together."""
+    root = Path(directory).expanduser()
+    own = root / plan.data.name
+    if not own.is_dir():
+        return replace(plan, data=replace(plan.data, directory=f"{root}"))
+    foreign = tuple(_beside(root, name) for name in plan.foreign)
+    return replace(plan, data=replace(plan.data, directory=f"{own}"), foreign=foreign)
+
+
+def _beside(root: Path, name: str) -> str:
+    if name not in DATASETS:
+        return name
+    own = root / name
+    return f"{name}={own if own.is_dir() else root}"
+
+
+def needed(plans: Sequence[RunPlan]) -> list[str]:
+    """Names of the sets that plans read and that are not embedded."""
+    names = [name for plan in plans for name in (plan.data.name, *plan.foreign)]
+    named = [name.partition("=")[0] for name in names]
+    return [name for name in dict.fromkeys(named) if name in DATASETS and name != "digits"]
+
+
+@contextmanager
+def missing_data(what: str, plans: Sequence[RunPlan], directory: str | None) -> Iterator[None]:
+    """An error about data inside the block also says which sets there have to be, and where."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        names = needed(plans)
+        if not names:
+            raise
+        told = " ".join(f"{error}".split()).rstrip(".")
+        place = (
+            "be given, or the hub be in reach" if directory is None else f"be where they lie, got {directory}"
+        )
+        raise ValueError(
+            f"reproduce: `data_dir` must {place}; {what} needs {', '.join(names)} "
+            f"(NAME_train and NAME_test as .npz or Parquet, or folders, see docs/data.md): {told}."
+        ) from error

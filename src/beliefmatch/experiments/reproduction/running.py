@@ -1,0 +1,212 @@
+"""A reproduction at work: its plans, their runs, and the record of what came out."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from beliefmatch.environment import hardware, versions
+from beliefmatch.experiments.grid import Cell, attempt_cells, usual_jobs
+from beliefmatch.experiments.parts import dataset, foreign_sets, method_of, tried_network
+from beliefmatch.experiments.plan import RunPlan, fingerprint, overridden, plan_from, to_mapping
+from beliefmatch.experiments.reproduction.base import Arm, Reproduction
+from beliefmatch.experiments.reproduction.differences import differences, seeds_sentence
+from beliefmatch.experiments.reproduction.outcome import Outcome, Trained
+from beliefmatch.experiments.reproduction.places import at_home, missing_data
+from beliefmatch.experiments.reproduction.record import ReproducedRun, ReproductionRecord
+from beliefmatch.experiments.reproduction.scales import scale_words, seconds_of, seeds_of
+from beliefmatch.experiments.run_directory import RunDirectory
+from beliefmatch.experiments.run_record import Diverged, RunRecord
+from beliefmatch.experiments.search import Candidates
+
+__all__ = ["Asked", "Reproducing"]
+
+OnProgress = Callable[[float, str], None]
+Ran = RunRecord | Diverged
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How to run a reproduction.
+
+    Args:
+        scale: of `SCALES`.
+        directory: of all reproductions, which share their runs there.
+        data_dir: where the data lie, each set by its name; from the hub if not given.
+        settings: single ones over every plan, as on the command line.
+        seeds: how many; as the paper and the scale have them if not given.
+        jobs: runs at a time; as the machine has cores for if not given.
+    """
+
+    scale: str = "paper"
+    directory: Path = Path("runs/reproduce")
+    data_dir: str | None = None
+    settings: tuple[str, ...] = ()
+    seeds: int | None = None
+    jobs: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("seeds", "jobs"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"reproduce: `{name}` must be at least 1, got {value}.")
+
+
+class Reproducing:
+    """A reproduction with all its plans; nothing is read or trained before `check` and `run`."""
+
+    def __init__(self, what: Reproduction, asked: Asked) -> None:
+        if what.waits_for:
+            raise ValueError(f"reproduce: `id` {what.id} needs {what.waits_for}, which this version lacks.")
+        self.what, self.asked = what, asked
+        self.seeds = list(range(asked.seeds or seeds_of(asked.scale, what.trials)))
+        self.arms = {arm.key: arm for arm in what.arms(asked.scale)}
+        self.candidates = {key: Candidates.of(self._plan(arm)) for key, arm in self.arms.items()}
+        self.plans = {key: candidates.plan for key, candidates in self.candidates.items()}
+        self.jobs = asked.jobs or usual_jobs(next(iter(self.plans.values())))
+
+    def _plan(self, arm: Arm) -> RunPlan:
+        plan = plan_from(overridden(arm.settings, self.asked.settings))
+        plan = plan if self.asked.data_dir is None else at_home(plan, self.asked.data_dir)
+        return replace(plan, seed=self.seeds[0])
+
+    @property
+    def directory(self) -> Path:
+        """Of what this reproduction ends with."""
+        return self.asked.directory / self.asked.scale / self.what.id
+
+    @property
+    def words(self) -> str:
+        """The scale, as it is said beside every number."""
+        return scale_words(self.asked.scale, list(self.plans.values()))
+
+    @property
+    def expected(self) -> dict[str, RunPlan]:
+        """Every run by its fingerprint; of a choice its first value stands for the one to be chosen."""
+        plans = [plan for one in self.candidates.values() for plan in one.known(self.seeds)]
+        chosen = [one.example for one in self.candidates.values() if one.search is not None]
+        plans += [replace(plan, seed=seed) for plan in chosen for seed in self.seeds[1:]]
+        return {fingerprint(plan): plan for plan in plans}
+
+    @property
+    def differences(self) -> list[str]:
+        """From the paper's protocol."""
+        paper, many = self.what.arms("paper"), (len(self.seeds), self.what.trials)
+        return [*differences(paper, self.plans), *seeds_sentence(*many), *self.what.notes]
+
+    def seconds(self) -> float | None:
+        """Of all runs on two cores, very roughly."""
+        return seconds_of(self.expected.values())
+
+    def finished(self) -> int:
+        """How many of the expected runs have ended already."""
+        homes = [RunDirectory(self.directory_of(plan)) for plan in self.expected.values()]
+        return sum(home.record_file.is_file() or home.diverged_file.is_file() for home in homes)
+
+    def directory_of(self, plan: RunPlan) -> Path:
+        """Of one run: named by what decides its result, so that reproductions share it."""
+        return self.asked.directory / "runs" / fingerprint(plan)
+
+    def check(self) -> None:
+        """Read the data and build the networks once, so that a mistake is told now and not after an hour."""
+        tried: set[tuple[Any, ...]] = set()
+        for one in self.candidates.values():
+            plan = one.example
+            with missing_data(self.what.id, list(self.plans.values()), self.asked.data_dir):
+                data = dataset(plan.data)
+                foreign_sets(plan, data)
+            method = method_of(plan)
+            network = (plan.data.name, plan.model.name, f"{plan.model.options}", f"{method.model_options}")
+            if network not in tried:
+                tried_network(plan, method, data)
+            tried.add(network)
+
+    def run(
+        self, on_progress: OnProgress | None = None, *, command: Sequence[str] = ()
+    ) -> ReproductionRecord:
+        """Train what is not trained, and read the rows and figures.
+
+        Args:
+            on_progress: told the share that is done, and what is being done.
+            command: how to repeat it, for the record.
+        """
+        start, tell = time.perf_counter(), on_progress or (lambda share, doing: None)
+        outcome = self._outcome(tell)
+        return ReproductionRecord(
+            id=self.what.id,
+            title=self.what.title,
+            place=self.what.place,
+            scale=self.asked.scale,
+            scale_words=self.words,
+            rows=self.what.rows(outcome),
+            differences=self.differences,
+            drawings=self.what.drawings(outcome),
+            runs=[run for trained in outcome.trained.values() for run in _runs(trained)],
+            seeds=self.seeds,
+            plans={key: to_mapping(_anywhere(trained.plan)) for key, trained in outcome.trained.items()},
+            command=list(command),
+            versions=versions("beliefmatch", "torch", "numpy", "lightning-fabric"),
+            hardware=hardware(),
+            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            wall_seconds=time.perf_counter() - start,
+        )
+
+    def _outcome(self, tell: OnProgress) -> Outcome:
+        """First what depends on no choice, then the chosen with the other seeds."""
+        known = [plan for one in self.candidates.values() for plan in one.known(self.seeds)]
+        total = len(self.expected)
+        ran = self._run(known, tell, 0, total)
+        records = {name: one for name, one in ran.items() if isinstance(one, RunRecord)}
+        found = {key: one.choose(records) for key, one in self.candidates.items()}
+        plans = [replace(plan, seed=seed) for plan, _ in found.values() for seed in self.seeds]
+        ran |= self._run([plan for plan in plans if fingerprint(plan) not in ran], tell, len(ran), total)
+        trained = {}
+        for key, (plan, trials) in found.items():
+            own = [replace(plan, seed=seed) for seed in self.seeds]
+            ended = [ran[fingerprint(one)] for one in own]
+            homes = [RunDirectory(self.directory_of(one)) for one in own]
+            trained[key] = Trained(self.arms[key], plan, self.seeds, ended, homes, trials)
+        return Outcome(self.asked.scale, trained)
+
+    def _run(self, plans: Sequence[RunPlan], tell: OnProgress, before: int, total: int) -> dict[str, Ran]:
+        unique = list({fingerprint(plan): plan for plan in plans}.values())
+        cells = [Cell(plan, self.directory_of(plan), may_diverge=True) for plan in unique]
+        shares = [0.0] * len(cells)
+
+        def on_cell(index: int, share: float, doing: str) -> None:
+            shares[index] = share
+            plan = unique[index]
+            words = f"{plan.method.name}, {plan.model.name}, {plan.data.name}, seed {plan.seed}: {doing}"
+            tell((before + sum(shares)) / max(total, before + len(cells)), words)
+
+        ended = attempt_cells(cells, jobs=self.jobs, on_cell=on_cell)
+        return {fingerprint(plan): one for plan, one in zip(unique, ended, strict=True)}
+
+
+def _anywhere(plan: RunPlan) -> RunPlan:
+    """Without the place of the data on this machine."""
+    foreign = tuple(name.partition("=")[0] for name in plan.foreign)
+    return replace(plan, data=replace(plan.data, directory=None), foreign=foreign)
+
+
+def _runs(trained: Trained) -> list[ReproducedRun]:
+    return [
+        _reproduced(trained, seed, ended) for seed, ended in zip(trained.seeds, trained.ended, strict=True)
+    ]
+
+
+def _reproduced(trained: Trained, seed: int, ended: Ran) -> ReproducedRun:
+    record = ended if isinstance(ended, RunRecord) else None
+    return ReproducedRun(
+        arm=trained.arm.key,
+        seed=seed,
+        fingerprint=ended.fingerprint,
+        method=trained.plan.method.name,
+        options=dict(trained.plan.method.options),
+        train_seconds=None if record is None else record.costs.train_seconds,
+        skipped_steps=None if record is None else record.skipped_steps,
+        diverged=ended.message if isinstance(ended, Diverged) else None,
+        search=list(trained.trials),
+    )

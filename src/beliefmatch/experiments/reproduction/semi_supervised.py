@@ -1,0 +1,75 @@
+"""Table 4: Pi-model and VAT on CIFAR-10 with 4,000 labels, softmax and belief matching.
+
+It stands on the recipes of training with unlabelled images, and waits for them where there are none.
+"""
+
+from beliefmatch.experiments.plan import RECIPES, overridden, recipe, with_method
+from beliefmatch.experiments.reproduction.base import Arm, Reproduction
+from beliefmatch.experiments.reproduction.outcome import Outcome, error, row
+from beliefmatch.experiments.reproduction.record import Reported, Row
+
+__all__ = ["ERRORS", "PROTOCOL", "TABLE4"]
+
+_KINDS = {"pi": "Pi-model", "vat": "VAT"}
+_METHODS = {"softmax": "softmax", "belief_matching": "belief matching"}
+_SMALL = {
+    "cpu": ("semi-cifar-cpu", ()),
+    "tiny": ("semi-digits", ("training.epochs=2", "foreign=[noise]")),
+}
+"""The recipe of a scale and what is set over it; the paper has one for each kind."""
+
+ERRORS = {
+    "pi/softmax": Reported(16.52, 0.21),
+    "pi/belief_matching": Reported(16.01, 0.36),
+    "vat/softmax": Reported(13.33, 0.37),
+    "vat/belief_matching": Reported(12.40, 0.23),
+}
+"""Test error in percent."""
+
+PROTOCOL = {
+    "network": "wrn28_2",
+    "activation": "leaky_relu",
+    "data": "cifar10",
+    "labelled": 4000,
+    "unlabelled": 41_000,
+    "validation": 5000,
+    "steps": 500_000,
+    "batch_size": 100,
+    "optimizer": "adam",
+    "learning_rate": {"pi": 3e-4, "vat": 3e-3},
+    "decay": {"by": 0.2, "at": 400_000},
+    "consistency_weight": {"pi": 0.5, "vat": 0.03},
+    "ramp_steps": 200_000,
+    "vat": {"epsilon": 6.0, "xi": 1e-6},
+    "kl_weight": 0.01,
+    "seeds": 5,
+}
+"""The paper's settings, those of Oliver et al. (2018) among them."""
+
+
+def _arms(scale: str) -> list[Arm]:
+    return [_arm(kind, method, scale) for kind in _KINDS for method in _METHODS]
+
+
+def _arm(kind: str, method: str, scale: str) -> Arm:
+    name, settings = _SMALL.get(scale, (f"semi-{kind}", ()))
+    mapping = overridden(recipe(name), [*settings, f"semi.kind={kind}"])
+    return Arm(f"{kind}/{method}", _KINDS[kind], _METHODS[method], with_method(mapping, method))
+
+
+def _rows(outcome: Outcome) -> list[Row]:
+    return [row(outcome[key], "error", error, paper=reported) for key, reported in ERRORS.items()]
+
+
+TABLE4 = Reproduction(
+    id="table4",
+    title="Pi-model and VAT on CIFAR-10 with 4,000 labels: softmax, belief matching",
+    place="table 4",
+    arms=_arms,
+    rows=_rows,
+    waits_for="" if {"semi-pi", "semi-vat"} <= set(RECIPES) else "`beliefmatch train --semi`",
+    notes=(
+        "The weights of the last epoch are judged.",
+        "A comparison of consistency measures, not the state of the art: public baselines are better by now.",
+    ),
+)
