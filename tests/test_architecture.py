@@ -25,8 +25,10 @@ FLOORS = (
     ("L1", "belief"),
     ("L2", "data methods models"),
     ("L3", "train"),
+    ("L3", "adaptation"),
     ("L4", "experiments"),
     ("L5", "report"),
+    ("L5", "adapting"),
     ("L5", "cli"),
 )
 HEIGHT = {room: height for height, (_, rooms) in enumerate(FLOORS) for room in rooms.split()}

@@ -196,7 +196,7 @@ def test_a_file_that_is_no_record_is_told_in_one_line(done, tmp_path, capsys, sp
 def test_report_refuses_what_is_not_there_and_where_it_cannot_write(done, tmp_path, capsys):
     record = f"{done[0] / 'a.json'}"
     assert "No such file" in refused(["report", f"{tmp_path / 'no.json'}"], capsys)
-    assert "Is a directory" in refused(["report", f"{tmp_path}"], capsys)
+    assert "a directory with comparison.json or record.json" in refused(["report", f"{tmp_path}"], capsys)
     assert "`--out` must be a file to write" in refused(["report", record, "--out", f"{tmp_path}"], capsys)
     assert "`--out` must be a file to write" in refused(["report", record, "--out", " "], capsys)
     err = refused(["report", record, "--out", f"{record}/page.html"], capsys)

@@ -214,4 +214,4 @@ def test_a_comparison_without_its_evaluations_is_told_in_one_line(place, tmp_pat
         assert out == "" and err.count("\n") == 1 and words in err
     both = [f"{place / 'comparison.json'}", f"{place / 'evaluations' / 'softmax.json'}"]
     assert main(["report", *both]) == 2
-    assert "must be one comparison or only evaluations, got 2" in capsys.readouterr().err
+    assert "must be one comparison, one adaptation or only evaluations, got 2" in capsys.readouterr().err

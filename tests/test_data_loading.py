@@ -163,6 +163,40 @@ def test_large_images_are_streamed(tmp_path):
     assert load(settings(folder, size=70)).facts["digest"] != dataset.facts["digest"]
 
 
+def test_scaling_of_another_network_takes_the_place_of_what_is_usual(parts):
+    mean, std = (0.5, 0.25, 0.1), (0.5, 0.2, 0.4)
+    dataset = load(settings(parts, mean=mean, std=list(std)))
+    pixels_seen = dataset.test.images.permute(0, 3, 1, 2).double() / 255
+    wanted = (pixels_seen - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
+    torch.testing.assert_close(everything(dataset.test).double(), wanted, rtol=1e-5, atol=1e-5)
+    assert dataset.facts["preprocessing"]["std"] == [0.5, 0.2, 0.4]
+
+
+def test_the_number_of_means_decides_on_colours(parts):
+    images = load(settings(parts, mean=[0.5], std=[0.5])).test.images
+    red, green, blue = np.moveaxis(pixels(20, seed=1).astype(float), 3, 0)
+    assert np.abs(images[..., 0].numpy() - (0.299 * red + 0.587 * green + 0.114 * blue)).max() <= 1
+    digits = load(DataSettings(mean=(0.1, 0.2, 0.3), std=(1, 1, 1)))
+    assert digits.train.shape == (3, 8, 8)
+    one, two, three = everything(digits.test).unbind(1)
+    torch.testing.assert_close(one + 0.1, two + 0.2)
+    torch.testing.assert_close(one + 0.1, three + 0.3)
+
+
+def test_a_margin_is_cut_off_small_and_large_images(tmp_path):
+    """Images whose outer pixels are white and whose middle is black: all black once the rim is cut off."""
+    images = np.full((12, 12, 12, 3), 255, np.uint8)
+    images[:, 3:9, 3:9] = 0
+    place = save_npz(tmp_path / "a.npz", images, labels(12))
+    scaling = {"mean": (0.0,) * 3, "std": (1.0,) * 3}
+    assert everything(load(settings(place, size=6, margin=2, **scaling)).test).max() == 0
+    assert everything(load(settings(place, size=6, **scaling)).test).max() == 1
+    assert everything(load(settings(place, size=72, margin=3, **scaling)).test).max() == 0
+    whole = load(settings(place, size=72, margin=1, **scaling))
+    assert everything(whole.test)[:, :, 0].min() == 1 and whole.facts["preprocessing"]["margin"] == 1
+    assert "`size` must be given with `margin`" in complaint(place, margin=2)
+
+
 def test_sets_too_large_for_the_memory_are_streamed_as_they_are(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "IN_MEMORY_BYTES", 1000)
     dataset = load(settings(save_folder(tmp_path, IMAGES, LABELS)))

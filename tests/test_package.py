@@ -19,7 +19,7 @@ def run_python(code):
 
 def test_exposes_few_names_and_each_can_be_had():
     assert set(beliefmatch.__all__) == {
-        "Belief", "BeliefMatchingLoss", "__version__", "belief_matching_loss", "dirichlet_kl",
+        "Belief", "BeliefMatchingLoss", "__version__", "adapt", "belief_matching_loss", "dirichlet_kl",
     }  # fmt: skip
     for name in beliefmatch.__all__:
         assert getattr(beliefmatch, name) is not None

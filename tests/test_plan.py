@@ -301,11 +301,45 @@ def test_where_and_how_fast_do_not_change_the_fingerprint(setting):
     ["seed=1", "training.epochs=31", "training.ema=0.9",
      "method.options.kl_weight=0.002", "foreign=[noise]",
      "model.options.width=8", "data.limit=9", "data.split_seed=1", "engine.precision=bf16",
-     "data.corrupt=skip"],
+     "data.corrupt=skip", "data.margin=1", "data.mean=[0.5]\tdata.std=[0.5]"],
 )  # fmt: skip
 def test_all_else_changes_the_fingerprint(setting):
     base = recipe("digits")
-    assert fingerprint(plan_from(overridden(base, [setting]))) != fingerprint(plan_from(base))
+    assert fingerprint(plan_from(overridden(base, setting.split("\t")))) != fingerprint(plan_from(base))
+
+
+def test_settings_that_came_later_leave_earlier_runs_as_they_were():
+    assert fingerprint(plan_from(recipe("digits"))) == "323cecb3dc58"
+    assert fingerprint(plan_from(recipe("imagenet"))) == "742b1b0e5019"
+
+
+def test_scaling_can_be_set_in_a_line():
+    lines = ["data.mean=[0.5, 0.4, 0]", "data.std=[1, 0.2, 0.3]", "data.margin=1e0"]
+    plan = plan_from(overridden(recipe("cifar"), lines))
+    assert (plan.data.mean, plan.data.std, plan.data.margin) == ((0.5, 0.4, 0.0), (1.0, 0.2, 0.3), 1.0)
+    assert plan_from(to_mapping(plan)) == plan
+
+
+@pytest.mark.parametrize(
+    ("lines", "complaint"),
+    [
+        (
+            ["data.mean=[0.5]"],
+            r"must be given together, as many of each, got \[0.5\] and none",
+        ),
+        (["data.mean=[0.5]", "data.std=[1, 1, 1]"], "as many of each"),
+        (
+            ["data.mean=[0.5, 1]", "data.std=[1, 1]"],
+            r"`mean` must be 1 or 3 finite numbers",
+        ),
+        (["data.mean=[0]", "data.std=[0]"], "`std` must be above 0"),
+        (["data.margin=0.9"], "`margin` must be at least 1, got 0.9"),
+        (["data.mean=0.5"], "`data.mean` must be a list"),
+    ],
+)
+def test_scaling_that_cannot_be_is_refused(lines, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        plan_from(overridden(recipe("cifar"), lines))
 
 
 def test_a_foreign_set_counts_by_its_name():

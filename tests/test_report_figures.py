@@ -72,7 +72,7 @@ def test_dollars_are_no_mathematics_and_unknown_signs_become_boxes():
 def test_file_names_stay_inside_the_directory_and_apart():
     taken = {}
     for name in ("../../etc/passwd", "a/b", "a b", "A B", "", "x" * 300, "שלום"):
-        made = evaluation_figures._file_name(f"entropy_{name}", taken)
+        made = evaluation_figures.figure_name(f"entropy_{name}", taken)
         assert re.fullmatch(r"[a-z0-9_]{1,60}", made)
         taken[made] = name
     assert len(taken) == 7
@@ -91,7 +91,7 @@ def test_curves_are_those_of_the_record():
     for line, record in zip(lines, three(), strict=True):
         assert list(line.get_xdata()) == record.risk_coverage.x
         assert list(line.get_ydata()) == record.risk_coverage.y
-    upper, lower = evaluation_figures._reliability(three()).axes
+    upper, lower = evaluation_figures.reliability_figure(three()).axes
     lines = [line for line in upper.lines[1:] if line.get_linestyle() != "None"]
     for line, record in zip(lines, three(), strict=True):
         drawn = [y for y in line.get_ydata() if y == y]
@@ -122,7 +122,7 @@ def test_every_group_has_an_interval_and_thin_ones_are_pale():
         [0.2, 0.4, None, 0.9],
         [0, 0.5, None, 1],
     )
-    upper, lower = evaluation_figures._reliability([replace(model(examples=40), reliability=bins)]).axes
+    upper, lower = evaluation_figures.reliability_figure([replace(model(examples=40), reliability=bins)]).axes
     firm, pale = upper.lines[1:]
     assert [y if y == y else None for y in firm.get_ydata()] == [0.5, None, 1]
     assert list(pale.get_ydata()) == [0] and pale.get_linestyle() == "None" and pale.get_alpha() < 0.5

@@ -2,6 +2,7 @@
 
     loss = beliefmatch.BeliefMatchingLoss()(logits, targets)     # in place of CrossEntropyLoss
     belief = beliefmatch.Belief(logits)                          # probabilities, and doubt about them
+    better = beliefmatch.adapt(model, data, validation=unseen)   # a trained network gets its doubt back
 
 Names are loaded on first use, so that importing the package costs nothing.
 """
@@ -10,15 +11,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from beliefmatch.adapting import adapt
     from beliefmatch.belief import Belief
     from beliefmatch.divergence import dirichlet_kl
     from beliefmatch.loss import BeliefMatchingLoss, belief_matching_loss
 
-__all__ = ["Belief", "BeliefMatchingLoss", "__version__", "belief_matching_loss", "dirichlet_kl"]
+__all__ = ["Belief", "BeliefMatchingLoss", "__version__", "adapt", "belief_matching_loss", "dirichlet_kl"]
 
 _HOME = {
     "Belief": "belief",
     "BeliefMatchingLoss": "loss",
+    "adapt": "adapting",
     "belief_matching_loss": "loss",
     "dirichlet_kl": "divergence",
 }

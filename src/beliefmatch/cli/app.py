@@ -11,6 +11,7 @@ from typing import Annotated, cast
 import typer
 
 from beliefmatch.cli import INTERRUPTED_CODE
+from beliefmatch.cli.adapt import adapt
 from beliefmatch.cli.compare import compare
 from beliefmatch.cli.doctor import doctor
 from beliefmatch.cli.errors import UserError
@@ -75,6 +76,7 @@ def _application() -> typer.Typer:
     for command in (
         compare,
         train,
+        adapt,
         predict,
         evaluate,
         report,

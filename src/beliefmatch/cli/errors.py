@@ -18,7 +18,16 @@ OUTSIDE = (OutsideError, FloatingPointError, OSError)
 """What can come up at work that is no mistake of ours: files, disks, other processes, divergence."""
 
 _ABOUT_AN_ARGUMENT = re.compile(r"\w+: `(?P<argument>[\w.]+)` (?P<fact>.*)")
-_OPTIONS = {"data.name": "data", "data.directory": "data_dir", "model.name": "model", "foreign": "ood"}
+_OPTIONS = {
+    "data.name": "data",
+    "data.directory": "data_dir",
+    "model.name": "model",
+    "foreign": "ood",
+    "risks": "risk",
+    "kl_weights": "kl_weight",
+    "priors": "prior",
+    "norms": "train_norms",
+}
 """Options that are called otherwise than the last word of the setting that they set."""
 
 

@@ -37,8 +37,7 @@ def _predictions(path: Path) -> tuple[Path, dict[str, Path]]:
     if not path.is_dir():
         return path, {}
     home = RunDirectory(path)
-    foreign = [one.name for one in home.finished().foreign]
-    return home.predictions("test"), home.foreign_predictions(foreign)
+    return home.predictions("test"), home.foreign_predictions(home.foreign_names())
 
 
 def _sets(ood: Sequence[str], models: int) -> dict[str, list[Path]]:

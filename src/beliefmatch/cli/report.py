@@ -9,6 +9,7 @@ import typer
 
 from beliefmatch.cli.errors import BAD_INPUT, UserError, told_plainly
 from beliefmatch.cli.evaluate_plan import shown
+from beliefmatch.experiments.adapt_record import ADAPT_SCHEMA, AdaptRecord, adapt_evaluation_paths
 from beliefmatch.experiments.comparison_record import COMPARISON_SCHEMA, ComparisonRecord, evaluation_paths
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.extras import needs
@@ -16,7 +17,12 @@ from beliefmatch.files import ready_directory, write_whole
 
 __all__ = ["report"]
 
-_COMPARISONS = COMPARISON_SCHEMA.partition("/")[0]
+Record = EvaluationRecord | ComparisonRecord | AdaptRecord
+_KINDS: dict[str, type[Record]] = {
+    COMPARISON_SCHEMA.partition("/")[0]: ComparisonRecord,
+    ADAPT_SCHEMA.partition("/")[0]: AdaptRecord,
+}
+_OF_DIRECTORIES = ("comparison.json", "record.json")
 
 
 def report(
@@ -25,8 +31,8 @@ def report(
         list[str],
         typer.Argument(
             metavar="RECORD",
-            help="Records that `beliefmatch evaluate` wrote, one a model; "
-            "or the comparison.json of one `beliefmatch compare`.",
+            help="Records that `beliefmatch evaluate` wrote, one a model; or the directory of one "
+            "`beliefmatch compare` or `adapt`, or the record in it.",
         ),
     ],
     out: Annotated[str, typer.Option(metavar="FILE", help="The page to write.")] = "report.html",
@@ -50,35 +56,56 @@ def report(
 
 def _renderer(paths: Sequence[str]) -> Callable[[], str]:
     """A function that makes the page; all that it needs is read and checked."""
-    found = [_read(path) for path in paths]
-    comparisons = [record for record in found if isinstance(record, ComparisonRecord)]
-    evaluations = [record for record in found if isinstance(record, EvaluationRecord)]
-    if comparisons and len(found) > 1:
-        raise ValueError(f"report: RECORD must be one comparison or only evaluations, got {len(found)}.")
-    if comparisons:
-        evaluations = _evaluations(Path(paths[0]), comparisons[0])
+    files = [_file_of(path) for path in paths]
+    found = [_read(file) for file in files]
+    first, evaluations = found[0], [record for record in found if isinstance(record, EvaluationRecord)]
+    if len(evaluations) < len(found) > 1:
+        what = "one comparison, one adaptation or only evaluations"
+        raise ValueError(f"report: RECORD must be {what}, got {len(found)}.")
+    if not isinstance(first, EvaluationRecord):
+        evaluations = _evaluations(files[0], first)
     _require_same_classes(evaluations)
     with needs("jinja2 and plotly", extra="report", caller="beliefmatch report"):
         import jinja2  # noqa: F401
         import plotly  # noqa: F401
 
+        from beliefmatch.report.adaptation_page import render_adaptation
         from beliefmatch.report.comparison_page import render_comparison
         from beliefmatch.report.page import render_page
-    if comparisons:
-        return lambda: render_comparison(comparisons[0], evaluations)
+    if isinstance(first, ComparisonRecord):
+        return lambda: render_comparison(first, evaluations)
+    if isinstance(first, AdaptRecord):
+        return lambda: render_adaptation(first, evaluations)
     return lambda: render_page(evaluations)
 
 
-def _evaluations(path: Path, record: ComparisonRecord) -> list[EvaluationRecord]:
-    """What lies beside a comparison's record, one for each of its methods."""
-    names = evaluation_paths([method.key for method in record.methods])
-    if not names or not all(method.runs for method in record.methods):
-        raise ValueError(f"report: RECORD must hold a run of every method, got none in {shown(path)}.")
-    found = [_read(f"{path.parent / name}") for name in names]
+def _file_of(path: str) -> Path:
+    """The record of a directory; any other path as it is."""
+    place = Path(path)
+    if not place.is_dir():
+        return place
+    found = next((place / name for name in _OF_DIRECTORIES if (place / name).is_file()), None)
+    if found is None:
+        expected = " or ".join(_OF_DIRECTORIES)
+        raise ValueError(f"report: RECORD must be a directory with {expected}, got {shown(place)} without.")
+    return found
+
+
+def _evaluations(path: Path, record: ComparisonRecord | AdaptRecord) -> list[EvaluationRecord]:
+    """What lies beside a record, one for each of its methods or heads."""
+    found = [_read(path.parent / name) for name in _evaluation_paths(path, record)]
     evaluations = [record for record in found if isinstance(record, EvaluationRecord)]
     if len(evaluations) < len(found):
-        raise ValueError(f"report: RECORD must have evaluations beside it, got comparisons at {shown(path)}.")
+        raise ValueError(f"report: RECORD must have evaluations beside it, got others at {shown(path)}.")
     return evaluations
+
+
+def _evaluation_paths(path: Path, record: ComparisonRecord | AdaptRecord) -> list[str]:
+    if isinstance(record, AdaptRecord):
+        return adapt_evaluation_paths(record.row_labels)
+    if not record.methods or not all(method.runs for method in record.methods):
+        raise ValueError(f"report: RECORD must hold a run of every method, got none in {shown(path)}.")
+    return evaluation_paths([method.key for method in record.methods])
 
 
 def _require_same_classes(records: Sequence[EvaluationRecord]) -> None:
@@ -88,29 +115,32 @@ def _require_same_classes(records: Sequence[EvaluationRecord]) -> None:
         raise ValueError(f"report: RECORD must have the same number of classes, got {received}.")
 
 
-def _read(path: str) -> EvaluationRecord | ComparisonRecord:
+def _read(path: Path) -> Record:
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        kind = ComparisonRecord if _is_comparison(text) else EvaluationRecord
-        return kind.from_json(text)
+        text = path.read_text(encoding="utf-8")
+        return _kind_of(text).from_json(text)
     except OSError as error:
         reason = f"{error.strerror}"
     except UnicodeDecodeError:
         reason = "it is not UTF-8 text"
     except ValueError as error:
         reason = f"{error}".split("Record: ", 1)[-1].rstrip(".")
-    raise ValueError(
-        f"report: RECORD must be a file of `beliefmatch evaluate` or `compare`, got {shown(path)}: {reason}."
-    )
+    expected = "a file of `beliefmatch evaluate`, `compare` or `adapt`"
+    raise ValueError(f"report: RECORD must be {expected}, got {shown(path)}: {reason}.")
 
 
-def _is_comparison(text: str) -> bool:
+def _kind_of(text: str) -> type[Record]:
+    """What a text says that it is; an evaluation where it does not."""
     try:
         content = json.loads(text)
     except ValueError:
-        return False
+        return EvaluationRecord
     schema = content.get("schema") if isinstance(content, dict) else None
-    return isinstance(schema, str) and schema.startswith(f"{_COMPARISONS}/")
+    return (
+        _KINDS.get(schema.partition("/")[0], EvaluationRecord)
+        if isinstance(schema, str)
+        else EvaluationRecord
+    )
 
 
 def _ready_file(out: str) -> Path:

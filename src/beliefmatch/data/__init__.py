@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from beliefmatch.data.parts import Parts, ValidationFrom
     from beliefmatch.data.settings import DataSettings
     from beliefmatch.data.source import Dataset, Source
 
-__all__ = ["DATASETS", "load", "load_foreign"]
+__all__ = ["DATASETS", "load", "load_foreign", "load_parts"]
 
 DATASETS = {
     "digits": "beliefmatch.data.embedded:DIGITS",
@@ -36,6 +37,24 @@ def load(settings: DataSettings) -> Dataset:
     from beliefmatch.data.loading import load
 
     return load(settings)
+
+
+def load_parts(settings: DataSettings, *, validation_from: ValidationFrom = "train") -> Parts:
+    """Read images by name, or from a path, as whole parts in the order of their files, with their division.
+
+    Args:
+        settings: which images; `load` of the same settings has the same images for the same purposes.
+        validation_from: "train", as in `load`. "test" is for networks that were trained on the train part, to
+            which nothing in it is new: half of the images to report on, in class proportion and by the split
+            seed, then serve for choosing and the other half for reporting, and all of the train part for
+            fitting. Neither `validation` nor a validation part that is there is used then.
+
+    Raises:
+        ValueError: in one line, for data that are not there, cannot be read or cannot be divided.
+    """
+    from beliefmatch.data.loading import load_parts
+
+    return load_parts(settings, validation_from=validation_from)
 
 
 def load_foreign(

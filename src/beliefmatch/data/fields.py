@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from beliefmatch.checks import fail
 from beliefmatch.data.readers import Source
 
-__all__ = ["SPELLINGS", "Field", "FieldNames", "Role", "absent", "find_field", "find_values"]
+__all__ = ["SPELLINGS", "Field", "FieldNames", "Role", "absent", "column_groups", "find_field", "find_values"]
 
 Role = Literal["logits", "probs", "targets", "images"]
 
@@ -70,7 +70,7 @@ def find_field(source: Source, role: Role, names: FieldNames) -> Field | None:
         held = [name] if name in there else []
     matches = [Field(role, (one,)) for one in held]
     if source.is_table and role in ("logits", "probs"):
-        matches += [Field(role, group) for group in _groups(source, _names_of(role, names))]
+        matches += [Field(role, group) for group in column_groups(source, _names_of(role, names))]
     if len(matches) > 1:
         several = " and ".join(f"{match}" for match in matches)
         fact = f"`{role}` must be named where there are several, got {several} in {source.path}."
@@ -91,7 +91,7 @@ def _names_of(role: Role, names: FieldNames) -> tuple[str, ...]:
     return SPELLINGS[role] if name is None else (name,)
 
 
-def _groups(source: Source, spellings: Sequence[str]) -> Iterator[tuple[str, ...]]:
+def column_groups(source: Source, spellings: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """Columns such as logit_0, logit_1, ... in the order of their numbers, for each spelling there is."""
     for spelling in spellings:
         pattern = re.compile(rf"{re.escape(spelling)}[ ._-]?(\d+)", re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""From a name or a path to a `Dataset`: found, kept, divided, described."""
+"""From a name or a path to whole parts or a `Dataset`: found, kept, divided, described."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,41 +7,46 @@ from typing import Any
 
 import numpy as np
 
-from beliefmatch.checks import fail
+from beliefmatch.checks import fail, require_choice
 from beliefmatch.data import DATASETS
-from beliefmatch.data.found import Found, Habits, Known
+from beliefmatch.data.found import Found, Habits, Known, Part
 from beliefmatch.data.labels import class_names_of, require_every_class, require_labels
+from beliefmatch.data.parts import ROLES, Parts, Rows, ValidationFrom, assigned
 from beliefmatch.data.pictures import Arrays
 from beliefmatch.data.preprocessing import Preprocessing, usual_padding
 from beliefmatch.data.settings import DataSettings
 from beliefmatch.data.source import Dataset
-from beliefmatch.data.splits import TEST_SHARE, Division, divided, fingerprint
+from beliefmatch.data.splits import fingerprint
 from beliefmatch.data.store import Frame, Stored, common_frame, stored, warn_of_skipped
 
-__all__ = ["find", "load"]
+__all__ = ["find", "load", "load_parts"]
 
-MARGIN = 256 / 224
 _PHOTOGRAPHS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and std of ImageNet
 
 
 def load(settings: DataSettings) -> Dataset:
     """Read images by name, or from a path, and divide them."""
+    return load_parts(settings).dataset()
+
+
+def load_parts(settings: DataSettings, *, validation_from: ValidationFrom = "train") -> Parts:
+    """Read images by name, or from a path, as whole parts; see `beliefmatch.data.load_parts`."""
+    require_choice("data", "validation_from", validation_from, ("train", "test"))
     found, habits = find(settings)
     names = class_names_of(found, habits.class_names)
     for part in found.parts.values():
         require_labels(part.labels, names)
-    parts = _with_roles(found)
-    pictures = next(iter(parts.values())).pictures
-    frame = common_frame(pictures, settings.size or habits.size, margin=MARGIN)
-    kept = stored(parts, frame, channels=None, corrupt=settings.corrupt, workers=settings.workers)
-    warn_of_skipped(kept)
-    division = _division(kept, settings)
-    first = kept.get("train", kept.get("all"))
-    assert first is not None
-    require_every_class(first.labels[division.train], names)
-    how = _preprocessing(first, division.train, frame, settings, habits)
-    facts = _facts(found.form, kept, division, settings, how, len(names))
-    return _dataset(settings, kept, division, how, names, facts)
+    kept, frame = _kept(_with_roles(found), settings, habits)
+    labels = {name: part.labels for name, part in kept.items()}
+    roles = assigned(labels, settings, validation_from=validation_from)
+    fitted = roles["train"]
+    require_every_class(labels[fitted.part][fitted.rows], names)
+    how = _preprocessing(kept[fitted.part], fitted.rows, frame, settings, habits)
+    sources = {name: part.source(how, workers=settings.workers) for name, part in kept.items()}
+    facts = _facts(found.form, kept, roles, settings, how) | {"classes": len(names)}
+    if validation_from != "train":
+        facts["validation_from"] = validation_from
+    return Parts(settings.name, sources, **roles, class_names=names, facts=facts)
 
 
 def find(settings: DataSettings, *, only: str | None = None) -> tuple[Found, Habits]:
@@ -61,7 +66,7 @@ def find(settings: DataSettings, *, only: str | None = None) -> tuple[Found, Hab
     return find_at(path, only=only), Habits()
 
 
-def _with_roles(found: Found) -> dict[str, Any]:
+def _with_roles(found: Found) -> dict[str, Part]:
     """Which part is to fit on and which to report on; one to report on may be called validation."""
     parts = dict(found.parts)
     if set(parts) == {"train", "validation"}:
@@ -75,18 +80,18 @@ def _with_roles(found: Found) -> dict[str, Any]:
     return parts
 
 
-def _division(kept: Mapping[str, Stored], settings: DataSettings) -> Division:
-    """Rows of the first part; the others are taken whole."""
-    undivided = "all" in kept
-    labels = kept["all" if undivided else "train"].labels
-    own = "validation" in kept
-    return divided(
-        labels,
-        validation=0 if own else settings.validation,
-        test=TEST_SHARE if undivided else 0,
-        limit=settings.limit,
-        seed=settings.split_seed,
-    )
+def _kept(
+    parts: Mapping[str, Part], settings: DataSettings, habits: Habits
+) -> tuple[dict[str, Stored], Frame]:
+    pictures = next(iter(parts.values())).pictures
+    size = settings.size or habits.size
+    if settings.margin is not None and size is None:
+        raise fail("data", f"`size` must be given with `margin`, got a margin of {settings.margin:g} alone.")
+    frame = common_frame(pictures, size, margin=settings.margin)
+    channels = None if settings.mean is None else len(settings.mean)
+    kept = stored(parts, frame, channels=channels, corrupt=settings.corrupt, workers=settings.workers)
+    warn_of_skipped(kept)
+    return kept, frame
 
 
 def _preprocessing(
@@ -95,7 +100,9 @@ def _preprocessing(
     channels, height, width = first.shape
     usual = habits.augment or ("crop" if channels == 1 else "crop_flip")
     augment = usual if settings.augment == "auto" else settings.augment
-    if habits.mean is not None and habits.std is not None and len(habits.mean) == channels:
+    if settings.mean is not None and settings.std is not None:
+        mean, std = settings.mean, settings.std
+    elif habits.mean is not None and habits.std is not None and len(habits.mean) == channels:
         mean, std = habits.mean, habits.std
     elif first.in_memory and isinstance(first.pictures, Arrays):
         mean, std = _moments(first.pictures.pixels, rows)
@@ -119,38 +126,27 @@ def _moments(pixels: np.ndarray, rows: np.ndarray) -> tuple[tuple[float, ...], t
 def _facts(
     form: str,
     kept: Mapping[str, Stored],
-    division: Division,
+    roles: Mapping[str, Rows],
     settings: DataSettings,
     how: Preprocessing,
-    classes: int,
 ) -> dict[str, Any]:
+    first = next(iter(kept.values()))
     pieces: list[Any] = [piece for name, part in kept.items() for piece in (name, *part.identity())]
-    counts = {name: len(rows) for name, rows in division._asdict().items()}
-    whole = {name: len(part.labels) for name, part in kept.items() if name in ("validation", "test")}
+    is_own = {role: role != "train" and _is_whole(kept, roles[role]) for role in ROLES}
+    drawn = [roles[role].rows[: 0 if is_own[role] else None] for role in ROLES]
     return {
         "name": settings.name,
         "form": form,
-        "in_memory": next(iter(kept.values())).in_memory,
-        "classes": classes,
-        "shape": list(next(iter(kept.values())).shape),
-        "counts": {**counts, **whole},
+        "in_memory": first.in_memory,
+        "shape": list(first.shape),
+        "counts": {role: len(roles[role].rows) for role in ROLES},
         "skipped": {name: len(part.skipped) for name, part in kept.items()},
-        "divided_by_us": [name for name in ("validation", "test") if name not in kept],
+        "divided_by_us": [role for role in ROLES[1:] if not is_own[role]],
         "split_seed": settings.split_seed,
-        "digest": fingerprint([*pieces, *division]),
+        "digest": fingerprint([*pieces, *drawn]),
         "preprocessing": how.to_json(),
     }
 
 
-def _dataset(
-    settings: DataSettings,
-    kept: Mapping[str, Stored],
-    division: Division,
-    how: Preprocessing,
-    names: tuple[str, ...],
-    facts: dict[str, Any],
-) -> Dataset:
-    sources = {name: part.source(how, workers=settings.workers) for name, part in kept.items()}
-    first = sources.pop("all" if "all" in sources else "train")
-    rest = {name: first.subset(rows) for name, rows in division._asdict().items() if name not in sources}
-    return Dataset(settings.name, **rest, **sources, class_names=names, facts=facts)
+def _is_whole(kept: Mapping[str, Stored], rows: Rows) -> bool:
+    return len(rows.rows) == len(kept[rows.part].labels)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,9 @@ from beliefmatch.checks import fail
 from beliefmatch.data.augment import crop_and_flip, normalised
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.source import Batch
+from beliefmatch.data.splits import fingerprint
 
-__all__ = ["MemorySource", "as_targets", "paired"]
+__all__ = ["MemorySource", "as_targets", "inputs_digest", "paired"]
 
 ON_DEVICE_BYTES = 2 << 30
 """Images that take more stay in the main memory, and only batches go to the device."""
@@ -77,6 +78,11 @@ class MemorySource:
         part.preprocessing = self.preprocessing
         return part
 
+    def digest(self) -> str:
+        """What tells inputs and targets from others, as a hash: images, rows, labels, scaling; not chance."""
+        identity = (self._held.pixels.numpy(), self._rows.numpy(), self._targets.numpy())
+        return inputs_digest(self.shape, self.preprocessing, identity)
+
     def batches(
         self,
         parts: Sequence[Tensor],
@@ -114,6 +120,14 @@ class _Held:
         if device not in self._copies:
             self._copies[device] = self.pixels.to(device)
         return self._copies[device][rows.to(device, non_blocking=True)]
+
+
+def inputs_digest(
+    shape: tuple[int, int, int], how: Preprocessing, identity: Iterable[bytes | str | np.ndarray]
+) -> str:
+    """A hash of images and of all that decides what a network sees of them when nothing is left to chance."""
+    scaling = np.array([*how.mean, *how.std, how.margin])
+    return fingerprint([f"{tuple(shape)}", scaling, *identity])
 
 
 def as_targets(targets: Any, count: int) -> Tensor:

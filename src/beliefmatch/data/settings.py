@@ -1,5 +1,6 @@
 """What a set of data can be told; read without torch."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,6 +23,12 @@ class DataSettings:
         size: pixels on a side that images are brought to; as they are if not given, and alike.
         corrupt: what becomes of images that cannot be read: "stop", or "skip", which counts them.
         workers: processes that read large images.
+        mean: of each channel, for pixels between 0 and 1, and with `std` in place of what is usual for the
+            dataset: a network that was trained elsewhere expects its own. One number makes images grey, three
+            make them coloured.
+        std: of each channel, likewise.
+        margin: the short side that an image is brought to, over `size`, which is then cut out of the middle;
+            1 keeps all of the short side. As usual if not given: 1 up to 64 pixels, else 256/224.
     """
 
     name: str = "digits"
@@ -33,6 +40,9 @@ class DataSettings:
     size: int | None = None
     corrupt: Literal["stop", "skip"] = "stop"
     workers: int = 2
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    margin: float | None = None
 
     def __post_init__(self) -> None:
         if not self.name.strip():
@@ -51,3 +61,24 @@ class DataSettings:
                 raise ValueError(
                     f"data: `{name}` must be one of {', '.join(allowed)}, got {getattr(self, name)!r}."
                 )
+        self._check_preprocessing()
+
+    def _check_preprocessing(self) -> None:
+        for name in ("mean", "std"):
+            numbers = getattr(self, name)
+            if numbers is None:
+                continue
+            object.__setattr__(self, name, tuple(float(number) for number in numbers))
+            if len(numbers) not in (1, 3) or not all(map(math.isfinite, numbers)):
+                raise ValueError(f"data: `{name}` must be 1 or 3 finite numbers, got {list(numbers)}.")
+        if (self.mean is None) != (self.std is None) or len(self.mean or ()) != len(self.std or ()):
+            got = f"{_listed(self.mean)} and {_listed(self.std)}"
+            raise ValueError(f"data: `mean` and `std` must be given together, as many of each, got {got}.")
+        if self.std is not None and min(self.std) <= 0:
+            raise ValueError(f"data: `std` must be above 0, got {_listed(self.std)}.")
+        if self.margin is not None and not 1 <= self.margin < math.inf:
+            raise ValueError(f"data: `margin` must be at least 1, got {self.margin}.")
+
+
+def _listed(numbers: tuple[float, ...] | None) -> str:
+    return "none" if numbers is None else f"{list(numbers)}"

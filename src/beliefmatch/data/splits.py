@@ -14,12 +14,13 @@ import numpy as np
 from beliefmatch.checks import fail
 from beliefmatch.seeds import mixed
 
-__all__ = ["TEST_SHARE", "Division", "chosen", "divided", "fingerprint", "wanted"]
+__all__ = ["TEST_SHARE", "Division", "chosen", "divided", "fingerprint", "halved", "wanted"]
 
 TEST_SHARE = 0.2
 """Of all images, where a set comes without images to report on."""
 
-_TEST, _VALIDATION, _LIMIT = 1, 2, 3  # streams of chance: changing one share leaves the others' draws alone
+# Streams of chance: changing one share leaves the others' draws alone.
+_TEST, _VALIDATION, _LIMIT, _HALF = 1, 2, 3, 4
 
 
 class Division(NamedTuple):
@@ -50,6 +51,14 @@ def divided(
     if limit is not None:
         fitted = fitted[chosen(labels[fitted], min(limit, len(fitted)), mixed(seed, _LIMIT))]
     return Division(fitted, picked, reported)
+
+
+def halved(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of two halves, each class in proportion; of an odd number the second has one more."""
+    if len(labels) < 2:
+        raise fail("data", f"images to report on must be at least 2 to be halved, got {len(labels)}.")
+    first = chosen(labels, len(labels) // 2, mixed(seed, _HALF))
+    return first, np.setdiff1d(np.arange(len(labels)), first, assume_unique=True)
 
 
 def chosen(labels: np.ndarray, count: int, seed: int) -> np.ndarray:

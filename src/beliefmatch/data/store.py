@@ -19,6 +19,7 @@ from beliefmatch.data.streamed import BatchReader, Reading, StreamedSource, unre
 __all__ = [
     "IN_MEMORY_BYTES",
     "IN_MEMORY_SIDE",
+    "MARGIN",
     "Frame",
     "Stored",
     "common_frame",
@@ -29,6 +30,9 @@ __all__ = [
 IN_MEMORY_SIDE = 64
 IN_MEMORY_BYTES = 4 << 30
 """Images of at most this side that take at most these bytes together are decoded once and kept."""
+
+MARGIN = 256 / 224
+"""Of images that are larger than that, where nothing else is said."""
 
 _AT_ONCE = 256  # images that a worker reads at a time
 _FEW = 2000  # images that are read sooner than workers are started
@@ -86,11 +90,11 @@ class Stored:
         yield self.labels
 
 
-def common_frame(pictures: Pictures, size: int | None, *, margin: float) -> Frame:
-    """The size asked for, or else that of the first picture that can be read."""
+def common_frame(pictures: Pictures, size: int | None, *, margin: float | None = None) -> Frame:
+    """The size asked for, with the margin or what is usual for the size; else that of the first picture."""
     if size is not None:
-        small = size <= IN_MEMORY_SIDE
-        return Frame(size, size, 1.0 if small else margin)
+        usual = 1.0 if size <= IN_MEMORY_SIDE else MARGIN
+        return Frame(size, size, usual if margin is None else margin)
     if isinstance(pictures, Arrays):
         return Frame(*pictures.pixels.shape[1:3], exact=True)
     for index in range(len(pictures)):

@@ -15,7 +15,7 @@ from beliefmatch.checks import fail
 from beliefmatch.data.augment import normalised
 from beliefmatch.data.decode import Unreadable, as_pixels, middle, random_part
 from beliefmatch.data.found import Pictures
-from beliefmatch.data.memory import as_targets, paired
+from beliefmatch.data.memory import as_targets, inputs_digest, paired
 from beliefmatch.data.parallel import in_order
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.source import Batch
@@ -127,6 +127,11 @@ class StreamedSource:
         part._read, part._rows, part._targets = self._read, self._rows[chosen], self._targets[chosen]
         part._workers, part.preprocessing = self._workers, self.preprocessing
         return part
+
+    def digest(self) -> str:
+        """What tells inputs and targets from others, as a hash; image files count by name and size alone."""
+        identity = (*self._read.pictures.identity(), self._rows.numpy(), self._targets.numpy())
+        return inputs_digest(self.shape, self.preprocessing, identity)
 
     def batches(
         self,

@@ -1,6 +1,7 @@
 """Predictions of a run in, the numbers of its record out."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -18,7 +19,7 @@ from beliefmatch.metrics import auroc, calibration_error, fpr_at_tpr, outcomes, 
 _OF_BELIEFS = {"spread", "differential_entropy", "precision"}
 """Scores that mean nothing where the logits are no log-concentrations."""
 
-__all__ = ["Predicted", "foreign_scores", "scores", "to_npz"]
+__all__ = ["Predicted", "as_npz", "foreign_scores", "scores", "to_npz", "told_apart"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,23 +58,35 @@ def scores(said: Predicted) -> Scores:
 def foreign_scores(name: str, inside: Predicted, outside: Predicted) -> ForeignScores:
     """How well each score tells the foreign examples from those of the test set."""
     home, abroad = (score_columns(said.as_read(Path())) for said in (inside, outside))
-    asked = [score for score in home if inside.has_belief or score not in _OF_BELIEFS]
+    return told_apart(name, home, abroad, has_belief=inside.has_belief)
+
+
+def told_apart(
+    name: str, home: Mapping[str, Tensor], abroad: Mapping[str, Tensor], *, has_belief: bool
+) -> ForeignScores:
+    """How well each score tells foreign examples from those at home; its columns are of `score_columns`."""
+    asked = [score for score in home if has_belief or score not in _OF_BELIEFS]
     return ForeignScores(
         name=name,
-        examples=len(outside.probs),
+        examples=len(abroad["confidence"]),
         auroc={score: float(auroc(home[score], abroad[score])) for score in asked},
         fpr95={score: float(fpr_at_tpr(home[score], abroad[score])) for score in asked},
-        mean_confidence=outside.probs.max(-1).values.mean().item(),
+        mean_confidence=1 - abroad["confidence"].mean().item(),
     )
 
 
 def to_npz(path: Path, said: Predicted, **others: Any) -> None:
     """Write predictions as `beliefmatch evaluate` reads them; foreign ones have no targets."""
-    read = said.as_read(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, as_npz(said, **others))
+
+
+def as_npz(said: Predicted, **others: Any) -> bytes:
+    """What `to_npz` writes."""
+    read = said.as_read(Path())
     arrays = {read.kind: read.values.numpy().astype(np.float32), **others}
     if read.targets is not None:
         arrays["targets"] = read.targets.numpy()
     buffer = BytesIO()
     np.savez_compressed(buffer, **arrays)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, buffer.getvalue())
+    return buffer.getvalue()

@@ -49,6 +49,10 @@ INDIFFERENT = {
 """Settings that say where and how fast, not what: `fingerprint` leaves them out."""
 
 
+LATER = {"data": ("mean", "std", "margin")}
+"""Settings that earlier releases did not have: `fingerprint` leaves them out where they are not given."""
+
+
 @dataclass(frozen=True)
 class MethodPlan:
     """A method by its name in `METHODS`, and its own options."""
@@ -174,6 +178,9 @@ def fingerprint(plan: RunPlan) -> str:
     settings = to_mapping(plan)
     for section, names in INDIFFERENT.items():
         settings[section] = {key: value for key, value in settings[section].items() if key not in names}
+    for section, names in LATER.items():
+        unsaid = [name for name in names if settings[section][name] is None]
+        settings[section] = {key: value for key, value in settings[section].items() if key not in unsaid}
     settings["foreign"] = [name.partition("=")[0] for name in plan.foreign]
     text = json.dumps(_canonical(settings), sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -12,15 +12,15 @@ from beliefmatch.checks import fail
 from beliefmatch.data.predictions import read_predictions
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.source import Source
-from beliefmatch.experiments.parts import bare_network, engine_for, method_of
-from beliefmatch.experiments.plan import RunPlan
+from beliefmatch.experiments.adapted_directory import adapted_network
+from beliefmatch.experiments.networks import trained_member
+from beliefmatch.experiments.parts import engine_for, method_of
 from beliefmatch.experiments.prediction_row import Row
 from beliefmatch.experiments.run_directory import RunDirectory
 from beliefmatch.methods.base import Prediction, Predictor
 from beliefmatch.metrics import coverage_at_risk, outcomes
 from beliefmatch.train.engine import Engine
 from beliefmatch.train.settings import EngineSettings
-from beliefmatch.train.state import final_weights
 
 __all__ = ["Restored", "Row", "promised_confidence", "restore"]
 
@@ -35,7 +35,6 @@ class Restored:
     class_names: tuple[str, ...]
     shape: tuple[int, int, int]
     preprocessing: Preprocessing
-    plan: RunPlan
     engine: Engine
 
     def rows(self, names: Sequence[str], source: Source, *, abstain: float | None = None) -> Iterator[Row]:
@@ -70,29 +69,35 @@ def restore(directory: Path, *, engine: EngineSettings | None = None) -> Restore
     """Build the predictor of a finished run again.
 
     Args:
-        directory: of the run.
+        directory: of the run, or what `beliefmatch adapt` wrote.
         engine: where to compute; by default as the run says, alone.
     """
     home = RunDirectory(directory)
+    if home.is_adapted:
+        return _adapted(directory, engine or EngineSettings())
     plan, facts = home.plan(), home.read_model()
     method, shape = method_of(plan), tuple(facts["shape"])
-    networks = []
     machine = engine_for(
         engine or EngineSettings(precision=plan.engine.precision, threads=plan.engine.threads)
     )
-    for member in range(method.members):
-        network = bare_network(plan, method, len(facts["class_names"]), shape[0], member)
-        weights = final_weights(home.network(member))
-        if weights is None:
-            raise fail("predict", f"`run` must hold finished networks; {home.network(member)} has none.")
-        network.load_state_dict(weights)
-        networks.append(machine.prepared(network).eval())
+    trained = [trained_member(home, member, caller="predict") for member in range(method.members)]
+    networks = [machine.prepared(network).eval() for network in trained]
     return Restored(
         predictor=method.restored(networks, facts["learned"]),
         class_names=tuple(facts["class_names"]),
         shape=shape,
         preprocessing=Preprocessing.from_json(facts["preprocessing"]),
-        plan=plan,
+        engine=machine,
+    )
+
+
+def _adapted(directory: Path, engine: EngineSettings) -> Restored:
+    found, machine = adapted_network(directory), engine_for(engine)
+    return Restored(
+        predictor=machine.prepared(found.network).eval(),  # type: ignore[arg-type]
+        class_names=found.class_names,
+        shape=found.shape,
+        preprocessing=found.preprocessing,
         engine=machine,
     )
 
@@ -104,7 +109,7 @@ def promised_confidence(directory: Path, risk: float, *, delta: float = 0.05) ->
     by them, and a temperature, have seen them.
     """
     home = RunDirectory(directory)
-    home.finished()
+    home.foreign_names()  # or nothing finished is here
     said = read_predictions(home.predictions("validation"))
     assert said.targets is not None
     seen = outcomes(said.targets, **{said.kind: said.values})

@@ -13,14 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from beliefmatch.experiments.adapt_record import ADAPT_SCHEMA, AdaptRecord
 from beliefmatch.experiments.plan import RunPlan, fingerprint, plan_from, to_mapping
 from beliefmatch.experiments.run_record import Diverged, RunRecord
 from beliefmatch.experiments.yaml_files import as_yaml, read_yaml
 from beliefmatch.files import OutsideError, file_names, write_whole
 
-__all__ = ["MODEL_SCHEMA", "RunDirectory"]
+__all__ = ["ADAPTED_SCHEMA", "MODEL_SCHEMA", "RunDirectory"]
 
 MODEL_SCHEMA = "beliefmatch.model/1"
+ADAPTED_SCHEMA = "beliefmatch.adapted/1"
+"""Of what `beliefmatch adapt` leaves in the place of a run's model.json."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,18 @@ class RunDirectory:
             return None
         return RunRecord.from_json(self.record_file.read_text("utf-8"))
 
+    @property
+    def is_adapted(self) -> bool:
+        """Whether an adapted network is kept here, rather than a run."""
+        return _schema(self.model_file) == ADAPTED_SCHEMA
+
+    def foreign_names(self) -> list[str]:
+        """Sets of no class that predictions are kept of; a ValueError if nothing finished is here."""
+        if _schema(self.record_file) == ADAPT_SCHEMA:
+            record = AdaptRecord.from_json(self.record_file.read_text("utf-8"))
+            return [one.name for one in record.judged[0].foreign]
+        return [one.name for one in self.finished().foreign]
+
     def finished(self) -> RunRecord:
         """The record; a ValueError if the run is not finished."""
         record = self.record()
@@ -133,6 +148,15 @@ class RunDirectory:
         with (self.path / ".lock").open("w") as file:
             _lock(file.fileno(), self.path)
             yield
+
+
+def _schema(file: Path) -> str | None:
+    """What a file says it is; None if it is not there or says nothing."""
+    try:
+        content = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content.get("schema") if isinstance(content, dict) else None
 
 
 def _lock(descriptor: int, path: Path) -> None:

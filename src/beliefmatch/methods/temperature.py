@@ -54,9 +54,13 @@ class TemperaturePredictor:
 def fit_temperature(logits: Tensor, targets: Tensor, *, steps: int = 60) -> float:
     """The temperature that minimises the NLL, between e^−5 and e^5.
 
-    The NLL is convex in 1/T, so its slope by ln T changes sign once: bisection finds where.
+    The NLL is convex in 1/T, so its slope by ln T changes sign once: bisection finds where. Targets are class
+    ids (N,), or counts (N, K), each row's votes by their shares.
     """
-    label = logits.gather(1, targets[:, None])[:, 0]
+    if targets.is_floating_point():
+        label = (targets / targets.sum(1, keepdim=True) * logits).sum(1)
+    else:
+        label = logits.gather(1, targets[:, None])[:, 0]
     low, high = -5.0, 5.0
     for _ in range(steps):
         middle = (low + high) / 2

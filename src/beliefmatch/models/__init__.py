@@ -6,16 +6,18 @@ a line in `MODELS`. The table holds addresses so that listing the networks impor
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from beliefmatch.names import require_name, require_options
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import nn
 
-__all__ = ["MODELS", "build_model", "fresh", "require_model"]
+__all__ = ["MODELS", "build_model", "fresh", "pretrained_model", "require_model"]
 
 Made = TypeVar("Made")
 
@@ -54,8 +56,38 @@ def build_model(name: str, *, num_classes: int, channels: int, **options: Any) -
     return factory(num_classes=num_classes, channels=channels, **options)
 
 
+def pretrained_model(
+    name: str, *, options: Mapping[str, Any] | None = None, weights: str | Path | None = None
+) -> nn.Module:
+    """Build a trained network as it is, for the classes that it was trained on.
+
+    Args:
+        name: ``timm:NAME``, ``torchvision:NAME``, or ``hf:OWNER/NAME`` of the hub of Hugging Face, with the
+            weights that are published under the name; ``hf:DIRECTORY``; a name of `MODELS`, with `weights`;
+            or ``package.module:factory`` for the user's own.
+        options: the network's own, such as `num_classes`, which is told to nobody who is not asked to be;
+            `pretrained: false` leaves published weights where they are.
+        weights: file of its weights, in place of those published; see `beliefmatch.models.weights`.
+
+    Raises:
+        ValueError: in one line, for a name, options or weights that will not do.
+    """
+    from beliefmatch.models.pretrained import pretrained_model
+
+    return pretrained_model(name, options=options, weights=weights)
+
+
 def require_model(function: str, argument: str, name: str) -> None:
-    """A name must be one of `MODELS`, or an address with a colon in it."""
+    """A name must be one of `MODELS`, or an address with a colon in it of what can be trained."""
+    kind, _, rest = name.partition(":")
+    if kind in ("torchvision", "hf"):
+        other = (
+            f"torchvision.models:{rest}" if kind == "torchvision" else "timm:NAME or package.module:factory"
+        )
+        raise ValueError(
+            f"{function}: `{argument}` must be a network to train, got {name!r}, which can only be adapted; "
+            f"write {other}."
+        )
     if ":" not in name:
         require_name(function, argument, name, MODELS, other=", timm:NAME or package.module:factory")
 

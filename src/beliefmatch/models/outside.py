@@ -13,7 +13,7 @@ from torch import nn
 from beliefmatch.extras import needs
 from beliefmatch.names import nearest, option_names, require_options
 
-__all__ = ["own_model", "timm_model"]
+__all__ = ["own_model", "timm_model", "told"]
 
 _CALLER = "build_model"
 
@@ -21,14 +21,17 @@ _CALLER = "build_model"
 def timm_model(
     name: str,
     *,
-    num_classes: int,
-    channels: int,
+    num_classes: int | None,
+    channels: int | None,
     pretrained: bool = False,
     dropout: float = 0.0,
     dropout_in_blocks: bool = False,
     **options: Any,
 ) -> nn.Module:
-    """One of timm's networks; `dropout` stands in front of its last layer."""
+    """One of timm's networks; `dropout` stands in front of its last layer.
+
+    Where `num_classes` or `channels` are None they are those that timm has the network with.
+    """
     if dropout_in_blocks:
         raise ValueError(
             f"{_CALLER}: timm:{name} has dropout in front of the last layer only; "
@@ -41,30 +44,28 @@ def timm_model(
         close = nearest(name, timm.list_models())
         hint = f"; did you mean timm:{close}?" if close else "."
         raise ValueError(f"{_CALLER}: `name` must be one of timm's networks, got {name!r}{hint}")
-    with _told(f"timm:{name}"):
-        network = timm.create_model(
-            name,
-            pretrained=pretrained,
-            num_classes=num_classes,
-            in_chans=channels,
-            drop_rate=dropout,
-            **options,
-        )
+    shape = {"num_classes": num_classes, "in_chans": channels}
+    options |= {key: value for key, value in shape.items() if value is not None}
+    with told(f"timm:{name}"):
+        network = timm.create_model(name, pretrained=pretrained, drop_rate=dropout, **options)
     return _with_dropout_module(network, dropout) if dropout else network
 
 
-def own_model(address: str, *, num_classes: int, channels: int, **options: Any) -> nn.Module:
-    """What the user's factory makes; the current directory can be imported from, as with ``python -m``."""
+def own_model(address: str, *, num_classes: int | None, channels: int | None, **options: Any) -> nn.Module:
+    """What the user's factory makes; the current directory can be imported from, as with ``python -m``.
+
+    It is told `num_classes` and `channels` where they are not None.
+    """
     with _current_directory_on_path():
         factory = _factory(address)
         names = option_names(factory)
-        given = {"num_classes": num_classes, **options}
-        if "channels" in inspect.signature(factory).parameters:
+        given = options if num_classes is None else {"num_classes": num_classes, **options}
+        if channels is not None and "channels" in inspect.signature(factory).parameters:
             given["channels"] = channels
         if names is not None and "dropout_in_blocks" not in names and not given.get("dropout_in_blocks"):
             given.pop("dropout_in_blocks", None)  # asked for nothing
         require_options(_CALLER, address, factory, given)
-        with _told(address):
+        with told(address):
             network = factory(**given)
     if not isinstance(network, nn.Module):
         raise TypeError(f"{_CALLER}: {address} must return a torch.nn.Module, got {type(network).__name__}.")
@@ -75,7 +76,7 @@ def _factory(address: str) -> Callable[..., Any]:
     module, _, path = address.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), *path.split("."))):
         raise ValueError(f"{_CALLER}: `name` must be written package.module:factory, got {address!r}.")
-    with _told(module, doing="importing "):
+    with told(module, doing="importing "):
         found: Any = importlib.import_module(module)
     for part in path.split("."):
         if not hasattr(found, part):
@@ -89,14 +90,14 @@ def _factory(address: str) -> Callable[..., Any]:
 
 
 @contextmanager
-def _told(what: str, *, doing: str = "") -> Iterator[None]:
+def told(what: str, *, doing: str = "", caller: str = _CALLER) -> Iterator[None]:
     """Errors of other people's code in one line, their own kept as the cause."""
     try:
         yield
     except (Exception, SystemExit) as error:
         words = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"{_CALLER}: {doing}{what} failed ({words}).") from error
+        raise kind(f"{caller}: {doing}{what} failed ({words}).") from error
 
 
 @contextmanager

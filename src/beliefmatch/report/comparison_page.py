@@ -59,7 +59,13 @@ def _content(record: ComparisonRecord) -> dict[str, Any]:
     turned = turning_table(record)
     count = len(record.methods)
     return {
+        "template": "comparison.html.j2",
+        "styles": ("comparison.css",),
+        "kicker": "compare",
+        "page_title": f"Comparison of {count} methods",
+        "part": f"Seed {record.methods[0].runs[0].seed}:",
         "record": record,
+        "seeds": record.seeds,
         "title": f"{count} methods, trained alike" if count > 1 else "One method, trained over seeds",
         "lead": _lead(record),
         "seed": record.methods[0].runs[0].seed,

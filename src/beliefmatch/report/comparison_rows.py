@@ -14,6 +14,10 @@ from beliefmatch.report.evaluation_rows import Mark, best
 from beliefmatch.report.evaluation_text import MISSING, number_text, tidy
 
 __all__ = [
+    "AUROC",
+    "FPR95",
+    "INFINITE",
+    "KNOWN",
     "SeedCell",
     "SeedRow",
     "belief_scores",
@@ -30,10 +34,10 @@ __all__ = [
 HEADLINE = "entropy"
 """The paper's score of foreign examples."""
 _BELIEF = "spread"
-_KNOWN = {metric.key: metric for metric in (*PREDICTIONS, *CALIBRATION)}
-_INFINITE = "∞"
-_AUROC = Metric("auroc", "AUROC", "high")
-_FPR95 = Metric("fpr95", "FPR95: foreign that pass where 95 % of known pass", "low", short="FPR95")
+KNOWN = {metric.key: metric for metric in (*PREDICTIONS, *CALIBRATION)}
+INFINITE = "∞"
+AUROC = Metric("auroc", "AUROC", "high")
+FPR95 = Metric("fpr95", "FPR95: foreign that pass where 95 % of known pass", "low", short="FPR95")
 
 Values = list[list[float | None]]
 
@@ -96,7 +100,7 @@ class SeedRow:
 
     def _mean(self, values: Sequence[float | None]) -> Number:
         present = [value for value in values if value is not None]
-        if not present or (self.gap == _INFINITE and len(present) < len(values)):
+        if not present or (self.gap == INFINITE and len(present) < len(values)):
             return Number(None)
         mean = fmean(present)
         if len(present) < 2:
@@ -116,7 +120,7 @@ class SeedRow:
             f"seed {seed}: {self.text(value)}" for seed, value in zip(seeds, values, strict=True)
         )
         absent = sum(value is None for value in values)
-        why = f"{absent} of {len(values)} seeds {self.left_out}" if absent and self.gap != _INFINITE else ""
+        why = f"{absent} of {len(values)} seeds {self.left_out}" if absent and self.gap != INFINITE else ""
         if mean.value is None:
             return SeedCell(self.gap, "", each, "", why if self.left_out == "never wrong" else "")
         deviation = "" if mean.high is None else f"± {self.text(mean.high - mean.value)}"
@@ -171,12 +175,12 @@ def score_rows(record: ComparisonRecord, *, of: str = "test") -> list[SeedRow]:
     """Error, NLL, Brier score, ECE and mean confidence on the test examples, or on those of validation."""
     rows = []
     for key in ("error", "nll", "brier", "ece", "mean_confidence"):
-        gap = _INFINITE if key == "nll" else MISSING
+        gap = INFINITE if key == "nll" else MISSING
 
         def value(run: RunRecord, key: str = key) -> float | None:
             return getattr(getattr(run, of), key)
 
-        rows.append(seed_row(record, _KNOWN[key], value, gap=gap))
+        rows.append(seed_row(record, KNOWN[key], value, gap=gap))
     return rows
 
 
@@ -211,4 +215,4 @@ def detection_row(record: ComparisonRecord, name: str, score: str, key: str = "a
         foreign = foreign_of(run, name)
         return None if foreign is None else getattr(foreign, key).get(score)
 
-    return seed_row(record, _AUROC if key == "auroc" else _FPR95, of, score=score)
+    return seed_row(record, AUROC if key == "auroc" else FPR95, of, score=score)

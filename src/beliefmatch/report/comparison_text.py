@@ -19,8 +19,8 @@ from beliefmatch.report.comparison_rows import (
     score_rows,
 )
 from beliefmatch.report.evaluation_metrics import score_title
-from beliefmatch.report.evaluation_tables import markdown_text, spreadsheet_text
 from beliefmatch.report.evaluation_text import MISSING, count_text, number_text
+from beliefmatch.report.safe_text import markdown_text, spreadsheet_text
 from beliefmatch.report.turning_tables import class_string, wrong_rows
 
 __all__ = ["comparison_csv", "comparison_markdown"]

@@ -24,7 +24,7 @@ from beliefmatch.report.evaluation_style import look
 from beliefmatch.report.evaluation_text import class_labels, foreign_names, presentable
 from beliefmatch.report.figure_parts import drawn_text, legend_below, model_line, rendered
 
-__all__ = ["evaluation_files"]
+__all__ = ["entropy_figure", "evaluation_files", "figure_name", "reliability_figure"]
 
 _KINDS = ("svg", "pdf", "png")
 _REFERENCE = {"color": "#808080", "linewidth": 0.9, "linestyle": (0, (4, 3)), "zorder": 1}
@@ -36,19 +36,19 @@ def evaluation_files(records: Sequence[EvaluationRecord]) -> Iterator[tuple[str,
     """Name and content of each file: reliability, ROC, risk-coverage, classes, entropy on foreign sets."""
     models = presentable(records, caller="evaluation_files")
     drawings: dict[str, Callable[[Sequence[EvaluationRecord]], Figure]] = {
-        "reliability": _reliability,
+        "reliability": reliability_figure,
         "roc": _roc,
         "risk_coverage": _risk_coverage,
     }
     if often_mistaken(models):
         drawings["class_error"] = _class_error
     for foreign in foreign_names(models):
-        drawings[_file_name(f"entropy_{foreign}", drawings)] = partial(_entropy, foreign=foreign)
+        drawings[figure_name(f"entropy_{foreign}", drawings)] = partial(entropy_figure, foreign=foreign)
     for name, draw in drawings.items():
         yield from rendered(name, lambda draw=draw: draw(models), _KINDS)
 
 
-def _file_name(text: str, taken: Container[str]) -> str:
+def figure_name(text: str, taken: Container[str]) -> str:
     """A name that every file system takes, and that is not taken yet."""
     base = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")[:48]
     name, count = base, 1
@@ -58,7 +58,7 @@ def _file_name(text: str, taken: Container[str]) -> str:
     return name
 
 
-def _reliability(models: Sequence[EvaluationRecord]) -> Figure:
+def reliability_figure(models: Sequence[EvaluationRecord]) -> Figure:
     """Accuracy over confidence with Wilson's intervals, and below it the share of examples in each group."""
     figure = Figure(figsize=(4.2, 5.4), layout="constrained")
     upper, lower = figure.subplots(2, 1, height_ratios=[3, 1], sharex=True)
@@ -95,7 +95,7 @@ def _draw_intervals(axes: Axes, found: Sequence[Group], index: int, alpha: float
     axes.vlines(places, *ends, color=look(index).colour, alpha=alpha, linewidth=0.9)
 
 
-def _entropy(models: Sequence[EvaluationRecord], foreign: str) -> Figure:
+def entropy_figure(models: Sequence[EvaluationRecord], foreign: str) -> Figure:
     """The density of the predictive entropy on known and on foreign examples, one panel a model."""
     figure, panels = _panels(len(models), width=2.6, height=2.1, sharey=True)
     for index, (axes, model) in enumerate(zip(panels, models, strict=True)):
@@ -105,7 +105,7 @@ def _entropy(models: Sequence[EvaluationRecord], foreign: str) -> Figure:
             line = {"color": look(index).colour, "linestyle": (0, (5, 2))}
             axes.fill_between(found.entropy.x, found.entropy.y, color=line["color"], alpha=0.15, linewidth=0)
             axes.plot(found.entropy.x, found.entropy.y, label=drawn_text(foreign, 20), **line)
-        axes.set_title(drawn_text(model.name, 24))
+        axes.set_title(drawn_text(model.name, 30))
         axes.set(xlabel="predictive entropy (nats)")
         axes.set_ylim(bottom=0)
         axes.set_xlim(left=0)

@@ -7,7 +7,7 @@ from beliefmatch.experiments.evaluation_record import EvaluationRecord, Number
 from beliefmatch.report.evaluation_metrics import Better
 from beliefmatch.resampling import paired_difference
 
-__all__ = ["PAIRED", "Mark", "above_best", "best", "has_interval", "told_apart"]
+__all__ = ["PAIRED", "Mark", "above_best", "best", "difference", "has_interval", "told_apart"]
 
 Mark = Literal["best", "close", ""]
 
@@ -66,7 +66,7 @@ def above_best(records: Sequence[EvaluationRecord], key: str, marks: Sequence[Ma
         return []
     first = marks.index("best")
     found = [
-        Number(0.0) if index == first else _difference(record, records[first], key)
+        Number(0.0) if index == first else difference(record, records[first], key)
         for index, record in enumerate(records)
     ]
     return found if any(map(has_interval, found)) else []
@@ -84,7 +84,11 @@ def _zero(difference: Number) -> Mark:
     return "close" if difference.low is not None and difference.low <= 0 else ""
 
 
-def _difference(record: EvaluationRecord, reference: EvaluationRecord, key: str) -> Number:
+def difference(record: EvaluationRecord, reference: EvaluationRecord, key: str) -> Number:
+    """How much larger a metric of one model is than that of another, on the same draws where there are some.
+
+    No value, and why, where there are none.
+    """
     number, other = record.scores.get(key, Number(None)), reference.scores[key]
     if number.value is None or other.value is None:
         return Number(None, why=number.why)

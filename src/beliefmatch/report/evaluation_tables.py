@@ -1,7 +1,6 @@
 """Tables of evaluations: for the terminal, for a spreadsheet, for a README."""
 
 import csv
-import re
 from collections.abc import Iterator, Sequence
 from io import StringIO
 from textwrap import wrap
@@ -23,8 +22,9 @@ from beliefmatch.report.evaluation_rows import (
 )
 from beliefmatch.report.evaluation_text import count_text, presentable, shorten
 from beliefmatch.report.layout import Column, FirstThatFits, plain_table
+from beliefmatch.report.safe_text import markdown_text, spreadsheet_text
 
-__all__ = ["markdown_text", "spreadsheet_text", "terminal_table", "to_csv", "to_markdown"]
+__all__ = ["terminal_table", "to_csv", "to_markdown"]
 
 _MARKS = {"best": "*", "close": "≈", "": ""}
 _ARROWS = {"low": "↓", "high": "↑", "zero": "→0", "": ""}
@@ -123,13 +123,6 @@ def to_csv(records: Sequence[EvaluationRecord]) -> str:
     return text.getvalue()
 
 
-def spreadsheet_text(text: str) -> str:
-    """Text that no spreadsheet takes for a formula."""
-    return (
-        f"'{text}" if text.lstrip()[:1] in tuple("=+-@＝＋－＠") or text[:1] in ("\t", "\r", "\n") else text
-    )
-
-
 def to_markdown(records: Sequence[EvaluationRecord]) -> str:
     """A table of the summary, and one for each thing to detect."""
     models = presentable(records, caller="to_markdown")
@@ -170,9 +163,3 @@ def _markdown_cell(cell: Cell) -> str:
     value = f"**{cell.value}**" if cell.mark == "best" else f"{_MARKS[cell.mark]} {cell.value}".strip()
     chance = f"({cell.chance})" if cell.chance else ""
     return " ".join(part for part in (value, cell.interval, chance) if part)
-
-
-def markdown_text(text: str) -> str:
-    """Text in which no sign means anything: backslashes for Markdown's, entities for HTML's."""
-    text = re.sub(r"([\\`*_{}\[\]#|~$@])", r"\\\1", " ".join(text.split()))
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -49,7 +49,11 @@ def render_models(
     comparison: Mapping[str, Any] | None = None,
     first_cards: Mapping[str, list[Card]] | None = None,
 ) -> str:
-    """The page of records that are presentable; `comparison` goes before all else, with cards of its own."""
+    """The page of records that are presentable; `comparison` goes before all else, with cards of its own.
+
+    It names its `template` and `styles`, and what the page as a whole is called by it: `kicker`,
+    `page_title`, `title`, `lead`, the `contents` of its part, and `part`, the name of what follows.
+    """
     with needs("jinja2 and plotly", extra="report", caller=caller):
         from markupsafe import Markup
         from plotly.offline import get_plotlyjs
@@ -57,7 +61,7 @@ def render_models(
         environment = _environment()
     plotly, script = (_script(text) for text in (get_plotlyjs(), _file("page.js")))
     all_cards = {**(first_cards or {}), **cards(models)}
-    style = _file("page.css") + (_file("comparison.css") if comparison else "")
+    style = "".join(map(_file, ("page.css", *(comparison["styles"] if comparison else ()))))
     return environment.get_template("page.html.j2").render(
         **_content(models),
         cards=all_cards,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from beliefmatch.experiments.prediction_row import Row
 from beliefmatch.extras import needs
-from beliefmatch.report.evaluation_tables import spreadsheet_text
+from beliefmatch.report.safe_text import spreadsheet_text
 
 __all__ = ["FORMATS", "prediction_file"]
 

@@ -25,10 +25,10 @@ from beliefmatch.report.evaluation_text import count_text, number_text, shorten
 from beliefmatch.report.layout import Column, FirstThatFits, plain_table
 from beliefmatch.report.turning_tables import turning_tables
 
-__all__ = ["comparison_tables"]
+__all__ = ["MARKED", "cell_text", "comparison_tables", "fitting", "is_marked", "set_heading", "text_column"]
 
 _MARKS = {"best": "*", "close": "≈", "": ""}
-_MARKED = "* best mean, ≈ mean ± sd overlaps that of the best"
+MARKED = "* best mean, ≈ mean ± sd overlaps that of the best"
 _NARROWEST_LABEL = 16
 _LONGEST_LABEL = 60
 
@@ -49,16 +49,17 @@ def comparison_tables(record: ComparisonRecord) -> tuple[RenderableType, ...]:
 
 
 def _labels(record: ComparisonRecord) -> Column:
-    return _text_column("method", [method.label for method in record.methods])
+    return text_column("method", [method.label for method in record.methods])
 
 
-def _text_column(heading: str, texts: Sequence[str]) -> Column:
+def text_column(heading: str, texts: Sequence[str]) -> Column:
+    """A column of names, which may hold anything."""
     cells = [shorten(text, _LONGEST_LABEL) for text in texts]
     least = min(_NARROWEST_LABEL, max(map(cell_len, cells)))
     return Column(heading, [escape(cell) for cell in cells], is_text=True, least=least)
 
 
-def _fitting(first: Column, columns: Columns, *, title: str, caption: str) -> FirstThatFits:
+def fitting(first: Column, columns: Columns, *, title: str, caption: str) -> FirstThatFits:
     """Means beside their deviations, then above them, then in as many tables as the width asks for."""
     wide, tall = columns(" "), columns("\n")
 
@@ -78,12 +79,13 @@ def _fitting(first: Column, columns: Columns, *, title: str, caption: str) -> Fi
     return FirstThatFits(*layouts)
 
 
-def _cell(cell: SeedCell, between: str) -> str:
+def cell_text(cell: SeedCell, between: str) -> str:
     """The mark stands before the number, so that digits stay below digits."""
     return between.join(part for part in (f"{_MARKS[cell.mark]}{cell.value}", cell.deviation) if part)
 
 
-def _is_marked(rows: Sequence[SeedRow]) -> bool:
+def is_marked(rows: Sequence[SeedRow]) -> bool:
+    """Whether any number is the best."""
     return any(cell.mark for row in rows for cell in row.cells())
 
 
@@ -93,13 +95,13 @@ def _scores(record: ComparisonRecord) -> FirstThatFits:
 
     def columns(between: str) -> list[Column]:
         return [
-            Column(heading, [_cell(cell, between) for cell in row.cells()])
+            Column(heading, [cell_text(cell, between) for cell in row.cells()])
             for heading, row in zip(("error %", "NLL", "Brier", "ECE %"), rows, strict=True)
         ]
 
     test = record.methods[0].runs[0].test.examples
-    caption = f"{over_seeds(record)}; less is better" + (f"; {_MARKED}" if _is_marked(rows) else "")
-    return _fitting(_labels(record), columns, title=count_text(test, "test image"), caption=caption)
+    caption = f"{over_seeds(record)}; less is better" + (f"; {MARKED}" if is_marked(rows) else "")
+    return fitting(_labels(record), columns, title=count_text(test, "test image"), caption=caption)
 
 
 def _detection(record: ComparisonRecord) -> FirstThatFits:
@@ -117,21 +119,22 @@ def _detection(record: ComparisonRecord) -> FirstThatFits:
     def columns(between: str) -> list[Column]:
         cells = [[row.cells() for row in of_set] for of_set in rows]
         return [
-            Column(_heading(name), [_cell(cells[s][place][index], between) for index, place in places])
+            Column(set_heading(name), [cell_text(cells[s][place][index], between) for index, place in places])
             for s, name in enumerate(sets)
         ]
 
     first = score_title(scores[0]) if scores else "no score"
-    marked = f"; {_MARKED}, by each score" if _is_marked([row for of_set in rows for row in of_set]) else ""
-    return _fitting(
-        _text_column("method", [name.replace(" (mutual information)", "") for name in names]),
+    marked = f"; {MARKED}, by each score" if is_marked([row for of_set in rows for row in of_set]) else ""
+    return fitting(
+        text_column("method", [name.replace(" (mutual information)", "") for name in names]),
         columns,
         title=f"Foreign images detected by {first}, AUROC %",
         caption=f"{over_seeds(record)}; more is better{marked}",
     )
 
 
-def _heading(name: str) -> str:
+def set_heading(name: str) -> str:
+    """The name of a foreign set above a column of numbers."""
     return escape("\n".join(wrap(shorten(name, 48), 16)))
 
 
@@ -144,7 +147,7 @@ def _costs(record: ComparisonRecord) -> FirstThatFits:
     many = max(len(method.runs) for method in record.methods) > 1
     times = f"; ×: times that of {shorten(record.methods[0].label, 40)}" if len(record.methods) > 1 else ""
     caption = f"{'means over the seeds' if many else 'one seed'}, parameters of one network{times}"
-    return _fitting(_labels(record), columns, title="Costs", caption=escape(caption))
+    return fitting(_labels(record), columns, title="Costs", caption=escape(caption))
 
 
 def _cost_texts(cells: Sequence[CostCell], between: str) -> list[str]:
@@ -168,8 +171,8 @@ def _choices(record: ComparisonRecord) -> FirstThatFits:
         ]
 
     caption = "* chosen; means over the seeds that tried a value"
-    return _fitting(
-        _text_column("option", first), columns, title="Chosen on validation images", caption=caption
+    return fitting(
+        text_column("option", first), columns, title="Chosen on validation images", caption=caption
     )
 
 

@@ -1,0 +1,159 @@
+"""What votes are worth: heads fitted on the votes of several people for each image, and on one label each.
+
+    python examples/votes.py --images cifar10_test.npz --votes cifar10h_counts.npz \
+        --weights cifar10_resnet20-12fca82f.th --out runs/votes
+
+Half of the images is to fit and choose on, the other half to judge: how far are the predicted probabilities
+from how people voted there? Of the votes to fit on, some are drawn without replacement: 1, 3, 10, or all.
+The images and the network's weights are described in docs/adapt.md.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+sys.path.insert(0, f"{Path(__file__).parents[1]}")
+
+from beliefmatch.adaptation.features import extract
+from beliefmatch.adaptation.heads import find_head, head_inputs
+from beliefmatch.adaptation.refit import refit, shown
+from beliefmatch.adaptation.result import FeatureSets
+from beliefmatch.adaptation.subsets import subset
+from beliefmatch.adaptation.types import Features
+from beliefmatch.adaptation.wishes import Wishes
+from beliefmatch.environment import hardware, versions
+from beliefmatch.models.weights import load_weights
+from examples.pretrained import resnet20_cifar, resnet32_cifar
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+VALIDATION = 1000
+NETWORKS = {"resnet20": resnet20_cifar, "resnet32": resnet32_cifar}
+KL_WEIGHTS = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
+
+
+def main() -> None:
+    """Fit, judge, write and show."""
+    asked = _arguments()
+    features, votes, labels = _data(asked)
+    lines = [
+        {"trial": trial, "fitted_on": what, **row}
+        for trial in range(asked.trials)
+        for what, targets in _targets(votes, labels, trial)
+        for row in _judged(features, targets, votes, trial, asked.epochs)
+    ]
+    record = {
+        "network": asked.network,
+        "trials": asked.trials,
+        "epochs": asked.epochs,
+        "images": len(votes),
+        "rows": lines,
+        "versions": versions("beliefmatch", "torch", "numpy"),
+        "hardware": hardware(),
+    }
+    place = Path(asked.out)
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "votes.json").write_text(json.dumps(record, indent=1) + "\n")
+    print(_table(lines))
+    print(place / "votes.json")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--images", required=True, help=".npz with images (N, 32, 32, 3) and labels")
+    parser.add_argument("--votes", required=True, help=".npz with counts (N, 10), in the same order")
+    parser.add_argument("--network", choices=NETWORKS, default="resnet20")
+    parser.add_argument("--weights", required=True)
+    parser.add_argument("--trials", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--out", default="runs/votes")
+    return parser.parse_args()
+
+
+def _data(asked: argparse.Namespace) -> tuple[Features, Tensor, Tensor]:
+    with np.load(asked.images, allow_pickle=False) as stored:
+        images, labels = stored["images"], torch.from_numpy(stored["labels"]).long()
+    with np.load(asked.votes, allow_pickle=False) as stored:
+        votes = torch.from_numpy(stored["counts"]).float()
+    network = NETWORKS[asked.network]()
+    load_weights(network, asked.weights)
+    pixels = (torch.from_numpy(images).float() / 255 - torch.tensor(MEAN)) / torch.tensor(STD)
+    inputs = pixels.permute(0, 3, 1, 2)
+    head = find_head(network, inputs[:4])
+    whole = extract(
+        network,
+        lambda some: head_inputs(network, head, some),
+        (inputs, labels),
+        key_parts={"head": head.name},
+        cache=None,
+    )
+    return whole, votes, labels
+
+
+def _targets(votes: Tensor, labels: Tensor, trial: int) -> Iterator[tuple[str, Tensor]]:
+    """The label, as one vote, and some of the votes of each image."""
+    yield "label", torch.nn.functional.one_hot(labels, votes.shape[1]).float()
+    chance = np.random.default_rng(trial)
+    for many in (1, 3, 10):
+        drawn = [chance.multivariate_hypergeometric(row, many) for row in votes.long().numpy()]
+        yield f"{many} vote{'s' if many > 1 else ''}", torch.tensor(np.stack(drawn)).float()
+    yield "all votes", votes
+
+
+def _judged(
+    features: Features, targets: Tensor, votes: Tensor, trial: int, epochs: int
+) -> Iterator[dict[str, Any]]:
+    order = np.random.default_rng(1000 + trial).permutation(len(votes))
+    half = len(order) // 2
+    fit, choose, judge = order[: half - VALIDATION], order[half - VALIDATION : half], order[half:]
+    told = Features(features.rows, targets, f"{features.digest}-{trial}")
+    sets = FeatureSets(subset(told, np.sort(fit)), subset(told, np.sort(choose)))
+    wishes = Wishes(labels="new", kl_weights=KL_WEIGHTS, controls=("softmax",), epochs=epochs, seeds=(trial,))
+    made = refit(sets, classes=votes.shape[1], wishes=wishes)
+    rows = torch.from_numpy(np.asarray(features.rows[np.sort(judge)], dtype=np.float32))
+    people = votes[torch.from_numpy(np.sort(judge))].double()
+    for label, heads in shown(made).items():
+        probs = heads[0].predict(rows).probs
+        yield {"head": label, "kl_weight": made.chosen.candidate.kl_weight, **_distance(probs, people)}
+
+
+def _distance(probs: Tensor, votes: Tensor) -> dict[str, float]:
+    """NLL of a vote, KL from the people's shares to the probabilities, and error against the majority."""
+    shares = votes / votes.sum(1, keepdim=True)
+    surprise = -torch.where(shares > 0, shares * probs.log(), 0.0).sum(1)
+    disagreement = torch.special.entr(shares).sum(1)
+    wrong = probs.argmax(1) != votes.argmax(1)
+    return {
+        "vote_nll": surprise.mean().item(),
+        "kl": (surprise - disagreement).mean().item(),
+        "error": wrong.double().mean().item(),
+    }
+
+
+def _table(lines: list[dict[str, Any]]) -> str:
+    kinds = list(dict.fromkeys((line["fitted_on"], line["head"]) for line in lines))
+    said = [
+        f"| {'fitted on':10} | {'head':16} | NLL of a vote | KL to the votes | error % |",
+        "|---|---|---|---|---|",
+    ]
+    for fitted_on, head in kinds:
+        own = [one for one in lines if (one["fitted_on"], one["head"]) == (fitted_on, head)]
+        cells = [_cell(own, "vote_nll", 1), _cell(own, "kl", 1), _cell(own, "error", 100)]
+        said.append(f"| {fitted_on:10} | {head:16} | {cells[0]} | {cells[1]} | {cells[2]} |")
+    return "\n".join(said)
+
+
+def _cell(lines: list[dict[str, Any]], name: str, scale: float) -> str:
+    values = scale * np.array([line[name] for line in lines])
+    digits = 2 if scale > 1 else 4
+    return f"{values.mean():.{digits}f} ± {values.std(ddof=1) if len(values) > 1 else 0:.{digits}f}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""Which classes there are, whether they are those of the existing head, and whether each has examples."""
+
+import warnings
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+from beliefmatch.adaptation.baselines import untouched
+from beliefmatch.adaptation.reading import labelled, require_labels
+from beliefmatch.adaptation.result import FeatureSets
+from beliefmatch.adaptation.starting import Start, require_start
+from beliefmatch.adaptation.types import Features
+from beliefmatch.adaptation.wishes import Labels
+from beliefmatch.checks import fail, level_of_caller, require_index
+
+__all__ = ["LabelSet", "label_set", "require_sets"]
+
+_CALLER = "adapt"
+_BETTER_THAN_CHANCE = 3.0  # times: a head that is right so often has learnt these classes
+_OFTEN = 0.5  # right so often, a head knows the classes even if not all of them are here
+_SHOWN = 10
+
+
+class LabelSet(NamedTuple):
+    """What the heads are to tell apart."""
+
+    kind: Literal["same", "new"]
+    classes: int
+
+
+def require_sets(sets: FeatureSets, start: Start | None) -> Start | None:
+    """All sets must have rows of one width, that of the existing head; its weights in float32."""
+    width = sets.train.width
+    others = {"validation": sets.validation, "test": sets.test}
+    others |= {f"foreign[{name!r}]": one for name, one in sets.foreign.items()}
+    for name, one in others.items():
+        if one is not None and one.width != width:
+            fact = f"`{name}` must have rows of {width} numbers as `train` has, got {one.width}"
+            raise fail(_CALLER, f"{fact}; compute them with the same network and layer.")
+    if start is None:
+        return None
+    start = require_start(_CALLER, start)
+    if start[0].shape[1] != width:
+        fact = f"`train` must have rows of {start[0].shape[1]} numbers for this head, got {width}"
+        raise fail(_CALLER, f"{fact}: the features are of another network or layer.")
+    return start
+
+
+def label_set(sets: FeatureSets, *, classes: int | None, start: Start | None, labels: Labels) -> LabelSet:
+    """Whether the classes are those of the existing head, and how many there are; see `Wishes.labels`.
+
+    Raises:
+        ValueError: ids or counts that do not fit the number of classes, or classes without any example.
+    """
+    told = _told_classes(sets, classes)
+    found = _decided(sets, told, start, labels)
+    for name, one in _labelled_sets(sets).items():
+        _require_ids(name, one, found.classes, f"of the {found.classes} classes")
+        require_labels(_CALLER, name, one, found.classes, sets.train.width)
+    _require_examples(sets, found, is_told=told is not None)
+    return found
+
+
+def _labelled_sets(sets: FeatureSets) -> dict[str, Features]:
+    named = {"train": sets.train, "validation": sets.validation, "test": sets.test}
+    return {name: one for name, one in named.items() if one is not None}
+
+
+def _told_classes(sets: FeatureSets, classes: int | None) -> int | None:
+    """K where it is given or where counts tell it."""
+    if classes is not None and require_index(_CALLER, "classes", classes) < 2:
+        raise fail(_CALLER, f"`classes` must be at least 2, got {classes}.")
+    told = classes
+    for name, one in _labelled_sets(sets).items():
+        if one.targets.dim() == 2:
+            width = one.targets.shape[1]
+            if told is not None and width != told:
+                fact = f"`classes` must fit the targets, got {told}"
+                raise fail(_CALLER, f"{fact}, but `{name}` has counts of {width} classes.")
+            told = width
+    if told is not None:
+        for name, one in _labelled_sets(sets).items():
+            _require_ids(name, one, told, f"got {told}")
+    return told
+
+
+def _require_ids(name: str, features: Features, classes: int, said: str) -> None:
+    targets = features.targets
+    if targets.dim() == 1 and (beyond := targets[targets >= classes].unique().tolist()):
+        fact = f"`classes` must fit the targets, {said}, but `{name}` has the ids {_listed(beyond)}"
+        raise fail(_CALLER, f"{fact}; ids run from 0 to {classes - 1}.")
+
+
+def _decided(sets: FeatureSets, told: int | None, start: Start | None, labels: Labels) -> LabelSet:
+    seen = _classes_seen(sets) if told is None else told
+    if start is None:
+        if labels == "same":
+            raise fail(_CALLER, "`labels` must be new or auto where there is no head to repair, got same.")
+        return LabelSet("new", seen)
+    own = len(start[0])
+    fits = seen == own if told is not None else seen <= own
+    if labels == "same" and not fits:
+        there = f"targets have {seen}" if told is None else f"there are {seen}"
+        raise fail(_CALLER, f"`labels` must be new where the head has {own} classes and {there}, got same.")
+    if labels == "new" or not fits:
+        return LabelSet("new", seen)
+    if labels == "same" or _knows(start, sets.validation, seen):
+        return LabelSet("same", own)
+    return LabelSet("new", seen)
+
+
+def _classes_seen(sets: FeatureSets) -> int:
+    """One more than the largest id; there are no counts."""
+    return max(2, *(int(one.targets.max()) + 1 for one in _labelled_sets(sets).values()))
+
+
+def _knows(start: Start, validation: Features, seen: int) -> bool:
+    """Whether a head is right on these classes far more often than by chance."""
+    if not len(labelled(validation)):
+        return False
+    own = len(start[0])
+    error = untouched(start, validation).error
+    least = min(_OFTEN, _BETTER_THAN_CHANCE / own) if seen == own else _OFTEN
+    return error is not None and 1 - error > least
+
+
+def _require_examples(sets: FeatureSets, found: LabelSet, *, is_told: bool) -> None:
+    """Each class must have training examples, or it is told that some have none.
+
+    Ids with a gap are a mistake more often than not, unless the number of classes was given or is that of the
+    existing head.
+    """
+    absent = (_votes(sets.train.targets, found.classes) == 0).nonzero()[:, 0].tolist()
+    if not absent:
+        return
+    fact = f"`train` must have examples of all {found.classes} classes, got none of {_listed(absent)}"
+    if found.kind == "new" and not is_told:
+        raise fail(_CALLER, f"{fact}; number the classes from 0 without a gap, or give `classes`.")
+    end = "the new head unlearns them" if found.kind == "same" else "no head can learn them"
+    warnings.warn(f"{_CALLER}: {fact}: {end}.", stacklevel=level_of_caller())
+
+
+def _votes(targets: Tensor, classes: int) -> Tensor:
+    if targets.dim() == 2:
+        return targets.clamp(min=0).sum(0)
+    return targets[targets >= 0].bincount(minlength=classes)
+
+
+def _listed(ids: list[int]) -> str:
+    more = f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else ""
+    return ", ".join(map(str, ids[:_SHOWN])) + more

@@ -1,0 +1,148 @@
+"""BatchNorm layers trained after the head was chosen, and what the head sees through them afterwards."""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from beliefmatch.adaptation.computing import running
+from beliefmatch.adaptation.fitted import FittedHead
+from beliefmatch.adaptation.heads import Head, find_head, head_weights
+from beliefmatch.adaptation.norms import BATCH_SIZE, Images, Trained, train_norms
+from beliefmatch.adaptation.promising import promises
+from beliefmatch.adaptation.reading import labelled
+from beliefmatch.adaptation.result import Adaptation, FeatureSets, NormsResult
+from beliefmatch.adaptation.scoring import Judge
+from beliefmatch.adaptation.sets import FOREIGN, extracted
+from beliefmatch.adaptation.settings import OnProgress
+from beliefmatch.adaptation.streams import as_stream
+from beliefmatch.adaptation.subsets import subset
+from beliefmatch.adaptation.types import Features
+from beliefmatch.checks import fail
+
+__all__ = ["Numbers", "require_repeatable", "with_norms"]
+
+Numbers = tuple[np.ndarray, np.ndarray]
+"""Which rows of the training data are to train on, and which to choose on."""
+
+
+def require_repeatable(data: Mapping[str, Any]) -> None:
+    """All data must be such as can be read more than once, and those to train on in any order."""
+    for name, one in data.items():
+        if isinstance(one, Iterator):
+            fact = f"`norms` needs data that can be read more than once, got an iterator for `{name}`"
+            raise fail("adapt", f"{fact}; give a dataset or tensors.")
+    for name in ("train", "validation"):
+        if name in data and as_stream(data[name], batch_size=1, device=torch.device("cpu")).rows is None:
+            fact = "`norms` needs images that can be read in any order, got batches in an order of their own"
+            raise fail("adapt", f"{fact} for `{name}`; give a dataset or tensors.")
+
+
+def with_norms(
+    model: nn.Module,
+    batch: Any,
+    data: Mapping[str, Any],
+    numbers: Numbers | None,
+    *,
+    device: torch.device | str = "cpu",
+    on_progress: OnProgress | None = None,
+) -> Adaptation:
+    """Train BatchNorm layers of an adapted model in place; its adaptation with what came of it.
+
+    Args:
+        model: what `with_head` made, with its `adaptation`.
+        batch: some inputs.
+        data: by name, as in `adapt`.
+        numbers: which rows of `train` are which, where there are no validation data.
+        device: where to train.
+        on_progress: told the share that is done.
+    """
+    made: Any = model.adaptation
+    began = time.perf_counter()
+    with running(model, torch.device(device)) as place:
+        head = _head_of(model, made.head.name, batch)
+        train, validation = _images(data, numbers, made.sets, place)
+        trained = train_norms(
+            model,
+            head.module,
+            made.chosen.candidate,
+            train,
+            validation,
+            epochs=made.wishes.epochs,
+            patience=made.wishes.patience,
+            monitor=made.wishes.choose_by,
+            device=place,
+            on_progress=on_progress,
+        )
+        result = _result(model, head, made, trained, data, numbers, place)
+    wishes, seconds = made.wishes, {**made.seconds, "norms": time.perf_counter() - began}
+    promised = made.promises
+    if result.is_taken:
+        promised = promises(result.head, result.validation, risks=wishes.risks, delta=wishes.delta)
+    return replace(made, norms=result, promises=promised, seconds=seconds)
+
+
+def _head_of(model: nn.Module, name: str, batch: Any) -> Head:
+    """The head again, whose name has lost what stood in front for a wrapper that was left off."""
+    names = dict(model.named_modules())
+    while name not in names and "." in name:
+        name = name.partition(".")[2]
+    return find_head(model, batch, name=name)
+
+
+def _images(
+    data: Mapping[str, Any], numbers: Numbers | None, sets: FeatureSets, device: torch.device
+) -> tuple[Images, Images]:
+    """Of the same rows as the features that the head was chosen by."""
+    everything = (np.arange(len(sets.train)), np.arange(len(sets.validation)))
+    to_train, to_choose = everything if numbers is None else numbers
+    streams = [
+        as_stream(data[name], batch_size=BATCH_SIZE, device=device)
+        for name in ("train", "train" if numbers is not None else "validation")
+    ]
+    return (
+        Images(streams[0], to_train[labelled(sets.train).numpy()]),
+        Images(streams[1], to_choose[Judge(sets.validation).places.numpy()]),
+    )
+
+
+def _result(
+    model: nn.Module,
+    head: Head,
+    made: Adaptation,
+    trained: Trained,
+    data: Mapping[str, Any],
+    numbers: Numbers | None,
+    device: torch.device,
+) -> NormsResult:
+    """What came of it, with features anew where the network has changed."""
+    fitted, sets, curve = made.chosen, made.sets, tuple(trained.curve)
+    validation, test, foreign = sets.validation, sets.test, sets.foreign
+    if trained.epoch:
+        fitted = FittedHead(fitted.candidate, *head_weights(head), trained.epoch, trained.after, curve)
+        others = {name: one for name, one in data.items() if name != "train"}
+        whole = {"validation": data["train"], **others}
+        rows = extracted(model, head, whole, device=device)
+        validation, test = rows["validation"], rows.get("test")
+        if numbers is not None:
+            validation = subset(validation, numbers[1])
+        foreign = _foreign(rows)
+    return NormsResult(
+        layers=trained.layers,
+        before=trained.before,
+        after=trained.after,
+        epoch=trained.epoch,
+        curve=curve,
+        head=fitted,
+        validation=validation,
+        test=test,
+        foreign=foreign,
+    )
+
+
+def _foreign(rows: Mapping[str, Features]) -> dict[str, Features]:
+    return {name.removeprefix(FOREIGN): one for name, one in rows.items() if name.startswith(FOREIGN)}

@@ -1,0 +1,214 @@
+"""Head plus BatchNorm: scales, shifts and statistics of BatchNorm layers follow the new head.
+
+So does the paper's published code, while its text speaks of the last layer alone. The loop of
+`beliefmatch.train` trains whole networks: all modules in training mode, a fixed number of epochs, behind an
+engine that is an extra. Here only the BatchNorm layers may be in training mode, the best epoch is kept, and
+training ends when the validation images say so.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from beliefmatch.adaptation.candidates import Candidate
+from beliefmatch.adaptation.fitted import Point, Scores
+from beliefmatch.adaptation.modes import batch_norms
+from beliefmatch.adaptation.outputs import logits_of
+from beliefmatch.adaptation.scoring import scored
+from beliefmatch.adaptation.settings import OnProgress
+from beliefmatch.adaptation.streams import Piece, Stream
+from beliefmatch.checks import fail
+from beliefmatch.loss import belief_matching_loss
+from beliefmatch.train.order import Order
+
+__all__ = ["Images", "Trained", "require_norms", "train_norms"]
+
+LEARNING_RATE, BATCH_SIZE = 3e-4, 64
+"""The paper's."""
+
+
+class Images(NamedTuple):
+    """Some of the rows of a stream that can be read in any order, and their targets."""
+
+    stream: Stream
+    numbers: np.ndarray
+
+    def pieces(self, parts: Sequence[Tensor]) -> Iterator[Piece]:
+        """One piece for each tensor of places among these rows."""
+        numbers = torch.from_numpy(self.numbers)
+        found = self.stream.picked([numbers[part] for part in parts])
+        if found is None:
+            fact = "`norms` needs images that can be read in any order, got batches in an order of their own"
+            raise fail("adapt", f"{fact}; give a dataset or tensors.")
+        return found
+
+
+@dataclass
+class Trained:
+    """How it went, and the best epoch: 0 for the network as it was."""
+
+    layers: tuple[str, ...]
+    before: Scores
+    after: Scores
+    epoch: int = 0
+    curve: list[Point] = field(default_factory=list)
+
+
+def require_norms(model: nn.Module, batch: Any) -> dict[str, nn.Module]:
+    """The BatchNorm layers that a batch goes through, by name; there must be some, in float32."""
+    layers = batch_norms(model, batch)
+    if not layers:
+        kinds = {type(module).__name__ for module in model.modules() if "Norm" in type(module).__name__}
+        there = f"only {', '.join(sorted(kinds))}" if kinds else "none"
+        fact = f"`norms` must be False for a model without BatchNorm layers to train, got {there}"
+        raise fail("adapt", f"{fact}; the head alone can be adapted.")
+    wrong = {parameter.dtype for parameter in model.parameters()} - {torch.float32}
+    if wrong:
+        kind = f"{wrong.pop()}".removeprefix("torch.")
+        raise fail("adapt", f"`norms` needs a model in float32 to train, got {kind}; use model.float().")
+    return layers
+
+
+def train_norms(
+    model: nn.Module,
+    head: nn.Module,
+    candidate: Candidate,
+    train: Images,
+    validation: Images,
+    *,
+    epochs: int,
+    patience: int | None = 10,
+    monitor: Literal["nll", "error"] = "nll",
+    device: torch.device | str = "cpu",
+    on_progress: OnProgress | None = None,
+) -> Trained:
+    """Train BatchNorm layers and head in place by Adam; the model keeps its best epoch, or stays as it is.
+
+    Statistics are those of batches while an epoch runs, and their moving averages on validation images. All
+    other layers are as in inference: no dropout, no gradients.
+
+    Args:
+        model: with the new head in it.
+        head: its last layer, a module of the model.
+        candidate: the belief matching to go on with: its λ, its prior; its seed is that of the order.
+        train: images to train on.
+        validation: images that choose the epoch.
+        epochs: at most.
+        patience: epochs without a better validation value after which it ends; None for never.
+        monitor: the validation value, "nll" or "error".
+        device: where the model is.
+        on_progress: told the share that is done, and how good it is.
+    """
+    place = torch.device(device)
+    first = next(validation.pieces([torch.arange(min(2, len(validation.numbers)))]))
+    layers = require_norms(model, first.inputs.to(place))
+    order = Order(len(train.numbers), BATCH_SIZE, candidate.seed)
+    if order.examples < 2:
+        raise fail("adapt", "`norms` needs at least two images to train on, got one.")
+    with _only(model, [*layers.values()], head, place) as trained:
+        optimizer = torch.optim.Adam(trained, LEARNING_RATE)
+        before = _scores(model, candidate, validation, place)
+        modules = [*layers.values(), head]
+        result, best = Trained(tuple(layers), before, before), _kept(modules)
+        for epoch in range(1, epochs + 1):
+            loss = _epoch(
+                model, [*layers.values()], optimizer, candidate, train, order.epoch(epoch - 1), place
+            )
+            now = _scores(model, candidate, validation, place)
+            result.curve.append(Point(epoch, loss, now.nll, now.error))
+            if math.isfinite(now.nll) and getattr(now, monitor) < getattr(result.after, monitor):
+                result.after, result.epoch, best = now, epoch, _kept(modules)
+            if on_progress is not None:
+                on_progress(epoch / epochs, f"BatchNorm layers: epoch {epoch}, validation NLL {now.nll:.4f}")
+            if not math.isfinite(loss) or (patience is not None and epoch - result.epoch >= patience):
+                break
+        _put_back(modules, best)
+    return result
+
+
+def _epoch(
+    model: nn.Module,
+    layers: Sequence[nn.Module],
+    optimizer: torch.optim.Optimizer,
+    candidate: Candidate,
+    train: Images,
+    parts: Sequence[Tensor],
+    device: torch.device,
+) -> float:
+    """One pass over the images; the mean loss."""
+    total, beta = 0.0, candidate.prior
+    prior = torch.tensor(beta, device=device) if isinstance(beta, tuple) else beta
+    for layer in layers:
+        layer.train()
+    for piece in train.pieces(parts):
+        optimizer.zero_grad(set_to_none=True)
+        logits = logits_of(model(_moved(piece.inputs, device)), caller="adapt")
+        targets = piece.targets.to(device)
+        loss = belief_matching_loss(logits, targets, kl_weight=candidate.kl_weight, prior=prior)
+        loss.backward()
+        optimizer.step()
+        total += loss.item() * len(targets)
+    for layer in layers:
+        layer.eval()
+    return total / len(train.numbers)
+
+
+@torch.no_grad()
+def _scores(model: nn.Module, candidate: Candidate, images: Images, device: torch.device) -> Scores:
+    read = candidate.read
+
+    def pairs() -> Iterator[Any]:
+        for piece in images.pieces(torch.arange(len(images.numbers)).split(BATCH_SIZE)):
+            logits = logits_of(model(_moved(piece.inputs, device)), caller="adapt")
+            yield read(logits.cpu()), piece.targets
+
+    return scored(pairs())
+
+
+def _moved(inputs: Tensor, device: torch.device) -> Tensor:
+    """In the default layout: on a CPU, torch's backward pass of narrow convolutions fails in the other."""
+    return inputs.to(device).contiguous()
+
+
+@contextmanager
+def _only(
+    model: nn.Module, layers: Sequence[nn.Module], head: nn.Module, device: torch.device
+) -> Iterator[list[nn.Parameter]]:
+    """The parameters to train, all others without gradients and all layers as in inference for the while."""
+    wanted = {id(one) for module in (*layers, head) for one in module.parameters(recurse=False)}
+    flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    modes = [(module, module.training) for module in model.modules()]
+    if device.type == "cpu":
+        model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    model.eval()
+    for parameter, _ in flags:
+        parameter.requires_grad_(id(parameter) in wanted)
+    try:
+        yield [parameter for parameter, _ in flags if parameter.requires_grad]
+    finally:
+        for parameter, flag in flags:
+            parameter.requires_grad_(flag)
+            parameter.grad = None
+        for module, training in modes:
+            module.training = training
+
+
+def _kept(modules: Sequence[nn.Module]) -> list[Tensor]:
+    return [tensor.detach().clone() for tensor in _tensors(modules)]
+
+
+@torch.no_grad()
+def _put_back(modules: Sequence[nn.Module], kept: Sequence[Tensor]) -> None:
+    for tensor, value in zip(_tensors(modules), kept, strict=True):
+        tensor.copy_(value)
+
+
+def _tensors(modules: Sequence[nn.Module]) -> Iterator[Tensor]:
+    for module in modules:
+        yield from (*module.parameters(), *module.buffers())

@@ -1,0 +1,207 @@
+"""From features to a chosen head: all candidates fitted, one taken, and what it is to be compared with.
+
+Nothing here needs a network: features from files will do.
+"""
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+
+from beliefmatch.adaptation.baselines import temperature, untouched
+from beliefmatch.adaptation.batched import fit_heads
+from beliefmatch.adaptation.candidates import Candidate, candidates
+from beliefmatch.adaptation.choosing import choose_setting, setting
+from beliefmatch.adaptation.contamination import Verdict, contamination
+from beliefmatch.adaptation.fitted import FittedHead
+from beliefmatch.adaptation.labelling import LabelSet, label_set, require_sets
+from beliefmatch.adaptation.laplace_head import laplace_head, require_laplace, why_no_laplace
+from beliefmatch.adaptation.promising import promises
+from beliefmatch.adaptation.result import Adaptation, FeatureSets
+from beliefmatch.adaptation.settings import OnProgress
+from beliefmatch.adaptation.starting import Start
+from beliefmatch.adaptation.wishes import Wishes
+from beliefmatch.checks import fail, level_of_caller
+
+__all__ = ["refit", "shown"]
+
+_USUAL = Wishes()
+_LABELS = {
+    "untouched": "untouched",
+    "temperature": "temperature",
+    "softmax": "softmax",
+    "label_smoothing": "label smoothing",
+    "evidential": "evidential",
+    "laplace": "laplace",
+    "belief_matching": "belief matching",
+}
+
+
+def refit(
+    sets: FeatureSets,
+    *,
+    classes: int | None = None,
+    start: Start | None = None,
+    wishes: Wishes = _USUAL,
+    aside: float | None = None,
+    on_progress: OnProgress | None = None,
+) -> Adaptation:
+    """Fit every candidate on the training features and choose one by the validation features.
+
+    Fresh heads are fitted in one pass, each seed with first weights of its own. Heads that start from an
+    existing one differ by the order of batches alone, so there each seed has a pass of its own. A setting, λ
+    and prior, is chosen by the mean over its seeds; the chosen head is the best of them.
+
+    Args:
+        sets: features of the data; `test` and `foreign` are only kept.
+        classes: K, where neither counts nor the existing head tell; else one more than the largest id.
+        start: weight and bias of the existing head, where there is one.
+        wishes: what to fit and by what to choose.
+        aside: the share of the training rows that the validation rows were, where none were given; a warning
+            says what that means.
+        on_progress: told the share of the fit that is done, and what is being done.
+
+    Raises:
+        ValueError: features that do not match each other or the head, targets that do not fit the classes.
+    """
+    if wishes.norms:
+        fact = "`norms` must be False for features alone: BatchNorm layers are trained on images"
+        raise fail("refit", f"{fact}; use `adapt` with the network and its data.")
+    if wishes.laplace:
+        require_laplace()
+    began = time.perf_counter()
+    start = require_sets(sets, start)
+    found = label_set(sets, classes=classes, start=start, labels=wishes.labels)
+    old = start if found.kind == "same" else None
+    verdict = contamination(sets.validation, train=sets.train, start=old)
+    _warn(verdict, found, aside)
+    fitted = _fitted(sets, found.classes, old, wishes, on_progress)
+    chosen = choose_setting(fitted, by=wishes.choose_by)
+    before = [] if old is None else [untouched(old, sets.validation), temperature(old, sets.validation)]
+    spread, notes = _spread([*before, *fitted], sets, found) if wishes.laplace else ([], ())
+    return Adaptation(
+        chosen=chosen,
+        fitted=[*before, *spread, *fitted],
+        verdict=verdict,
+        labels=found.kind,
+        classes=found.classes,
+        sets=sets,
+        wishes=wishes,
+        promises=promises(chosen, sets.validation, risks=wishes.risks, delta=wishes.delta),
+        seconds={"heads": time.perf_counter() - began},
+        notes=notes,
+    )
+
+
+def _spread(
+    fitted: Sequence[FittedHead], sets: FeatureSets, found: LabelSet
+) -> tuple[list[FittedHead], tuple[str, ...]]:
+    """A Laplace approximation of the existing head, or of each fresh softmax head; or why there is none."""
+    if (why := why_no_laplace(sets.train, found.classes)) is not None:
+        warnings.warn(f"adapt: {why}; the comparison goes without.", stacklevel=level_of_caller())
+        return [], (why,)
+    kind = "untouched" if found.kind == "same" else "softmax"
+    around = [head for head in fitted if head.candidate.kind == kind and not head.diverged]
+    return [laplace_head(head, sets.train, sets.validation) for head in around], ()
+
+
+def shown(adaptation: Adaptation) -> dict[str, list[FittedHead]]:
+    """The rows of an honest table, in order, each with one head for every seed.
+
+    What there is of "untouched", "temperature", "softmax", "label smoothing" (the one that asks for the
+    confidence that the chosen λ asks for), "evidential", "laplace", and "belief matching" (the chosen λ and
+    prior).
+    """
+    rows: dict[str, list[FittedHead]] = {label: [] for label in _LABELS.values()}
+    own = adaptation.chosen.candidate
+    for head in adaptation.fitted:
+        one = head.candidate
+        if one.kind == "belief_matching" and setting(one) != setting(own):
+            continue
+        if one.kind == "label_smoothing" and one.options.get("matched_kl_weight") != own.kl_weight:
+            continue
+        rows[_LABELS[one.kind]].append(head)
+    return {label: heads for label, heads in rows.items() if heads}
+
+
+def _warn(verdict: Verdict, found: LabelSet, aside: float | None) -> None:
+    """λ is never chosen silently on rows that were seen, or may have been."""
+    remedy = "give `validation` data that it has not seen"
+    told = None
+    if aside is not None and found.kind == "same":
+        told = (
+            f"no `validation` data were given, so λ is chosen on {aside:.0%} of `train`, on which the "
+            f"network has probably been trained: heads look surer there than they are elsewhere; "
+            f"{remedy}, such as a part of its test data. {verdict.why}"
+        )
+    elif aside is not None:
+        told = (
+            f"no `validation` data were given, so {aside:.0%} of `train` were set aside to choose λ on; if "
+            f"the network was trained on these data, {remedy}."
+        )
+    elif verdict.seen:
+        told = f"λ is chosen on data that the network was trained on; {remedy}. {verdict.why}"
+    if told is not None:
+        warnings.warn(f"adapt: {told}", stacklevel=level_of_caller())
+
+
+def _fitted(
+    sets: FeatureSets, classes: int, start: Start | None, wishes: Wishes, on_progress: OnProgress | None
+) -> list[FittedHead]:
+    wanted = _wanted(sets, classes, start, wishes)
+
+    def fit(some: Sequence[Candidate], order_seed: int, tell: OnProgress | None) -> list[FittedHead]:
+        return fit_heads(
+            sets.train,
+            some,
+            validation=sets.validation,
+            classes=classes,
+            epochs=wishes.epochs,
+            batch_size=wishes.batch_size,
+            learning_rate=wishes.learning_rate,
+            start=start,
+            patience=wishes.patience,
+            monitor=wishes.choose_by,
+            optimizer=wishes.optimizer,
+            order_seed=order_seed,
+            on_progress=tell,
+        )
+
+    if start is None:
+        return fit(wanted, 0, on_progress)
+    return _seed_by_seed(wanted, fit, on_progress)
+
+
+def _wanted(sets: FeatureSets, classes: int, start: Start | None, wishes: Wishes) -> list[Candidate]:
+    seeds = [*wishes.seeds]
+    if start is not None and wishes.optimizer == "lbfgs" and len(seeds) > 1:
+        fact = "`seeds` make no difference where L-BFGS starts from the existing head"
+        warnings.warn(f"adapt: {fact}; only {seeds[0]} is fitted.", stacklevel=level_of_caller())
+        seeds = seeds[:1]
+    has_ids = sets.train.targets.dim() == 1
+    controls = [one for one in wishes.controls if has_ids or one != "evidential"]  # which cannot learn counts
+    if wishes.laplace and start is None and "softmax" not in controls:
+        controls.append("softmax")  # which it is the spread of
+    return candidates(
+        classes, kl_weights=wishes.kl_weights, priors=wishes.priors, seeds=seeds, controls=controls
+    )
+
+
+def _seed_by_seed(
+    wanted: Sequence[Candidate],
+    fit: Callable[[Sequence[Candidate], int, OnProgress | None], list[FittedHead]],
+    on_progress: OnProgress | None,
+) -> list[FittedHead]:
+    """A pass for each seed, which is that of the order of batches; heads in the order of the candidates."""
+    seeds = list(dict.fromkeys(one.seed for one in wanted))
+    heads: dict[tuple[str, int], FittedHead] = {}
+    for number, seed in enumerate(seeds):
+        tell = _part(on_progress, number, seeds)
+        for head in fit([one for one in wanted if one.seed == seed], seed, tell):
+            heads[setting(head.candidate), seed] = head
+    return [heads[setting(one), one.seed] for one in wanted]
+
+
+def _part(on_progress: OnProgress | None, number: int, seeds: Sequence[int]) -> OnProgress | None:
+    if on_progress is None or len(seeds) == 1:
+        return on_progress
+    return lambda share, doing: on_progress((number + share) / len(seeds), f"seed {seeds[number]}, {doing}")

@@ -1,0 +1,90 @@
+"""What an adaptation was made of, and what came of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from beliefmatch.adaptation.contamination import Verdict
+from beliefmatch.adaptation.fitted import FittedHead, Point, Scores
+from beliefmatch.adaptation.heads import Head
+from beliefmatch.adaptation.types import Features
+from beliefmatch.adaptation.wishes import Wishes
+
+__all__ = ["Adaptation", "FeatureSets", "NormsResult", "Promised"]
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureSets:
+    """What the head sees of each set of examples."""
+
+    train: Features
+    validation: Features
+    test: Features | None = None
+    """To judge on; nothing is chosen by them."""
+    foreign: Mapping[str, Features] = field(default_factory=dict)
+    """Examples that belong to no class, by the name of their set."""
+
+
+@dataclass(frozen=True)
+class Promised:
+    """Answer at a confidence of `threshold` or more, and the error among the answers stays below `risk`.
+
+    Found on validation rows; it fails with probability `delta` at most. No threshold where none will do.
+    """
+
+    risk: float
+    delta: float
+    threshold: float | None
+    coverage: float
+    bound: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class NormsResult:
+    """What came of training BatchNorm layers together with the chosen head."""
+
+    layers: tuple[str, ...]
+    """That were trained, by their names in the network."""
+    before: Scores
+    """Of the chosen head alone, on the validation images."""
+    after: Scores
+    """Of the best epoch."""
+    epoch: int
+    """The best one; 0 where none was better than the chosen head alone."""
+    curve: tuple[Point, ...]
+    head: FittedHead
+    """With the weights of the best epoch; the chosen one where that is 0."""
+    validation: Features
+    """What the head sees through the layers as they are now."""
+    test: Features | None = None
+    foreign: Mapping[str, Features] = field(default_factory=dict)
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether the network has the trained layers: only if they are better on the validation images."""
+        return self.epoch > 0
+
+
+@dataclass(frozen=True, eq=False)
+class Adaptation:
+    """How a classifier was adapted."""
+
+    chosen: FittedHead
+    fitted: Sequence[FittedHead]
+    """All heads, those that were not trained first."""
+    verdict: Verdict
+    """Whether the validation data were seen before."""
+    labels: Literal["same", "new"]
+    classes: int
+    sets: FeatureSets
+    wishes: Wishes
+    promises: tuple[Promised, ...] = ()
+    """Of the head that the network has in the end."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Spent on "features", "heads" and "norms"."""
+    head: Head | None = None
+    """Where it stands in the network, if there is one."""
+    norms: NormsResult | None = None
+    """If BatchNorm layers were trained too. The network's head is its `head` then, the promises are of it."""
+    notes: tuple[str, ...] = ()
+    """What could not be done, and why."""

@@ -1,0 +1,77 @@
+"""What a fit is asked for, checked."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from beliefmatch.adaptation.candidates import KINDS, Candidate
+from beliefmatch.adaptation.starting import Start
+from beliefmatch.adaptation.types import Features
+from beliefmatch.checks import fail, require_choice, require_finite_number, require_index
+
+__all__ = ["OnProgress", "Settings", "known_classes", "require_candidates"]
+
+OnProgress = Callable[[float, str], None]
+"""Called with the share of the fit that is done, and what is being done."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to train; see `fit_heads`."""
+
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    weight_decay: float
+    patience: int | None
+    monitor: Literal["nll", "error"]
+    order_seed: int
+    memory: int
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "memory", *(["patience"] if self.patience is not None else [])):
+            if require_index("fit_heads", name, getattr(self, name)) < 1:
+                raise fail("fit_heads", f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        if not require_finite_number("fit_heads", "learning_rate", self.learning_rate) > 0:
+            raise fail("fit_heads", f"`learning_rate` must be positive, got {self.learning_rate!r}.")
+        if not require_finite_number("fit_heads", "weight_decay", self.weight_decay) >= 0:
+            raise fail("fit_heads", f"`weight_decay` must not be negative, got {self.weight_decay!r}.")
+        require_choice("fit_heads", "monitor", self.monitor, ("nll", "error"))
+
+
+def known_classes(features: Features, start: Start | None, classes: int | None) -> int:
+    """K, as given or as the existing head or the counts tell it."""
+    known = classes
+    if known is None and start is not None:
+        known = len(start[0])
+    if known is None and features.targets.dim() == 2:
+        known = features.targets.shape[1]
+    if known is None:
+        raise fail(
+            "fit_heads", "`classes` must be given where targets are class ids and there is no `start`."
+        )
+    if require_index("fit_heads", "classes", known) < 2:
+        raise fail("fit_heads", f"`classes` must be at least 2, got {known}.")
+    if start is not None and len(start[0]) != known:
+        raise fail("fit_heads", f"`start` must have {known} classes, got {len(start[0])}; leave it out.")
+    return known
+
+
+def require_candidates(
+    candidates: Sequence[Candidate], features: Features, start: Start | None, classes: int
+) -> None:
+    """Candidates must be such as can be trained on these targets, and differ."""
+    if not candidates:
+        raise fail("fit_heads", "`candidates` must not be empty, got none.")
+    seen: set[str] = set()
+    for one in candidates:
+        require_choice("fit_heads", "candidates' kind", one.kind, KINDS)
+        if one.kind == "evidential" and features.targets.dim() == 2:
+            raise fail("fit_heads", f"`candidates` must do with counts, got {one.name}; it needs class ids.")
+        if isinstance(one.prior, tuple) and len(one.prior) != classes:
+            raise fail("fit_heads", f"`prior` must have {classes} numbers, got {len(one.prior)}.")
+        settings = repr((one.kind, sorted(one.options.items()), None if start else one.seed))
+        if settings in seen:
+            same = "; from one `start` the seeds make no difference" if start else ""
+            raise fail("fit_heads", f"`candidates` must differ, got {one.name} twice{same}.")
+        seen.add(settings)

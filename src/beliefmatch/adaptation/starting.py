@@ -1,0 +1,96 @@
+"""The first weights of heads."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from beliefmatch.adaptation.candidates import Candidate
+from beliefmatch.adaptation.reading import labelled
+from beliefmatch.adaptation.types import Features
+from beliefmatch.checks import describe, fail
+from beliefmatch.loss import belief_matching_loss
+from beliefmatch.seeds import mixed
+
+__all__ = ["Start", "first_weights", "require_start"]
+
+Start = tuple[Tensor, Tensor]
+"""Weight (K, F) and bias (K,) of a head that is there already."""
+
+_FRESH = 5  # what a seed is for
+_SOME, _LOGITS = 2000, 8_000_000  # rows that scale and shift are fitted on, and their logits, at most
+
+
+def require_start(function: str, start: Start) -> Start:
+    """Weight and bias of one head, in float32."""
+    weight, bias = start
+    if weight.dim() != 2 or bias.shape != weight.shape[:1]:
+        got = f"{describe(weight)} and {describe(bias)}"
+        raise fail(function, f"`start` must be a weight (K, F) and a bias (K,), got {got}.")
+    if not bool(weight.isfinite().all() and bias.isfinite().all()):
+        raise fail(function, "`start` must be finite, got weights that are not.")
+    return weight.detach().cpu().float(), bias.detach().cpu().float()
+
+
+def first_weights(
+    candidates: Sequence[Candidate],
+    start: Start | None,
+    classes: int,
+    width: int,
+    features: Features | None = None,
+) -> Start:
+    """Stacks (H, K, F) and (H, K): the start, or what each seed draws as `torch.nn.Linear` does.
+
+    The logits z of an existing head are known up to a constant, and a belief is not: heads of belief matching
+    start from s·z + c, with the two numbers of the lowest loss on some of the `features`. They predict the
+    same classes. Without that, concentrations of e^20 beside e^−10 hold a head where it is for long.
+    """
+    many = len(candidates)
+    if start is not None:
+        weight, bias = (one.expand(many, *one.shape).clone() for one in start)
+        fitting = [place for place, one in enumerate(candidates) if one.kind == "belief_matching"]
+        if features is not None and fitting:
+            rows, targets = _some(features, classes)
+            logits = rows @ start[0].t() + start[1]
+            for place in fitting:
+                scale, shift = _rescaled(logits, targets, candidates[place])
+                weight[place] *= scale
+                bias[place] = bias[place] * scale + shift
+        return weight, bias
+    stacks = torch.empty(many, classes, width), torch.empty(many, classes)
+    for place, candidate in enumerate(candidates):
+        generator = torch.Generator().manual_seed(mixed(candidate.seed, _FRESH))
+        for stack in stacks:
+            stack[place].uniform_(-1 / math.sqrt(width), 1 / math.sqrt(width), generator=generator)
+    return stacks
+
+
+def _some(features: Features, classes: int) -> tuple[Tensor, Tensor]:
+    places, most = labelled(features), max(1, min(_SOME, _LOGITS // classes))
+    places = places[:: -(-len(places) // most)]
+    return torch.from_numpy(np.array(features.rows[places.numpy()], np.float32)), features.targets[places]
+
+
+def _rescaled(logits: Tensor, targets: Tensor, candidate: Candidate) -> tuple[float, float]:
+    """Scale and shift of the logits with the lowest belief matching loss; the scale is positive."""
+    both = torch.zeros(2, dtype=torch.float64, requires_grad=True)  # ln s, c
+    beta = candidate.prior
+    prior = torch.tensor(beta) if isinstance(beta, tuple) else beta
+    mean, spread = logits.mean().item(), max(logits.std().item(), 1e-6)
+    evened = (
+        logits.double() - mean
+    ) / spread  # from here the steps are short, whatever the head's confidence
+    optimizer = torch.optim.LBFGS([both], max_iter=50, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        scaled = both[0].clamp(-5, 5).exp() * evened + both[1]
+        value = belief_matching_loss(scaled, targets, kl_weight=candidate.kl_weight, prior=prior)
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+    scale = both[0].clamp(-5, 5).exp().item() / spread
+    return scale, both[1].item() - scale * mean

@@ -1,0 +1,275 @@
+"""Features that somebody else has computed, read from files that cannot execute code."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from beliefmatch.adaptation.keys import tensors_digest
+from beliefmatch.adaptation.mapped import mapped
+from beliefmatch.adaptation.stored_names import HEAD, SPELLINGS, FeatureNames
+from beliefmatch.adaptation.types import Features
+from beliefmatch.checks import fail
+from beliefmatch.data.fields import column_groups
+from beliefmatch.data.readers import Source, open_source, reading
+from beliefmatch.data.values import CALLER, Place, class_ids
+
+__all__ = ["FeatureNames", "StoredFeatures", "array_names", "features_from_file", "head_from_file"]
+
+_US = "features_from_file"
+_MOST_CLASSES = 1_000_000  # a larger id is no class id
+_CHUNK_ROWS = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class StoredFeatures:
+    """What a file holds.
+
+    Args:
+        path: of the file.
+        features: rows and targets, checked; rows are memory-mapped where the format allows it.
+        classes: K, from `classes`, the counts, the head or else the largest id; None for foreign examples.
+        weight: of the head that is there (K, F), float32; None if there is none.
+        bias: likewise (K,).
+        recognised: the name in the file by what it was taken for.
+    """
+
+    path: Path
+    features: Features
+    classes: int | None
+    weight: Tensor | None
+    bias: Tensor | None
+    recognised: dict[str, str]
+
+
+_USUAL = FeatureNames()
+
+
+def features_from_file(
+    path: str | Path,
+    *,
+    names: FeatureNames = _USUAL,
+    classes: int | None = None,
+    class_names: Sequence[str] | None = None,
+    labelled: bool = True,
+    every_class: bool = True,
+    with_head: bool = True,
+) -> StoredFeatures:
+    """Read features from .npz, .npy, .safetensors, .parquet or .csv.
+
+    The file holds `features`, `embeddings` or `x` (N, F), and either class ids (N,), called as in
+    `beliefmatch.data.read_predictions`, or `counts` (N, K); a head may stand beside them as `weight` (K, F)
+    and `bias` (K,). Beside `a_features.npy` the others are `a_targets.npy` and so on.
+
+    Args:
+        path: of the file.
+        names: what its arrays or columns are called, where not as usual.
+        classes: K, where neither counts nor a head tell it; else one more than the largest id.
+        class_names: by id; targets may then be given as text.
+        labelled: whether there are targets; foreign examples have none, and get the id -1.
+        every_class: whether each class must have an example, as it must to be fitted on.
+        with_head: whether a head is looked for, whose classes must then be those of the targets.
+
+    Raises:
+        ValueError: in one line, for a file that cannot be read or does not hold features.
+    """
+    with _as_our_own():
+        source = open_source(Path(path))
+        wanted = [role for role in SPELLINGS if with_head or role not in HEAD]
+        found = dict.fromkeys(SPELLINGS, ()) | {role: _find(source, role, names) for role in wanted}
+        rows = _rows(source, found["features"])
+        weight, bias = _head(source, found, rows.shape[1])
+        known = _known_classes(classes, class_names, weight)
+        targets = _targets(source, found, names, len(rows), known, class_names) if labelled else None
+        total = _classes(targets, known)
+        if targets is not None and total is not None and every_class:
+            _require_every_class(targets, total, source.path)
+        ids = torch.full((len(rows),), -1) if targets is None else targets
+        digest = _require_finite(rows, Place(source.path, _name(found["features"])), ids)
+    used = ("features", "weight", "bias", *(("targets", "counts") if labelled else ()))
+    recognised = {role: _name(field) for role in used if (field := found[role])}
+    return StoredFeatures(source.path, Features(rows, ids, digest), total, weight, bias, recognised)
+
+
+def head_from_file(path: str | Path, *, width: int) -> tuple[Tensor, Tensor] | None:
+    """The head that stands beside features of this width: `weight` (K, F) and `bias` (K,), zeros if there is
+    none; None where there is no head.
+    """
+    with _as_our_own():
+        source = open_source(Path(path))
+        weight, bias = _head(source, {role: _find(source, role, _USUAL) for role in HEAD}, width)
+    if weight is None:
+        return None
+    return weight, torch.zeros(len(weight)) if bias is None else bias
+
+
+def array_names(path: str | Path) -> tuple[str, ...]:
+    """What the arrays or columns of a file are called."""
+    with _as_our_own():
+        return open_source(Path(path)).names
+
+
+@contextmanager
+def _as_our_own() -> Iterator[None]:
+    """Readers are shared with predictions and say so in their errors; here they work for features."""
+    try:
+        yield
+    except (ValueError, ModuleNotFoundError) as error:
+        text = f"{error}".replace(CALLER, _US)
+        if isinstance(error, ModuleNotFoundError):
+            raise ModuleNotFoundError(text, name=error.name) from error
+        raise type(error)(text) from error
+
+
+def _find(source: Source, role: str, names: FeatureNames) -> tuple[str, ...]:
+    """The array of this role, or columns to set side by side; empty where there is none."""
+    name = getattr(names, role)
+    spellings = SPELLINGS[role] if name is None else (name,)
+    if name is None:
+        matches = [(held,) for held in source.names if held.lower() in spellings]
+    else:
+        matches = [(name,)] if name in source.names else []
+    if source.is_table and role in ("features", "counts"):
+        matches += list(column_groups(source, spellings))
+    if len(matches) > 1:
+        several = " and ".join(map(_name, matches))
+        raise fail(_US, f"`{role}` must be named where there are several, got {several} in {source.path}.")
+    if name is not None and not matches:
+        raise _absent(source, role, spellings)
+    return matches[0] if matches else ()
+
+
+def _name(field: tuple[str, ...]) -> str:
+    return field[0] if len(field) == 1 else f"{field[0]} … {field[-1]}"
+
+
+def _absent(source: Source, role: str, spellings: Sequence[str]) -> Exception:
+    listed = ", ".join(source.names[:12]) + (", …" if len(source.names) > 12 else "")
+    fact = f"`{role}` must be in {source.path} as {' or '.join(spellings)}, got {listed or 'nothing'}"
+    return fail(_US, f"{fact}; name it if it is called otherwise.")
+
+
+def _rows(source: Source, field: tuple[str, ...]) -> np.ndarray:
+    if not field:
+        raise _absent(source, "features", SPELLINGS["features"])
+    place = Place(source.path, _name(field))
+    rows = None
+    if len(field) == 1 and field[0] in source.own:
+        with reading(source.path, f"`{field[0]}`"):
+            rows = mapped(source.path, field[0])
+    if rows is None:
+        rows = _numbers(source, field).numpy()
+    if rows.ndim != 2 or 0 in rows.shape:
+        raise place.complaint("one row of features for each example", f"shape {tuple(rows.shape)}")
+    return rows
+
+
+def _numbers(source: Source, field: tuple[str, ...]) -> Tensor:
+    """Real numbers as float32, in memory of their own."""
+    values, place = source.load(field), Place(source.path, _name(field))
+    if isinstance(values, list):
+        raise place.complaint("numbers", f"the text {values[0]!r}" if values else "nothing")
+    if values.dtype == torch.bool or values.is_complex():
+        raise place.complaint("real numbers", f"{values.dtype}".removeprefix("torch."))
+    return values.to(torch.float32)
+
+
+def _require_finite(rows: np.ndarray, place: Place, targets: Tensor) -> str:
+    """Every feature must be finite as float32; the digest of rows and targets, since all are read anyway."""
+    state = hashlib.sha256(f"{rows.dtype.str}{rows.shape}{tensors_digest(targets)}".encode())
+    for start in range(0, len(rows), _CHUNK_ROWS):
+        chunk = np.ascontiguousarray(rows[start : start + _CHUNK_ROWS])
+        state.update(chunk.view(np.uint8).data)
+        with np.errstate(over="ignore"):
+            good = np.isfinite(chunk.astype(np.float32))
+        if not good.all():
+            row, column = np.argwhere(~good)[0].tolist()
+            raise place.complaint("finite features", f"{chunk[row, column]:.6g} in row {start + row}")
+    return state.hexdigest()
+
+
+def _head(
+    source: Source, found: dict[str, tuple[str, ...]], width: int
+) -> tuple[Tensor | None, Tensor | None]:
+    weight, bias = (
+        _numbers(source, found[role]) if found[role] and not source.is_table else None for role in HEAD
+    )
+    if weight is not None and (weight.dim() != 2 or weight.shape[1] != width or len(weight) < 2):
+        raise Place(source.path, _name(found["weight"])).complaint(
+            f"a head (K, {width}) for features of that width", f"shape {tuple(weight.shape)}"
+        )
+    if bias is not None and (weight is None or bias.shape != weight.shape[:1]):
+        expected = "as many numbers as the weight has rows" if weight is not None else "a weight beside it"
+        raise Place(source.path, _name(found["bias"])).complaint(expected, f"shape {tuple(bias.shape)}")
+    for role, values in (("weight", weight), ("bias", bias)):
+        if values is not None and not values.isfinite().all():
+            raise Place(source.path, _name(found[role])).complaint("finite numbers", "others")
+    return weight, bias
+
+
+def _known_classes(
+    classes: int | None, class_names: Sequence[str] | None, weight: Tensor | None
+) -> int | None:
+    told = [classes, None if class_names is None else len(class_names)]
+    told.append(None if weight is None else len(weight))
+    known = {number for number in told if number is not None}
+    if len(known) > 1:
+        listed = " and ".join(map(str, sorted(known)))
+        raise fail(_US, f"`classes`, `class_names` and the head must be as many, got {listed}.")
+    return known.pop() if known else None
+
+
+def _targets(
+    source: Source,
+    found: dict[str, tuple[str, ...]],
+    names: FeatureNames,
+    rows: int,
+    classes: int | None,
+    class_names: Sequence[str] | None,
+) -> Tensor:
+    ids, counts = found["targets"], found["counts"]
+    if ids and counts and (names.targets is None) == (names.counts is None):
+        got = f"{_name(ids)} and {_name(counts)} in {source.path}"
+        raise fail(_US, f"`targets` or `counts` must be named where there are both, got {got}.")
+    if not ids and not counts:
+        raise _absent(source, "targets", (*SPELLINGS["targets"], *SPELLINGS["counts"]))
+    if counts and (not ids or names.counts is not None):
+        found["targets"] = ()
+        return _counts(_numbers(source, counts), Place(source.path, _name(counts)), rows, classes)
+    found["counts"] = ()
+    place = Place(source.path, _name(ids))
+    return class_ids(source.load(ids), place, rows, classes or _MOST_CLASSES, class_names)
+
+
+def _counts(counts: Tensor, place: Place, rows: int, classes: int | None) -> Tensor:
+    wide = counts.dim() == 2 and counts.shape[1] >= 2 and counts.shape[1] == (classes or counts.shape[1])
+    if not wide or len(counts) != rows:
+        expected = f"counts ({rows}, {classes or 'K'}), one row for each example"
+        raise place.complaint(expected, f"shape {tuple(counts.shape)}")
+    wrong = ~(counts.isfinite() & (counts >= 0))
+    if wrong.any():
+        row, column = wrong.nonzero()[0].tolist()
+        raise place.complaint("finite counts not below 0", f"{counts[row, column].item():.6g} in row {row}")
+    return counts
+
+
+def _classes(targets: Tensor | None, known: int | None) -> int | None:
+    if targets is None:
+        return known
+    if targets.dim() == 2:
+        return targets.shape[1]
+    return int(targets.max()) + 1 if known is None else known
+
+
+def _require_every_class(targets: Tensor, classes: int, path: Path) -> None:
+    votes = targets.sum(0) if targets.dim() == 2 else targets.bincount(minlength=classes)
+    absent = (votes == 0).nonzero().flatten().tolist()
+    if absent or classes < 2:
+        more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
+        got = f"none of class {absent[0]}{more}" if absent else f"{classes} class"
+        raise fail(_US, f"every class must have an example, two classes at least, got {got} in {path}.")

@@ -1,0 +1,165 @@
+"""`beliefmatch adapt`: a trained classifier is given its doubt back."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from beliefmatch.cli.adapt_flags import plan_of
+from beliefmatch.cli.adapt_options import (
+    CacheDir,
+    CacheSize,
+    ChooseBy,
+    Compile,
+    Controls,
+    Device,
+    Epochs,
+    FeatureBatch,
+    Features,
+    HeadBatch,
+    HeadName,
+    HeadRate,
+    KlWeights,
+    Labels,
+    Laplace,
+    Limit,
+    Margin,
+    Mean,
+    ModelOptions,
+    Network,
+    Norms,
+    Optimizer,
+    Precision,
+    Priors,
+    Risks,
+    Seeds,
+    Size,
+    SkipCorrupt,
+    SplitSeed,
+    Std,
+    TestFeatures,
+    Validation,
+    ValidationFrom,
+    Weights,
+    Workers,
+)
+from beliefmatch.cli.errors import BAD_INPUT, OUTSIDE, UserError, told_plainly
+from beliefmatch.cli.run_options import DataDir, DataName, DryRun, Ood
+from beliefmatch.extras import needs
+from beliefmatch.files import ready_directory
+
+if TYPE_CHECKING:
+    from beliefmatch.experiments.adapt_plan import AdaptPlan
+    from beliefmatch.experiments.adapting import Adapting, Outcome
+
+__all__ = ["adapt"]
+
+
+def adapt(
+    context: typer.Context,
+    model: Network = None,
+    model_option: ModelOptions = None,
+    weights: Weights = None,
+    head: HeadName = None,
+    data: DataName = None,
+    data_dir: DataDir = None,
+    validation: Validation = None,
+    validation_from: ValidationFrom = "train",
+    limit: Limit = None,
+    split_seed: SplitSeed = 0,
+    size: Size = None,
+    margin: Margin = None,
+    mean: Mean = None,
+    std: Std = None,
+    skip_corrupt: SkipCorrupt = False,
+    workers: Workers = 2,
+    ood: Ood = None,
+    features: Features = None,
+    test_features: TestFeatures = None,
+    cache_dir: CacheDir = None,
+    cache_size: CacheSize = "20GB",
+    device: Device = "cpu",
+    precision: Precision = "auto",
+    compile_: Compile = False,
+    feature_batch: FeatureBatch = 32,
+    labels: Labels = "auto",
+    kl_weight: KlWeights = None,
+    prior: Priors = "1",
+    seeds: Seeds = 1,
+    controls: Controls = "softmax,label_smoothing,evidential",
+    laplace: Laplace = False,
+    choose_by: ChooseBy = "nll",
+    epochs: Epochs = 100,
+    batch_size: HeadBatch = 256,
+    learning_rate: HeadRate = None,
+    optimizer: Optimizer = "adam",
+    train_norms: Norms = False,
+    risk: Risks = [0.01, 0.05],  # noqa: B006 (typer's way to say several)
+    out: Annotated[
+        str, typer.Option(metavar="DIRECTORY", help="For the new weights, records and report.")
+    ] = "runs/adapt",
+    dry_run: DryRun = False,
+) -> None:
+    """Refit the last layer of a trained classifier, and show what that changed.
+
+    Features are computed once and kept. All values of λ, and other heads to compare with, are fitted in one
+    pass over them; λ is chosen on images that the network must not have seen. Takes minutes on a CPU.
+    """
+    with told_plainly(*BAD_INPUT, command=context):
+        plan = plan_of(context.params)
+        _require_extras()
+        from beliefmatch.experiments.adapting import Adapting
+
+        work = Adapting(plan)
+        if not dry_run:
+            ready_directory(out, caller="adapt")
+    _announce(work)
+    if dry_run:
+        return
+    from beliefmatch.cli.terminal import share_done
+
+    with told_plainly(*OUTSIDE, command=context), share_done() as tell:
+        outcome = work.run(tell)
+    _write_and_show(context, Path(out), plan, outcome)
+
+
+def _require_extras() -> None:
+    """What the end needs is asked for before the work begins."""
+    with needs("rich", extra="cli", caller="beliefmatch adapt"):
+        import rich  # noqa: F401
+    with needs("matplotlib, jinja2 and plotly", extra="report", caller="beliefmatch adapt"):
+        import jinja2  # noqa: F401
+        import matplotlib  # noqa: F401
+        import plotly  # noqa: F401
+    with needs("scipy", extra="stats", caller="beliefmatch adapt"):
+        import scipy  # noqa: F401
+    with needs("safetensors", extra="files", caller="beliefmatch adapt"):
+        import safetensors  # noqa: F401
+
+
+def _announce(work: "Adapting") -> None:
+    """How much is to be computed, and what it takes on the disk."""
+    for line in work.announcement():
+        typer.echo(line)
+
+
+def _write_and_show(command: typer.Context, place: Path, plan: "AdaptPlan", outcome: "Outcome") -> None:
+    from beliefmatch.cli.terminal import show
+    from beliefmatch.experiments.adapt_plan import ImagePlan
+    from beliefmatch.experiments.adapted_directory import kept_files
+    from beliefmatch.experiments.adapted_head import head_file
+    from beliefmatch.report.adaptation_files import write_adaptation
+    from beliefmatch.report.adaptation_tables import adaptation_tables
+
+    record, evaluations = outcome.record, outcome.evaluations
+    others = kept_files(outcome, plan.given if isinstance(plan.given, ImagePlan) else None)
+    try:  # files before words: who reads the words may go away
+        page = write_adaptation(place, record, evaluations, head=head_file(outcome.adaptation), others=others)
+    except OSError as error:
+        raise UserError(
+            f"{command.command_path}: cannot write to {place} ({error.strerror or error}); "
+            "mend that or choose another `--out`."
+        ) from error
+    finally:
+        show(*adaptation_tables(record, evaluations))
+    typer.echo(page)

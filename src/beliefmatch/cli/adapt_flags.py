@@ -1,0 +1,123 @@
+"""What the options of `beliefmatch adapt` amount to: its plan."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from beliefmatch.adaptation.wishes import Wishes
+    from beliefmatch.data.settings import DataSettings
+    from beliefmatch.experiments.adapt_plan import AdaptPlan, FeaturePlan, ImagePlan
+
+__all__ = ["plan_of"]
+
+
+def plan_of(params: Mapping[str, Any]) -> "AdaptPlan":
+    """The plan that the parameters of the command amount to."""
+    from beliefmatch.experiments.adapt_plan import AdaptPlan
+
+    given = _features(params) if params["features"] is not None else _images(params)
+    return AdaptPlan(given, _wishes(params), tuple(params["ood"] or ()))
+
+
+def _features(params: Mapping[str, Any]) -> "FeaturePlan":
+    from beliefmatch.experiments.adapt_plan import FeaturePlan
+
+    for name in ("model", "weights", "data"):
+        if params[name] is not None:
+            raise ValueError(f"adapt: `{name}` must not come with `--features`, which replace it.")
+    text = params["validation"]
+    validation = text if text is None or Path(text).exists() else _share(text)
+    return FeaturePlan(params["features"], validation, params["test_features"], params["split_seed"])
+
+
+def _images(params: Mapping[str, Any]) -> "ImagePlan":
+    from beliefmatch.experiments.adapt_plan import ImagePlan
+
+    if params["model"] is None:
+        remedy = "`--model NAME --data NAME`, or `--features FILE`"
+        raise ValueError(f"adapt: `model` must be given: {remedy}.")
+    if params["test_features"] is not None:
+        raise ValueError("adapt: `test_features` must come with `--features`.")
+    same = {name: params[name] for name in ("model", "weights", "head", "validation_from", "cache_dir")}
+    same |= {name: params[name] for name in ("cache_size", "device", "precision")}
+    return ImagePlan(
+        **same,
+        options=_options(params["model_option"] or ()),
+        compile=params["compile_"],
+        data=_data(params),
+        batch_size=params["feature_batch"],
+    )
+
+
+def _data(params: Mapping[str, Any]) -> "DataSettings | None":
+    from beliefmatch.data.settings import DataSettings
+
+    given = {
+        "directory": params["data_dir"],
+        "validation": None if params["validation"] is None else _share(params["validation"]),
+        "limit": params["limit"],
+        "size": params["size"],
+        "margin": params["margin"],
+        "mean": _numbers("mean", params["mean"]),
+        "std": _numbers("std", params["std"]),
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    if params["data"] is None:
+        if given:
+            raise ValueError(f"adapt: `data` must be given where {', '.join(sorted(given))} is.")
+        return None
+    corrupt = "skip" if params["skip_corrupt"] else "stop"
+    always = {"split_seed": params["split_seed"], "corrupt": corrupt, "workers": params["workers"]}
+    return DataSettings(name=params["data"], augment="none", **always, **given)
+
+
+def _wishes(params: Mapping[str, Any]) -> "Wishes":
+    from beliefmatch.adaptation.wishes import Wishes
+
+    made = {
+        "kl_weights": _numbers("kl_weight", params["kl_weight"]),
+        "priors": _numbers("prior", params["prior"]),
+        "seeds": tuple(range(_at_least_one("seeds", params["seeds"]))),
+        "controls": tuple(name.strip() for name in params["controls"].split(",") if name.strip()),
+        "norms": params["train_norms"],
+        "risks": tuple(params["risk"]),
+    }
+    named = {field.name for field in fields(Wishes)} - set(made)
+    return Wishes(**made, **{name: params[name] for name in named if name in params})
+
+
+def _options(texts: Any) -> dict[str, Any]:
+    from beliefmatch.experiments.yaml_files import yaml_value
+
+    options = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise ValueError(f"adapt: `model_option` must be written name=value, got {text!r}.")
+        options[name.strip()] = yaml_value(value.strip(), caller="adapt")
+    return options
+
+
+def _numbers(name: str, text: str | None) -> tuple[float, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"adapt: `{name}` must be numbers with commas between, got {text!r}.") from None
+
+
+def _share(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        expected = "a share below 1, a number, or with `--features` a file"
+        raise ValueError(f"adapt: `validation` must be {expected}, got {text!r}.") from None
+
+
+def _at_least_one(name: str, value: int) -> int:
+    if value < 1:
+        raise ValueError(f"adapt: `{name}` must be at least 1, got {value}.")
+    return value

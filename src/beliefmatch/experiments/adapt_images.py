@@ -1,0 +1,183 @@
+"""A network and images in, what its last layer sees of them out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from beliefmatch.adaptation.cache import FeatureCache
+from beliefmatch.adaptation.features import Progress, extract
+from beliefmatch.adaptation.heads import Head, find_head, head_inputs
+from beliefmatch.adaptation.normed import with_norms
+from beliefmatch.adaptation.norms import require_norms
+from beliefmatch.adaptation.result import Adaptation, FeatureSets
+from beliefmatch.adaptation.sets import FOREIGN
+from beliefmatch.adaptation.settings import OnProgress
+from beliefmatch.adaptation.sizes import planned_bytes
+from beliefmatch.adaptation.subsets import subset
+from beliefmatch.adaptation.types import Features
+from beliefmatch.checks import fail
+from beliefmatch.data import load_foreign, load_parts
+from beliefmatch.data.parts import ROLES, Parts
+from beliefmatch.data.settings import DataSettings
+from beliefmatch.data.source import Source
+from beliefmatch.data.splits import fingerprint
+from beliefmatch.experiments.adapt_networks import network_and_settings
+from beliefmatch.experiments.adapt_plan import ImagePlan
+
+__all__ = ["Images", "Wanted"]
+
+
+class Wanted(NamedTuple):
+    """A set whose features are wanted, in one pass over its images."""
+
+    name: str
+    source: Source
+    digest: str
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """A network, images, and where it looks at them from.
+
+    Args:
+        plan: what was asked for.
+        network: with the weights that it was trained to.
+        parts: the images of its classes.
+        foreign: the images of none, by the name of their set.
+    """
+
+    plan: ImagePlan
+    network: nn.Module
+    parts: Parts
+    foreign: Mapping[str, Source]
+
+    @classmethod
+    def of(cls, plan: ImagePlan, foreign: tuple[str, ...], *, norms: bool = False) -> Images:
+        """Build the network and find the images; what a user can get wrong is refused here."""
+        network, settings = network_and_settings(plan)
+        parts = load_parts(settings, validation_from=plan.validation_from)
+        made = cls(plan, network, parts, _foreign(foreign, parts, settings))
+        _ = made.head, made.cache  # what is wrong with them is to be told now
+        if norms:
+            require_norms(network, made._some)
+        return made
+
+    @cached_property
+    def head(self) -> Head:
+        """Its last layer."""
+        return find_head(self.network, self._some, name=self.plan.head)
+
+    @cached_property
+    def wanted(self) -> list[Wanted]:
+        """Every part once, and the foreign sets; of limited training images no more than are needed."""
+        found = [self._wanted(part) for part in dict.fromkeys(self.parts.rows(role).part for role in ROLES)]
+        return [*found, *(Wanted(name, source, _digest(source)) for name, source in self.foreign.items())]
+
+    @cached_property
+    def cache(self) -> FeatureCache:
+        """Where features are kept."""
+        return FeatureCache(self.plan.cache_dir, size=self.plan.cache_size)
+
+    @property
+    def images(self) -> int:
+        """Of all sets."""
+        return sum(len(one.source) for one in self.wanted)
+
+    @property
+    def bytes(self) -> int:
+        """That their features take."""
+        return sum(planned_bytes(len(one.source), self.head.in_features) for one in self.wanted)
+
+    def features(self, on_progress: OnProgress) -> FeatureSets:
+        """Of every set; from the cache what is there."""
+        done, computed = 0, dict[str, Features]()
+        for one in self.wanted:
+            tell = _teller(on_progress, one.name, done, self.images)
+            computed[one.name] = self._computed(one, tell)
+            done += len(one.source)
+        roles = {role: self._rows(role, computed) for role in ROLES}
+        return FeatureSets(**roles, foreign={name: computed[name] for name in self.foreign})
+
+    def with_norms(self, better: Any, made: Adaptation, on_progress: OnProgress) -> Adaptation:
+        """Train the BatchNorm layers of the adapted network in place; see `beliefmatch.adaptation.norms`."""
+        data = self.parts.dataset()
+        sets: dict[str, Any] = {role: getattr(data, role) for role in ROLES}
+        sets |= {FOREIGN + name: source for name, source in self.foreign.items()}
+        better.adaptation = made
+        return with_norms(better, self._some, sets, None, device=self.plan.device, on_progress=on_progress)
+
+    @property
+    def _some(self) -> Tensor:
+        """A few inputs."""
+        source = self.parts.sources[self.parts.train.part]
+        (batch,) = source.batches([torch.arange(min(4, len(source)))], device="cpu")
+        return batch.inputs
+
+    def _computed(self, one: Wanted, tell: Callable[[Progress], None]) -> Features:
+        how = self.parts.facts["preprocessing"]
+        shape = list(one.source.shape)
+        return extract(
+            self.network,
+            lambda inputs: head_inputs(self.network, self.head, inputs),
+            one.source,
+            key_parts={"head": self.head.name, "preprocessing": how, "shape": shape, "data": one.digest},
+            cache=self.cache,
+            device=self.plan.device,
+            batch_size=self.plan.batch_size,
+            precision=self.plan.precision,
+            compile=self.plan.compile,
+            on_progress=tell,
+        )
+
+    def _needed(self, part: str) -> np.ndarray:
+        rows = [self.parts.rows(role).rows for role in ROLES if self.parts.rows(role).part == part]
+        return np.unique(np.concatenate(rows))
+
+    def _wanted(self, part: str) -> Wanted:
+        source, needed = self.parts.sources[part], self._needed(part)
+        digest = self.parts.digests[part]
+        if len(needed) == len(source):
+            return Wanted(part, source, digest)
+        return Wanted(part, source.subset(needed), fingerprint([digest, needed]))
+
+    def _rows(self, role: str, computed: Mapping[str, Features]) -> Features:
+        part, rows = self.parts.rows(role)
+        needed = self._needed(part)
+        if len(rows) == len(needed):
+            return computed[part]
+        return subset(computed[part], np.searchsorted(needed, rows))
+
+    def facts(self) -> dict[str, Any]:
+        """Of data and features, for the record."""
+        return {**self.parts.facts, "validation_from": self.plan.validation_from}
+
+
+def _foreign(texts: tuple[str, ...], parts: Parts, settings: DataSettings) -> dict[str, Source]:
+    like, found = parts.dataset(), dict[str, Source]()
+    for text in texts:
+        name, source = load_foreign(
+            text, like, directory=settings.directory, corrupt=settings.corrupt, workers=settings.workers
+        )
+        if name in found or name in parts.sources:
+            raise fail("adapt", f"`ood` must name each set once and none {name!r}, got {text!r}.")
+        found[name] = source
+    return found
+
+
+def _digest(source: Any) -> str:
+    return source.digest()
+
+
+def _teller(on_progress: OnProgress, name: str, before: int, total: int) -> Callable[[Progress], None]:
+    def tell(progress: Progress) -> None:
+        many = f"{progress.rows:,} of {progress.total:,}" if progress.total else f"{progress.rows:,}"
+        on_progress((before + progress.rows) / total, f"features of {name}: {many}")
+
+    return tell

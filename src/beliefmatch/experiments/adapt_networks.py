@@ -1,0 +1,41 @@
+"""The network that is to be adapted, and images as it expects them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from torch import nn
+
+from beliefmatch.checks import fail
+from beliefmatch.data.settings import DataSettings
+from beliefmatch.experiments.adapt_plan import ImagePlan
+from beliefmatch.experiments.networks import settings_for, trained_network
+from beliefmatch.experiments.run_directory import RunDirectory
+
+__all__ = ["network_and_settings", "run_of"]
+
+
+def network_and_settings(plan: ImagePlan) -> tuple[nn.Module, DataSettings]:
+    """Build the network with its weights; settings that were not given are those that it expects.
+
+    The images of a run are its own unless others are given, divided as they were: those that it was
+    validated on chose nothing in its network but when to look at it.
+    """
+    run = run_of(plan)
+    if run is None and Path(plan.model).expanduser().is_dir():
+        expected = "a network's name or the directory of a finished run, which has a plan.yaml"
+        raise fail("adapt", f"`model` must be {expected}, got the directory {plan.model}.")
+    if plan.data is None and run is None:
+        raise fail("adapt", "`data` must be given: a dataset's name, or a path to images.")
+    found = trained_network(plan.model, options=plan.options, weights=plan.weights)
+    if plan.data is not None:
+        return found.network, settings_for(plan.data, found.expected)
+    assert run is not None
+    return found.network, replace(run.plan().data, augment="none")
+
+
+def run_of(plan: ImagePlan) -> RunDirectory | None:
+    """The run that the network is of, if it is of one."""
+    home = RunDirectory(Path(plan.model).expanduser())
+    return home if home.plan_file.is_file() else None

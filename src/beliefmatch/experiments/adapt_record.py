@@ -1,0 +1,205 @@
+"""What is known of an adaptation: every head, the choice, and how good it is, as JSON read without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from beliefmatch.experiments.run_record import ForeignScores, Scores
+from beliefmatch.experiments.typed_json import from_json, to_json
+from beliefmatch.files import file_names
+
+__all__ = [
+    "ADAPT_SCHEMA",
+    "CHOSEN_LABEL",
+    "NORMS_LABEL",
+    "AdaptRecord",
+    "FeatureFacts",
+    "HeadFacts",
+    "Judged",
+    "KeptPromise",
+    "Seen",
+    "TriedHead",
+    "ValidationCurve",
+    "adapt_evaluation_paths",
+]
+
+ADAPT_SCHEMA = "beliefmatch.adaptation/1"
+CHOSEN_LABEL = "belief matching"
+"""Of the row that the chosen head belongs to."""
+NORMS_LABEL = "belief matching and BatchNorm"
+"""Of the row of the network whose BatchNorm layers were trained with the chosen head."""
+
+
+@dataclass(frozen=True)
+class HeadFacts:
+    """The last layer of the network, as it was."""
+
+    name: str
+    in_features: int
+    out_features: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class ValidationCurve:
+    """Validation NLL by epoch, thinned; None where it is not finite."""
+
+    epoch: list[int]
+    nll: list[float | None]
+
+
+@dataclass(frozen=True)
+class TriedHead:
+    """A head that was fitted, or taken as it was, with its scores on the validation rows."""
+
+    name: str
+    kind: str
+    options: dict[str, Any]
+    seed: int
+    epoch: int
+    """Epochs that its weights were trained for."""
+    nll: float | None
+    error: float | None
+    ece: float | None
+    diverged: bool
+    notes: list[str]
+    curve: ValidationCurve
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Whether the validation rows were seen in training, None where it cannot be told; and why."""
+
+    seen: bool | None
+    why: str
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A head of the honest table on the rows that it is judged by."""
+
+    label: str
+    """Of its line, such as "label smoothing"; heads of other seeds have the same."""
+    name: str
+    """As among the tried ones."""
+    seed: int
+    options: dict[str, Any]
+    has_belief: bool
+    scores: Scores
+    """Of votes, each row's votes count by their shares."""
+    kl: float | None
+    """Mean KL(shares of the votes ‖ probabilities) in nats; None for labels, and where it is infinite."""
+    foreign: list[ForeignScores]
+
+
+@dataclass(frozen=True)
+class KeptPromise:
+    """An error rate promised on validation rows, and what came of it on others.
+
+    Args:
+        threshold: the least confidence to answer at; None where no coverage can be promised.
+        coverage: share of the validation rows that are answered.
+        bound: on their error, which holds with probability 1 − delta.
+        judged_coverage: share of the test rows that are answered; None where there are none.
+        judged_risk: error among these answers; None where there are none.
+    """
+
+    risk: float
+    delta: float
+    threshold: float | None
+    coverage: float
+    bound: float | None
+    judged_coverage: float | None
+    judged_risk: float | None
+
+
+@dataclass(frozen=True)
+class FeatureFacts:
+    """One set of rows that heads see."""
+
+    set: str
+    rows: int
+    width: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class AdaptRecord:
+    """One network, or its features alone, and all heads that were tried for it."""
+
+    model: str
+    head: HeadFacts | None
+    labels: str
+    """"same" where the existing head was repaired, "new" for other classes."""
+    classes: int
+    class_names: list[str]
+    tried: list[TriedHead]
+    chosen: str
+    """The name of the chosen one among the tried."""
+    verdict: Seen
+    judged_on: str
+    """"test", or "validation": then these rows chose as well."""
+    targets: str
+    """"labels" or "votes"."""
+    judged: list[Judged]
+    promises: list[KeptPromise]
+    norms: dict[str, Any] | None
+    """What came of training the BatchNorm layers too, if that was asked for."""
+    notes: list[str]
+    """What could not be done, and why."""
+    data: dict[str, Any]
+    plan: dict[str, Any]
+    """All that was asked for, where there is more than the wishes."""
+    features: list[FeatureFacts]
+    wishes: dict[str, Any]
+    seconds: dict[str, float]
+    command: list[str]
+    versions: dict[str, str]
+    hardware: dict[str, Any]
+    created: str
+    wall_seconds: float
+    schema: str = field(default=ADAPT_SCHEMA)
+
+    def to_json(self) -> str:
+        """Write as JSON text; `from_json` reads it back unchanged."""
+        return to_json(self)
+
+    @classmethod
+    def from_json(cls, text: str) -> AdaptRecord:
+        """Read what `to_json` wrote; a ValueError says in one line what is wrong with other text."""
+        record = from_json(cls, text, schema=ADAPT_SCHEMA)
+        _check_choice(record)
+        return record
+
+    @property
+    def row_labels(self) -> list[str]:
+        """The lines of the honest table, each once, in their order."""
+        return list(dict.fromkeys(one.label for one in self.judged))
+
+    @property
+    def chosen_head(self) -> TriedHead:
+        """The chosen one of those that were tried."""
+        return next(one for one in self.tried if one.name == self.chosen)
+
+    def delivered(self, label: str) -> Judged:
+        """The head of a line with the seed of the chosen one; the first where a line has no such seed."""
+        of_line = [one for one in self.judged if one.label == label]
+        seed = self.chosen_head.seed
+        return next((one for one in of_line if one.seed == seed), of_line[0])
+
+
+def _check_choice(record: AdaptRecord) -> None:
+    if record.chosen not in {one.name for one in record.tried}:
+        raise ValueError(f"AdaptRecord: `chosen` must be one of the tried heads, got {record.chosen!r}.")
+    if CHOSEN_LABEL not in record.row_labels:
+        raise ValueError(f"AdaptRecord: `judged` must have a line {CHOSEN_LABEL!r}, got none.")
+    if len(record.class_names) != record.classes:
+        expected, received = f"{record.classes}, one a class", len(record.class_names)
+        raise ValueError(f"AdaptRecord: `class_names` must be {expected}, got {received}.")
+
+
+def adapt_evaluation_paths(labels: Sequence[str]) -> list[str]:
+    """Where the evaluation of each line lies, below the directory of its adaptation."""
+    return [f"evaluations/{name}.json" for name in file_names(labels)]

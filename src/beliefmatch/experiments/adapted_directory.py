@@ -1,0 +1,139 @@
+"""Where an adapted network is kept, and how it is had again.
+
+Beside the report's files: model.safetensors with all its weights, model.json with what it is built from,
+predictions/ with what it says of each set, and classes.txt. Networks are built by name: of one's own, the
+code has to be there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from beliefmatch.adaptation.believing import Believing
+from beliefmatch.adaptation.fitted import FittedHead
+from beliefmatch.adaptation.heads import find_head
+from beliefmatch.adaptation.surgery import with_head
+from beliefmatch.adaptation.types import Features
+from beliefmatch.checks import fail
+from beliefmatch.data.preprocessing import Preprocessing
+from beliefmatch.experiments.adapt_networks import run_of
+from beliefmatch.experiments.adapt_plan import ImagePlan
+from beliefmatch.experiments.judging import Predicted, as_npz
+from beliefmatch.experiments.parts import bare_network, method_of
+from beliefmatch.experiments.plan import plan_from, to_mapping
+from beliefmatch.experiments.run_directory import ADAPTED_SCHEMA, RunDirectory
+from beliefmatch.extras import needs
+from beliefmatch.models import MODELS, pretrained_model
+
+if TYPE_CHECKING:
+    from beliefmatch.experiments.adapting import Outcome
+
+__all__ = ["AdaptedNetwork", "adapted_network", "kept_files"]
+
+_WEIGHTS = "model.safetensors"
+_BLOCK = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class AdaptedNetwork:
+    """A network with its new head, and what its images look like."""
+
+    network: Believing
+    class_names: tuple[str, ...]
+    shape: tuple[int, int, int]
+    preprocessing: Preprocessing
+
+
+def kept_files(outcome: Outcome, plan: ImagePlan | None) -> Iterator[tuple[str, bytes]]:
+    """Name and content of the files that hold predictions of every set, and the network if there is one."""
+    here, made = RunDirectory(Path()), outcome.adaptation
+    taken = made.norms if made.norms is not None and made.norms.is_taken else None
+    head, sets = (made.chosen, made.sets) if taken is None else (taken.head, taken)
+    places = {here.predictions("validation"): sets.validation, here.predictions("test"): sets.test}
+    foreign = here.foreign_predictions(list(sets.foreign))
+    places |= {place: sets.foreign[name] for name, place in foreign.items()}
+    for place, features in places.items():
+        if features is not None:
+            yield place.as_posix(), as_npz(_said(head, features))
+    lines = "".join(" ".join(name.split()) + "\n" for name in outcome.record.class_names)
+    yield here.classes_file.as_posix(), lines.encode()
+    if outcome.network is not None and plan is not None:
+        yield _WEIGHTS, _bytes(outcome.network.state_dict())
+        facts = {"schema": ADAPTED_SCHEMA, **_built_from(plan), **_described(outcome)}
+        yield here.model_file.as_posix(), (json.dumps(facts, indent=1, allow_nan=False) + "\n").encode()
+
+
+def _described(outcome: Outcome) -> dict[str, Any]:
+    head = outcome.adaptation.head
+    assert head is not None
+    return {
+        "head": head.name,
+        "class_names": outcome.record.class_names,
+        "shape": outcome.record.data["shape"],
+        "preprocessing": outcome.record.data["preprocessing"],
+    }
+
+
+def _built_from(plan: ImagePlan) -> dict[str, Any]:
+    run = run_of(plan)
+    if run is not None:
+        classes = len(run.read_model()["class_names"])
+        return {"run": to_mapping(run.plan()), "classes": classes}
+    return {"model": plan.model, "options": dict(plan.options)}
+
+
+def _said(head: FittedHead, features: Features) -> Predicted:
+    """Log-concentrations of every row; of counts the class of the most votes."""
+    logits = [rows @ head.weight.t() + head.bias for rows, _ in features.blocks(_BLOCK)]
+    values, targets = torch.cat(logits), features.targets
+    ids = targets if targets.dim() == 1 else targets.argmax(1)
+    return Predicted(values.softmax(1), values, ids, has_belief=True)
+
+
+def _bytes(state: Mapping[str, Tensor]) -> bytes:
+    with needs("safetensors", extra="files", caller="adapt"):
+        from safetensors.torch import save
+    return save({name: value.detach().cpu().contiguous().clone() for name, value in state.items()})
+
+
+def adapted_network(directory: Path) -> AdaptedNetwork:
+    """Build an adapted network again.
+
+    Raises:
+        ValueError: nothing is kept there, or its network cannot be built.
+    """
+    home = RunDirectory(directory)
+    if not home.is_adapted:
+        raise fail("predict", f"`run` must be a directory that `beliefmatch adapt` wrote, got {directory}.")
+    facts = json.loads(home.model_file.read_text("utf-8"))
+    with needs("safetensors", extra="files", caller="predict"):
+        from safetensors.torch import load_file
+    weights = directory / _WEIGHTS
+    if not weights.is_file():
+        raise fail("predict", f"`run` must hold the network's weights; there is no {weights}.")
+    network, state = _network(facts), load_file(weights)
+    shape = tuple(facts["shape"])
+    made_up = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
+    head = find_head(network, made_up, name=facts["head"])
+    weight, bias = state[f"{head.name}.weight"], state.get(f"{head.name}.bias")
+    flat = weight.flatten(1)
+    made = with_head(network, head, flat, torch.zeros(len(flat)) if bias is None else bias, mixin=Believing)
+    made.load_state_dict(state)
+    how = Preprocessing.from_json(facts["preprocessing"])
+    return AdaptedNetwork(made.eval(), tuple(facts["class_names"]), shape, how)  # type: ignore[arg-type]
+
+
+def _network(facts: Mapping[str, Any]) -> nn.Module:
+    if "run" in facts:
+        plan, (channels, *_) = plan_from(facts["run"]), facts["shape"]
+        return bare_network(plan, method_of(plan), facts["classes"], channels).eval()
+    name, options = facts["model"], facts["options"]
+    published = name in MODELS or name.partition(":")[0] in ("timm", "torchvision", "hf")
+    return pretrained_model(name, options={**options, "pretrained": False} if published else options)

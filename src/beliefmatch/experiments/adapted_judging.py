@@ -1,0 +1,270 @@
+"""An adaptation in, its record and the evaluations of its heads out."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from beliefmatch.adaptation.fitted import FittedHead, Point
+from beliefmatch.adaptation.result import Adaptation, FeatureSets, NormsResult
+from beliefmatch.adaptation.types import Features
+from beliefmatch.data.predictions import Predictions
+from beliefmatch.environment import hardware, versions
+from beliefmatch.experiments.adapt_record import (
+    NORMS_LABEL,
+    AdaptRecord,
+    FeatureFacts,
+    HeadFacts,
+    Judged,
+    KeptPromise,
+    Seen,
+    TriedHead,
+    ValidationCurve,
+)
+from beliefmatch.experiments.adapted_lines import Line, class_names_of, judging, lines
+from beliefmatch.experiments.adapted_scores import Said, answers, doubts, is_votes, judgeable, said_of
+from beliefmatch.experiments.evaluate import STEPS, evaluate
+from beliefmatch.experiments.evaluation_record import EvaluationRecord
+from beliefmatch.experiments.evaluation_settings import EvaluationSettings
+from beliefmatch.experiments.judging import told_apart
+from beliefmatch.experiments.plain_values import finite, plain_values
+
+__all__ = ["adapt_evaluations", "adapt_record", "evaluation_steps"]
+
+MOST_POINTS = 50
+"""Of the curve of a head."""
+MOST_NUMBERS = 100_000_000
+"""Probabilities of a set that an evaluation holds, 400 MB; of more, evenly spaced rows."""
+
+_USUAL = EvaluationSettings()
+
+
+def adapt_record(
+    adaptation: Adaptation,
+    *,
+    model_name: str,
+    class_names: Sequence[str] | None = None,
+    data_facts: Mapping[str, Any] | None = None,
+    plan: Mapping[str, Any] | None = None,
+    command: Sequence[str] = (),
+    wall_seconds: float | None = None,
+) -> AdaptRecord:
+    """Judge every head of the honest table on the test rows, or else on those of validation.
+
+    Args:
+        adaptation: of `adapt` or `refit`.
+        model_name: what was adapted.
+        class_names: one for each class; "0", "1", ... if not given.
+        data_facts: what is known of the data, as JSON can hold it.
+        plan: all that was asked for, where there is more than the wishes.
+        command: what to type to have the same again.
+        wall_seconds: that all of it took; what the adaptation says of its parts if not given.
+    """
+    features, judged_on = judging(adaptation.sets)
+    spent = sum(adaptation.seconds.values()) if wall_seconds is None else wall_seconds
+    return AdaptRecord(
+        model=model_name,
+        head=_head(adaptation),
+        labels=adaptation.labels,
+        classes=adaptation.classes,
+        class_names=class_names_of(adaptation.classes, class_names),
+        tried=[_tried(head) for head in adaptation.fitted],
+        chosen=adaptation.chosen.candidate.name,
+        verdict=Seen(*adaptation.verdict),
+        judged_on=judged_on,
+        targets="votes" if is_votes(features) else "labels",
+        judged=_judged(adaptation),
+        promises=_promises(adaptation),
+        norms=_norms(adaptation.norms),
+        notes=list(adaptation.notes),
+        data=plain_values(dict(data_facts or {})),
+        plan=plain_values(dict(plan or {})),
+        features=_facts(adaptation.sets),
+        wishes=plain_values(adaptation.wishes),
+        seconds={name: float(value) for name, value in adaptation.seconds.items()},
+        command=list(command),
+        versions=versions("beliefmatch", "torch", "numpy"),
+        hardware={**hardware(), "torch_threads": torch.get_num_threads()},
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        wall_seconds=float(spent),
+    )
+
+
+def _head(adaptation: Adaptation) -> HeadFacts | None:
+    head = adaptation.head
+    return None if head is None else HeadFacts(head.name, head.in_features, head.out_features, str(head.kind))
+
+
+def _tried(head: FittedHead) -> TriedHead:
+    one = head.candidate
+    return TriedHead(
+        name=one.name,
+        kind=one.kind,
+        options=plain_values(dict(one.options)),
+        seed=one.seed,
+        epoch=head.epoch,
+        nll=finite(head.nll),
+        error=finite(head.error),
+        ece=finite(head.ece),
+        diverged=head.diverged,
+        notes=list(head.notes),
+        curve=_thinned(head.curve),
+    )
+
+
+def _thinned(curve: Sequence[Point]) -> ValidationCurve:
+    """At most `MOST_POINTS` points, evenly, with both ends."""
+    last, many = len(curve) - 1, min(len(curve), MOST_POINTS)
+    kept = sorted({round(place * last / max(many - 1, 1)) for place in range(many)})
+    points = [curve[place] for place in kept]
+    return ValidationCurve([point.epoch for point in points], [finite(point.nll) for point in points])
+
+
+def _judged(adaptation: Adaptation) -> list[Judged]:
+    return [_judged_head(line, head) for line in lines(adaptation) for head in line.heads]
+
+
+def _judged_head(line: Line, head: FittedHead) -> Judged:
+    said = answers(head, line.features)
+    home, has_belief, abroad = _told(head, line.features, line.foreign)
+    foreign = [told_apart(name, home, columns, has_belief=has_belief) for name, columns in abroad.items()]
+    extra = ", BatchNorm trained" if line.label == NORMS_LABEL else ""
+    return Judged(
+        label=line.label,
+        name=f"{head.candidate.name}{extra}",
+        seed=head.candidate.seed,
+        options=plain_values(dict(head.candidate.options)),
+        has_belief=has_belief,
+        scores=said.scores(),
+        kl=said.mean_kl(),
+        foreign=foreign,
+    )
+
+
+def _norms(norms: NormsResult | None) -> dict[str, Any] | None:
+    """What came of training BatchNorm layers, without the features."""
+    if norms is None:
+        return None
+    return {
+        "layers": len(norms.layers),
+        "taken": norms.is_taken,
+        "epoch": norms.epoch,
+        "validation_before": plain_values(norms.before),
+        "validation_after": plain_values(norms.after),
+    }
+
+
+def _told(
+    head: FittedHead, features: Features, foreign: Mapping[str, Features]
+) -> tuple[dict[str, Tensor], bool, dict[str, dict[str, Tensor]]]:
+    """Scores of doubt at home, whether they are of a belief, and those of each foreign set."""
+    places = judgeable(features)
+    home, has_belief = doubts(head, features, places if foreign else places[:1])
+    return home, has_belief, {name: doubts(head, rows)[0] for name, rows in foreign.items()}
+
+
+def _promises(adaptation: Adaptation) -> list[KeptPromise]:
+    """As made on validation rows, and what comes of them on test rows."""
+    if not adaptation.promises:
+        return []
+    norms = adaptation.norms
+    head, test = adaptation.chosen, adaptation.sets.test
+    if norms is not None and norms.is_taken:
+        head, test = norms.head, norms.test
+    said = None if test is None else answers(head, test)
+    made = []
+    for one in adaptation.promises:
+        threshold = None if one.threshold is None else max(one.threshold, 0.0)
+        coverage = risk = None
+        if said is not None and threshold is not None:
+            answered = said.confidence >= threshold
+            coverage = answered.double().mean().item()
+            risk = (1 - said.hits[answered]).mean().item() if coverage else None
+        bound = finite(one.bound)
+        made.append(KeptPromise(one.risk, one.delta, threshold, one.coverage, bound, coverage, risk))
+    return made
+
+
+def _facts(sets: FeatureSets) -> list[FeatureFacts]:
+    named = {"train": sets.train, "validation": sets.validation, "test": sets.test, **sets.foreign}
+    return [
+        FeatureFacts(name, len(one), one.width, int(one.rows.nbytes))
+        for name, one in named.items()
+        if one is not None
+    ]
+
+
+def evaluation_steps(adaptation: Adaptation) -> int:
+    """Calls of `on_step` that `adapt_evaluations` makes."""
+    return len(lines(adaptation)) * (STEPS + len(adaptation.sets.foreign))
+
+
+def adapt_evaluations(
+    adaptation: Adaptation,
+    *,
+    model_name: str = "model",
+    class_names: Sequence[str] | None = None,
+    settings: EvaluationSettings = _USUAL,
+    on_step: Callable[[str], None] | None = None,
+) -> list[EvaluationRecord]:
+    """One head of each line of the honest table judged in full: those of the chosen head's seed.
+
+    Counts are judged by the class of the most votes, the first of several. Where there are more than
+    `MOST_NUMBERS` probabilities, evenly spaced rows are judged. Both is told in the evaluations.
+
+    Args:
+        adaptation: of `adapt` or `refit`.
+        model_name: what was adapted.
+        class_names: one for each class; "0", "1", ... if not given.
+        settings: groups, resamples, seed and the like.
+        on_step: called after each step with what was done.
+    """
+    judged_on = judging(adaptation.sets)[1]
+    names, seed = class_names_of(adaptation.classes, class_names), adaptation.chosen.candidate.seed
+    made = []
+    for line in lines(adaptation):
+        head = next((one for one in line.heads if one.candidate.seed == seed), line.heads[0])
+        home = _predictions(head, line.features, f"{model_name}, {judged_on}", judgeable(line.features))
+        abroad = {
+            name: _predictions(head, rows, f"{model_name}, {name}", torch.arange(len(rows)))
+            for name, rows in line.foreign.items()
+        }
+        made.append(
+            evaluate(
+                _labelled(home, line.features),
+                name=line.label,
+                class_names=names,
+                foreign=abroad,
+                settings=settings,
+                on_step=on_step,
+            )
+        )
+    return made
+
+
+def _predictions(head: FittedHead, features: Features, name: str, places: Tensor) -> Predictions:
+    """What a head says of these rows, or of evenly spaced ones of them, in memory."""
+    step = -(-len(places) * len(head.bias) // MOST_NUMBERS)
+    said = list(_single(said_of(head, features, places[::step])))
+    told = f"one row in {step} of {name}" if step > 1 else name
+    path = Path(f"features of {told}: {head.candidate.name}")
+    return Predictions(path, said[0].kind, torch.cat([one.values for one in said]), None, None, {})
+
+
+def _single(blocks: Iterator[Said]) -> Iterator[Said]:
+    """In single precision, and no block is held in double any longer."""
+    for said in blocks:
+        yield said._replace(values=said.values.float())
+
+
+def _labelled(said: Predictions, features: Features) -> Predictions:
+    """With the class of each row, of votes that of the most."""
+    places = judgeable(features)
+    targets = features.targets[places][:: -(-len(places) * said.values.shape[1] // MOST_NUMBERS)]
+    by = {"targets": "the class of the most votes"} if is_votes(features) else {}
+    ids = targets.argmax(1) if is_votes(features) else targets
+    return dataclasses.replace(said, targets=ids, recognised=by)

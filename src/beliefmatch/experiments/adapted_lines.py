@@ -1,0 +1,50 @@
+"""What is set side by side of an adaptation: heads, and the rows that each is judged by."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from beliefmatch.adaptation.fitted import FittedHead
+from beliefmatch.adaptation.refit import shown
+from beliefmatch.adaptation.result import Adaptation, FeatureSets
+from beliefmatch.adaptation.types import Features
+from beliefmatch.checks import fail
+from beliefmatch.experiments.adapt_record import NORMS_LABEL
+from beliefmatch.experiments.adapted_scores import judgeable
+
+__all__ = ["Line", "class_names_of", "judging", "lines"]
+
+
+class Line(NamedTuple):
+    """A line of the honest table, and what its heads see of the data."""
+
+    label: str
+    heads: list[FittedHead]
+    features: Features
+    foreign: Mapping[str, Features]
+
+
+def lines(adaptation: Adaptation) -> list[Line]:
+    """Without heads that diverged; at the end the network with trained BatchNorm layers, if it has such."""
+    sets = adaptation.sets
+    able = {label: [one for one in heads if not one.diverged] for label, heads in shown(adaptation).items()}
+    made = [Line(label, heads, judging(sets)[0], sets.foreign) for label, heads in able.items() if heads]
+    norms = adaptation.norms
+    if norms is not None and norms.is_taken:
+        features = norms.validation if norms.test is None else norms.test
+        made.append(Line(NORMS_LABEL, [norms.head], features, norms.foreign))
+    return made
+
+
+def judging(sets: FeatureSets) -> tuple[Features, str]:
+    """The rows to judge by, and whether they are those of "test" or of "validation"."""
+    features, name = (sets.validation, "validation") if sets.test is None else (sets.test, "test")
+    if not len(judgeable(features)):
+        raise fail("adapt_record", f"`{name}` must have rows with a class or votes, got none.")
+    return features, name
+
+
+def class_names_of(classes: int, names: Sequence[str] | None) -> list[str]:
+    """One name for each class, "0", "1", ... if none are given."""
+    if names is not None and len(names) != classes:
+        raise fail("adapt_record", f"`class_names` must be {classes}, one a class, got {len(names)}.")
+    return [f"{place}" for place in range(classes)] if names is None else [*map(str, names)]

@@ -1,0 +1,134 @@
+"""An adaptation from the plan to the record: from a network and images, or from features alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from beliefmatch.adaptation.adapt import head_weights
+from beliefmatch.adaptation.believing import Believing
+from beliefmatch.adaptation.refit import refit
+from beliefmatch.adaptation.result import Adaptation, FeatureSets
+from beliefmatch.adaptation.sizes import told
+from beliefmatch.adaptation.starting import Start
+from beliefmatch.adaptation.stored_sets import feature_sets
+from beliefmatch.adaptation.surgery import with_head
+from beliefmatch.checks import fail
+from beliefmatch.experiments.adapt_images import Images
+from beliefmatch.experiments.adapt_plan import AdaptPlan, FeaturePlan, ImagePlan, to_mapping
+from beliefmatch.experiments.adapt_record import AdaptRecord
+from beliefmatch.experiments.adapted_judging import adapt_evaluations, adapt_record
+from beliefmatch.experiments.evaluation_record import EvaluationRecord
+
+__all__ = ["Adapting", "Outcome"]
+
+OnProgress = Callable[[float, str], None]
+_FEATURES = 0.7  # of the work, where there are features to compute; the bar knows no better
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What an adaptation gives."""
+
+    adaptation: Adaptation
+    record: AdaptRecord
+    evaluations: Sequence[EvaluationRecord]
+    network: nn.Module | None
+    """With its new head; None where there were features alone."""
+
+
+class Adapting:
+    """An adaptation ready to run: what a user can get wrong is refused on construction."""
+
+    def __init__(self, plan: AdaptPlan) -> None:
+        self.plan = plan
+        given, norms = plan.given, plan.wishes.norms
+        self.images = Images.of(given, plan.foreign, norms=norms) if isinstance(given, ImagePlan) else None
+        self.stored = _stored(given, plan.foreign) if isinstance(given, FeaturePlan) else None
+
+    def run(self, on_progress: OnProgress) -> Outcome:
+        """Compute features, fit, choose, judge."""
+        began = time.perf_counter()
+        adaptation, network = self._adapted(on_progress)
+        on_progress(1.0, "judging")
+        said = {"model_name": self._name, "class_names": self._class_names(adaptation)}
+        record = adapt_record(
+            adaptation,
+            **said,
+            data_facts={} if self.images is None else self.images.facts(),
+            plan=to_mapping(self.plan),
+            wall_seconds=time.perf_counter() - began,
+        )
+        evaluations = adapt_evaluations(adaptation, **said)
+        return Outcome(adaptation, record, evaluations, network)
+
+    def announcement(self) -> Iterator[str]:
+        """What is to be done, and what it takes on the disk."""
+        if self.images is None:
+            return
+        images, head = self.images, self.images.head
+        yield f"{head.name}: {head.in_features} features, {head.out_features} classes in the network"
+        sets = ", ".join(f"{one.name} {len(one.source):,}" for one in images.wanted)
+        yield f"images: {sets}"
+        yield f"features: {told(images.bytes)} in {images.cache.directory}"
+
+    def _adapted(self, on_progress: OnProgress) -> tuple[Adaptation, nn.Module | None]:
+        if self.stored is not None:
+            sets, start, classes = self.stored
+            return refit(
+                sets, classes=classes, start=start, wishes=self.plan.wishes, on_progress=on_progress
+            ), None
+        assert self.images is not None
+        return self._of_images(self.images, on_progress)
+
+    def _of_images(self, images: Images, on_progress: OnProgress) -> tuple[Adaptation, nn.Module]:
+        began = time.perf_counter()
+        sets = images.features(lambda share, doing: on_progress(_FEATURES * share, doing))
+        spent = time.perf_counter() - began
+        made = refit(
+            sets,
+            classes=len(images.parts.class_names),
+            start=head_weights(images.head),
+            wishes=replace(self.plan.wishes, norms=False),
+            on_progress=lambda share, doing: on_progress(_FEATURES + (1 - _FEATURES) * share, doing),
+        )
+        spent_on = {"features": spent, **made.seconds}
+        made = replace(made, head=images.head, wishes=self.plan.wishes, seconds=spent_on)
+        chosen = made.chosen
+        better = with_head(images.network, images.head, chosen.weight, chosen.bias, mixin=Believing)
+        return (images.with_norms(better, made, on_progress) if made.wishes.norms else made), better
+
+    @property
+    def _name(self) -> str:
+        given = self.plan.given
+        return given.model if isinstance(given, ImagePlan) else given.train
+
+    def _class_names(self, adaptation: Adaptation) -> list[str]:
+        if self.images is not None:
+            return list(self.images.parts.class_names)
+        return [f"{index}" for index in range(adaptation.classes)]
+
+
+def _stored(plan: FeaturePlan, foreign: Sequence[str]) -> tuple[FeatureSets, Start | None, int | None]:
+    return feature_sets(
+        plan.train,
+        validation=plan.validation,
+        test=plan.test,
+        foreign=_paths(foreign),
+        split_seed=plan.split_seed,
+    )
+
+
+def _paths(foreign: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in foreign:
+        name, equals, path = text.partition("=")
+        if not equals or not name or not path:
+            raise fail("adapt", f"`ood` must be NAME=FILE with `--features`, got {text!r}.")
+        if name in found:
+            raise fail("adapt", f"`ood` must name each set once, got {name!r} twice.")
+        found[name] = path
+    return found

@@ -1,0 +1,95 @@
+"""Trained networks to go on with: those of our own runs, published ones and the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from beliefmatch.checks import fail
+from beliefmatch.data.preprocessing import Preprocessing
+from beliefmatch.data.settings import DataSettings
+from beliefmatch.experiments.parts import bare_network, method_of
+from beliefmatch.experiments.run_directory import RunDirectory
+from beliefmatch.models import pretrained_model
+from beliefmatch.models.expecting import Expected, preprocessing_of
+from beliefmatch.train.state import final_weights
+
+__all__ = ["TrainedNetwork", "settings_for", "trained_member", "trained_network"]
+
+_US = "trained_network"
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedNetwork:
+    """A network with its weights, and what is known of its images and classes."""
+
+    name: str
+    network: nn.Module
+    expected: Expected | None = None
+    """Preprocessing that it was trained for."""
+    class_names: tuple[str, ...] | None = None
+    """By the ids of its logits; known of our own runs."""
+
+
+def trained_network(
+    name: str, *, options: Mapping[str, Any] | None = None, weights: str | Path | None = None
+) -> TrainedNetwork:
+    """A network by name.
+
+    Args:
+        name: the directory of a finished `beliefmatch train`, or what `beliefmatch.models.pretrained_model`
+            takes: ``timm:NAME``, ``torchvision:NAME``, ``hf:OWNER/NAME``, ``package.module:factory``.
+        options: of the network; a run has its own.
+        weights: file of its weights, in place of those published; a run has its own.
+    """
+    if RunDirectory(Path(name).expanduser()).plan_file.is_file():
+        for what, given in (("options", options), ("weights", weights)):
+            if given:
+                raise fail(_US, f"`{what}` must not be given for {name}: a run has its own.")
+        return _of_run(Path(name).expanduser())
+    network = pretrained_model(name, options=options, weights=weights)
+    return TrainedNetwork(name, network, preprocessing_of(network))
+
+
+def settings_for(settings: DataSettings, expected: Expected | None) -> DataSettings:
+    """The same data as a network expects them: what the settings leave open is taken from it."""
+    if expected is None:
+        return settings
+    changes: dict[str, Any] = {}
+    if settings.mean is None and expected.mean is not None and expected.std is not None:
+        changes |= {"mean": expected.mean, "std": expected.std}
+    if settings.size is None and expected.size is not None:
+        changes["size"] = expected.size
+    if settings.margin is None and (settings.size or expected.size):
+        changes["margin"] = expected.margin
+    return replace(settings, **changes)
+
+
+def trained_member(home: RunDirectory, member: int = 0, *, caller: str = _US) -> nn.Module:
+    """One network of a finished run, with its weights."""
+    plan, facts = home.plan(), home.read_model()
+    method = method_of(plan)
+    network = bare_network(plan, method, len(facts["class_names"]), facts["shape"][0], member)
+    weights = final_weights(home.network(member))
+    if weights is None:
+        raise fail(caller, f"`run` must hold finished networks; {home.network(member)} has none.")
+    network.load_state_dict(weights)
+    return network
+
+
+def _of_run(directory: Path) -> TrainedNetwork:
+    home = RunDirectory(directory)
+    facts, members = home.read_model(), method_of(home.plan()).members
+    if members > 1:
+        got = f"{directory}, an ensemble of {members}"
+        raise fail(_US, f"`name` must be the run of one network, got {got}; train one of them alone.")
+    how = Preprocessing.from_json(facts["preprocessing"])
+    _, height, width = facts["shape"]
+    size = height if height == width else None
+    expected = Expected(how.mean, how.std, size, None if size is None else how.margin, "bilinear")
+    network = trained_member(home).eval()
+    return TrainedNetwork(f"{directory}", network, expected, tuple(facts["class_names"]))

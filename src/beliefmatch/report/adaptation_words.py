@@ -1,0 +1,256 @@
+"""What an adaptation changed, in plain words: losses as plainly as wins."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from beliefmatch.experiments.adapt_record import CHOSEN_LABEL, AdaptRecord, KeptPromise
+from beliefmatch.experiments.evaluation_record import EvaluationRecord, Number
+from beliefmatch.report.adaptation_rows import (
+    before_label,
+    foreign_sets,
+    judged_words,
+    kl_weights,
+    line_title,
+)
+from beliefmatch.report.evaluation_marks import difference, has_interval
+from beliefmatch.report.evaluation_metrics import score_title
+from beliefmatch.report.evaluation_text import number_text, threshold_text
+
+__all__ = ["Against", "Change", "against", "caveats", "change_words", "told"]
+
+_NAMES = {"error": "error", "nll": "NLL", "brier": "Brier score", "ece": "ECE", "kl": "KL"}
+_SHARES = ("error", "ece")
+_TOLD = ("error", "nll", "ece")
+_TABLED = ("error", "nll", "brier", "ece")
+_HEADLINE = "entropy"
+
+
+class Change(NamedTuple):
+    """One metric of another head and of belief matching; less is better."""
+
+    key: str
+    other: float | None
+    ours: float | None
+    difference: Number
+    """Ours less the other's on the same draws of examples; no value where there are no draws."""
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        return _NAMES[self.key]
+
+    @property
+    def verdict(self) -> str:
+        """Whether belief matching is "better" or "worse", "even" if neither can be told, "" if not known."""
+        if self.other is not None and self.other == self.ours:
+            return "even"
+        if not has_interval(self.difference):
+            return ""
+        low, high = self.difference.low or 0.0, self.difference.high or 0.0
+        return "better" if high < 0 else "worse" if low > 0 else "even"
+
+    def text(self, value: float | None) -> str:
+        """A value as it is shown, without its unit."""
+        return _number(self.key, value)
+
+    @property
+    def unit(self) -> str:
+        """Percent sign or nothing."""
+        return "\u00a0%" if self.key in _SHARES else ""
+
+    @property
+    def interval(self) -> str:
+        """Of the difference, or nothing."""
+        if not has_interval(self.difference):
+            return ""
+        return f"[{self.text(self.difference.low)}, {self.text(self.difference.high)}]"
+
+    @property
+    def signed(self) -> str:
+        """The difference with its sign; a dash where there is none."""
+        value = self.difference.value
+        if value is None:
+            value = None if self.ours is None or self.other is None else self.ours - self.other
+        text = self.text(value)
+        return f"+{text}" if value is not None and value > 0 and float(text.replace(",", "")) else text
+
+
+class Against(NamedTuple):
+    """Belief matching against one other line."""
+
+    label: str
+    title: str
+    changes: list[Change]
+
+    def names(self, verdict: str) -> str:
+        """The metrics of one verdict, in words."""
+        return _listed([change.name for change in self.changes if change.verdict == verdict])
+
+
+def _number(key: str, value: float | None) -> str:
+    share = key in _SHARES
+    return number_text(value, 2 if share else 4, scale=100 if share else 1)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
+
+
+def against(
+    record: AdaptRecord, evaluations: Sequence[EvaluationRecord] = (), keys: Sequence[str] = _TABLED
+) -> list[Against]:
+    """Belief matching against each other line: the heads of the chosen one's seed.
+
+    By their evaluations, one a line in the order of the lines, where they are given: these know what chance
+    may have done. Else, and of votes, by the record alone.
+    """
+    labels = record.row_labels
+    by_label = dict(zip(labels, evaluations, strict=True)) if evaluations else {}
+    return [
+        Against(
+            label,
+            line_title(record.delivered(label)),
+            [_change(record, by_label, label, key) for key in keys],
+        )
+        for label in labels
+        if label != CHOSEN_LABEL
+    ]
+
+
+def _change(record: AdaptRecord, by_label: dict[str, EvaluationRecord], label: str, key: str) -> Change:
+    if by_label and record.targets == "labels":
+        other, ours = by_label[label], by_label[CHOSEN_LABEL]
+        absent = Number(None)
+        before, after = (one.scores.get(key, absent).value for one in (other, ours))
+        return Change(key, before, after, _difference(ours, other, key))
+    return Change(key, _value(record, label, key), _value(record, CHOSEN_LABEL, key), Number(None))
+
+
+def _difference(ours: EvaluationRecord, other: EvaluationRecord, key: str) -> Number:
+    return difference(ours, other, key) if key in other.scores else Number(None)
+
+
+def _value(record: AdaptRecord, label: str, key: str) -> float | None:
+    head = record.delivered(label)
+    return head.kl if key == "kl" else getattr(head.scores, key)
+
+
+def told(record: AdaptRecord, evaluations: Sequence[EvaluationRecord] = ()) -> list[str]:
+    """Sentences: what was done, what it changed, what does as well or better, foreign sets, promises."""
+    keys = ("error", "nll", "kl", "ece") if record.targets == "votes" else _TOLD
+    found = against(record, evaluations, keys)
+    reference = before_label(record)
+    first = [one for one in found if one.label == reference]
+    others = [one for one in found if one.label != reference]
+    return [
+        _done(record),
+        *(_changed(record, one) for one in first),
+        *(sentence for one in others if (sentence := _rival(one))),
+        *_foreign(record, reference),
+        *(_promise(record, one) for one in record.promises),
+    ]
+
+
+def _done(record: AdaptRecord) -> str:
+    head, weight = record.head, record.chosen_head.options.get("kl_weight")
+    layer = f"layer `{head.name}`" if head and head.name else "last layer"
+    how = "fitted anew, from the head that was there," if record.labels == "same" else "fitted"
+    aim = "" if record.labels == "same" else f" for {record.classes:,} classes"
+    count = len(kl_weights(record))
+    by = "error" if record.wishes.get("choose_by") == "error" else "NLL"
+    of = f"of {count} values the one with the lowest validation {by}" if count > 1 else "the only one tried"
+    return f"The {layer} of {record.model} was {how} with belief matching{aim}, λ = {weight:g}: {of}."
+
+
+def _changed(record: AdaptRecord, one: Against) -> str:
+    named = {
+        "untouched": "Against the network as it was",
+        "softmax": "Against a softmax head fitted to the same features",
+    }
+    who = named.get(one.label, f"Against {one.title}")
+    return f"{who}, on {judged_words(record)}: {'; '.join(map(change_words, one.changes))}."
+
+
+def change_words(change: Change) -> str:
+    """Such as "NLL 0.3450 → 0.2370 (better by 0.1080 [0.0900, 0.1200])"."""
+    arrow = f"{change.name} {change.text(change.other)} → {change.text(change.ours)}{change.unit}"
+    if change.verdict == "even" and not change.interval:
+        return f"{arrow} (the same)"
+    if change.verdict == "even":
+        return f"{arrow} (not told apart, {change.interval})"
+    if not change.verdict:
+        return arrow
+    return f"{arrow} ({change.verdict}, {change.signed} {change.interval})"
+
+
+def _rival(one: Against) -> str:
+    """How another head does, beginning with where it does better."""
+    better, even, worse = (one.names(verdict) for verdict in ("worse", "even", "better"))
+    if any(not change.verdict for change in one.changes):
+        return ""  # what chance may have done is not known
+    parts = [f"better than belief matching in {better}"] if better else []
+    parts += [f"not told apart from {'it' if parts else 'belief matching'} in {even}"] if even else []
+    parts += [f"worse {'' if parts else 'than belief matching '}in {worse}"] if worse else []
+    title = one.title[:1].upper() + one.title[1:]
+    if not worse:
+        return f"{title} is as good or better here: {_listed(parts)}."
+    return f"{title} is {_listed(parts)}."
+
+
+def _foreign(record: AdaptRecord, reference: str | None) -> Iterator[str]:
+    parts = []
+    for name in foreign_sets(record):
+        found = [_auroc(record, label, name) for label in (reference, CHOSEN_LABEL) if label]
+        texts = [number_text(value, 1, scale=100) for value in found if value is not None]
+        if texts:
+            parts.append(f"{name} {' → '.join(texts)}\u00a0%")
+    if parts:
+        yield f"Foreign examples told by {score_title(_HEADLINE)}, AUROC: {'; '.join(parts)}."
+
+
+def _auroc(record: AdaptRecord, label: str, name: str) -> float | None:
+    found = next((one for one in record.delivered(label).foreign if one.name == name), None)
+    return None if found is None else found.auroc.get(_HEADLINE)
+
+
+def _promise(record: AdaptRecord, one: KeptPromise) -> str:
+    risk = f"{100 * one.risk:g}\u00a0%"
+    if one.threshold is None:
+        return f"An error of {risk} among its answers cannot be promised, whatever it leaves unanswered."
+    sure = f"{100 * (1 - one.delta):g}\u00a0%"
+    when = f"Answering at a confidence of {threshold_text(one.threshold)} or more"
+    made = f"{when} keeps the error below {risk} (with probability {sure})"
+    if one.judged_coverage is None:
+        answered = number_text(one.coverage, 1, scale=100)
+        return f"{made}: {answered}\u00a0% of the validation examples are answered."
+    answered, wrong = (number_text(part, 2, scale=100) for part in (one.judged_coverage, one.judged_risk))
+    of = f"of the {record.judged_on} examples {answered}\u00a0% are answered"
+    return f"{made}: {of}, {wrong}\u00a0% of them wrongly."
+
+
+def caveats(record: AdaptRecord) -> list[str]:
+    """What has to be known before these numbers are believed."""
+    found = []
+    if record.verdict.seen:
+        found.append(
+            f"λ was chosen on examples that the network has been trained on. {record.verdict.why} "
+            "Choose it on examples that the network has not seen."
+        )
+    if record.judged_on == "validation":
+        found.append(
+            "There were no test examples: these numbers are of the validation examples that chose λ, epoch "
+            "and temperature, and are better than they would be on new ones. Give test data to judge by."
+        )
+    if record.targets == "votes":
+        found.append(
+            "Examples have votes: in scores each counts by the shares of its votes. What resamples examples "
+            "takes the class of the most votes for the label."
+        )
+    return [*found, *_at_the_edge(record), *record.notes]
+
+
+def _at_the_edge(record: AdaptRecord) -> Iterator[str]:
+    tried, weight = kl_weights(record), record.chosen_head.options.get("kl_weight")
+    if len(tried) > 1 and weight in (tried[0], tried[-1]):
+        end, other = ("smallest", "smaller") if weight == tried[0] else ("largest", "larger")
+        yield f"The chosen λ = {weight:g} is the {end} that was tried: a {other} one may do better."

@@ -1,0 +1,74 @@
+"""Small adaptations from features alone, with their records and evaluations."""
+
+from functools import cache
+
+import numpy as np
+import torch
+
+from beliefmatch.adaptation.refit import refit
+from beliefmatch.adaptation.result import FeatureSets
+from beliefmatch.adaptation.types import Features
+from beliefmatch.adaptation.wishes import Wishes
+from beliefmatch.experiments.adapted_judging import adapt_evaluations, adapt_record
+from beliefmatch.experiments.evaluation_settings import EvaluationSettings
+
+CLASSES, WIDTH = 3, 6
+NAMES = ["cat", "dog", "<b>bird</b>"]
+QUICK = EvaluationSettings(resamples=50)
+CENTRES = torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(7))
+
+
+def rows(many, seed, *, foreign=False, votes=False):
+    """Clouds around three points, or around none of them."""
+    chance = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, CLASSES, (many,), generator=chance)
+    noise = torch.randn(many, WIDTH, generator=chance)
+    points = (noise if foreign else CENTRES[ids] + noise).numpy().astype(np.float32)
+    targets = torch.full((many,), -1) if foreign else ids
+    if votes:
+        likely = 0.2 + 5 * torch.nn.functional.one_hot(ids, CLASSES)
+        targets = torch.poisson(likely, generator=chance)
+    return Features(points, targets, f"{many}-{seed}")
+
+
+def sets(*, test=True, foreign=True, votes=False):
+    return FeatureSets(
+        rows(150, 0, votes=votes),
+        rows(120, 1, votes=votes),
+        rows(140, 2, votes=votes) if test else None,
+        {"noise": rows(60, 3, foreign=True), "|pipes| & more": rows(40, 4, foreign=True)} if foreign else {},
+    )
+
+
+def start():
+    """A head that points at the centres, too loudly."""
+    return 4 * CENTRES, -2 * CENTRES.square().sum(1)
+
+
+@cache
+def adaptation(kind="repair"):
+    """One of "repair", "new" with two seeds and no test rows, and "votes"."""
+    wishes = {"kl_weights": (0.1, 0.01), "epochs": 4, "batch_size": 32, "risks": (0.3,)}
+    if kind == "repair":
+        return refit(sets(), classes=CLASSES, start=start(), wishes=Wishes(labels="same", **wishes))
+    if kind == "new":
+        given = sets(test=False)
+        return refit(given, classes=CLASSES, wishes=Wishes(labels="new", seeds=(3, 8), **wishes))
+    return refit(sets(votes=True), classes=CLASSES, wishes=Wishes(labels="new", **wishes))
+
+
+@cache
+def record(kind="repair"):
+    return adapt_record(
+        adaptation(kind),
+        model_name="a <network>",
+        class_names=NAMES,
+        data_facts={"train": "clouds", "mean": (0.5, float("nan"))},
+        command=["beliefmatch", "adapt", "--features", "my clouds.npz"],
+        wall_seconds=12.5,
+    )
+
+
+@cache
+def evaluations(kind="repair"):
+    return adapt_evaluations(adaptation(kind), model_name="a", class_names=NAMES, settings=QUICK)

@@ -1,0 +1,86 @@
+"""An extraction that is killed again and again until it gets through; run by test_feature_cache.
+
+Prints how often it was killed, in how many files finished shards changed afterwards, and the digests of what
+came out and of an undisturbed extraction.
+"""
+
+import hashlib
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from beliefmatch.adaptation.cache import FeatureCache
+from beliefmatch.adaptation.features import extract
+from small_features import data, network, use_small_shards
+
+
+def forked(directory):
+    child = os.fork()
+    if child == 0:
+        try:
+            model = network()
+
+            def slowly(inputs):
+                time.sleep(0.004)
+                return model(inputs)
+
+            extract(model, slowly, data(), key_parts={}, cache=FeatureCache(directory), batch_size=5)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return child
+
+
+def finished(directory):
+    """Inodes of the shards that the manifest tells of."""
+    lines = [
+        line for path in directory.glob("*/manifest.jsonl") for line in path.read_text().split("\n")[:-1]
+    ]
+    numbers = [int(line[1:].split(",")[0]) for line in lines]
+    paths = [path for number in numbers for path in directory.glob(f"*/rows-{number:06d}.npy")]
+    return {path.name: path.stat().st_ino for path in paths}
+
+
+def killed(child, directory, after):
+    """Kill a child so many seconds after it has written a shard; whether it was still alive."""
+    before, end = finished(directory), None
+    while end is None or time.perf_counter() < end:
+        if os.waitpid(child, os.WNOHANG)[0]:
+            return False
+        if end is None and finished(directory) != before:
+            end = time.perf_counter() + after
+        time.sleep(0.001)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return True
+
+
+def main(directory):
+    chance, kills, changed, before = random.Random(0), 0, 0, {}
+    while kills < 4 and killed(forked(directory), directory, chance.uniform(0, 0.02)):
+        kills += 1
+        now = finished(directory)
+        changed += sum(now.get(name) != inode for name, inode in before.items())
+        before = now
+    assert os.waitpid(forked(directory), 0)[1] == 0
+    now = finished(directory)
+    changed += sum(now.get(name) != inode for name, inode in before.items())
+    model = network()
+    found = extract(model, model, data(), key_parts={}, cache=FeatureCache(directory))
+    alone = extract(model, model, data(), key_parts={}, cache=None, batch_size=5)
+    digests = [hashlib.sha256(np.asarray(one.rows).tobytes()).hexdigest() for one in (found, alone)]
+    left = len(list(directory.glob("*/.*.part")))
+    print(kills, changed, left, torch.equal(found.targets, alone.targets), *digests)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    use_small_shards()
+    main(Path(sys.argv[1]))

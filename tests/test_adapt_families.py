@@ -1,0 +1,202 @@
+"""Heads of the networks that people have: timm's, torchvision's and Hugging Face's, with random weights."""
+
+import importlib
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from beliefmatch.adaptation.heads import find_head, head_inputs
+from beliefmatch.adaptation.modes import batch_norms
+from beliefmatch.adaptation.outputs import logits_of
+from beliefmatch.adaptation.surgery import with_head
+
+# what the outside packages warn of is theirs
+pytestmark = pytest.mark.filterwarnings("ignore")
+CLASSES = 7
+
+
+def imported(name):
+    """A package, or the test is skipped: also where it is there but does not fit the torch that is."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return importlib.import_module(name)
+    except (ImportError, RuntimeError) as error:
+        pytest.skip(f"{name} cannot be imported: {type(error).__name__}")
+
+
+def called(model, batch):
+    with torch.no_grad():
+        return logits_of(model.eval()(**batch) if isinstance(batch, dict) else model.eval()(batch))
+
+
+def check_whole_way(model, batch, name):
+    """Found; the features make the logits; another head of other width on them makes those of the copy."""
+    model.train()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    head = find_head(model, batch)
+    assert head.name == name
+    features = head_inputs(model, head, batch)
+    assert model.training
+    bias = 0 if head.bias is None else head.bias
+    torch.testing.assert_close(features @ head.weight.T + bias, called(model, batch), rtol=1e-4, atol=1e-5)
+
+    weight = torch.randn(CLASSES, head.in_features) / head.in_features**0.5
+    better = with_head(model, head, weight, None)
+    assert list(better.state_dict()) == list(before)
+    assert isinstance(better, type(model))
+    belief = better.belief(batch)
+    torch.testing.assert_close(belief.log_alpha, features @ weight.T, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(called(better, batch), features @ weight.T, rtol=1e-4, atol=1e-5)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    return head, better
+
+
+TIMM = {
+    "resnet18": ("fc", 64),
+    "vit_tiny_patch16_224": ("head", 224),
+    "convnext_atto": ("head.fc", 64),
+    "efficientnet_lite0": ("classifier", 64),
+    "efficientnet_b0": ("classifier", 64),
+    "mobilenetv3_small_050": ("classifier", 64),
+    "densenet121": ("classifier", 64),
+    "regnetx_002": ("head.fc", 64),
+    "swin_tiny_patch4_window7_224": ("head.fc", 224),
+    "mixer_s32_224": ("head", 224),
+    "resnetv2_50x1_bit": ("head.fc", 64),
+    "inception_v4": ("last_linear", 96),
+    "xcit_nano_12_p16_224": ("head", 64),
+    "cspresnet50": ("head.fc", 64),
+    "dpn48b": ("classifier", 64),
+    "nfnet_l0": ("head.fc", 64),
+    "tresnet_m": ("head.fc", 64),
+}
+
+
+@pytest.mark.parametrize("name", TIMM)
+def test_timm(name):
+    timm = imported("timm")
+    layer, size = TIMM[name]
+    model = timm.create_model(name, pretrained=False, num_classes=11)
+    head, better = check_whole_way(model, torch.randn(3, 3, size, size), layer)
+    assert head.module is model.get_submodule(layer)
+    assert better.num_classes == CLASSES
+    assert model.num_classes == 11
+
+
+def test_a_convolution_for_a_head_stays_one():
+    timm = imported("timm")
+    model = timm.create_model("resnetv2_50x1_bit", pretrained=False, num_classes=11)
+    head = find_head(model, torch.randn(2, 3, 64, 64))
+    assert (head.kind, head.pooling, head.in_features) == ("conv1x1", "none", 2048)
+    better = with_head(model, head, torch.zeros(CLASSES, 2048), torch.arange(7.0))
+    assert better.head.fc.weight.shape == (CLASSES, 2048, 1, 1)
+
+
+@pytest.mark.parametrize("name", ["deit_tiny_distilled_patch16_224", "levit_128s"])
+def test_the_mean_of_two_heads_is_refused(name):
+    timm = imported("timm")
+    model = timm.create_model(name, pretrained=False, num_classes=11)
+    with pytest.raises(ValueError, match=r"mean of `head\S* .* and `head_dist\S*"):
+        find_head(model, torch.randn(3, 3, 224, 224))
+
+
+TORCHVISION = {
+    "resnet18": ("fc", 64),
+    "mobilenet_v2": ("classifier.1", 64),
+    "mobilenet_v3_small": ("classifier.3", 64),
+    "shufflenet_v2_x0_5": ("fc", 64),
+    "alexnet": ("classifier.6", 64),
+    "densenet121": ("classifier", 64),
+    "googlenet": ("fc", 64),
+    "inception_v3": ("fc", 80),
+    "convnext_tiny": ("classifier.2", 64),
+    "swin_t": ("head", 64),
+    "vit_b_32": ("heads.head", 224),
+    "regnet_y_400mf": ("fc", 64),
+}
+
+
+@pytest.mark.parametrize("name", TORCHVISION)
+def test_torchvision(name):
+    models = imported("torchvision").models
+    layer, size = TORCHVISION[name]
+    options = {"init_weights": False} if name in {"googlenet", "inception_v3"} else {}
+    model = models.get_model(name, weights=None, num_classes=11, **options)
+    _, better = check_whole_way(model, torch.randn(3, 3, size, size), layer)
+    linear = better.get_submodule(layer)
+    assert (type(linear), linear.out_features) == (nn.Linear, CLASSES)
+
+
+def test_auxiliary_heads_of_training_are_no_obstacle_and_no_layers_to_train():
+    models = imported("torchvision").models
+    model = models.inception_v3(weights=None, num_classes=11, init_weights=False, aux_logits=True)
+    names = batch_norms(model, torch.randn(2, 3, 80, 80))
+    assert names
+    assert not any(name.startswith("AuxLogits") for name in names)
+    assert any(name.startswith("AuxLogits") for name in batch_norms(model))
+
+
+def test_the_rectifier_behind_squeezenets_convolution_is_told():
+    models = imported("torchvision").models
+    model = models.squeezenet1_1(weights=None, num_classes=11)
+    with pytest.raises(ValueError, match=r"relu of the output of `classifier.1` \(conv1x1, 512 -> 11\)"):
+        find_head(model, torch.randn(3, 3, 64, 64))
+
+
+SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+PIXELS = {"pixel_values": torch.randn(3, 3, 32, 32)}
+WORDS = {"input_ids": torch.tensor([[2, 5, 7, 1], [3, 4, 1, 1], [6, 2, 8, 9]])}
+HUGGING_FACE = {
+    "ViT": ("ForImageClassification", {**SMALL, "image_size": 32, "patch_size": 16}, PIXELS, "classifier"),
+    "ResNet": (
+        "ForImageClassification",
+        {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"},
+        PIXELS,
+        "classifier.1",
+    ),
+    "ConvNext": (
+        "ForImageClassification",
+        {"hidden_sizes": [8, 8, 8, 16], "depths": [1, 1, 1, 1], "num_stages": 4},
+        PIXELS,
+        "classifier",
+    ),
+    "Bert": ("ForSequenceClassification", {**SMALL, "vocab_size": 20}, WORDS, "classifier"),
+    "Roberta": ("ForSequenceClassification", {**SMALL, "vocab_size": 20}, WORDS, "classifier.out_proj"),
+    "DistilBert": (
+        "ForSequenceClassification",
+        {"dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 24, "vocab_size": 20},
+        WORDS,
+        "classifier",
+    ),
+    "GPT2": (
+        "ForSequenceClassification",
+        {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 20, "pad_token_id": 1},
+        WORDS,
+        "score",
+    ),
+}
+
+
+@pytest.mark.parametrize("family", HUGGING_FACE)
+def test_hugging_face(family, tmp_path):
+    transformers = imported("transformers")
+    purpose, options, batch, layer = HUGGING_FACE[family]
+    config = getattr(transformers, f"{family}Config")(num_labels=11, **options)
+    model = getattr(transformers, f"{family}{purpose}")(config)
+    head, better = check_whole_way(model, batch, layer)
+    assert head.pooling == ("other" if family == "GPT2" else "none")
+    assert (better.config.num_labels, model.config.num_labels) == (CLASSES, 11)
+    assert len(better.config.id2label) == CLASSES
+    better.save_pretrained(tmp_path)
+    again = getattr(transformers, f"AutoModel{purpose}").from_pretrained(tmp_path)
+    torch.testing.assert_close(called(again, batch), called(better, batch))
+
+
+def test_a_network_without_classifier_says_what_it_returned():
+    transformers = imported("transformers")
+    config = transformers.ViTConfig(**SMALL, image_size=32, patch_size=16)
+    with pytest.raises(TypeError, match="BaseModelOutputWithPooling with last_hidden_state"):
+        find_head(transformers.ViTModel(config), PIXELS)

@@ -1,0 +1,178 @@
+"""Published networks by name, with random weights: timm's, torchvision's and Hugging Face's."""
+
+import importlib
+import json
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from beliefmatch.adaptation.heads import find_head
+from beliefmatch.experiments.networks import trained_network
+from beliefmatch.models import pretrained_model
+from beliefmatch.models.expecting import of_transforms, preprocessing_of
+
+# what the outside packages warn of is theirs
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+RANDOM = {"pretrained": False}
+VIT = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "image_size": 32,
+    "patch_size": 16,
+}
+
+
+def imported(name):
+    """A package, or the test is skipped: also where it is there but does not fit the torch that is."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return importlib.import_module(name)
+    except (ImportError, RuntimeError) as error:
+        pytest.skip(f"{name} cannot be imported: {type(error).__name__}")
+
+
+def logits(network, images):
+    with torch.no_grad():
+        said = network(images)
+    return getattr(said, "logits", said)
+
+
+def check_file_of_weights(name, tmp_path, images, **options):
+    """Weights of one network make another, built by name, say the same."""
+    torch.manual_seed(1)
+    saved = pretrained_model(name, options={**RANDOM, **options})
+    named = {f"module.{key}": value for key, value in saved.state_dict().items()}
+    torch.save({"state_dict": named}, tmp_path / "w.pth")
+    torch.manual_seed(2)
+    other = pretrained_model(name, options=options, weights=tmp_path / "w.pth")
+    assert not other.training
+    assert torch.equal(logits(other, images), logits(saved, images))
+    return other
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet18", "mobilenetv3_small_050", "vit_tiny_patch16_224", "convnext_atto"]
+)
+def test_timm(name):
+    timm = imported("timm")
+    found = trained_network(f"timm:{name}", options=RANDOM)
+    assert found.network.num_classes == 1000
+    theirs = timm.data.resolve_model_data_config(found.network)
+    said = found.expected
+    assert (said.mean, said.std, said.size) == (theirs["mean"], theirs["std"], theirs["input_size"][1])
+    assert said.margin == pytest.approx(1 / theirs["crop_pct"])
+    assert said.interpolation == theirs["interpolation"]
+
+
+def test_timm_with_weights_of_a_file(tmp_path):
+    imported("timm")
+    images = torch.randn(2, 3, 64, 64)
+    network = check_file_of_weights("timm:resnet18", tmp_path, images, num_classes=5)
+    assert find_head(network, images).out_features == 5
+    with pytest.raises(ValueError, match="`--model-option num_classes=5`"):
+        pretrained_model("timm:resnet18", weights=tmp_path / "w.pth")
+
+
+def test_torchvision_with_weights_of_a_file(tmp_path):
+    imported("torchvision")
+    images = torch.randn(2, 3, 64, 64)
+    network = check_file_of_weights("torchvision:resnet18", tmp_path, images, num_classes=5)
+    assert find_head(network, images).name == "fc"
+    assert pretrained_model("torchvision:squeezenet1_1", options=RANDOM).num_classes == 1000
+    with pytest.raises(ValueError, match=r"classifiers, got 'resnet19'; did you mean torchvision:resnet"):
+        pretrained_model("torchvision:resnet19")
+    with pytest.raises((TypeError, ValueError), match=r"^pretrained_model: torchvision:resnet18 failed"):
+        pretrained_model("torchvision:resnet18", options={**RANDOM, "widht": 3})
+
+
+def test_every_classifier_of_torchvision_says_what_it_expects():
+    models = imported("torchvision.models")
+    names = models.list_models(module=models)
+    assert len(names) > 50
+    for name in names:
+        transforms = models.get_model_weights(name).DEFAULT.transforms()
+        said = of_transforms(transforms)
+        assert (list(said.mean), list(said.std), [said.size]) == (
+            transforms.mean,
+            transforms.std,
+            transforms.crop_size,
+        )
+        assert round(said.size * said.margin) == max(transforms.resize_size[0], said.size)
+    network = pretrained_model("torchvision:resnet18", options=RANDOM)
+    assert preprocessing_of(network) == of_transforms(models.ResNet18_Weights.DEFAULT.transforms())
+
+
+@pytest.fixture
+def hugging_face(tmp_path):
+    """A directory as `save_pretrained` leaves it."""
+    transformers = imported("transformers")
+    torch.manual_seed(0)
+    config = transformers.ViTConfig(num_labels=11, **VIT)
+    model = transformers.ViTForImageClassification(config).eval()
+    model.save_pretrained(tmp_path / "net")
+    return tmp_path / "net", model
+
+
+def test_a_directory_of_hugging_face(hugging_face, tmp_path):
+    place, model = hugging_face
+    images = torch.randn(2, 3, 32, 32)
+    found = trained_network(f"hf:{place}")
+    assert torch.equal(logits(found.network, images), logits(model, images))
+    assert found.expected is None and not found.network.training
+    check_file_of_weights(f"hf:{place}", tmp_path, images)
+    other = pretrained_model(f"hf:{place}", options={"num_classes": 4})
+    assert logits(other, images).shape == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("processor", "options"),
+    [
+        ("ViTImageProcessor", {"size": {"height": 32, "width": 32}}),
+        ("ViTImageProcessor", {"size": {"height": 32, "width": 32}, "do_normalize": False}),
+        (
+            "ViTImageProcessor",
+            {"size": {"height": 32, "width": 32}, "do_rescale": False, "image_mean": [120, 110, 100]},
+        ),
+        ("EfficientNetImageProcessor", {"size": {"height": 32, "width": 32}, "rescale_offset": True}),
+        ("EfficientNetImageProcessor", {"size": {"height": 32, "width": 32}, "include_top": False}),
+        ("ConvNextImageProcessor", {"size": {"shortest_edge": 384}, "crop_pct": 0.9}),
+    ],
+)
+def test_images_of_hugging_face_come_out_of_our_preprocessing_as_of_theirs(hugging_face, processor, options):
+    transformers = imported("transformers")
+    place, _ = hugging_face
+    theirs = getattr(transformers, processor)(**options)
+    theirs.save_pretrained(place)
+    said = preprocessing_of(pretrained_model(f"hf:{place}"))
+    side = 384 if "ConvNext" in processor else 32
+    assert (said.size, said.margin) == (side, 1.0)
+    image = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    wanted = np.asarray(theirs(image, return_tensors="np")["pixel_values"][0])
+    ours = (image / 255 - np.array(said.mean)) / np.array(said.std)
+    np.testing.assert_allclose(ours.transpose(2, 0, 1), wanted, rtol=1e-4, atol=1e-4)
+    direct = transformers.AutoModelForImageClassification.from_pretrained(place)
+    assert preprocessing_of(direct) == said
+
+
+def test_no_pickles_and_no_code_of_hugging_face(hugging_face, tmp_path):
+    place, model = hugging_face
+    (place / "model.safetensors").unlink()
+    torch.save(model.state_dict(), place / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"^pretrained_model: hf:.* failed \(OSError"):
+        pretrained_model(f"hf:{place}")
+    strange = tmp_path / "strange"
+    strange.mkdir()
+    (strange / "own.py").write_text(
+        f"open({f'{tmp_path}/ran'!r}, 'w')\nclass Config: pass\nclass Net: pass\n"
+    )
+    addresses = {"AutoConfig": "own.Config", "AutoModelForImageClassification": "own.Net"}
+    (strange / "config.json").write_text(json.dumps({"model_type": "own", "auto_map": addresses}))
+    with pytest.raises(ValueError, match=r"^pretrained_model: hf:.* failed"):
+        pretrained_model(f"hf:{strange}")
+    assert not (tmp_path / "ran").exists()
