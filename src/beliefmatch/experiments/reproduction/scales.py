@@ -5,7 +5,7 @@ the paper's claims live, a network that fits its training set. `tiny` is embedde
 says nothing and proves that every step runs. All numbers of the small scales stand here and nowhere else.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from beliefmatch.experiments.plan import RunPlan, overridden, recipe
@@ -16,7 +16,6 @@ __all__ = [
     "method_options",
     "scale_words",
     "scaled",
-    "seconds_of",
     "seeds_of",
     "training_images",
     "two_core_seconds",
@@ -147,12 +146,6 @@ def scale_words(scale: str, plans: Sequence[RunPlan]) -> str:
 def _listed(numbers: Sequence[int | None]) -> str:
     texts = [f"{number:,}" for number in dict.fromkeys(numbers) if number is not None]
     return " or ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
-
-
-def seconds_of(plans: Iterable[RunPlan]) -> float | None:
-    """Of many runs, one after the other; None if one of them cannot be told."""
-    found = [two_core_seconds(plan) for plan in plans]
-    return None if None in found else sum(one for one in found if one is not None)
 
 
 def two_core_seconds(plan: RunPlan) -> float | None:
