@@ -227,7 +227,7 @@ def test_settings_of_transfers_are_strict_and_their_own(tmp_path):
     assert "Network: timm:resnet18 instead of timm:resnet50.tv_in1k." in found.differences
     with pytest.raises(ValueError, match="did you mean `epochs`"):
         work("table3", settings=("transfer.epoch=3",))
-    with pytest.raises(ValueError, match="must be written transfer.KEY=VALUE"):
+    with pytest.raises(ValueError, match=r"must be written transfer\.KEY=VALUE"):
         work("table3", settings=("transfer.training.epochs=3",))
     elsewhere = work(
         "table3", data_dir=f"{tmp_path}", settings=("transfer.device=cuda", "transfer.compile=true")

@@ -128,9 +128,9 @@ def _show_list(asked: "Asked") -> None:
 
 
 def _together(works: list["Work"]) -> tuple[int, float | None]:
-    """Different runs, and their seconds."""
+    """Different runs, and the seconds of those that can be told."""
     costs = {name: seconds for work in works for name, seconds in work.costs().items()}
-    return len(costs), _sum(costs)
+    return len(costs), _sum({name: seconds for name, seconds in costs.items() if seconds is not None})
 
 
 def _sum(costs: "dict[str, float | None]") -> float | None:
