@@ -59,7 +59,7 @@ def reproduce(
         bool, typer.Option("--dry-run", help="Show every plan, how many runs, and do nothing.")
     ] = False,
 ) -> None:
-    """Run a table or figure of the paper, and set its numbers beside the paper's.
+    """Run a table or figure of the paper and compare the numbers.
 
     Ends with one table, figures, and a record of everything. The same command goes on where it was stopped;
     no run is made twice, and all tables and figures share them.
