@@ -65,7 +65,8 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         axes.set_xticks(places, [f"{place:,.0f}" for place in places], minor=False)
         axes.set_xticks([], minor=True)
     if panel.text:
-        axes.text(0.04, 0.96, drawn_text(panel.text, 40), transform=axes.transAxes, va="top", fontsize=8)
+        place = {"transform": axes.transAxes, "ha": "right", "va": "bottom"}
+        axes.text(1, 1.02, drawn_text(panel.text, 40), fontsize=8, **place)
 
 
 def _line(axes: Axes, series: Series, index: int) -> None:

@@ -72,7 +72,7 @@ class Panel:
     y_label: str
     series: list[Series]
     text: str = ""
-    """Written inside."""
+    """A number that stands above it."""
     x_is_log: bool = False
     """Then each point of the first series has its number below it."""
     subtitle: str = ""
