@@ -49,7 +49,7 @@ def test_help_cuts_no_sentence_short(columns, capsys, monkeypatch):
     shown = capsys.readouterr().out.partition("Commands:")[2]
     assert "..." not in shown
     assert " ".join(shown.split()).endswith("the loss kernel and missing extras.")
-    assert columns < 80 or len(shown.strip().splitlines()) == 7
+    assert columns < 80 or len(shown.strip().splitlines()) == 8
 
 
 def test_the_version_is_that_of_the_installation(capsys):

@@ -10,19 +10,19 @@ import torch
 from beliefmatch import belief_matching_loss
 from beliefmatch.cli import main
 from beliefmatch.experiments.plan import fingerprint, plan_from, recipe, with_method
-from beliefmatch.experiments.reproduction import REPRODUCTIONS, reproduction
+from beliefmatch.experiments.reproduction import REPRODUCTIONS, begin, reproduction
 from beliefmatch.experiments.reproduction.ablation import WITHOUT_KL_ERRORS
+from beliefmatch.experiments.reproduction.asked import Asked
 from beliefmatch.experiments.reproduction.beta import EXPONENTS
 from beliefmatch.experiments.reproduction.places import at_home, needed
 from beliefmatch.experiments.reproduction.reliability import ECES
-from beliefmatch.experiments.reproduction.running import Asked, Reproducing
 from beliefmatch.experiments.reproduction.scales import SCALES, training_images, two_core_seconds
 from beliefmatch.experiments.reproduction.semi_supervised import ERRORS as SEMI_ERRORS
 from beliefmatch.experiments.reproduction.semi_supervised import PROTOCOL as SEMI
 from beliefmatch.experiments.reproduction.table1 import ERRORS
 from beliefmatch.experiments.reproduction.table2 import TOP1, TOP5
 from beliefmatch.experiments.reproduction.transfer import ERRORS as TRANSFER_ERRORS
-from beliefmatch.experiments.reproduction.transfer import PROTOCOL as TRANSFER
+from beliefmatch.experiments.reproduction.transfer_plan import transfer_fingerprint
 from beliefmatch.experiments.search import search_of
 from beliefmatch.methods import build
 
@@ -73,7 +73,7 @@ def told(reported):
 
 
 def work(name, **asked):
-    return Reproducing(reproduction(name), Asked(**asked))
+    return begin(reproduction(name), Asked(**asked))
 
 
 def test_every_name_leads_to_its_reproduction():
@@ -201,9 +201,44 @@ def test_semi_supervised_at_paper_scale_is_the_paper_protocol():
         assert (plan.semi.epsilon, plan.semi.xi) == (6.0, 1e-6)
 
 
-def test_transfer_and_semi_supervised_keep_the_paper_settings_until_they_can_run():
-    assert (TRANSFER["epochs"], TRANSFER["batch_size"], TRANSFER["learning_rate"]) == (100, 64, 3e-4)
-    assert (TRANSFER["optimizer"], TRANSFER["kl_weight"]) == ("adam", 0.01)
+def test_transfer_at_paper_scale_is_the_paper_protocol():
+    found = work("table3")
+    assert len(found.seeds) == 5
+    assert list(found.plans) == ["cifar10", "food101", "stanford_cars"]
+    for name, plan in found.plans.items():
+        assert (plan.epochs, plan.batch_size, plan.learning_rate, plan.kl_weight) == (100, 64, 3e-4, 0.01)
+        assert (plan.data.name, plan.data.limit, plan.data.augment) == (name, None, "none")
+        assert plan.model.startswith("timm:resnet50")
+        wishes = found._adaptation(plan).wishes
+        assert (wishes.labels, wishes.optimizer, wishes.patience) == ("new", "adam", None)
+        assert (wishes.kl_weights, wishes.seeds, wishes.learning_rate) == ((0.01,), (0, 1, 2, 3, 4), 3e-4)
+    assert found.plans["cifar10"].data.size == 8 * 32
+    assert found.plans["cifar10"].foreign == ("svhn", "food101", "stanford_cars")
+    assert set(work("figure-transfer").costs()) < set(found.costs())  # one of the three adaptations
+
+
+def test_settings_of_transfers_are_strict_and_their_own(tmp_path):
+    found = work(
+        "table3", settings=("transfer.model=timm:resnet18", "transfer.data.limit=9", "training.epochs=3")
+    )
+    assert {(plan.model, plan.data.limit, plan.epochs) for plan in found.plans.values()} == {
+        ("timm:resnet18", 9, 100)
+    }
+    assert "Network: timm:resnet18 instead of timm:resnet50.tv_in1k." in found.differences
+    with pytest.raises(ValueError, match="did you mean `epochs`"):
+        work("table3", settings=("transfer.epoch=3",))
+    with pytest.raises(ValueError, match=r"must be written transfer\.KEY=VALUE"):
+        work("table3", settings=("transfer.training.epochs=3",))
+    elsewhere = work(
+        "table3", data_dir=f"{tmp_path}", settings=("transfer.device=cuda", "transfer.compile=true")
+    )
+    assert elsewhere.plans["cifar10"].data.directory == f"{tmp_path}"
+    assert elsewhere.costs() == work("table3").costs()
+    one, other = (transfer_fingerprint(found.plans["food101"], seeds) for seeds in ([0], [0, 1]))
+    assert one != other
+
+
+def test_semi_supervised_keeps_the_paper_settings_until_it_can_run():
     assert (SEMI["labelled"], SEMI["unlabelled"], SEMI["validation"]) == (4000, 41_000, 5000)
     assert (SEMI["steps"], SEMI["batch_size"], SEMI["ramp_steps"]) == (500_000, 100, 200_000)
     assert SEMI["learning_rate"] == {"pi": 3e-4, "vat": 3e-3}
@@ -222,7 +257,7 @@ def test_arms_are_the_same_at_the_scales_but_for_sweeps(name):
 
 
 def test_tables_and_figures_share_their_runs():
-    runs = {name: set(work(name, scale="cpu").expected) for name in READY}
+    runs = {name: set(work(name, scale="cpu").costs()) for name in READY}
     assert runs["figure-ood"] < runs["figure-reliability"]
     assert runs["figure-representation"] < runs["ablation-kl"]
     ensembles = {
@@ -303,7 +338,6 @@ def test_what_cannot_be_asked_is_refused_in_one_line(tmp_path, capsys):
     )
     assert "`--seeds` must be at least 1, got 0" in refused(["table1", "--seeds", "0"], capsys)
     assert "did you mean `training.epochs`?" in refused(["table1", "--set", "training.epoch=3"], capsys)
-    assert "needs `beliefmatch adapt`" in refused(["table3"], capsys)
     told = refused(
         ["table1", "--scale", "cpu", "--data-dir", f"{tmp_path}", "--out", f"{tmp_path / 'o'}"], capsys
     )
@@ -320,7 +354,7 @@ def test_the_list_has_every_name_and_both_scales(capsys):
     told = shown[shown.index("figure-ood") : shown.index("figure-rotation")]
     paper, cpu = (len(work("figure-ood", scale=scale).expected) for scale in ("paper", "cpu"))
     assert re.search(rf" {paper} +\d+ days +{cpu} +[\d.]+ h +\n", told)
-    together = {run for name in READY for run in work(name, scale="cpu").expected}
+    together = {run for name in READY for run in work(name, scale="cpu").costs()}
     assert f"{len(together)} at CPU scale" in shown
 
 

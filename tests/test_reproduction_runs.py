@@ -33,7 +33,9 @@ from commands import MAIN
 from small_training import engine
 
 READY = [name for name in REPRODUCTIONS if not reproduction(name).waits_for]
+TRANSFERS = ("table3", "figure-transfer")
 FIGURES = {
+    "figure-transfer": "entropy",
     "figure-reliability": "reliability",
     "figure-ood": "entropy",
     "figure-rotation": "turning_digit",
@@ -55,7 +57,8 @@ def record_of(out, name) -> ReproductionRecord:
 
 
 def runs_of(out) -> dict[str, RunRecord]:
-    return {path.name: RunDirectory(path).finished() for path in (out / "runs").iterdir()}
+    homes = [path for path in (out / "runs").iterdir() if not (path / "adaptation.json").is_file()]
+    return {path.name: RunDirectory(path).finished() for path in homes}
 
 
 @pytest.mark.parametrize("name", READY)
@@ -65,10 +68,12 @@ def test_every_reproduction_runs_to_its_record(everything, name):
     assert record.rows
     assert record.scale_words.startswith("tiny scale: ")
     assert ReproductionRecord.from_json(record.to_json()) == record
-    assert {run.fingerprint for run in record.runs} <= set(runs)
+    assert {run.fingerprint for run in record.runs} <= {path.name for path in (everything / "runs").iterdir()}
     assert record.command == ["beliefmatch", "reproduce", "all", "--scale", "tiny"]
     for row in record.rows:
         assert len(row.values) == len(row.seeds) == 1
+    if name in TRANSFERS:
+        return
     errors = [row.values[0] for row in record.rows if row.measure in ("error", "top-1 error")]
     known = [100 * run.test.error for run in runs.values()]
     assert all(any(error == pytest.approx(one) for one in known) for error in errors)
@@ -91,10 +96,10 @@ def test_the_summary_has_every_reproduction_and_what_was_left_out(everything):
     records = [record_of(everything, name) for name in READY]
     for record in records:
         assert f"## {record.id}: " in text
-    assert "## Not run" in text
-    assert "- table3: needs" in text
-    alone = summary_markdown(records, {})
-    assert text.startswith(alone.rstrip())
+    waiting = {name for name in REPRODUCTIONS if name not in READY}
+    assert {name for name in REPRODUCTIONS if f"- {name}: needs" in text} == waiting
+    assert ("## Not run" in text) == bool(waiting)
+    assert text.startswith(summary_markdown(records, {}).rstrip())
 
 
 def test_table1_sets_the_paper_beside_the_runs(everything):
@@ -178,6 +183,35 @@ def test_mistakes_are_told_by_pairs(everything):
             pairs = (wrong > good).double() + 0.5 * (wrong == good)
             assert mistake_auroc(score)(run) == pytest.approx(100 * pairs.mean().item(), abs=0.01)
     assert mistake_auroc("spread")(run) is None  # softmax has no belief
+
+
+def test_transfer_reads_the_heads_of_its_adaptation(everything):
+    record = record_of(everything, "table3")
+    place = everything / "runs" / record.runs[0].fingerprint
+    kept = json.loads((place / "adaptation.json").read_text("utf-8"))
+    errors = {head["label"]: 100 * head["scores"]["error"] for head in kept["judged"]}
+    assert {row.label: row.values for row in record.rows} == {
+        label: [errors[label]] for label in ("softmax", "label smoothing", "belief matching")
+    }
+    reported = {
+        row.group: (row.paper.value, row.paper.deviation) for row in record.rows if row.label == "softmax"
+    }
+    assert reported == {"CIFAR-10": (5.44, 0.10), "Food-101": (28.49, 0.08), "Cars": (42.99, 0.14)}
+    figure = record_of(everything, "figure-transfer")
+    assert [panel.title for panel in figure.drawings[0].panels] == ["softmax", "belief matching"]
+    for panel in figure.drawings[0].panels:
+        assert [one.label for one in panel.series] == ["known: CIFAR-10", "foreign: noise"]
+    aurocs = {head["label"]: 100 * head["foreign"][0]["auroc"]["entropy"] for head in kept["judged"]}
+    assert {row.label: row.values[0] for row in figure.rows} == {
+        row.label: aurocs[row.label] for row in figure.rows
+    }
+
+
+def test_a_transfer_that_is_kept_is_not_made_again(everything, monkeypatch):
+    monkeypatch.setattr("beliefmatch.experiments.reproduction.transferring.Adapting", None)
+    before = record_of(everything, "table3")
+    assert main(["reproduce", "table3", "--scale", "tiny", "--out", f"{everything}"]) == 0
+    assert record_of(everything, "table3").rows == before.rows
 
 
 def test_the_same_command_trains_nothing_again(everything, monkeypatch, capsys):

@@ -100,7 +100,7 @@ def adapt(
     ] = "runs/adapt",
     dry_run: DryRun = False,
 ) -> None:
-    """Refit the last layer of a trained classifier, and show what that changed.
+    """Refit the last layer of a classifier, and show what changed.
 
     Features are computed once and kept. All values of λ, and other heads to compare with, are fitted in one
     pass over them; λ is chosen on images that the network must not have seen. Takes minutes on a CPU.

@@ -12,8 +12,9 @@ from beliefmatch.extras import needs
 from beliefmatch.files import ready_directory, write_together, write_whole
 
 if TYPE_CHECKING:
+    from beliefmatch.experiments.reproduction.asked import Asked
+    from beliefmatch.experiments.reproduction.base import Work
     from beliefmatch.experiments.reproduction.record import ReproductionRecord
-    from beliefmatch.experiments.reproduction.running import Asked, Reproducing
 
 __all__ = ["reproduce"]
 
@@ -64,7 +65,7 @@ def reproduce(
     no run is made twice, and all tables and figures share them.
     """
     with told_plainly(*BAD_INPUT, command=context):
-        from beliefmatch.experiments.reproduction.running import Asked
+        from beliefmatch.experiments.reproduction.asked import Asked
 
         _require_extras()
         asked = Asked(scale, Path(out), data_dir, tuple(set_ or ()), seeds, jobs)
@@ -84,17 +85,16 @@ def _require_extras() -> None:
         import matplotlib  # noqa: F401
 
 
-def _works(name: str, asked: "Asked") -> list["Reproducing"]:
-    from beliefmatch.experiments.reproduction import reproduction
-    from beliefmatch.experiments.reproduction.running import Reproducing
+def _works(name: str, asked: "Asked") -> list["Work"]:
+    from beliefmatch.experiments.reproduction import begin, reproduction
     from beliefmatch.experiments.reproduction.scales import SCALES
     from beliefmatch.names import require_name
 
     require_name("reproduce", "scale", asked.scale, SCALES)
     if name not in ("all", "list"):
-        return [Reproducing(reproduction(name), asked)]
+        return [begin(reproduction(name), asked)]
     found = [reproduction(one) for one in REPRODUCTIONS]
-    return [Reproducing(one, asked) for one in found if not one.waits_for]
+    return [begin(one, asked) for one in found if not one.waits_for]
 
 
 def _waiting() -> dict[str, str]:
@@ -117,8 +117,8 @@ def _show_list(asked: "Asked") -> None:
         Listed(
             id=paper.what.id,
             title=paper.what.title,
-            runs=(len(paper.expected), len(cpu.expected)),
-            seconds=(paper.seconds(), cpu.seconds()),
+            runs=(len(paper.costs()), len(cpu.costs())),
+            seconds=(_sum(paper.costs()), _sum(cpu.costs())),
         )
         for paper, cpu in zip(scales["paper"], scales["cpu"], strict=True)
     ]
@@ -127,28 +127,31 @@ def _show_list(asked: "Asked") -> None:
     show(*list_tables(listed, Listed("all", "", (paper[0], cpu[0]), (paper[1], cpu[1]))))
 
 
-def _together(works: list["Reproducing"]) -> tuple[int, float | None]:
-    """Different runs, and their seconds."""
-    from beliefmatch.experiments.reproduction.scales import seconds_of
-
-    plans = {name: plan for work in works for name, plan in work.expected.items()}
-    return len(plans), seconds_of(plans.values())
+def _together(works: list["Work"]) -> tuple[int, float | None]:
+    """Different runs, and the seconds of those that can be told."""
+    costs = {name: seconds for work in works for name, seconds in work.costs().items()}
+    return len(costs), _sum({name: seconds for name, seconds in costs.items() if seconds is not None})
 
 
-def _show_plans(works: list["Reproducing"]) -> None:
-    from beliefmatch.experiments.plan import fingerprint, to_mapping
+def _sum(costs: "dict[str, float | None]") -> float | None:
+    """None if one of them cannot be told."""
+    told = [seconds for seconds in costs.values() if seconds is not None]
+    return sum(told) if len(told) == len(costs) else None
+
+
+def _show_plans(works: list["Work"]) -> None:
     from beliefmatch.experiments.yaml_files import as_yaml
 
     for work in works:
         typer.echo(f"# {work.what.id} ({work.what.place}): {work.what.title}\n# {work.words}")
-        for key, plan in work.plans.items():
-            typer.echo(f"---\n# {key}: plan {fingerprint(plan)}, seeds 0 to {len(work.seeds) - 1}")
-            typer.echo(as_yaml(to_mapping(plan)).rstrip())
-        typer.echo(f"# runs in all {len(work.expected)}, of which {work.finished()} are finished")
+        for key, plan in work.described().items():
+            typer.echo(f"---\n# {key}, seeds 0 to {len(work.seeds) - 1}")
+            typer.echo(as_yaml(plan).rstrip())
+        typer.echo(f"# runs in all {len(work.costs())}, of which {work.finished()} are finished")
         typer.echo("\n".join(f"# differs from the paper: {sentence}" for sentence in work.differences))
 
 
-def _run_all(command: typer.Context, works: list["Reproducing"], asked: "Asked") -> None:
+def _run_all(command: typer.Context, works: list["Work"], asked: "Asked") -> None:
     """One, or all: then those whose data are missing are left out, and told."""
     ready, left_out = _ready(command, works)
     with told_plainly(*BAD_INPUT, command=command):
@@ -158,7 +161,7 @@ def _run_all(command: typer.Context, works: list["Reproducing"], asked: "Asked")
         _summarise(command, records, left_out, asked)
 
 
-def _ready(command: typer.Context, works: list["Reproducing"]) -> tuple[list["Reproducing"], dict[str, str]]:
+def _ready(command: typer.Context, works: list["Work"]) -> tuple[list["Work"], dict[str, str]]:
     from beliefmatch import kernels
 
     ready, left_out = [], {}
@@ -177,7 +180,7 @@ def _ready(command: typer.Context, works: list["Reproducing"]) -> tuple[list["Re
     return ready, left_out
 
 
-def _run(command: typer.Context, work: "Reproducing") -> "ReproductionRecord":
+def _run(command: typer.Context, work: "Work") -> "ReproductionRecord":
     from beliefmatch.cli.terminal import share_done, show
     from beliefmatch.report.reproduction_files import reproduction_files
     from beliefmatch.report.reproduction_tables import reproduction_tables

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from beliefmatch.names import require_name
 
 if TYPE_CHECKING:
-    from beliefmatch.experiments.reproduction.base import Reproduction
+    from beliefmatch.experiments.reproduction.asked import Asked
+    from beliefmatch.experiments.reproduction.base import Reproduction, Work
 
-__all__ = ["REPRODUCTIONS", "reproduction"]
+__all__ = ["REPRODUCTIONS", "begin", "reproduction"]
 
 _HERE = "beliefmatch.experiments.reproduction"
 
@@ -38,3 +39,10 @@ def reproduction(name: str) -> Reproduction:
     """One of the table by its name; a ValueError has the nearest to a mistyped one."""
     require_name("reproduce", "id", name, REPRODUCTIONS, other=", or all, or list")
     return resolve_name(REPRODUCTIONS[name])
+
+
+def begin(what: Reproduction, asked: Asked) -> Work:
+    """What runs a reproduction; a ValueError where this version cannot."""
+    if what.waits_for:
+        raise ValueError(f"reproduce: `id` {what.id} needs {what.waits_for}, which this version lacks.")
+    return resolve_name(what.worker)(what, asked)

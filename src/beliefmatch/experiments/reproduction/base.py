@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from beliefmatch.experiments.plan import RunPlan, plan_from
 from beliefmatch.experiments.reproduction.record import Drawing, Row
 
 if TYPE_CHECKING:
-    from beliefmatch.experiments.reproduction.outcome import Outcome
+    from beliefmatch.experiments.reproduction.record import ReproductionRecord
 
-__all__ = ["Arm", "Reproduction"]
+__all__ = ["Arm", "Reproduction", "Work"]
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,11 @@ def _no_arms(scale: str) -> list[Arm]:
     return []
 
 
-def _no_rows(outcome: Outcome) -> list[Row]:
+def _no_rows(outcome: Any) -> list[Row]:
     return []
 
 
-def _no_drawings(outcome: Outcome) -> list[Drawing]:
+def _no_drawings(outcome: Any) -> list[Drawing]:
     return []
 
 
@@ -54,9 +55,10 @@ class Reproduction:
         title: in words.
         place: where the paper has it.
         arms: what to train at a scale.
-        rows: the numbers, beside the paper's where it has some.
+        rows: the numbers of what the worker found, beside the paper's where it has some.
         drawings: the figures, as data.
         trials: seeds of the paper.
+        worker: address of what runs it, called with this and what was asked.
         waits_for: what this version lacks to run it; empty where nothing.
         notes: what differs from the paper at every scale, or is not told by it; in plain sentences.
     """
@@ -65,8 +67,53 @@ class Reproduction:
     title: str
     place: str
     arms: Callable[[str], Sequence[Arm]] = _no_arms
-    rows: Callable[[Outcome], list[Row]] = _no_rows
-    drawings: Callable[[Outcome], list[Drawing]] = _no_drawings
+    rows: Callable[[Any], list[Row]] = _no_rows
+    drawings: Callable[[Any], list[Drawing]] = _no_drawings
     trials: int = 5
+    worker: str = "beliefmatch.experiments.reproduction.running:Reproducing"
     waits_for: str = ""
     notes: tuple[str, ...] = ()
+
+
+class Work(Protocol):
+    """A reproduction that was asked for at a scale."""
+
+    what: Reproduction
+    seeds: list[int]
+
+    @property
+    def directory(self) -> Path:
+        """Of what it ends with."""
+        ...
+
+    @property
+    def words(self) -> str:
+        """The scale, as it is said beside every number."""
+        ...
+
+    @property
+    def differences(self) -> list[str]:
+        """From the paper's protocol."""
+        ...
+
+    def described(self) -> dict[str, dict[str, Any]]:
+        """Every plan by its arm."""
+        ...
+
+    def costs(self) -> dict[str, float | None]:
+        """Seconds of each run on two cores, very roughly, by its fingerprint."""
+        ...
+
+    def finished(self) -> int:
+        """How many of the runs have ended already."""
+        ...
+
+    def check(self) -> None:
+        """Read data and build networks once; a ValueError says what is wrong or missing."""
+        ...
+
+    def run(
+        self, on_progress: Callable[[float, str], None] | None = None, *, command: Sequence[str] = ()
+    ) -> ReproductionRecord:
+        """Train what is not trained, and read the rows and figures."""
+        ...

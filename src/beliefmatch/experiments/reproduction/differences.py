@@ -1,12 +1,11 @@
 """How a plan differs from the paper's, found by comparing them, so that no setting is forgotten."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from beliefmatch.experiments.plan import RunPlan, to_mapping
-from beliefmatch.experiments.reproduction.base import Arm
+from beliefmatch.experiments.strict import plain
 
-__all__ = ["differences", "seeds_sentence"]
+__all__ = ["Meant", "differences", "seeds_sentence"]
 
 _WORDS = {
     "data.limit": "training images",
@@ -28,6 +27,8 @@ _WORDS = {
     "method.options.samples": "samples of MC dropout",
     "method.options.members": "members of an ensemble",
     "method.options.kl_weight": "λ",
+    "epochs": "epochs",
+    "model": "network",
 }
 _ASIDE = ("engine.", "data.directory", "data.workers", "seed")
 """Where and how fast; but for the precision, which is told."""
@@ -41,7 +42,16 @@ _USUAL = {
 """What a setting that is not there amounts to."""
 
 
-def differences(paper: Sequence[Arm], ours: Mapping[str, RunPlan]) -> list[str]:
+class Meant(NamedTuple):
+    """An arm and the paper's plan of it, a dataclass of settings."""
+
+    key: str
+    group: str
+    label: str
+    plan: Any
+
+
+def differences(paper: Sequence[Meant], ours: Mapping[str, Any]) -> list[str]:
     """A sentence for each setting that is not the paper's.
 
     Args:
@@ -63,8 +73,8 @@ def seeds_sentence(seeds: int, trials: int) -> list[str]:
     return [f"Seeds: {seeds} instead of {trials}."]
 
 
-def _changed(paper: RunPlan, ours: RunPlan) -> dict[str, tuple[str, str]]:
-    before, after = _flat(to_mapping(paper)), _flat(to_mapping(ours))
+def _changed(paper: Any, ours: Any) -> dict[str, tuple[str, str]]:
+    before, after = _flat(plain(paper)), _flat(plain(ours))
     keys = [key for key in {**before, **after} if key in _TOLD or not key.startswith(_ASIDE)]
     pairs = {key: (_text(key, after.get(key)), _text(key, before.get(key))) for key in keys}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
@@ -87,7 +97,7 @@ def _text(key: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else f"{value}"
 
 
-def _sentence(key: str, pairs: Mapping[tuple[str, str], Sequence[str]], arms: Sequence[Arm]) -> str:
+def _sentence(key: str, pairs: Mapping[tuple[str, str], Sequence[str]], arms: Sequence[Meant]) -> str:
     """Which arms are meant is told where they do not all change alike."""
     parts = []
     for (after, before), keys in pairs.items():
@@ -97,7 +107,7 @@ def _sentence(key: str, pairs: Mapping[tuple[str, str], Sequence[str]], arms: Se
     return f"{words[0].upper()}{words[1:]}: {'; '.join(parts)}."
 
 
-def _where(keys: Sequence[str], arms: Sequence[Arm]) -> str:
+def _where(keys: Sequence[str], arms: Sequence[Meant]) -> str:
     """Whole groups by their names, single arms of a group by theirs."""
     meant = {arm.group for arm in arms if arm.key in keys}
     whole = {group for group in meant if all(arm.key in keys for arm in arms if arm.group == group)}

@@ -4,14 +4,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from beliefmatch.data import DATASETS
 from beliefmatch.experiments.plan import RunPlan
+from beliefmatch.experiments.reproduction.transfer_plan import TransferPlan
+
+Planned = TypeVar("Planned", RunPlan, TransferPlan)
 
 __all__ = ["at_home", "missing_data", "needed"]
 
 
-def at_home(plan: RunPlan, directory: str) -> RunPlan:
+def at_home(plan: Planned, directory: str) -> Planned:
     """The plan with its data in a directory: below it by their own name, else all together."""
     root = Path(directory).expanduser()
     own = root / plan.data.name
@@ -28,7 +32,7 @@ def _beside(root: Path, name: str) -> str:
     return f"{name}={own if own.is_dir() else root}"
 
 
-def needed(plans: Sequence[RunPlan]) -> list[str]:
+def needed(plans: Sequence[RunPlan | TransferPlan]) -> list[str]:
     """Names of the sets that plans read and that are not embedded."""
     names = [name for plan in plans for name in (plan.data.name, *plan.foreign)]
     named = [name.partition("=")[0] for name in names]
@@ -36,7 +40,7 @@ def needed(plans: Sequence[RunPlan]) -> list[str]:
 
 
 @contextmanager
-def missing_data(what: str, plans: Sequence[RunPlan], directory: str | None) -> Iterator[None]:
+def missing_data(what: str, plans: Sequence[RunPlan | TransferPlan], directory: str | None) -> Iterator[None]:
     """An error about data inside the block also says which sets there have to be, and where."""
     try:
         yield

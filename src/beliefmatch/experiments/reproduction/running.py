@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -11,55 +11,27 @@ from beliefmatch.environment import hardware, versions
 from beliefmatch.experiments.grid import Cell, attempt_cells, usual_jobs
 from beliefmatch.experiments.parts import dataset, foreign_sets, method_of, tried_network
 from beliefmatch.experiments.plan import RunPlan, fingerprint, overridden, plan_from, to_mapping
+from beliefmatch.experiments.reproduction.asked import Asked
 from beliefmatch.experiments.reproduction.base import Arm, Reproduction
-from beliefmatch.experiments.reproduction.differences import differences, seeds_sentence
+from beliefmatch.experiments.reproduction.differences import Meant, differences, seeds_sentence
 from beliefmatch.experiments.reproduction.outcome import Outcome, Trained
 from beliefmatch.experiments.reproduction.places import at_home, missing_data
 from beliefmatch.experiments.reproduction.record import ReproducedRun, ReproductionRecord
-from beliefmatch.experiments.reproduction.scales import scale_words, seconds_of, seeds_of
+from beliefmatch.experiments.reproduction.scales import scale_words, seeds_of, two_core_seconds
 from beliefmatch.experiments.run_directory import RunDirectory
 from beliefmatch.experiments.run_record import Diverged, RunRecord
 from beliefmatch.experiments.search import Candidates
 
-__all__ = ["Asked", "Reproducing"]
+__all__ = ["Reproducing"]
 
 OnProgress = Callable[[float, str], None]
 Ran = RunRecord | Diverged
-
-
-@dataclass(frozen=True)
-class Asked:
-    """How to run a reproduction.
-
-    Args:
-        scale: of `SCALES`.
-        directory: of all reproductions, which share their runs there.
-        data_dir: where the data lie, each set by its name; from the hub if not given.
-        settings: single ones over every plan, as on the command line.
-        seeds: how many; as the paper and the scale have them if not given.
-        jobs: runs at a time; as the machine has cores for if not given.
-    """
-
-    scale: str = "paper"
-    directory: Path = Path("runs/reproduce")
-    data_dir: str | None = None
-    settings: tuple[str, ...] = ()
-    seeds: int | None = None
-    jobs: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("seeds", "jobs"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"reproduce: `{name}` must be at least 1, got {value}.")
 
 
 class Reproducing:
     """A reproduction with all its plans; nothing is read or trained before `check` and `run`."""
 
     def __init__(self, what: Reproduction, asked: Asked) -> None:
-        if what.waits_for:
-            raise ValueError(f"reproduce: `id` {what.id} needs {what.waits_for}, which this version lacks.")
         self.what, self.asked = what, asked
         self.seeds = list(range(asked.seeds or seeds_of(asked.scale, what.trials)))
         self.arms = {arm.key: arm for arm in what.arms(asked.scale)}
@@ -68,7 +40,7 @@ class Reproducing:
         self.jobs = asked.jobs or usual_jobs(next(iter(self.plans.values())))
 
     def _plan(self, arm: Arm) -> RunPlan:
-        plan = plan_from(overridden(arm.settings, self.asked.settings))
+        plan = plan_from(overridden(arm.settings, self.asked.of_runs))
         plan = plan if self.asked.data_dir is None else at_home(plan, self.asked.data_dir)
         return replace(plan, seed=self.seeds[0])
 
@@ -93,12 +65,17 @@ class Reproducing:
     @property
     def differences(self) -> list[str]:
         """From the paper's protocol."""
-        paper, many = self.what.arms("paper"), (len(self.seeds), self.what.trials)
+        paper = [Meant(arm.key, arm.group, arm.label, arm.plan) for arm in self.what.arms("paper")]
+        many = len(self.seeds), self.what.trials
         return [*differences(paper, self.plans), *seeds_sentence(*many), *self.what.notes]
 
-    def seconds(self) -> float | None:
-        """Of all runs on two cores, very roughly."""
-        return seconds_of(self.expected.values())
+    def costs(self) -> dict[str, float | None]:
+        """Seconds of each run on two cores, very roughly, by its fingerprint."""
+        return {name: two_core_seconds(plan) for name, plan in self.expected.items()}
+
+    def described(self) -> dict[str, dict[str, Any]]:
+        """Every plan by its arm."""
+        return {key: to_mapping(plan) for key, plan in self.plans.items()}
 
     def finished(self) -> int:
         """How many of the expected runs have ended already."""

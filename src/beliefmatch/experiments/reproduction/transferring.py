@@ -1,0 +1,191 @@
+"""Reproductions of transfer at work: one adaptation a set, kept and never made twice."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from beliefmatch.adaptation.wishes import Wishes
+from beliefmatch.environment import hardware, versions
+from beliefmatch.experiments.adapt_plan import AdaptPlan, ImagePlan
+from beliefmatch.experiments.adapt_record import AdaptRecord, adapt_evaluation_paths
+from beliefmatch.experiments.adapting import Adapting
+from beliefmatch.experiments.evaluation_record import EvaluationRecord
+from beliefmatch.experiments.reproduction.asked import Asked
+from beliefmatch.experiments.reproduction.base import Reproduction
+from beliefmatch.experiments.reproduction.differences import Meant, differences, seeds_sentence
+from beliefmatch.experiments.reproduction.places import at_home, missing_data
+from beliefmatch.experiments.reproduction.record import ReproducedRun, ReproductionRecord
+from beliefmatch.experiments.reproduction.scales import seeds_of
+from beliefmatch.experiments.reproduction.transfer import LABELS, SETS, TITLES, Transferred, planned
+from beliefmatch.experiments.reproduction.transfer_plan import (
+    TransferPlan,
+    transfer_fingerprint,
+    transfer_plan,
+)
+from beliefmatch.experiments.strict import plain
+from beliefmatch.files import write_together
+
+__all__ = ["Transferring"]
+
+_RECORD = "adaptation.json"
+OnProgress = Callable[[float, str], None]
+
+
+class Transferring:
+    """A reproduction of transfer with its plans; nothing is read or fitted before `check` and `run`."""
+
+    def __init__(self, what: Reproduction, asked: Asked) -> None:
+        self.what, self.asked = what, asked
+        self.seeds = list(range(asked.seeds or seeds_of(asked.scale, what.trials)))
+        self.plans = {data: self._plan(data) for data in SETS[what.id]}
+
+    def _plan(self, data: str) -> TransferPlan:
+        plan = transfer_plan(planned(data, self.asked.scale), self.asked.of_transfers)
+        return plan if self.asked.data_dir is None else at_home(plan, self.asked.data_dir)
+
+    @property
+    def directory(self) -> Path:
+        """Of what this reproduction ends with."""
+        return self.asked.directory / self.asked.scale / self.what.id
+
+    @property
+    def words(self) -> str:
+        """The scale, as it is said beside every number."""
+        if self.asked.scale == "paper":
+            return "paper scale"
+        first = next(iter(self.plans.values()))
+        images = "all" if first.data.limit is None else f"at most {first.data.limit:,}"
+        name = "CPU" if self.asked.scale == "cpu" else self.asked.scale
+        return f"{name} scale: {images} images, {first.epochs} epochs of the last layer of {first.model}"
+
+    @property
+    def differences(self) -> list[str]:
+        """From the paper's protocol."""
+        paper = [Meant(data, TITLES[data], TITLES[data], planned(data, "paper")) for data in self.plans]
+        many = len(self.seeds), self.what.trials
+        return [*differences(paper, self.plans), *seeds_sentence(*many), *self.what.notes]
+
+    def described(self) -> dict[str, dict[str, Any]]:
+        """Every plan by its set."""
+        return {data: plain(plan) for data, plan in self.plans.items()}
+
+    def costs(self) -> dict[str, float | None]:
+        """Features are most of it, and how long they take depends on the network."""
+        return {transfer_fingerprint(plan, self.seeds): None for plan in self.plans.values()}
+
+    def finished(self) -> int:
+        """How many adaptations are kept already."""
+        return sum((self._home(plan) / _RECORD).is_file() for plan in self.plans.values())
+
+    def check(self) -> None:
+        """Build every network and find every image that is not behind us."""
+        for plan in self.plans.values():
+            if self._kept(plan) is None:
+                with missing_data(self.what.id, list(self.plans.values()), self.asked.data_dir):
+                    Adapting(self._adaptation(plan))
+
+    def run(
+        self, on_progress: OnProgress | None = None, *, command: Sequence[str] = ()
+    ) -> ReproductionRecord:
+        """Adapt to every set that was not, and read the rows and figures."""
+        start, tell = time.perf_counter(), on_progress or (lambda share, doing: None)
+        found: dict[str, Transferred] = {}
+        for place, (data, plan) in enumerate(self.plans.items()):
+            found[data] = self._transferred(
+                plan, lambda share, doing, place=place: tell((place + share) / len(self.plans), doing)
+            )
+        return ReproductionRecord(
+            id=self.what.id,
+            title=self.what.title,
+            place=self.what.place,
+            scale=self.asked.scale,
+            scale_words=self.words,
+            rows=self.what.rows(found),
+            differences=self.differences,
+            drawings=self.what.drawings(found),
+            runs=[run for data, one in found.items() for run in self._runs(data, one.record)],
+            seeds=self.seeds,
+            plans={data: plain(_anywhere(plan)) for data, plan in self.plans.items()},
+            command=list(command),
+            versions=versions("beliefmatch", "torch", "numpy"),
+            hardware=hardware(),
+            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            wall_seconds=time.perf_counter() - start,
+        )
+
+    def _home(self, plan: TransferPlan) -> Path:
+        return self.asked.directory / "runs" / transfer_fingerprint(plan, self.seeds)
+
+    def _transferred(self, plan: TransferPlan, tell: OnProgress) -> Transferred:
+        kept = self._kept(plan)
+        if kept is not None:
+            tell(1.0, "finished before")
+            return kept
+        outcome = Adapting(self._adaptation(plan)).run(tell)
+        paths = adapt_evaluation_paths(outcome.record.row_labels)
+        evaluations = list(outcome.evaluations)
+        files = [(path, one.to_json().encode()) for path, one in zip(paths, evaluations, strict=True)]
+        home = self._home(plan)
+        home.mkdir(parents=True, exist_ok=True)
+        write_together(home, [*files, (_RECORD, outcome.record.to_json().encode())])
+        return Transferred(outcome.record, evaluations)
+
+    def _kept(self, plan: TransferPlan) -> Transferred | None:
+        home = self._home(plan)
+        if not (home / _RECORD).is_file():
+            return None
+        record = AdaptRecord.from_json((home / _RECORD).read_text("utf-8"))
+        texts = [(home / path).read_text("utf-8") for path in adapt_evaluation_paths(record.row_labels)]
+        return Transferred(record, [EvaluationRecord.from_json(text) for text in texts])
+
+    def _adaptation(self, plan: TransferPlan) -> AdaptPlan:
+        given = ImagePlan(
+            model=plan.model,
+            options=plan.options,
+            weights=plan.weights,
+            data=plan.data,
+            cache_dir=f"{self.asked.directory / 'features'}",
+            device=plan.device,
+            precision=plan.precision,
+            compile=plan.compile,
+            batch_size=plan.batch,
+        )
+        wishes = Wishes(
+            labels="new",
+            kl_weights=(plan.kl_weight,),
+            seeds=tuple(self.seeds),
+            controls=("softmax", "label_smoothing"),
+            choose_by="error",
+            epochs=plan.epochs,
+            batch_size=plan.batch_size,
+            learning_rate=plan.learning_rate,
+            patience=None,
+        )
+        return AdaptPlan(given, wishes, plan.foreign)
+
+    def _runs(self, data: str, record: AdaptRecord) -> list[ReproducedRun]:
+        name = transfer_fingerprint(self.plans[data], self.seeds)
+        return [
+            ReproducedRun(
+                arm=f"{data}/{LABELS[head.label]}",
+                seed=head.seed,
+                fingerprint=name,
+                method=LABELS[head.label],
+                options=dict(head.options),
+                train_seconds=None,
+                skipped_steps=None,
+                diverged=None,
+                search=[],
+            )
+            for head in record.judged
+            if head.label in LABELS
+        ]
+
+
+def _anywhere(plan: TransferPlan) -> TransferPlan:
+    """Without the place of the data on this machine."""
+    foreign = tuple(name.partition("=")[0] for name in plan.foreign)
+    return replace(plan, data=replace(plan.data, directory=None), foreign=foreign)
