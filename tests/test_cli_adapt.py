@@ -190,7 +190,7 @@ def test_half_of_the_test_images_chooses(own, cache, tmp_path, capsys):
 def stored(tmp_path):
     chance = np.random.default_rng(0)
     targets = np.arange(300) % 3
-    rows = chance.normal(size=(300, 5)).astype(np.float32) + 2 * np.eye(3, 5, dtype=np.float32)[targets]
+    rows = chance.normal(size=(300, 5)).astype(np.float32) + 4 * np.eye(3, 5, dtype=np.float32)[targets]
     np.savez(tmp_path / "train.npz", features=rows[:200], targets=targets[:200])
     np.savez(tmp_path / "validation.npz", features=rows[200:250], targets=targets[200:250])
     np.savez(tmp_path / "test.npz", features=rows[250:], targets=targets[250:])
