@@ -5,6 +5,9 @@
 
 Half of the images is to fit and choose on, the other half to judge: how far are the predicted probabilities
 from how people voted there? Of the votes to fit on, some are drawn without replacement: 1, 3, 10, or all.
+
+The votes of one image are judged twice: each by itself, and one after the other, where a belief may learn
+from the first how to expect the next (Bayes' rule), as a softmax cannot: for it the two are the same.
 The images and the network's weights are described in docs/adapt.md.
 """
 
@@ -116,11 +119,29 @@ def _judged(
     sets = FeatureSets(subset(told, np.sort(fit)), subset(told, np.sort(choose)))
     wishes = Wishes(labels="new", kl_weights=KL_WEIGHTS, controls=("softmax",), epochs=epochs, seeds=(trial,))
     made = refit(sets, classes=votes.shape[1], wishes=wishes)
-    rows = torch.from_numpy(np.asarray(features.rows[np.sort(judge)], dtype=np.float32))
-    people = votes[torch.from_numpy(np.sort(judge))].double()
+    rows, people = _rows(features, judge), votes[torch.from_numpy(np.sort(judge))].double()
+    known = told.targets[torch.from_numpy(np.sort(choose))].double()
     for label, heads in shown(made).items():
-        probs = heads[0].predict(rows).probs
-        yield {"head": label, "kl_weight": made.chosen.candidate.kl_weight, **_distance(probs, people)}
+        said, kl_weight = heads[0].predict(rows), made.chosen.candidate.kl_weight
+        scores = _distance(said.probs, people)
+        in_turn = scores["vote_nll"]
+        if said.belief is not None:
+            in_turn = _in_turn(kl_weight * said.belief.alpha.double(), people)
+        yield {"head": label, "kl_weight": kl_weight, **scores, "in_turn_nll": in_turn}
+        if said.belief is None and known.sum(1).min() > 1:  # one vote tells nothing of the next
+            precision = _precision(heads[0].predict(_rows(features, choose)).probs, known)
+            in_turn = _in_turn(precision * said.probs, people)
+            yield {"head": f"{label}, one precision for all", **scores, "in_turn_nll": in_turn}
+
+
+def _rows(features: Features, numbers: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.asarray(features.rows[np.sort(numbers)], dtype=np.float32))
+
+
+def _precision(probs: Tensor, votes: Tensor) -> float:
+    """The one number that makes the votes likeliest if each image's shares are Dirichlet around `probs`."""
+    tried = torch.logspace(-2, 4, 121, dtype=torch.float64).tolist()
+    return min(tried, key=lambda precision: _in_turn(precision * probs, votes))
 
 
 def _distance(probs: Tensor, votes: Tensor) -> dict[str, float]:
@@ -136,6 +157,17 @@ def _distance(probs: Tensor, votes: Tensor) -> dict[str, float]:
     }
 
 
+def _in_turn(concentration: Tensor, votes: Tensor) -> float:
+    """−ln of the probability of all votes of an image, one after the other, a vote: Dirichlet-multinomial.
+
+    Concentrations are on the scale of the votes: λ times those of the network, whose optimum is λ + votes.
+    """
+    total, many = concentration.sum(1), votes.sum(1)
+    each = torch.lgamma(concentration + votes) - torch.lgamma(concentration)
+    log_probability = torch.lgamma(total) - torch.lgamma(total + many) + each.sum(1)
+    return -(log_probability / many).mean().item()
+
+
 def _table(lines: list[dict[str, Any]]) -> str:
     kinds = list(dict.fromkeys((line["fitted_on"], line["head"]) for line in lines))
     said = [
@@ -144,8 +176,9 @@ def _table(lines: list[dict[str, Any]]) -> str:
     ]
     for fitted_on, head in kinds:
         own = [one for one in lines if (one["fitted_on"], one["head"]) == (fitted_on, head)]
-        cells = [_cell(own, "vote_nll", 1), _cell(own, "kl", 1), _cell(own, "error", 100)]
-        said.append(f"| {fitted_on:10} | {head:16} | {cells[0]} | {cells[1]} | {cells[2]} |")
+        columns = (("vote_nll", 1), ("in_turn_nll", 1), ("kl", 1), ("error", 100))
+        cells = " | ".join(_cell(own, name, scale) for name, scale in columns)
+        said.append(f"| {fitted_on} | {head} | {cells} |")
     return "\n".join(said)
 
 

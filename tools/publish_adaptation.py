@@ -1,4 +1,4 @@
-"""Copy the record and the figures of an adaptation into docs, without the paths of the machine it was made on.
+"""Copy the record and the figures of an adaptation into docs, without paths of the machine it was made on.
 
 python tools/publish_adaptation.py runs/resnet20 resnet20
 """
