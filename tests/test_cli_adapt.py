@@ -158,6 +158,8 @@ def test_dry_run_tells_the_size_and_writes_nothing(run, tmp_path, capsys):
     assert main(line) == 0
     shown = capsys.readouterr().out
     assert "train 898, validation 359, test 540" in shown
+    assert "898 to fit on, 359 to choose on, 540 to report on" in shown
+    assert "inputs: 1 x 8 x 8, mean 0" in shown
     assert f"{cache}" in shown
     assert not out.exists()
     assert not cache.exists()
@@ -268,6 +270,36 @@ def test_a_disk_that_cannot_be_written_to(run, cache, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     line = ["adapt", "--model", f"{run}", *cache, "--out", f"{tmp_path / 'file'}"]
     assert "`--out` must be a directory" in refused(line, capsys)
+
+
+def test_a_run_is_not_written_over(run, cache, capsys):
+    before = (run / "record.json").read_bytes()
+    assert "must not be the directory of a run" in refused(
+        ["adapt", "--model", f"{run}", *cache, "--out", f"{run}"], capsys
+    )
+    assert (run / "record.json").read_bytes() == before
+
+
+def test_a_device_that_is_not_there(run, cache, capsys):
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    line = ["adapt", "--model", f"{run}", *cache, "--device", "cuda"]
+    assert "`--device` must be one that torch has here, got 'cuda'" in refused(line, capsys)
+
+
+def test_images_that_the_network_cannot_take(own, tmp_path, capsys):
+    np.savez(tmp_path / "x.npz", images=np.zeros((40, 9, 9, 3), np.uint8), labels=np.arange(40) % 2)
+    line = ["adapt", *own, "--data", f"{tmp_path / 'x.npz'}"]
+    assert "`--model` must take images of shape (3, 9, 9), but it failed" in refused(line, capsys)
+
+
+def test_garbled_weights_of_an_adaptation_are_told(adapted, tmp_path, capsys):
+    copy = tmp_path / "copy"
+    shutil.copytree(adapted, copy)
+    (copy / "model.safetensors").write_bytes((adapted / "model.safetensors").read_bytes()[:-9])
+    np.save(tmp_path / "x.npy", np.zeros((1, 8, 8), np.uint8))
+    line = ["predict", f"{copy}", f"{tmp_path / 'x.npy'}", "--out", f"{tmp_path / 'p.csv'}"]
+    assert "must hold whole weights" in refused(line, capsys)
 
 
 def test_predict_without_the_weights_says_which(adapted, tmp_path, capsys):

@@ -110,6 +110,7 @@ def adapt(
         _require_extras()
         from beliefmatch.experiments.adapting import Adapting
 
+        _require_no_run(Path(out))
         work = Adapting(plan)
         if not dry_run:
             ready_directory(out, caller="adapt")
@@ -118,9 +119,17 @@ def adapt(
         return
     from beliefmatch.cli.terminal import share_done
 
-    with told_plainly(*OUTSIDE, command=context), share_done() as tell:
+    with told_plainly(ValueError, *OUTSIDE, command=context), share_done() as tell:
         outcome = work.run(tell)
     _write_and_show(context, Path(out), plan, outcome)
+
+
+def _require_no_run(place: Path) -> None:
+    """The files of an adaptation have the names of a run's: one would destroy the other."""
+    from beliefmatch.experiments.run_directory import RunDirectory
+
+    if RunDirectory(place).plan_file.is_file():
+        raise ValueError(f"adapt: `out` must not be the directory of a run, got {place}; choose another.")
 
 
 def _require_extras() -> None:

@@ -25,6 +25,7 @@ from beliefmatch.adaptation.types import Features
 from beliefmatch.checks import fail
 from beliefmatch.data import load_foreign, load_parts
 from beliefmatch.data.parts import ROLES, Parts
+from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.settings import DataSettings
 from beliefmatch.data.source import Source
 from beliefmatch.data.splits import fingerprint
@@ -61,6 +62,7 @@ class Images:
     @classmethod
     def of(cls, plan: ImagePlan, foreign: tuple[str, ...], *, norms: bool = False) -> Images:
         """Build the network and find the images; what a user can get wrong is refused here."""
+        _require_device(plan.device)
         network, settings = network_and_settings(plan)
         parts = load_parts(settings, validation_from=plan.validation_from)
         made = cls(plan, network, parts, _foreign(foreign, parts, settings))
@@ -72,7 +74,14 @@ class Images:
     @cached_property
     def head(self) -> Head:
         """Its last layer."""
-        return find_head(self.network, self._some, name=self.plan.head)
+        try:
+            return find_head(self.network, self._some, name=self.plan.head)
+        except (RuntimeError, AssertionError, IndexError) as error:  # of other people's code
+            told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            shape = tuple(self._some.shape[1:])
+            fact = f"`model` must take images of shape {shape}, but it failed ({told})"
+            remedy = "see `--size`, `--mean` and `--std`"
+            raise fail("adapt", f"{fact}; {remedy}.") from error
 
     @cached_property
     def wanted(self) -> list[Wanted]:
@@ -154,9 +163,30 @@ class Images:
             return computed[part]
         return subset(computed[part], np.searchsorted(needed, rows))
 
+    def uses(self) -> dict[str, int]:
+        """How many images serve for what."""
+        words = dict(zip(ROLES, ("fit on", "choose on", "report on"), strict=True))
+        return {word: len(self.parts.rows(role).rows) for role, word in words.items()}
+
+    def inputs(self) -> str:
+        """How images become inputs, in words."""
+        how = Preprocessing.from_json(self.parts.facts["preprocessing"])
+        channels, height, width = self.parts.sources[self.parts.train.part].shape
+        mean, std = (",".join(f"{one:.6g}" for one in values) for values in (how.mean, how.std))
+        margin = f", margin {how.margin:.4g}" if how.margin != 1 else ""
+        return f"{channels} x {height} x {width}{margin}, mean {mean}, std {std}"
+
     def facts(self) -> dict[str, Any]:
         """Of data and features, for the record."""
         return {**self.parts.facts, "validation_from": self.plan.validation_from}
+
+
+def _require_device(name: str) -> None:
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+        told = " ".join(f"{error}".split())[:120]
+        raise fail("adapt", f"`device` must be one that torch has here, got {name!r} ({told}).") from error
 
 
 def _foreign(texts: tuple[str, ...], parts: Parts, settings: DataSettings) -> dict[str, Source]:

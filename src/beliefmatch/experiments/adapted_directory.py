@@ -114,11 +114,11 @@ def adapted_network(directory: Path) -> AdaptedNetwork:
         raise fail("predict", f"`run` must be a directory that `beliefmatch adapt` wrote, got {directory}.")
     facts = json.loads(home.model_file.read_text("utf-8"))
     with needs("safetensors", extra="files", caller="predict"):
-        from safetensors.torch import load_file
+        import safetensors  # noqa: F401
     weights = directory / _WEIGHTS
     if not weights.is_file():
         raise fail("predict", f"`run` must hold the network's weights; there is no {weights}.")
-    network, state = _network(facts), load_file(weights)
+    network, state = _network(facts), _read(weights)
     shape = tuple(facts["shape"])
     made_up = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
     head = find_head(network, made_up, name=facts["head"])
@@ -128,6 +128,16 @@ def adapted_network(directory: Path) -> AdaptedNetwork:
     made.load_state_dict(state)
     how = Preprocessing.from_json(facts["preprocessing"])
     return AdaptedNetwork(made.eval(), tuple(facts["class_names"]), shape, how)  # type: ignore[arg-type]
+
+
+def _read(weights: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(weights)
+    except SafetensorError as error:
+        raise fail("predict", f"`run` must hold whole weights, got {weights} ({error}).") from error
 
 
 def _network(facts: Mapping[str, Any]) -> nn.Module:

@@ -71,8 +71,9 @@ class Adapting:
             return
         images, head = self.images, self.images.head
         yield f"{head.name}: {head.in_features} features, {head.out_features} classes in the network"
-        sets = ", ".join(f"{one.name} {len(one.source):,}" for one in images.wanted)
-        yield f"images: {sets}"
+        yield f"images: {', '.join(f'{one.name} {len(one.source):,}' for one in images.wanted)}"
+        yield f"use: {', '.join(f'{many:,} to {use}' for use, many in images.uses().items())}"
+        yield f"inputs: {images.inputs()}"
         yield f"features: {told(images.bytes)} in {images.cache.directory}"
 
     def _adapted(self, on_progress: OnProgress) -> tuple[Adaptation, nn.Module | None]:
