@@ -155,7 +155,7 @@ def test_priors_are_part_of_the_setting():
 
 def test_counts_have_no_evidential_head():
     sets = FeatureSets(votes(200), votes(100, 5))
-    made = refit(sets, wishes=FEW)
+    made = quiet(sets, wishes=FEW)
     assert {head.candidate.kind for head in made.fitted} == {"belief_matching", "softmax", "label_smoothing"}
     assert made.classes == CLASSES
     again = quiet(FeatureSets(votes(200), features(100, 5)), wishes=FEW)  # chosen by single labels
@@ -197,10 +197,12 @@ def test_a_class_without_examples_is_named():
     beyond = Features(SETS.validation.rows, SETS.validation.targets + 2, "")
     with pytest.raises(ValueError, match="got none of 4, 5;"):
         refit(FeatureSets(SETS.train, beyond), wishes=FEW)
-    empty = votes(50)
+    empty, full = votes(50), votes(50)
+    empty.targets[:, 0] += 1
+    full.targets[:, 0] += 1
     empty.targets[:, 2] = 0
     with pytest.warns(UserWarning, match="got none of 2: no head"):
-        label_set(FeatureSets(empty, votes(50)), classes=None, start=None, labels="auto")
+        label_set(FeatureSets(empty, full), classes=None, start=None, labels="auto")
 
 
 @pytest.mark.parametrize(
@@ -243,11 +245,30 @@ def test_a_class_without_examples_is_named():
             {},
             "`validation` must have rows that belong to a class, got none of 150",
         ),
+        (
+            {"validation": Features(SETS.validation.rows, SETS.validation.targets - 3, "")},
+            {},
+            "`validation` must have class ids from 0, or −1 for no class, got -3, -2; give −1",
+        ),
     ],
 )
 def test_what_does_not_match_is_told(changed, options, message):
     with pytest.raises(ValueError, match=message):
         refit(replace(SETS, **changed), **{"wishes": FEW, **options})
+
+
+def test_rows_of_no_class_are_counted_in_one_warning():
+    targets = SETS.train.targets.clone()
+    targets[:7] = -1
+    empty = votes(150, 5)
+    empty.targets[:] = 1
+    empty.targets[3:6] = 0
+    given = FeatureSets(Features(SETS.train.rows, targets, ""), empty)
+    with pytest.warns(UserWarning, match="belong to no class") as told:
+        label_set(given, classes=None, start=None, labels="auto")
+    (one,) = told
+    expected = "7 of 200 rows of `train` (of class −1) and 3 of 150 rows of `validation` (without a vote)"
+    assert expected in f"{one.message}"
 
 
 @pytest.mark.parametrize(
@@ -289,7 +310,7 @@ def test_a_part_of_the_training_rows_is_told(old):
 @pytest.mark.parametrize("kind", ["ids", "counts"])
 def test_promises_are_those_of_the_metrics(kind):
     judge = features(800, 8) if kind == "ids" else votes(800, 8)
-    made = refit(FeatureSets(features(400), judge), wishes=replace(FEW, risks=(0.4, 1e-4), delta=0.1))
+    made = quiet(FeatureSets(features(400), judge), wishes=replace(FEW, risks=(0.4, 1e-4), delta=0.1))
     some = torch.ones(len(judge), dtype=torch.bool) if kind == "ids" else judge.targets.sum(1) > 0
     right = judge.targets[some] if kind == "ids" else judge.targets[some].argmax(1)
     probs = made.chosen.predict(torch.from_numpy(judge.rows)[some]).probs
