@@ -18,6 +18,7 @@ from beliefmatch.adaptation.labelling import label_set
 from beliefmatch.adaptation.promising import promises
 from beliefmatch.adaptation.reading import Batches
 from beliefmatch.adaptation.refit import refit, shown
+from beliefmatch.adaptation.remarks import on_the_choice
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.rows import ShardedRows, in_memory
 from beliefmatch.adaptation.subsets import parted, subset
@@ -305,6 +306,32 @@ def test_a_part_of_the_training_rows_is_told(old):
         refit(SETS, start=old, aside=0.2, wishes=FEW)
     with pytest.warns(UserWarning, match="20% of `train` were set aside to choose λ on"):
         refit(SETS, aside=0.2, wishes=FEW)
+
+
+def test_labels_numbered_differently_and_a_head_that_got_worse_are_told(old):
+    turned = Features(SETS.train.rows, (SETS.train.targets + 1) % CLASSES, "")
+    with pytest.warns(UserWarning, match="adapt: ") as told:
+        made = refit(replace(SETS, train=turned), start=old, wishes=FEW)
+    said = [f"{one.message}" for one in told]
+    (numbered,) = [one for one in said if "numbered differently" in one]
+    right = 1 - made.fitted[0].error
+    assert f"right for {right:.0%} of the rows of `validation`, but only for" in numbered
+    (worse,) = [one for one in said if "the untouched head for" in one]
+    assert made.chosen.candidate.name in worse and f"wrong for {made.chosen.error:.1%}" in worse
+    assert made.chosen.error > made.fitted[0].error + 0.02
+    assert {f"adapt: {note}." for note in made.notes} >= {numbered, worse}
+
+
+def test_a_head_is_clearly_worse_beyond_two_points_and_two_standard_errors():
+    def head(error, rows):
+        return FittedHead(
+            Candidate("softmax", "softmax"), torch.zeros(2, 2), torch.zeros(2), 0, Scores(1, error, 0, rows)
+        )
+
+    assert on_the_choice(head(0.131, 10_000), head(0.1, 10_000))
+    assert not on_the_choice(head(0.119, 10**6), head(0.1, 10**6))
+    assert not on_the_choice(head(0.131, 400), head(0.1, 400))
+    assert not on_the_choice(head(0.131, 10_000), None)
 
 
 @pytest.mark.parametrize("kind", ["ids", "counts"])

@@ -13,7 +13,7 @@ from beliefmatch.adaptation.types import Features
 from beliefmatch.adaptation.wishes import Labels
 from beliefmatch.checks import fail, level_of_caller, require_index
 
-__all__ = ["LabelSet", "label_set", "require_sets"]
+__all__ = ["LabelSet", "knows", "label_set", "require_sets"]
 
 _CALLER = "adapt"
 _BETTER_THAN_CHANCE = 3.0  # times: a head that is right so often has learnt these classes
@@ -139,13 +139,16 @@ def _classes_seen(sets: FeatureSets) -> int:
 
 
 def _knows(start: Start, validation: Features, seen: int) -> bool:
-    """Whether a head is right on these classes far more often than by chance."""
     if not len(labelled(validation)):
         return False
-    own = len(start[0])
     error = untouched(start, validation).error
-    least = min(_OFTEN, _BETTER_THAN_CHANCE / own) if seen == own else _OFTEN
-    return error is not None and 1 - error > least
+    return error is not None and knows(start, 1 - error, seen)
+
+
+def knows(start: Start, right: float, seen: int) -> bool:
+    """Whether a head that is right for this share of rows, of so many classes, is so far above chance."""
+    own = len(start[0])
+    return right > (min(_OFTEN, _BETTER_THAN_CHANCE / own) if seen == own else _OFTEN)
 
 
 def _require_examples(sets: FeatureSets, found: LabelSet, *, is_told: bool) -> None:
