@@ -90,6 +90,15 @@ def test_counts_stay_counts_and_inputs_alone_have_no_class(tmp_path):
     assert foreign.targets.tolist() == [-1] * ROWS
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float64])
+def test_counts_may_be_whole_numbers(dtype):
+    model, (inputs, _) = network(), data()
+    counts = torch.randint(0, 9, (ROWS, 4), generator=torch.Generator().manual_seed(3))
+    for source in ((inputs, counts.to(dtype)), [(inputs, counts.to(dtype))]):
+        found = extract(model, model, source, key_parts={}, cache=None).targets
+        assert found.dtype == torch.float32 and torch.equal(found, counts.float())
+
+
 def test_modes_and_weights_are_left_as_they_were():
     model = network()
     model.inner[1].eval()
@@ -132,6 +141,12 @@ def test_half_precision_halves_the_disk_and_names_what_it_cannot_hold(tmp_path):
         ([(torch.ones(3, 2), torch.ones(3))], "targets must be class ids"),
         ([(torch.ones(3, 2), torch.full((3, 2), -1.0))], "finite counts not below 0"),
         ([(torch.ones(3, 2), torch.zeros(4, dtype=torch.int64))], "got 4 for 3 inputs at row 0"),
+        (
+            [(torch.ones(3, 2), torch.tensor([[1], [0], [2]]))],
+            r"targets must be class ids, .* shape \(3, 1\)",
+        ),
+        ([(torch.ones(3, 2), torch.full((3, 2), -1))], "finite counts not below 0"),
+        ([(torch.ones(3, 2), torch.ones(3, 2) > 0)], "targets must be class ids"),
         ([{"sound": torch.ones(3, 2)}], "each batch must have pixel_values or"),
         ([(torch.ones(3, 2), torch.arange(3)), (torch.ones(3, 2), torch.ones(3, 2))], "at row 3"),
     ],

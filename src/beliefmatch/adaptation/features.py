@@ -67,7 +67,7 @@ def extract(
         source: a beliefmatch source; a tuple of two tensors, inputs and targets; a torch dataset of examples;
             a DataLoader, whose dataset is taken in its own order if the loader does no more than shuffle it;
             or an iterable of batches. A batch is (inputs, targets), a mapping such as Hugging Face's, or
-            inputs alone. Targets are class ids (N,) or counts (N, K) in floating point, and -1 for none.
+            inputs alone. Targets are class ids (N,), -1 for none, or counts (N, K), whole numbers or not.
             Datasets that change their examples by chance give the features of one such chance.
         key_parts: what else the features depend on, as JSON can hold it: "head", "preprocessing", and "data"
             with the digest of the data and "split" where the caller knows them.

@@ -210,7 +210,8 @@ def _labels(targets: Any) -> Tensor:
     whole = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
     if whole and labels.dim() == 1:
         return labels.to(torch.int64)
-    if labels.is_floating_point() and labels.dim() == 2 and (labels.isfinite() & (labels >= 0)).all():
+    counted = labels.is_floating_point() or (whole and labels.shape[-1:] != (1,))  # (n, 1) may be ids
+    if counted and labels.dim() == 2 and (labels.isfinite() & (labels >= 0)).all():
         return labels.to(torch.float32)
-    expected = "class ids, whole numbers (n,), or finite counts not below 0, floating point (n, K)"
+    expected = "class ids, whole numbers (n,), or finite counts not below 0, (n, K)"
     raise fail(_CALLER, f"targets must be {expected}, got {describe(labels)}.")
