@@ -99,7 +99,7 @@ def adapt(
     Args:
         model: any classifier; it is left as it is, in its mode and on its device.
         train: examples to fit on, in any form that `extract` takes: a source, a dataset, a DataLoader, a
-            tuple of tensors. Targets are class ids or counts.
+            tuple of tensors or of arrays. Targets are class ids or counts.
         validation: examples that the model was not trained on. Nothing is chosen on data that it has seen
             without a warning. Where none are given, a fifth of `train` is set aside, with a warning too.
         test: examples to judge on; nothing is chosen by them.

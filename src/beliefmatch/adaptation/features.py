@@ -64,7 +64,8 @@ def extract(
     Args:
         model: the network; its modules, code and weights go into the key.
         features_of: inputs (N, ...) to features (N, F), computed with the model.
-        source: a beliefmatch source; a tuple of two tensors, inputs and targets; a torch dataset of examples;
+        source: a beliefmatch source; a tuple of two tensors or arrays of numpy, inputs and targets, of which
+            float64 is taken as float32 where it is numpy's; a torch dataset of examples;
             a DataLoader, whose dataset is taken in its own order if the loader does no more than shuffle it;
             or an iterable of batches. A batch is (inputs, targets), a mapping such as Hugging Face's, or
             inputs alone. Targets are class ids (N,), -1 for none, or counts (N, K), whole numbers or not.
