@@ -319,7 +319,28 @@ def test_labels_numbered_differently_and_a_head_that_got_worse_are_told(old):
     (worse,) = [one for one in said if "the untouched head for" in one]
     assert made.chosen.candidate.name in worse and f"wrong for {made.chosen.error:.1%}" in worse
     assert made.chosen.error > made.fitted[0].error + 0.02
-    assert {f"adapt: {note}." for note in made.notes} >= {numbered, worse}
+    assert {f"adapt: {note[0].lower()}{note[1:]}" for note in made.notes} >= {numbered, worse}
+
+
+def test_how_the_labels_were_taken_is_told(old):
+    made = quiet(SETS, start=old, wishes=FEW)
+    right = 100 * (1 - made.fitted[0].error)
+    expected = f"The existing head is right for {right:.1f} % of the validation rows, so they are taken as"
+    assert made.notes[0] == f"{expected} the same classes; `labels` to say otherwise."
+    turned = replace(
+        SETS,
+        **{
+            name: Features(one.rows, (one.targets + 1) % CLASSES, "")
+            for name, one in (("train", SETS.train), ("validation", SETS.validation))
+        },
+    )
+    assert "so they are taken as other classes" in quiet(turned, start=old, wishes=FEW).notes[0]
+    more = quiet(SETS, start=(torch.ones(3, WIDTH), torch.zeros(3)), wishes=FEW)
+    assert more.notes[0].startswith(
+        "The existing head has 3 classes and there are 4, so they are taken as other"
+    )
+    assert quiet(SETS, start=old, wishes=replace(FEW, labels="same")).notes == ()
+    assert quiet(SETS, wishes=FEW).notes == ()
 
 
 def test_a_head_is_clearly_worse_beyond_two_points_and_two_standard_errors():

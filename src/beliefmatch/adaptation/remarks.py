@@ -10,7 +10,7 @@ from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.starting import Start
 from beliefmatch.adaptation.types import Features
 
-__all__ = ["on_data", "on_the_choice"]
+__all__ = ["on_data", "on_the_choice", "on_the_labels", "sentence"]
 
 _WORSE, _ERRORS = 0.02, 2.0  # by which a head is clearly worse: in error, and in standard errors
 
@@ -19,6 +19,24 @@ def on_data(sets: FeatureSets, found: LabelSet, start: Start | None) -> list[str
     """What is odd about the data, before anything is fitted."""
     said = [_numbered_differently(sets, found, start)]
     return [one for one in said if one is not None]
+
+
+def on_the_labels(sets: FeatureSets, found: LabelSet, start: Start | None) -> list[str]:
+    """How it was decided whether the classes are those of the existing head, where nobody said."""
+    if start is None:
+        return []
+    taken = "the same classes" if found.kind == "same" else "other classes"
+    if _fits(sets.validation, found, start):
+        right = _right(start, sets.validation)
+        why = f"the existing head is right for {100 * right:.1f} % of the validation rows"
+    else:
+        why = f"the existing head has {len(start[0])} classes and there are {found.classes}"
+    return [f"{why}, so they are taken as {taken}; `labels` to say otherwise"]
+
+
+def sentence(remark: str) -> str:
+    """As it stands in a report."""
+    return f"{remark[:1].upper()}{remark[1:]}."
 
 
 def on_the_choice(chosen: FittedHead, before: FittedHead | None) -> list[str]:
