@@ -322,6 +322,31 @@ def test_labels_numbered_differently_and_a_head_that_got_worse_are_told(old):
     assert {f"adapt: {note[0].lower()}{note[1:]}" for note in made.notes} >= {numbered, worse}
 
 
+@pytest.mark.parametrize("other", ["train", "validation"])
+def test_test_rows_that_are_copies_are_told(other):
+    def joined(copies):
+        whole, some = SETS.test, getattr(SETS, other)
+        targets = torch.cat([whole.targets, some.targets[:copies]])
+        return replace(SETS, test=Features(np.concatenate([whole.rows, some.rows[:copies]]), targets, ""))
+
+    with pytest.warns(UserWarning, match=f"25% among those of `{other}` are found again"):
+        made = refit(joined(20), wishes=FEW)
+    found = f"Of the rows of `test` 25% among those of `{other}` are found again"
+    assert made.notes == (f"{found}: on these every head looks too good.",)
+    assert refit(joined(3), wishes=FEW).notes == ()  # 3 of 63
+
+
+def test_a_choice_on_very_few_rows_is_told():
+    few = replace(SETS, validation=features(49, 5))
+    with pytest.warns(UserWarning, match="very few rows choose λ, 49 of `validation` for 4 classes"):
+        made = refit(few, wishes=FEW)
+    assert made.notes[0].startswith("Very few rows choose λ")
+    assert refit(replace(SETS, validation=features(50, 5)), wishes=FEW).notes == ()
+    many = replace(SETS, train=features(3000, classes=20), validation=features(99, 5, classes=20), test=None)
+    with pytest.warns(UserWarning, match="99 of `validation` for 20 classes: 50 rows, and 5 a class"):
+        refit(many, classes=20, wishes=replace(FEW, epochs=1, controls=()))
+
+
 def test_how_the_labels_were_taken_is_told(old):
     made = quiet(SETS, start=old, wishes=FEW)
     right = 100 * (1 - made.fitted[0].error)
@@ -443,7 +468,8 @@ def test_thousands_of_classes_in_few_rows_at_a_time(monkeypatch):
     monkeypatch.setattr(scoring, "product", lambda *args: seen.append(real(*args)) or seen[-1])
     monkeypatch.setattr(scoring, "_LOGITS", 500_000)
     wishes = Wishes(kl_weights=(1e-4, 1e-5), controls=("softmax",), epochs=2, learning_rate=0.05)
-    made = refit(sets, wishes=wishes)
+    with pytest.warns(UserWarning, match="very few rows choose λ, 300 of `validation` for 2500 classes"):
+        made = refit(sets, wishes=wishes)
     assert made.classes == classes and made.chosen.weight.shape == (classes, width)
     assert max(logits.numel() for logits in seen) <= 500_000
     assert made.chosen.curve[-1].loss < made.chosen.curve[0].loss

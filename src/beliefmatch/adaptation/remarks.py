@@ -3,6 +3,7 @@
 import math
 
 from beliefmatch.adaptation.baselines import untouched
+from beliefmatch.adaptation.contamination import MANY_COPIES, copied_share
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.labelling import LabelSet, knows
 from beliefmatch.adaptation.reading import labelled
@@ -12,12 +13,13 @@ from beliefmatch.adaptation.types import Features
 
 __all__ = ["on_data", "on_the_choice", "on_the_labels", "sentence"]
 
+_LEAST_ROWS, _LEAST_OF_CLASS = 50, 5
 _WORSE, _ERRORS = 0.02, 2.0  # by which a head is clearly worse: in error, and in standard errors
 
 
 def on_data(sets: FeatureSets, found: LabelSet, start: Start | None) -> list[str]:
     """What is odd about the data, before anything is fitted."""
-    said = [_numbered_differently(sets, found, start)]
+    said = [_numbered_differently(sets, found, start), _copied(sets), _few(sets.validation, found)]
     return [one for one in said if one is not None]
 
 
@@ -63,6 +65,27 @@ def _numbered_differently(sets: FeatureSets, found: LabelSet, start: Start | Non
         return None
     values = f"{right[better]:.0%} of the rows of `{better}`, but only for {right[worse]:.0%} of `{worse}`"
     return f"the existing head is right for {values}: their classes seem to be numbered differently"
+
+
+def _copied(sets: FeatureSets) -> str | None:
+    """Test rows that heads were fitted on or chosen by."""
+    if sets.test is None:
+        return None
+    shares = {name: copied_share(sets.test, getattr(sets, name)) for name in ("train", "validation")}
+    said = [f"{share:.0%} among those of `{name}`" for name, share in shares.items() if share >= MANY_COPIES]
+    if not said:
+        return None
+    return f"of the rows of `test` {' and '.join(said)} are found again: on these every head looks too good"
+
+
+def _few(validation: Features, found: LabelSet) -> str | None:
+    """Too few rows to tell one λ from another."""
+    targets = validation.targets
+    many = int((targets >= 0).sum() if targets.dim() == 1 else (targets.sum(1) > 0).sum())
+    if many >= max(_LEAST_ROWS, _LEAST_OF_CLASS * found.classes):
+        return None
+    wanted = f"{_LEAST_ROWS} rows, and {_LEAST_OF_CLASS} a class, are the least to choose on"
+    return f"very few rows choose λ, {many} of `validation` for {found.classes} classes: {wanted}"
 
 
 def _fits(features: Features, found: LabelSet, start: Start) -> bool:
