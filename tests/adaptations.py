@@ -1,5 +1,6 @@
 """Small adaptations from features alone, with their records and evaluations."""
 
+import warnings
 from functools import cache
 
 import numpy as np
@@ -54,7 +55,9 @@ def adaptation(kind="repair"):
     if kind == "new":
         given = sets(test=False)
         return refit(given, classes=CLASSES, wishes=Wishes(labels="new", seeds=(3, 8), **wishes))
-    return refit(sets(votes=True), classes=CLASSES, wishes=Wishes(labels="new", **wishes))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "adapt: .* belong to no class")
+        return refit(sets(votes=True), classes=CLASSES, wishes=Wishes(labels="new", **wishes))
 
 
 @cache

@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from beliefmatch.adaptation.adapt import adapt
+from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adaptation.refit import shown
 from beliefmatch.belief import Belief
 from beliefmatch.data.digits import load_digits
@@ -221,3 +222,34 @@ def test_data_without_batches_and_models_that_are_none_are_told(network, digits)
         adapt("resnet50", pairs(digits.train))
     with pytest.raises(ValueError, match="seeds"):
         adapt(network, None, seeds=())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"validation": 7}, "adapt: `validation` must be a beliefmatch source, .* got int 7"),
+        ({"test": [(torch.ones(3, 1, 8, 8), torch.ones(3))]}, "adapt: `test`: targets must be class ids"),
+        ({"foreign": {"noise": 7}}, r"adapt: `foreign\['noise'\]` must be a beliefmatch source"),
+        ({"foreign": {"noise": []}}, r"adapt: `foreign\['noise'\]` must have at least one batch"),
+        ({"foreign": [torch.ones(3, 1, 8, 8)]}, r"adapt: `foreign` must be sets by their names, .* got list"),
+        ({"foreign": {"a": np.array(["x"])}}, r"adapt: `foreign\['a'\]` must hold numbers"),
+        ({"cache": 7}, "adapt: `cache` must be a FeatureCache or the path of a directory, got int 7"),
+        ({"precision": "8"}, "adapt: `precision` must be one of"),
+    ],
+)
+def test_errors_name_what_was_given(network, digits, options, words):
+    few = pairs(digits.validation)
+    with pytest.raises((ValueError, TypeError), match=words):
+        adapt(network, few, **{"validation": few, "epochs": 1, **options})
+    with pytest.raises(TypeError, match="adapt: `train` must be a beliefmatch source"):
+        adapt(network, 7)
+
+
+@pytest.mark.parametrize("kind", ["tensor", "array", "by name"])
+def test_images_alone_are_foreign_and_a_path_is_a_cache(network, digits, kind, tmp_path):
+    noise = torch.rand(30, *digits.test.images.shape[1:], generator=torch.Generator().manual_seed(2))
+    foreign = {"tensor": noise, "array": noise.numpy(), "by name": {"foreign": noise}}[kind]
+    given = {"validation": pairs(digits.validation), "epochs": 1, "controls": [], "foreign": foreign}
+    made = adapt(network, pairs(digits.train), cache=f"{tmp_path}", **given).adaptation
+    assert made.sets.foreign["foreign"].targets.tolist() == [-1] * 30
+    assert len(FeatureCache(tmp_path).sets()) == 3

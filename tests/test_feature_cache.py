@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from beliefmatch import files
 from beliefmatch.adaptation import cache as cache_module
@@ -21,6 +22,9 @@ from beliefmatch.adaptation.keys import model_digest
 from beliefmatch.adaptation.locks import exclusive
 from beliefmatch.files import OutsideError
 from small_features import FEATURES, ROWS, SHARD, data, network, use_small_shards
+
+FEW = 12  # rows of a kept set that are computed again, to see whether the network's code has changed
+SCALE = 1.0
 
 
 @pytest.fixture(autouse=True)
@@ -48,8 +52,58 @@ def test_the_second_time_nothing_is_computed(tmp_path):
     assert [told[0].rows, told[0].total, told[0].found] == [0, ROWS, 0]
     assert told[-1].rows == ROWS and told[0].planned_bytes == told[-1].planned_bytes
     second, many = features(FeatureCache(tmp_path), on_progress=told.append)
-    assert many == 0 and told[-1].found == ROWS
+    assert many == FEW and told[-1].found == ROWS
     assert np.array_equal(np.asarray(first.rows), np.asarray(second.rows)) and first.digest == second.digest
+
+
+class Scaled(nn.Module):
+    """Its features depend on a constant of this file, which is no part of any key."""
+
+    def forward(self, inputs):
+        return SCALE * inputs.flatten(1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_features_of_changed_code_are_told_and_computed_anew(tmp_path, monkeypatch, streamed, dtype):
+    source = list(zip(*(part.split(5) for part in data()), strict=True)) if streamed else data()
+    inputs = data()[0].flatten(1).numpy()
+
+    def rows():
+        return np.asarray(
+            extract(
+                model := Scaled(),
+                model,
+                source,
+                key_parts={},
+                cache=FeatureCache(tmp_path),
+                data_key="mine",
+                dtype=dtype,
+            ).rows
+        )
+
+    old = rows()
+    monkeypatch.setattr(sys.modules[__name__], "SCALE", 1.01)
+    with pytest.warns(
+        UserWarning, match=r"extract: the network's code has changed .* by 0\.0(1|099) of its norm"
+    ):
+        new = rows()
+    np.testing.assert_allclose(old, inputs, rtol=1e-3)
+    np.testing.assert_allclose(new, 1.01 * inputs, rtol=1e-3, atol=1e-6)
+    assert np.array_equal(rows(), new) and len(FeatureCache(tmp_path).sets()) == 1
+
+
+def test_data_that_change_by_chance_do_not_accuse_the_code(tmp_path):
+    class Noisy(torch.utils.data.Dataset):
+        def __len__(self):
+            return ROWS
+
+        def __getitem__(self, index):
+            return torch.from_numpy(chance.normal(size=(2, 4, 4)).astype(np.float32)), 0
+
+    chance, flat, cache = np.random.default_rng(0), nn.Flatten(), FeatureCache(tmp_path)
+    one, two = (extract(flat, flat, Noisy(), key_parts={}, cache=cache, data_key="a") for _ in range(2))
+    assert np.array_equal(np.asarray(one.rows), np.asarray(two.rows))
 
 
 @pytest.mark.parametrize("classes", [None, 7])
@@ -72,7 +126,7 @@ def test_other_weights_data_heads_and_types_are_other_features(tmp_path):
         features(cache, dtype="float16")[0].digest,
     ]
     assert len(set(digests)) == len(digests) == len(cache.sets())
-    assert features(cache, model=model)[1] == 0
+    assert features(cache, model=model)[1] == FEW
 
 
 def test_data_that_nothing_tells_apart_are_kept_nowhere(tmp_path):
@@ -157,7 +211,7 @@ def test_a_broken_shard_is_named_and_computed_again(tmp_path, name, how):
     with pytest.warns(UserWarning, match=r"rows-000001.npy is not used .*it is computed again"):
         found, many = features(cache)
     assert many == SHARD + 5 and np.array_equal(np.asarray(found.rows), expected)
-    assert features(cache)[1] == 0
+    assert features(cache)[1] == FEW
 
 
 @pytest.mark.parametrize("name", ["complete.json", "facts.json", "manifest.jsonl"])
@@ -168,7 +222,7 @@ def test_broken_descriptions_cost_time_at_most(tmp_path, name, content):
     expected = np.asarray(first.rows)
     of(tmp_path, name)[0].write_bytes(content)
     found, _ = features(cache)
-    assert np.array_equal(np.asarray(found.rows), expected) and features(cache)[1] == 0
+    assert np.array_equal(np.asarray(found.rows), expected) and features(cache)[1] == FEW
 
 
 def test_a_torn_last_line_is_no_line(tmp_path):
@@ -280,7 +334,7 @@ def test_a_directory_that_cannot_be_written_to_can_be_read(tmp_path):
     features(FeatureCache(tmp_path))
     tmp_path.chmod(0o500)
     try:
-        assert features(FeatureCache(tmp_path))[1] == 0
+        assert features(FeatureCache(tmp_path))[1] == FEW
     finally:
         tmp_path.chmod(0o700)
 
@@ -296,7 +350,7 @@ def test_reading_needs_no_right_to_write(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "open", read_only)
     monkeypatch.setattr(os, "utime", lambda path: read_only(path, os.O_RDWR))
-    assert features(FeatureCache(tmp_path))[1] == 0
+    assert features(FeatureCache(tmp_path))[1] == FEW
     with pytest.raises(OutsideError, match=r"`cache_dir` must be a directory to write in.*`--cache-dir`"):
         features(FeatureCache(tmp_path), source=data(seed=4))
 

@@ -90,6 +90,32 @@ def test_counts_stay_counts_and_inputs_alone_have_no_class(tmp_path):
     assert foreign.targets.tolist() == [-1] * ROWS
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float64])
+def test_counts_may_be_whole_numbers(dtype):
+    model, (inputs, _) = network(), data()
+    counts = torch.randint(0, 9, (ROWS, 4), generator=torch.Generator().manual_seed(3))
+    for source in ((inputs, counts.to(dtype)), [(inputs, counts.to(dtype))]):
+        found = extract(model, model, source, key_parts={}, cache=None).targets
+        assert found.dtype == torch.float32 and torch.equal(found, counts.float())
+
+
+@pytest.mark.parametrize("kind", ["plain", "double", "read-only", "other byte order", "mixed", "batches"])
+def test_arrays_of_numpy_are_data_too(kind):
+    model, (inputs, targets) = network(), data()
+    x, y = inputs.numpy().copy(), targets.numpy().copy()
+    if kind == "double":
+        x = x.astype(np.float64)
+    if kind == "read-only":
+        x.flags.writeable = y.flags.writeable = False
+    if kind == "other byte order":
+        x, y = x.astype(">f4"), y.astype(">i8")
+    source = [(x[:50], y[:50]), (x[50:], y[50:])] if kind == "batches" else (x, y)
+    source = (inputs, y) if kind == "mixed" else source
+    found = extract(model, model, source, key_parts={}, cache=None)
+    np.testing.assert_allclose(np.asarray(found.rows), direct(model, inputs), rtol=0, atol=1e-6)
+    assert torch.equal(found.targets, targets)
+
+
 def test_modes_and_weights_are_left_as_they_were():
     model = network()
     model.inner[1].eval()
@@ -127,11 +153,18 @@ def test_half_precision_halves_the_disk_and_names_what_it_cannot_hold(tmp_path):
     [
         (7, "`source` must be a beliefmatch source"),
         ((torch.ones(3, 2), torch.ones(4)), "as many inputs as targets"),
+        ((np.ones((3, 2)), np.array(["a", "b", "c"])), "must hold numbers, got an array of <U1"),
         ([], "at least one batch"),
         (TensorDataset(torch.empty(0, 2), torch.empty(0)), "at least one example"),
         ([(torch.ones(3, 2), torch.ones(3))], "targets must be class ids"),
         ([(torch.ones(3, 2), torch.full((3, 2), -1.0))], "finite counts not below 0"),
         ([(torch.ones(3, 2), torch.zeros(4, dtype=torch.int64))], "got 4 for 3 inputs at row 0"),
+        (
+            [(torch.ones(3, 2), torch.tensor([[1], [0], [2]]))],
+            r"targets must be class ids, .* shape \(3, 1\)",
+        ),
+        ([(torch.ones(3, 2), torch.full((3, 2), -1))], "finite counts not below 0"),
+        ([(torch.ones(3, 2), torch.ones(3, 2) > 0)], "targets must be class ids"),
         ([{"sound": torch.ones(3, 2)}], "each batch must have pixel_values or"),
         ([(torch.ones(3, 2), torch.arange(3)), (torch.ones(3, 2), torch.ones(3, 2))], "at row 3"),
     ],

@@ -146,6 +146,7 @@ def test_a_repair_has_one_around_the_untouched_head(laplace):
     assert head.notes == ("around the weights of untouched",)
 
 
+@pytest.mark.filterwarnings("ignore:.* belong to no class")
 def test_where_it_would_not_be_fair_it_is_left_out_and_told(laplace):
     sets = FeatureSets(votes(150), votes(100, 5))
     with pytest.warns(UserWarning, match="needs class ids, not counts; the comparison goes without"):

@@ -181,6 +181,7 @@ def test_the_adapted_model_is_the_best_epochs(better):
     assert not any(module.training for module in better.modules())
 
 
+@pytest.mark.filterwarnings("ignore:.* very few rows choose")
 def test_without_validation_data_the_images_set_aside_choose():
     with pytest.warns(UserWarning, match="set aside"):
         better = adapt(network(), TRAIN, norms=True, **OPTIONS)

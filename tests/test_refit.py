@@ -18,6 +18,7 @@ from beliefmatch.adaptation.labelling import label_set
 from beliefmatch.adaptation.promising import promises
 from beliefmatch.adaptation.reading import Batches
 from beliefmatch.adaptation.refit import refit, shown
+from beliefmatch.adaptation.remarks import on_the_choice
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.rows import ShardedRows, in_memory
 from beliefmatch.adaptation.subsets import parted, subset
@@ -155,7 +156,7 @@ def test_priors_are_part_of_the_setting():
 
 def test_counts_have_no_evidential_head():
     sets = FeatureSets(votes(200), votes(100, 5))
-    made = refit(sets, wishes=FEW)
+    made = quiet(sets, wishes=FEW)
     assert {head.candidate.kind for head in made.fitted} == {"belief_matching", "softmax", "label_smoothing"}
     assert made.classes == CLASSES
     again = quiet(FeatureSets(votes(200), features(100, 5)), wishes=FEW)  # chosen by single labels
@@ -197,10 +198,12 @@ def test_a_class_without_examples_is_named():
     beyond = Features(SETS.validation.rows, SETS.validation.targets + 2, "")
     with pytest.raises(ValueError, match="got none of 4, 5;"):
         refit(FeatureSets(SETS.train, beyond), wishes=FEW)
-    empty = votes(50)
+    empty, full = votes(50), votes(50)
+    empty.targets[:, 0] += 1
+    full.targets[:, 0] += 1
     empty.targets[:, 2] = 0
     with pytest.warns(UserWarning, match="got none of 2: no head"):
-        label_set(FeatureSets(empty, votes(50)), classes=None, start=None, labels="auto")
+        label_set(FeatureSets(empty, full), classes=None, start=None, labels="auto")
 
 
 @pytest.mark.parametrize(
@@ -243,11 +246,30 @@ def test_a_class_without_examples_is_named():
             {},
             "`validation` must have rows that belong to a class, got none of 150",
         ),
+        (
+            {"validation": Features(SETS.validation.rows, SETS.validation.targets - 3, "")},
+            {},
+            "`validation` must have class ids from 0, or −1 for no class, got -3, -2; give −1",
+        ),
     ],
 )
 def test_what_does_not_match_is_told(changed, options, message):
     with pytest.raises(ValueError, match=message):
         refit(replace(SETS, **changed), **{"wishes": FEW, **options})
+
+
+def test_rows_of_no_class_are_counted_in_one_warning():
+    targets = SETS.train.targets.clone()
+    targets[:7] = -1
+    empty = votes(150, 5)
+    empty.targets[:] = 1
+    empty.targets[3:6] = 0
+    given = FeatureSets(Features(SETS.train.rows, targets, ""), empty)
+    with pytest.warns(UserWarning, match="belong to no class") as told:
+        label_set(given, classes=None, start=None, labels="auto")
+    (one,) = told
+    expected = "7 of 200 rows of `train` (of class −1) and 3 of 150 rows of `validation` (without a vote)"
+    assert expected in f"{one.message}"
 
 
 @pytest.mark.parametrize(
@@ -286,10 +308,82 @@ def test_a_part_of_the_training_rows_is_told(old):
         refit(SETS, aside=0.2, wishes=FEW)
 
 
+def test_labels_numbered_differently_and_a_head_that_got_worse_are_told(old):
+    turned = Features(SETS.train.rows, (SETS.train.targets + 1) % CLASSES, "")
+    with pytest.warns(UserWarning, match="adapt: ") as told:
+        made = refit(replace(SETS, train=turned), start=old, wishes=FEW)
+    said = [f"{one.message}" for one in told]
+    (numbered,) = [one for one in said if "numbered differently" in one]
+    right = 1 - made.fitted[0].error
+    assert f"right for {right:.0%} of the rows of `validation`, but only for" in numbered
+    (worse,) = [one for one in said if "the untouched head for" in one]
+    assert made.chosen.candidate.name in worse and f"wrong for {made.chosen.error:.1%}" in worse
+    assert made.chosen.error > made.fitted[0].error + 0.02
+    assert {f"adapt: {note[0].lower()}{note[1:]}" for note in made.notes} >= {numbered, worse}
+
+
+@pytest.mark.parametrize("other", ["train", "validation"])
+def test_test_rows_that_are_copies_are_told(other):
+    def joined(copies):
+        whole, some = SETS.test, getattr(SETS, other)
+        targets = torch.cat([whole.targets, some.targets[:copies]])
+        return replace(SETS, test=Features(np.concatenate([whole.rows, some.rows[:copies]]), targets, ""))
+
+    with pytest.warns(UserWarning, match=f"25% among those of `{other}` are found again"):
+        made = refit(joined(20), wishes=FEW)
+    found = f"Of the rows of `test` 25% among those of `{other}` are found again"
+    assert made.notes == (f"{found}: on these every head looks too good.",)
+    assert refit(joined(3), wishes=FEW).notes == ()  # 3 of 63
+
+
+def test_a_choice_on_very_few_rows_is_told():
+    few = replace(SETS, validation=features(49, 5))
+    with pytest.warns(UserWarning, match="very few rows choose λ, 49 of `validation` for 4 classes"):
+        made = refit(few, wishes=FEW)
+    assert made.notes[0].startswith("Very few rows choose λ")
+    assert refit(replace(SETS, validation=features(50, 5)), wishes=FEW).notes == ()
+    many = replace(SETS, train=features(3000, classes=20), validation=features(99, 5, classes=20), test=None)
+    with pytest.warns(UserWarning, match="99 of `validation` for 20 classes: 50 rows, and 5 a class"):
+        refit(many, classes=20, wishes=replace(FEW, epochs=1, controls=()))
+
+
+def test_how_the_labels_were_taken_is_told(old):
+    made = quiet(SETS, start=old, wishes=FEW)
+    right = 100 * (1 - made.fitted[0].error)
+    expected = f"The existing head is right for {right:.1f} % of the validation rows, so they are taken as"
+    assert made.notes[0] == f"{expected} the same classes; `labels` to say otherwise."
+    turned = replace(
+        SETS,
+        **{
+            name: Features(one.rows, (one.targets + 1) % CLASSES, "")
+            for name, one in (("train", SETS.train), ("validation", SETS.validation))
+        },
+    )
+    assert "so they are taken as other classes" in quiet(turned, start=old, wishes=FEW).notes[0]
+    more = quiet(SETS, start=(torch.ones(3, WIDTH), torch.zeros(3)), wishes=FEW)
+    assert more.notes[0].startswith(
+        "The existing head has 3 classes and there are 4, so they are taken as other"
+    )
+    assert quiet(SETS, start=old, wishes=replace(FEW, labels="same")).notes == ()
+    assert quiet(SETS, wishes=FEW).notes == ()
+
+
+def test_a_head_is_clearly_worse_beyond_two_points_and_two_standard_errors():
+    def head(error, rows):
+        return FittedHead(
+            Candidate("softmax", "softmax"), torch.zeros(2, 2), torch.zeros(2), 0, Scores(1, error, 0, rows)
+        )
+
+    assert on_the_choice(head(0.131, 10_000), head(0.1, 10_000))
+    assert not on_the_choice(head(0.119, 10**6), head(0.1, 10**6))
+    assert not on_the_choice(head(0.131, 400), head(0.1, 400))
+    assert not on_the_choice(head(0.131, 10_000), None)
+
+
 @pytest.mark.parametrize("kind", ["ids", "counts"])
 def test_promises_are_those_of_the_metrics(kind):
     judge = features(800, 8) if kind == "ids" else votes(800, 8)
-    made = refit(FeatureSets(features(400), judge), wishes=replace(FEW, risks=(0.4, 1e-4), delta=0.1))
+    made = quiet(FeatureSets(features(400), judge), wishes=replace(FEW, risks=(0.4, 1e-4), delta=0.1))
     some = torch.ones(len(judge), dtype=torch.bool) if kind == "ids" else judge.targets.sum(1) > 0
     right = judge.targets[some] if kind == "ids" else judge.targets[some].argmax(1)
     probs = made.chosen.predict(torch.from_numpy(judge.rows)[some]).probs
@@ -374,7 +468,8 @@ def test_thousands_of_classes_in_few_rows_at_a_time(monkeypatch):
     monkeypatch.setattr(scoring, "product", lambda *args: seen.append(real(*args)) or seen[-1])
     monkeypatch.setattr(scoring, "_LOGITS", 500_000)
     wishes = Wishes(kl_weights=(1e-4, 1e-5), controls=("softmax",), epochs=2, learning_rate=0.05)
-    made = refit(sets, wishes=wishes)
+    with pytest.warns(UserWarning, match="very few rows choose λ, 300 of `validation` for 2500 classes"):
+        made = refit(sets, wishes=wishes)
     assert made.classes == classes and made.chosen.weight.shape == (classes, width)
     assert max(logits.numel() for logits in seen) <= 500_000
     assert made.chosen.curve[-1].loss < made.chosen.curve[0].loss

@@ -3,10 +3,12 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from beliefmatch.adaptation.believing import Believing
 from beliefmatch.adaptation.cache import FeatureCache
@@ -18,7 +20,7 @@ from beliefmatch.adaptation.normed import Numbers, require_repeatable, with_norm
 from beliefmatch.adaptation.norms import require_norms
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
-from beliefmatch.adaptation.sets import FOREIGN, extracted, first_inputs
+from beliefmatch.adaptation.sets import FOREIGN, as_cache, extracted, first_inputs, given_sets
 from beliefmatch.adaptation.settings import OnProgress
 from beliefmatch.adaptation.subsets import parted_numbers, subset
 from beliefmatch.adaptation.surgery import with_head
@@ -66,7 +68,7 @@ def adapt(
     *,
     validation: Any = None,
     test: Any = None,
-    foreign: Mapping[str, Any] | None = None,
+    foreign: Mapping[str, Any] | Tensor | np.ndarray | None = None,
     classes: int | None = None,
     head: str | None = None,
     labels: Labels = "auto",
@@ -84,7 +86,7 @@ def adapt(
     norms: bool = False,
     risks: Sequence[float] = (0.01, 0.05),
     delta: float = 0.05,
-    cache: FeatureCache | None = None,
+    cache: FeatureCache | str | Path | None = None,
     device: torch.device | str = "cpu",
     precision: str = "32",
     compile: bool = False,
@@ -99,11 +101,11 @@ def adapt(
     Args:
         model: any classifier; it is left as it is, in its mode and on its device.
         train: examples to fit on, in any form that `extract` takes: a source, a dataset, a DataLoader, a
-            tuple of tensors. Targets are class ids or counts.
+            tuple of tensors or of arrays. Targets are class ids or counts.
         validation: examples that the model was not trained on. Nothing is chosen on data that it has seen
             without a warning. Where none are given, a fifth of `train` is set aside, with a warning too.
         test: examples to judge on; nothing is chosen by them.
-        foreign: examples that belong to no class, by the name of their set.
+        foreign: examples that belong to no class, by the name of their set; images alone will do.
         classes: K, where targets do not tell.
         head: name of the last layer, where it shall not be looked for.
         labels: "same" repairs the existing head, "new" fits one for other classes; "auto" looks whether the
@@ -122,7 +124,7 @@ def adapt(
         norms: whether BatchNorm layers are trained together with the chosen head afterwards.
         risks: error rates to promise among answers.
         delta: with which probability such a promise may fail.
-        cache: where features are kept for the next time.
+        cache: where features are kept for the next time; the path of a directory will do.
         device: where the model computes.
         precision: of features, see `extract`.
         compile: whether features are computed by a compiled model, see `extract`.
@@ -138,10 +140,8 @@ def adapt(
     _require_model(model)
     if laplace:
         require_laplace()
-    data = {"train": train, "validation": validation, "test": test}
-    data |= {FOREIGN + name: one for name, one in (foreign or {}).items()}
-    data = {name: one for name, one in data.items() if one is not None}
-    options = {"cache": cache, "precision": precision, "compile": compile}
+    data = given_sets(train, validation, test, foreign)
+    options = {"cache": as_cache(cache), "precision": precision, "compile": compile}
     if norms:
         require_repeatable(data)
     began = time.perf_counter()

@@ -1,5 +1,6 @@
 """Features computed once: a source is streamed through a frozen network into a cache of shards."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,11 +13,12 @@ from beliefmatch.adaptation.compiling import verified_compilation
 from beliefmatch.adaptation.computing import Computing, running, verified_precision
 from beliefmatch.adaptation.filling import Filler, full_disk_told
 from beliefmatch.adaptation.keys import cache_key, model_digest
+from beliefmatch.adaptation.rechecking import largest_change
 from beliefmatch.adaptation.shards import Layout, ShardFolder, StoredType
 from beliefmatch.adaptation.sizes import shard_rows_for
 from beliefmatch.adaptation.streams import Stream, as_stream
 from beliefmatch.adaptation.types import Features
-from beliefmatch.checks import fail, require_choice
+from beliefmatch.checks import fail, level_of_caller, require_choice
 
 __all__ = ["Progress", "extract", "features_from_directory"]
 
@@ -55,15 +57,18 @@ def extract(
 
     The network runs in inference and evaluation mode, on channels-last images without augmentation; its mode
     and device are put back afterwards. What an earlier call has finished, even one that was killed, is kept;
-    what a disk has garbled is found by its checksum, named in a warning, and computed again.
+    what a disk has garbled is found by its checksum, named in a warning, and computed again. Of a set that is
+    there a dozen rows at most are computed again: if they differ, the network's code has changed in a place
+    that the key cannot see, and after a warning the whole set is computed anew.
 
     Args:
         model: the network; its modules, code and weights go into the key.
         features_of: inputs (N, ...) to features (N, F), computed with the model.
-        source: a beliefmatch source; a tuple of two tensors, inputs and targets; a torch dataset of examples;
+        source: a beliefmatch source; a tuple of two tensors or arrays of numpy, inputs and targets, of which
+            float64 is taken as float32 where it is numpy's; a torch dataset of examples;
             a DataLoader, whose dataset is taken in its own order if the loader does no more than shuffle it;
             or an iterable of batches. A batch is (inputs, targets), a mapping such as Hugging Face's, or
-            inputs alone. Targets are class ids (N,) or counts (N, K) in floating point, and -1 for none.
+            inputs alone. Targets are class ids (N,), -1 for none, or counts (N, K), whole numbers or not.
             Datasets that change their examples by chance give the features of one such chance.
         key_parts: what else the features depend on, as JSON can hold it: "head", "preprocessing", and "data"
             with the digest of the data and "split" where the caller knows them.
@@ -93,16 +98,31 @@ def extract(
         parts = {"model": model_digest(model), **_own_parts(computing, stream, data_key), **key_parts}
         store = cache if cache is not None and "data" in parts else TemporaryCache()
         key = cache_key(parts)
-        found = _found(store, key)
-        if found is not None and on_progress is not None:
-            folder, many = store.folder(key), len(found)
-            on_progress(Progress(many, many, many, folder.bytes(), folder.path))
+        found, stale = _found(store, key), None
+        if found is not None and _is_stale(found, stream, computing):
+            found, stale = None, store.folder(key).digest()
         if found is not None:
-            return found
+            return _told(found, store.folder(key), on_progress)
         if compile:
             computing = verified_compilation(computing, stream.first)
         said = {**parts, "compiled": computing.compiled is not None}
-        return _computed(store, key, said, stream, computing, on_progress)
+        return _computed(store, key, said, stream, computing, on_progress, stale)
+
+
+def _told(found: Features, folder: ShardFolder, on_progress: Callable[[Progress], None] | None) -> Features:
+    if on_progress is not None:
+        many = len(found)
+        on_progress(Progress(many, many, many, folder.bytes(), folder.path))
+    return found
+
+
+def _is_stale(found: Features, stream: Stream, computing: Computing) -> bool:
+    change = largest_change(found, stream, computing)
+    if change is None:
+        return False
+    fact = f"the network's code has changed since these features were kept: a row differs by {change:.2g}"
+    warnings.warn(f"extract: {fact} of its norm; all are computed anew.", stacklevel=level_of_caller())
+    return True
 
 
 def _own_parts(computing: Computing, stream: Stream, data_key: str | None) -> dict[str, Any]:
@@ -135,11 +155,14 @@ def _computed(
     stream: Stream,
     computing: Computing,
     on_progress: Callable[[Progress], None] | None,
+    stale: str | None = None,
 ) -> Features:
     with store.writing(key):
-        if (found := _found(store, key)) is not None:  # computed by another process while this one waited
-            return found
         hold, folder = store.using(key), store.folder(key)
+        if stale is not None and folder.digest() == stale:
+            folder.clear()
+        elif (found := _found(store, key)) is not None:  # computed by another process while this one waited
+            return found
         layout = _layout(stream, computing)
         store.make_room(key, layout.planned_bytes())
         with full_disk_told(folder, layout):

@@ -32,7 +32,8 @@ def model_digest(model: nn.Module) -> str:
     """SHA-256 of a network: its modules with their settings and own code, and its weights and buffers.
 
     Memory addresses do not count, nor do devices and memory layouts. Code that a `forward` calls outside of
-    its module's class is not seen; neither are the versions of torch and of other libraries.
+    its module's class is not seen; neither are the versions of torch and of other libraries. For these
+    `extract` computes a few rows again.
     """
     state = hashlib.sha256()
     for name, module in model.named_modules():

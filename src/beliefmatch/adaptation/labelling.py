@@ -13,7 +13,7 @@ from beliefmatch.adaptation.types import Features
 from beliefmatch.adaptation.wishes import Labels
 from beliefmatch.checks import fail, level_of_caller, require_index
 
-__all__ = ["LabelSet", "label_set", "require_sets"]
+__all__ = ["LabelSet", "knows", "label_set", "require_sets"]
 
 _CALLER = "adapt"
 _BETTER_THAN_CHANCE = 3.0  # times: a head that is right so often has learnt these classes
@@ -52,12 +52,15 @@ def label_set(sets: FeatureSets, *, classes: int | None, start: Start | None, la
     Raises:
         ValueError: ids or counts that do not fit the number of classes, or classes without any example.
     """
+    for name, one in _labelled_sets(sets).items():
+        _require_no_negative(name, one)
     told = _told_classes(sets, classes)
     found = _decided(sets, told, start, labels)
     for name, one in _labelled_sets(sets).items():
         _require_ids(name, one, found.classes, f"of the {found.classes} classes")
         require_labels(_CALLER, name, one, found.classes, sets.train.width)
     _require_examples(sets, found, is_told=told is not None)
+    _warn_of_rows_without_class(sets)
     return found
 
 
@@ -82,6 +85,27 @@ def _told_classes(sets: FeatureSets, classes: int | None) -> int | None:
         for name, one in _labelled_sets(sets).items():
             _require_ids(name, one, told, f"got {told}")
     return told
+
+
+def _require_no_negative(name: str, features: Features) -> None:
+    targets = features.targets
+    if targets.dim() == 1 and (below := targets[targets < -1].unique().tolist()):
+        fact = f"`{name}` must have class ids from 0, or −1 for no class, got {_listed(below)}"
+        raise fail(_CALLER, f"{fact}; give −1 to rows that are to be left out.")
+
+
+def _warn_of_rows_without_class(sets: FeatureSets) -> None:
+    """One warning for all sets, since a mistake in labels is made in all of them."""
+    said = []
+    for name, one in _labelled_sets(sets).items():
+        targets = one.targets
+        empty = targets < 0 if targets.dim() == 1 else targets.sum(1) <= 0
+        if many := int(empty.sum()):
+            what = "of class −1" if targets.dim() == 1 else "without a vote"
+            said.append(f"{many} of {len(one)} rows of `{name}` ({what})")
+    if said:
+        fact = f"{' and '.join(said)} belong to no class and tell nothing of any"
+        warnings.warn(f"{_CALLER}: {fact}; leave them out if that is meant.", stacklevel=level_of_caller())
 
 
 def _require_ids(name: str, features: Features, classes: int, said: str) -> None:
@@ -115,13 +139,16 @@ def _classes_seen(sets: FeatureSets) -> int:
 
 
 def _knows(start: Start, validation: Features, seen: int) -> bool:
-    """Whether a head is right on these classes far more often than by chance."""
     if not len(labelled(validation)):
         return False
-    own = len(start[0])
     error = untouched(start, validation).error
-    least = min(_OFTEN, _BETTER_THAN_CHANCE / own) if seen == own else _OFTEN
-    return error is not None and 1 - error > least
+    return error is not None and knows(start, 1 - error, seen)
+
+
+def knows(start: Start, right: float, seen: int) -> bool:
+    """Whether a head that is right for this share of rows, of so many classes, is so far above chance."""
+    own = len(start[0])
+    return right > (min(_OFTEN, _BETTER_THAN_CHANCE / own) if seen == own else _OFTEN)
 
 
 def _require_examples(sets: FeatureSets, found: LabelSet, *, is_told: bool) -> None:

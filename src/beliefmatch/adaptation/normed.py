@@ -17,7 +17,7 @@ from beliefmatch.adaptation.promising import promises
 from beliefmatch.adaptation.reading import labelled
 from beliefmatch.adaptation.result import Adaptation, FeatureSets, NormsResult
 from beliefmatch.adaptation.scoring import Judge
-from beliefmatch.adaptation.sets import FOREIGN, extracted
+from beliefmatch.adaptation.sets import FOREIGN, as_given, extracted
 from beliefmatch.adaptation.settings import OnProgress
 from beliefmatch.adaptation.streams import as_stream
 from beliefmatch.adaptation.subsets import subset
@@ -37,7 +37,9 @@ def require_repeatable(data: Mapping[str, Any]) -> None:
             fact = f"`norms` needs data that can be read more than once, got an iterator for `{name}`"
             raise fail("adapt", f"{fact}; give a dataset or tensors.")
     for name in ("train", "validation"):
-        if name in data and as_stream(data[name], batch_size=1, device=torch.device("cpu")).rows is None:
+        with as_given(name):
+            stream = as_stream(data[name], batch_size=1, device=torch.device("cpu")) if name in data else None
+        if stream is not None and stream.rows is None:
             fact = "`norms` needs images that can be read in any order, got batches in an order of their own"
             raise fail("adapt", f"{fact} for `{name}`; give a dataset or tensors.")
 

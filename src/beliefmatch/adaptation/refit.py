@@ -16,6 +16,7 @@ from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.labelling import LabelSet, label_set, require_sets
 from beliefmatch.adaptation.laplace_head import laplace_head, require_laplace, why_no_laplace
 from beliefmatch.adaptation.promising import promises
+from beliefmatch.adaptation.remarks import on_data, on_the_choice, on_the_labels, sentence
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.settings import OnProgress
 from beliefmatch.adaptation.starting import Start
@@ -74,9 +75,12 @@ def refit(
     old = start if found.kind == "same" else None
     verdict = contamination(sets.validation, train=sets.train, start=old)
     _warn(verdict, found, aside)
+    remarks = on_the_labels(sets, found, start) if wishes.labels == "auto" else []
+    remarks += _told(on_data(sets, found, start))
     fitted = _fitted(sets, found.classes, old, wishes, on_progress)
     chosen = choose_setting(fitted, by=wishes.choose_by)
     before = [] if old is None else [untouched(old, sets.validation), temperature(old, sets.validation)]
+    remarks += _told(on_the_choice(chosen, before[0] if before else None))
     spread, notes = _spread([*before, *fitted], sets, found) if wishes.laplace else ([], ())
     return Adaptation(
         chosen=chosen,
@@ -88,8 +92,15 @@ def refit(
         wishes=wishes,
         promises=promises(chosen, sets.validation, risks=wishes.risks, delta=wishes.delta),
         seconds={"heads": time.perf_counter() - began},
-        notes=notes,
+        notes=(*map(sentence, remarks), *notes),
     )
+
+
+def _told(remarks: list[str]) -> list[str]:
+    """Each as a warning; and as they are, for the notes."""
+    for remark in remarks:
+        warnings.warn(f"adapt: {remark}.", stacklevel=level_of_caller())
+    return remarks
 
 
 def _spread(

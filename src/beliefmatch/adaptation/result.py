@@ -87,4 +87,4 @@ class Adaptation:
     norms: NormsResult | None = None
     """If BatchNorm layers were trained too. The network's head is its `head` then, the promises are of it."""
     notes: tuple[str, ...] = ()
-    """What could not be done, and why."""
+    """What could not be done and why, what was decided, and what is odd about the data or the choice."""

@@ -1,37 +1,85 @@
 """What the last layer sees of all the data that an adaptation is given."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from beliefmatch.adaptation.backbone import HeadInputs
 from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adaptation.features import Progress, extract
 from beliefmatch.adaptation.heads import Head
 from beliefmatch.adaptation.settings import OnProgress
-from beliefmatch.adaptation.streams import as_stream
+from beliefmatch.adaptation.streams import as_stream, as_tensor
 from beliefmatch.adaptation.types import Features
-from beliefmatch.checks import fail
+from beliefmatch.checks import describe, fail
 
-__all__ = ["FOREIGN", "extracted", "first_inputs"]
+__all__ = ["FOREIGN", "as_cache", "as_given", "extracted", "first_inputs", "given_sets"]
 
 FOREIGN = "foreign "
 """In front of the names of foreign sets."""
+_THEIRS = "extract: "
 _FEW = 8  # rows that a head is found by
+
+
+def given_sets(train: Any, validation: Any, test: Any, foreign: Any) -> dict[str, Any]:
+    """The data that were given, by name; images alone may be foreign."""
+    if isinstance(foreign, Tensor | np.ndarray):
+        foreign = {"foreign": foreign}
+    if foreign is not None and not isinstance(foreign, Mapping):
+        expected = "sets by their names, such as {'noise': images}"
+        raise fail("adapt", f"`foreign` must be {expected}, got {describe(foreign)}.", TypeError)
+    data = {"train": train, "validation": validation, "test": test}
+    for name, one in (foreign or {}).items():
+        with as_given(f"{FOREIGN}{name}"):
+            alone = isinstance(one, Tensor | np.ndarray)
+            data[f"{FOREIGN}{name}"] = TensorDataset(as_tensor(one)) if alone else one
+    return {name: one for name, one in data.items() if one is not None or name == "train"}
+
+
+def as_cache(cache: Any) -> FeatureCache | None:
+    """A cache, or one in the directory of this path."""
+    if isinstance(cache, str | Path):
+        return FeatureCache(cache)
+    if cache is not None and not isinstance(cache, FeatureCache):
+        expected = "a FeatureCache or the path of a directory"
+        raise fail("adapt", f"`cache` must be {expected}, got {describe(cache)}.", TypeError)
+    return cache
+
+
+@contextmanager
+def as_given(name: str) -> Iterator[None]:
+    """Errors of `extract` name what was given to `adapt`: the argument, not a source."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        text = f"{error}"
+        if type(error) not in (ValueError, TypeError) or not text.startswith(_THEIRS):
+            raise
+        shown = f"foreign[{name.removeprefix(FOREIGN)!r}]" if name.startswith(FOREIGN) else name
+        fact = text.removeprefix(_THEIRS)
+        if not fact.startswith("`"):
+            fact = f"`{shown}`: {fact}"
+        raise fail("adapt", fact.replace("`source`", f"`{shown}`", 1), type(error)) from error
 
 
 def first_inputs(data: Any, device: torch.device) -> tuple[Tensor, Any]:
     """Some inputs from the beginning, and the data with nothing missing: an iterator comes only once."""
+    some = data
     if isinstance(data, Iterator):
         batch = next(data, None)
         if batch is None:
             raise fail("adapt", "`train` must have at least one batch, got none.")
-        data = chain([batch], data)
-        return as_stream([batch], batch_size=_FEW, device=device).first().inputs[:_FEW].to(device), data
-    return as_stream(data, batch_size=_FEW, device=device).first().inputs[:_FEW].to(device), data
+        some, data = [batch], chain([batch], data)
+    with as_given("train"):
+        first = as_stream(some, batch_size=_FEW, device=device).first()
+    return first.inputs[:_FEW].to(device), data
 
 
 def extracted(
@@ -60,20 +108,21 @@ def extracted(
         on_progress: told the share of a set that is done, and which.
     """
     features_of = HeadInputs(model, head)
-    return {
-        name: extract(
-            model,
-            features_of,
-            one,
-            key_parts={"head": head.name, **(key_parts or {}).get(name, {})},
-            cache=cache,
-            device=device,
-            precision=precision,
-            compile=compile,
-            on_progress=_telling(name, on_progress),
-        )
-        for name, one in data.items()
-    }
+    found = {}
+    for name, one in data.items():
+        with as_given(name):
+            found[name] = extract(
+                model,
+                features_of,
+                one,
+                key_parts={"head": head.name, **(key_parts or {}).get(name, {})},
+                cache=cache,
+                device=device,
+                precision=precision,
+                compile=compile,
+                on_progress=_telling(name, on_progress),
+            )
+    return found
 
 
 def _telling(name: str, on_progress: OnProgress | None) -> Callable[[Progress], None] | None:

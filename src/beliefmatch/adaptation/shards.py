@@ -110,6 +110,12 @@ class ShardFolder:
             facts = {"format": FORMAT, "key": key, "parts": dict(parts), "layout": asdict(layout)}
             write_whole(self.path / "facts.json", _bytes(facts))
 
+    def clear(self) -> None:
+        """Remove all that is there, what says that it is complete first; who has it open can read on."""
+        (self.path / "complete.json").unlink(missing_ok=True)
+        for file in self.path.iterdir():
+            file.unlink()
+
     def write(self, shard: int, rows: np.ndarray, targets: np.ndarray) -> Line:
         """Write a shard, then the line that tells of it."""
         digests = []

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
@@ -12,10 +13,11 @@ from torch.utils.data.sampler import RandomSampler, SequentialSampler, SubsetRan
 from beliefmatch.adaptation.keys import tensors_digest
 from beliefmatch.checks import describe, fail
 
-__all__ = ["Piece", "Stream", "as_stream"]
+__all__ = ["Piece", "Stream", "as_stream", "as_tensor"]
 
 _CALLER = "extract"
 _INPUTS = ("pixel_values", "images", "image", "inputs", "x")
+_ARRAYS = (Tensor, np.ndarray)
 _TARGETS = ("labels", "label", "targets", "target", "y")
 
 
@@ -54,8 +56,8 @@ def as_stream(source: Any, *, batch_size: int, device: torch.device) -> Stream:
         raise fail(_CALLER, f"`batch_size` must be at least 1, got {batch_size}.")
     if all(hasattr(source, name) for name in ("batches", "targets", "shape")):
         return _Indexed(_from_source(source, device), range(len(source)), batch_size)
-    if isinstance(source, tuple) and len(source) == 2 and all(isinstance(one, Tensor) for one in source):
-        source = TensorDataset(*_of_one_length(*source))
+    if isinstance(source, tuple) and len(source) == 2 and all(isinstance(one, _ARRAYS) for one in source):
+        source = TensorDataset(*_of_one_length(*map(as_tensor, source)))
     if isinstance(source, DataLoader):
         return _of_loader(source)
     if isinstance(source, IterableDataset):
@@ -67,6 +69,17 @@ def as_stream(source: Any, *, batch_size: int, device: torch.device) -> Stream:
         return _Iterated(source)
     expected = "a beliefmatch source, a Dataset, a DataLoader, (inputs, targets) or an iterable of batches"
     raise fail(_CALLER, f"`source` must be {expected}, got {describe(source)}.", TypeError)
+
+
+def as_tensor(values: Any) -> Any:
+    """An array of numpy as a tensor, in float32 where it is float64, numpy's usual; all else as it is."""
+    if not isinstance(values, np.ndarray):
+        return values
+    if values.dtype.kind not in "biuf":
+        raise fail(_CALLER, f"`source` must hold numbers, got an array of {values.dtype}.", TypeError)
+    native = values.astype(values.dtype.newbyteorder("="), copy=not values.flags.writeable)
+    tensor = torch.from_numpy(np.ascontiguousarray(native))
+    return tensor.float() if tensor.dtype == torch.float64 else tensor
 
 
 class _Indexed:
@@ -176,7 +189,7 @@ def _is_dataset(source: Any) -> bool:
 
 
 def _piece(start: int, batch: Any, rows: int | None = None) -> Piece:
-    inputs, targets = _divided(batch)
+    inputs, targets = map(as_tensor, _divided(batch))
     if not isinstance(inputs, Tensor) or inputs.dim() < 2:
         expected = "a tensor of inputs with one row for each example"
         raise fail(_CALLER, f"each batch must have {expected}, got {describe(inputs)}.")
@@ -200,7 +213,7 @@ def _divided(batch: Any) -> tuple[Any, Any]:
         return inputs, targets
     if isinstance(batch, tuple | list) and len(batch) in (1, 2):
         return batch[0], batch[1] if len(batch) == 2 else None
-    if isinstance(batch, Tensor):
+    if isinstance(batch, _ARRAYS):
         return batch, None
     raise fail(_CALLER, f"each batch must be (inputs, targets), got {describe(batch)}.", TypeError)
 
@@ -210,7 +223,8 @@ def _labels(targets: Any) -> Tensor:
     whole = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
     if whole and labels.dim() == 1:
         return labels.to(torch.int64)
-    if labels.is_floating_point() and labels.dim() == 2 and (labels.isfinite() & (labels >= 0)).all():
+    counted = labels.is_floating_point() or (whole and labels.shape[-1:] != (1,))  # (n, 1) may be ids
+    if counted and labels.dim() == 2 and (labels.isfinite() & (labels >= 0)).all():
         return labels.to(torch.float32)
-    expected = "class ids, whole numbers (n,), or finite counts not below 0, floating point (n, K)"
+    expected = "class ids, whole numbers (n,), or finite counts not below 0, (n, K)"
     raise fail(_CALLER, f"targets must be {expected}, got {describe(labels)}.")
