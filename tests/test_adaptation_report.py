@@ -70,6 +70,35 @@ def test_a_rival_that_does_better_is_said_to():
     assert "is as good or better here: better than belief matching in error, NLL and ECE" in smoothing
 
 
+def test_with_trained_layers_what_is_delivered_is_the_new_head():
+    made, judged = record("norms"), evaluations("norms")
+    assert made.new_label == made.row_labels[-1] == "belief matching and BatchNorm"
+    (starred,) = (line for line in adaptation_summary(made).splitlines() if line.startswith("*"))
+    assert "belief matching and BatchNorm" in starred
+    console = Console(width=160, file=io.StringIO(), highlight=False)
+    console.print(*adaptation_tables(made, judged), crop=False)
+    arrows = [line for line in console.file.getvalue().splitlines() if "→ belief" in line]
+    assert len(arrows) == 2 and all("→ belief matching and BatchNorm" in line for line in arrows)
+    done, changed, *others = told(made, judged)
+    before, after = (made.delivered(label).scores.nll for label in ("untouched", made.new_label))
+    assert "2 BatchNorm layers and the head were trained together" in done
+    assert f"NLL {before:.4f} → {after:.4f}" in changed
+    assert any(
+        one.startswith("Belief matching (λ") and " belief matching and BatchNorm in " in one for one in others
+    )
+    assert "belief matching" in [one.label for one in against(made, judged)]
+    page = render_adaptation(made, judged)
+    assert "belief matching and BatchNorm less …" in page
+    (_, drawn) = figures._before_and_after(made, judged)
+    assert drawn.name == made.new_label
+
+
+def test_layers_that_were_not_taken_are_told():
+    kept = replace(record(), norms={"layers": 1, "taken": False})
+    assert kept.new_label == "belief matching"
+    assert "Training 1 BatchNorm layer with it did not help" in told(kept)[0]
+
+
 def test_validation_data_that_chose_are_called_so_everywhere():
     words = "these numbers are of the validation examples that chose λ"
     made = record("new")

@@ -6,7 +6,7 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from beliefmatch.experiments.adapt_record import CHOSEN_LABEL, AdaptRecord
+from beliefmatch.experiments.adapt_record import AdaptRecord
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.report.adaptation_rows import (
     choice_series,
@@ -58,9 +58,9 @@ def _words(record: AdaptRecord, evaluations: Sequence[EvaluationRecord]) -> Tabl
 
 
 def _titles(record: AdaptRecord) -> list[str]:
-    """The chosen line stands out by an arrow."""
+    """The line of the new head stands out by an arrow."""
     pairs = zip(record.row_labels, line_titles(record), strict=True)
-    return [f"→ {title}" if label == CHOSEN_LABEL else f"  {title}" for label, title in pairs]
+    return [f"→ {title}" if label == record.new_label else f"  {title}" for label, title in pairs]
 
 
 def _scores(record: AdaptRecord) -> FirstThatFits:

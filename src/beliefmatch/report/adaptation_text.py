@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from io import StringIO
 from textwrap import fill
 
-from beliefmatch.experiments.adapt_record import CHOSEN_LABEL, AdaptRecord, Judged
+from beliefmatch.experiments.adapt_record import AdaptRecord, Judged
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.report.adaptation_rows import (
     SCORED,
@@ -57,8 +57,8 @@ def _plain_heading(row: SeedRow) -> str:
 
 
 def _aligned(record: AdaptRecord, columns: Sequence[tuple[str, SeedRow]]) -> list[str]:
-    """Titles to the left, numbers to the right; a star for the chosen head."""
-    stars = ["* " if label == CHOSEN_LABEL else "  " for label in record.row_labels]
+    """Titles to the left, numbers to the right; a star for the new head."""
+    stars = ["* " if label == record.new_label else "  " for label in record.row_labels]
     titles = ["", *(f"{star}{title}" for star, title in zip(stars, line_titles(record), strict=True))]
     table = [titles]
     for heading, row in columns:
