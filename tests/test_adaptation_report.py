@@ -16,7 +16,7 @@ from beliefmatch.report.adaptation_page import render_adaptation
 from beliefmatch.report.adaptation_rows import choice_series, line_titles, reference_lines, score_rows
 from beliefmatch.report.adaptation_tables import adaptation_tables
 from beliefmatch.report.adaptation_text import adaptation_csv, adaptation_markdown, adaptation_summary
-from beliefmatch.report.adaptation_words import Change, against, caveats, told
+from beliefmatch.report.adaptation_words import Against, Change, _rival, against, caveats, told
 from html_page import Page, data_of, row
 
 
@@ -68,6 +68,20 @@ def test_a_rival_that_does_better_is_said_to():
     assert sentences[1].count("(worse, +") == 3
     smoothing = next(one for one in sentences if one.startswith("Label smoothing"))
     assert "is as good or better here: better than belief matching in error, NLL and ECE" in smoothing
+
+
+@pytest.mark.parametrize(
+    ("spans", "said"),
+    [
+        ([0, 0, 0], "Other is not told apart from ours in error, NLL and ECE."),
+        ([1, 0, 0], "is as good or better here: better than ours in error and not told apart from it in NLL"),
+        ([1, 0, -1], "Other is better than ours in error, not told apart from it in NLL and worse in ECE."),
+    ],
+)
+def test_as_good_or_better_is_said_only_of_what_is_better_somewhere(spans, said):
+    pairs = zip(("error", "nll", "ece"), spans, strict=True)
+    changes = [change(side - 0.5, side + 0.5, key=key) for key, side in pairs]
+    assert said in _rival(Against("other", "other", changes), "ours")
 
 
 def test_with_trained_layers_what_is_delivered_is_the_new_head():

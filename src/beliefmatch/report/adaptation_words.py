@@ -204,7 +204,7 @@ def _rival(one: Against, ours: str) -> str:
     parts += [f"not told apart from {'it' if parts else ours} in {even}"] if even else []
     parts += [f"worse {'' if parts else f'than {ours} '}in {worse}"] if worse else []
     title = one.title[:1].upper() + one.title[1:]
-    if not worse:
+    if better and not worse:
         return f"{title} is as good or better here: {_listed(parts)}."
     return f"{title} is {_listed(parts)}."
 
