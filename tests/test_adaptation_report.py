@@ -9,14 +9,16 @@ from rich.console import Console
 
 from adaptations import NAMES, evaluations, record
 from beliefmatch.cli import main
+from beliefmatch.experiments.adapt_record import Seen
 from beliefmatch.experiments.evaluation_record import Number
 from beliefmatch.report import adaptation_figures as figures
+from beliefmatch.report.adaptation_caveats import caveats
 from beliefmatch.report.adaptation_files import adaptation_files, write_adaptation
 from beliefmatch.report.adaptation_page import render_adaptation
 from beliefmatch.report.adaptation_rows import choice_series, line_titles, reference_lines, score_rows
 from beliefmatch.report.adaptation_tables import adaptation_tables
 from beliefmatch.report.adaptation_text import adaptation_csv, adaptation_markdown, adaptation_summary
-from beliefmatch.report.adaptation_words import Against, Change, _rival, against, caveats, told
+from beliefmatch.report.adaptation_words import Against, Change, _rival, against, told
 from html_page import Page, data_of, row
 
 
@@ -120,6 +122,53 @@ def test_validation_data_that_chose_are_called_so_everywhere():
     page = render_adaptation(made, evaluations("new"))
     for text in (page, adaptation_markdown(made), " ".join(adaptation_summary(made).split())):
         assert words in text
+
+
+def shown_everywhere(made, kind):
+    """What terminal, summary and page say, spaces and line ends aside."""
+    console = Console(width=120, file=io.StringIO(), highlight=False)
+    console.print(*adaptation_tables(made, evaluations(kind)), crop=False)
+    page = " ".join(Page(render_adaptation(made, evaluations(kind))).all("main")[0]["text"].split())
+    return [" ".join(text.split()) for text in (console.file.getvalue(), adaptation_summary(made), page)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "seen", "words"),
+    [
+        ("repair", None, "! Whether the network has seen the validation examples cannot be told: too few."),
+        (
+            "new",
+            None,
+            "! Whether the network has seen the validation examples cannot be told: it has no head",
+        ),
+        ("repair", True, "! Do not rely on the choice and the promises: λ was chosen on examples that the"),
+        ("new", True, "! Do not rely on any of these numbers: λ was chosen on examples that the heads have"),
+    ],
+)
+def test_validation_data_that_may_have_been_seen_are_warned_of(kind, seen, words):
+    made = replace(record(kind), verdict=Seen(seen, "Too few."))
+    for text in shown_everywhere(made, kind):
+        assert words in text
+
+
+def test_validation_data_that_were_not_seen_need_no_warning():
+    clear = replace(record(), verdict=Seen(False, "The head is less sure of them."))
+    assert not any("seen" in one or "rely" in one for one in caveats(clear))
+    assert "i The head is less sure of them." in adaptation_summary(clear)
+
+
+def test_a_share_of_copies_stays_in_the_short_words():
+    copies = Seen(None, "Few are copies; only its own head could tell. (0.6% of them are copies.)")
+    said = caveats(replace(record("new"), verdict=copies))[0]
+    assert said.endswith("cannot be told: it has no head for these classes. (0.6% of them are copies.)")
+
+
+def test_notes_are_shown_and_are_no_warnings():
+    made = replace(record(), notes=["Taken as the <same> classes."])
+    assert "Taken as" not in " ".join(caveats(made))
+    *plain, page = shown_everywhere(made, "repair")
+    assert all("i Taken as the <same> classes." in text for text in plain)
+    assert "Taken as the <same> classes." in page and "Taken as" in adaptation_markdown(made)
 
 
 def test_seen_data_and_the_edge_of_the_grid_are_told():

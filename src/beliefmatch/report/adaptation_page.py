@@ -8,6 +8,7 @@ from typing import Any
 from beliefmatch.experiments.adapt_record import AdaptRecord
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.report.adaptation_cards import adaptation_cards
+from beliefmatch.report.adaptation_caveats import caveats
 from beliefmatch.report.adaptation_rows import (
     detection_row,
     detection_scores,
@@ -19,7 +20,7 @@ from beliefmatch.report.adaptation_rows import (
     score_rows,
     seeds_words,
 )
-from beliefmatch.report.adaptation_words import against, caveats, told
+from beliefmatch.report.adaptation_words import against, told
 from beliefmatch.report.comparison_rows import SeedRow
 from beliefmatch.report.evaluation_metrics import score_title
 from beliefmatch.report.evaluation_text import count_text, number_text, presentable

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from beliefmatch.experiments.adapt_record import AdaptRecord
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
+from beliefmatch.report.adaptation_caveats import caveats
 from beliefmatch.report.adaptation_rows import (
     choice_series,
     detection_row,
@@ -19,7 +20,7 @@ from beliefmatch.report.adaptation_rows import (
     seeds_words,
     short_scores,
 )
-from beliefmatch.report.adaptation_words import caveats, told
+from beliefmatch.report.adaptation_words import told
 from beliefmatch.report.comparison_rows import SeedRow
 from beliefmatch.report.evaluation_metrics import score_title
 from beliefmatch.report.evaluation_text import number_text
@@ -51,7 +52,8 @@ def adaptation_tables(
 
 def _words(record: AdaptRecord, evaluations: Sequence[EvaluationRecord]) -> Table:
     words = Table.grid(padding=(0, 1))
-    for sign, sentences in (("•", told(record, evaluations)), ("!", caveats(record))):
+    signed = (("•", told(record, evaluations)), ("!", caveats(record)), ("i", record.notes))
+    for sign, sentences in signed:
         for sentence in sentences:
             words.add_row(sign, escape(sentence))
     return words

@@ -16,7 +16,7 @@ from beliefmatch.report.evaluation_marks import difference, has_interval
 from beliefmatch.report.evaluation_metrics import score_title
 from beliefmatch.report.evaluation_text import count_text, number_text, threshold_text
 
-__all__ = ["Against", "Change", "against", "caveats", "change_words", "told"]
+__all__ = ["Against", "Change", "against", "change_words", "told"]
 
 _NAMES = {"error": "error", "nll": "NLL", "brier": "Brier score", "ece": "ECE", "kl": "KL"}
 _SHARES = ("error", "ece")
@@ -238,31 +238,3 @@ def _promise(record: AdaptRecord, one: KeptPromise) -> str:
     answered, wrong = (number_text(part, 2, scale=100) for part in (one.judged_coverage, one.judged_risk))
     of = f"of the {record.judged_on} examples {answered}\u00a0% are answered"
     return f"{made}: {of}, {wrong}\u00a0% of them wrongly."
-
-
-def caveats(record: AdaptRecord) -> list[str]:
-    """What has to be known before these numbers are believed."""
-    found = []
-    if record.verdict.seen:
-        found.append(
-            f"λ was chosen on examples that the network has been trained on. {record.verdict.why} "
-            "Choose it on examples that the network has not seen."
-        )
-    if record.judged_on == "validation":
-        found.append(
-            "There were no test examples: these numbers are of the validation examples that chose λ, epoch "
-            "and temperature, and are better than they would be on new ones. Give test data to judge by."
-        )
-    if record.targets == "votes":
-        found.append(
-            "Examples have votes: in scores each counts by the shares of its votes. What resamples examples "
-            "takes the class of the most votes for the label."
-        )
-    return [*found, *_at_the_edge(record), *record.notes]
-
-
-def _at_the_edge(record: AdaptRecord) -> Iterator[str]:
-    tried, weight = kl_weights(record), record.chosen_head.options.get("kl_weight")
-    if len(tried) > 1 and weight in (tried[0], tried[-1]):
-        end, other = ("smallest", "smaller") if weight == tried[0] else ("largest", "larger")
-        yield f"The chosen λ = {weight:g} is the {end} that was tried: a {other} one may do better."
