@@ -9,7 +9,7 @@ from rich.console import Console
 
 from adaptations import NAMES, evaluations, record
 from beliefmatch.cli import main
-from beliefmatch.experiments.adapt_record import Seen
+from beliefmatch.experiments.adapt_record import KeptPromise, Seen
 from beliefmatch.experiments.evaluation_record import Number
 from beliefmatch.report import adaptation_figures as figures
 from beliefmatch.report.adaptation_caveats import caveats
@@ -161,6 +161,35 @@ def test_a_share_of_copies_stays_in_the_short_words():
     copies = Seen(None, "Few are copies; only its own head could tell. (0.6% of them are copies.)")
     said = caveats(replace(record("new"), verdict=copies))[0]
     assert said.endswith("cannot be told: it has no head for these classes. (0.6% of them are copies.)")
+
+
+PROMISE = KeptPromise(0.05, 0.05, 0.7, 0.8, 0.04, 0.75, 0.02)
+
+
+@pytest.mark.parametrize(
+    ("promise", "said"),
+    [
+        (PROMISE, "Answering at a confidence of 0.7000 or more keeps the error below 5 %"),
+        (
+            PROMISE,
+            "(with probability 95 %): 75.00 % of the test examples are answered, 2.00 % of them wrongly.",
+        ),
+        (replace(PROMISE, threshold=0.0, judged_coverage=1.0), "Everything can be answered, and the error"),
+        (replace(PROMISE, threshold=1 / 3, judged_coverage=1.0), ": all of the test examples are answered,"),
+        (replace(PROMISE, judged_coverage=None), ": 80.0 % of the validation examples are answered."),
+        (replace(PROMISE, judged_coverage=0.0, judged_risk=None), "none of the test examples are answered."),
+        (replace(PROMISE, threshold=None), "An error of 5 % among its answers cannot be promised"),
+    ],
+)
+def test_a_promise_in_words(promise, said):
+    unseen = replace(record(), verdict=Seen(None, "Too few."), promises=[promise])
+    (told_of,) = told(unseen)[-1:]
+    assert said in told_of.replace("\u00a0", " ") and "0.0000" not in told_of and "relied" not in told_of
+
+
+def test_promises_found_on_seen_data_are_not_to_be_relied_upon():
+    seen = replace(record(), verdict=Seen(True, "By heart."), promises=[PROMISE, PROMISE])
+    assert sum("Not to be relied upon: it was found on examples seen" in one for one in told(seen)) == 2
 
 
 def test_notes_are_shown_and_are_no_warnings():

@@ -229,12 +229,26 @@ def _promise(record: AdaptRecord, one: KeptPromise) -> str:
     risk = f"{100 * one.risk:g}\u00a0%"
     if one.threshold is None:
         return f"An error of {risk} among its answers cannot be promised, whatever it leaves unanswered."
-    sure = f"{100 * (1 - one.delta):g}\u00a0%"
+    sure = f"(with probability {100 * (1 - one.delta):g}\u00a0%)"
+    seen = " Not to be relied upon: it was found on examples seen in training."
+    doubt = seen if record.verdict.seen else ""
+    if one.threshold * record.classes <= 1:  # no confidence is lower
+        return f"Everything can be answered, and the error stays below {risk} {sure}{_kept(one)}.{doubt}"
     when = f"Answering at a confidence of {threshold_text(one.threshold)} or more"
-    made = f"{when} keeps the error below {risk} (with probability {sure})"
+    return f"{when} keeps the error below {risk} {sure}{_kept(one)}.{doubt}"
+
+
+def _kept(one: KeptPromise) -> str:
+    """What comes of a promise on test examples, or else on those that it was found on."""
     if one.judged_coverage is None:
-        answered = number_text(one.coverage, 1, scale=100)
-        return f"{made}: {answered}\u00a0% of the validation examples are answered."
-    answered, wrong = (number_text(part, 2, scale=100) for part in (one.judged_coverage, one.judged_risk))
-    of = f"of the {record.judged_on} examples {answered}\u00a0% are answered"
-    return f"{made}: {of}, {wrong}\u00a0% of them wrongly."
+        return f": {_answered(one.coverage, 1)} of the validation examples are answered"
+    of = f": {_answered(one.judged_coverage, 2)} of the test examples are answered"
+    if one.judged_risk is None:
+        return of
+    return f"{of}, {number_text(one.judged_risk, 2, scale=100)}\u00a0% of them wrongly"
+
+
+def _answered(share: float, digits: int) -> str:
+    """In percent, or in a word where it is all or nothing."""
+    words = {0.0: "none", 1.0: "all"}
+    return words.get(share, f"{number_text(share, digits, scale=100)}\u00a0%")
