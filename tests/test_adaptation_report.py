@@ -320,6 +320,19 @@ def test_a_directory_is_drawn_again_from_its_records(one_kind, tmp_path, capsys)
     assert "evaluations/untouched.json: No such file" in capsys.readouterr().err
 
 
+def test_a_page_made_again_goes_to_the_current_directory(one_kind, tmp_path, monkeypatch, capsys):
+    (tmp_path / "run").mkdir()
+    page = write_adaptation(tmp_path / "run", record(), evaluations())
+    made = page.read_bytes()
+    page.unlink()
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", "run"]) == 0
+    assert capsys.readouterr().out == "report.html\n"
+    assert (tmp_path / "report.html").read_bytes() == made and not page.exists()
+    assert main(["report", "--help"]) == 0
+    assert "current directory" in " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
 def test_names_are_data():
     page = render_adaptation(record(), evaluations())
     assert NAMES[2] not in page and "a <network>" not in page
