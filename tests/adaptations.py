@@ -1,13 +1,14 @@
 """Small adaptations from features alone, with their records and evaluations."""
 
 import warnings
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import torch
 
 from beliefmatch.adaptation.refit import refit
-from beliefmatch.adaptation.result import FeatureSets
+from beliefmatch.adaptation.result import FeatureSets, NormsResult
 from beliefmatch.adaptation.types import Features
 from beliefmatch.adaptation.wishes import Wishes
 from beliefmatch.experiments.adapted_judging import adapt_evaluations, adapt_record
@@ -48,16 +49,32 @@ def start():
 
 @cache
 def adaptation(kind="repair"):
-    """One of "repair", "new" with two seeds and no test rows, and "votes"."""
+    """One of "repair", "new" with two seeds and no test rows, "votes", and "norms" with trained layers."""
     wishes = {"kl_weights": (0.1, 0.01), "epochs": 4, "batch_size": 32, "risks": (0.3,)}
     if kind == "repair":
         return refit(sets(), classes=CLASSES, start=start(), wishes=Wishes(labels="same", **wishes))
+    if kind == "norms":
+        return _normed(adaptation("repair"))
     if kind == "new":
         given = sets(test=False)
         return refit(given, classes=CLASSES, wishes=Wishes(labels="new", seeds=(3, 8), **wishes))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "adapt: .* belong to no class")
         return refit(sets(votes=True), classes=CLASSES, wishes=Wishes(labels="new", **wishes))
+
+
+def _normed(made):
+    """With a head and features of its own, as if BatchNorm layers had been trained."""
+    head = replace(made.chosen, weight=made.chosen.weight + 0.5, epoch=2)
+    given, scores = made.sets, made.chosen.validation
+    features = _seen_anew(given.validation), _seen_anew(given.test)
+    foreign = {name: _seen_anew(one) for name, one in given.foreign.items()}
+    return replace(made, norms=NormsResult(("one", "two"), scores, scores, 2, (), head, *features, foreign))
+
+
+def _seen_anew(features):
+    """The same examples through other layers."""
+    return replace(features, rows=np.tanh(features.rows))
 
 
 @cache

@@ -9,14 +9,16 @@ from rich.console import Console
 
 from adaptations import NAMES, evaluations, record
 from beliefmatch.cli import main
+from beliefmatch.experiments.adapt_record import KeptPromise, Seen
 from beliefmatch.experiments.evaluation_record import Number
 from beliefmatch.report import adaptation_figures as figures
+from beliefmatch.report.adaptation_caveats import caveats
 from beliefmatch.report.adaptation_files import adaptation_files, write_adaptation
 from beliefmatch.report.adaptation_page import render_adaptation
 from beliefmatch.report.adaptation_rows import choice_series, line_titles, reference_lines, score_rows
 from beliefmatch.report.adaptation_tables import adaptation_tables
 from beliefmatch.report.adaptation_text import adaptation_csv, adaptation_markdown, adaptation_summary
-from beliefmatch.report.adaptation_words import Change, against, caveats, told
+from beliefmatch.report.adaptation_words import Against, Change, _rival, against, told
 from html_page import Page, data_of, row
 
 
@@ -70,6 +72,49 @@ def test_a_rival_that_does_better_is_said_to():
     assert "is as good or better here: better than belief matching in error, NLL and ECE" in smoothing
 
 
+@pytest.mark.parametrize(
+    ("spans", "said"),
+    [
+        ([0, 0, 0], "Other is not told apart from ours in error, NLL and ECE."),
+        ([1, 0, 0], "is as good or better here: better than ours in error and not told apart from it in NLL"),
+        ([1, 0, -1], "Other is better than ours in error, not told apart from it in NLL and worse in ECE."),
+    ],
+)
+def test_as_good_or_better_is_said_only_of_what_is_better_somewhere(spans, said):
+    pairs = zip(("error", "nll", "ece"), spans, strict=True)
+    changes = [change(side - 0.5, side + 0.5, key=key) for key, side in pairs]
+    assert said in _rival(Against("other", "other", changes), "ours")
+
+
+def test_with_trained_layers_what_is_delivered_is_the_new_head():
+    made, judged = record("norms"), evaluations("norms")
+    assert made.new_label == made.row_labels[-1] == "belief matching and BatchNorm"
+    (starred,) = (line for line in adaptation_summary(made).splitlines() if line.startswith("*"))
+    assert "belief matching and BatchNorm" in starred
+    console = Console(width=160, file=io.StringIO(), highlight=False)
+    console.print(*adaptation_tables(made, judged), crop=False)
+    arrows = [line for line in console.file.getvalue().splitlines() if "→ belief" in line]
+    assert len(arrows) == 2 and all("→ belief matching and BatchNorm" in line for line in arrows)
+    done, changed, *others = told(made, judged)
+    before, after = (made.delivered(label).scores.nll for label in ("untouched", made.new_label))
+    assert "2 BatchNorm layers and the head were trained together" in done
+    assert f"NLL {before:.4f} → {after:.4f}" in changed
+    assert any(
+        one.startswith("Belief matching (λ") and " belief matching and BatchNorm in " in one for one in others
+    )
+    assert "belief matching" in [one.label for one in against(made, judged)]
+    page = render_adaptation(made, judged)
+    assert "belief matching and BatchNorm less …" in page
+    (_, drawn) = figures._before_and_after(made, judged)
+    assert drawn.name == made.new_label
+
+
+def test_layers_that_were_not_taken_are_told():
+    kept = replace(record(), norms={"layers": 1, "taken": False})
+    assert kept.new_label == "belief matching"
+    assert "Training 1 BatchNorm layer with it did not help" in told(kept)[0]
+
+
 def test_validation_data_that_chose_are_called_so_everywhere():
     words = "these numbers are of the validation examples that chose λ"
     made = record("new")
@@ -77,6 +122,82 @@ def test_validation_data_that_chose_are_called_so_everywhere():
     page = render_adaptation(made, evaluations("new"))
     for text in (page, adaptation_markdown(made), " ".join(adaptation_summary(made).split())):
         assert words in text
+
+
+def shown_everywhere(made, kind):
+    """What terminal, summary and page say, spaces and line ends aside."""
+    console = Console(width=120, file=io.StringIO(), highlight=False)
+    console.print(*adaptation_tables(made, evaluations(kind)), crop=False)
+    page = " ".join(Page(render_adaptation(made, evaluations(kind))).all("main")[0]["text"].split())
+    return [" ".join(text.split()) for text in (console.file.getvalue(), adaptation_summary(made), page)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "seen", "words"),
+    [
+        ("repair", None, "! Whether the network has seen the validation examples cannot be told: too few."),
+        (
+            "new",
+            None,
+            "! Whether the network has seen the validation examples cannot be told: it has no head",
+        ),
+        ("repair", True, "! Do not rely on the choice and the promises: λ was chosen on examples that the"),
+        ("new", True, "! Do not rely on any of these numbers: λ was chosen on examples that the heads have"),
+    ],
+)
+def test_validation_data_that_may_have_been_seen_are_warned_of(kind, seen, words):
+    made = replace(record(kind), verdict=Seen(seen, "Too few."))
+    for text in shown_everywhere(made, kind):
+        assert words in text
+
+
+def test_validation_data_that_were_not_seen_need_no_warning():
+    clear = replace(record(), verdict=Seen(False, "The head is less sure of them."))
+    assert not any("seen" in one or "rely" in one for one in caveats(clear))
+    assert "i The head is less sure of them." in adaptation_summary(clear)
+
+
+def test_a_share_of_copies_stays_in_the_short_words():
+    copies = Seen(None, "Few are copies; only its own head could tell. (0.6% of them are copies.)")
+    said = caveats(replace(record("new"), verdict=copies))[0]
+    assert said.endswith("cannot be told: it has no head for these classes. (0.6% of them are copies.)")
+
+
+PROMISE = KeptPromise(0.05, 0.05, 0.7, 0.8, 0.04, 0.75, 0.02)
+
+
+@pytest.mark.parametrize(
+    ("promise", "said"),
+    [
+        (PROMISE, "Answering at a confidence of 0.7000 or more keeps the error below 5 %"),
+        (
+            PROMISE,
+            "(with probability 95 %): 75.00 % of the test examples are answered, 2.00 % of them wrongly.",
+        ),
+        (replace(PROMISE, threshold=0.0, judged_coverage=1.0), "Everything can be answered, and the error"),
+        (replace(PROMISE, threshold=1 / 3, judged_coverage=1.0), ": all of the test examples are answered,"),
+        (replace(PROMISE, judged_coverage=None), ": 80.0 % of the validation examples are answered."),
+        (replace(PROMISE, judged_coverage=0.0, judged_risk=None), "none of the test examples are answered."),
+        (replace(PROMISE, threshold=None), "An error of 5 % among its answers cannot be promised"),
+    ],
+)
+def test_a_promise_in_words(promise, said):
+    unseen = replace(record(), verdict=Seen(None, "Too few."), promises=[promise])
+    (told_of,) = told(unseen)[-1:]
+    assert said in told_of.replace("\u00a0", " ") and "0.0000" not in told_of and "relied" not in told_of
+
+
+def test_promises_found_on_seen_data_are_not_to_be_relied_upon():
+    seen = replace(record(), verdict=Seen(True, "By heart."), promises=[PROMISE, PROMISE])
+    assert sum("Not to be relied upon: it was found on examples seen" in one for one in told(seen)) == 2
+
+
+def test_notes_are_shown_and_are_no_warnings():
+    made = replace(record(), notes=["Taken as the <same> classes."])
+    assert "Taken as" not in " ".join(caveats(made))
+    *plain, page = shown_everywhere(made, "repair")
+    assert all("i Taken as the <same> classes." in text for text in plain)
+    assert "Taken as the <same> classes." in page and "Taken as" in adaptation_markdown(made)
 
 
 def test_seen_data_and_the_edge_of_the_grid_are_told():
@@ -197,6 +318,19 @@ def test_a_directory_is_drawn_again_from_its_records(one_kind, tmp_path, capsys)
     capsys.readouterr()
     assert main(["report", f"{tmp_path}"]) == 2
     assert "evaluations/untouched.json: No such file" in capsys.readouterr().err
+
+
+def test_a_page_made_again_goes_to_the_current_directory(one_kind, tmp_path, monkeypatch, capsys):
+    (tmp_path / "run").mkdir()
+    page = write_adaptation(tmp_path / "run", record(), evaluations())
+    made = page.read_bytes()
+    page.unlink()
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", "run"]) == 0
+    assert capsys.readouterr().out == "report.html\n"
+    assert (tmp_path / "report.html").read_bytes() == made and not page.exists()
+    assert main(["report", "--help"]) == 0
+    assert "current directory" in " ".join(capsys.readouterr().out.replace("│", " ").split())
 
 
 def test_names_are_data():

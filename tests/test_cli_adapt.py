@@ -212,6 +212,8 @@ def test_features_alone(stored, capsys):
     assert not (out / "model.safetensors").exists()
     assert load_file(out / "head.safetensors")["weight"].shape == (3, 5)
     capsys.readouterr()
+    line = ["predict", f"{out}", f"{stored / 'x.npy'}", "--out", f"{stored / 'p.csv'}"]
+    assert "has none: features alone were adapted" in refused(line, capsys)
 
 
 @pytest.mark.filterwarnings("default:feature_sets")
@@ -300,6 +302,26 @@ def test_garbled_weights_of_an_adaptation_are_told(adapted, tmp_path, capsys):
     np.save(tmp_path / "x.npy", np.zeros((1, 8, 8), np.uint8))
     line = ["predict", f"{copy}", f"{tmp_path / 'x.npy'}", "--out", f"{tmp_path / 'p.csv'}"]
     assert "must hold whole weights" in refused(line, capsys)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "model.json is no JSON. Adapt again."),
+        ("[]", "model.json is not of 'beliefmatch.adapted/1'"),
+        ('{"schema": "beliefmatch.adapted/1", "head": 3, "shape": []}', "garbles head, class_names, pre"),
+        (None, "there is no model.json, which `beliefmatch adapt` writes"),
+    ],
+)
+def test_predict_says_what_is_wrong_with_what_was_kept(adapted, tmp_path, capsys, text, said):
+    copy = tmp_path / "copy"
+    shutil.copytree(adapted, copy)
+    (copy / "model.json").unlink()
+    if text is not None:
+        (copy / "model.json").write_text(text)
+    np.save(tmp_path / "x.npy", np.zeros((1, 8, 8), np.uint8))
+    line = ["predict", f"{copy}", f"{tmp_path / 'x.npy'}", "--out", f"{tmp_path / 'p.csv'}"]
+    assert said in refused(line, capsys)
 
 
 def test_predict_without_the_weights_says_which(adapted, tmp_path, capsys):

@@ -13,6 +13,7 @@ from beliefmatch.adaptation.adapt import adapt
 from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.adaptation.norms import Images, train_norms
 from beliefmatch.adaptation.streams import as_stream
+from beliefmatch.experiments.adapted_head import head_file
 from beliefmatch.loss import belief_matching_loss
 from beliefmatch.metrics import error, expected_calibration_error, nll
 from beliefmatch.train.order import Order
@@ -179,6 +180,16 @@ def test_the_adapted_model_is_the_best_epochs(better):
         assert (probs.max(1).values >= promise.threshold).double().mean() == pytest.approx(promise.coverage)
     assert f"NLL {result.before.nll:.4f} -> {result.after.nll:.4f}" in better.summary()
     assert not any(module.training for module in better.modules())
+
+
+def test_the_file_of_the_head_makes_the_network_that_is_delivered(better):
+    load = pytest.importorskip("safetensors.torch").load
+    fresh = network()
+    with pytest.raises(AssertionError):
+        torch.testing.assert_close(fresh(TEST[0]), better(TEST[0]))
+    state = load(head_file(better.adaptation, better))
+    assert not fresh.load_state_dict(state, strict=False).unexpected_keys
+    torch.testing.assert_close(fresh.eval()(TEST[0]), better(TEST[0]))
 
 
 @pytest.mark.filterwarnings("ignore:.* very few rows choose")

@@ -65,7 +65,7 @@ class Adapted(Believing):
             import plotly  # noqa: F401
 
             from beliefmatch.report.adaptation_files import write_adaptation
-        head = head_file(self.adaptation)
+        head = head_file(self.adaptation, self)
         record = adapt_record(self.adaptation, data_facts=data_facts, **said)
         place = ready_directory(str(directory), caller="report")
         evaluations = adapt_evaluations(self.adaptation, **said)

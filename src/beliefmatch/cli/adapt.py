@@ -162,8 +162,9 @@ def _write_and_show(command: typer.Context, place: Path, plan: "AdaptPlan", outc
 
     record, evaluations = outcome.record, outcome.evaluations
     others = kept_files(outcome, plan.given if isinstance(plan.given, ImagePlan) else None)
+    head = head_file(outcome.adaptation, outcome.network)
     try:  # files before words: who reads the words may go away
-        page = write_adaptation(place, record, evaluations, head=head_file(outcome.adaptation), others=others)
+        page = write_adaptation(place, record, evaluations, head=head, others=others)
     except OSError as error:
         raise UserError(
             f"{command.command_path}: cannot write to {place} ({error.strerror or error}); "

@@ -18,7 +18,9 @@ FORMATS = (".csv", ".json", ".parquet")
 
 def predict(
     context: typer.Context,
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Directory that `beliefmatch train` wrote.")],
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="Directory that `beliefmatch train` or `adapt` wrote.")
+    ],
     inputs: Annotated[
         list[str],
         typer.Argument(

@@ -35,7 +35,13 @@ def report(
             "`beliefmatch compare` or `adapt`, or the record in it.",
         ),
     ],
-    out: Annotated[str, typer.Option(metavar="FILE", help="The page to write.")] = "report.html",
+    out: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="The page to write; by default in the current directory, not beside the record.",
+        ),
+    ] = "report.html",
 ) -> None:
     """Rebuild a page from its records alone.
 

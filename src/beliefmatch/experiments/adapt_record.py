@@ -183,6 +183,11 @@ class AdaptRecord:
         """The chosen one of those that were tried."""
         return next(one for one in self.tried if one.name == self.chosen)
 
+    @property
+    def new_label(self) -> str:
+        """The line of what is delivered: with trained BatchNorm layers where they were taken."""
+        return NORMS_LABEL if NORMS_LABEL in self.row_labels else CHOSEN_LABEL
+
     def delivered(self, label: str) -> Judged:
         """The head of a line with the seed of the chosen one; the first where a line has no such seed."""
         of_line = [one for one in self.judged if one.label == label]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from beliefmatch.checks import fail
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.experiments.adapt_networks import run_of
 from beliefmatch.experiments.adapt_plan import ImagePlan
+from beliefmatch.experiments.adapt_record import AdaptRecord
 from beliefmatch.experiments.judging import Predicted, as_npz
 from beliefmatch.experiments.parts import bare_network, method_of
 from beliefmatch.experiments.plan import plan_from, to_mapping
@@ -39,6 +41,8 @@ __all__ = ["AdaptedNetwork", "adapted_network", "kept_files"]
 
 _WEIGHTS = "model.safetensors"
 _BLOCK = 4096
+_FORMS = {"head": str, "class_names": list, "shape": list, "preprocessing": dict}
+_OF_RUNS, _BY_NAME = {"run": dict, "classes": int}, {"model": str, "options": dict}
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,17 +115,19 @@ def adapted_network(directory: Path) -> AdaptedNetwork:
     """
     home = RunDirectory(directory)
     if not home.is_adapted:
-        raise fail("predict", f"`run` must be a directory that `beliefmatch adapt` wrote, got {directory}.")
-    facts = json.loads(home.model_file.read_text("utf-8"))
+        raise fail("predict", f"RUN must be a directory that `beliefmatch adapt` wrote, got {directory}.")
+    facts = _read_facts(home)
     with needs("safetensors", extra="files", caller="predict"):
         import safetensors  # noqa: F401
     weights = directory / _WEIGHTS
     if not weights.is_file():
-        raise fail("predict", f"`run` must hold the network's weights; there is no {weights}.")
+        raise fail("predict", f"RUN must hold the network's weights; there is no {weights}.")
     network, state = _network(facts), _read(weights)
     shape = tuple(facts["shape"])
     made_up = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
     head = find_head(network, made_up, name=facts["head"])
+    if f"{head.name}.weight" not in state:
+        raise fail("predict", f"RUN must hold the weights of its head {head.name!r}; {weights} has none.")
     weight, bias = state[f"{head.name}.weight"], state.get(f"{head.name}.bias")
     flat = weight.flatten(1)
     made = with_head(network, head, flat, torch.zeros(len(flat)) if bias is None else bias, mixin=Believing)
@@ -137,7 +143,38 @@ def _read(weights: Path) -> dict[str, Tensor]:
     try:
         return load_file(weights)
     except SafetensorError as error:
-        raise fail("predict", f"`run` must hold whole weights, got {weights} ({error}).") from error
+        raise fail("predict", f"RUN must hold whole weights, got {weights} ({error}).") from error
+
+
+def _read_facts(home: RunDirectory) -> dict[str, Any]:
+    """What `kept_files` left in model.json; a ValueError says what is wrong with it, or why there is none."""
+    file = home.model_file
+    if not file.is_file():
+        raise fail("predict", f"RUN must hold a network; {home.path} has none: {_why_none(home)}.")
+    facts: Any = None
+    with suppress(ValueError):
+        facts = json.loads(file.read_text("utf-8"))
+    if wrong := _garbled(facts):
+        raise fail("predict", f"RUN must hold a whole model.json; {file} {wrong}. Adapt again.")
+    return facts
+
+
+def _garbled(facts: Any) -> str:
+    """What is wrong with the content of model.json, if anything."""
+    if facts is None:
+        return "is no JSON"
+    if not isinstance(facts, dict) or facts.get("schema") != ADAPTED_SCHEMA:
+        return f"is not of {ADAPTED_SCHEMA!r}"
+    forms = {**_FORMS, **(_OF_RUNS if "run" in facts else _BY_NAME)}
+    wrong = [name for name, form in forms.items() if not isinstance(facts.get(name), form)]
+    return f"lacks or garbles {', '.join(wrong)}" if wrong else ""
+
+
+def _why_none(home: RunDirectory) -> str:
+    record = AdaptRecord.from_json(home.record_file.read_text("utf-8"))
+    if record.head is None:
+        return "features alone were adapted, and its head.safetensors is for the network that they are of"
+    return "there is no model.json, which `beliefmatch adapt` writes and `report` in Python does not"
 
 
 def _network(facts: Mapping[str, Any]) -> nn.Module:

@@ -84,8 +84,8 @@ class RunDirectory:
 
     @property
     def is_adapted(self) -> bool:
-        """Whether an adapted network is kept here, rather than a run."""
-        return _schema(self.model_file) == ADAPTED_SCHEMA
+        """Whether `beliefmatch adapt` wrote this, rather than a run; a network need not be there."""
+        return _schema(self.model_file) == ADAPTED_SCHEMA or _schema(self.record_file) == ADAPT_SCHEMA
 
     def foreign_names(self) -> list[str]:
         """Sets of no class that predictions are kept of; a ValueError if nothing finished is here."""

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, PercentFormatter
 
-from beliefmatch.experiments.adapt_record import CHOSEN_LABEL, AdaptRecord
+from beliefmatch.experiments.adapt_record import AdaptRecord
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.report.adaptation_page import named_evaluations
 from beliefmatch.report.adaptation_rows import (
@@ -53,7 +53,7 @@ def adaptation_figures(
 
 def _before_and_after(record: AdaptRecord, models: Sequence[EvaluationRecord]) -> list[EvaluationRecord]:
     by_label = dict(zip(record.row_labels, models, strict=True))
-    return [by_label[label] for label in (before_label(record), CHOSEN_LABEL) if label is not None]
+    return [by_label[label] for label in (before_label(record), record.new_label) if label is not None]
 
 
 def _choice(record: AdaptRecord) -> Figure:

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from beliefmatch.experiments.adapt_record import CHOSEN_LABEL, AdaptRecord
+from beliefmatch.experiments.adapt_record import AdaptRecord
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.report.adaptation_cards import adaptation_cards
+from beliefmatch.report.adaptation_caveats import caveats
 from beliefmatch.report.adaptation_rows import (
     detection_row,
     detection_scores,
@@ -19,7 +20,7 @@ from beliefmatch.report.adaptation_rows import (
     score_rows,
     seeds_words,
 )
-from beliefmatch.report.adaptation_words import against, caveats, told
+from beliefmatch.report.adaptation_words import against, told
 from beliefmatch.report.comparison_rows import SeedRow
 from beliefmatch.report.evaluation_metrics import score_title
 from beliefmatch.report.evaluation_text import count_text, number_text, presentable
@@ -80,7 +81,8 @@ def _content(record: AdaptRecord, models: Sequence[EvaluationRecord]) -> dict[st
         "marked": any(cell.mark for row in score_rows(record) for cell in row.cells()),
         "many": most_seeds(record) > 1,
         "over_seeds": seeds_words(record),
-        "chosen": record.row_labels.index(CHOSEN_LABEL),
+        "chosen": record.row_labels.index(record.new_label),
+        "ours": record.new_label,
         "scores": score_rows(record),
         "named_scores": [(row.title, row) for row in score_rows(record)],
         "against": against(record, models),

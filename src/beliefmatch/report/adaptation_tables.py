@@ -6,8 +6,9 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from beliefmatch.experiments.adapt_record import CHOSEN_LABEL, AdaptRecord
+from beliefmatch.experiments.adapt_record import AdaptRecord
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
+from beliefmatch.report.adaptation_caveats import caveats
 from beliefmatch.report.adaptation_rows import (
     choice_series,
     detection_row,
@@ -19,7 +20,7 @@ from beliefmatch.report.adaptation_rows import (
     seeds_words,
     short_scores,
 )
-from beliefmatch.report.adaptation_words import caveats, told
+from beliefmatch.report.adaptation_words import told
 from beliefmatch.report.comparison_rows import SeedRow
 from beliefmatch.report.evaluation_metrics import score_title
 from beliefmatch.report.evaluation_text import number_text
@@ -51,16 +52,17 @@ def adaptation_tables(
 
 def _words(record: AdaptRecord, evaluations: Sequence[EvaluationRecord]) -> Table:
     words = Table.grid(padding=(0, 1))
-    for sign, sentences in (("•", told(record, evaluations)), ("!", caveats(record))):
+    signed = (("•", told(record, evaluations)), ("!", caveats(record)), ("i", record.notes))
+    for sign, sentences in signed:
         for sentence in sentences:
             words.add_row(sign, escape(sentence))
     return words
 
 
 def _titles(record: AdaptRecord) -> list[str]:
-    """The chosen line stands out by an arrow."""
+    """The line of the new head stands out by an arrow."""
     pairs = zip(record.row_labels, line_titles(record), strict=True)
-    return [f"→ {title}" if label == CHOSEN_LABEL else f"  {title}" for label, title in pairs]
+    return [f"→ {title}" if label == record.new_label else f"  {title}" for label, title in pairs]
 
 
 def _scores(record: AdaptRecord) -> FirstThatFits:

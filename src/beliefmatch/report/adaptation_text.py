@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from io import StringIO
 from textwrap import fill
 
-from beliefmatch.experiments.adapt_record import CHOSEN_LABEL, AdaptRecord, Judged
+from beliefmatch.experiments.adapt_record import AdaptRecord, Judged
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
+from beliefmatch.report.adaptation_caveats import caveats
 from beliefmatch.report.adaptation_rows import (
     SCORED,
     choice_series,
@@ -20,7 +21,7 @@ from beliefmatch.report.adaptation_rows import (
     seeds_words,
     short_scores,
 )
-from beliefmatch.report.adaptation_words import caveats, told
+from beliefmatch.report.adaptation_words import told
 from beliefmatch.report.comparison_rows import SeedCell, SeedRow
 from beliefmatch.report.evaluation_metrics import score_title
 from beliefmatch.report.evaluation_text import MISSING, number_text
@@ -48,7 +49,10 @@ def adaptation_summary(record: AdaptRecord) -> str:
     note = f"On {judged_words(shown)}, {seeds_words(shown)}. AUROC by {score_title('entropy')}."
     if not foreign_sets(shown):
         note = note.partition(" AUROC")[0]
-    return "\n".join([*lines, *(fill(one, _WIDTH) for one in (note, *caveats(shown), shown.verdict.why))])
+    unseen = [shown.verdict.why] if shown.verdict.seen is False else []  # else the caveats tell it
+    signed = [f"! {one}" for one in caveats(shown)] + [f"i {one}" for one in (*shown.notes, *unseen)]
+    words = [fill(note, _WIDTH), *(fill(one, _WIDTH, subsequent_indent="  ") for one in signed)]
+    return "\n".join([*lines, *words])
 
 
 def _plain_heading(row: SeedRow) -> str:
@@ -57,8 +61,8 @@ def _plain_heading(row: SeedRow) -> str:
 
 
 def _aligned(record: AdaptRecord, columns: Sequence[tuple[str, SeedRow]]) -> list[str]:
-    """Titles to the left, numbers to the right; a star for the chosen head."""
-    stars = ["* " if label == CHOSEN_LABEL else "  " for label in record.row_labels]
+    """Titles to the left, numbers to the right; a star for the new head."""
+    stars = ["* " if label == record.new_label else "  " for label in record.row_labels]
     titles = ["", *(f"{star}{title}" for star, title in zip(stars, line_titles(record), strict=True))]
     table = [titles]
     for heading, row in columns:
@@ -122,7 +126,7 @@ def adaptation_markdown(record: AdaptRecord, evaluations: Sequence[EvaluationRec
     shown = presentable_adaptation(record, caller="adaptation_markdown")
     words = [f"## {markdown_text(shown.model)}, adapted"]
     words += [f"> {markdown_text(one)}" for one in caveats(shown)]
-    words.append("\n".join(f"- {markdown_text(one)}" for one in told(shown, evaluations)))
+    words.append("\n".join(f"- {markdown_text(one)}" for one in (*told(shown, evaluations), *shown.notes)))
     tables = [table for part in (_scores, _detection, _choice) for table in part(shown)]
     legend = f"{seeds_words(shown).capitalize()}; ↓ less is better, ↑ more is better."
     return "\n\n".join([*words, *tables, legend]) + "\n"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from beliefmatch.experiments.adapt_record import CHOSEN_LABEL, AdaptRecord, KeptPromise
+from beliefmatch.experiments.adapt_record import NORMS_LABEL, AdaptRecord, KeptPromise
 from beliefmatch.experiments.evaluation_record import EvaluationRecord, Number
 from beliefmatch.report.adaptation_rows import (
     before_label,
@@ -14,9 +14,9 @@ from beliefmatch.report.adaptation_rows import (
 )
 from beliefmatch.report.evaluation_marks import difference, has_interval
 from beliefmatch.report.evaluation_metrics import score_title
-from beliefmatch.report.evaluation_text import number_text, threshold_text
+from beliefmatch.report.evaluation_text import count_text, number_text, threshold_text
 
-__all__ = ["Against", "Change", "against", "caveats", "change_words", "told"]
+__all__ = ["Against", "Change", "against", "change_words", "told"]
 
 _NAMES = {"error": "error", "nll": "NLL", "brier": "Brier score", "ece": "ECE", "kl": "KL"}
 _SHARES = ("error", "ece")
@@ -26,7 +26,7 @@ _HEADLINE = "entropy"
 
 
 class Change(NamedTuple):
-    """One metric of another head and of belief matching; less is better."""
+    """One metric of another head and of the new one; less is better."""
 
     key: str
     other: float | None
@@ -41,7 +41,7 @@ class Change(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Whether belief matching is "better" or "worse", "even" if neither can be told, "" if not known."""
+        """Whether the new head is "better" or "worse", "even" if neither can be told, "" if not known."""
         if self.other is not None and self.other == self.ours:
             return "even"
         if not has_interval(self.difference):
@@ -76,7 +76,7 @@ class Change(NamedTuple):
 
 
 class Against(NamedTuple):
-    """Belief matching against one other line."""
+    """The new head against one other line."""
 
     label: str
     title: str
@@ -99,7 +99,7 @@ def _listed(names: Sequence[str]) -> str:
 def against(
     record: AdaptRecord, evaluations: Sequence[EvaluationRecord] = (), keys: Sequence[str] = _TABLED
 ) -> list[Against]:
-    """Belief matching against each other line: the heads of the chosen one's seed.
+    """The new head against each other line: the heads of the chosen one's seed.
 
     By their evaluations, one a line in the order of the lines, where they are given: these know what chance
     may have done. Else, and of votes, by the record alone.
@@ -113,17 +113,17 @@ def against(
             [_change(record, by_label, label, key) for key in keys],
         )
         for label in labels
-        if label != CHOSEN_LABEL
+        if label != record.new_label
     ]
 
 
 def _change(record: AdaptRecord, by_label: dict[str, EvaluationRecord], label: str, key: str) -> Change:
     if by_label and record.targets == "labels":
-        other, ours = by_label[label], by_label[CHOSEN_LABEL]
+        other, ours = by_label[label], by_label[record.new_label]
         absent = Number(None)
         before, after = (one.scores.get(key, absent).value for one in (other, ours))
         return Change(key, before, after, _difference(ours, other, key))
-    return Change(key, _value(record, label, key), _value(record, CHOSEN_LABEL, key), Number(None))
+    return Change(key, _value(record, label, key), _value(record, record.new_label, key), Number(None))
 
 
 def _difference(ours: EvaluationRecord, other: EvaluationRecord, key: str) -> Number:
@@ -145,7 +145,7 @@ def told(record: AdaptRecord, evaluations: Sequence[EvaluationRecord] = ()) -> l
     return [
         _done(record),
         *(_changed(record, one) for one in first),
-        *(sentence for one in others if (sentence := _rival(one))),
+        *(sentence for one in others if (sentence := _rival(one, record.new_label))),
         *_foreign(record, reference),
         *(_promise(record, one) for one in record.promises),
     ]
@@ -159,7 +159,19 @@ def _done(record: AdaptRecord) -> str:
     count = len(kl_weights(record))
     by = "error" if record.wishes.get("choose_by") == "error" else "NLL"
     of = f"of {count} values the one with the lowest validation {by}" if count > 1 else "the only one tried"
-    return f"The {layer} of {record.model} was {how} with belief matching{aim}, λ = {weight:g}: {of}."
+    done = f"The {layer} of {record.model} was {how} with belief matching{aim}, λ = {weight:g}: {of}."
+    return " ".join([done, *_normed(record)])
+
+
+def _normed(record: AdaptRecord) -> Iterator[str]:
+    """What came of BatchNorm layers, if they were to be trained."""
+    if record.norms is None:
+        return
+    many = count_text(record.norms["layers"], "BatchNorm layer")
+    if record.new_label == NORMS_LABEL:
+        yield f"Then {many} and the head were trained together, and are what the network has now."
+    else:
+        yield f"Training {many} with it did not help on the validation examples: they are as they were."
 
 
 def _changed(record: AdaptRecord, one: Against) -> str:
@@ -183,16 +195,16 @@ def change_words(change: Change) -> str:
     return f"{arrow} ({change.verdict}, {change.signed} {change.interval})"
 
 
-def _rival(one: Against) -> str:
-    """How another head does, beginning with where it does better."""
+def _rival(one: Against, ours: str) -> str:
+    """How another head does beside ours, beginning with where it does better."""
     better, even, worse = (one.names(verdict) for verdict in ("worse", "even", "better"))
     if any(not change.verdict for change in one.changes):
         return ""  # what chance may have done is not known
-    parts = [f"better than belief matching in {better}"] if better else []
-    parts += [f"not told apart from {'it' if parts else 'belief matching'} in {even}"] if even else []
-    parts += [f"worse {'' if parts else 'than belief matching '}in {worse}"] if worse else []
+    parts = [f"better than {ours} in {better}"] if better else []
+    parts += [f"not told apart from {'it' if parts else ours} in {even}"] if even else []
+    parts += [f"worse {'' if parts else f'than {ours} '}in {worse}"] if worse else []
     title = one.title[:1].upper() + one.title[1:]
-    if not worse:
+    if better and not worse:
         return f"{title} is as good or better here: {_listed(parts)}."
     return f"{title} is {_listed(parts)}."
 
@@ -200,7 +212,7 @@ def _rival(one: Against) -> str:
 def _foreign(record: AdaptRecord, reference: str | None) -> Iterator[str]:
     parts = []
     for name in foreign_sets(record):
-        found = [_auroc(record, label, name) for label in (reference, CHOSEN_LABEL) if label]
+        found = [_auroc(record, label, name) for label in (reference, record.new_label) if label]
         texts = [number_text(value, 1, scale=100) for value in found if value is not None]
         if texts:
             parts.append(f"{name} {' → '.join(texts)}\u00a0%")
@@ -217,40 +229,26 @@ def _promise(record: AdaptRecord, one: KeptPromise) -> str:
     risk = f"{100 * one.risk:g}\u00a0%"
     if one.threshold is None:
         return f"An error of {risk} among its answers cannot be promised, whatever it leaves unanswered."
-    sure = f"{100 * (1 - one.delta):g}\u00a0%"
+    sure = f"(with probability {100 * (1 - one.delta):g}\u00a0%)"
+    seen = " Not to be relied upon: it was found on examples seen in training."
+    doubt = seen if record.verdict.seen else ""
+    if one.threshold * record.classes <= 1:  # no confidence is lower
+        return f"Everything can be answered, and the error stays below {risk} {sure}{_kept(one)}.{doubt}"
     when = f"Answering at a confidence of {threshold_text(one.threshold)} or more"
-    made = f"{when} keeps the error below {risk} (with probability {sure})"
+    return f"{when} keeps the error below {risk} {sure}{_kept(one)}.{doubt}"
+
+
+def _kept(one: KeptPromise) -> str:
+    """What comes of a promise on test examples, or else on those that it was found on."""
     if one.judged_coverage is None:
-        answered = number_text(one.coverage, 1, scale=100)
-        return f"{made}: {answered}\u00a0% of the validation examples are answered."
-    answered, wrong = (number_text(part, 2, scale=100) for part in (one.judged_coverage, one.judged_risk))
-    of = f"of the {record.judged_on} examples {answered}\u00a0% are answered"
-    return f"{made}: {of}, {wrong}\u00a0% of them wrongly."
+        return f": {_answered(one.coverage, 1)} of the validation examples are answered"
+    of = f": {_answered(one.judged_coverage, 2)} of the test examples are answered"
+    if one.judged_risk is None:
+        return of
+    return f"{of}, {number_text(one.judged_risk, 2, scale=100)}\u00a0% of them wrongly"
 
 
-def caveats(record: AdaptRecord) -> list[str]:
-    """What has to be known before these numbers are believed."""
-    found = []
-    if record.verdict.seen:
-        found.append(
-            f"λ was chosen on examples that the network has been trained on. {record.verdict.why} "
-            "Choose it on examples that the network has not seen."
-        )
-    if record.judged_on == "validation":
-        found.append(
-            "There were no test examples: these numbers are of the validation examples that chose λ, epoch "
-            "and temperature, and are better than they would be on new ones. Give test data to judge by."
-        )
-    if record.targets == "votes":
-        found.append(
-            "Examples have votes: in scores each counts by the shares of its votes. What resamples examples "
-            "takes the class of the most votes for the label."
-        )
-    return [*found, *_at_the_edge(record), *record.notes]
-
-
-def _at_the_edge(record: AdaptRecord) -> Iterator[str]:
-    tried, weight = kl_weights(record), record.chosen_head.options.get("kl_weight")
-    if len(tried) > 1 and weight in (tried[0], tried[-1]):
-        end, other = ("smallest", "smaller") if weight == tried[0] else ("largest", "larger")
-        yield f"The chosen λ = {weight:g} is the {end} that was tried: a {other} one may do better."
+def _answered(share: float, digits: int) -> str:
+    """In percent, or in a word where it is all or nothing."""
+    words = {0.0: "none", 1.0: "all"}
+    return words.get(share, f"{number_text(share, digits, scale=100)}\u00a0%")

@@ -1,0 +1,52 @@
+"""What has to be known before the numbers of an adaptation are believed."""
+
+from collections.abc import Iterator
+
+from beliefmatch.experiments.adapt_record import AdaptRecord
+from beliefmatch.report.adaptation_rows import kl_weights
+
+__all__ = ["caveats"]
+
+
+def caveats(record: AdaptRecord) -> list[str]:
+    """Warnings, the gravest first; what is merely to be known is in the record's notes."""
+    found = [*_seen(record)]
+    if record.judged_on == "validation":
+        found.append(
+            "There were no test examples: these numbers are of the validation examples that chose λ, epoch "
+            "and temperature, and are better than they would be on new ones. Give test data to judge by."
+        )
+    if record.targets == "votes":
+        found.append(
+            "Examples have votes: in scores each counts by the shares of its votes. What resamples examples "
+            "takes the class of the most votes for the label."
+        )
+    return [*found, *_at_the_edge(record)]
+
+
+def _seen(record: AdaptRecord) -> Iterator[str]:
+    """Whether the network knew the examples that chose, unless it clearly did not."""
+    seen, why = record.verdict.seen, record.verdict.why
+    if seen:
+        spoilt = "the choice and the promises" if record.promises else "the choice"
+        if record.judged_on == "validation":
+            spoilt = "any of these numbers"
+        who = "the network has" if record.labels == "same" else "the heads have"
+        yield (
+            f"Do not rely on {spoilt}: λ was chosen on examples that {who} been trained on. {why} "
+            "Choose it on examples that were never trained on."
+        )
+    elif seen is None:
+        fact = "Whether the network has seen the validation examples cannot be told"
+        if record.labels == "same":
+            yield f"{fact}: {why[:1].lower()}{why[1:]} If it has, the chosen λ may be wrong elsewhere."
+            return
+        _, bracket, measured = why.partition(" (")  # the rest says at length that there is no head to ask
+        yield f"{fact}: it has no head for these classes.{bracket}{measured}"
+
+
+def _at_the_edge(record: AdaptRecord) -> Iterator[str]:
+    tried, weight = kl_weights(record), record.chosen_head.options.get("kl_weight")
+    if len(tried) > 1 and weight in (tried[0], tried[-1]):
+        end, other = ("smallest", "smaller") if weight == tried[0] else ("largest", "larger")
+        yield f"The chosen λ = {weight:g} is the {end} that was tried: a {other} one may do better."
