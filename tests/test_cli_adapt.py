@@ -217,10 +217,12 @@ def test_features_alone(stored, capsys):
 
 
 @pytest.mark.filterwarnings("default:feature_sets")
+@pytest.mark.filterwarnings("default:adapt. very few rows")
 def test_features_without_validation_say_so(stored, capsys):
     line = ["adapt", "--features", f"{stored / 'train.npz'}", *SHORT, "--out", f"{stored / 'out'}"]
     assert main(line) == 0
-    assert "set aside" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "set aside" in told and "very few rows choose λ, 40 of" in told
 
 
 @pytest.mark.parametrize(

@@ -247,6 +247,11 @@ def test_a_class_without_examples_is_named():
             "`validation` must have rows that belong to a class, got none of 150",
         ),
         (
+            {"train": Features(SETS.train.rows, SETS.train.targets + 9 * 10**15, "")},
+            {},
+            "`train` must have class ids below 1000000, got 9000000000000000, .*; number the classes",
+        ),
+        (
             {"validation": Features(SETS.validation.rows, SETS.validation.targets - 3, "")},
             {},
             "`validation` must have class ids from 0, or −1 for no class, got -3, -2; give −1",
@@ -283,6 +288,8 @@ def test_rows_of_no_class_are_counted_in_one_warning():
         ({"seeds": (1, 1)}, r"`seeds` must differ, got \[1, 1\]"),
         ({"seeds": 1}, "`seeds` must be a list, got 1"),
         ({"kl_weights": []}, "`kl_weights` must not be empty"),
+        ({"kl_weights": (0.1, 0.0)}, "`kl_weights` must be positive and finite, got 0.0"),
+        ({"kl_weights": (float("nan"),)}, "`kl_weights` must be positive and finite, got nan"),
         ({"epochs": 0}, "`epochs` must be at least 1"),
         ({"patience": 0}, "`patience` must be at least 1"),
         ({"risks": (0.1, 1.0)}, "`risks` must lie between 0 and 1, got 1.0"),
@@ -293,6 +300,20 @@ def test_rows_of_no_class_are_counted_in_one_warning():
 def test_wishes_that_cannot_be_granted_are_told_at_once(wish, message):
     with pytest.raises(ValueError, match=message):
         Wishes(**wish)
+
+
+@pytest.mark.parametrize("given", [["0.1"], "0.1", [True], [None]])
+def test_values_of_lambda_are_numbers(given):
+    with pytest.raises(TypeError, match=r"^adapt: `kl_weights` must be (numbers|a list), got "):
+        Wishes(kl_weights=given)
+    assert Wishes(kl_weights=[np.float32(0.5), 1]).kl_weights == [0.5, 1]
+
+
+def test_a_fit_in_which_every_head_diverged_is_told_with_the_remedy(old):
+    rows = 1e30 * SETS.train.rows
+    given = replace(SETS, train=Features(rows, SETS.train.targets, ""))
+    with pytest.raises(ValueError, match=r"^adapt: `learning_rate` must be .* 1e\+20, .*use a lower one"):
+        quiet(given, wishes=replace(FEW, learning_rate=1e20))
 
 
 def test_a_choice_on_seen_rows_is_told():

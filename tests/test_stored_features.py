@@ -153,6 +153,18 @@ def test_a_class_without_rows_is_no_fault_where_nothing_is_fitted(tmp_path):
     assert features_from_file(path, classes=7, every_class=False).classes == 7
 
 
+def test_one_wrong_bit_in_an_archive_is_found_though_it_is_mapped(tmp_path):
+    path = save_npz(tmp_path / "a.npz", features=FEATURES, targets=TARGETS)
+    whole = bytearray(path.read_bytes())
+    values = np.ascontiguousarray(FEATURES).tobytes()
+    place = whole.find(values[:64]) + len(values) // 2
+    whole[place] ^= 1
+    path.write_bytes(whole)
+    with pytest.raises(ValueError, match=r"features_from_file: .*a\.npz.*Bad CRC-32") as told:
+        features_from_file(path)
+    assert "\n" not in f"{told.value}"
+
+
 def test_pickles_and_broken_files_are_refused(tmp_path):
     (tmp_path / "a.pkl").write_bytes(pickle.dumps(FEATURES))
     with pytest.raises(ValueError, match=r"^features_from_file: `path` must end in"):

@@ -13,11 +13,13 @@ from beliefmatch.adaptation.types import Features
 from beliefmatch.adaptation.wishes import Labels
 from beliefmatch.checks import fail, level_of_caller, require_index
 
-__all__ = ["LabelSet", "knows", "label_set", "require_sets"]
+__all__ = ["MOST_CLASSES", "LabelSet", "knows", "label_set", "require_sets"]
 
 _CALLER = "adapt"
 _BETTER_THAN_CHANCE = 3.0  # times: a head that is right so often has learnt these classes
 _OFTEN = 0.5  # right so often, a head knows the classes even if not all of them are here
+MOST_CLASSES = 1_000_000
+"""An id that is not below is no class id."""
 _SHOWN = 10
 
 
@@ -53,7 +55,7 @@ def label_set(sets: FeatureSets, *, classes: int | None, start: Start | None, la
         ValueError: ids or counts that do not fit the number of classes, or classes without any example.
     """
     for name, one in _labelled_sets(sets).items():
-        _require_no_negative(name, one)
+        _require_plain_ids(name, one)
     told = _told_classes(sets, classes)
     found = _decided(sets, told, start, labels)
     for name, one in _labelled_sets(sets).items():
@@ -87,8 +89,12 @@ def _told_classes(sets: FeatureSets, classes: int | None) -> int | None:
     return told
 
 
-def _require_no_negative(name: str, features: Features) -> None:
+def _require_plain_ids(name: str, features: Features) -> None:
+    """Neither negative, but for −1, nor such as only a mistake can be."""
     targets = features.targets
+    if targets.dim() == 1 and (beyond := targets[targets >= MOST_CLASSES].unique().tolist()):
+        fact = f"`{name}` must have class ids below {MOST_CLASSES}, got {_listed(beyond)}"
+        raise fail(_CALLER, f"{fact}; number the classes from 0 without a gap.")
     if targets.dim() == 1 and (below := targets[targets < -1].unique().tolist()):
         fact = f"`{name}` must have class ids from 0, or −1 for no class, got {_listed(below)}"
         raise fail(_CALLER, f"{fact}; give −1 to rows that are to be left out.")

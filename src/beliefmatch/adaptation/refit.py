@@ -177,9 +177,19 @@ def _fitted(
             on_progress=tell,
         )
 
-    if start is None:
-        return fit(wanted, 0, on_progress)
-    return _seed_by_seed(wanted, fit, on_progress)
+    alone = start is None
+    fitted = fit(wanted, 0, on_progress) if alone else _seed_by_seed(wanted, fit, on_progress)
+    _require_one_that_converged(fitted, wishes)
+    return fitted
+
+
+def _require_one_that_converged(fitted: Sequence[FittedHead], wishes: Wishes) -> None:
+    if not all(head.diverged for head in fitted if head.candidate.kind == "belief_matching"):
+        return
+    got = "the usual one" if wishes.learning_rate is None else f"{wishes.learning_rate:g}"
+    fact = f"`learning_rate` must be one that heads converge with, got {got}, with which every head diverged"
+    remedy = "use a lower one" if wishes.optimizer == "adam" else "use the optimizer adam with a lower one"
+    raise fail("adapt", f"{fact}: no loss stayed finite; {remedy}.")
 
 
 def _wanted(sets: FeatureSets, classes: int, start: Start | None, wishes: Wishes) -> list[Candidate]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from beliefmatch.adaptation.keys import tensors_digest
+from beliefmatch.adaptation.labelling import MOST_CLASSES
 from beliefmatch.adaptation.mapped import mapped
 from beliefmatch.adaptation.stored_names import HEAD, SPELLINGS, FeatureNames
 from beliefmatch.adaptation.types import Features
@@ -22,7 +23,6 @@ from beliefmatch.data.values import CALLER, Place, class_ids
 __all__ = ["FeatureNames", "StoredFeatures", "array_names", "features_from_file", "head_from_file"]
 
 _US = "features_from_file"
-_MOST_CLASSES = 1_000_000  # a larger id is no class id
 _CHUNK_ROWS = 4096
 
 
@@ -243,7 +243,7 @@ def _targets(
         return _counts(_numbers(source, counts), Place(source.path, _name(counts)), rows, classes)
     found["counts"] = ()
     place = Place(source.path, _name(ids))
-    return class_ids(source.load(ids), place, rows, classes or _MOST_CLASSES, class_names)
+    return class_ids(source.load(ids), place, rows, classes or MOST_CLASSES, class_names)
 
 
 def _counts(counts: Tensor, place: Place, rows: int, classes: int | None) -> Tensor:

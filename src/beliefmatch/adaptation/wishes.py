@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal
 
 __all__ = ["Labels", "Wishes"]
@@ -18,7 +19,7 @@ class Wishes:
     Args:
         labels: "same" repairs the existing head, "new" fits one for other classes; "auto" looks whether the
             existing head knows the classes.
-        kl_weights: values of λ to try; `usual_kl_weights` of the number of classes if not given.
+        kl_weights: values of λ to try, positive; `usual_kl_weights` of the number of classes if not given.
         priors: values of β to try.
         seeds: of first weights; where heads start from the existing one, of the order of batches.
         controls: heads to compare with: "softmax", "label_smoothing", "evidential".
@@ -57,6 +58,8 @@ class Wishes:
         _require_word("optimizer", self.optimizer, ("adam", "lbfgs"))
         for name in ("kl_weights", "priors", "seeds", "controls"):
             _require_different(name, getattr(self, name))
+        for value in self.kl_weights or ():
+            _require_positive("kl_weights", value)
         for control in self.controls:
             _require_word("controls", control, CONTROLS)
         for name in ("epochs", "batch_size", "patience"):
@@ -77,10 +80,19 @@ def _require_word(name: str, value: str, words: Sequence[str]) -> None:
         raise ValueError(f"adapt: `{name}` must be one of {allowed}, got {value!r}.")
 
 
+def _require_positive(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"adapt: `{name}` must be numbers, got {type(value).__name__} {value!r}.")
+    if not 0 < float(value) < math.inf:
+        raise ValueError(f"adapt: `{name}` must be positive and finite, got {value!r}.")
+
+
 def _require_different(name: str, values: Sequence[object] | None) -> None:
     if values is None:
         return
-    if isinstance(values, str) or not hasattr(values, "__len__"):
+    if isinstance(values, str):
+        raise TypeError(f"adapt: `{name}` must be a list, got the text {values!r}.")
+    if not hasattr(values, "__len__"):
         raise ValueError(f"adapt: `{name}` must be a list, got {values!r}.")
     if len(values) == 0 and name != "controls":
         raise ValueError(f"adapt: `{name}` must not be empty, got none.")
