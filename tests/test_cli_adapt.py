@@ -216,7 +216,7 @@ def test_features_alone(stored, capsys):
     assert "has none: features alone were adapted" in refused(line, capsys)
 
 
-@pytest.mark.filterwarnings("default:feature_sets", "ignore:.*very few rows")
+@pytest.mark.filterwarnings("default:feature_sets")
 @pytest.mark.filterwarnings("default:adapt. very few rows")
 def test_features_without_validation_say_so(stored, capsys):
     line = ["adapt", "--features", f"{stored / 'train.npz'}", *SHORT, "--out", f"{stored / 'out'}"]
