@@ -61,9 +61,10 @@ def test_constraints_pin_versions_and_name_no_address():
         assert re.fullmatch(r"[\w.-]+==[\w.]+( ; python_version [<>=]+ \"[\d.]+\")?", line), line
 
 
-def test_all_brings_every_extra_but_the_one_that_needs_its_own_torch():
+def test_all_brings_every_extra_but_those_with_networks_or_a_torch_of_their_own():
     distribution = importlib.metadata.metadata("beliefmatch")
-    extras = set(distribution.get_all("Provides-Extra") or []) - {"all", "test", "dev", "vision"}
+    apart = {"all", "test", "dev", "vision", "huggingface", "laplace"}
+    extras = set(distribution.get_all("Provides-Extra") or []) - apart
     requirements = importlib.metadata.requires("beliefmatch") or []
     in_all = [line for line in requirements if line.startswith("beliefmatch[") and '"all"' in line]
     named = {name for line in in_all for name in line.split("[")[1].split("]")[0].split(",")}
