@@ -1,8 +1,5 @@
 """Heads of the networks that people have: timm's, torchvision's and Hugging Face's, with random weights."""
 
-import importlib
-import warnings
-
 import pytest
 import torch
 from torch import nn
@@ -11,20 +8,11 @@ from beliefmatch.adaptation.heads import find_head, head_inputs
 from beliefmatch.adaptation.modes import batch_norms
 from beliefmatch.adaptation.outputs import logits_of
 from beliefmatch.adaptation.surgery import with_head
+from outside_packages import imported
 
 # what the outside packages warn of is theirs
 pytestmark = pytest.mark.filterwarnings("ignore")
 CLASSES = 7
-
-
-def imported(name):
-    """A package, or the test is skipped: also where it is there but does not fit the torch that is."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return importlib.import_module(name)
-    except (ImportError, RuntimeError) as error:
-        pytest.skip(f"{name} cannot be imported: {type(error).__name__}")
 
 
 def called(model, batch):

@@ -1,8 +1,6 @@
 """Published networks by name, with random weights: timm's, torchvision's and Hugging Face's."""
 
-import importlib
 import json
-import warnings
 
 import numpy as np
 import pytest
@@ -12,6 +10,7 @@ from beliefmatch.adaptation.heads import find_head
 from beliefmatch.experiments.networks import trained_network
 from beliefmatch.models import pretrained_model
 from beliefmatch.models.expecting import of_transforms, preprocessing_of
+from outside_packages import imported
 
 # what the outside packages warn of is theirs
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -25,16 +24,6 @@ VIT = {
     "image_size": 32,
     "patch_size": 16,
 }
-
-
-def imported(name):
-    """A package, or the test is skipped: also where it is there but does not fit the torch that is."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return importlib.import_module(name)
-    except (ImportError, RuntimeError) as error:
-        pytest.skip(f"{name} cannot be imported: {type(error).__name__}")
 
 
 def logits(network, images):

@@ -180,7 +180,10 @@ def test_methods_that_make_no_sense_are_refused(settings, method, said):
 
 def test_dropout_is_chance_enough():
     plan = plan_of("semi.kind=pi", "data.augment=none", "data.noise=0", method="mc_dropout", rate=0.1)
-    require_lessons(plan, method_of(plan), dataset(plan.data))
+    method, data = method_of(plan), dataset(plan.data)
+    require_lessons(plan, method, data)
+    made, images = network_of(plan, method, data), data.train.images[:4].permute(0, 3, 1, 2).float()
+    assert not torch.equal(made.train()(images), made(images))  # two passes of the same images differ
 
 
 # A teacher.

@@ -14,8 +14,7 @@ from typing import Any, ParamSpec
 from torch import nn
 
 from beliefmatch.adaptation import adapt as core
-from beliefmatch.adaptation.believing import Believing, believing
-from beliefmatch.adaptation.result import Adaptation
+from beliefmatch.adaptation.believing import believing
 from beliefmatch.experiments.adapted_head import head_file
 from beliefmatch.experiments.adapted_judging import adapt_evaluations, adapt_record
 from beliefmatch.extras import needs
@@ -26,10 +25,8 @@ __all__ = ["Adapted", "adapt"]
 Given = ParamSpec("Given")
 
 
-class Adapted(Believing):
+class Adapted(core.Adapted):
     """What `adapt` adds to a classifier: its belief, and what came of the adaptation."""
-
-    adaptation: Adaptation
 
     def summary(self) -> str:
         """Before and after as a table of plain text, on the test data if there are any.

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from beliefmatch.adaptation.adapt import head_weights
 from beliefmatch.adaptation.believing import Believing
+from beliefmatch.adaptation.heads import head_weights
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.sizes import told
