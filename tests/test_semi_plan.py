@@ -11,6 +11,7 @@ from beliefmatch.experiments.plan import (
     recipe,
     to_mapping,
 )
+from beliefmatch.experiments.teacher_plan import TeacherPlan
 
 KEPT = {  # as before there were unlabelled images, so that runs of then are known again
     "cifar": "4eee3901a9a8",
@@ -149,4 +150,22 @@ def test_a_method_may_say_what_it_learns_from():
     student = plan_from(with_spec(recipe("semi-digits"), taught))
     assert student.teacher is not None
     assert (student.teacher.run, student.teacher.strength) == ("runs/a", 3.0)
-    assert label_of(student) == "belief matching (λ = 0.01, prior strength = 3)"
+    assert label_of(student) == "belief matching (λ = 0.01, prior from = a, prior strength = 3)"
+
+
+def test_every_setting_of_what_it_learns_from_can_be_said():
+    text = "belief_matching:semi=vat:semi_order=release:semi_divergence=categorical:semi_epsilon=2"
+    specs = parse_methods(f"{text},belief_matching:prior_from=a:prior_temperature=0.5:prior_weight=2")
+    consistent, taught = (plan_from(with_spec(recipe("semi-digits"), spec)) for spec in specs)
+    assert consistent.semi is not None and taught.teacher is not None
+    semi = consistent.semi
+    assert (semi.order, semi.divergence, semi.epsilon) == ("release", "categorical", 2)
+    assert label_of(consistent).endswith("weight = 0.3, divergence = categorical, order = release)")
+    assert (taught.teacher.temperature, taught.teacher.weight) == (0.5, 2)
+
+
+def test_each_seed_may_have_a_teacher_of_its_own():
+    teacher = TeacherPlan("runs/teacher-{seed}/it")
+    assert teacher.has_seeds and not TeacherPlan("runs/teacher").has_seeds
+    assert teacher.run_of(12) == "runs/teacher-12/it"
+    assert TeacherPlan("runs/{other}").run_of(12) == "runs/{other}"

@@ -311,7 +311,7 @@ def test_a_comparison_tells_kinds_apart_and_shares_what_is_alike(tmp_path, teach
     assert [method.label for method in record.methods] == [
         "softmax",
         "softmax (semi = vat, weight = 0.3)",
-        "belief matching (λ = 0.01, prior strength = 1)",
+        "belief matching (λ = 0.01, prior from = run, prior strength = 1)",
     ]
     assert not {"semi", "teacher"} & set(record.settings)
     assert record.settings["data"]["labels"] == 30
@@ -326,3 +326,14 @@ def test_a_comparison_refuses_before_it_begins(tmp_path):
     settings = overridden(recipe("semi-digits"), [*SHORT, "semi.kind=vat"])
     with pytest.raises(ValueError, match="got evidential"):
         Comparison(settings, specs, seeds=[0], directory=tmp_path, jobs=1)
+
+
+def test_each_seed_of_a_comparison_has_the_teacher_of_its_own(tmp_path):
+    teachers = {seed: execute(plan_of(f"seed={seed}"), tmp_path / f"teacher-{seed}") for seed in (0, 1)}
+    specs = parse_methods(f"belief_matching:prior_from={tmp_path}/teacher-{{seed}}")
+    settings = overridden(recipe("semi-digits"), [*SHORT, "training.epochs=1"])
+    record = Comparison(settings, specs, seeds=[0, 1], directory=tmp_path / "out", jobs=1).run()
+    for seed, run in enumerate(record.methods[0].runs):
+        assert run.plan["teacher"]["fingerprint"] == teachers[seed].fingerprint
+    with pytest.raises(ValueError, match="teacher-2"):
+        Comparison(settings, specs, seeds=[0, 2], directory=tmp_path / "other", jobs=1)

@@ -26,7 +26,7 @@ from beliefmatch.experiments.parts import (
 from beliefmatch.experiments.plan import RunPlan, fingerprint, plan_from, to_mapping
 from beliefmatch.experiments.run_record import RunRecord, Trial
 from beliefmatch.experiments.search import Candidates
-from beliefmatch.experiments.teacher import with_known_teacher
+from beliefmatch.experiments.teacher import with_known_teacher, with_seed
 from beliefmatch.experiments.turning import TurningDigit
 
 __all__ = ["Comparison"]
@@ -111,11 +111,11 @@ class Comparison:
             [plan for entry in self.entries for plan in entry.candidates.known(self.seeds)], progress
         )
         found = [entry.candidates.choose(known) for entry in self.entries]
-        plans = [replace(plan, seed=seed) for plan, _ in found for seed in self.seeds]
+        plans = [with_seed(plan, seed) for plan, _ in found for seed in self.seeds]
         known |= self._run([plan for plan in plans if fingerprint(plan) not in known], progress)
         methods = [
             self._compared(
-                entry, plan, [known[fingerprint(replace(plan, seed=seed))] for seed in self.seeds], trials
+                entry, plan, [known[fingerprint(with_seed(plan, seed))] for seed in self.seeds], trials
             )
             for entry, (plan, trials) in zip(self.entries, found, strict=True)
         ]
@@ -142,7 +142,8 @@ class Comparison:
             method = method_of(plan)
             tried_network(plan, method, data)
             foreign_training(plan, method, data)
-            require_lessons(plan, method, data)
+            for seed in self.seeds:
+                require_lessons(with_seed(plan, seed), method, data)
         foreign_sets(self.entries[0].plan, data)
 
     def _run(self, plans: Sequence[RunPlan], progress: "_Share") -> dict[str, RunRecord]:

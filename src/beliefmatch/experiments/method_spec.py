@@ -2,17 +2,26 @@
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from pathlib import PurePath
 from typing import Any
 
 from beliefmatch.experiments.plan import RunPlan, merged, with_method
+from beliefmatch.experiments.teacher_plan import TeacherPlan
 from beliefmatch.experiments.yaml_files import yaml_value
 from beliefmatch.methods import METHODS, SEARCH
+from beliefmatch.semi.settings import SemiSettings
 
 __all__ = ["MethodSpec", "label", "label_of", "parse_methods", "with_kl_weight", "with_spec"]
 
-_OF_SEMI = {"semi": "kind", "semi_weight": "weight"}
-_OF_TEACHER = {"prior_from": "run", "prior_strength": "strength"}
+_OF_SEMI = {
+    "semi" if item.name == "kind" else f"semi_{item.name}": item.name for item in fields(SemiSettings)
+}
+_OF_TEACHER = {
+    "prior_from" if item.name == "run" else f"prior_{item.name}": item.name
+    for item in fields(TeacherPlan)
+    if item.name != "fingerprint"
+}
 _OF_THE_PLAN = (*_OF_SEMI, *_OF_TEACHER)
 _SYMBOLS = {
     "kl_weight": "λ",
@@ -65,7 +74,8 @@ def with_spec(mapping: Mapping[str, Any], spec: MethodSpec) -> dict[str, Any]:
     """The same plan for a method as it was written.
 
     Some of its options are not the method's but say what else is learnt from, as the flags of these names do:
-    `semi`, which may be "none", `semi_weight`, `prior_from` and `prior_strength`.
+    `semi`, which may be "none", `prior_from`, and every other setting of the plan's `semi` and `teacher`:
+    `semi_weight`, `semi_order`, `prior_strength` and so on.
     """
     own = {name: value for name, value in spec.options.items() if name not in _OF_THE_PLAN}
     return merged(with_method(mapping, spec.name, **own), _beside_method(spec.options))
@@ -113,9 +123,23 @@ def label(name: str, options: Mapping[str, Any], shown: Sequence[str] | None = N
 
 def label_of(plan: RunPlan) -> str:
     """A plan's method in words, and what it learns from beside labels."""
-    semi = {} if plan.semi is None else {"semi": plan.semi.kind, "semi_weight": plan.semi.full_weight}
-    teacher = {} if plan.teacher is None else {"prior_strength": plan.teacher.strength}
-    return label(plan.method.name, {**plan.method.options, **semi, **teacher})
+    return label(plan.method.name, {**plan.method.options, **_semi_told(plan.semi), **_teacher_told(plan)})
+
+
+def _semi_told(semi: SemiSettings | None) -> dict[str, Any]:
+    """Kind and weight, and the kind's way of comparing predictions where it is not the usual one."""
+    if semi is None:
+        return {}
+    usual = SemiSettings(semi.kind)
+    unusual = {name: getattr(semi, name) for name in ("divergence", "order", "direction", "target")}
+    unusual = {name: value for name, value in unusual.items() if value != getattr(usual, name)}
+    return {"semi": semi.kind, "semi_weight": semi.full_weight, **unusual}
+
+
+def _teacher_told(plan: RunPlan) -> dict[str, Any]:
+    if plan.teacher is None:
+        return {}
+    return {"prior_from": PurePath(plan.teacher.run).name, "prior_strength": plan.teacher.strength}
 
 
 def _text(value: Any) -> str:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from beliefmatch.experiments.plan import RunPlan, fingerprint
 from beliefmatch.experiments.run_record import RunRecord, Trial
+from beliefmatch.experiments.teacher import with_seed
 from beliefmatch.methods import AUTO, trials
 
 __all__ = ["Candidates", "Search", "chosen", "search_of", "with_option"]
@@ -76,7 +77,7 @@ class Candidates:
         """Runs that depend on no choice: all seeds, or of a search all values with the first."""
         if self.search is not None:
             return [self.settled(value) for value in self.search.values]
-        return [replace(self.plan, seed=seed) for seed in seeds]
+        return [with_seed(self.plan, seed) for seed in seeds]
 
     def choose(self, known: Mapping[str, RunRecord]) -> tuple[RunPlan, tuple[Trial, ...]]:
         """The plan without anything left to choose, and how it was chosen among the runs that are known."""

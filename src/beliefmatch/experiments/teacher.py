@@ -21,7 +21,7 @@ from beliefmatch.semi.teacher import teacher_votes
 from beliefmatch.train.engine import Engine
 from beliefmatch.train.evaluate import predict_all
 
-__all__ = ["Teacher", "with_known_teacher"]
+__all__ = ["Teacher", "with_known_teacher", "with_seed"]
 
 _HELD_BACK = ("split_seed", "validation")
 
@@ -34,11 +34,20 @@ def with_known_teacher(plan: RunPlan) -> RunPlan:
     return replace(plan, teacher=replace(plan.teacher, fingerprint=found))
 
 
+def with_seed(plan: RunPlan, seed: int) -> RunPlan:
+    """The plan with another seed, and with the teacher of that seed where each has its own."""
+    seeded = replace(plan, seed=seed)
+    if plan.teacher is None or not plan.teacher.has_seeds:
+        return seeded
+    return with_known_teacher(replace(seeded, teacher=replace(plan.teacher, fingerprint=None)))
+
+
 @dataclass(frozen=True, eq=False)
 class Teacher:
     """A finished run and what is asked of it."""
 
     settings: TeacherPlan
+    directory: Path
     record: RunRecord
 
     @classmethod
@@ -46,13 +55,12 @@ class Teacher:
         """A plan's teacher; a ValueError if there is no finished run, or another than the plan knows."""
         settings = plan.teacher
         assert settings is not None
-        record = RunDirectory(Path(settings.run).expanduser()).finished()
+        directory = Path(settings.run_of(plan.seed)).expanduser()
+        record = RunDirectory(directory).finished()
         if settings.fingerprint not in (None, record.fingerprint):
             expected = f"the run of plan {settings.fingerprint}"
-            raise fail(
-                "teacher", f"`run` must be {expected}, got {settings.run} of plan {record.fingerprint}."
-            )
-        return cls(settings, record)
+            raise fail("teacher", f"`run` must be {expected}, got {directory} of plan {record.fingerprint}.")
+        return cls(settings, directory, record)
 
     def require_fit(self, settings: DataSettings, data: Dataset) -> None:
         """It must know the same classes and shape, and no image that is held back from its student."""
@@ -60,7 +68,7 @@ class Teacher:
         if self.record.class_names != list(data.class_names) or own["shape"] != shape:
             expected = f"a run on {len(data.class_names)} classes and images of {shape} like the student's"
             found = f"{len(self.record.class_names)} classes and {own['shape']}"
-            raise fail("teacher", f"`run` must be {expected}, got {found} in {self.settings.run}.")
+            raise fail("teacher", f"`run` must be {expected}, got {found} in {self.directory}.")
         before = self.record.plan["data"]
         if before["name"] != settings.name:
             return
@@ -72,7 +80,7 @@ class Teacher:
 
     def votes(self, source: Source, engine: Engine) -> Tensor:
         """Votes for the classes of each image (N, K), as it looks without augmentation."""
-        restored = restore(Path(self.settings.run).expanduser(), engine=engine.settings)
+        restored = restore(self.directory, engine=engine.settings)
         if isinstance(source, MemorySource | StreamedSource):
             source = source.seen_through(restored.preprocessing)
         said = predict_all(engine, restored.predictor, source)

@@ -5,13 +5,15 @@ from dataclasses import dataclass
 
 __all__ = ["TeacherPlan"]
 
+_SEED = "{seed}"
+
 
 @dataclass(frozen=True)
 class TeacherPlan:
     """Whose belief about each training image is the prior of a student's.
 
     Args:
-        run: directory of the finished run.
+        run: directory of the finished run; "{seed}" in it stands for the student's seed.
         strength: votes that the teacher's belief counts as, beside the one of a label. With a student's λ and
             a uniform prior of 1 its prior is then β = 1 + strength/λ times the teacher's probabilities.
         temperature: that the teacher's logits are divided by before.
@@ -35,3 +37,16 @@ class TeacherPlan:
                 )
         if not 0 <= self.weight < math.inf:
             raise ValueError(f"teacher: `weight` must be finite and not negative, got {self.weight!r}.")
+
+    @property
+    def has_seeds(self) -> bool:
+        """Whether each seed has a teacher of its own."""
+        return _SEED in self.run
+
+    def run_of(self, seed: int) -> str:
+        """The directory for a student's seed.
+
+        >>> TeacherPlan("runs/teacher-{seed}").run_of(3)
+        'runs/teacher-3'
+        """
+        return self.run.replace(_SEED, str(seed))
