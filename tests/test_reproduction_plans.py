@@ -194,8 +194,11 @@ def test_semi_supervised_at_paper_scale_is_the_paper_protocol():
         assert (plan.data.name, plan.data.validation, plan.data.labels) == ("cifar10", 5000, 4000)
         assert plan.method.options == ({} if method == "softmax" else {"kl_weight": 0.01})
         assert plan.training.optimizer == "adam"
-        assert plan.training.learning_rate == SEMI["learning_rate"][kind]
+        assert plan.training.learning_rate == SEMI["learning_rate"]["vat" if kind == "none" else kind]
         assert (plan.training.decay_at, plan.training.decay_by) == ((0.8,), 0.2)
+        if kind == "none":
+            assert plan.semi is None
+            continue
         assert (plan.semi.kind, plan.semi.weight) == (kind, SEMI["consistency_weight"][kind])
         assert plan.semi.ramp_up == SEMI["ramp_steps"] / SEMI["steps"]
         assert (plan.semi.epsilon, plan.semi.xi) == (6.0, 1e-6)
