@@ -88,13 +88,13 @@ def test_kinds_are_compared_in_one_table(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--semi", "vta"], "`semi.kind` must be one of vat, pi, got str 'vta'"),
+        (["--semi", "vta"], "`--semi` must be one of vat, pi, none, got 'vta'"),
         (["--semi", "vat", "--labels", "5"], "`--labels` must be one for each of 10 classes at least"),
         (["--semi", "vat", "--labels", "99999"], "and below the 150 training images, got 99999"),
         (["--semi", "vat", "--method", "evidential"], "for `semi`, got evidential"),
-        (["--prior-from", "nowhere"], "nowhere must hold a finished run"),
-        (["--semi-weight", "2"], "`semi.kind` must be given, one of vat, pi"),
-        (["--prior-strength", "2"], "`teacher.run` must be given"),
+        (["--prior-from", "nowhere"], "`--prior-from` must be the directory of a finished run, got nowhere"),
+        (["--semi-weight", "2"], "`--semi` must be given with its other settings"),
+        (["--prior-strength", "2"], "`--prior-from` must be given with other settings of a teacher"),
         (["--prior-from", "nowhere", "--semi", "vat"], "must not come with a teacher, got"),
     ],
 )

@@ -222,3 +222,24 @@ def test_direction_survives_networks_that_are_of_half_precision_throughout(kind,
     assert found.dtype == kind
     assert cosines(found, expected).mean() > bar
     assert cosines(naive(network, inputs, "dirichlet", start), expected).mean() < 0.3
+
+
+@pytest.mark.parametrize("name", ["squared", "categorical"])
+@pytest.mark.parametrize("gap", [20.0, 26.0, 34.0, 60.0])
+def test_confident_examples_have_a_direction_too(name, gap):
+    """Their slopes are small, and the squares of slopes vanish in float32."""
+    layer, inputs = built(lambda: nn.Linear(20, 5), dtype=torch.float32), drawn(16, 20, dtype=torch.float32)
+    with torch.no_grad():
+        layer.bias[0] += gap
+    search = partial(adversarial_direction, layer, inputs, divergence=name, epsilon=0.5)
+    found, start = (search(iterations=count, generator=seeded()).double() for count in (1, 0))
+    with torch.no_grad():
+        shares = layer.double()(inputs.double()).softmax(1)
+
+        def fisher(v):  # (diag(p) − ppᵀ)v, relative to the leading class
+            v = v - v[:, :1]
+            return shares * (v - (shares * v).sum(1, keepdim=True))
+
+        changed = fisher(start @ layer.weight.T)
+        exact = (changed if name == "categorical" else fisher(changed)) @ layer.weight
+    assert (cosines(found, exact) > 0.99).all()

@@ -162,3 +162,33 @@ def test_names_and_functions_are_taken_and_nothing_else():
         named("f", "divergence", "kl")
     with pytest.raises(TypeError, match="f: `divergence` must be the name of a divergence or a function"):
         named("f", "divergence", 3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("move", [1e-2, 1e-4, 1e-6, 1e-8])
+def test_squared_distance_keeps_its_digits_as_the_two_approach(move):
+    rows = [[12.0, -2.0, 0.0], [30.25, 0.25, -3.125], [60.0, 0.25, -1.0], [0.5, 0.25, -1.0]]
+    first = torch.tensor(rows, dtype=DOUBLE)
+    second = first + torch.tensor([move, 0.0, 0.0], dtype=DOUBLE)
+    with mp.workdps(60):
+        for row, other, value in zip(first, second, squared_distance(first, second), strict=True):
+            shares = []
+            for logits in (row, other):
+                powers = [mp.exp(mp.mpf(logit.item())) for logit in logits]
+                shares.append([power / mp.fsum(powers) for power in powers])
+            truth = mp.fsum((p - q) ** 2 for p, q in zip(*shares, strict=True))
+            assert value.item() == pytest.approx(float(truth), rel=1e-5)
+
+
+@pytest.mark.parametrize("measure", [categorical_kl, squared_distance])
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        (torch.zeros(3), torch.zeros(3), r"must both have one shape \(N, K, ...\), got \(3,\) and \(3,\)"),
+        (torch.zeros(4, 3), torch.zeros(4, 1), r"got \(4, 3\) and \(4, 1\)"),
+        ([[0.0]], torch.zeros(1, 1), "`first` must be a dense floating-point tensor"),
+        (torch.zeros(2, 3), torch.zeros(2, 3).long(), "`second` must be a dense floating-point tensor"),
+    ],
+)
+def test_what_is_no_pair_of_logits_is_refused(measure, first, second, said):
+    with pytest.raises((ValueError, TypeError), match=said):
+        measure(first, second)

@@ -246,3 +246,54 @@ def test_layers_of_a_network_may_be_in_different_modes():
     vat(network, inputs, generator=seeded())
     assert all(torch.equal(buffer, value) for buffer, value, _ in before)
     assert not network[0].training and network[1].training
+
+
+class Overwriting(nn.Module):
+    """Works on its input in place, as networks that scale their images may."""
+
+    def forward(self, x):
+        return x.mul_(2)
+
+
+@pytest.mark.parametrize("loss", [*LOSSES, "direction"])
+def test_networks_may_work_on_their_input_in_place(loss):
+    function = {**LOSSES, "direction": adversarial_direction}[loss]
+    network = built(lambda: nn.Sequential(Overwriting(), nn.Dropout(0.5, inplace=True), curved()))
+    aside = built(lambda: nn.Sequential(nn.Dropout(0.5), curved()))
+    inputs = drawn(5, 6)
+    before = inputs.clone()
+    own = network.state_dict()
+    aside.load_state_dict({name.replace("2.", "1.", 1): value for name, value in own.items()})
+    found = function(network.train(), inputs, generator=seeded())
+    assert torch.equal(inputs, before)
+    if loss == "pi_model":  # no derivatives by the inputs, which are other ones there
+        torch.testing.assert_close(found, function(aside.train(), 2 * inputs, generator=seeded()))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("made", [torch.jit.script, partial(torch.jit.trace, example_inputs=drawn(5, 6))])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torchscript_is_refused(loss, made):
+    with pytest.raises(TypeError, match=r"`model` must be a torch\.nn\.Module that is not TorchScript"):
+        LOSSES[loss](made(curved()), drawn(5, 6))
+
+
+def test_tokens_have_predictions_that_may_agree():
+    network = nn.Sequential(nn.Embedding(9, 4), nn.Dropout(0.5), nn.Flatten(), nn.Linear(12, 3))
+    assert pi_model(network, torch.arange(6).view(2, 3), generator=seeded()) > 0
+    with pytest.raises(TypeError, match="vat: `inputs` must be a dense floating-point tensor"):
+        vat(network, torch.arange(6).view(2, 3))
+
+
+@pytest.mark.parametrize("wrong", [lambda first, second: 3.0, lambda first, second: (first - second).sum()])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_divergence_must_give_a_value_for_each_row(loss, wrong):
+    with pytest.raises(TypeError, match="`divergence` must give a value for each of 5 rows"):
+        LOSSES[loss](curved(), drawn(5, 6), divergence=wrong)
+
+
+def test_saturated_values_have_a_mean():
+    def largest(first, second):
+        return (first - second).sum(1) * 0 + torch.finfo(torch.float32).max
+
+    assert pi_model(nn.Linear(6, 3), drawn(5, 6).float(), divergence=largest).isfinite()

@@ -80,17 +80,23 @@ def test_a_plan_survives_being_written_down():
             ["semi.kind=vat"],
             r"`semi` must come with `data.labels`, got all labels; .*--labels 4000",
         ),
-        (["data.labels=50", "semi.weight=1"], "`semi.kind` must be given, one of vat, pi, got none"),
+        (
+            ["data.labels=50", "semi.weight=1"],
+            "`semi` must be given with its other settings",
+        ),
         (["data.labels=50", "semi.kind=vta"], "`semi.kind` must be one of vat, pi, got str 'vta'"),
         (["data.labels=50", "semi.kind=pi", "semi.wight=1"], "`semi.wight` is not a setting; did you mean"),
         (["data.labels=50", "semi.kind=pi", "semi.weight=-1"], "`weight` must be finite and not negative"),
-        (["data.labels=50", "semi.kind=pi", "semi.batch_size=0"], "`batch_size` must be at least 1, got 0"),
+        (
+            ["data.labels=50", "semi.kind=pi", "semi.batch_size=0"],
+            "`batch_size` must be a whole number",
+        ),
         (["semi.kind=pi", "teacher.run=x", "data.labels=50"], "must not come with a teacher, got"),
-        (["teacher.strength=1"], "`teacher.run` must be given"),
-        (["teacher.run=x", "teacher.strength=0"], "`strength` must be finite and above 0, got 0.0"),
-        (["teacher.run=x", "teacher.temperature=-1"], "`temperature` must be finite and above 0"),
-        (["teacher.run=x", "teacher.weight=-1"], "`weight` must be finite and not negative, got -1.0"),
-        (["teacher.run=' '"], "`run` must be the directory of a finished run, got none"),
+        (["teacher.strength=1"], "`prior_from` must be given with other settings of a teacher"),
+        (["teacher.run=x", "teacher.strength=0"], "`prior_strength` must be finite and above 0, got 0.0"),
+        (["teacher.run=x", "teacher.temperature=-1"], "`prior_temperature` must be finite and above 0"),
+        (["teacher.run=x", "teacher.weight=-1"], "`prior_weight` must be finite and not negative, got -1.0"),
+        (["teacher.run=' '"], "`prior_from` must be the directory of a finished run, got none"),
         (["defaults.vta.weight=1"], "`defaults.vta` is not a setting; did you mean `defaults.vat`"),
     ],
 )
@@ -169,3 +175,19 @@ def test_each_seed_may_have_a_teacher_of_its_own():
     assert teacher.has_seeds and not TeacherPlan("runs/teacher").has_seeds
     assert teacher.run_of(12) == "runs/teacher-12/it"
     assert TeacherPlan("runs/{other}").run_of(12) == "runs/{other}"
+
+
+def test_none_switches_off_the_one_and_leaves_the_other():
+    base = overridden(recipe("semi-digits"), ["semi.kind=pi"])
+    (spec,) = parse_methods("belief_matching:semi=none:prior_from=a")
+    plan = plan_from(with_spec(base, spec))
+    assert plan.semi is None and plan.teacher == TeacherPlan("a")
+    (spec,) = parse_methods("softmax:semi=none:semi_weight=3")
+    with pytest.raises(ValueError, match="`semi_weight` must come with `semi` vat or pi, got none"):
+        with_spec(base, spec)
+
+
+@pytest.mark.parametrize("option", ["semi_wait=1", "prior_form=a"])
+def test_what_no_plan_has_is_told_with_what_it_has(option):
+    with pytest.raises(ValueError, match=r"must have options among semi, semi_weight.*Did you mean"):
+        parse_methods(f"softmax:{option}")

@@ -1,6 +1,8 @@
 """Runs that learn from unlabelled digits: every flavour, exact when taken up again, and with a teacher."""
 
 import math
+import shutil
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from beliefmatch.experiments.parts import dataset, engine_for, method_of, networ
 from beliefmatch.experiments.plan import fingerprint, overridden, plan_from, recipe, with_method
 from beliefmatch.experiments.run import execute
 from beliefmatch.experiments.run_directory import RunDirectory
-from beliefmatch.experiments.teacher import Teacher, with_known_teacher
+from beliefmatch.experiments.teacher import Teacher, is_same, with_known_teacher
 from beliefmatch.experiments.training import Training
 from beliefmatch.report.run_tables import run_tables
 from beliefmatch.train.state import final_weights
@@ -226,7 +228,7 @@ def test_a_student_learns_from_labels_and_teacher(tmp_path, teacher, alone):
     assert record.plan["teacher"]["fingerprint"] == teacher[1].fingerprint
     assert execute(plan, tmp_path / "run") == record
     shown = "".join(str(part) for part in [run_tables(record)[0].title])
-    assert shown == "belief matching with 30 labels and a teacher of 1 votes, seed 0"
+    assert shown == "belief matching with 30 labels and a teacher of 1 vote, seed 0"
 
 
 def test_a_student_with_all_labels_has_the_teachers_votes_beside_them(tmp_path, teacher):
@@ -290,13 +292,13 @@ def test_a_teacher_without_logits_votes_by_its_probabilities(tmp_path):
 
 
 def test_what_is_no_teacher_is_refused(tmp_path, teacher):
-    with pytest.raises(ValueError, match=r"must hold a finished run; it has no record\.json"):
+    with pytest.raises(ValueError, match=r"`prior_from` must be the directory of a finished run, .*nothing"):
         Training(plan_of(f"teacher.run={tmp_path / 'nothing'}"), tmp_path / "run")
-    with pytest.raises(ValueError, match=r"teacher: `run` must be the run of plan 0123, got .* of plan"):
+    with pytest.raises(ValueError, match=r"`prior_from` must be the run of plan 0123, got .* of plan"):
         Training(plan_of(f"teacher.run={teacher[0]}", "teacher.fingerprint='0123'"), tmp_path / "run")
     known = with_known_teacher(plan_of(f"teacher.run={teacher[0]}"))
     data = dataset(known.data)
-    with pytest.raises(ValueError, match="`run` must be a run on 9 classes"):
+    with pytest.raises(ValueError, match="`prior_from` must be a run on 9 classes"):
         Teacher.of(known).require_fit(known.data, replace(data, class_names=data.class_names[:9]))
 
 
@@ -337,3 +339,51 @@ def test_each_seed_of_a_comparison_has_the_teacher_of_its_own(tmp_path):
         assert run.plan["teacher"]["fingerprint"] == teachers[seed].fingerprint
     with pytest.raises(ValueError, match="teacher-2"):
         Comparison(settings, specs, seeds=[0, 2], directory=tmp_path / "other", jobs=1)
+
+
+@pytest.fixture
+def damaged(tmp_path, teacher):
+    shutil.copytree(teacher[0], tmp_path / "damaged")
+    return tmp_path / "damaged"
+
+
+@pytest.mark.parametrize("harm", ["gone", "cut", "no model.json", "no JSON"])
+def test_a_damaged_teacher_is_told_before_anything_is_written(tmp_path, damaged, harm):
+    if harm == "gone":
+        shutil.rmtree(damaged / "network-0")
+    elif harm == "cut":
+        for file in (damaged / "network-0").glob("*.safetensors"):
+            file.write_bytes(file.read_bytes()[:100])
+    else:
+        file = damaged / {"no model.json": "model.json", "no JSON": "record.json"}[harm]
+        file.write_text("{") if harm == "no JSON" else file.unlink()
+    plan = plan_of(f"teacher.run={damaged}")
+    warnings.simplefilter("ignore")  # of checksums, until the test ends
+    with pytest.raises(ValueError, match=r"`prior_from` must .*damaged") as caught:
+        Training(plan, tmp_path / "run")
+    assert len(f"{caught.value}".splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_finished_student_is_shown_without_its_teacher(tmp_path, damaged, teacher):
+    plan = plan_of(f"teacher.run={damaged}")
+    record = execute(plan, tmp_path / "run")
+    damaged.rename(tmp_path / "elsewhere")
+    assert Training(plan, tmp_path / "run").run(lambda share, doing: None) == record
+    (tmp_path / "run" / "record.json").unlink()
+    with pytest.raises(ValueError, match="`prior_from` must be the directory of a finished run"):
+        Training(plan, tmp_path / "run")
+    assert fingerprint(with_known_teacher(plan_of(f"teacher.run={teacher[0]}"))) == record.fingerprint
+
+
+def test_one_set_by_two_paths_is_one(tmp_path, monkeypatch):
+    (tmp_path / "set").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert is_same("set", "./set") and is_same(f"{tmp_path}/set", "set")
+    assert not is_same("set", "other") and is_same("digits", "digits")
+
+
+def test_more_images_in_a_batch_than_there_are_is_refused():
+    plan = plan_of("semi.kind=vat", "semi.batch_size=121")
+    with pytest.raises(ValueError, match="must be at most the 120 unlabelled images, got 121"):
+        require_lessons(plan, method_of(plan), dataset(plan.data))

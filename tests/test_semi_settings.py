@@ -121,3 +121,20 @@ def test_no_pass_is_made_where_the_weight_is_zero():
     network = torch.nn.Module()  # cannot be called
     consistency = consistency_of(SemiSettings("vat", weight=0.0), has_belief=True)
     assert consistency(network, drawn(5, 6), seed=0, progress=1.0) == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"weight": "1"},
+        {"weight": True},
+        {"epsilon": "6"},
+        {"ramp_up": "a"},
+        {"batch_size": 1.5},
+        {"batch_size": True},
+    ],
+)
+def test_what_is_no_number_is_refused(wrong):
+    (name,) = wrong
+    with pytest.raises(ValueError, match=f"semi: `{name}` must be"):
+        SemiSettings(**wrong)

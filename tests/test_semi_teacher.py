@@ -154,3 +154,12 @@ def test_extreme_teachers_give_priors_that_the_loss_takes(dtype):
 def test_what_is_wrong_is_named(function, options, complaint):
     with pytest.raises((ValueError, TypeError), match=complaint):
         function(**{"logits": drawn(5, 4), **options})
+
+
+def test_what_is_too_sharp_to_be_written_keeps_its_mean():
+    largest = torch.finfo(torch.float32).max
+    own = teacher_prior(torch.tensor([[200.0, 100.0, 0.0], [200.0, 200.0, 0.0]]))
+    assert own[0, 0] == largest and own[0, 1] < 1
+    torch.testing.assert_close(own[1, :2], torch.full((2,), largest / 2))
+    strong = teacher_prior(torch.tensor([[1.0, 0.0]]), strength=1e39)
+    torch.testing.assert_close(strong[0, 0] / strong[0, 1], torch.tensor(math.e))

@@ -59,7 +59,7 @@ Limit = Annotated[
 Labels = Annotated[
     int | None,
     typer.Option(
-        help="Of the training images as many keep their labels, equally many of each class.",
+        help="Of the training images as many keep their labels, divided evenly among the classes.",
         rich_help_panel=_UNLABELLED,
     ),
 ]
@@ -206,8 +206,21 @@ class Flags:
         given = {name: _given(section) for name, section in sections.items()}
         foreign = None if self.ood is None else list(self.ood)
         alone = _given({"foreign": foreign, "foreign_training": self.foreign_training})
-        without = {"semi": None} if self.semi == NONE else {}
-        return {name: section for name, section in given.items() if section} | alone | without
+        said = {name: section for name, section in given.items() if section} | alone
+        self._check()
+        return said | self._without(given["semi"]) if self.semi == NONE else said
+
+    def _check(self) -> None:
+        from beliefmatch.semi.settings import KINDS
+
+        if self.semi not in (None, NONE, *KINDS):
+            raise ValueError(f"plan: `semi` must be one of {', '.join((*KINDS, NONE))}, got {self.semi!r}.")
+
+    def _without(self, semi: Mapping[str, Any]) -> dict[str, Any]:
+        from beliefmatch.experiments.method_spec import require_nothing_of_semi
+
+        require_nothing_of_semi(semi)
+        return {"semi": None}
 
     def _named(self, *names: str) -> dict[str, Any]:
         return {name: getattr(self, name) for name in names}

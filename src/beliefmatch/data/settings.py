@@ -19,7 +19,7 @@ class DataSettings:
         directory: where a named dataset lies on this machine; from the hub if not given.
         validation: images of the training set kept for choosing: a share below 1, or a number.
         limit: of the training images that are left; all if not given.
-        labels: of these, as many keep their labels, equally many of each class; the others are unlabelled.
+        labels: of these, as many keep their labels, divided evenly among the classes; the others have none.
             All keep them if not given. An epoch has then as many steps as it would have with all labels.
         split_seed: of the division. It stays the same while the training's seed varies, so that no image
             serves for choosing in one run and for fitting in another.

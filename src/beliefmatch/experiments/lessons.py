@@ -45,9 +45,12 @@ def require_lessons(plan: RunPlan, method: Method, data: Dataset) -> None:
     if plan.semi is not None:
         _has_belief(plan, method)
         _require_chance(plan, method, data)
+        _require_size(plan, data)
     if plan.teacher is not None:
         _require_counts(plan, method)
-        Teacher.of(plan).require_fit(plan.data, data)
+        teacher = Teacher.of(plan)
+        teacher.require_fit(plan.data, data)
+        teacher.require_networks()
 
 
 def extra_loss(plan: RunPlan, method: Method) -> tuple[ExtraLoss, int] | None:
@@ -101,6 +104,15 @@ def _require_chance(plan: RunPlan, method: Method, data: Dataset) -> None:
     if how.augment == "none" and not how.noise and not dropout:
         remedy = "set data.augment, data.noise or model.options.dropout"
         raise fail("plan", f"`semi` pi must have something left to chance, got nothing; {remedy}.")
+
+
+def _require_size(plan: RunPlan, data: Dataset) -> None:
+    """A batch with images twice would be as many passes for nothing."""
+    images = 0 if data.unlabelled is None else len(data.unlabelled)
+    size = plan.semi.batch_size if plan.semi is not None else None
+    if size is not None and data.unlabelled is not None and size > images:
+        expected = f"at most the {images} unlabelled images"
+        raise fail("plan", f"`semi.batch_size` must be {expected}, got {size}.")
 
 
 def _require_counts(plan: RunPlan, method: Method) -> None:

@@ -12,7 +12,15 @@ from beliefmatch.experiments.yaml_files import yaml_value
 from beliefmatch.methods import METHODS, SEARCH
 from beliefmatch.semi.settings import SemiSettings
 
-__all__ = ["MethodSpec", "label", "label_of", "parse_methods", "with_kl_weight", "with_spec"]
+__all__ = [
+    "MethodSpec",
+    "label",
+    "label_of",
+    "parse_methods",
+    "require_nothing_of_semi",
+    "with_kl_weight",
+    "with_spec",
+]
 
 _OF_SEMI = {
     "semi" if item.name == "kind" else f"semi_{item.name}": item.name for item in fields(SemiSettings)
@@ -22,6 +30,7 @@ _OF_TEACHER = {
     for item in fields(TeacherPlan)
     if item.name != "fingerprint"
 }
+_NONE = "none"  # of semi: without, where the recipe says with
 _OF_THE_PLAN = (*_OF_SEMI, *_OF_TEACHER)
 _SYMBOLS = {
     "kl_weight": "λ",
@@ -82,13 +91,22 @@ def with_spec(mapping: Mapping[str, Any], spec: MethodSpec) -> dict[str, Any]:
 
 
 def _beside_method(options: Mapping[str, Any]) -> dict[str, Any]:
-    if options.get("semi") == "none":
-        return {"semi": None}
-    found = {
+    found: dict[str, Any] = {
         section: {names[name]: value for name, value in options.items() if name in names}
         for section, names in (("semi", _OF_SEMI), ("teacher", _OF_TEACHER))
     }
-    return {section: given for section, given in found.items() if given}
+    given = {section: settings for section, settings in found.items() if settings}
+    if options.get("semi") != _NONE:
+        return given
+    require_nothing_of_semi(found["semi"])
+    return {**given, "semi": None}
+
+
+def require_nothing_of_semi(settings: Mapping[str, Any]) -> None:
+    """Refuse settings of a loss that is switched off."""
+    others = [name for name in settings if name != "kind"]
+    if others:
+        raise ValueError(f"plan: `semi_{others[0]}` must come with `semi` vat or pi, got none.")
 
 
 def _parse(text: str, place: str) -> MethodSpec:
@@ -104,7 +122,16 @@ def _option(text: str, option: str, place: str) -> tuple[str, Any]:
     key, equals, value = option.partition("=")
     if not key.strip() or not equals or not value.strip():
         raise ValueError(f"{place} must give options as NAME:OPTION=VALUE, got {text!r}.")
+    _require_known(key.strip(), place)
     return key.strip(), yaml_value(value, caller=place.partition(":")[0])
+
+
+def _require_known(key: str, place: str) -> None:
+    """Options that only a plan can have; the others are for their method to know."""
+    if key.startswith(("semi_", "prior_")) and key not in _OF_THE_PLAN:
+        near = difflib.get_close_matches(key, _OF_THE_PLAN, n=1)
+        meant = f" Did you mean {near[0]}?" if near else ""
+        raise ValueError(f"{place} must have options among {', '.join(_OF_THE_PLAN)}, got {key!r}.{meant}")
 
 
 def label(name: str, options: Mapping[str, Any], shown: Sequence[str] | None = None) -> str:

@@ -131,6 +131,8 @@ def plan_from(mapping: Mapping[str, Any]) -> RunPlan:
     defaults = settings.pop(DEFAULTS, {}) if isinstance(settings, dict) else {}
     if isinstance(settings, dict) and isinstance(semi := settings.get("semi"), Mapping):
         settings["semi"] = _with_defaults_of_kind(semi, defaults)
+    if isinstance(settings, dict) and isinstance(teacher := settings.get("teacher"), Mapping):
+        _require_teacher(teacher)
     plan = settings_from(RunPlan, settings, caller="plan")
     options = _defaults_of(plan.method.name, defaults) | dict(plan.method.options)
     return plan.__class__(**{**vars(plan), "method": MethodPlan(plan.method.name, options)})
@@ -242,8 +244,15 @@ def _without_later(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _with_defaults_of_kind(semi: Mapping[str, Any], defaults: Any) -> dict[str, Any]:
     if "kind" not in semi:  # else a weight alone would switch it on
-        raise ValueError(f"plan: `semi.kind` must be given, one of {', '.join(KINDS)}, got none.")
+        kinds = ", ".join(KINDS)
+        raise ValueError(f"plan: `semi` must be given with its other settings, its kind one of {kinds}.")
     return _defaults_of(f"{semi['kind']}", defaults) | dict(semi)
+
+
+def _require_teacher(teacher: Mapping[str, Any]) -> None:
+    if "run" not in teacher:
+        remedy = "say the directory of a finished run"
+        raise ValueError(f"plan: `prior_from` must be given with other settings of a teacher; {remedy}.")
 
 
 def _defaults_of(name: str, defaults: Any) -> dict[str, Any]:

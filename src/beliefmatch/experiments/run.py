@@ -49,7 +49,7 @@ def execute(
         tensorboard: write its logs beside the CSV ones.
         on_progress: told about progress.
     """
-    plan = with_known_teacher(plan)
+    plan = with_known_teacher(plan, directory)
     done = finished(directory, plan)
     if done is not None:
         return done

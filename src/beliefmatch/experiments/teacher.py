@@ -21,17 +21,36 @@ from beliefmatch.semi.teacher import teacher_votes
 from beliefmatch.train.engine import Engine
 from beliefmatch.train.evaluate import predict_all
 
-__all__ = ["Teacher", "with_known_teacher", "with_seed"]
+__all__ = ["Teacher", "is_same", "with_known_teacher", "with_seed"]
 
 _HELD_BACK = ("split_seed", "validation")
 
 
-def with_known_teacher(plan: RunPlan) -> RunPlan:
-    """The plan with its teacher's fingerprint, by which it is known wherever it is moved to."""
+def with_known_teacher(plan: RunPlan, student: Path | None = None) -> RunPlan:
+    """The plan with its teacher's fingerprint, by which it is known wherever it is moved to.
+
+    Args:
+        plan: with a teacher or without.
+        student: where the run of the plan is kept. One that is finished knows its teacher, which may be gone.
+    """
     if plan.teacher is None or plan.teacher.fingerprint is not None:
         return plan
-    found = Teacher.of(plan).record.fingerprint
+    found = _remembered(plan, student) or Teacher.of(plan).record.fingerprint
     return replace(plan, teacher=replace(plan.teacher, fingerprint=found))
+
+
+def _remembered(plan: RunPlan, student: Path | None) -> str | None:
+    """The fingerprint of a teacher that is not where it was when its student learnt from it."""
+    if student is None or plan.teacher is None or _directory(plan).exists():
+        return None
+    home = RunDirectory(student)
+    before = home.plan().teacher if home.record_file.is_file() and home.plan_file.is_file() else None
+    return before.fingerprint if before is not None and before.run == plan.teacher.run else None
+
+
+def _directory(plan: RunPlan) -> Path:
+    assert plan.teacher is not None
+    return Path(plan.teacher.run_of(plan.seed)).expanduser()
 
 
 def with_seed(plan: RunPlan, seed: int) -> RunPlan:
@@ -53,14 +72,24 @@ class Teacher:
     @classmethod
     def of(cls, plan: RunPlan) -> Teacher:
         """A plan's teacher; a ValueError if there is no finished run, or another than the plan knows."""
-        settings = plan.teacher
+        settings, directory = plan.teacher, _directory(plan)
         assert settings is not None
-        directory = Path(settings.run_of(plan.seed)).expanduser()
-        record = RunDirectory(directory).finished()
+        record = _finished(directory)
         if settings.fingerprint not in (None, record.fingerprint):
             expected = f"the run of plan {settings.fingerprint}"
-            raise fail("teacher", f"`run` must be {expected}, got {directory} of plan {record.fingerprint}.")
+            found = f"{directory} of plan {record.fingerprint}"
+            raise fail("teacher", f"`prior_from` must be {expected}, got {found}.")
         return cls(settings, directory, record)
+
+    def require_networks(self) -> None:
+        """Its networks must be there and whole, which is better known now than after an hour."""
+        try:
+            restore(self.directory)
+        except (ValueError, OSError) as error:
+            expected = "a run whose networks can be read"
+            raise fail(
+                "teacher", f"`prior_from` must be {expected}, got {self.directory}: {error}"
+            ) from error
 
     def require_fit(self, settings: DataSettings, data: Dataset) -> None:
         """It must know the same classes and shape, and no image that is held back from its student."""
@@ -68,15 +97,15 @@ class Teacher:
         if self.record.class_names != list(data.class_names) or own["shape"] != shape:
             expected = f"a run on {len(data.class_names)} classes and images of {shape} like the student's"
             found = f"{len(self.record.class_names)} classes and {own['shape']}"
-            raise fail("teacher", f"`run` must be {expected}, got {found} in {self.directory}.")
+            raise fail("teacher", f"`prior_from` must be {expected}, got {found} in {self.directory}.")
         before = self.record.plan["data"]
-        if before["name"] != settings.name:
+        if not is_same(before["name"], settings.name):
             return
         for name in _HELD_BACK:
             if before[name] != getattr(settings, name):
                 what = f"`data.{name}` {getattr(settings, name)} as the student"
                 why = "or it may have seen images that the student is judged by"
-                raise fail("teacher", f"`run` must have {what}, {why}, got {before[name]}.")
+                raise fail("teacher", f"`prior_from` must have {what}, {why}, got {before[name]}.")
 
     def votes(self, source: Source, engine: Engine) -> Tensor:
         """Votes for the classes of each image (N, K), as it looks without augmentation."""
@@ -88,3 +117,24 @@ class Teacher:
         return teacher_votes(
             logits, strength=self.settings.strength, temperature=self.settings.temperature
         ).to(torch.float32)
+
+
+def _finished(directory: Path) -> RunRecord:
+    home = RunDirectory(directory)
+    if not home.record_file.is_file():
+        remedy = "train it to its end first"
+        raise fail(
+            "teacher", f"`prior_from` must be the directory of a finished run, got {directory}; {remedy}."
+        )
+    try:
+        return home.finished()
+    except ValueError as error:
+        expected = f"a run whose record can be read, got {directory}: {error}"
+        raise fail("teacher", f"`prior_from` must be {expected}") from error
+
+
+def is_same(one: str, other: str) -> bool:
+    """Whether two names of data are one name, or paths to one place."""
+    return one == other or (
+        Path(other).exists() and Path(one).expanduser().resolve() == Path(other).resolve()
+    )

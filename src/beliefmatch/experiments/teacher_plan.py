@@ -29,14 +29,14 @@ class TeacherPlan:
 
     def __post_init__(self) -> None:
         if not self.run.strip():
-            raise ValueError("teacher: `run` must be the directory of a finished run, got none.")
+            raise ValueError("teacher: `prior_from` must be the directory of a finished run, got none.")
         for name in ("strength", "temperature"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(
-                    f"teacher: `{name}` must be finite and above 0, got {getattr(self, name)!r}."
+                    f"teacher: `prior_{name}` must be finite and above 0, got {getattr(self, name)!r}."
                 )
         if not 0 <= self.weight < math.inf:
-            raise ValueError(f"teacher: `weight` must be finite and not negative, got {self.weight!r}.")
+            raise ValueError(f"teacher: `prior_weight` must be finite and not negative, got {self.weight!r}.")
 
     @property
     def has_seeds(self) -> bool:

@@ -32,7 +32,7 @@ class Training:
     """A training ready to run: what a user can get wrong is refused on construction."""
 
     def __init__(self, plan: RunPlan, directory: Path, *, tensorboard: bool = False) -> None:
-        plan = with_known_teacher(plan)
+        plan = with_known_teacher(plan, directory)
         self.plan, self.directory, self.tensorboard = plan, directory, tensorboard
         self.search = search_of(plan)
         values = self.search.values if self.search else (None,)
@@ -41,7 +41,8 @@ class Training:
         self.method, self.data = method_of(first), dataset(first.data)
         self.network = tried_network(first, self.method, self.data)
         foreign_training(first, self.method, self.data)
-        require_lessons(first, self.method, self.data)
+        if not RunDirectory(directory).record_file.is_file():  # what is finished has learnt them
+            require_lessons(first, self.method, self.data)
         foreign_sets(first, self.data)
         RunDirectory(directory).check(*self.plans)
 

@@ -40,7 +40,9 @@ def _learnt_from(record: RunRecord) -> str:
     semi, teacher = record.plan.get("semi"), record.plan.get("teacher")
     words = [f"{labels:,} labels"] if labels else []
     words += [semi["kind"]] if semi else []
-    words += [f"a teacher of {teacher['strength']:g} votes"] if teacher else []
+    words += (
+        [f"a teacher of {teacher['strength']:g} vote{'s' * (teacher['strength'] != 1)}"] if teacher else []
+    )
     return f" with {' and '.join(words)}" if words else ""
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from beliefmatch.checks import fail, require_choice, require_finite_number, require_index
 from beliefmatch.rows import work_dtype
-from beliefmatch.semi.divergences import Divergence, Order, named, ordered
+from beliefmatch.semi.divergences import Divergence, Order, mean_of, named, ordered
 from beliefmatch.semi.passes import (
     bare,
     drawn_seed,
@@ -74,7 +74,7 @@ def vat(
         target = logits_of("vat", model, inputs, seeds.dropout)
     unit = _searched(search, model, inputs, None if seen else target, seeds)
     prediction = logits_of("vat", model, inputs + search.epsilon * unit, seeds.dropout)
-    return ordered(measure, order, target, prediction).mean()
+    return mean_of("vat", ordered(measure, order, target, prediction), inputs)
 
 
 def adversarial_direction(
@@ -192,9 +192,11 @@ def _slope(search: _Search, clean: Tensor, logits: Tensor, moved: Tensor) -> Ten
         return torch.zeros_like(moved)
     work = work_dtype(logits.device)
     z = logits.detach().to(work).requires_grad_()
-    (by_logits,) = torch.autograd.grad(ordered(search.measure, search.order, clean.to(work), z).sum(), z)
-    if logits.dtype in (torch.float16, torch.bfloat16):  # or float16 would lose most of it
-        by_logits = by_logits / by_logits.abs().max().clamp(min=torch.finfo(work).tiny)
+    values = mean_of(search.function, ordered(search.measure, search.order, clean.to(work), z), moved)
+    (by_logits,) = torch.autograd.grad(values, z)
+    by_logits = by_logits / by_logits.abs().max().clamp(
+        min=torch.finfo(work).tiny
+    )  # a narrow type loses less
     (by_inputs,) = torch.autograd.grad(
         logits, moved, by_logits.to(logits.dtype), allow_unused=True, materialize_grads=True
     )
@@ -209,10 +211,19 @@ def _random_unit(inputs: Tensor, seed: int) -> Tensor:
 
 
 def _unit(vectors: Tensor, otherwise: Tensor) -> Tensor:
-    """Each example's vector at unit length, or another where it has none."""
+    """Each example's vector at unit length, or another where it has none.
+
+    Its largest component is made 1 first: the squares of small ones would vanish.
+    """
     vectors = vectors.to(otherwise.dtype)
+    vectors = vectors / _largest(vectors).clamp(min=torch.finfo(vectors.dtype).tiny)
     norm = _norm(vectors)
     return torch.where((norm > 0) & norm.isfinite(), vectors / norm, otherwise)
+
+
+def _largest(vectors: Tensor) -> Tensor:
+    """Of each example's components, shaped to broadcast."""
+    return vectors.flatten(1).abs().amax(1).view(-1, *[1] * (vectors.dim() - 1))
 
 
 def _norm(vectors: Tensor) -> Tensor:

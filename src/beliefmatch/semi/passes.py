@@ -22,11 +22,15 @@ __all__ = [
 ]
 
 
-def require_batch(function: str, model: Any, inputs: Any) -> None:
-    """A network, and a batch of inputs that it can be differentiated by."""
-    if not isinstance(model, nn.Module):
-        raise fail(function, f"`model` must be a torch.nn.Module, got {describe(model)}.", TypeError)
-    require_floating(function, "inputs", inputs)
+def require_batch(function: str, model: Any, inputs: Any, *, floating: bool = True) -> None:
+    """A network, and a batch of inputs that it can be differentiated by if they are `floating`."""
+    if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
+        expected = "a torch.nn.Module that is not TorchScript"  # whose buffers cannot be kept from changing
+        raise fail(function, f"`model` must be {expected}, got {describe(model)}.", TypeError)
+    if floating:
+        require_floating(function, "inputs", inputs)
+    elif not isinstance(inputs, Tensor):
+        raise fail(function, f"`inputs` must be a tensor, got {describe(inputs)}.", TypeError)
     if inputs.dim() < 2:
         raise fail(function, f"`inputs` must have shape (N, ...), got {tuple(inputs.shape)}.")
 
@@ -40,15 +44,22 @@ def drawn_seed(generator: torch.Generator | None) -> int:
 def logits_of(function: str, model: nn.Module, inputs: Tensor, seed: int) -> Tensor:
     """The logits of a batch, by a pass that leaves no trace; dropout and its like draw from the seed.
 
-    Passes with the same seed are passes through the same function: they start from the same buffers, too.
+    Passes with the same seed are passes through the same function: they start from the same buffers, too. The
+    network gets a copy of the batch, which it may work on in place.
     """
     with unrecorded(model), _chance(inputs.device, seed):
-        logits = model(inputs)
+        logits = model(_copy(inputs, model))
     is_batch = isinstance(logits, Tensor) and logits.is_floating_point() and logits.dim() >= 2
     if not is_batch or len(logits) != len(inputs):
         expected = f"logits of shape ({len(inputs)}, K, ...)"
         raise fail(function, f"`model` must return {expected}, got {describe(logits)}.", TypeError)
     return logits
+
+
+def _copy(inputs: Tensor, model: nn.Module) -> Tensor:
+    """Of what is differentiated by, compiled networks take leaves alone without a warning."""
+    is_compiled = any(hasattr(module, "_orig_mod") for module in model.modules())
+    return inputs if is_compiled and inputs.requires_grad else inputs.clone()
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 __all__ = ["SemiSettings"]
 
@@ -54,17 +54,17 @@ class SemiSettings:
             value = getattr(self, name)
             if value not in allowed:
                 raise ValueError(f"semi: `{name}` must be one of {', '.join(allowed)}, got {value!r}.")
-        if self.weight is not None and not 0 <= self.weight < math.inf:
-            raise ValueError(f"semi: `weight` must be finite and not negative, got {self.weight!r}.")
-        if self.batch_size is not None and self.batch_size < 1:
-            raise ValueError(f"semi: `batch_size` must be at least 1, got {self.batch_size!r}.")
-        if not 0 <= self.ramp_up <= 1:
-            raise ValueError(f"semi: `ramp_up` must be a share from 0 to 1, got {self.ramp_up!r}.")
-        for name in ("epsilon", "xi"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"semi: `{name}` must be finite and positive, got {getattr(self, name)!r}.")
-        if type(self.iterations) is not int or self.iterations < 0:
-            raise ValueError(f"semi: `iterations` must be a whole number from 0, got {self.iterations!r}.")
+        bounds = {
+            "weight": ("finite and not negative", self.weight is None or _lies(self.weight, 0, math.inf)),
+            "batch_size": ("a whole number from 1", self.batch_size is None or _counts(self.batch_size, 1)),
+            "ramp_up": ("a share from 0 to 1", _lies(self.ramp_up, 0, 1) or self.ramp_up == 1),
+            "epsilon": ("finite and positive", _lies(self.epsilon, 0, math.inf) and self.epsilon > 0),
+            "xi": ("finite and positive", _lies(self.xi, 0, math.inf) and self.xi > 0),
+            "iterations": ("a whole number from 0", _counts(self.iterations, 0)),
+        }
+        for name, (expected, holds) in bounds.items():
+            if not holds:
+                raise ValueError(f"semi: `{name}` must be {expected}, got {getattr(self, name)!r}.")
 
     @property
     def full_weight(self) -> float:
@@ -91,3 +91,12 @@ class SemiSettings:
     def direction_for(self, *, has_belief: bool) -> str:
         """The divergence that the adversarial direction is searched with."""
         return self.divergence_for(has_belief=has_belief) if self.direction == "auto" else self.direction
+
+
+def _lies(value: Any, low: float, above: float) -> bool:
+    """Whether this is a number, not a flag, from `low` and below `above`."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value < above
+
+
+def _counts(value: Any, low: int) -> bool:
+    return type(value) is int and value >= low

@@ -5,8 +5,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from beliefmatch.checks import fail, require_choice
-from beliefmatch.semi.divergences import Divergence, Order, named, ordered
+from beliefmatch.checks import describe, fail, require_choice
+from beliefmatch.semi.divergences import Divergence, Order, mean_of, named, ordered
 from beliefmatch.semi.passes import drawn_seed, logits_of, require_batch, still
 from beliefmatch.semi.settings import ORDERS, TARGETS
 
@@ -33,7 +33,7 @@ def pi_model(
     Args:
         model: a classifier in the mode it is trained in. Its buffers, such as the averages of BatchNorm, are
             left as they are; BatchNorm in training mode normalises each pass by the pass's own batch.
-        inputs: examples to predict, (N, ...).
+        inputs: examples to predict, (N, ...), of any type that the network takes, such as token ids.
         others: the same examples for the target, for instance augmented another time; `inputs` if not given.
         divergence: "squared" (softmax in the paper), "dirichlet" (belief matching in the paper),
             "categorical", or a function of two tensors of logits with one value a row.
@@ -51,16 +51,16 @@ def pi_model(
         >>> loss = pi_model(network, torch.randn(8, 5), divergence="squared")
         >>> loss.backward()
     """
-    require_batch("pi_model", model, inputs)
+    require_batch("pi_model", model, inputs, floating=False)
     require_choice("pi_model", "order", order, ORDERS)
     require_choice("pi_model", "target", target, TARGETS)
     measure = named("pi_model", "divergence", divergence)
     others = inputs if others is None else others
-    if not isinstance(others, Tensor) or len(others) != len(inputs):
-        received = tuple(others.shape) if isinstance(others, Tensor) else repr(others)
-        raise fail("pi_model", f"`others` must have the {len(inputs)} examples of `inputs`, got {received}.")
+    if not isinstance(others, Tensor) or others.shape[:1] != inputs.shape[:1]:
+        expected = f"the {len(inputs)} examples of `inputs`"
+        raise fail("pi_model", f"`others` must have {expected}, got {describe(others)}.")
     first, second = drawn_seed(generator), drawn_seed(generator)
     prediction = logits_of("pi_model", model, inputs, first)
     with torch.no_grad(), still(model, target == "still"):
         aim = logits_of("pi_model", model, others, second)
-    return ordered(measure, order, aim, prediction).mean()
+    return mean_of("pi_model", ordered(measure, order, aim, prediction), inputs)

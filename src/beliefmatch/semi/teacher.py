@@ -67,18 +67,17 @@ def teacher_prior(
     """
     name = "teacher_prior"
     dim = require_logits(name, logits)
-    mean = _mean(name, logits, dim, temperature)
+    mean, limits = _mean(name, logits, dim, temperature), torch.finfo(result_dtype(logits.dtype))
     if strength is None:
         total = special.exp_saturating(_work(logits).logsumexp(dim, keepdim=True))
-        prior = total * mean
+        prior = total.clamp(max=limits.max) * mean  # the total is what saturates, and the mean stays
     else:
         weight = require_kl_weight(name, kl_weight)
         if weight == 0:
             raise fail(name, "`kl_weight` must be positive for votes to have a prior, got 0.0.")
         if require_finite_number(name, "base", base) <= 0:
             raise fail(name, f"`base` must be positive, got {base!r}.")
-        prior = base + _strength(name, strength) * mean / weight
-    limits = torch.finfo(result_dtype(logits.dtype))
+        prior = base + min(_strength(name, strength) / weight, limits.max) * mean
     return prior.clamp(limits.tiny, limits.max).to(result_dtype(logits.dtype))
 
 
