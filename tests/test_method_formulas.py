@@ -159,3 +159,23 @@ def test_matched_label_smoothing_learns_the_mean_that_belief_matching_learns(kl_
 def test_impossible_smoothing_is_refused(options, words):
     with pytest.raises(ValueError, match=words):
         build("label_smoothing", **options)
+
+
+@pytest.mark.parametrize("method", ["softmax", "label_smoothing"])
+def test_votes_for_one_class_are_its_id(method):
+    logits, ids = torch.randn(6, 4, dtype=torch.float64), torch.tensor([0, 3, 1, 1, 2, 0])
+    for options in ({},) if method == "softmax" else ({"smoothing": 0.2}, {"matched_kl_weight": 0.05}):
+        objective = build(method, **options).objective
+        one = torch.nn.functional.one_hot(ids, 4).double()
+        torch.testing.assert_close(objective(logits, one), objective(logits, ids))
+        if "matched_kl_weight" not in options:  # more of the same votes are the same shares
+            torch.testing.assert_close(objective(logits, 7 * one), objective(logits, ids))
+
+
+def test_matched_smoothing_of_votes_asks_for_the_mean_of_belief_matchings_optimum():
+    votes, kl_weight = torch.tensor([[3.0, 1.0, 0.0], [0.0, 0.5, 0.0]], dtype=torch.float64), 0.05
+    alpha = 1 + votes / kl_weight
+    optimum = (alpha / alpha.sum(1, keepdim=True)).log().requires_grad_()
+    loss = build("label_smoothing", matched_kl_weight=kl_weight).objective(optimum, votes)
+    (slope,) = torch.autograd.grad(loss, optimum)
+    torch.testing.assert_close(slope, torch.zeros_like(slope), atol=1e-15, rtol=0)

@@ -251,11 +251,20 @@ def test_the_prior_and_the_votes_have_one_gradient(teacher):
     torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-9)
 
 
-def test_a_teacher_of_softmax_will_do_and_a_student_of_softmax_will_not(tmp_path, teacher):
+def test_teachers_and_students_of_softmax_will_do_and_students_that_take_no_votes_will_not(tmp_path, teacher):
     execute(plan_of(method="softmax"), tmp_path / "softmax")
-    Training(plan_of(f"teacher.run={tmp_path / 'softmax'}"), tmp_path / "student")
-    with pytest.raises(ValueError, match=r"must be belief_matching or belief_ensemble.* got softmax"):
-        Training(plan_of(f"teacher.run={teacher[0]}", method="softmax"), tmp_path / "other")
+    for method in ("belief_matching", "softmax", "label_smoothing"):
+        Training(plan_of(f"teacher.run={tmp_path / 'softmax'}", method=method), tmp_path / "student")
+    for method in ("evidential", "mc_dropout", "confidence_penalty", "belief_matching_without_kl"):
+        with pytest.raises(ValueError, match=rf"must be belief_matching, or softmax.* got {method}"):
+            Training(plan_of(f"teacher.run={teacher[0]}", method=method), tmp_path / "other")
+
+
+@pytest.mark.parametrize("method", ["softmax", "label_smoothing"])
+def test_students_without_a_prior_learn_from_soft_labels(tmp_path, teacher, method):
+    plan = plan_of(f"teacher.run={teacher[0]}", "training.epochs=1", method=method)
+    (curve,) = execute(plan, tmp_path / "run").curves
+    assert curve["teacher"][0] > 0
 
 
 @pytest.mark.parametrize(

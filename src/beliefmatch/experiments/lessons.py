@@ -117,7 +117,7 @@ def _require_size(plan: RunPlan, data: Dataset) -> None:
 
 def _require_counts(plan: RunPlan, method: Method) -> None:
     if not method.takes_counts:
-        expected = "belief_matching or belief_ensemble, which have a prior,"
+        expected = "belief_matching, or softmax, label_smoothing or an ensemble, which learn from votes too,"
         raise fail("plan", f"`method.name` must be {expected} for a teacher, got {plan.method.name}.")
 
 

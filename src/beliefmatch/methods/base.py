@@ -78,7 +78,7 @@ class Method:
     """How one network's logits are read: up to a constant, by softmax; as log-concentrations of a belief; or
     in another way, for which two predictions cannot be compared by their logits."""
     takes_counts: bool = False
-    """Whether the objective takes votes (N, K) for class ids, so that each example can have its own prior."""
+    """Whether the objective takes votes (N, K) for class ids, as an example's own prior or as soft labels."""
 
     def watcher(self, network: nn.Module) -> Predictor:
         """What one network predicts on its own while it trains."""

@@ -3,11 +3,10 @@
 from functools import partial
 
 from torch import Tensor
-from torch.nn import functional
 
 from beliefmatch.checks import fail, require_finite_number
 from beliefmatch.methods.base import Method, NetworkPredictor
-from beliefmatch.methods.softmax import read
+from beliefmatch.methods.softmax import cross_entropy, read
 
 __all__ = ["label_smoothing", "matched_smoothing"]
 
@@ -28,10 +27,11 @@ def label_smoothing(*, smoothing: float | None = None, matched_kl_weight: float 
     if not 0 <= require_finite_number("label_smoothing", "smoothing", smoothing) < 1:
         raise fail("label_smoothing", f"`smoothing` must lie in [0, 1), got {smoothing!r}.")
     return Method(
-        objective=partial(functional.cross_entropy, label_smoothing=smoothing),
+        objective=partial(cross_entropy, label_smoothing=smoothing),
         predictor=partial(NetworkPredictor, read=read),
         options={"smoothing": smoothing},
         reads="softmax",
+        takes_counts=True,
     )
 
 
@@ -45,12 +45,15 @@ def _matched(kl_weight: float, smoothing: float | None) -> Method:
         predictor=partial(NetworkPredictor, read=read),
         options={"matched_kl_weight": kl_weight},
         reads="softmax",
+        takes_counts=True,
     )
 
 
 def _matched_loss(logits: Tensor, targets: Tensor, *, kl_weight: float) -> Tensor:
-    smoothing = matched_smoothing(kl_weight, logits.shape[1])
-    return functional.cross_entropy(logits, targets, label_smoothing=smoothing)
+    """Towards the mean of belief matching's optimum, α = 1 + c/λ, of an id as of many votes."""
+    if targets.is_floating_point():
+        return cross_entropy(logits, targets + kl_weight)
+    return cross_entropy(logits, targets, label_smoothing=matched_smoothing(kl_weight, logits.shape[1]))
 
 
 def matched_smoothing(kl_weight: float, classes: int) -> float:
