@@ -80,8 +80,8 @@ PriorFrom = Annotated[
     str | None,
     typer.Option(
         metavar="RUN",
-        help="Take the belief of this finished run as the prior for each image, unlabelled ones too; for "
-        "belief_matching and belief_ensemble.",
+        help="Take the belief of this finished run as the prior for each image, unlabelled ones too. To "
+        "softmax and label_smoothing it gives soft labels.",
         rich_help_panel=_UNLABELLED,
     ),
 ]
