@@ -18,17 +18,17 @@ def main(run: str, name: str, *figures: str) -> None:
     record = json.loads((Path(run) / "record.json").read_text("utf-8"))
     place = DOCS / "results" / "adapt" / f"{name}.json"
     place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(json.dumps(_placeless(record), indent=1) + "\n", "utf-8")
+    place.write_text(json.dumps(placeless(record), indent=1) + "\n", "utf-8")
     for figure in figures or FIGURES:
         shutil.copy(Path(run) / "figures" / f"{figure}.png", DOCS / "images" / f"adapt_{name}_{figure}.png")
 
 
-def _placeless(value: Any) -> Any:
+def placeless(value: Any) -> Any:
     """Absolute paths as the names of their files, also behind a NAME=."""
     if isinstance(value, dict):
-        return {key: _placeless(one) for key, one in value.items()}
+        return {key: placeless(one) for key, one in value.items()}
     if isinstance(value, list):
-        return [_placeless(one) for one in value]
+        return [placeless(one) for one in value]
     if not isinstance(value, str):
         return value
     name, equals, path = value.rpartition("=")
