@@ -19,7 +19,7 @@ _SMALL = {
 """The recipe of a scale and what is set over it; the paper has one for each kind."""
 _CPU_WEIGHTS = {
     "pi/softmax": 5.0,
-    "pi/belief_matching": 0.005,
+    "pi/belief_matching": 0.05,
     "vat/softmax": 0.3,
     "vat/belief_matching": 0.003,
 }
