@@ -299,7 +299,9 @@ def test_data_directories_do_not_change_what_is_run(tmp_path):
     assert inside.data.directory == f"{tmp_path / 'cifar10'}"
     assert inside.foreign == (f"svhn={tmp_path / 'svhn'}",)
     other = at_home(replace(plan, data=replace(plan.data, name="cifar100")), f"{tmp_path}")
-    assert (other.data.directory, other.foreign) == (f"{tmp_path}", ("svhn",))
+    assert (other.data.directory, other.foreign) == (f"{tmp_path}", (f"svhn={tmp_path / 'svhn'}",))
+    together = at_home(replace(plan, foreign=("cifar100", "noise")), f"{tmp_path / 'svhn'}")
+    assert (together.data.directory, together.foreign) == (f"{tmp_path / 'svhn'}", ("cifar100", "noise"))
     assert fingerprint(inside) == fingerprint(plan)
     assert needed([plan, inside, other]) == ["cifar10", "svhn", "cifar100"]
 
@@ -374,3 +376,10 @@ def _yaml(text):
     import yaml
 
     return yaml.safe_load(text)
+
+
+def test_weights_of_ones_own_are_told_by_the_name_of_their_file():
+    own = work("table3", settings=("transfer.weights=/somewhere/resnet50.pt",))
+    assert "`weights`: resnet50.pt instead of none." in own.differences
+    named = "Weights are those that come with the network's name; the paper's are of Keras."
+    assert named not in own.differences and named in work("table3").differences

@@ -187,6 +187,7 @@ def test_mistakes_are_told_by_pairs(everything):
 
 def test_transfer_reads_the_heads_of_its_adaptation(everything):
     record = record_of(everything, "table3")
+    assert "Food-101: 10 classes instead of 101." in record.differences  # of digits, which stand for it
     place = everything / "runs" / record.runs[0].fingerprint
     kept = json.loads((place / "adaptation.json").read_text("utf-8"))
     errors = {head["label"]: 100 * head["scores"]["error"] for head in kept["judged"]}

@@ -205,7 +205,8 @@ def _repeat(command: typer.Context) -> list[str]:
     for word in words:
         name, equals, _ = word.partition("=")
         if name not in aside:
-            kept.append(word)
+            place = word.rpartition("=")[2]
+            kept.append(word.replace(place, Path(place).name) if Path(place).is_absolute() else word)
             continue
         if not equals:
             next(words, None)

@@ -38,7 +38,7 @@ class Way(NamedTuple):
 SOFTMAX = Way("softmax", "softmax", "softmax")
 MC_LAST = Way("mc_last", "MC dropout, last layer", "mc_dropout", {"where": "last"})
 MC_ALL = Way("mc_all", "MC dropout, all layers", "mc_dropout", {"where": "all"})
-ENSEMBLE = Way("ensemble", "ensemble of 5", "ensemble")
+ENSEMBLE = Way("ensemble", "ensemble", "ensemble")
 BELIEF = Way("belief_matching", "belief matching", "belief_matching")
 WITHOUT_KL = Way("without_kl", "belief matching without KL", "belief_matching_without_kl")
 

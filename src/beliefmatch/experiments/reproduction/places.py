@@ -16,20 +16,22 @@ __all__ = ["at_home", "missing_data", "needed"]
 
 
 def at_home(plan: Planned, directory: str) -> Planned:
-    """The plan with its data in a directory: below it by their own name, else all together."""
+    """The plan with its data in a directory: each set below it by its own name, or else in it."""
     root = Path(directory).expanduser()
-    own = root / plan.data.name
-    if not own.is_dir():
-        return replace(plan, data=replace(plan.data, directory=f"{root}"))
-    foreign = tuple(_beside(root, name) for name in plan.foreign)
-    return replace(plan, data=replace(plan.data, directory=f"{own}"), foreign=foreign)
+    home = _home(root, plan.data.name)
+    foreign = tuple(_beside(root, home, name) for name in plan.foreign)
+    return replace(plan, data=replace(plan.data, directory=f"{home}"), foreign=foreign)
 
 
-def _beside(root: Path, name: str) -> str:
-    if name not in DATASETS:
-        return name
+def _home(root: Path, name: str) -> Path:
     own = root / name
-    return f"{name}={own if own.is_dir() else root}"
+    return own if own.is_dir() else root
+
+
+def _beside(root: Path, home: Path, name: str) -> str:
+    """A set without a place is looked for where the known images are."""
+    found = _home(root, name)
+    return name if name not in DATASETS or found == home else f"{name}={found}"
 
 
 def needed(plans: Sequence[RunPlan | TransferPlan]) -> list[str]:

@@ -10,7 +10,7 @@ from beliefmatch.experiments.reproduction.base import Reproduction
 from beliefmatch.experiments.reproduction.record import Drawing, Panel, Reported, Row, Series
 from beliefmatch.experiments.reproduction.transfer_plan import TransferPlan
 
-__all__ = ["ERRORS", "FIGURE", "LABELS", "SETS", "TABLE3", "Transferred", "planned"]
+__all__ = ["CLASSES", "ERRORS", "FIGURE", "LABELS", "SETS", "TABLE3", "Transferred", "planned"]
 
 ERRORS = {
     "cifar10/softmax": Reported(5.44, 0.10),
@@ -23,6 +23,7 @@ ERRORS = {
 """Test error in percent."""
 
 TITLES = {"cifar10": "CIFAR-10", "food101": "Food-101", "stanford_cars": "Cars"}
+CLASSES = {"cifar10": 10, "food101": 101, "stanford_cars": 196}
 SETS = {"table3": tuple(TITLES), "figure-transfer": ("cifar10",)}
 """That a reproduction transfers to."""
 LABELS = {"softmax": "softmax", "label smoothing": "label_smoothing", "belief matching": "belief_matching"}
@@ -115,7 +116,6 @@ _NOTES = (
     "A tenth of the training images chooses the epoch of each head; the paper tells of none.",
     "Features are computed once, without augmentation, by a network in evaluation mode; the authors' code "
     "also trains the BatchNorm layers and prints the best test epoch.",
-    "Weights of ImageNet's ResNet-50 are those that come with the network's name; the paper's are of Keras.",
     "Seconds are of the whole adaptation, with all heads and seeds.",
 )
 _WORKER = "beliefmatch.experiments.reproduction.transferring:Transferring"

@@ -1,7 +1,7 @@
 """Reproductions of transfer at work: one adaptation a set, kept and never made twice."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -19,7 +19,14 @@ from beliefmatch.experiments.reproduction.differences import Meant, differences,
 from beliefmatch.experiments.reproduction.places import at_home, missing_data
 from beliefmatch.experiments.reproduction.record import ReproducedRun, ReproductionRecord
 from beliefmatch.experiments.reproduction.scales import seeds_of
-from beliefmatch.experiments.reproduction.transfer import LABELS, SETS, TITLES, Transferred, planned
+from beliefmatch.experiments.reproduction.transfer import (
+    CLASSES,
+    LABELS,
+    SETS,
+    TITLES,
+    Transferred,
+    planned,
+)
 from beliefmatch.experiments.reproduction.transfer_plan import (
     TransferPlan,
     transfer_fingerprint,
@@ -31,6 +38,7 @@ from beliefmatch.files import write_together
 __all__ = ["Transferring"]
 
 _RECORD = "adaptation.json"
+_OTHER_WEIGHTS = "Weights are those that come with the network's name; the paper's are of Keras."
 OnProgress = Callable[[float, str], None]
 
 
@@ -65,8 +73,10 @@ class Transferring:
     def differences(self) -> list[str]:
         """From the paper's protocol."""
         paper = [Meant(data, TITLES[data], TITLES[data], planned(data, "paper")) for data in self.plans]
+        ours = {data: _anywhere(plan) for data, plan in self.plans.items()}
+        named = [_OTHER_WEIGHTS] if any(plan.weights is None for plan in ours.values()) else []
         many = len(self.seeds), self.what.trials
-        return [*differences(paper, self.plans), *seeds_sentence(*many), *self.what.notes]
+        return [*differences(paper, ours), *seeds_sentence(*many), *self.what.notes, *named]
 
     def described(self) -> dict[str, dict[str, Any]]:
         """Every plan by its set."""
@@ -104,7 +114,7 @@ class Transferring:
             scale=self.asked.scale,
             scale_words=self.words,
             rows=self.what.rows(found),
-            differences=self.differences,
+            differences=[*_parts(found), *self.differences],
             drawings=self.what.drawings(found),
             runs=[run for data, one in found.items() for run in self._runs(data, one.record)],
             seeds=self.seeds,
@@ -185,7 +195,18 @@ class Transferring:
         ]
 
 
+def _parts(found: Mapping[str, Transferred]) -> list[str]:
+    """Sets of which only some classes were there."""
+    seen = {data: one.record.classes for data, one in found.items()}
+    return [
+        f"{TITLES[data]}: {count} classes instead of {CLASSES[data]}."
+        for data, count in seen.items()
+        if count != CLASSES[data]
+    ]
+
+
 def _anywhere(plan: TransferPlan) -> TransferPlan:
-    """Without the place of the data on this machine."""
+    """Without the places of data and weights on this machine."""
     foreign = tuple(name.partition("=")[0] for name in plan.foreign)
-    return replace(plan, data=replace(plan.data, directory=None), foreign=foreign)
+    weights = None if plan.weights is None else Path(plan.weights).name
+    return replace(plan, data=replace(plan.data, directory=None), foreign=foreign, weights=weights)
