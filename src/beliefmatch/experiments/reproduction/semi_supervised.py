@@ -23,7 +23,7 @@ _CPU_WEIGHTS = {
     "vat/softmax": 0.3,
     "vat/belief_matching": 0.003,
 }
-"""Of two or three weights each, by the validation error of one seed: so few steps want other ones than the paper's."""
+"""Of two or three each, by the validation error of one seed: so few steps want other ones than the paper."""
 
 ERRORS = {
     "pi/softmax": Reported(16.52, 0.21),
