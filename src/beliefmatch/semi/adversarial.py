@@ -194,9 +194,8 @@ def _slope(search: _Search, clean: Tensor, logits: Tensor, moved: Tensor) -> Ten
     z = logits.detach().to(work).requires_grad_()
     values = mean_of(search.function, ordered(search.measure, search.order, clean.to(work), z), moved)
     (by_logits,) = torch.autograd.grad(values, z)
-    by_logits = by_logits / by_logits.abs().max().clamp(
-        min=torch.finfo(work).tiny
-    )  # a narrow type loses less
+    largest = by_logits.abs().max().clamp(min=torch.finfo(work).tiny)
+    by_logits = by_logits / largest  # a narrow type loses less
     (by_inputs,) = torch.autograd.grad(
         logits, moved, by_logits.to(logits.dtype), allow_unused=True, materialize_grads=True
     )

@@ -1,7 +1,7 @@
 """The three scales: the paper's recipes as they are, and the few settings that make them small.
 
-`paper` is a recipe without change. `cpu` lays over it what lets two cores finish; it is the regime in which
-the paper's claims live, a network that fits its training set. `tiny` is embedded digits for a moment, which
+`paper` is a recipe without change. `cpu` lays over it what lets two cores finish; it is near the regime in
+which the paper's claims live: softmax ends overconfident, at a training loss of 0.7 under augmentation. `tiny` is embedded digits for a moment, which
 says nothing and proves that every step runs. All numbers of the small scales stand here and nowhere else.
 """
 
@@ -32,7 +32,7 @@ _CPU = (
     "training.epochs=40",
     "training.batch_size=32",  # steps are what a small set lacks
     "training.learning_rate=0.05",
-    "training.schedule=cosine",  # fits in as many epochs what the paper's steps leave at twice the loss
+    "training.schedule=cosine",  # in one probe each, 50 epochs: loss 0.46, and 0.76 with steps from 0.03
     "defaults.mc_dropout.rate=0.1",  # not searched for: a third of the runs
 )
 _CPU_OF_DATA = {
