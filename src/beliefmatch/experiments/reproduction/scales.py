@@ -1,8 +1,8 @@
 """The three scales: the paper's recipes as they are, and the few settings that make them small.
 
 `paper` is a recipe without change. `cpu` lays over it what lets two cores finish; it is near the regime in
-which the paper's claims live: softmax ends overconfident, at a training loss of 0.7 under augmentation. `tiny` is embedded digits for a moment, which
-says nothing and proves that every step runs. All numbers of the small scales stand here and nowhere else.
+which the paper's claims live: softmax ends overconfident, at a training loss of 0.7 under augmentation.
+`tiny` is embedded digits for a moment, which says nothing and proves that every step runs. All numbers of the small scales stand here and nowhere else.
 """
 
 from collections.abc import Sequence
