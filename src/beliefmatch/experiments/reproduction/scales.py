@@ -2,7 +2,8 @@
 
 `paper` is a recipe without change. `cpu` lays over it what lets two cores finish; it is near the regime in
 which the paper's claims live: softmax ends overconfident, at a training loss of 0.7 under augmentation.
-`tiny` is embedded digits for a moment, which says nothing and proves that every step runs. All numbers of the small scales stand here and nowhere else.
+`tiny` is embedded digits for a moment, which says nothing and proves that every step runs.
+All numbers of the small scales stand here and nowhere else.
 """
 
 from collections.abc import Sequence
