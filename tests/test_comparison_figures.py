@@ -79,6 +79,16 @@ def test_gaps_of_a_curve_are_left_out_of_the_mean():
         del run.curves[0]["odd"]
 
 
+def test_epochs_without_a_look_at_the_validation_set_are_no_points():
+    record = five()
+    for run in record.methods[0].runs:
+        run.curves[0]["validation_odd"] = [0.5, None, None, 0.25]
+    (found,) = learning_curves(record, "validation_odd").values()
+    assert found == ([1, 4], [[0.5, 0.25]] * len(record.methods[0].runs), [0.5, 0.25])
+    for run in record.methods[0].runs:
+        del run.curves[0]["validation_odd"]
+
+
 def test_the_turning_digit_has_a_cell_a_method_and_angle():
     shown = presentable_comparison(five(), caller="test")
     drawn = turning_figure(shown, shown.turning)

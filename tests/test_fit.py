@@ -1,7 +1,9 @@
 """The loop against one written out by hand, and what it tells on the way."""
 
 import copy
+import csv
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from beliefmatch.train.fit import Saving
+from beliefmatch.train.logs import CsvLog
 from beliefmatch.train.order import Order
 from beliefmatch.train.recipe import Recipe
 from small_training import Exactly, Examples, digest, engine, normalised_network, plain_network, train
@@ -48,6 +51,19 @@ def test_the_seed_decides_and_the_callers_chance_is_left_alone():
     first, second, other = map(digest, networks)
     assert first == second != other
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_looking_less_often_at_the_validation_set_leaves_gaps_and_the_same_weights(tmp_path):
+    often, seldom = normalised_network(), normalised_network()
+    recipe = Recipe(epochs=8, batch_size=8, learning_rate=0.1)
+    looked = {"validate": lambda network: {"size": digest_number(network)}}
+    every = train(often, recipe=recipe, **looked).curve("size")
+    log = CsvLog(tmp_path / "log.csv")
+    third = train(seldom, recipe=replace(recipe, validate_every=3), log=log, **looked).curve("size")
+    assert third == [size if place in (0, 2, 5, 7) else None for place, size in enumerate(every)]
+    assert digest(often) == digest(seldom)
+    rows = list(csv.DictReader((tmp_path / "log.csv").read_text().splitlines()))
+    assert [row["validation_size"] != "" for row in rows] == [size is not None for size in third]
 
 
 def test_what_is_averaged_is_what_is_left_and_validated():

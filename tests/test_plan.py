@@ -298,7 +298,7 @@ def test_where_and_how_fast_do_not_change_the_fingerprint(setting):
 
 @pytest.mark.parametrize(
     "setting",
-    ["seed=1", "training.epochs=31", "training.ema=0.9",
+    ["seed=1", "training.epochs=31", "training.ema=0.9", "training.validate_every=2",
      "method.options.kl_weight=0.002", "foreign=[noise]",
      "model.options.width=8", "data.limit=9", "data.split_seed=1", "engine.precision=bf16",
      "data.corrupt=skip", "data.margin=1", "data.mean=[0.5]\tdata.std=[0.5]"],

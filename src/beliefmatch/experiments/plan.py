@@ -56,6 +56,7 @@ INDIFFERENT = {
 LATER: Mapping[str, Mapping[str, Any]] = {
     "": {"semi": None, "teacher": None},
     "data": {"labels": None, "shift": None, "noise": 0.0, "mean": None, "std": None, "margin": None},
+    "training": {"validate_every": 1},
 }
 """Settings that plans once did without: `fingerprint` leaves them out where they change nothing."""
 

@@ -36,11 +36,11 @@ def _learning_card(record: ComparisonRecord, key: str, title: str, curves: dict[
     traces = []
     for index, found in curves.items():
         common = {"name": as_text(record.methods[index].label), "meta": {"model": index}}
-        epochs = [float(epoch) for epoch in range(1, len(found.mean) + 1)]
+        epochs = [float(epoch) for epoch in found.epochs]
         for network in found.networks if len(found.networks) > 1 else []:
             thin = {"color": stroke(index)["color"], "width": 1}
             quiet = {"hoverinfo": "skip", "hovertemplate": None, "opacity": 0.3}
-            traces.append(line(epochs[: len(network)], network, line=thin, **quiet, **common))
+            traces.append(line(epochs, network, line=thin, **quiet, **common))
         traces.append(line(epochs, found.mean, line=stroke(index), hovertemplate=hover, **common))
     y = axis(title, tickformat=".0%" if is_share else "", rangemode="tozero" if is_share else "normal")
     plot = Plot(traces, layout(axis("epoch"), y))
@@ -69,8 +69,8 @@ def _learning_table(
     for index, found in curves.items():
         last = len(found.mean) - 1
         step = max(-(-len(found.mean) // _MOST_ROWS), 1)
-        for epoch in sorted({*range(0, last + 1, step), last}):
-            cells = [record.methods[index].label, str(epoch + 1), text(found.mean[epoch])]
+        for place in sorted({*range(0, last + 1, step), last}):
+            cells = [record.methods[index].label, str(found.epochs[place]), text(found.mean[place])]
             rows.append(DataRow(cells, index))
     return DataTable(["model", "epoch", f"{title}, mean"], rows)
 

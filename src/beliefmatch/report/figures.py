@@ -135,10 +135,9 @@ def _learning(record: ComparisonRecord) -> Figure:
     for axes, (key, title) in zip(grid, kept, strict=True):
         for index, found in learning_curves(record, key).items():
             thin = {"color": look(index).colour, "alpha": 0.25, "linewidth": 0.6}
-            epochs = range(1, len(found.mean) + 1)
             for values in found.networks if len(found.networks) > 1 else []:
-                axes.plot(epochs[: len(values)], values, **thin)
-            axes.plot(epochs, found.mean, **model_line(index))
+                axes.plot(found.epochs, values, **thin)
+            axes.plot(found.epochs, found.mean, **model_line(index))
         axes.set(xlabel="epoch", title=title)
         if key.endswith("error"):
             axes.yaxis.set_major_formatter(PercentFormatter(1.0))

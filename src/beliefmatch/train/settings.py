@@ -33,6 +33,7 @@ class Recipe:
         clip_norm: largest norm of the gradient; None leaves it as it is.
         clip_each: each parameter tensor by itself, as the authors' release does, rather than all together.
         ema: decay of an exponential moving average of the weights, which then is what is evaluated.
+        validate_every: epochs between two looks at the validation set; the first and last always have one.
     """
 
     epochs: int = 200
@@ -48,10 +49,11 @@ class Recipe:
     clip_norm: float | None = 1.0
     clip_each: bool = False
     ema: float | None = None
+    validate_every: int = 1
 
     def __post_init__(self) -> None:
         _require_choices("Recipe", self, optimizer=OPTIMIZERS, schedule=SCHEDULES)
-        for name in ("epochs", "batch_size"):
+        for name in ("epochs", "batch_size", "validate_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"Recipe: `{name}` must be at least 1, got {getattr(self, name)}.")
         for field in fields(self):
@@ -71,6 +73,10 @@ class Recipe:
             return self.learning_rate * _one_cycle(progress)
         warmup = self.warmup[int(epoch)] if epoch < len(self.warmup) else 1.0
         return self.learning_rate * warmup * self._decay(progress)
+
+    def validates(self, epoch: int) -> bool:
+        """Whether the validation set is looked at after an epoch, counted from 0."""
+        return epoch == 0 or (epoch + 1) % self.validate_every == 0 or epoch + 1 == self.epochs
 
     def _decay(self, progress: float) -> float:
         if self.schedule == "step":

@@ -183,7 +183,7 @@ class Training:
         state.guard.epoch_ended(place.epoch, self.order.batches, state.sums.skipped)
         rate = self.recipe.rate(place.epoch + (self.order.batches - 1) / self.order.batches)
         name = None if self.extra is None else self.extra.name
-        ended = state.sums.epoch(place.epoch, rate, finite(self._validated()), extra=name)
+        ended = state.sums.epoch(place.epoch, rate, self._validated(), extra=name)
         state.history.epochs.append(ended)
         if self.log is not None:
             self.log.add(ended)
@@ -191,13 +191,15 @@ class Training:
         if self.saving and self.saving.epochs and place.epoch % self.saving.epochs == 0:
             self._save()
 
-    def _validated(self) -> Mapping[str, float]:
+    def _validated(self) -> Mapping[str, float | None]:
         if self.validate is None:
             return {}
+        if not self.recipe.validates(self.state.place.epoch):
+            return dict.fromkeys(self.state.history.epochs[0].validation)
         network, average = self.state.stepper.network.eval(), self.state.average
         self.engine.share_buffers(network)
         with average.applied() if average is not None else nullcontext(), torch.no_grad():
-            return self.validate(network)
+            return finite(self.validate(network))
 
     def _progress(self) -> Progress:
         place, sums = self.state.place, self.state.sums

@@ -30,7 +30,7 @@ _WORDS = {
     "epochs": "epochs",
     "model": "network",
 }
-_ASIDE = ("engine.", "data.directory", "data.workers", "seed")
+_ASIDE = ("engine.", "data.directory", "data.workers", "training.validate_every", "seed")
 """Where and how fast; but for the precision, which is told."""
 _TOLD = ("engine.precision",)
 _USUAL = {
