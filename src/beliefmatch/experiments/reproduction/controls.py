@@ -41,7 +41,7 @@ WAYS = (
 )
 _KEYS = [key_of(_DATA, _NETWORK, way) for way in WAYS]
 
-SIZES = {"paper": (2500, 10_000, 40_000), "cpu": (250, 1000, 2000, 4000), "tiny": (50, 100)}
+SIZES = {"paper": (2500, 10_000, 40_000), "cpu": (250, 750, 1500, 4500), "tiny": (50, 100)}
 """Training images of the sweep."""
 
 
