@@ -275,13 +275,15 @@ def test_tables_and_figures_share_their_runs():
 
 def test_cpu_scale_is_told_and_each_difference_with_it():
     found = work("table1", scale="cpu")
-    assert found.words == "CPU scale: 2,000 or 3,000 images, 40 epochs, width 16 or 8"
+    assert found.words == "CPU scale: 1,500 or 2,000 images, 60 epochs, width 16 or 8"
     told = found.differences
-    assert "Epochs: 40 instead of 200." in told
+    assert "Epochs: 60 instead of 200." in told
     assert "Images in a batch: 32 instead of 128." in told
+    assert "Validation images: 1,000 instead of 10,000." in told
+    assert not any("validate_every" in one for one in told)
     assert "Seeds: 3 instead of 5." in told
-    assert any(one.startswith("Training images: 2,000 instead of all (ResNet-18, CIFAR-10;") for one in told)
-    assert work("figure-beta", scale="cpu").words == "CPU scale: 2,000 images, 40 epochs, width 16"
+    assert any(one.startswith("Training images: 1,500 instead of all (ResNet-18, CIFAR-10;") for one in told)
+    assert work("figure-beta", scale="cpu").words == "CPU scale: 1,500 images, 60 epochs, width 16"
 
 
 def test_a_setting_of_the_user_is_told_as_a_difference():

@@ -23,6 +23,7 @@ _WORDS = {
     "training.optimizer": "optimiser",
     "training.learning_rate": "learning rate",
     "training.warmup": "warm-up",
+    "training.schedule": "schedule of the rate",
     "method.options.rate": "rate of dropout",
     "method.options.samples": "samples of MC dropout",
     "method.options.members": "members of an ensemble",
@@ -93,7 +94,7 @@ def _text(key: str, value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(f"{one}" for one in value) or "none"
     if isinstance(value, float):
-        return f"{value:g}" if abs(value) < 1e4 else f"{value:,.0f}"
+        return f"{value:,.0f}" if value.is_integer() else f"{value:g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else f"{value}"
 
 
