@@ -18,16 +18,12 @@ from beliefmatch.experiments.reproduction.places import at_home, needed
 from beliefmatch.experiments.reproduction.reliability import ECES
 from beliefmatch.experiments.reproduction.scales import SCALES, training_images, two_core_seconds
 from beliefmatch.experiments.reproduction.semi_supervised import ERRORS as SEMI_ERRORS
-from beliefmatch.experiments.reproduction.semi_supervised import PROTOCOL as SEMI
 from beliefmatch.experiments.reproduction.table1 import ERRORS
 from beliefmatch.experiments.reproduction.table2 import TOP1, TOP5
 from beliefmatch.experiments.reproduction.transfer import ERRORS as TRANSFER_ERRORS
 from beliefmatch.experiments.reproduction.transfer_plan import transfer_fingerprint
 from beliefmatch.experiments.search import search_of
 from beliefmatch.methods import build
-
-READY = [name for name in REPRODUCTIONS if not reproduction(name).waits_for]
-WAITING = [name for name in REPRODUCTIONS if name not in READY]
 
 # As the paper prints them: CIFAR-10 / CIFAR-100, or as the heads of the tables say.
 PRINTED = {
@@ -184,7 +180,6 @@ def test_the_sweep_of_priors_spans_the_paper_range_in_both_ways():
     assert len(found.expected) == 5 * (2 * len(EXPONENTS["paper"]) - 1)  # β = 1 is in both
 
 
-@pytest.mark.skipif("table4" in WAITING, reason="there are no recipes of semi-supervised learning yet")
 def test_semi_supervised_at_paper_scale_is_the_paper_protocol():
     found = work("table4")
     assert len(found.seeds) == 5
@@ -193,14 +188,15 @@ def test_semi_supervised_at_paper_scale_is_the_paper_protocol():
         assert (plan.model.name, plan.model.options) == ("wrn28_2", {"activation": "leaky_relu"})
         assert (plan.data.name, plan.data.validation, plan.data.labels) == ("cifar10", 5000, 4000)
         assert plan.method.options == ({} if method == "softmax" else {"kl_weight": 0.01})
-        assert plan.training.optimizer == "adam"
-        assert plan.training.learning_rate == SEMI["learning_rate"]["vat" if kind == "none" else kind]
+        assert (plan.training.optimizer, plan.training.batch_size) == ("adam", 50)  # and 50 without labels
+        assert plan.training.epochs * (45_000 // 50) == pytest.approx(500_000, rel=1e-3)  # steps
+        assert plan.training.learning_rate == (3e-4 if kind == "pi" else 3e-3)
         assert (plan.training.decay_at, plan.training.decay_by) == ((0.8,), 0.2)
         if kind == "none":
             assert plan.semi is None
             continue
-        assert (plan.semi.kind, plan.semi.weight) == (kind, SEMI["consistency_weight"][kind])
-        assert plan.semi.ramp_up == SEMI["ramp_steps"] / SEMI["steps"]
+        assert (plan.semi.kind, plan.semi.weight) == (kind, {"pi": 0.5, "vat": 0.03}[kind])
+        assert plan.semi.ramp_up == 200_000 / 500_000
         assert (plan.semi.epsilon, plan.semi.xi) == (6.0, 1e-6)
 
 
@@ -241,17 +237,7 @@ def test_settings_of_transfers_are_strict_and_their_own(tmp_path):
     assert one != other
 
 
-def test_semi_supervised_keeps_the_paper_settings_until_it_can_run():
-    assert (SEMI["labelled"], SEMI["unlabelled"], SEMI["validation"]) == (4000, 41_000, 5000)
-    assert (SEMI["steps"], SEMI["batch_size"], SEMI["ramp_steps"]) == (500_000, 100, 200_000)
-    assert SEMI["learning_rate"] == {"pi": 3e-4, "vat": 3e-3}
-    assert SEMI["consistency_weight"] == {"pi": 0.5, "vat": 0.03}
-    for name in WAITING:
-        with pytest.raises(ValueError, match=rf"`id` {name} needs .*which this version lacks"):
-            work(name)
-
-
-@pytest.mark.parametrize("name", READY)
+@pytest.mark.parametrize("name", REPRODUCTIONS)
 def test_arms_are_the_same_at_the_scales_but_for_sweeps(name):
     keys = {scale: set(work(name, scale=scale).plans) for scale in SCALES}
     swept = {"controls": "size/", "figure-beta": "/"}.get(name)
@@ -260,7 +246,7 @@ def test_arms_are_the_same_at_the_scales_but_for_sweeps(name):
 
 
 def test_tables_and_figures_share_their_runs():
-    runs = {name: set(work(name, scale="cpu").costs()) for name in READY}
+    runs = {name: set(work(name, scale="cpu").costs()) for name in REPRODUCTIONS}
     assert runs["figure-ood"] < runs["figure-reliability"]
     assert runs["figure-representation"] < runs["ablation-kl"]
     ensembles = {
@@ -361,7 +347,7 @@ def test_the_list_has_every_name_and_both_scales(capsys):
     told = shown[shown.index("figure-ood") : shown.index("figure-rotation")]
     paper, cpu = (len(work("figure-ood", scale=scale).expected) for scale in ("paper", "cpu"))
     assert re.search(rf" {paper} +\d+ days +{cpu} +[\d.]+ h +\n", told)
-    together = {run for name in READY for run in work(name, scale="cpu").costs()}
+    together = {run for name in REPRODUCTIONS for run in work(name, scale="cpu").costs()}
     assert f"{len(together)} at CPU scale" in shown
 
 

@@ -16,7 +16,7 @@ from beliefmatch.cli import main
 from beliefmatch.experiments import grid
 from beliefmatch.experiments.grid import Cell, attempt_cells, run_cells
 from beliefmatch.experiments.plan import fingerprint, overridden, plan_from, recipe, with_method
-from beliefmatch.experiments.reproduction import REPRODUCTIONS, reproduction
+from beliefmatch.experiments.reproduction import REPRODUCTIONS
 from beliefmatch.experiments.reproduction.activations import last_layer, penultimate, plane, seen
 from beliefmatch.experiments.reproduction.outcome import Run
 from beliefmatch.experiments.reproduction.predicted import (
@@ -32,7 +32,6 @@ from beliefmatch.report.reproduction_text import summary_markdown
 from commands import MAIN
 from small_training import engine
 
-READY = [name for name in REPRODUCTIONS if not reproduction(name).waits_for]
 TRANSFERS = ("table3", "figure-transfer")
 FIGURES = {
     "figure-transfer": "entropy",
@@ -61,7 +60,7 @@ def runs_of(out) -> dict[str, RunRecord]:
     return {path.name: RunDirectory(path).finished() for path in homes}
 
 
-@pytest.mark.parametrize("name", READY)
+@pytest.mark.parametrize("name", REPRODUCTIONS)
 def test_every_reproduction_runs_to_its_record(everything, name):
     record, runs = record_of(everything, name), runs_of(everything)
     assert record.id == name
@@ -79,7 +78,7 @@ def test_every_reproduction_runs_to_its_record(everything, name):
     assert all(any(error == pytest.approx(one) for one in known) for error in errors)
 
 
-@pytest.mark.parametrize("name", READY)
+@pytest.mark.parametrize("name", REPRODUCTIONS)
 def test_every_output_tells_the_scale(everything, name):
     place, words = everything / "tiny" / name, record_of(everything, name).scale_words
     assert words in (place / "summary.md").read_text("utf-8")
@@ -93,12 +92,10 @@ def test_every_output_tells_the_scale(everything, name):
 
 def test_the_summary_has_every_reproduction_and_what_was_left_out(everything):
     text = (everything / "tiny" / "summary.md").read_text("utf-8")
-    records = [record_of(everything, name) for name in READY]
+    records = [record_of(everything, name) for name in REPRODUCTIONS]
     for record in records:
         assert f"## {record.id}: " in text
-    waiting = {name for name in REPRODUCTIONS if name not in READY}
-    assert {name for name in REPRODUCTIONS if f"- {name}: needs" in text} == waiting
-    assert ("## Not run" in text) == bool(waiting)
+    assert "## Not run" not in text
     assert text.startswith(summary_markdown(records, {}).rstrip())
 
 
@@ -316,7 +313,7 @@ def test_missing_data_leave_out_what_needs_them(tmp_path, capsys):
     assert main([*line, *settings]) == 0
     out, err = capsys.readouterr()
     told = [one for one in err.splitlines() if one.startswith("left out: ")]
-    assert len(told) == len(READY) - 1
+    assert len(told) == len(REPRODUCTIONS) - 1
     assert any("table2 needs imagenet-1k" in one for one in told)
     text = (tmp_path / "out" / "cpu" / "summary.md").read_text("utf-8")
     assert "## figure-rotation: " in text

@@ -1,7 +1,7 @@
 """`beliefmatch reproduce`: the paper's tables and figures, each by its name."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,8 +13,8 @@ from beliefmatch.files import ready_directory, write_together, write_whole
 
 if TYPE_CHECKING:
     from beliefmatch.experiments.reproduction.asked import Asked
-    from beliefmatch.experiments.reproduction.base import Work
     from beliefmatch.experiments.reproduction.record import ReproductionRecord
+    from beliefmatch.experiments.reproduction.working import Work
 
 __all__ = ["reproduce"]
 
@@ -85,31 +85,20 @@ def _require_extras() -> None:
         import matplotlib  # noqa: F401
 
 
-def _works(name: str, asked: "Asked") -> list["Work"]:
+def _works(name: str, asked: "Asked") -> list["Work[Any]"]:
     from beliefmatch.experiments.reproduction import begin, reproduction
     from beliefmatch.experiments.reproduction.scales import SCALES
     from beliefmatch.names import require_name
 
     require_name("reproduce", "scale", asked.scale, SCALES)
-    if name not in ("all", "list"):
-        return [begin(reproduction(name), asked)]
-    found = [reproduction(one) for one in REPRODUCTIONS]
-    return [begin(one, asked) for one in found if not one.waits_for]
-
-
-def _waiting() -> dict[str, str]:
-    """What the rest of the table needs, by their names."""
-    from beliefmatch.experiments.reproduction import reproduction
-
-    found = [reproduction(name) for name in REPRODUCTIONS]
-    return {one.id: f"needs {one.waits_for}, which this version lacks" for one in found if one.waits_for}
+    names = REPRODUCTIONS if name in ("all", "list") else [name]
+    return [begin(reproduction(one), asked) for one in names]
 
 
 def _show_list(asked: "Asked") -> None:
     from dataclasses import replace
 
     from beliefmatch.cli.terminal import show
-    from beliefmatch.experiments.reproduction import reproduction
     from beliefmatch.report.reproduction_list import Listed, list_tables
 
     scales = {scale: _works("all", replace(asked, scale=scale)) for scale in ("paper", "cpu")}
@@ -122,12 +111,11 @@ def _show_list(asked: "Asked") -> None:
         )
         for paper, cpu in zip(scales["paper"], scales["cpu"], strict=True)
     ]
-    listed += [Listed(name, f"{reproduction(name).title}; {why}") for name, why in _waiting().items()]
     paper, cpu = (_together(works) for works in scales.values())
     show(*list_tables(listed, Listed("all", "", (paper[0], cpu[0]), (paper[1], cpu[1]))))
 
 
-def _together(works: list["Work"]) -> tuple[int, float | None]:
+def _together(works: list["Work[Any]"]) -> tuple[int, float | None]:
     """Different runs, and the seconds of those that can be told."""
     costs = {name: seconds for work in works for name, seconds in work.costs().items()}
     return len(costs), _sum({name: seconds for name, seconds in costs.items() if seconds is not None})
@@ -139,7 +127,7 @@ def _sum(costs: "dict[str, float | None]") -> float | None:
     return sum(told) if len(told) == len(costs) else None
 
 
-def _show_plans(works: list["Work"]) -> None:
+def _show_plans(works: list["Work[Any]"]) -> None:
     from beliefmatch.experiments.yaml_files import as_yaml
 
     for work in works:
@@ -151,7 +139,7 @@ def _show_plans(works: list["Work"]) -> None:
         typer.echo("\n".join(f"# differs from the paper: {sentence}" for sentence in work.differences))
 
 
-def _run_all(command: typer.Context, works: list["Work"], asked: "Asked") -> None:
+def _run_all(command: typer.Context, works: list["Work[Any]"], asked: "Asked") -> None:
     """One, or all: then those whose data are missing are left out, and told."""
     ready, left_out = _ready(command, works)
     with told_plainly(*BAD_INPUT, command=command):
@@ -161,7 +149,7 @@ def _run_all(command: typer.Context, works: list["Work"], asked: "Asked") -> Non
         _summarise(command, records, left_out, asked)
 
 
-def _ready(command: typer.Context, works: list["Work"]) -> tuple[list["Work"], dict[str, str]]:
+def _ready(command: typer.Context, works: list["Work[Any]"]) -> tuple[list["Work[Any]"], dict[str, str]]:
     from beliefmatch import kernels
 
     ready, left_out = [], {}
@@ -180,7 +168,7 @@ def _ready(command: typer.Context, works: list["Work"]) -> tuple[list["Work"], d
     return ready, left_out
 
 
-def _run(command: typer.Context, work: "Work") -> "ReproductionRecord":
+def _run(command: typer.Context, work: "Work[Any]") -> "ReproductionRecord":
     from beliefmatch.cli.terminal import share_done, show
     from beliefmatch.report.reproduction_files import reproduction_files
     from beliefmatch.report.reproduction_tables import reproduction_tables
@@ -222,5 +210,5 @@ def _summarise(
 
     place = asked.directory / asked.scale / "summary.md"
     with told_plainly(*OUTSIDE, command=command):
-        write_whole(place, summary_markdown(records, left_out | _waiting()).encode())
+        write_whole(place, summary_markdown(records, left_out).encode())
     typer.echo(place)

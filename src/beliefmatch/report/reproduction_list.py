@@ -16,8 +16,8 @@ class Listed(NamedTuple):
 
     id: str
     title: str
-    runs: tuple[int | None, int | None] = (None, None)
-    seconds: tuple[float | None, float | None] = (None, None)
+    runs: tuple[int, int]
+    seconds: tuple[float | None, float | None]
     """On two cores; None where nothing can be told."""
 
 
@@ -31,21 +31,17 @@ def list_tables(listed: Sequence[Listed], together: Listed) -> tuple[RenderableT
     table = plain_table(
         Column("id", [one.id for one in listed], is_text=True, least=max(len(one.id) for one in listed)),
         Column("", [one.title for one in listed], is_text=True),
-        Column("runs\npaper", [_count(one.runs[0]) for one in listed]),
+        Column("runs\npaper", [f"{one.runs[0]}" for one in listed]),
         Column("time\npaper", [_time(one.seconds[0]) for one in listed]),
-        Column("runs\ncpu", [_count(one.runs[1]) for one in listed]),
+        Column("runs\ncpu", [f"{one.runs[1]}" for one in listed]),
         Column("time\ncpu", [_time(one.seconds[1]) for one in listed]),
     )
     sums = [
-        f"{_count(runs)} at {scale} scale ({_time(seconds)})"
+        f"{runs} at {scale} scale ({_time(seconds)})"
         for scale, runs, seconds in zip(("paper", "CPU"), together.runs, together.seconds, strict=True)
     ]
     words = "Times are of two CPU cores and very rough; above, a run counts wherever it is needed."
     return table, f"Runs are shared: together they are {' and '.join(sums)}.\n{words}"
-
-
-def _count(runs: int | None) -> str:
-    return MISSING if runs is None else f"{runs}"
 
 
 def _time(seconds: float | None) -> str:

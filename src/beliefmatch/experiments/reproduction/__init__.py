@@ -7,13 +7,14 @@ naming them imports none of them.
 from __future__ import annotations
 
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from beliefmatch.names import require_name
 
 if TYPE_CHECKING:
     from beliefmatch.experiments.reproduction.asked import Asked
-    from beliefmatch.experiments.reproduction.base import Reproduction, Work
+    from beliefmatch.experiments.reproduction.base import Reproduction
+    from beliefmatch.experiments.reproduction.working import Work
 
 __all__ = ["REPRODUCTIONS", "begin", "reproduction"]
 
@@ -41,8 +42,6 @@ def reproduction(name: str) -> Reproduction:
     return resolve_name(REPRODUCTIONS[name])
 
 
-def begin(what: Reproduction, asked: Asked) -> Work:
-    """What runs a reproduction; a ValueError where this version cannot."""
-    if what.waits_for:
-        raise ValueError(f"reproduce: `id` {what.id} needs {what.waits_for}, which this version lacks.")
+def begin(what: Reproduction, asked: Asked) -> Work[Any]:
+    """What runs a reproduction."""
     return resolve_name(what.worker)(what, asked)

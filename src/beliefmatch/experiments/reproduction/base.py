@@ -1,19 +1,13 @@
 """What a reproduction consists of: arms to train, and how their runs become the paper's rows and figures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from beliefmatch.experiments.plan import RunPlan, plan_from
 from beliefmatch.experiments.reproduction.record import Drawing, Row
 
-if TYPE_CHECKING:
-    from beliefmatch.experiments.reproduction.record import ReproductionRecord
-
-__all__ = ["Arm", "Reproduction", "Work"]
+__all__ = ["Arm", "Reproduction"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +53,6 @@ class Reproduction:
         drawings: the figures, as data.
         trials: seeds of the paper.
         worker: address of what runs it, called with this and what was asked.
-        waits_for: what this version lacks to run it; empty where nothing.
         notes: what differs from the paper at every scale, or is not told by it; in plain sentences.
     """
 
@@ -71,49 +64,4 @@ class Reproduction:
     drawings: Callable[[Any], list[Drawing]] = _no_drawings
     trials: int = 5
     worker: str = "beliefmatch.experiments.reproduction.running:Reproducing"
-    waits_for: str = ""
     notes: tuple[str, ...] = ()
-
-
-class Work(Protocol):
-    """A reproduction that was asked for at a scale."""
-
-    what: Reproduction
-    seeds: list[int]
-
-    @property
-    def directory(self) -> Path:
-        """Of what it ends with."""
-        ...
-
-    @property
-    def words(self) -> str:
-        """The scale, as it is said beside every number."""
-        ...
-
-    @property
-    def differences(self) -> list[str]:
-        """From the paper's protocol."""
-        ...
-
-    def described(self) -> dict[str, dict[str, Any]]:
-        """Every plan by its arm."""
-        ...
-
-    def costs(self) -> dict[str, float | None]:
-        """Seconds of each run on two cores, very roughly, by its fingerprint."""
-        ...
-
-    def finished(self) -> int:
-        """How many of the runs have ended already."""
-        ...
-
-    def check(self) -> None:
-        """Read data and build networks once; a ValueError says what is wrong or missing."""
-        ...
-
-    def run(
-        self, on_progress: Callable[[float, str], None] | None = None, *, command: Sequence[str] = ()
-    ) -> ReproductionRecord:
-        """Train what is not trained, and read the rows and figures."""
-        ...

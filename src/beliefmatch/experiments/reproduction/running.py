@@ -1,13 +1,10 @@
 """A reproduction at work: its plans, their runs, and the record of what came out."""
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from beliefmatch.environment import hardware, versions
 from beliefmatch.experiments.grid import Cell, attempt_cells, usual_jobs
 from beliefmatch.experiments.parts import dataset, foreign_sets, method_of, tried_network
 from beliefmatch.experiments.plan import RunPlan, fingerprint, overridden, plan_from, to_mapping
@@ -16,24 +13,25 @@ from beliefmatch.experiments.reproduction.base import Arm, Reproduction
 from beliefmatch.experiments.reproduction.differences import Meant, differences, seeds_sentence
 from beliefmatch.experiments.reproduction.outcome import Outcome, Trained
 from beliefmatch.experiments.reproduction.places import at_home, missing_data
-from beliefmatch.experiments.reproduction.record import ReproducedRun, ReproductionRecord
-from beliefmatch.experiments.reproduction.scales import scale_words, seeds_of, two_core_seconds
+from beliefmatch.experiments.reproduction.record import ReproducedRun
+from beliefmatch.experiments.reproduction.scales import scale_words, two_core_seconds
+from beliefmatch.experiments.reproduction.working import OnProgress, Work
 from beliefmatch.experiments.run_directory import RunDirectory
 from beliefmatch.experiments.run_record import Diverged, RunRecord
 from beliefmatch.experiments.search import Candidates
 
 __all__ = ["Reproducing"]
 
-OnProgress = Callable[[float, str], None]
 Ran = RunRecord | Diverged
 
 
-class Reproducing:
-    """A reproduction with all its plans; nothing is read or trained before `check` and `run`."""
+class Reproducing(Work[Outcome]):
+    """By training networks, each with every seed."""
+
+    packages = (*Work.packages, "lightning-fabric")
 
     def __init__(self, what: Reproduction, asked: Asked) -> None:
-        self.what, self.asked = what, asked
-        self.seeds = list(range(asked.seeds or seeds_of(asked.scale, what.trials)))
+        super().__init__(what, asked)
         self.arms = {arm.key: arm for arm in what.arms(asked.scale)}
         self.candidates = {key: Candidates.of(self._plan(arm)) for key, arm in self.arms.items()}
         self.plans = {key: candidates.plan for key, candidates in self.candidates.items()}
@@ -43,11 +41,6 @@ class Reproducing:
         plan = plan_from(overridden(arm.settings, self.asked.of_runs))
         plan = plan if self.asked.data_dir is None else at_home(plan, self.asked.data_dir)
         return replace(plan, seed=self.seeds[0])
-
-    @property
-    def directory(self) -> Path:
-        """Of what this reproduction ends with."""
-        return self.asked.directory / self.asked.scale / self.what.id
 
     @property
     def words(self) -> str:
@@ -100,37 +93,13 @@ class Reproducing:
                 tried_network(plan, method, data)
             tried.add(network)
 
-    def run(
-        self, on_progress: OnProgress | None = None, *, command: Sequence[str] = ()
-    ) -> ReproductionRecord:
-        """Train what is not trained, and read the rows and figures.
+    def _runs(self, found: Outcome) -> list[ReproducedRun]:
+        return [run for trained in found.trained.values() for run in _runs(trained)]
 
-        Args:
-            on_progress: told the share that is done, and what is being done.
-            command: how to repeat it, for the record.
-        """
-        start, tell = time.perf_counter(), on_progress or (lambda share, doing: None)
-        outcome = self._outcome(tell)
-        return ReproductionRecord(
-            id=self.what.id,
-            title=self.what.title,
-            place=self.what.place,
-            scale=self.asked.scale,
-            scale_words=self.words,
-            rows=self.what.rows(outcome),
-            differences=self.differences,
-            drawings=self.what.drawings(outcome),
-            runs=[run for trained in outcome.trained.values() for run in _runs(trained)],
-            seeds=self.seeds,
-            plans={key: to_mapping(_anywhere(trained.plan)) for key, trained in outcome.trained.items()},
-            command=list(command),
-            versions=versions("beliefmatch", "torch", "numpy", "lightning-fabric"),
-            hardware=hardware(),
-            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            wall_seconds=time.perf_counter() - start,
-        )
+    def _plans_of(self, found: Outcome) -> dict[str, dict[str, Any]]:
+        return {key: to_mapping(_anywhere(trained.plan)) for key, trained in found.trained.items()}
 
-    def _outcome(self, tell: OnProgress) -> Outcome:
+    def _find(self, tell: OnProgress) -> Outcome:
         """First what depends on no choice, then the chosen with the other seeds."""
         known = [plan for one in self.candidates.values() for plan in one.known(self.seeds)]
         total = len(self.expected)

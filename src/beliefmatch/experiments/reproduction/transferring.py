@@ -1,14 +1,11 @@
 """Reproductions of transfer at work: one adaptation a set, kept and never made twice."""
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from beliefmatch.adaptation.wishes import Wishes
-from beliefmatch.environment import hardware, versions
 from beliefmatch.experiments.adapt_plan import AdaptPlan, ImagePlan
 from beliefmatch.experiments.adapt_record import AdaptRecord, adapt_evaluation_paths
 from beliefmatch.experiments.adapting import Adapting
@@ -17,8 +14,7 @@ from beliefmatch.experiments.reproduction.asked import Asked
 from beliefmatch.experiments.reproduction.base import Reproduction
 from beliefmatch.experiments.reproduction.differences import Meant, differences, seeds_sentence
 from beliefmatch.experiments.reproduction.places import at_home, missing_data
-from beliefmatch.experiments.reproduction.record import ReproducedRun, ReproductionRecord
-from beliefmatch.experiments.reproduction.scales import seeds_of
+from beliefmatch.experiments.reproduction.record import ReproducedRun
 from beliefmatch.experiments.reproduction.transfer import (
     CLASSES,
     LABELS,
@@ -32,6 +28,7 @@ from beliefmatch.experiments.reproduction.transfer_plan import (
     transfer_fingerprint,
     transfer_plan,
 )
+from beliefmatch.experiments.reproduction.working import OnProgress, Work
 from beliefmatch.experiments.strict import plain
 from beliefmatch.files import write_together
 
@@ -39,25 +36,18 @@ __all__ = ["Transferring"]
 
 _RECORD = "adaptation.json"
 _OTHER_WEIGHTS = "Weights are those that come with the network's name; the paper's are of Keras."
-OnProgress = Callable[[float, str], None]
 
 
-class Transferring:
-    """A reproduction of transfer with its plans; nothing is read or fitted before `check` and `run`."""
+class Transferring(Work[dict[str, Transferred]]):
+    """By adapting one network to each set."""
 
     def __init__(self, what: Reproduction, asked: Asked) -> None:
-        self.what, self.asked = what, asked
-        self.seeds = list(range(asked.seeds or seeds_of(asked.scale, what.trials)))
+        super().__init__(what, asked)
         self.plans = {data: self._plan(data) for data in SETS[what.id]}
 
     def _plan(self, data: str) -> TransferPlan:
         plan = transfer_plan(planned(data, self.asked.scale), self.asked.of_transfers)
         return plan if self.asked.data_dir is None else at_home(plan, self.asked.data_dir)
-
-    @property
-    def directory(self) -> Path:
-        """Of what this reproduction ends with."""
-        return self.asked.directory / self.asked.scale / self.what.id
 
     @property
     def words(self) -> str:
@@ -97,34 +87,28 @@ class Transferring:
                 with missing_data(self.what.id, list(self.plans.values()), self.asked.data_dir):
                     Adapting(self._adaptation(plan))
 
-    def run(
-        self, on_progress: OnProgress | None = None, *, command: Sequence[str] = ()
-    ) -> ReproductionRecord:
-        """Adapt to every set that was not, and read the rows and figures."""
-        start, tell = time.perf_counter(), on_progress or (lambda share, doing: None)
+    def _find(self, tell: OnProgress) -> dict[str, Transferred]:
         found: dict[str, Transferred] = {}
         for place, (data, plan) in enumerate(self.plans.items()):
             found[data] = self._transferred(
                 plan, lambda share, doing, place=place: tell((place + share) / len(self.plans), doing)
             )
-        return ReproductionRecord(
-            id=self.what.id,
-            title=self.what.title,
-            place=self.what.place,
-            scale=self.asked.scale,
-            scale_words=self.words,
-            rows=self.what.rows(found),
-            differences=[*_parts(found), *self.differences],
-            drawings=self.what.drawings(found),
-            runs=[run for data, one in found.items() for run in self._runs(data, one.record)],
-            seeds=self.seeds,
-            plans={data: plain(_anywhere(plan)) for data, plan in self.plans.items()},
-            command=list(command),
-            versions=versions("beliefmatch", "torch", "numpy"),
-            hardware=hardware(),
-            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            wall_seconds=time.perf_counter() - start,
-        )
+        return found
+
+    def _runs(self, found: Mapping[str, Transferred]) -> list[ReproducedRun]:
+        return [run for data, one in found.items() for run in self._runs_of(data, one.record)]
+
+    def _plans_of(self, found: Mapping[str, Transferred]) -> dict[str, dict[str, Any]]:
+        return {data: plain(_anywhere(plan)) for data, plan in self.plans.items()}
+
+    def _differences_of(self, found: Mapping[str, Transferred]) -> list[str]:
+        """Sets of which only some classes were there."""
+        seen = {data: one.record.classes for data, one in found.items()}
+        return [
+            f"{TITLES[data]}: {count} classes instead of {CLASSES[data]}."
+            for data, count in seen.items()
+            if count != CLASSES[data]
+        ]
 
     def _home(self, plan: TransferPlan) -> Path:
         return self.asked.directory / "runs" / transfer_fingerprint(plan, self.seeds)
@@ -176,7 +160,7 @@ class Transferring:
         )
         return AdaptPlan(given, wishes, plan.foreign)
 
-    def _runs(self, data: str, record: AdaptRecord) -> list[ReproducedRun]:
+    def _runs_of(self, data: str, record: AdaptRecord) -> list[ReproducedRun]:
         name = transfer_fingerprint(self.plans[data], self.seeds)
         return [
             ReproducedRun(
@@ -193,16 +177,6 @@ class Transferring:
             for head in record.judged
             if head.label in LABELS
         ]
-
-
-def _parts(found: Mapping[str, Transferred]) -> list[str]:
-    """Sets of which only some classes were there."""
-    seen = {data: one.record.classes for data, one in found.items()}
-    return [
-        f"{TITLES[data]}: {count} classes instead of {CLASSES[data]}."
-        for data, count in seen.items()
-        if count != CLASSES[data]
-    ]
 
 
 def _anywhere(plan: TransferPlan) -> TransferPlan:

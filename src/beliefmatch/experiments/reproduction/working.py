@@ -1,0 +1,111 @@
+"""A reproduction that was asked for at a scale: what all of them do alike, whatever it is that they run."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from beliefmatch.environment import hardware, versions
+from beliefmatch.experiments.reproduction.asked import Asked
+from beliefmatch.experiments.reproduction.base import Reproduction
+from beliefmatch.experiments.reproduction.record import ReproducedRun, ReproductionRecord
+from beliefmatch.experiments.reproduction.scales import seeds_of
+
+__all__ = ["OnProgress", "Work"]
+
+OnProgress = Callable[[float, str], None]
+"""Told the share that is done, and what is being done."""
+
+Found = TypeVar("Found")
+
+
+class Work(ABC, Generic[Found]):
+    """A reproduction with all its plans; nothing is read or trained before `check` and `run`.
+
+    What a kind of work finds is what the rows and drawings of its reproductions are read of.
+    """
+
+    packages: ClassVar[tuple[str, ...]] = ("beliefmatch", "torch", "numpy")
+    """Whose versions are told."""
+
+    def __init__(self, what: Reproduction, asked: Asked) -> None:
+        self.what, self.asked = what, asked
+        self.seeds = list(range(asked.seeds or seeds_of(asked.scale, what.trials)))
+
+    @property
+    def directory(self) -> Path:
+        """Of what this reproduction ends with."""
+        return self.asked.directory / self.asked.scale / self.what.id
+
+    @property
+    @abstractmethod
+    def words(self) -> str:
+        """The scale, as it is said beside every number."""
+
+    @property
+    @abstractmethod
+    def differences(self) -> list[str]:
+        """From the paper's protocol, by the plans."""
+
+    @abstractmethod
+    def described(self) -> dict[str, dict[str, Any]]:
+        """Every plan by its arm."""
+
+    @abstractmethod
+    def costs(self) -> dict[str, float | None]:
+        """Seconds of each run on two cores, very roughly, by its fingerprint; None where none can tell."""
+
+    @abstractmethod
+    def finished(self) -> int:
+        """How many of the runs have ended already."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Read data and build networks once, so that a ValueError says now what is wrong or missing."""
+
+    @abstractmethod
+    def _find(self, tell: OnProgress) -> Found:
+        """Run what was not, and read all of it."""
+
+    @abstractmethod
+    def _runs(self, found: Found) -> list[ReproducedRun]: ...
+
+    @abstractmethod
+    def _plans_of(self, found: Found) -> Mapping[str, Mapping[str, Any]]:
+        """As they were run, without the places of this machine."""
+
+    def _differences_of(self, found: Found) -> list[str]:
+        """What only the data tell."""
+        return []
+
+    def run(
+        self, on_progress: OnProgress | None = None, *, command: Sequence[str] = ()
+    ) -> ReproductionRecord:
+        """Run what is not run, and read the rows and figures.
+
+        Args:
+            on_progress: told the share that is done, and what is being done.
+            command: how to repeat it, for the record.
+        """
+        start = time.perf_counter()
+        found = self._find(on_progress or (lambda share, doing: None))
+        return ReproductionRecord(
+            id=self.what.id,
+            title=self.what.title,
+            place=self.what.place,
+            scale=self.asked.scale,
+            scale_words=self.words,
+            rows=self.what.rows(found),
+            differences=[*self._differences_of(found), *self.differences],
+            drawings=self.what.drawings(found),
+            runs=self._runs(found),
+            seeds=self.seeds,
+            plans={key: dict(plan) for key, plan in self._plans_of(found).items()},
+            command=list(command),
+            versions=versions(*self.packages),
+            hardware=hardware(),
+            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            wall_seconds=time.perf_counter() - start,
+        )
