@@ -7,7 +7,9 @@ Half of the images is to fit and choose on, the other half to judge: how far are
 from how people voted there? Of the votes to fit on, some are drawn without replacement: 1, 3, 10, or all.
 
 The votes of one image are judged twice: each by itself, and one after the other, where a belief may learn
-from the first how to expect the next (Bayes' rule), as a softmax cannot: for it the two are the same.
+from the first how to expect the next (Bayes' rule), as a softmax cannot: for it the two are the same. To see
+what the belief of each image is worth there, softmax is also given one precision for all images: the one that
+suits the votes of the validation images best, and label smoothing the one that belief matching asks for.
 The images and the network's weights are described in docs/adapt.md.
 """
 
@@ -39,6 +41,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 VALIDATION = 1000
 NETWORKS = {"resnet20": resnet20_cifar, "resnet32": resnet32_cifar}
 KL_WEIGHTS = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
+CONTROLS = ("softmax", "label_smoothing")
 
 
 def main() -> None:
@@ -117,7 +120,7 @@ def _judged(
     fit, choose, judge = order[: half - VALIDATION], order[half - VALIDATION : half], order[half:]
     told = Features(features.rows, targets, f"{features.digest}-{trial}")
     sets = FeatureSets(subset(told, np.sort(fit)), subset(told, np.sort(choose)))
-    wishes = Wishes(labels="new", kl_weights=KL_WEIGHTS, controls=("softmax",), epochs=epochs, seeds=(trial,))
+    wishes = Wishes(labels="new", kl_weights=KL_WEIGHTS, controls=CONTROLS, epochs=epochs, seeds=(trial,))
     made = refit(sets, classes=votes.shape[1], wishes=wishes)
     rows, people = _rows(features, judge), votes[torch.from_numpy(np.sort(judge))].double()
     known = told.targets[torch.from_numpy(np.sort(choose))].double()
@@ -128,10 +131,20 @@ def _judged(
         if said.belief is not None:
             in_turn = _in_turn(kl_weight * said.belief.alpha.double(), people)
         yield {"head": label, "kl_weight": kl_weight, **scores, "in_turn_nll": in_turn}
-        if said.belief is None and known.sum(1).min() > 1:  # one vote tells nothing of the next
-            precision = _precision(heads[0].predict(_rows(features, choose)).probs, known)
-            in_turn = _in_turn(precision * said.probs, people)
-            yield {"head": f"{label}, one precision for all", **scores, "in_turn_nll": in_turn}
+        if said.belief is None:
+            looked = heads[0].predict(_rows(features, choose)).probs
+            asked_for = kl_weight * votes.shape[1] + known.sum(1).mean().item()
+            for name, precision in _precisions(label, looked, known, asked_for).items():
+                in_turn = _in_turn(precision * said.probs, people)
+                yield {"head": f"{label}, {name}", **scores, "in_turn_nll": in_turn}
+
+
+def _precisions(label: str, probs: Tensor, votes: Tensor, asked_for: float) -> dict[str, float]:
+    """One number for all images: fitted to votes, or the optimum of belief matching (λ and votes, summed)."""
+    if label != "softmax":
+        return {"precision of the optimum": asked_for}
+    several = votes.sum(1).min() > 1  # one vote tells nothing of the next
+    return {"one precision for all": _precision(probs, votes)} if several else {}
 
 
 def _rows(features: Features, numbers: np.ndarray) -> Tensor:
@@ -171,8 +184,8 @@ def _in_turn(concentration: Tensor, votes: Tensor) -> float:
 def _table(lines: list[dict[str, Any]]) -> str:
     kinds = list(dict.fromkeys((line["fitted_on"], line["head"]) for line in lines))
     said = [
-        f"| {'fitted on':10} | {'head':16} | NLL of a vote | KL to the votes | error % |",
-        "|---|---|---|---|---|",
+        "| fitted on | head | NLL of a vote | of the votes in turn | KL to the votes | error % |",
+        "|---|---|---|---|---|---|",
     ]
     for fitted_on, head in kinds:
         own = [one for one in lines if (one["fitted_on"], one["head"]) == (fitted_on, head)]
