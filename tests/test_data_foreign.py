@@ -129,6 +129,9 @@ def test_nothing_is_told_with_what_could_be(digits):
         ValueError, match=r"`text` must be noise, patches, rotations, one of digits, .*got 'nois'"
     ):
         load_foreign("nois", digits)
+    for half in ("=photos", "photos="):
+        with pytest.raises(ValueError, match=rf"must have a name and a path .* got '{half}'"):
+            load_foreign(half, digits)
 
 
 def test_what_is_missing_or_misspelt_is_told(digits):

@@ -249,6 +249,11 @@ def test_nothing_readable_is_an_error(tmp_path):
     assert "images must be readable, got 3 that are not" in complaint(folder, corrupt="skip")
 
 
+def test_a_mistyped_name_is_told_the_nearest(tmp_path):
+    for directory in (None, f"{tmp_path}"):
+        assert complaint("cifr10", directory=directory).endswith("got 'cifr10'; did you mean cifar10?")
+
+
 def test_names_that_are_nothing_are_refused():
     words = complaint("cifar11")
     assert "`name` must be one of digits, cifar10" in words and "got 'cifar11'" in words

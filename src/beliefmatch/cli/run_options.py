@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from beliefmatch.semi.settings import KINDS, WITHOUT
+
 __all__ = [
     "Accelerator",
     "BatchSize",
@@ -154,10 +156,6 @@ RECIPE_OF = {
 """Which recipe a dataset starts from; `images` for all others."""
 
 
-NONE = "none"
-"""Of `--semi`: without, where the recipe says with."""
-
-
 @dataclass(frozen=True)
 class Flags:
     """What was given on the command line; None where nothing was."""
@@ -197,7 +195,7 @@ class Flags:
         machine = ("precision", "accelerator", "devices", "nodes")
         sections: dict[str, dict[str, Any]] = {
             "data": {"name": self.data, "directory": self.data_dir, **self._named("limit", "labels")},
-            "semi": {"kind": self.semi if self.semi != NONE else None, "weight": self.semi_weight},
+            "semi": {"kind": self.semi if self.semi != WITHOUT else None, "weight": self.semi_weight},
             "teacher": {"run": self.prior_from, "strength": self.prior_strength},
             "model": {"name": self.model},
             "training": self._named(*training),
@@ -208,13 +206,13 @@ class Flags:
         alone = _given({"foreign": foreign, "foreign_training": self.foreign_training})
         said = {name: section for name, section in given.items() if section} | alone
         self._check()
-        return said | self._without(given["semi"]) if self.semi == NONE else said
+        return said | self._without(given["semi"]) if self.semi == WITHOUT else said
 
     def _check(self) -> None:
-        from beliefmatch.semi.settings import KINDS
-
-        if self.semi not in (None, NONE, *KINDS):
-            raise ValueError(f"plan: `semi` must be one of {', '.join((*KINDS, NONE))}, got {self.semi!r}.")
+        if self.semi not in (None, WITHOUT, *KINDS):
+            raise ValueError(
+                f"plan: `semi` must be one of {', '.join((*KINDS, WITHOUT))}, got {self.semi!r}."
+            )
 
     def _without(self, semi: Mapping[str, Any]) -> dict[str, Any]:
         from beliefmatch.experiments.method_spec import require_nothing_of_semi

@@ -38,6 +38,8 @@ def load_foreign(
     if text in _MADE:
         return text, MemorySource(_made(text, like), preprocessing=how)
     if equals:
+        if not name or not place:
+            raise fail(_CALLER, f"`text` must have a name and a path where it is name=path, got {text!r}.")
         part = _part_at(Path(place).expanduser(), text, name)
     elif text in DATASETS:
         part = _test_of(text, directory)

@@ -18,6 +18,7 @@ from beliefmatch.data.settings import DataSettings
 from beliefmatch.data.source import Dataset
 from beliefmatch.data.splits import balanced, fingerprint
 from beliefmatch.data.store import Frame, Stored, common_frame, stored, warn_of_skipped
+from beliefmatch.names import require_name
 
 __all__ = ["find", "load", "load_parts"]
 
@@ -56,12 +57,10 @@ def find(settings: DataSettings, *, only: str | None = None) -> tuple[Found, Hab
         known: Known = resolve_name(DATASETS[settings.name])
         return known.find(settings, only=only), known.habits
     if settings.directory is not None:
-        expected = f"one of {', '.join(DATASETS)} where `directory` is given"
-        raise fail("data", f"`name` must be {expected}, got {settings.name!r}.")
+        require_name("data", "name", settings.name, DATASETS, other=" where `directory` is given")
     path = Path(settings.name).expanduser()
     if not path.exists():
-        expected = f"one of {', '.join(DATASETS)}, or a path to images"
-        raise fail("data", f"`name` must be {expected}, got {settings.name!r}.")
+        require_name("data", "name", settings.name, DATASETS, other=", or a path to images")
     from beliefmatch.data.forms import find_at
 
     return find_at(path, only=only), Habits()

@@ -10,7 +10,7 @@ from beliefmatch.experiments.plan import RunPlan, merged, with_method
 from beliefmatch.experiments.teacher_plan import TeacherPlan
 from beliefmatch.experiments.yaml_files import yaml_value
 from beliefmatch.methods import METHODS, SEARCH
-from beliefmatch.semi.settings import SemiSettings
+from beliefmatch.semi.settings import WITHOUT, SemiSettings
 
 __all__ = [
     "MethodSpec",
@@ -30,7 +30,6 @@ _OF_TEACHER = {
     for item in fields(TeacherPlan)
     if item.name != "fingerprint"
 }
-_NONE = "none"  # of semi: without, where the recipe says with
 _OF_THE_PLAN = (*_OF_SEMI, *_OF_TEACHER)
 _SYMBOLS = {
     "kl_weight": "λ",
@@ -96,7 +95,7 @@ def _beside_method(options: Mapping[str, Any]) -> dict[str, Any]:
         for section, names in (("semi", _OF_SEMI), ("teacher", _OF_TEACHER))
     }
     given = {section: settings for section, settings in found.items() if settings}
-    if options.get("semi") != _NONE:
+    if options.get("semi") != WITHOUT:
         return given
     require_nothing_of_semi(found["semi"])
     return {**given, "semi": None}

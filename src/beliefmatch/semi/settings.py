@@ -7,6 +7,8 @@ from typing import Any, Literal
 __all__ = ["SemiSettings"]
 
 KINDS = ("vat", "pi")
+WITHOUT = "none"
+"""In place of a kind, where a recipe has one."""
 ORDERS = ("paper", "release")
 DIVERGENCES = ("categorical", "dirichlet", "squared")
 TARGETS = ("still", "stochastic")

@@ -63,6 +63,9 @@ class Recipe:
                     raise ValueError(
                         f"Recipe: `{field.name}` must be finite and not negative, got {number!r}."
                     )
+        if list(self.decay_at) != sorted({share for share in self.decay_at if share <= 1}):
+            said = "shares of the training from 0 to 1, each above the one before"
+            raise ValueError(f"Recipe: `decay_at` must be {said}, got {self.decay_at!r}.")
         if self.ema is not None and not self.ema < 1:
             raise ValueError(f"Recipe: `ema` must lie in [0, 1), got {self.ema!r}.")
 
