@@ -4,6 +4,7 @@ import math
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from beliefmatch.experiments.reproduction import REPRODUCTIONS, begin, reproduct
 from beliefmatch.experiments.reproduction.ablation import WITHOUT_KL_ERRORS
 from beliefmatch.experiments.reproduction.asked import Asked
 from beliefmatch.experiments.reproduction.beta import EXPONENTS
+from beliefmatch.experiments.reproduction.differences import foreign_sentences
 from beliefmatch.experiments.reproduction.places import at_home, needed
 from beliefmatch.experiments.reproduction.reliability import ECES
 from beliefmatch.experiments.reproduction.scales import SCALES, training_images, two_core_seconds
@@ -273,9 +275,12 @@ def test_cpu_scale_is_told_and_each_difference_with_it():
 
 
 def test_a_setting_of_the_user_is_told_as_a_difference():
-    assert work("table1").differences == list(reproduction("table1").notes)
+    told = work("table1").differences
+    assert told[:-1] == list(reproduction("table1").notes) and "the paper tells none" in told[-1]
+    assert work("table1").words == "paper scale"
     found = work("table1", settings=("training.weight_decay=5e-4",), seeds=2)
     assert "`training.weight_decay`: 0.0005 instead of 0.0001." in found.differences
+    assert found.words == "paper scale with changed settings"
     assert "Seeds: 2 instead of 5." in found.differences
 
 
@@ -329,14 +334,83 @@ def test_what_cannot_be_asked_is_refused_in_one_line(tmp_path, capsys):
     assert "`--scale` must be one of paper, cpu, tiny, got 'cpus'; did you mean cpu?" in refused(
         ["table1", "--scale", "cpus"], capsys
     )
-    assert "`--seeds` must be at least 1, got 0" in refused(["table1", "--seeds", "0"], capsys)
+    assert "`--seeds` must be from 1 to 1,000, got 0" in refused(["table1", "--seeds", "0"], capsys)
+    assert "`--seeds` must be from 1 to 1,000, got 9999" in refused(["table1", "--seeds", "9999"], capsys)
+    assert "`--out` must be a directory, got an empty name" in refused(["table1", "--out", " "], capsys)
+    assert "`--data-dir` must be a directory, got an" in refused(["table1", "--data-dir", ""], capsys)
     assert "did you mean `training.epochs`?" in refused(["table1", "--set", "training.epoch=3"], capsys)
     told = refused(
         ["table1", "--scale", "cpu", "--data-dir", f"{tmp_path}", "--out", f"{tmp_path / 'o'}"], capsys
     )
-    assert "`--data-dir` must be where they lie" in told
-    assert "table1 needs cifar10, svhn, cifar100" in told
+    assert "`--data-dir` must hold cifar10, svhn and cifar100 by their names for table1" in told
+    assert "there is no cifar10 and no svhn and no cifar100 in" in told
     assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "words"),
+    [
+        ("table1", "method.name=softmax", "must leave method.name of table1 as it is; the rows are named"),
+        ("figure-beta", "method.options.kl_weight=0.5", "must leave method.options.kl_weight of figure-beta"),
+        ("table1", "data.name=digits", "must leave data.name of table1"),
+        ("controls", "data.limit=80", "must leave data.limit of controls"),
+        ("figure-rotation", "seed=7", "must leave seed of figure-rotation as it is; say how many with"),
+        ("table3", "training.epochs=1", "as transfer.KEY=VALUE, got 'training.epochs=1'"),
+        ("table1", "transfer.epochs=1", "those of training, got 'transfer.epochs=1'"),
+    ],
+)  # fmt: skip
+def test_settings_that_would_do_nothing_or_belie_a_row_are_refused(name, setting, words, capsys):
+    assert words in refused([name, "--set", setting, "--dry-run"], capsys)
+
+
+def test_no_set_stands_for_another(tmp_path, capsys):
+    """A file, or files without a name, would be CIFAR-10, CIFAR-100 and SVHN at once."""
+    images, ids = np.zeros((200, 4, 4, 3), np.uint8), np.arange(200) % 10
+    for name in ("train", "test", "cifar10_train", "cifar10_test", "svhn_test"):
+        np.savez(tmp_path / f"{name}.npz", images=images, labels=ids)
+    line = ["table1", "--scale", "cpu", "--out", f"{tmp_path / 'o'}", "--data-dir"]
+    assert "there is no cifar100 in" in refused([*line, f"{tmp_path}"], capsys)
+    told = refused([*line, f"{tmp_path / 'train.npz'}"], capsys)
+    assert "`--data-dir` must be a directory with cifar10, svhn and cifar100, got a file" in told
+    for name in ("cifar100_train", "cifar100_test"):
+        np.savez(tmp_path / f"{name}.npz", images=images, labels=ids)
+    few = ["--set", "data.limit=20", "--set", "data.validation=20"]
+    told = refused([*line, f"{tmp_path}", *few, "--set", "data.validation=999"], capsys)
+    assert "`validation`" in told and "must be where they lie" not in told
+    told = refused([*line, f"{tmp_path}", *few], capsys)
+    assert "`--data-dir` must hold cifar100 with its 100 classes, got 10 classes" in told
+
+
+def test_weights_are_known_by_their_content(tmp_path):
+    one, other = tmp_path / "a.pt", tmp_path / "b" / "a.pt"
+    other.parent.mkdir()
+    one.write_bytes(b"1")
+    other.write_bytes(b"1")
+
+    def name(path):
+        return set(work("table3", settings=(f"transfer.weights={path}",)).costs())
+
+    before = name(one)
+    assert before == name(other) != set(work("table3").costs())
+    one.write_bytes(b"2")
+    assert name(one) != before
+
+
+def test_differences_say_where_they_are():
+    told = work("table1", scale="cpu").differences
+    assert "Samples of MC dropout: 10 instead of 100 (MC dropout, all layers)." in told
+    assert "Rate of dropout: 0.1 instead of auto (MC dropout, last layer; MC dropout, all layers)." in told
+    widths = next(one for one in told if one.startswith("Width"))
+    assert widths == (
+        "Width of the network: 16 instead of 64 (ResNet-18, CIFAR-10; ResNet-18, CIFAR-100); "
+        "8 instead of 64 (ResNet-50, CIFAR-10; ResNet-50, CIFAR-100)."
+    )
+    told = work("table4", scale="cpu").differences
+    assert "`semi.weight`: 5 instead of 0.5 (Pi-model: softmax); " in next(t for t in told if "semi.w" in t)
+    assert foreign_sentences({"svhn": 26_032, "noise": 3, "food101": 147}) == [
+        "Foreign images: 147 of food101 instead of 25,250."
+    ]
+    assert not any("Seeds" in one for one in work("controls", scale="cpu").differences)  # the paper has none
 
 
 def test_the_list_has_every_name_and_both_scales(capsys):

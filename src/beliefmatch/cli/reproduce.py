@@ -68,8 +68,11 @@ def reproduce(
         from beliefmatch.experiments.reproduction.asked import Asked
 
         _require_extras()
+        if not out.strip():
+            raise ValueError("reproduce: `out` must be a directory, got an empty name.")
         asked = Asked(scale, Path(out), data_dir, tuple(set_ or ()), seeds, jobs)
         works = _works(id_, asked)
+        _require_use(id_, works, asked)
     if id_ == "list":
         _show_list(asked)
     elif dry_run:
@@ -93,6 +96,20 @@ def _works(name: str, asked: "Asked") -> list["Work[Any]"]:
     require_name("reproduce", "scale", asked.scale, SCALES)
     names = REPRODUCTIONS if name in ("all", "list") else [name]
     return [begin(reproduction(one), asked) for one in names]
+
+
+def _require_use(name: str, works: list["Work[Any]"], asked: "Asked") -> None:
+    """Every setting must be one of what is run; a ValueError says where it belongs."""
+    for setting in asked.settings:
+        if not any(work.takes(setting) for work in works):
+            own = (
+                "those of a transfer, as transfer.KEY=VALUE"
+                if works[0].takes("transfer.")
+                else "those of training"
+            )
+            raise ValueError(
+                f"reproduce: `set` must be one of the settings of {name}, {own}, got {setting!r}."
+            )
 
 
 def _show_list(asked: "Asked") -> None:
@@ -144,9 +161,9 @@ def _run_all(command: typer.Context, works: list["Work[Any]"], asked: "Asked") -
     ready, left_out = _ready(command, works)
     with told_plainly(*BAD_INPUT, command=command):
         ready_directory(f"{asked.directory}", caller="reproduce")
-    records = [_run(command, work) for work in ready]
+    records = {work.what.id: _run(command, work) for work in ready}
     if len(works) > 1:
-        _summarise(command, records, left_out, asked)
+        _summarise(command, works, records, left_out, asked)
 
 
 def _ready(command: typer.Context, works: list["Work[Any]"]) -> tuple[list["Work[Any]"], dict[str, str]]:
@@ -161,10 +178,10 @@ def _ready(command: typer.Context, works: list["Work[Any]"]) -> tuple[list["Work
             ready.append(work)
         except UserError as error:
             left_out[work.what.id] = f"{error}"
+            if len(works) > 1:
+                typer.echo(f"left out: {work.what.id}: {error}", err=True)
     if not ready:
         raise UserError(next(iter(left_out.values())))
-    for why in left_out.values():
-        typer.echo(f"left out: {why}", err=True)
     return ready, left_out
 
 
@@ -204,11 +221,29 @@ def _repeat(command: typer.Context) -> list[str]:
 
 
 def _summarise(
-    command: typer.Context, records: list["ReproductionRecord"], left_out: dict[str, str], asked: "Asked"
+    command: typer.Context,
+    works: list["Work[Any]"],
+    records: dict[str, "ReproductionRecord"],
+    left_out: dict[str, str],
+    asked: "Asked",
 ) -> None:
+    """One page, also with what was run before and could not be looked at again."""
     from beliefmatch.report.reproduction_text import summary_markdown
 
+    known = {work.what.id: records.get(work.what.id) or _kept(work) for work in works}
+    shown = [record for record in known.values() if record is not None]
+    missing = {name: why for name, why in left_out.items() if known[name] is None}
     place = asked.directory / asked.scale / "summary.md"
     with told_plainly(*OUTSIDE, command=command):
-        write_whole(place, summary_markdown(records, left_out).encode())
+        write_whole(place, summary_markdown(shown, missing).encode())
     typer.echo(place)
+
+
+def _kept(work: "Work[Any]") -> "ReproductionRecord | None":
+    """The record that an earlier call left, if it can be read."""
+    from beliefmatch.experiments.reproduction.record import ReproductionRecord
+
+    try:
+        return ReproductionRecord.from_json((work.directory / "reproduction.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return None

@@ -14,13 +14,14 @@ from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.settings import DataSettings
 from beliefmatch.experiments.parts import bare_network, method_of
 from beliefmatch.experiments.run_directory import RunDirectory
-from beliefmatch.models import pretrained_model
+from beliefmatch.models import fresh, pretrained_model
 from beliefmatch.models.expecting import Expected, preprocessing_of
 from beliefmatch.train.state import final_weights
 
 __all__ = ["TrainedNetwork", "settings_for", "trained_member", "trained_network"]
 
 _US = "trained_network"
+_UNTRAINED = 0  # seed of what has no weights of its own
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +52,7 @@ def trained_network(
             if given:
                 raise fail(_US, f"`{what}` must not be given for {name}: a run has its own.")
         return _of_run(Path(name).expanduser())
-    network = pretrained_model(name, options=options, weights=weights)
+    network = fresh(lambda: pretrained_model(name, options=options, weights=weights), _UNTRAINED)
     return TrainedNetwork(name, network, preprocessing_of(network))
 
 

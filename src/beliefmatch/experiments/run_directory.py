@@ -7,11 +7,11 @@ last, that the run is finished; diverged.json, in its place, that it came to no 
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from beliefmatch.experiments.adapt_record import ADAPT_SCHEMA, AdaptRecord
 from beliefmatch.experiments.plan import RunPlan, fingerprint, plan_from, to_mapping
@@ -20,6 +20,9 @@ from beliefmatch.experiments.yaml_files import as_yaml, read_yaml
 from beliefmatch.files import OutsideError, file_names, write_whole
 
 __all__ = ["ADAPTED_SCHEMA", "MODEL_SCHEMA", "RunDirectory"]
+
+Content = TypeVar("Content")
+Ended = TypeVar("Ended", RunRecord, Diverged)
 
 MODEL_SCHEMA = "beliefmatch.model/1"
 ADAPTED_SCHEMA = "beliefmatch.adapted/1"
@@ -72,15 +75,23 @@ class RunDirectory:
 
     def diverged(self) -> Diverged | None:
         """How the training ended, if it left the finite numbers."""
-        if not self.diverged_file.is_file():
-            return None
-        return Diverged.from_json(self.diverged_file.read_text("utf-8"))
+        return self._known(self.diverged_file, Diverged.from_json)
 
     def record(self) -> RunRecord | None:
         """The record, if the run is finished."""
-        if not self.record_file.is_file():
+        return self._known(self.record_file, RunRecord.from_json)
+
+    def _known(self, file: Path, read: Callable[[str], Ended]) -> Ended | None:
+        """What a file says of this run; an OutsideError where it is damaged, or says it of another."""
+        if not file.is_file():
             return None
-        return RunRecord.from_json(self.record_file.read_text("utf-8"))
+        found = _undamaged(file, read)
+        if self.plan_file.is_file() and found.fingerprint != fingerprint(self.plan()):
+            raise OutsideError(
+                f"run: {file} must be of the run whose plan.yaml lies beside it, but is of another. "
+                "Remove it, and the same command goes on."
+            )
+        return found
 
     @property
     def is_adapted(self) -> bool:
@@ -108,7 +119,12 @@ class RunDirectory:
         """What was asked for; a ValueError where there is no run."""
         if not self.plan_file.is_file():
             raise ValueError(f"run: {self.path} must be the directory of a run, which has a plan.yaml.")
-        return plan_from(read_yaml(self.plan_file))
+        try:
+            return plan_from(read_yaml(self.plan_file))
+        except OutsideError:
+            raise
+        except (ValueError, TypeError) as error:
+            raise _damaged(self.plan_file, error) from error
 
     def check(self, *plans: RunPlan) -> None:
         """Refuse a directory that holds the run of none of these plans."""
@@ -132,11 +148,13 @@ class RunDirectory:
     def read_model(self) -> dict[str, Any]:
         """What `write_model` kept."""
         if not self.model_file.is_file():
-            raise ValueError(
-                f"run: {self.path} must hold a finished run; it has no model.json. Train it first, or go on "
-                "with its training by the same command."
+            remedy = (
+                "Remove its directory and train it again"
+                if self.record_file.is_file()
+                else "Train it first, or go on with its training by the same command"
             )
-        content = json.loads(self.model_file.read_text("utf-8"))
+            raise ValueError(f"run: {self.path} must hold a finished run; it has no model.json. {remedy}.")
+        content = _undamaged(self.model_file, json.loads)
         if not isinstance(content, dict) or content.get("schema") != MODEL_SCHEMA:
             raise ValueError(f"run: {self.model_file} must be of {MODEL_SCHEMA!r}.")
         return content
@@ -148,6 +166,20 @@ class RunDirectory:
         with (self.path / ".lock").open("w") as file:
             _lock(file.fileno(), self.path)
             yield
+
+
+def _undamaged(file: Path, read: Callable[[str], Content]) -> Content:
+    try:
+        return read(file.read_text("utf-8"))
+    except ValueError as error:
+        raise _damaged(file, error) from error
+
+
+def _damaged(file: Path, error: Exception) -> OutsideError:
+    told = " ".join(f"{error}".split()).rstrip(".")
+    return OutsideError(
+        f"run: {file} is damaged ({told}). Remove the run's directory, and the same command trains it again."
+    )
 
 
 def _schema(file: Path) -> str | None:

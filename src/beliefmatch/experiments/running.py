@@ -78,12 +78,16 @@ class Running:
             foreign_source=foreign,
             extra=learnt.extra,
             epoch_examples=learnt.epoch_examples,
-            saving=Saving(place, configuration={"plan": fingerprint(self.plan)}),
+            saving=Saving(place, configuration=self._identity()),
             log=Logs(logs),
             on_progress=lambda progress: self._tell(member, progress),
             validate=self._validate,
         )
         return network, history
+
+    def _identity(self) -> dict[str, object]:
+        """What a checkpoint must be of: other images in the same place are another training."""
+        return {"plan": fingerprint(self.plan), "data": self.data.facts.get("digest")}
 
     def _validate(self, network: nn.Module) -> dict[str, float]:
         """Numbers for the curves."""

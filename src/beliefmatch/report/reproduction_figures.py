@@ -1,8 +1,7 @@
 """Figures of a reproduction, each with the scale it was run at."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -22,7 +21,7 @@ def reproduction_figures(record: ReproductionRecord) -> Iterator[tuple[str, byte
     """Name and content of each file."""
     shown = shown_reproduction(record)
     for drawing in shown.drawings:
-        if drawing.panels or drawing.turned is not None:
+        if drawing.is_drawn:
             yield from rendered(drawing.name, partial(_drawn, drawing, caption(shown)), _KINDS)
 
 
@@ -51,7 +50,18 @@ def _panels(drawing: Drawing) -> Figure:
             told = labels
     for axes in grid[len(drawing.panels) :]:
         axes.set_visible(False)
+    if drawing.same_scale_in_columns:
+        for column in range(columns):
+            _same_scale(grid[column : len(drawing.panels) : columns])
     return figure
+
+
+def _same_scale(column: Sequence[Axes]) -> None:
+    """Every panel as wide and high as the widest and highest."""
+    for limits, set_limits in (("get_xlim", "set_xlim"), ("get_ylim", "set_ylim")):
+        found = [getattr(axes, limits)() for axes in column]
+        for axes in column:
+            getattr(axes, set_limits)(min(low for low, _ in found), max(high for _, high in found))
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
@@ -85,17 +95,23 @@ def _dots(axes: Axes, series: Series, index: int) -> None:
 
 
 def _bars(axes: Axes, series: Series, index: int) -> None:
-    """As wide as two neighbours are apart."""
-    places = sorted(series.x)
-    apart = min((high - low for low, high in pairwise(places)), default=1 / 15)
-    style = {"color": look(index + 1).colour, "alpha": 0.45, "edgecolor": "white"}
-    axes.bar(series.x, series.y, width=apart, label=drawn_text(series.label, 40), **style)
+    style = {"color": look(index).colour, "alpha": 0.45, "edgecolor": "white"}
+    axes.bar(series.x, series.y, width=series.width, label=drawn_text(series.label, 40), **style)
 
 
 def _crosses(axes: Axes, series: Series, index: int) -> None:
-    """What failed, in red at the top of what succeeded."""
-    mark = {"color": "#B00020", "marker": "x", "linestyle": "none", "markersize": 7, "markeredgewidth": 2}
-    axes.plot(series.x, series.y, label=drawn_text(series.label, 40), **mark)
+    """How many failed, above the axes, where no value can be meant; a line for each series."""
+    if not series.x:
+        return
+    height = 1.03 + 0.06 * (index % 2)
+    mark = {"color": look(index % 2).colour, "marker": "x", "linestyle": "none", "markeredgewidth": 2}
+    place = {"transform": axes.get_xaxis_transform(), "clip_on": False}
+    axes.plot(series.x, [height] * len(series.x), label=drawn_text(series.label, 40), **mark, **place)
+    for x, count in zip(series.x, series.y, strict=True):
+        axes.annotate(
+            f"{count:.0f}", (x, height), xycoords=axes.get_xaxis_transform(), xytext=(5, -3),
+            textcoords="offset points", fontsize=7, annotation_clip=False,
+        )  # fmt: skip
 
 
 _STYLES: dict[str, Callable[[Axes, Series, int], None]] = {

@@ -6,7 +6,19 @@ from statistics import fmean, stdev
 from beliefmatch.experiments.reproduction.record import Reported, ReproductionRecord, Row
 from beliefmatch.report.evaluation_text import MISSING, number_text, tidy
 
-__all__ = ["caption", "grouped", "has_paper", "measures_of", "ours_text", "paper_text", "shown_reproduction"]
+__all__ = [
+    "DEVIATIONS",
+    "caption",
+    "grouped",
+    "has_paper",
+    "measures_of",
+    "ours_text",
+    "paper_text",
+    "shown_reproduction",
+]
+
+
+DEVIATIONS = "± is the standard deviation over the seeds that came to an end (n − 1 in the denominator)."
 
 
 def shown_reproduction(record: ReproductionRecord) -> ReproductionRecord:

@@ -10,6 +10,7 @@ from beliefmatch.experiments.reproduction.record import ReproductionRecord, Row
 from beliefmatch.report.evaluation_text import MISSING, number_text
 from beliefmatch.report.layout import Column, plain_table
 from beliefmatch.report.reproduction_rows import (
+    DEVIATIONS,
     caption,
     grouped,
     has_paper,
@@ -25,7 +26,7 @@ __all__ = ["reproduction_tables"]
 def reproduction_tables(record: ReproductionRecord) -> tuple[RenderableType, ...]:
     """The paper's numbers beside ours, then how the protocols differ."""
     shown = shown_reproduction(record)
-    heading = escape(f"{shown.id} ({shown.place}): {shown.title}\n{caption(shown)}")
+    heading = escape(f"{shown.id} ({shown.place}): {shown.title}\n{caption(shown)}\n{DEVIATIONS}\n")
     with_paper = [row for row in shown.rows if has_paper(grouped(shown.rows)[row.group])]
     parts: list[RenderableType] = [heading]
     if with_paper:

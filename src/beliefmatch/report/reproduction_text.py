@@ -7,6 +7,7 @@ from beliefmatch.experiments.reproduction.record import ReproductionRecord, Row
 from beliefmatch.report.evaluation_tables import markdown_text
 from beliefmatch.report.evaluation_text import MISSING, number_text
 from beliefmatch.report.reproduction_rows import (
+    DEVIATIONS,
     caption,
     grouped,
     has_paper,
@@ -46,9 +47,13 @@ def reproduction_markdown(record: ReproductionRecord, *, figures: str = "figures
     shown = shown_reproduction(record)
     blocks = [
         f"## {markdown_text(shown.id)}: {markdown_text(shown.title)}",
-        f"{markdown_text(shown.place)}. **{markdown_text(caption(shown))}.**",
+        f"{markdown_text(shown.place)}. **{markdown_text(caption(shown))}.** {DEVIATIONS}",
         *_tables(shown.rows),
-        *(f"![{markdown_text(one.title)}]({figures}/{one.name}.png)" for one in shown.drawings),
+        *(
+            f"![{markdown_text(one.title)}]({figures}/{one.name}.png)"
+            for one in shown.drawings
+            if one.is_drawn
+        ),
         "Differs from the paper:",
         "\n".join(f"- {markdown_text(sentence)}" for sentence in shown.differences),
     ]

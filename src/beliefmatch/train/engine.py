@@ -16,7 +16,7 @@ from beliefmatch.train.settings import EngineSettings
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "device_type"]
 
 Result = TypeVar("Result")
 
@@ -30,9 +30,9 @@ class Engine:
 
     def __init__(self, settings: EngineSettings | None = None) -> None:
         self.settings = settings or EngineSettings()
-        device_type = _device_type(self.settings.accelerator)
-        self.precision = resolved(self.settings.precision, device_type)
-        self.fabric = _fabric(self.settings, device_type, self.precision)
+        device = device_type(self.settings.accelerator)
+        self.precision = resolved(self.settings.precision, device)
+        self.fabric = _fabric(self.settings, device, self.precision)
         _join_restarted(self.fabric.device.type)
         if not int(os.environ.get("LT_CLI_USED", "0")):  # `fabric run` has launched already
             self.fabric.launch()
@@ -222,7 +222,8 @@ def _processes(settings: EngineSettings) -> tuple[str, int]:
     return settings.devices, settings.nodes
 
 
-def _device_type(accelerator: str) -> str:
+def device_type(accelerator: str) -> str:
+    """What a setting amounts to on this machine; a ValueError where it has no such device."""
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if accelerator == "auto":
         return next(name for name, there in available.items() if there)

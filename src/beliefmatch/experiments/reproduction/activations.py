@@ -23,13 +23,14 @@ class Seen:
         points: on the plane, (N, 2).
         targets: class ids (N,).
         extent: of the points along the longer axis, from the lowest to the highest.
-        tightness: root mean square distance to the own class's mean, over the mean distance between means.
+        tightness: root mean square distance to the own class's mean, over the mean distance between means;
+            None where the means are all the same.
     """
 
     points: Tensor
     targets: Tensor
     extent: float
-    tightness: float
+    tightness: float | None
 
 
 def last_layer(network: nn.Module) -> nn.Linear:
@@ -76,4 +77,4 @@ def seen(features: Tensor, targets: Tensor, basis: Tensor) -> Seen:
     own = means[torch.searchsorted(targets.unique(), targets)]
     within = (features - own).square().sum(1).mean().sqrt()
     apart = torch.stack([(a - b).norm() for a, b in combinations(means, 2)]).mean()
-    return Seen(points, targets, extent, (within / apart).item())
+    return Seen(points, targets, extent, (within / apart).item() if apart > 0 else None)

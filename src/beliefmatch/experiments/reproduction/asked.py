@@ -3,9 +3,15 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Asked"]
+__all__ = ["Asked", "is_of_transfers"]
 
 _TRANSFER = "transfer."
+MOST_SEEDS, MOST_JOBS = 1000, 1024
+
+
+def is_of_transfers(setting: str) -> bool:
+    """Whether a single setting is one of transfers, rather than of trainings."""
+    return setting.startswith(_TRANSFER)
 
 
 @dataclass(frozen=True)
@@ -31,15 +37,17 @@ class Asked:
     @property
     def of_runs(self) -> list[str]:
         """Settings of trainings."""
-        return [setting for setting in self.settings if not setting.startswith(_TRANSFER)]
+        return [setting for setting in self.settings if not is_of_transfers(setting)]
 
     @property
     def of_transfers(self) -> list[str]:
         """Settings of transfers, without their first word."""
-        return [one.removeprefix(_TRANSFER) for one in self.settings if one.startswith(_TRANSFER)]
+        return [one.removeprefix(_TRANSFER) for one in self.settings if is_of_transfers(one)]
 
     def __post_init__(self) -> None:
-        for name in ("seeds", "jobs"):
+        for name, most in (("seeds", MOST_SEEDS), ("jobs", MOST_JOBS)):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"reproduce: `{name}` must be at least 1, got {value}.")
+            if value is not None and not 1 <= value <= most:
+                raise ValueError(f"reproduce: `{name}` must be from 1 to {most:,}, got {value}.")
+        if self.data_dir is not None and not self.data_dir.strip():
+            raise ValueError("reproduce: `data_dir` must be a directory, got an empty name.")

@@ -7,7 +7,10 @@ from typing import Any
 from beliefmatch.experiments.plan import RunPlan, plan_from
 from beliefmatch.experiments.reproduction.record import Drawing, Row
 
-__all__ = ["Arm", "Reproduction"]
+__all__ = ["FIXED", "Arm", "Reproduction"]
+
+FIXED = ("method", "data.name", "model.name", "seed")
+"""Settings that rows are named by, everywhere."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,9 @@ class Reproduction:
         arms: what to train at a scale.
         rows: the numbers of what the worker found, beside the paper's where it has some.
         drawings: the figures, as data.
-        trials: seeds of the paper.
+        trials: seeds of the paper; None where it tells none.
         worker: address of what runs it, called with this and what was asked.
+        fixed: settings that its rows are named by, beside those of every reproduction (`FIXED`).
         notes: what differs from the paper at every scale, or is not told by it; in plain sentences.
     """
 
@@ -62,6 +66,15 @@ class Reproduction:
     arms: Callable[[str], Sequence[Arm]] = _no_arms
     rows: Callable[[Any], list[Row]] = _no_rows
     drawings: Callable[[Any], list[Drawing]] = _no_drawings
-    trials: int = 5
+    trials: int | None = None
     worker: str = "beliefmatch.experiments.reproduction.running:Reproducing"
+    fixed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def require_free(self, setting: str) -> None:
+        """A setting over every plan must leave alone what rows are named by; a ValueError if it does not."""
+        key = setting.partition("=")[0].strip()
+        for name in (*FIXED, *self.fixed):
+            if key == name or key.startswith(f"{name}."):
+                remedy = "say how many with `--seeds`" if name == "seed" else "the rows are named by it"
+                raise ValueError(f"reproduce: `set` must leave {key} of {self.id} as it is; {remedy}.")

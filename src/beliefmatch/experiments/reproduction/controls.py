@@ -8,7 +8,7 @@ and more images: the optimum of its loss, α = 1 + onehot/λ, does not depend on
 from beliefmatch.experiments.plan import overridden, with_method
 from beliefmatch.experiments.reproduction.base import Arm, Reproduction
 from beliefmatch.experiments.reproduction.cifar import SOFTMAX, Way, arm, key_of
-from beliefmatch.experiments.reproduction.outcome import Outcome, Trained, auroc, ece, error, nll, row
+from beliefmatch.experiments.reproduction.outcome import Outcome, Trained, auroc_row, ece, error, nll, row
 from beliefmatch.experiments.reproduction.predicted import mean_spread, median_precision, mistake_auroc
 from beliefmatch.experiments.reproduction.record import Drawing, Panel, Row, Series
 from beliefmatch.experiments.reproduction.summing import mean_points
@@ -37,7 +37,8 @@ WAYS = (
         Way(f"belief_{weight:g}", f"belief matching, λ {weight:g}", "belief_matching", {"kl_weight": weight})
         for weight in _WEIGHTS
     ),
-    Way("evidential", "evidential (EDL)", "evidential"),
+    Way("evidential", "evidential (EDL), ReLU", "evidential"),
+    Way("evidential_exp", "evidential (EDL), exp", "evidential", {"evidence": "exp"}),
 )
 _KEYS = [key_of(_DATA, _NETWORK, way) for way in WAYS]
 
@@ -73,9 +74,7 @@ def _rows_of(trained: Trained) -> list[Row]:
         row(trained, "error", error),
         row(trained, "NLL", nll, unit="nats", digits=3),
         row(trained, "ECE", ece),
-        row(trained, "AUROC, entropy", auroc("entropy")),
-        row(trained, "AUROC, energy", auroc("energy")),
-        row(trained, "AUROC, spread", auroc("spread")),
+        *(auroc_row(trained, score) for score in ("entropy", "energy", "spread")),
     ]
 
 
@@ -91,7 +90,7 @@ def _rows_of_size(trained: Trained) -> list[Row]:
         row(trained, "error", error),
         row(trained, "mean spread", mean_spread, unit="nats", digits=4),
         row(trained, "median α₀", median_precision, unit="", digits=1),
-        row(trained, "AUROC, spread", auroc("spread")),
+        auroc_row(trained, "spread"),
     ]
 
 
@@ -119,9 +118,11 @@ CONTROLS = Reproduction(
     arms=_arms,
     rows=_rows,
     drawings=_drawings,
+    fixed=("data.limit",),
     notes=(
-        *NOTES,
+        NOTES[0],
         "Belief matching and label smoothing are shown at every λ; nothing is chosen.",
-        f"In the sweep λ is {_SWEPT_WEIGHT:g}; smaller sets are passed over more often, for as many steps.",
+        f"In the sweep λ is {_SWEPT_WEIGHT:g}; smaller sets are passed over more often, for as many steps "
+        "at least.",
     ),
 )

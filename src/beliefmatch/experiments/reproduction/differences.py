@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from beliefmatch.experiments.strict import plain
 
-__all__ = ["Meant", "differences", "seeds_sentence"]
+__all__ = ["Meant", "differences", "foreign_sentences", "seeds_sentence"]
 
 _WORDS = {
     "data.limit": "training images",
@@ -14,7 +14,6 @@ _WORDS = {
     "data.name": "data",
     "data.size": "pixels on a side",
     "data.augment": "augmentation",
-    "engine.precision": "precision",
     "foreign": "foreign sets",
     "model.name": "network",
     "model.options.width": "width of the network",
@@ -31,16 +30,17 @@ _WORDS = {
     "epochs": "epochs",
     "model": "network",
 }
-_ASIDE = ("engine.", "data.directory", "data.workers", "training.validate_every", "seed")
-"""Where and how fast; but for the precision, which is told."""
-_TOLD = ("engine.precision",)
+_ASIDE = ("engine.", "precision", "data.directory", "data.workers", "training.validate_every", "seed")
+"""Where and how fast."""
 _USUAL = {
-    "model.options.width": 64,
     "data.limit": "all",
     "method.options.samples": 100,
     "method.options.members": 5,
 }
 """What a setting that is not there amounts to."""
+_WHOLE = {"svhn": 26_032, "food101": 25_250, "stanford_cars": 8041, "cifar10": 10_000, "cifar100": 10_000}
+"""Test images."""
+_USUAL_WIDTHS = {"preact_resnet18": 64, "preact_resnet50": 64}
 
 
 class Meant(NamedTuple):
@@ -67,16 +67,31 @@ def differences(paper: Sequence[Meant], ours: Mapping[str, Any]) -> list[str]:
     return [_sentence(key, pairs, compared) for key, pairs in found.items()]
 
 
-def seeds_sentence(seeds: int, trials: int) -> list[str]:
-    """Whether the seeds are as many as the paper's trials."""
-    if seeds == trials:
+def seeds_sentence(seeds: int, trials: int | None) -> list[str]:
+    """Whether the seeds are as many as the paper's trials, where it tells them."""
+    if trials is None or seeds == trials:
         return []
     return [f"Seeds: {seeds} instead of {trials}."]
 
 
+def foreign_sentences(seen: Mapping[str, int]) -> list[str]:
+    """Foreign sets that are not whole.
+
+    Args:
+        seen: images by the name of the set.
+    """
+    return [
+        f"Foreign images: {count:,} of {name} instead of {_WHOLE[name]:,}."
+        for name, count in seen.items()
+        if _WHOLE.get(name, count) != count
+    ]
+
+
 def _changed(paper: Any, ours: Any) -> dict[str, tuple[str, str]]:
     before, after = _flat(plain(paper)), _flat(plain(ours))
-    keys = [key for key in {**before, **after} if key in _TOLD or not key.startswith(_ASIDE)]
+    keys = [key for key in {**before, **after} if not key.startswith(_ASIDE)]
+    if before.get("model.name") in _USUAL_WIDTHS:
+        before.setdefault("model.options.width", _USUAL_WIDTHS[before["model.name"]])
     pairs = {key: (_text(key, after.get(key)), _text(key, before.get(key))) for key in keys}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
@@ -93,24 +108,31 @@ def _text(key: str, value: Any) -> str:
     value = _USUAL.get(key, "none") if value is None else value
     if isinstance(value, list):
         return ", ".join(f"{one}" for one in value) or "none"
+    if isinstance(value, float) and key == "data.validation" and value < 1:
+        return f"{value:g} of the images"
     if isinstance(value, float):
         return f"{value:,.0f}" if value.is_integer() else f"{value:g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else f"{value}"
 
 
 def _sentence(key: str, pairs: Mapping[tuple[str, str], Sequence[str]], arms: Sequence[Meant]) -> str:
-    """Which arms are meant is told where they do not all change alike."""
+    """Which arms are meant is told where not all of them change, and alike."""
     parts = []
     for (after, before), keys in pairs.items():
-        where = "" if len(pairs) == 1 else f" ({_where(keys, arms)})"
+        where = "" if len(keys) == len(arms) else f" ({_where(keys, arms)})"
         parts.append(f"{after} instead of {before}{where}")
     words = _WORDS.get(key, f"`{key}`")
-    return f"{words[0].upper()}{words[1:]}: {'; '.join(parts)}."
+    start = words[0].upper() if words[0].isascii() else words[0]  # λ is no Λ
+    return f"{start}{words[1:]}: {'; '.join(parts)}."
 
 
 def _where(keys: Sequence[str], arms: Sequence[Meant]) -> str:
-    """Whole groups by their names, single arms of a group by theirs."""
-    meant = {arm.group for arm in arms if arm.key in keys}
-    whole = {group for group in meant if all(arm.key in keys for arm in arms if arm.group == group)}
-    names = [arm.group if arm.group in whole else arm.label for arm in arms if arm.key in keys]
+    """Whole groups by their names, a method in all groups by its own, else single arms by both."""
+    meant = [arm for arm in arms if arm.key in keys]
+    whole = {one.group for one in meant if all(arm.key in keys for arm in arms if arm.group == one.group)}
+    common = {one.label for one in meant if all(arm.key in keys for arm in arms if arm.label == one.label)}
+    names = [
+        arm.group if arm.group in whole else arm.label if arm.label in common else f"{arm.group}: {arm.label}"
+        for arm in meant
+    ]
     return "; ".join(dict.fromkeys(names))

@@ -2,7 +2,7 @@
 
 from beliefmatch.experiments.reproduction.base import Arm, Reproduction
 from beliefmatch.experiments.reproduction.cifar import BELIEF, ENSEMBLE, MC_ALL, SOFTMAX, arm, key_of
-from beliefmatch.experiments.reproduction.outcome import Outcome, Trained, auroc, row
+from beliefmatch.experiments.reproduction.outcome import Outcome, Run, Trained, auroc, auroc_row, row
 from beliefmatch.experiments.reproduction.predicted import (
     entropy_series,
     foreign_predictions,
@@ -29,20 +29,16 @@ def _rows(outcome: Outcome) -> list[Row]:
 
 def _rows_of(trained: Trained) -> list[Row]:
     return [
-        row(trained, "AUROC, entropy", auroc("entropy")),
-        row(trained, "AUROC, spread", auroc("spread")),
-        row(trained, "AUROC, energy", auroc("energy")),
+        *(auroc_row(trained, score) for score in ("entropy", "spread", "energy")),
         row(
             trained, "entropy, known", lambda run: mean_entropy(test_predictions(run)), unit="nats", digits=3
         ),
-        row(
-            trained,
-            "entropy, foreign",
-            lambda run: mean_entropy(foreign_predictions(run)),
-            unit="nats",
-            digits=3,
-        ),
+        row(trained, "entropy, foreign", _foreign_entropy, unit="nats", digits=3),
     ]
+
+
+def _foreign_entropy(run: Run) -> float | None:
+    return mean_entropy(foreign_predictions(run)) if run.record.foreign else None
 
 
 def _drawings(outcome: Outcome) -> list[Drawing]:
@@ -60,7 +56,8 @@ def entropy_panel(trained: Trained) -> list[Panel]:
         entropy_series(f"foreign: {one.name}", foreign_predictions(run, place))
         for place, one in enumerate(run.record.foreign)
     ]
-    text = f"AUROC {auroc('entropy')(run):.1f} %"
+    told = auroc("entropy")(run)
+    text = "" if told is None else f"AUROC {told:.1f} %"
     return [Panel(trained.arm.label, "entropy (nats)", "density", series, text)]
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from beliefmatch.experiments.plan import RunPlan
 from beliefmatch.experiments.reproduction.base import Arm
@@ -11,7 +11,21 @@ from beliefmatch.experiments.reproduction.record import Reported, Row
 from beliefmatch.experiments.run_directory import RunDirectory
 from beliefmatch.experiments.run_record import Diverged, RunRecord, Trial
 
-__all__ = ["Measure", "Outcome", "Run", "Trained", "auroc", "ece", "error", "nll", "row"]
+__all__ = [
+    "Measure",
+    "Outcome",
+    "Run",
+    "Trained",
+    "auroc",
+    "auroc_row",
+    "ece",
+    "error",
+    "nll",
+    "row",
+]
+
+
+_NEAR_CHANCE = 0.95  # of the error of guessing
 
 
 class Run(NamedTuple):
@@ -54,8 +68,8 @@ class Trained:
 
     @property
     def note(self) -> str:
-        """What was chosen, and what diverged."""
-        return "; ".join(filter(None, (self._choice(), self._divergence())))
+        """What was chosen, what diverged, and what is no better than guessing."""
+        return "; ".join(filter(None, (self._choice(), self._divergence(), self._guessing())))
 
     def _choice(self) -> str:
         taken = next((trial for trial in self.trials if trial.chosen), None)
@@ -67,6 +81,11 @@ class Trained:
     def _divergence(self) -> str:
         diverged = sum(isinstance(one, Diverged) for one in self.ended)
         return f"{diverged} of {len(self.ended)} diverged" if diverged else ""
+
+    def _guessing(self) -> str:
+        records = [run.record for run in self.runs if run is not None]
+        lost = sum(one.test.error >= _NEAR_CHANCE * (1 - 1 / len(one.class_names)) for one in records)
+        return f"{lost} of {len(self.ended)} at chance" if lost else ""
 
 
 @dataclass(frozen=True)
@@ -122,11 +141,19 @@ def nll(run: Run) -> float | None:
     return run.record.test.nll
 
 
+def auroc_row(trained: Trained, score: str, **options: Any) -> Row:
+    """How well a score tells the first foreign set, which is named."""
+    foreign = [] if trained.first is None else trained.first.record.foreign
+    name = f" {foreign[0].name}" if foreign else ""
+    return row(trained, f"AUROC{name}, {score}", auroc(score), **options)
+
+
 def auroc(score: str, place: int = 0) -> Measure:
     """How well a score tells the foreign set at a place of the plan's list, in percent."""
 
     def measure(run: Run) -> float | None:
-        value = run.record.foreign[place].auroc.get(score)
+        foreign = run.record.foreign
+        value = foreign[place].auroc.get(score) if place < len(foreign) else None
         return None if value is None else 100 * value
 
     return measure

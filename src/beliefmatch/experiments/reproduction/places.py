@@ -1,5 +1,6 @@
 """Where the data of a reproduction lie, and what to get where they do not."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,7 +13,11 @@ from beliefmatch.experiments.reproduction.transfer_plan import TransferPlan
 
 Planned = TypeVar("Planned", RunPlan, TransferPlan)
 
-__all__ = ["at_home", "missing_data", "needed"]
+__all__ = ["at_home", "missing_data", "needed", "require_classes", "require_named"]
+
+_CLASSES = {"cifar10": 10, "cifar100": 100}
+_OTHER_SETTING = re.compile(r"data: `(?!name|directory)")
+"""Begins an error about something else than where the data lie."""
 
 
 def at_home(plan: Planned, directory: str) -> Planned:
@@ -41,6 +46,39 @@ def needed(plans: Sequence[RunPlan | TransferPlan]) -> list[str]:
     return [name for name in dict.fromkeys(named) if name in DATASETS and name != "digits"]
 
 
+def require_named(what: str, plans: Sequence[RunPlan | TransferPlan], directory: str) -> None:
+    """Several sets must lie in a directory by their names, so that none stands for another."""
+    root, names = Path(directory).expanduser(), needed(plans)
+    if len(names) < 2 or not root.exists():
+        return
+    if not root.is_dir():
+        raise ValueError(f"reproduce: `data_dir` must be a directory with {_listed(names)}, got a file.")
+    there = [entry.name for entry in root.iterdir()]
+    gone = [name for name in names if not any(_is_of(name, entry) for entry in there)]
+    if gone:
+        raise ValueError(
+            f"reproduce: `data_dir` must hold {_listed(names)} by their names for {what} (NAME_test and, "
+            f"to train on, NAME_train as .npz or Parquet, or a folder NAME, see docs/data.md); there is no "
+            f"{' and no '.join(gone)} in {root}."
+        )
+
+
+def _is_of(name: str, entry: str) -> bool:
+    return entry == name or entry.startswith((f"{name}_", f"{name}-", f"{name}."))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:-1]) + f" and {names[-1]}"
+
+
+def require_classes(name: str, count: int) -> None:
+    """A set that tables are named by must have its classes; any folder may stand for ImageNet."""
+    if name in _CLASSES and count != _CLASSES[name]:
+        raise ValueError(
+            f"reproduce: `data_dir` must hold {name} with its {_CLASSES[name]} classes, got {count} classes."
+        )
+
+
 @contextmanager
 def missing_data(what: str, plans: Sequence[RunPlan | TransferPlan], directory: str | None) -> Iterator[None]:
     """An error about data inside the block also says which sets there have to be, and where."""
@@ -48,7 +86,7 @@ def missing_data(what: str, plans: Sequence[RunPlan | TransferPlan], directory: 
         yield
     except (ValueError, OSError) as error:
         names = needed(plans)
-        if not names:
+        if not names or _OTHER_SETTING.match(f"{error}"):
             raise
         told = " ".join(f"{error}".split()).rstrip(".")
         place = (

@@ -44,7 +44,7 @@ def reliability_series(run: Run) -> list[Series]:
     held = bins.count > 0
     middles = ((bins.lower + bins.upper) / 2)[held].tolist()
     return [
-        Series("accuracy", "bars", middles, bins.accuracy[held].tolist()),
+        Series("accuracy", "bars", middles, bins.accuracy[held].tolist(), width=1 / GROUPS),
         Series("mean confidence", "dots", middles, bins.confidence[held].tolist()),
         Series("as sure as right", "line", [0.0, 1.0], [0.0, 1.0]),
     ]
@@ -70,7 +70,7 @@ def mean_spread(run: Run) -> float | None:
 def median_precision(run: Run) -> float | None:
     """Median α₀ over the test images; a mean would be that of a few very sure ones."""
     said = test_predictions(run)
-    return said.values.double().logsumexp(-1).median().exp().item() if said.kind == "logits" else None
+    return said.values.double().logsumexp(-1).exp().quantile(0.5).item() if said.kind == "logits" else None
 
 
 def mistake_auroc(score: str) -> Measure:

@@ -53,7 +53,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Series:
-    """Points of a panel: a "line", "dots", "bars" as wide as they are apart, or "crosses" for what failed."""
+    """Points of a panel: a "line", "dots", "bars" of a width, or "crosses" where y says how many failed."""
 
     label: str
     style: str
@@ -61,6 +61,8 @@ class Series:
     y: list[float]
     deviation: list[float] | None = None
     """To both sides of each point."""
+    width: float = 1.0
+    """Of bars."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,13 @@ class Drawing:
     columns: int
     panels: list[Panel]
     turned: Turned | None = None
+    same_scale_in_columns: bool = False
+    """Whether panels below each other have the same axes."""
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether there is anything on it; where all diverged there is not."""
+        return bool(self.panels) or self.turned is not None
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,15 @@ def _rows_of(trained: Trained) -> list[Row]:
 
 def _drawings(outcome: Outcome) -> list[Drawing]:
     panels = [panel for key in _KEYS for panel in _panels(outcome[key])]
-    return [Drawing("representation", "Activations before the last layer, first seed", 2, panels)]
+    return [
+        Drawing(
+            "representation",
+            "Activations before the last layer, first seed",
+            2,
+            panels,
+            same_scale_in_columns=True,
+        )
+    ]
 
 
 def _panels(trained: Trained) -> list[Panel]:
@@ -80,7 +88,7 @@ def _panel(title: str, part: str, look: Seen, names: Sequence[str]) -> Panel:
     for one in map(int, look.targets.unique()):
         across, up = look.points[look.targets == one].T
         series.append(Series(names[one], "dots", across.tolist(), up.tolist()))
-    text = f"within / between {look.tightness:.2f}"
+    text = "" if look.tightness is None else f"within / between {look.tightness:.2f}"
     return Panel(title, "first axis of the plane", "second axis", series, text, subtitle=part)
 
 

@@ -1,5 +1,7 @@
 """The opening example: a digit 3 that is turned upside down."""
 
+from dataclasses import replace
+
 from beliefmatch.experiments.plan import with_method
 from beliefmatch.experiments.reproduction.base import Arm, Reproduction
 from beliefmatch.experiments.reproduction.outcome import Outcome, Run, Trained, error, row
@@ -12,14 +14,19 @@ _LABELS = {
     "softmax": "softmax",
     "label_smoothing": "label smoothing, matched",
     "mc_dropout": "MC dropout",
-    "ensemble": "ensemble of 5",
-    "belief_matching": "belief matching",
+    "ensemble": "ensemble of {members}",
+    "belief_matching": "belief matching, λ {kl_weight:g}",
 }
+"""With options of the plan between braces."""
 
 
 def _arms(scale: str) -> list[Arm]:
-    mapping = scaled("digits", scale)
-    return [Arm(name, "digits", label, with_method(mapping, name)) for name, label in _LABELS.items()]
+    return [_arm(name, label, scale) for name, label in _LABELS.items()]
+
+
+def _arm(name: str, label: str, scale: str) -> Arm:
+    made = Arm(name, "digits", label, with_method(scaled("digits", scale), name))
+    return replace(made, label=label.format(**{"members": 5, **made.plan.method.options}))
 
 
 def _wrong_confidence(run: Run) -> float | None:

@@ -8,19 +8,28 @@ from typing import Any
 from beliefmatch.experiments.grid import Cell, attempt_cells, usual_jobs
 from beliefmatch.experiments.parts import dataset, foreign_sets, method_of, tried_network
 from beliefmatch.experiments.plan import RunPlan, fingerprint, overridden, plan_from, to_mapping
-from beliefmatch.experiments.reproduction.asked import Asked
+from beliefmatch.experiments.reproduction.asked import Asked, is_of_transfers
 from beliefmatch.experiments.reproduction.base import Arm, Reproduction
-from beliefmatch.experiments.reproduction.differences import Meant, differences, seeds_sentence
+from beliefmatch.experiments.reproduction.differences import (
+    Meant,
+    differences,
+    foreign_sentences,
+    seeds_sentence,
+)
 from beliefmatch.experiments.reproduction.outcome import Outcome, Trained
-from beliefmatch.experiments.reproduction.places import at_home, missing_data
+from beliefmatch.experiments.reproduction.places import at_home, missing_data, require_classes, require_named
 from beliefmatch.experiments.reproduction.record import ReproducedRun
 from beliefmatch.experiments.reproduction.scales import scale_words, two_core_seconds
 from beliefmatch.experiments.reproduction.working import OnProgress, Work
 from beliefmatch.experiments.run_directory import RunDirectory
 from beliefmatch.experiments.run_record import Diverged, RunRecord
 from beliefmatch.experiments.search import Candidates
+from beliefmatch.files import OutsideError
+from beliefmatch.train.engine import device_type
 
 __all__ = ["Reproducing"]
+
+_PRECISION = "Numbers are of the precision that the machine has, bfloat16 where it can; the paper tells none."
 
 Ran = RunRecord | Diverged
 
@@ -32,10 +41,18 @@ class Reproducing(Work[Outcome]):
 
     def __init__(self, what: Reproduction, asked: Asked) -> None:
         super().__init__(what, asked)
+        for setting in asked.of_runs:
+            what.require_free(setting)
+        self._digests: dict[str, str | None] = {}
         self.arms = {arm.key: arm for arm in what.arms(asked.scale)}
         self.candidates = {key: Candidates.of(self._plan(arm)) for key, arm in self.arms.items()}
         self.plans = {key: candidates.plan for key, candidates in self.candidates.items()}
         self.jobs = asked.jobs or usual_jobs(next(iter(self.plans.values())))
+
+    @staticmethod
+    def takes(setting: str) -> bool:
+        """All that does not begin with `transfer.`."""
+        return not is_of_transfers(setting)
 
     def _plan(self, arm: Arm) -> RunPlan:
         plan = plan_from(overridden(arm.settings, self.asked.of_runs))
@@ -45,7 +62,9 @@ class Reproducing(Work[Outcome]):
     @property
     def words(self) -> str:
         """The scale, as it is said beside every number."""
-        return scale_words(self.asked.scale, list(self.plans.values()))
+        words = scale_words(self.asked.scale, list(self.plans.values()))
+        is_changed = self.asked.scale == "paper" and (self._changed or self._other_seeds)
+        return f"{words} with changed settings" if is_changed else words
 
     @property
     def expected(self) -> dict[str, RunPlan]:
@@ -58,9 +77,23 @@ class Reproducing(Work[Outcome]):
     @property
     def differences(self) -> list[str]:
         """From the paper's protocol."""
+        is_auto = any(plan.engine.precision == "auto" for plan in self.plans.values())
+        return [*self._changed, *self._other_seeds, *self.what.notes, *([_PRECISION] if is_auto else [])]
+
+    @property
+    def _changed(self) -> list[str]:
         paper = [Meant(arm.key, arm.group, arm.label, arm.plan) for arm in self.what.arms("paper")]
-        many = len(self.seeds), self.what.trials
-        return [*differences(paper, self.plans), *seeds_sentence(*many), *self.what.notes]
+        return differences(paper, self.plans)
+
+    @property
+    def _other_seeds(self) -> list[str]:
+        return seeds_sentence(len(self.seeds), self.what.trials)
+
+    def _differences_of(self, found: Outcome) -> list[str]:
+        """Foreign sets of which only some images were there."""
+        records = [run.record for trained in found.trained.values() if (run := trained.first) is not None]
+        seen = {one.name: one.examples for record in records for one in record.foreign}
+        return foreign_sentences(seen)
 
     def costs(self) -> dict[str, float | None]:
         """Seconds of each run on two cores, very roughly, by its fingerprint."""
@@ -82,11 +115,16 @@ class Reproducing(Work[Outcome]):
     def check(self) -> None:
         """Read the data and build the networks once, so that a mistake is told now and not after an hour."""
         tried: set[tuple[Any, ...]] = set()
+        plans = list(self.plans.values())
+        if self.asked.data_dir is not None:
+            require_named(self.what.id, plans, self.asked.data_dir)
         for one in self.candidates.values():
             plan = one.example
-            with missing_data(self.what.id, list(self.plans.values()), self.asked.data_dir):
+            device_type(plan.engine.accelerator)
+            with missing_data(self.what.id, plans, self.asked.data_dir):
                 data = dataset(plan.data)
                 foreign_sets(plan, data)
+            require_classes(plan.data.name, len(data.class_names))
             method = method_of(plan)
             network = (plan.data.name, plan.model.name, f"{plan.model.options}", f"{method.model_options}")
             if network not in tried:
@@ -118,6 +156,8 @@ class Reproducing(Work[Outcome]):
 
     def _run(self, plans: Sequence[RunPlan], tell: OnProgress, before: int, total: int) -> dict[str, Ran]:
         unique = list({fingerprint(plan): plan for plan in plans}.values())
+        for plan in unique:
+            self._require_same_data(plan)
         cells = [Cell(plan, self.directory_of(plan), may_diverge=True) for plan in unique]
         shares = [0.0] * len(cells)
 
@@ -129,6 +169,21 @@ class Reproducing(Work[Outcome]):
 
         ended = attempt_cells(cells, jobs=self.jobs, on_cell=on_cell)
         return {fingerprint(plan): one for plan, one in zip(unique, ended, strict=True)}
+
+    def _require_same_data(self, plan: RunPlan) -> None:
+        """A finished run must be of the images that are there now: its name tells nothing of them."""
+        record = RunDirectory(self.directory_of(plan)).record()
+        if record is None or plan.data.name == "digits":
+            return
+        key = f"{plan.data}"
+        if key not in self._digests:
+            self._digests[key] = dataset(plan.data).facts.get("digest")
+        if record.data.get("digest") != self._digests[key]:
+            raise OutsideError(
+                f"reproduce: `out` must be new for other images: {self.directory_of(plan)} was trained on "
+                f"other ones than {plan.data.name} in {plan.data.directory or 'the hub'} has now. "
+                "Choose another directory, or remove that one."
+            )
 
 
 def _anywhere(plan: RunPlan) -> RunPlan:

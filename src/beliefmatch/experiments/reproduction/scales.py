@@ -26,6 +26,7 @@ SCALES = ("paper", "cpu", "tiny")
 
 _MACHINE = ("engine.precision='32'", "engine.threads=1")
 _SEEDS = {"cpu": 3, "tiny": 1}
+_TRIALS = 5  # of most tables
 _CPU = (
     *_MACHINE,
     "data.limit=1500",
@@ -121,9 +122,9 @@ def method_options(method: str, scale: str, **options: Any) -> dict[str, Any]:
     return {**options, **over}
 
 
-def seeds_of(scale: str, trials: int) -> int:
-    """Runs of each method, where the paper has so many."""
-    return trials if scale == "paper" else _SEEDS[scale]
+def seeds_of(scale: str, trials: int | None) -> int:
+    """Runs of each method, where the paper has so many, or tells none."""
+    return (trials or _TRIALS) if scale == "paper" else _SEEDS[scale]
 
 
 def training_images(plan: RunPlan) -> int | None:
@@ -149,7 +150,8 @@ def scale_words(scale: str, plans: Sequence[RunPlan]) -> str:
     wide = f", width {widths}" if widths else ""
     labels = _listed([getattr(plan.data, "labels", None) for plan in plans])  # where unlabelled images serve
     images += f" ({labels} with labels)" if labels else ""
-    return f"{'CPU' if scale == 'cpu' else scale} scale: {images} images, {epochs} epochs{wide}"
+    name = "CPU" if scale == "cpu" else scale
+    return f"{name} scale: {images} images, {epochs} {'epoch' if epochs == '1' else 'epochs'}{wide}"
 
 
 def _listed(numbers: Sequence[int | None]) -> str:

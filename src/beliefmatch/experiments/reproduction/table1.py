@@ -60,5 +60,6 @@ TABLE1 = Reproduction(
     place="table 1",
     arms=_arms,
     rows=_rows,
+    trials=5,
     notes=NOTES,
 )

@@ -28,6 +28,7 @@ SETS = {"table3": tuple(TITLES), "figure-transfer": ("cifar10",)}
 """That a reproduction transfers to."""
 LABELS = {"softmax": "softmax", "label smoothing": "label_smoothing", "belief matching": "belief_matching"}
 """Lines of an adaptation that are read."""
+_SHOWN = {"label smoothing": "label smoothing, matched"}
 _FOREIGN = ("svhn", "food101", "stanford_cars")
 _DRAWN = ("softmax", "belief matching")
 
@@ -68,7 +69,7 @@ def _row(data: str, record: AdaptRecord, label: str, measure: str, paper: Report
     heads = [head for head in record.judged if head.label == label]
     return Row(
         group=TITLES[data],
-        label=label,
+        label=_SHOWN.get(label, label),
         measure=measure,
         unit="%",
         paper=paper,
@@ -98,16 +99,16 @@ def _detection(data: str, record: AdaptRecord, label: str, place: int, name: str
 
 def _densities(found: Mapping[str, Transferred]) -> list[Drawing]:
     panels = [
-        _panel(data, label, one)
-        for data, transferred in found.items()
+        _panel(transferred.record.data["name"], label, one)
+        for transferred in found.values()
         for label, one in zip(transferred.record.row_labels, transferred.evaluations, strict=True)
         if label in _DRAWN
     ]
     return [Drawing("entropy", "Density of the predictive entropy after transfer, first seed", 2, panels)]
 
 
-def _panel(data: str, label: str, seen: EvaluationRecord) -> Panel:
-    home = Series(f"known: {TITLES[data]}", "line", seen.entropy.x, seen.entropy.y)
+def _panel(name: str, label: str, seen: EvaluationRecord) -> Panel:
+    home = Series(f"known: {name}", "line", seen.entropy.x, seen.entropy.y)
     others = [Series(f"foreign: {one.name}", "line", one.entropy.x, one.entropy.y) for one in seen.foreign]
     return Panel(label, "entropy (nats)", "density", [home, *others])
 
@@ -125,6 +126,7 @@ TABLE3 = Reproduction(
     title="Transfer of an ImageNet ResNet-50 by its last layer: softmax, belief matching",
     place="table 3",
     rows=_errors,
+    trials=5,
     worker=_WORKER,
     notes=_NOTES,
 )

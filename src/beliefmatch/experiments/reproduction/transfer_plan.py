@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from beliefmatch.data.settings import DataSettings
@@ -64,9 +65,21 @@ def transfer_plan(plan: TransferPlan, settings: Sequence[str]) -> TransferPlan:
 
 
 def transfer_fingerprint(plan: TransferPlan, seeds: Sequence[int]) -> str:
-    """A short name of all that decides the result, the same wherever data lie and features are computed."""
+    """A short name of all that decides the result, the same wherever data and weights lie."""
     foreign = tuple(name.partition("=")[0] for name in plan.foreign)
-    settings = plain(replace(plan, data=replace(plan.data, directory=None, workers=0), foreign=foreign))
+    same = replace(plan, weights=_content(plan.weights))
+    settings = plain(replace(same, data=replace(plan.data, directory=None, workers=0), foreign=foreign))
     kept = {key: value for key, value in settings.items() if key not in _INDIFFERENT}
     text = json.dumps({**kept, "seeds": list(seeds), "kind": "transfer"}, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _content(weights: str | None) -> str | None:
+    """Of a file what it holds, so that other weights of the same name are others."""
+    if weights is None or not Path(weights).expanduser().is_file():
+        return weights
+    state = hashlib.sha256()
+    with Path(weights).expanduser().open("rb") as file:
+        while block := file.read(1 << 20):
+            state.update(block)
+    return state.hexdigest()

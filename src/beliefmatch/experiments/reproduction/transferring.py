@@ -10,10 +10,15 @@ from beliefmatch.experiments.adapt_plan import AdaptPlan, ImagePlan
 from beliefmatch.experiments.adapt_record import AdaptRecord, adapt_evaluation_paths
 from beliefmatch.experiments.adapting import Adapting
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
-from beliefmatch.experiments.reproduction.asked import Asked
+from beliefmatch.experiments.reproduction.asked import Asked, is_of_transfers
 from beliefmatch.experiments.reproduction.base import Reproduction
-from beliefmatch.experiments.reproduction.differences import Meant, differences, seeds_sentence
-from beliefmatch.experiments.reproduction.places import at_home, missing_data
+from beliefmatch.experiments.reproduction.differences import (
+    Meant,
+    differences,
+    foreign_sentences,
+    seeds_sentence,
+)
+from beliefmatch.experiments.reproduction.places import at_home, missing_data, require_named
 from beliefmatch.experiments.reproduction.record import ReproducedRun
 from beliefmatch.experiments.reproduction.transfer import (
     CLASSES,
@@ -30,7 +35,7 @@ from beliefmatch.experiments.reproduction.transfer_plan import (
 )
 from beliefmatch.experiments.reproduction.working import OnProgress, Work
 from beliefmatch.experiments.strict import plain
-from beliefmatch.files import write_together
+from beliefmatch.files import OutsideError, write_together
 
 __all__ = ["Transferring"]
 
@@ -45,6 +50,11 @@ class Transferring(Work[dict[str, Transferred]]):
         super().__init__(what, asked)
         self.plans = {data: self._plan(data) for data in SETS[what.id]}
 
+    @staticmethod
+    def takes(setting: str) -> bool:
+        """All that begins with `transfer.`."""
+        return is_of_transfers(setting)
+
     def _plan(self, data: str) -> TransferPlan:
         plan = transfer_plan(planned(data, self.asked.scale), self.asked.of_transfers)
         return plan if self.asked.data_dir is None else at_home(plan, self.asked.data_dir)
@@ -53,20 +63,28 @@ class Transferring(Work[dict[str, Transferred]]):
     def words(self) -> str:
         """The scale, as it is said beside every number."""
         if self.asked.scale == "paper":
-            return "paper scale"
+            is_changed = self._changed or self._other_seeds
+            return "paper scale with changed settings" if is_changed else "paper scale"
         first = next(iter(self.plans.values()))
         images = "all" if first.data.limit is None else f"at most {first.data.limit:,}"
+        images += " training"
         name = "CPU" if self.asked.scale == "cpu" else self.asked.scale
         return f"{name} scale: {images} images, {first.epochs} epochs of the last layer of {first.model}"
 
     @property
     def differences(self) -> list[str]:
         """From the paper's protocol."""
+        named = [_OTHER_WEIGHTS] if any(plan.weights is None for plan in self.plans.values()) else []
+        return [*self._changed, *self._other_seeds, *self.what.notes, *named]
+
+    @property
+    def _changed(self) -> list[str]:
         paper = [Meant(data, TITLES[data], TITLES[data], planned(data, "paper")) for data in self.plans]
-        ours = {data: _anywhere(plan) for data, plan in self.plans.items()}
-        named = [_OTHER_WEIGHTS] if any(plan.weights is None for plan in ours.values()) else []
-        many = len(self.seeds), self.what.trials
-        return [*differences(paper, ours), *seeds_sentence(*many), *self.what.notes, *named]
+        return differences(paper, {data: _anywhere(plan) for data, plan in self.plans.items()})
+
+    @property
+    def _other_seeds(self) -> list[str]:
+        return seeds_sentence(len(self.seeds), self.what.trials)
 
     def described(self) -> dict[str, dict[str, Any]]:
         """Every plan by its set."""
@@ -82,6 +100,8 @@ class Transferring(Work[dict[str, Transferred]]):
 
     def check(self) -> None:
         """Build every network and find every image that is not behind us."""
+        if self.asked.data_dir is not None:
+            require_named(self.what.id, list(self.plans.values()), self.asked.data_dir)
         for plan in self.plans.values():
             if self._kept(plan) is None:
                 with missing_data(self.what.id, list(self.plans.values()), self.asked.data_dir):
@@ -102,13 +122,14 @@ class Transferring(Work[dict[str, Transferred]]):
         return {data: plain(_anywhere(plan)) for data, plan in self.plans.items()}
 
     def _differences_of(self, found: Mapping[str, Transferred]) -> list[str]:
-        """Sets of which only some classes were there."""
-        seen = {data: one.record.classes for data, one in found.items()}
-        return [
-            f"{TITLES[data]}: {count} classes instead of {CLASSES[data]}."
-            for data, count in seen.items()
-            if count != CLASSES[data]
+        """Sets of which only some classes or images were there."""
+        parts = [
+            f"{TITLES[data]}: {one.record.classes} classes, not {CLASSES[data]}, {_counted(one.record)}."
+            for data, one in found.items()
+            if one.record.classes != CLASSES[data]
         ]
+        heads = [one.record.judged[0] for one in found.values()]
+        return parts + foreign_sentences({one.name: one.examples for head in heads for one in head.foreign})
 
     def _home(self, plan: TransferPlan) -> Path:
         return self.asked.directory / "runs" / transfer_fingerprint(plan, self.seeds)
@@ -118,7 +139,12 @@ class Transferring(Work[dict[str, Transferred]]):
         if kept is not None:
             tell(1.0, "finished before")
             return kept
-        outcome = Adapting(self._adaptation(plan)).run(tell)
+        try:
+            outcome = Adapting(self._adaptation(plan)).run(tell)
+        except OutsideError:
+            raise
+        except ValueError as error:  # of numbers that left the finite ones, or files
+            raise OutsideError(f"{error}") from error
         paths = adapt_evaluation_paths(outcome.record.row_labels)
         evaluations = list(outcome.evaluations)
         files = [(path, one.to_json().encode()) for path, one in zip(paths, evaluations, strict=True)]
@@ -131,9 +157,15 @@ class Transferring(Work[dict[str, Transferred]]):
         home = self._home(plan)
         if not (home / _RECORD).is_file():
             return None
-        record = AdaptRecord.from_json((home / _RECORD).read_text("utf-8"))
-        texts = [(home / path).read_text("utf-8") for path in adapt_evaluation_paths(record.row_labels)]
-        return Transferred(record, [EvaluationRecord.from_json(text) for text in texts])
+        try:
+            record = AdaptRecord.from_json((home / _RECORD).read_text("utf-8"))
+            texts = [(home / path).read_text("utf-8") for path in adapt_evaluation_paths(record.row_labels)]
+            return Transferred(record, [EvaluationRecord.from_json(text) for text in texts])
+        except (ValueError, OSError) as error:
+            told = " ".join(f"{error}".split()).rstrip(".")
+            raise OutsideError(
+                f"reproduce: {home} is damaged ({told}). Remove it, and the same command fits it again."
+            ) from error
 
     def _adaptation(self, plan: TransferPlan) -> AdaptPlan:
         given = ImagePlan(
@@ -177,6 +209,11 @@ class Transferring(Work[dict[str, Transferred]]):
             for head in record.judged
             if head.label in LABELS
         ]
+
+
+def _counted(record: AdaptRecord) -> str:
+    counts = record.data["counts"]
+    return f"{counts['train']:,} images to fit on and {counts['test']:,} to judge on"
 
 
 def _anywhere(plan: TransferPlan) -> TransferPlan:

@@ -2,7 +2,8 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -12,6 +13,7 @@ from beliefmatch.experiments.reproduction.asked import Asked
 from beliefmatch.experiments.reproduction.base import Reproduction
 from beliefmatch.experiments.reproduction.record import ReproducedRun, ReproductionRecord
 from beliefmatch.experiments.reproduction.scales import seeds_of
+from beliefmatch.files import OutsideError
 
 __all__ = ["OnProgress", "Work"]
 
@@ -33,6 +35,11 @@ class Work(ABC, Generic[Found]):
     def __init__(self, what: Reproduction, asked: Asked) -> None:
         self.what, self.asked = what, asked
         self.seeds = list(range(asked.seeds or seeds_of(asked.scale, what.trials)))
+
+    @staticmethod
+    @abstractmethod
+    def takes(setting: str) -> bool:
+        """Whether a single setting, as on the command line, is one of its plans."""
 
     @property
     def directory(self) -> Path:
@@ -91,15 +98,17 @@ class Work(ABC, Generic[Found]):
         """
         start = time.perf_counter()
         found = self._find(on_progress or (lambda share, doing: None))
+        with _readable():
+            rows, drawings = self.what.rows(found), self.what.drawings(found)
         return ReproductionRecord(
             id=self.what.id,
             title=self.what.title,
             place=self.what.place,
             scale=self.asked.scale,
             scale_words=self.words,
-            rows=self.what.rows(found),
+            rows=rows,
             differences=[*self._differences_of(found), *self.differences],
-            drawings=self.what.drawings(found),
+            drawings=drawings,
             runs=self._runs(found),
             seeds=self.seeds,
             plans={key: dict(plan) for key, plan in self._plans_of(found).items()},
@@ -109,3 +118,16 @@ class Work(ABC, Generic[Found]):
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             wall_seconds=time.perf_counter() - start,
         )
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """What a finished run has kept may have been damaged since."""
+    try:
+        yield
+    except OutsideError:
+        raise
+    except ValueError as error:
+        told = " ".join(f"{error}".split()).rstrip(".")
+        remedy = "Remove the directory of that run, and the same command trains it again"
+        raise OutsideError(f"reproduce: a finished run cannot be read: {told}. {remedy}.") from error
