@@ -64,6 +64,14 @@ def test_a_network_that_does_not_fit_is_told_before_training(tmp_path, monkeypat
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("width", ["-1", "100000000000", "abc"])
+def test_a_width_that_nothing_has_is_told_in_one_line(tmp_path, capsys, width):
+    line = ["train", "--set", f"model.options.width={width}", "--out", f"{tmp_path / 'run'}"]
+    assert main(line) == 2
+    (told,) = capsys.readouterr().err.splitlines()
+    assert f"must be such that digits can be built, got width={width} (" in told
+
+
 def test_narrow_networks_stay_in_the_default_layout_and_compute_the_same():
     engine = Engine(EngineSettings(accelerator="cpu", precision="32", threads=1))
     network = build_model("preact_resnet18", num_classes=4, channels=3, width=4).eval()

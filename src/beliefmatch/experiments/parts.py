@@ -69,7 +69,7 @@ def tried_network(plan: RunPlan, method: Method, data: Dataset) -> nn.Module:
     """`network_of`, tried on two made-up images: a network that does not fit is told now, in one line."""
     if plan.engine.precision == "bf16":
         engine_for(plan.engine)  # has to set something before torch computes anything
-    network, shape, expected = network_of(plan, method, data), data.train.shape, (2, len(data.class_names))
+    network, shape, expected = _built(plan, method, data), data.train.shape, (2, len(data.class_names))
     wanted = f"`model.name` must make logits of shape {expected} of float32 images of shape (2, *{shape})"
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise fail("plan", f"`model.name` must be a network with something to train, got {plan.model.name}.")
@@ -82,6 +82,20 @@ def tried_network(plan: RunPlan, method: Method, data: Dataset) -> nn.Module:
     if not isinstance(logits, Tensor) or tuple(logits.shape) != expected:
         raise fail("plan", f"{wanted}, got {describe(logits)} of {plan.model.name}.")
     return network.train()
+
+
+def _built(plan: RunPlan, method: Method, data: Dataset) -> nn.Module:
+    try:
+        return network_of(plan, method, data)
+    except (RuntimeError, MemoryError, OverflowError, TypeError) as error:  # of sizes that no tensor can have
+        if "`" in f"{error}":  # our own words
+            raise
+        told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        options = ", ".join(f"{name}={value}" for name, value in plan.model.options.items()) or "none"
+        raise fail(
+            "plan",
+            f"`model.options` must be such that {plan.model.name} can be built, got {options} ({told}).",
+        ) from error
 
 
 def bare_network(plan: RunPlan, method: Method, classes: int, channels: int, member: int = 0) -> nn.Module:
