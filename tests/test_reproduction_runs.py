@@ -1,6 +1,8 @@
 """Every reproduction end to end at a scale of seconds: runs, records, tables, figures, taking up again."""
 
+import errno
 import json
+import os
 import re
 import shutil
 import signal
@@ -454,6 +456,22 @@ def test_a_page_of_all_keeps_what_was_run_before(everything, tmp_path, monkeypat
     text = (tmp_path / "out" / "tiny" / "summary.md").read_text("utf-8")
     assert "## figure-transfer: " in text and "## table3: " not in text
     assert text.count("- table3: ") == 1 and "- figure-transfer: " not in text
+
+
+def test_a_full_disk_at_the_end_loses_nothing(everything, tmp_path, monkeypatch, capsys):
+    shutil.copytree(everything / "runs", tmp_path / "runs")
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    line = ["reproduce", "figure-rotation", "--scale", "tiny", "--out", f"{tmp_path}"]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        assert main(line) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert f"cannot write to {tmp_path / 'tiny' / 'figure-rotation'} (No space left on device)" in told
+    assert not list((tmp_path / "tiny").rglob("*.json"))
+    assert main(line) == 0
 
 
 def test_a_network_that_sees_nothing_has_no_tightness():

@@ -61,7 +61,10 @@ def directory_in_use(name: str, *, caller: str) -> Iterator[Path]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file through a neighbour, so that no reader and no crash sees half of it."""
+    """Write a file through a neighbour, so that no reader and no crash sees half of it.
+
+    An error names the file, as that of a full disk does not by itself.
+    """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as file:
@@ -69,6 +72,9 @@ def write_whole(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())  # or a power cut may leave the new name without the content
         os.replace(part, path)
+    except OSError as error:
+        error.filename = error.filename or f"{path}"
+        raise
     finally:
         part.unlink(missing_ok=True)
 

@@ -1,5 +1,7 @@
 """`beliefmatch reproduce`: the paper's tables and figures, each by its name."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +11,7 @@ from beliefmatch.cli.errors import BAD_INPUT, OUTSIDE, UserError, resumable, tol
 from beliefmatch.cli.run_options import Settings
 from beliefmatch.experiments.reproduction import REPRODUCTIONS
 from beliefmatch.extras import needs
-from beliefmatch.files import ready_directory, write_together, write_whole
+from beliefmatch.files import OutsideError, ready_directory, write_together, write_whole
 
 if TYPE_CHECKING:
     from beliefmatch.experiments.reproduction.asked import Asked
@@ -195,12 +197,24 @@ def _run(command: typer.Context, work: "Work[Any]") -> "ReproductionRecord":
             lambda share, doing: tell(share, f"{work.what.id}: {doing}"), command=_repeat(command)
         )
         files = reproduction_files(record)
-        work.directory.mkdir(parents=True, exist_ok=True)
-        write_together(work.directory, files)
+        with _writing(work.directory):
+            work.directory.mkdir(parents=True, exist_ok=True)
+            write_together(work.directory, files)
     show(*reproduction_tables(record))
     for name, _ in files:
         typer.echo(work.directory / name)
     return record
+
+
+@contextmanager
+def _writing(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        remedy = "the runs are kept; mend that, and the same command reads them again"
+        raise OutsideError(
+            f"reproduce: cannot write to {directory} ({error.strerror or error}); {remedy}."
+        ) from error
 
 
 def _repeat(command: typer.Context) -> list[str]:

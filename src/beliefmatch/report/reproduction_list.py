@@ -40,7 +40,10 @@ def list_tables(listed: Sequence[Listed], together: Listed) -> tuple[RenderableT
         f"{runs} at {scale} scale ({_time(seconds)})"
         for scale, runs, seconds in zip(("paper", "CPU"), together.runs, together.seconds, strict=True)
     ]
-    words = "Times are of two CPU cores and very rough; above, a run counts wherever it is needed."
+    words = (
+        "Times are of two CPU cores and very rough, without the transfers; above, a run counts wherever it is "
+        "needed."
+    )
     return table, f"Runs are shared: together they are {' and '.join(sums)}.\n{words}"
 
 

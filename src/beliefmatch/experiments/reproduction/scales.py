@@ -1,7 +1,7 @@
 """The three scales: the paper's recipes as they are, and the few settings that make them small.
 
-`paper` is a recipe without change. `cpu` lays over it what lets two cores finish; it is near the regime in
-which the paper's claims live: softmax ends overconfident, at a training loss of 0.7 under augmentation.
+`paper` is a recipe without change. `cpu` lays over it what lets two cores finish in the regime in which the
+paper's claims live: few enough images that networks fit them, and softmax ends overconfident.
 `tiny` is embedded digits for a moment, which says nothing and proves that every step runs.
 All numbers of the small scales stand here and nowhere else.
 """
