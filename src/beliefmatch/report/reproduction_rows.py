@@ -9,6 +9,7 @@ from beliefmatch.report.evaluation_text import MISSING, number_text, tidy
 __all__ = [
     "DEVIATIONS",
     "caption",
+    "count",
     "grouped",
     "has_paper",
     "measures_of",
@@ -40,6 +41,11 @@ def ours_text(row: Row) -> str:
         return "diverged" if "diverged" in row.note else MISSING
     deviation = stdev(present) if len(present) > 1 else None
     return _with_deviation(fmean(present), deviation, row.digits)
+
+
+def count(row: Row) -> int:
+    """Seeds that have a number."""
+    return sum(value is not None for value in row.values)
 
 
 def _with_deviation(value: float, deviation: float | None, digits: int) -> str:

@@ -12,6 +12,7 @@ from beliefmatch.report.layout import Column, plain_table
 from beliefmatch.report.reproduction_rows import (
     DEVIATIONS,
     caption,
+    count,
     grouped,
     has_paper,
     measures_of,
@@ -42,7 +43,7 @@ def _beside_paper(rows: Sequence[Row]) -> Table:
         _text("", [f"{row.measure} {row.unit}".strip() for row in rows]),
         Column("paper", [paper_text(row.paper, row.digits) for row in rows]),
         Column("ours", [ours_text(row) for row in rows]),
-        Column("n", [f"{sum(value is not None for value in row.values)}" for row in rows]),
+        Column("n", [f"{count(row)}" for row in rows]),
         Column("s a run", [number_text(row.train_seconds, 0) for row in rows]),
         _text("", [row.note for row in rows]),
     )

@@ -9,6 +9,7 @@ from beliefmatch.report.evaluation_text import MISSING, number_text
 from beliefmatch.report.reproduction_rows import (
     DEVIATIONS,
     caption,
+    count,
     grouped,
     has_paper,
     measures_of,
@@ -76,7 +77,7 @@ def _line(row: Row) -> list[str]:
         markdown_text(f"{row.measure} {row.unit}".strip()),
         paper_text(row.paper, row.digits),
         ours_text(row),
-        f"{sum(value is not None for value in row.values)}",
+        f"{count(row)}",
         number_text(row.train_seconds, 0),
         markdown_text(row.note),
     ]
@@ -89,11 +90,13 @@ def _measured(group: str, rows: Sequence[Row]) -> str:
         [
             markdown_text(label),
             *(ours_text(line[head]) if head in line else MISSING for head in heads),
+            f"{max(map(count, line.values()))}",
+            number_text(next(iter(line.values())).train_seconds, 0),
             markdown_text(next(iter(line.values())).note),
         ]
         for label, line in lines.items()
     ]
-    return _table((markdown_text(group), *map(markdown_text, heads), ""), cells)
+    return _table((markdown_text(group), *map(markdown_text, heads), "n", "s a run", ""), cells)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
