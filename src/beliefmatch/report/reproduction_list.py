@@ -41,8 +41,8 @@ def list_tables(listed: Sequence[Listed], together: Listed) -> tuple[RenderableT
         for scale, runs, seconds in zip(("paper", "CPU"), together.runs, together.seconds, strict=True)
     ]
     words = (
-        "Times are of two CPU cores and very rough, without the transfers; above, a run counts wherever it is "
-        "needed."
+        "Times are of two CPU cores and very rough, without the transfers; above, a run counts wherever it "
+        "is needed."
     )
     return table, f"Runs are shared: together they are {' and '.join(sums)}.\n{words}"
 
