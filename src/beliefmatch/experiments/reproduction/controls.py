@@ -8,8 +8,22 @@ and more images: the optimum of its loss, α = 1 + onehot/λ, does not depend on
 from beliefmatch.experiments.plan import overridden, with_method
 from beliefmatch.experiments.reproduction.base import Arm, Reproduction
 from beliefmatch.experiments.reproduction.cifar import SOFTMAX, Way, arm, key_of
-from beliefmatch.experiments.reproduction.outcome import Outcome, Trained, auroc_row, ece, error, nll, row
-from beliefmatch.experiments.reproduction.predicted import mean_spread, median_precision, mistake_auroc
+from beliefmatch.experiments.reproduction.outcome import (
+    Measure,
+    Outcome,
+    Trained,
+    auroc_row,
+    ece,
+    error,
+    nll,
+    row,
+)
+from beliefmatch.experiments.reproduction.predicted import (
+    has_belief,
+    mean_spread,
+    median_precision,
+    mistake_auroc,
+)
 from beliefmatch.experiments.reproduction.record import Drawing, Panel, Row, Series
 from beliefmatch.experiments.reproduction.summing import mean_points
 from beliefmatch.experiments.reproduction.table1 import NOTES
@@ -40,6 +54,9 @@ WAYS = (
     Way("evidential", "evidential (EDL), ReLU", "evidential"),
     Way("evidential_exp", "evidential (EDL), exp", "evidential", {"evidence": "exp"}),
 )
+_SWEPT = next(way for way in WAYS if way.options == {"kl_weight": _SWEPT_WEIGHT})
+_SWEPT_TARGET = next(way for way in WAYS if way.options == {"matched_kl_weight": _SWEPT_WEIGHT})
+_SIZE_GROUP = f"data size, belief matching, λ {_SWEPT_WEIGHT:g}, and two beside it"
 _KEYS = [key_of(_DATA, _NETWORK, way) for way in WAYS]
 
 SIZES = {"paper": (2500, 10_000, 40_000), "cpu": (250, 750, 1500, 4500), "tiny": (50, 100)}
@@ -49,24 +66,32 @@ SIZES = {"paper": (2500, 10_000, 40_000), "cpu": (250, 750, 1500, 4500), "tiny":
 def _arms(scale: str) -> list[Arm]:
     return [
         *(arm(_DATA, _NETWORK, way, scale) for way in WAYS),
-        *(_sized(size, scale) for size in SIZES[scale]),
+        *(_sized(size, scale, _SWEPT) for size in SIZES[scale]),
+        *(_sized(SIZES[scale][-1], scale, way) for way in (SOFTMAX, _SWEPT_TARGET)),
     ]
 
 
-def _sized(size: int, scale: str) -> Arm:
-    """Belief matching on so many images, for as many epochs as usual and as many steps at least."""
+def _sized(size: int, scale: str, way: Way) -> Arm:
+    """A method on so many images, for as many epochs as usual and as many steps at least."""
     usual = arm(_DATA, _NETWORK, SOFTMAX, scale)
     most = usual.plan.data.limit or max(SIZES[scale])
     epochs = max(1, most // size) * usual.plan.training.epochs
     limit = [] if usual.plan.data.limit is None and size == most else [f"data.limit={size}"]
     mapping = overridden(usual.settings, [*limit, f"training.epochs={epochs}"])
-    mapping = with_method(mapping, "belief_matching", kl_weight=_SWEPT_WEIGHT)
-    return Arm(f"size/{size}", "data size, belief matching", f"{size:,} images", mapping)
+    label = f"{size:,} images" if way is _SWEPT else f"{size:,} images, {way.label}"
+    return Arm(_size_key(size, way), _SIZE_GROUP, label, with_method(mapping, way.method, **way.options))
+
+
+def _size_key(size: int, way: Way) -> str:
+    return f"size/{size}" if way is _SWEPT else f"size/{size}/{way.key}"
 
 
 def _rows(outcome: Outcome) -> list[Row]:
     compared = [one for rows in (_rows_of, _rows_of_mistakes) for key in _KEYS for one in rows(outcome[key])]
-    return compared + [one for size in SIZES[outcome.scale] for one in _rows_of_size(outcome[f"size/{size}"])]
+    sizes = SIZES[outcome.scale]
+    swept = [_size_key(size, _SWEPT) for size in sizes]
+    beside = [_size_key(sizes[-1], way) for way in (SOFTMAX, _SWEPT_TARGET)]
+    return compared + [one for key in swept + beside for one in _rows_of_size(outcome[key])]
 
 
 def _rows_of(trained: Trained) -> list[Row]:
@@ -88,10 +113,18 @@ def _rows_of_mistakes(trained: Trained) -> list[Row]:
 def _rows_of_size(trained: Trained) -> list[Row]:
     return [
         row(trained, "error", error),
-        row(trained, "mean spread", mean_spread, unit="nats", digits=4),
-        row(trained, "median α₀", median_precision, unit="", digits=1),
+        row(trained, "NLL", nll, unit="nats", digits=3),
+        row(trained, "ECE", ece),
+        row(trained, "mean spread", _if_belief(mean_spread), unit="nats", digits=4),
+        row(trained, "median α₀", _if_belief(median_precision), unit="", digits=1),
+        auroc_row(trained, "entropy"),
         auroc_row(trained, "spread"),
     ]
+
+
+def _if_belief(measure: Measure) -> Measure:
+    """Logits of softmax are no log-concentrations."""
+    return lambda run: measure(run) if has_belief(run) else None
 
 
 def _drawings(outcome: Outcome) -> list[Drawing]:
