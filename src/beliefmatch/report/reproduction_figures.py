@@ -67,7 +67,8 @@ def _same_scale(column: Sequence[Axes]) -> None:
 def _draw_panel(axes: Axes, panel: Panel) -> None:
     for index, series in enumerate(panel.series):
         _STYLES[series.style](axes, series, index)
-    axes.set_title("\n".join(drawn_text(line, 40) for line in (panel.title, panel.subtitle) if line))
+    pad = 26 if any(one.style == "crosses" and one.x for one in panel.series) else None  # room for them
+    axes.set_title("\n".join(drawn_text(line, 40) for line in (panel.title, panel.subtitle) if line), pad=pad)
     axes.set(xlabel=drawn_text(panel.x_label, 40), ylabel=drawn_text(panel.y_label, 40))
     if panel.x_is_log and panel.series:
         places = panel.series[0].x
