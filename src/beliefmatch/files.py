@@ -14,6 +14,7 @@ __all__ = [
     "OutsideError",
     "directory_in_use",
     "file_names",
+    "in_a_line",
     "numbered",
     "ready_directory",
     "write_together",
@@ -28,6 +29,11 @@ _LONGEST = 80  # characters of a file's name, without its ending
 
 class OutsideError(ValueError):
     """Something outside of the program is not as it must be: a file, a directory, another process."""
+
+
+def in_a_line(error: Exception) -> str:
+    """What an error says, to stand within a sentence."""
+    return " ".join(f"{error}".split()).rstrip(".")
 
 
 def ready_directory(name: str, *, caller: str) -> Path:

@@ -17,7 +17,7 @@ from beliefmatch.experiments.adapt_record import ADAPT_SCHEMA, AdaptRecord
 from beliefmatch.experiments.plan import RunPlan, fingerprint, plan_from, to_mapping
 from beliefmatch.experiments.run_record import Diverged, RunRecord
 from beliefmatch.experiments.yaml_files import as_yaml, read_yaml
-from beliefmatch.files import OutsideError, file_names, write_whole
+from beliefmatch.files import OutsideError, file_names, in_a_line, write_whole
 
 __all__ = ["ADAPTED_SCHEMA", "MODEL_SCHEMA", "RunDirectory"]
 
@@ -176,9 +176,9 @@ def _undamaged(file: Path, read: Callable[[str], Content]) -> Content:
 
 
 def _damaged(file: Path, error: Exception) -> OutsideError:
-    told = " ".join(f"{error}".split()).rstrip(".")
     return OutsideError(
-        f"run: {file} is damaged ({told}). Remove the run's directory, and the same command trains it again."
+        f"run: {file} is damaged ({in_a_line(error)}). "
+        "Remove the run's directory, and the same command trains it again."
     )
 
 

@@ -10,12 +10,13 @@ from typing import TypeVar
 from beliefmatch.data import DATASETS
 from beliefmatch.experiments.plan import RunPlan
 from beliefmatch.experiments.reproduction.transfer_plan import TransferPlan
+from beliefmatch.files import in_a_line
 
 Planned = TypeVar("Planned", RunPlan, TransferPlan)
 
-__all__ = ["at_home", "missing_data", "needed", "require_classes", "require_named"]
+__all__ = ["CLASSES", "at_home", "missing_data", "needed", "require_classes", "require_named"]
 
-_CLASSES = {"cifar10": 10, "cifar100": 100}
+CLASSES = {"cifar10": 10, "cifar100": 100, "food101": 101, "stanford_cars": 196}
 _OTHER_SETTING = re.compile(r"data: `(?!name|directory)")
 """Begins an error about something else than where the data lie."""
 
@@ -73,9 +74,9 @@ def _listed(names: Sequence[str]) -> str:
 
 def require_classes(name: str, count: int) -> None:
     """A set that tables are named by must have its classes; any folder may stand for ImageNet."""
-    if name in _CLASSES and count != _CLASSES[name]:
+    if count != CLASSES.get(name, count):
         raise ValueError(
-            f"reproduce: `data_dir` must hold {name} with its {_CLASSES[name]} classes, got {count} classes."
+            f"reproduce: `data_dir` must hold {name} with its {CLASSES[name]} classes, got {count} classes."
         )
 
 
@@ -88,11 +89,11 @@ def missing_data(what: str, plans: Sequence[RunPlan | TransferPlan], directory: 
         names = needed(plans)
         if not names or _OTHER_SETTING.match(f"{error}"):
             raise
-        told = " ".join(f"{error}".split()).rstrip(".")
         place = (
             "be given, or the hub be in reach" if directory is None else f"be where they lie, got {directory}"
         )
         raise ValueError(
             f"reproduce: `data_dir` must {place}; {what} needs {', '.join(names)} "
-            f"(NAME_train and NAME_test as .npz or Parquet, or folders, see docs/data.md): {told}."
+            f"(NAME_train and NAME_test as .npz or Parquet, or folders, see docs/data.md): "
+            f"{in_a_line(error)}."
         ) from error

@@ -5,17 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from beliefmatch.data.settings import DataSettings
 from beliefmatch.experiments.grid import Cell, attempt_cells, usual_jobs
 from beliefmatch.experiments.parts import dataset, foreign_sets, method_of, tried_network
 from beliefmatch.experiments.plan import RunPlan, fingerprint, overridden, plan_from, to_mapping
 from beliefmatch.experiments.reproduction.asked import Asked, is_of_transfers
 from beliefmatch.experiments.reproduction.base import Arm, Reproduction
-from beliefmatch.experiments.reproduction.differences import (
-    Meant,
-    differences,
-    foreign_sentences,
-    seeds_sentence,
-)
+from beliefmatch.experiments.reproduction.differences import Meant, differences, foreign_sentences
 from beliefmatch.experiments.reproduction.outcome import Outcome, Trained
 from beliefmatch.experiments.reproduction.places import at_home, missing_data, require_classes, require_named
 from beliefmatch.experiments.reproduction.record import ReproducedRun
@@ -43,7 +39,7 @@ class Reproducing(Work[Outcome]):
         super().__init__(what, asked)
         for setting in asked.of_runs:
             what.require_free(setting)
-        self._digests: dict[str, str | None] = {}
+        self._digests: dict[DataSettings, str | None] = {}
         self.arms = {arm.key: arm for arm in what.arms(asked.scale)}
         self.candidates = {key: Candidates.of(self._plan(arm)) for key, arm in self.arms.items()}
         self.plans = {key: candidates.plan for key, candidates in self.candidates.items()}
@@ -60,11 +56,8 @@ class Reproducing(Work[Outcome]):
         return replace(plan, seed=self.seeds[0])
 
     @property
-    def words(self) -> str:
-        """The scale, as it is said beside every number."""
-        words = scale_words(self.asked.scale, list(self.plans.values()))
-        is_changed = self.asked.scale == "paper" and (self._changed or self._other_seeds)
-        return f"{words} with changed settings" if is_changed else words
+    def _small_scale(self) -> str:
+        return scale_words(self.asked.scale, list(self.plans.values()))
 
     @property
     def expected(self) -> dict[str, RunPlan]:
@@ -75,19 +68,13 @@ class Reproducing(Work[Outcome]):
         return {fingerprint(plan): plan for plan in plans}
 
     @property
-    def differences(self) -> list[str]:
-        """From the paper's protocol."""
-        is_auto = any(plan.engine.precision == "auto" for plan in self.plans.values())
-        return [*self._changed, *self._other_seeds, *self.what.notes, *([_PRECISION] if is_auto else [])]
+    def _notes(self) -> list[str]:
+        return [_PRECISION] if any(plan.engine.precision == "auto" for plan in self.plans.values()) else []
 
     @property
     def _changed(self) -> list[str]:
         paper = [Meant(arm.key, arm.group, arm.label, arm.plan) for arm in self.what.arms("paper")]
         return differences(paper, self.plans)
-
-    @property
-    def _other_seeds(self) -> list[str]:
-        return seeds_sentence(len(self.seeds), self.what.trials)
 
     def _differences_of(self, found: Outcome) -> list[str]:
         """Foreign sets of which only some images were there."""
@@ -124,6 +111,7 @@ class Reproducing(Work[Outcome]):
             with missing_data(self.what.id, plans, self.asked.data_dir):
                 data = dataset(plan.data)
                 foreign_sets(plan, data)
+            self._digests[plan.data] = data.facts.get("digest")
             require_classes(plan.data.name, len(data.class_names))
             method = method_of(plan)
             network = (plan.data.name, plan.model.name, f"{plan.model.options}", f"{method.model_options}")
@@ -175,10 +163,9 @@ class Reproducing(Work[Outcome]):
         record = RunDirectory(self.directory_of(plan)).record()
         if record is None or plan.data.name == "digits":
             return
-        key = f"{plan.data}"
-        if key not in self._digests:
-            self._digests[key] = dataset(plan.data).facts.get("digest")
-        if record.data.get("digest") != self._digests[key]:
+        if plan.data not in self._digests:
+            self._digests[plan.data] = dataset(plan.data).facts.get("digest")
+        if record.data.get("digest") != self._digests[plan.data]:
             raise OutsideError(
                 f"reproduce: `out` must be new for other images: {self.directory_of(plan)} was trained on "
                 f"other ones than {plan.data.name} in {plan.data.directory or 'the hub'} has now. "

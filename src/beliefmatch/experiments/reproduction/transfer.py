@@ -10,7 +10,7 @@ from beliefmatch.experiments.reproduction.base import Reproduction
 from beliefmatch.experiments.reproduction.record import Drawing, Panel, Reported, Row, Series
 from beliefmatch.experiments.reproduction.transfer_plan import TransferPlan
 
-__all__ = ["CLASSES", "ERRORS", "FIGURE", "LABELS", "SETS", "TABLE3", "Transferred", "planned"]
+__all__ = ["ERRORS", "FIGURE", "LABELS", "SETS", "TABLE3", "Transferred", "planned"]
 
 ERRORS = {
     "cifar10/softmax": Reported(5.44, 0.10),
@@ -23,7 +23,6 @@ ERRORS = {
 """Test error in percent."""
 
 TITLES = {"cifar10": "CIFAR-10", "food101": "Food-101", "stanford_cars": "Cars"}
-CLASSES = {"cifar10": 10, "food101": 101, "stanford_cars": 196}
 SETS = {"table3": tuple(TITLES), "figure-transfer": ("cifar10",)}
 """That a reproduction transfers to."""
 LABELS = {"softmax": "softmax", "label smoothing": "label_smoothing", "belief matching": "belief_matching"}

@@ -12,16 +12,10 @@ from beliefmatch.experiments.adapting import Adapting
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.experiments.reproduction.asked import Asked, is_of_transfers
 from beliefmatch.experiments.reproduction.base import Reproduction
-from beliefmatch.experiments.reproduction.differences import (
-    Meant,
-    differences,
-    foreign_sentences,
-    seeds_sentence,
-)
-from beliefmatch.experiments.reproduction.places import at_home, missing_data, require_named
+from beliefmatch.experiments.reproduction.differences import Meant, differences, foreign_sentences
+from beliefmatch.experiments.reproduction.places import CLASSES, at_home, missing_data, require_named
 from beliefmatch.experiments.reproduction.record import ReproducedRun
 from beliefmatch.experiments.reproduction.transfer import (
-    CLASSES,
     LABELS,
     SETS,
     TITLES,
@@ -35,7 +29,7 @@ from beliefmatch.experiments.reproduction.transfer_plan import (
 )
 from beliefmatch.experiments.reproduction.working import OnProgress, Work
 from beliefmatch.experiments.strict import plain
-from beliefmatch.files import OutsideError, write_together
+from beliefmatch.files import OutsideError, in_a_line, write_together
 
 __all__ = ["Transferring"]
 
@@ -60,31 +54,21 @@ class Transferring(Work[dict[str, Transferred]]):
         return plan if self.asked.data_dir is None else at_home(plan, self.asked.data_dir)
 
     @property
-    def words(self) -> str:
-        """The scale, as it is said beside every number."""
-        if self.asked.scale == "paper":
-            is_changed = self._changed or self._other_seeds
-            return "paper scale with changed settings" if is_changed else "paper scale"
+    def _small_scale(self) -> str:
         first = next(iter(self.plans.values()))
         images = "all" if first.data.limit is None else f"at most {first.data.limit:,}"
-        images += " training"
         name = "CPU" if self.asked.scale == "cpu" else self.asked.scale
-        return f"{name} scale: {images} images, {first.epochs} epochs of the last layer of {first.model}"
+        fitted = f"{first.epochs} epochs of the last layer of {first.model}"
+        return f"{name} scale: {images} training images, {fitted}"
 
     @property
-    def differences(self) -> list[str]:
-        """From the paper's protocol."""
-        named = [_OTHER_WEIGHTS] if any(plan.weights is None for plan in self.plans.values()) else []
-        return [*self._changed, *self._other_seeds, *self.what.notes, *named]
+    def _notes(self) -> list[str]:
+        return [_OTHER_WEIGHTS] if any(plan.weights is None for plan in self.plans.values()) else []
 
     @property
     def _changed(self) -> list[str]:
         paper = [Meant(data, TITLES[data], TITLES[data], planned(data, "paper")) for data in self.plans]
         return differences(paper, {data: _anywhere(plan) for data, plan in self.plans.items()})
-
-    @property
-    def _other_seeds(self) -> list[str]:
-        return seeds_sentence(len(self.seeds), self.what.trials)
 
     def described(self) -> dict[str, dict[str, Any]]:
         """Every plan by its set."""
@@ -162,9 +146,9 @@ class Transferring(Work[dict[str, Transferred]]):
             texts = [(home / path).read_text("utf-8") for path in adapt_evaluation_paths(record.row_labels)]
             return Transferred(record, [EvaluationRecord.from_json(text) for text in texts])
         except (ValueError, OSError) as error:
-            told = " ".join(f"{error}".split()).rstrip(".")
             raise OutsideError(
-                f"reproduce: {home} is damaged ({told}). Remove it, and the same command fits it again."
+                f"reproduce: {home} is damaged ({in_a_line(error)}). "
+                "Remove it, and the same command fits it again."
             ) from error
 
     def _adaptation(self, plan: TransferPlan) -> AdaptPlan:

@@ -11,9 +11,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 from beliefmatch.environment import hardware, versions
 from beliefmatch.experiments.reproduction.asked import Asked
 from beliefmatch.experiments.reproduction.base import Reproduction
+from beliefmatch.experiments.reproduction.differences import seeds_sentence
 from beliefmatch.experiments.reproduction.record import ReproducedRun, ReproductionRecord
 from beliefmatch.experiments.reproduction.scales import seeds_of
-from beliefmatch.files import OutsideError
+from beliefmatch.files import OutsideError, in_a_line
 
 __all__ = ["OnProgress", "Work"]
 
@@ -47,14 +48,33 @@ class Work(ABC, Generic[Found]):
         return self.asked.directory / self.asked.scale / self.what.id
 
     @property
-    @abstractmethod
     def words(self) -> str:
         """The scale, as it is said beside every number."""
+        if self.asked.scale != "paper":
+            return self._small_scale
+        is_changed = self._changed or seeds_sentence(len(self.seeds), self.what.trials)
+        return "paper scale with changed settings" if is_changed else "paper scale"
+
+    @property
+    def differences(self) -> list[str]:
+        """From the paper's protocol, by the plans."""
+        seeds = seeds_sentence(len(self.seeds), self.what.trials)
+        return [*self._changed, *seeds, *self.what.notes, *self._notes]
 
     @property
     @abstractmethod
-    def differences(self) -> list[str]:
-        """From the paper's protocol, by the plans."""
+    def _small_scale(self) -> str:
+        """Another scale than the paper's in words."""
+
+    @property
+    @abstractmethod
+    def _changed(self) -> list[str]:
+        """Settings of the plans that are not the paper's, each a sentence."""
+
+    @property
+    @abstractmethod
+    def _notes(self) -> list[str]:
+        """What is to be said of the plans beside their settings."""
 
     @abstractmethod
     def described(self) -> dict[str, dict[str, Any]]:
@@ -128,6 +148,7 @@ def _readable() -> Iterator[None]:
     except OutsideError:
         raise
     except ValueError as error:
-        told = " ".join(f"{error}".split()).rstrip(".")
         remedy = "Remove the directory of that run, and the same command trains it again"
-        raise OutsideError(f"reproduce: a finished run cannot be read: {told}. {remedy}.") from error
+        raise OutsideError(
+            f"reproduce: a finished run cannot be read: {in_a_line(error)}. {remedy}."
+        ) from error
