@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from beliefmatch.kernels import compiled
+from reproduced import all_reproduced
 
 # Tiny tensors gain nothing from threads, and waiting for busy cores makes them thirty times slower.
 torch.set_num_threads(1)
@@ -32,3 +33,10 @@ def answered_interrupts():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="session")
+def everything(tmp_path_factory, worker_id):
+    """Every reproduction at its tiny scale, one for all worker processes. To be read, not written."""
+    own = tmp_path_factory.getbasetemp()
+    return all_reproduced((own if worker_id == "master" else own.parent) / "reproduced")

@@ -1,0 +1,62 @@
+"""Penultimate activations on the plane through the templates of three classes."""
+
+import pytest
+import torch
+from torch import nn
+
+from beliefmatch.data.digits import load_digits
+from beliefmatch.data.source import Batch
+from beliefmatch.experiments.reproduction.activations import last_layer, penultimate, plane, seen
+from small_training import engine
+
+
+def test_a_plane_goes_through_the_templates():
+    templates = torch.randn(3, 7, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    basis = plane(templates)
+    assert torch.allclose(basis.T @ basis, torch.eye(2, dtype=torch.float64))
+    flat = templates @ basis
+    for one, other in ((0, 1), (0, 2), (1, 2)):  # on their own plane nothing is lost
+        assert (flat[one] - flat[other]).norm() == pytest.approx(
+            (templates[one] - templates[other]).norm().item()
+        )
+    first, second = flat[1] - flat[0], flat[2] - flat[0]
+    assert first[0] > 0
+    assert first[1].abs() < 1e-12
+    assert second[1] > 0
+
+
+def test_tightness_is_the_spread_within_over_the_distance_between():
+    targets = torch.tensor([4, 4, 9, 9, 30, 30])
+    centres = torch.tensor([[0.0, 0, 0], [0, 0, 0], [6, 0, 0], [6, 0, 0], [0, 8, 0], [0, 8, 0]])
+    apart = torch.tensor([[0.0, 0, 2], [0, 0, -2], [0, 0, 2], [0, 0, -2], [0, 0, 2], [0, 0, -2]])
+    found = seen((centres + apart).double(), targets, torch.eye(3, dtype=torch.float64)[:, :2])
+    assert found.tightness == pytest.approx(2 / ((6 + 8 + 10) / 3))
+    assert found.extent == 8
+    assert found.points.tolist() == centres[:, :2].tolist()
+
+
+def test_a_network_that_sees_nothing_has_no_tightness():
+    points = seen(torch.ones(6, 4), torch.arange(6) % 3, torch.eye(4)[:, :2])
+    assert (points.extent, points.tightness) == (0.0, None)
+
+
+class _Source:
+    def __init__(self, images, targets):
+        self.images, self.targets = images.float(), targets
+
+    def batches(self, parts, *, seeds=None, device="cpu"):
+        for part in parts:
+            yield Batch(self.images[part], self.targets[part])
+
+
+def test_penultimate_activations_are_what_the_last_layer_is_given():
+    test = load_digits().test
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.ReLU(), nn.Linear(5, 10))
+    features, targets = penultimate(network, _Source(test.images, test.targets), [2, 5, 7], engine())
+    chosen = torch.isin(test.targets, torch.tensor([2, 5, 7]))
+    assert torch.equal(targets, test.targets[chosen])
+    with torch.no_grad():
+        assert torch.allclose(features, network[:3](test.images[chosen].float()).double())
+    assert last_layer(network) is network[3]
+    with pytest.raises(ValueError, match="must end in a linear layer"):
+        last_layer(nn.ReLU())
