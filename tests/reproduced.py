@@ -4,9 +4,16 @@ import fcntl
 from pathlib import Path
 
 from beliefmatch.cli import main
+from beliefmatch.experiments.reproduction import begin, reproduction
+from beliefmatch.experiments.reproduction.asked import Asked
 from beliefmatch.experiments.reproduction.record import ReproductionRecord
 from beliefmatch.experiments.run_directory import RunDirectory
 from beliefmatch.experiments.run_record import RunRecord
+
+
+def work(name: str, **asked):
+    """What one reproduction would run."""
+    return begin(reproduction(name), Asked(**asked))
 
 
 def all_reproduced(place: Path) -> Path:

@@ -4,16 +4,14 @@ import math
 import re
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
 from beliefmatch import belief_matching_loss
 from beliefmatch.cli import main
 from beliefmatch.experiments.plan import fingerprint, plan_from, recipe, with_method
-from beliefmatch.experiments.reproduction import REPRODUCTIONS, begin, reproduction
+from beliefmatch.experiments.reproduction import REPRODUCTIONS, reproduction
 from beliefmatch.experiments.reproduction.ablation import WITHOUT_KL_ERRORS
-from beliefmatch.experiments.reproduction.asked import Asked
 from beliefmatch.experiments.reproduction.beta import EXPONENTS
 from beliefmatch.experiments.reproduction.differences import foreign_sentences
 from beliefmatch.experiments.reproduction.places import at_home, needed
@@ -23,9 +21,9 @@ from beliefmatch.experiments.reproduction.semi_supervised import ERRORS as SEMI_
 from beliefmatch.experiments.reproduction.table1 import ERRORS
 from beliefmatch.experiments.reproduction.table2 import TOP1, TOP5
 from beliefmatch.experiments.reproduction.transfer import ERRORS as TRANSFER_ERRORS
-from beliefmatch.experiments.reproduction.transfer_plan import transfer_fingerprint
 from beliefmatch.experiments.search import search_of
 from beliefmatch.methods import build
+from reproduced import work
 
 # As the paper prints them: CIFAR-10 / CIFAR-100, or as the heads of the tables say.
 PRINTED = {
@@ -68,10 +66,6 @@ def printed(text):
 
 def told(reported):
     return reported.value, reported.deviation
-
-
-def work(name, **asked):
-    return begin(reproduction(name), Asked(**asked))
 
 
 def test_every_name_leads_to_its_reproduction():
@@ -218,27 +212,6 @@ def test_transfer_at_paper_scale_is_the_paper_protocol():
     assert set(work("figure-transfer").costs()) < set(found.costs())  # one of the three adaptations
 
 
-def test_settings_of_transfers_are_strict_and_their_own(tmp_path):
-    found = work(
-        "table3", settings=("transfer.model=timm:resnet18", "transfer.data.limit=9", "training.epochs=3")
-    )
-    assert {(plan.model, plan.data.limit, plan.epochs) for plan in found.plans.values()} == {
-        ("timm:resnet18", 9, 100)
-    }
-    assert "Network: timm:resnet18 instead of timm:resnet50.tv_in1k." in found.differences
-    with pytest.raises(ValueError, match="did you mean `epochs`"):
-        work("table3", settings=("transfer.epoch=3",))
-    with pytest.raises(ValueError, match=r"must be written transfer\.KEY=VALUE"):
-        work("table3", settings=("transfer.training.epochs=3",))
-    elsewhere = work(
-        "table3", data_dir=f"{tmp_path}", settings=("transfer.device=cuda", "transfer.compile=true")
-    )
-    assert elsewhere.plans["cifar10"].data.directory == f"{tmp_path}"
-    assert elsewhere.costs() == work("table3").costs()
-    one, other = (transfer_fingerprint(found.plans["food101"], seeds) for seeds in ([0], [0, 1]))
-    assert one != other
-
-
 @pytest.mark.parametrize("name", REPRODUCTIONS)
 def test_arms_are_the_same_at_the_scales_but_for_sweeps(name):
     keys = {scale: set(work(name, scale=scale).plans) for scale in SCALES}
@@ -319,81 +292,6 @@ def test_the_prior_of_belief_matching_is_that_of_the_loss():
     assert build("belief_matching", kl_weight=0.02).options == {"kl_weight": 0.02}
     with pytest.raises(ValueError, match="`prior` must be positive"):
         build("belief_matching", kl_weight=0.02, prior=0.0)
-
-
-def refused(arguments, capsys) -> str:
-    assert main(["reproduce", *arguments]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    return err
-
-
-def test_what_cannot_be_asked_is_refused_in_one_line(tmp_path, capsys):
-    assert "got 'tabel1'; did you mean table1?" in refused(["tabel1"], capsys)
-    assert "`--scale` must be one of paper, cpu, tiny, got 'cpus'; did you mean cpu?" in refused(
-        ["table1", "--scale", "cpus"], capsys
-    )
-    assert "`--seeds` must be from 1 to 1,000, got 0" in refused(["table1", "--seeds", "0"], capsys)
-    assert "`--seeds` must be from 1 to 1,000, got 9999" in refused(["table1", "--seeds", "9999"], capsys)
-    assert "`--out` must be a directory, got an empty name" in refused(["table1", "--out", " "], capsys)
-    assert "`--data-dir` must be a directory, got an" in refused(["table1", "--data-dir", ""], capsys)
-    assert "did you mean `training.epochs`?" in refused(["table1", "--set", "training.epoch=3"], capsys)
-    told = refused(
-        ["table1", "--scale", "cpu", "--data-dir", f"{tmp_path}", "--out", f"{tmp_path / 'o'}"], capsys
-    )
-    assert "`--data-dir` must hold cifar10, svhn and cifar100 by their names for table1" in told
-    assert "there is no cifar10 and no svhn and no cifar100 in" in told
-    assert not (tmp_path / "o").exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "setting", "words"),
-    [
-        ("table1", "method.name=softmax", "must leave method.name of table1 as it is; the rows are named"),
-        ("figure-beta", "method.options.kl_weight=0.5", "must leave method.options.kl_weight of figure-beta"),
-        ("table1", "data.name=digits", "must leave data.name of table1"),
-        ("controls", "data.limit=80", "must leave data.limit of controls"),
-        ("figure-rotation", "seed=7", "must leave seed of figure-rotation as it is; say how many with"),
-        ("table3", "training.epochs=1", "as transfer.KEY=VALUE, got 'training.epochs=1'"),
-        ("table1", "transfer.epochs=1", "those of training, got 'transfer.epochs=1'"),
-    ],
-)  # fmt: skip
-def test_settings_that_would_do_nothing_or_belie_a_row_are_refused(name, setting, words, capsys):
-    assert words in refused([name, "--set", setting, "--dry-run"], capsys)
-
-
-def test_no_set_stands_for_another(tmp_path, capsys):
-    """A file, or files without a name, would be CIFAR-10, CIFAR-100 and SVHN at once."""
-    images, ids = np.zeros((200, 4, 4, 3), np.uint8), np.arange(200) % 10
-    for name in ("train", "test", "cifar10_train", "cifar10_test", "svhn_test"):
-        np.savez(tmp_path / f"{name}.npz", images=images, labels=ids)
-    line = ["table1", "--scale", "cpu", "--out", f"{tmp_path / 'o'}", "--data-dir"]
-    assert "there is no cifar100 in" in refused([*line, f"{tmp_path}"], capsys)
-    told = refused([*line, f"{tmp_path / 'train.npz'}"], capsys)
-    assert "`--data-dir` must be a directory with cifar10, svhn and cifar100, got a file" in told
-    for name in ("cifar100_train", "cifar100_test"):
-        np.savez(tmp_path / f"{name}.npz", images=images, labels=ids)
-    few = ["--set", "data.limit=20", "--set", "data.validation=20"]
-    told = refused([*line, f"{tmp_path}", *few, "--set", "data.validation=999"], capsys)
-    assert "`validation`" in told and "must be where they lie" not in told
-    told = refused([*line, f"{tmp_path}", *few], capsys)
-    assert "`--data-dir` must hold cifar100 with its 100 classes, got 10 classes" in told
-
-
-def test_weights_are_known_by_their_content(tmp_path):
-    one, other = tmp_path / "a.pt", tmp_path / "b" / "a.pt"
-    other.parent.mkdir()
-    one.write_bytes(b"1")
-    other.write_bytes(b"1")
-
-    def name(path):
-        return set(work("table3", settings=(f"transfer.weights={path}",)).costs())
-
-    before = name(one)
-    assert before == name(other) != set(work("table3").costs())
-    one.write_bytes(b"2")
-    assert name(one) != before
 
 
 def test_differences_say_where_they_are():
