@@ -155,6 +155,17 @@ def test_files_that_are_no_images_are_told(run, tmp_path, capsys, name, content,
     assert not (tmp_path / "a.csv").exists()
 
 
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_a_machine_that_is_not_this_one_is_refused_at_once(tmp_path, monkeypatch, capsys, command):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    out = ["--out", f"{tmp_path / 'out'}"]
+    assert "`--accelerator` must be one of this" in refused([command, "--accelerator", "cuda", *out], capsys)
+    told = refused([command, "--accelerator", "cpu", "--devices", "99", *out], capsys)
+    assert "`--devices` must be at most 4, the logical cores of this machine, got 99." in told
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_value_is_chosen_when_asked(tmp_path, capsys):
     assert main(["train", *SHORT, "--kl-weight", "auto", "--out", f"{tmp_path}"]) == 0
     shown = capsys.readouterr().out

@@ -44,6 +44,12 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
         ValueError, match=r"Engine: `accelerator` must be one of this machine \(.*cpu\), got 'cuda'"
     ):
         Engine(EngineSettings(accelerator="cuda"))
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    with pytest.raises(ValueError, match=r"`devices` must be at most 4, the logical cores of .*, got 99"):
+        Engine(EngineSettings(accelerator="cpu", devices="99"))
+    monkeypatch.setattr("os.cpu_count", lambda: None)  # unknown
+    with pytest.raises(ValueError, match=r"`devices` must be at most 2, the logical cores of .*, got 3"):
+        Engine(EngineSettings(accelerator="cpu", devices="3"))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from beliefmatch.methods import build
 from beliefmatch.methods.base import Method
 from beliefmatch.models import build_model, fresh
 from beliefmatch.seeds import mixed
-from beliefmatch.train.engine import Engine
+from beliefmatch.train.engine import Engine, processes_here
 from beliefmatch.train.settings import EngineSettings
 
 __all__ = [
@@ -66,7 +66,8 @@ def network_of(plan: RunPlan, method: Method, data: Dataset, member: int = 0) ->
 
 
 def tried_network(plan: RunPlan, method: Method, data: Dataset) -> nn.Module:
-    """`network_of`, tried on two made-up images: a network that does not fit is told now, in one line."""
+    """`network_of`, tried on two made-up images: what does not fit, machine or network, is told in a line."""
+    processes_here(plan.engine)
     if plan.engine.precision == "bf16":
         engine_for(plan.engine)  # has to set something before torch computes anything
     network, shape, expected = _built(plan, method, data), data.train.shape, (2, len(data.class_names))

@@ -180,12 +180,12 @@ def _fabric(settings: EngineSettings, device_type: str, precision: Mixed) -> "Fa
         from lightning_fabric.strategies.ddp import DDPStrategy
 
     devices, nodes = _processes(settings)
+    several = nodes > 1 or processes_here(settings) > 1
     plugins: list[Any] = []
     if precision != "32-true":
         # made here, because Fabric would turn float16 on a CPU into bfloat16
         scaler = torch.amp.GradScaler(device_type) if precision == "16-mixed" else None
         plugins = [MixedPrecision(precision, device_type, scaler)]
-    several = nodes > 1 or (_visible(device_type) if devices == "auto" else int(devices)) > 1
     strategy = DDPStrategy(gradient_as_bucket_view=True) if several else "auto"
     return Fabric(
         accelerator=device_type, devices=devices, num_nodes=nodes, strategy=strategy, plugins=plugins
@@ -233,5 +233,14 @@ def device_type(accelerator: str) -> str:
     return accelerator
 
 
-def _visible(device_type: str) -> int:
-    return torch.cuda.device_count() if device_type == "cuda" else 1
+def processes_here(settings: EngineSettings) -> int:
+    """How many a setting amounts to on this machine; a ValueError where it has no room for them."""
+    device, (devices, _) = device_type(settings.accelerator), _processes(settings)
+    if devices == "auto":
+        return torch.cuda.device_count() if device == "cuda" else 1
+    # a CPU takes two of any machine, so that what is meant for many can be tried on one core
+    room = {"cuda": torch.cuda.device_count(), "mps": 1, "cpu": max(2, os.cpu_count() or 1)}[device]
+    if int(devices) > room and "TORCHELASTIC_RUN_ID" not in os.environ:
+        what = "logical cores" if device == "cpu" else f"{device} devices"
+        raise fail("Engine", f"`devices` must be at most {room}, the {what} of this machine, got {devices}.")
+    return int(devices)

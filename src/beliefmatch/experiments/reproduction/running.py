@@ -21,7 +21,7 @@ from beliefmatch.experiments.run_directory import RunDirectory
 from beliefmatch.experiments.run_record import Diverged, RunRecord
 from beliefmatch.experiments.search import Candidates
 from beliefmatch.files import OutsideError
-from beliefmatch.train.engine import device_type
+from beliefmatch.train.engine import processes_here
 
 __all__ = ["Reproducing"]
 
@@ -107,7 +107,7 @@ class Reproducing(Work[Outcome]):
             require_named(self.what.id, plans, self.asked.data_dir)
         for one in self.candidates.values():
             plan = one.example
-            device_type(plan.engine.accelerator)
+            processes_here(plan.engine)
             with missing_data(self.what.id, plans, self.asked.data_dir):
                 data = dataset(plan.data)
                 foreign_sets(plan, data)
