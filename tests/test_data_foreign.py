@@ -124,6 +124,24 @@ def test_named_sets_may_lie_in_a_directory(tmp_path, digits):
         assert name == "svhn" and len(foreign) == 7
 
 
+def test_a_named_set_is_never_another_one(tmp_path, digits):
+    """Files and folders without a name, or of other names, are the home set's or nobody's."""
+    home = save_folder(tmp_path / "home", pixels(), labels())
+    save_npz(tmp_path / "files" / "test.npz", pixels(5, 32, 32), labels(5))
+    for place in (home, tmp_path / "files", tmp_path / "nowhere"):
+        with pytest.raises(ValueError, match=r"`text` must be a set that .* holds in .* name, .* got 'svhn'"):
+            load_foreign("svhn", digits, directory=f"{place}")
+    save_folder(tmp_path / "both" / "svhn", pixels(), labels())
+    save_folder(tmp_path / "both" / "cifar10", pixels(30), labels(30))
+    assert len(load_foreign("svhn", digits, directory=f"{tmp_path / 'both'}")[1]) == 12
+    known = load(
+        DataSettings(name="cifar10", directory=f"{tmp_path / 'both'}", validation=0.3, augment="none")
+    )
+    assert sum(known.facts["counts"].values()) == 30
+    with pytest.raises(ValueError, match=r"must hold mnist in files or a folder .*, got cifar10, svhn in"):
+        load(DataSettings(name="mnist", directory=f"{tmp_path / 'both'}"))
+
+
 def test_nothing_is_told_with_what_could_be(digits):
     with pytest.raises(
         ValueError, match=r"`text` must be noise, patches, rotations, one of digits, .*got 'nois'"

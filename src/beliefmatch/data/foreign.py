@@ -76,6 +76,12 @@ def random_bytes(count: int, seed: int) -> np.ndarray:
 
 
 def _test_of(name: str, directory: str | None) -> Part:
+    """The home set's directory is asked too, but not for files without a name: they are the home set's."""
+    from beliefmatch.data.forms import holds
+
+    if directory is not None and name != "digits" and not holds(Path(directory).expanduser(), name):
+        expected = f"a set that {directory} holds in files or a folder of that name, or name=path"
+        raise fail(_CALLER, f"`text` must be {expected}, got {name!r}.")
     settings = DataSettings(name=name, directory=directory)
     found, _ = find(settings, only="test")
     return found.parts.get("test") or next(iter(found.parts.values()))

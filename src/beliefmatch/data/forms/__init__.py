@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from beliefmatch.checks import fail
+from beliefmatch.data import DATASETS
 from beliefmatch.data.decode import SUFFIXES
 from beliefmatch.data.forms.raw import Columns, Raw, joined
 from beliefmatch.data.found import Found
 
-__all__ = ["find_at", "find_unlabelled", "part_of", "read_file"]
+__all__ = ["find_at", "find_unlabelled", "holds", "part_of", "read_file"]
 
 _FILES = {".npz": "npz", ".parquet": "parquet"}
 _WORDS = {
@@ -53,8 +54,8 @@ def find_at(
     if not files:
         from beliefmatch.data.forms.folder import class_folders
 
-        folders = class_folders(path, lambda found: _chosen(found, only, reports))
-        return joined("folder", folders)
+        place = _own_folder(path, name)
+        return joined("folder", class_folders(place, lambda found: _chosen(found, only, reports)))
     by_part = _chosen(_by_part(files, path), only, reports)
     read: Callable[[Sequence[Path], Columns], Raw] = _reader(form)
     return joined(form, {part: read(some, columns) for part, some in by_part.items()})
@@ -77,6 +78,14 @@ def find_unlabelled(path: Path, *, name: str = "") -> Raw:
 
     parts = _chosen(part_folders(path), "test", "test")
     return all_images(next(iter(parts.values()), path))
+
+
+def holds(directory: Path, name: str) -> bool:
+    """Whether a dataset lies in a directory by its name, as a folder or in files that begin with it."""
+    if directory.name == name or (directory / name).is_dir():
+        return True
+    places = [place for place in (directory, directory / "data") if place.is_dir()]
+    return any(_begins_with(name, file) for place in places for file in place.iterdir() if file.is_file())
 
 
 def read_file(path: Path, columns: Columns = _USUAL) -> Raw:
@@ -135,9 +144,26 @@ def _of_dataset(files: list[Path], name: str) -> list[Path]:
     """Files that begin with the name, else those that begin with a part's; all where there is no name."""
     if not name:
         return files
-    start = re.compile(rf"{re.escape(name).replace('_', '[-_]')}(?![a-z0-9])", re.IGNORECASE)
-    own = [file for file in files if start.match(file.stem)]
+    own = [file for file in files if _begins_with(name, file)]
     return own or [file for file in files if part_of(re.split(r"[^A-Za-z]+", file.stem)[0])]
+
+
+def _begins_with(name: str, file: Path) -> bool:
+    start = rf"{re.escape(name).replace('_', '[-_]')}(?![a-z0-9])"
+    return re.match(start, file.stem, re.IGNORECASE) is not None
+
+
+def _own_folder(directory: Path, name: str) -> Path:
+    """Of a dataset that has a name: the folder that is called so, or a directory without those of others."""
+    if not name:
+        return directory
+    if (directory / name).is_dir():
+        return directory / name
+    others = sorted(folder.name for folder in directory.iterdir() if folder.name in DATASETS)
+    if others:
+        got = f"{', '.join(others)} in {directory}"
+        raise fail("data", f"`directory` must hold {name} in files or a folder of that name, got {got}.")
+    return directory
 
 
 def _by_part(files: Sequence[Path], place: Path) -> dict[str, list[Path]]:

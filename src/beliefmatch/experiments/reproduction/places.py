@@ -22,22 +22,8 @@ _OTHER_SETTING = re.compile(r"data: `(?!name|directory)")
 
 
 def at_home(plan: Planned, directory: str) -> Planned:
-    """The plan with its data in a directory: each set below it by its own name, or else in it."""
-    root = Path(directory).expanduser()
-    home = _home(root, plan.data.name)
-    foreign = tuple(_beside(root, home, name) for name in plan.foreign)
-    return replace(plan, data=replace(plan.data, directory=f"{home}"), foreign=foreign)
-
-
-def _home(root: Path, name: str) -> Path:
-    own = root / name
-    return own if own.is_dir() else root
-
-
-def _beside(root: Path, home: Path, name: str) -> str:
-    """A set without a place is looked for where the known images are."""
-    found = _home(root, name)
-    return name if name not in DATASETS or found == home else f"{name}={found}"
+    """The plan with its data in a directory, where known and foreign sets are looked for by name."""
+    return replace(plan, data=replace(plan.data, directory=directory))
 
 
 def needed(plans: Sequence[RunPlan | TransferPlan]) -> list[str]:
