@@ -7,6 +7,7 @@ from torch import nn
 from beliefmatch.data.digits import load_digits
 from beliefmatch.data.source import Batch
 from beliefmatch.experiments.reproduction.activations import last_layer, penultimate, plane, seen
+from beliefmatch.experiments.reproduction.representation import _three
 from small_training import engine
 
 
@@ -33,6 +34,13 @@ def test_tightness_is_the_spread_within_over_the_distance_between():
     assert found.tightness == pytest.approx(2 / ((6 + 8 + 10) / 3))
     assert found.extent == 8
     assert found.points.tolist() == centres[:, :2].tolist()
+
+
+def test_the_three_classes_are_the_papers_wherever_they_can_be_told():
+    named = [f"{place}" for place in range(100)]
+    assert _three(named) == [4, 30, 55]  # CIFAR-100 without names is in its own order
+    assert _three(["otter", "x", "beaver", "dolphin"]) == [2, 3, 0]
+    assert _three(list("0123456789")) == [0, 1, 2]
 
 
 def test_a_network_that_sees_nothing_has_no_tightness():

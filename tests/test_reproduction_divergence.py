@@ -1,6 +1,7 @@
 """Trainings that leave the finite numbers: a result where the paper has one, an error elsewhere."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,8 +9,11 @@ import torch
 from beliefmatch.cli import main
 from beliefmatch.experiments import grid
 from beliefmatch.experiments.grid import Cell, attempt_cells, run_cells
+from beliefmatch.experiments.parts import dataset
 from beliefmatch.experiments.plan import fingerprint, overridden, plan_from, recipe, with_method
+from beliefmatch.experiments.reproduction.record import Row
 from beliefmatch.experiments.run_record import Diverged
+from beliefmatch.report.reproduction_rows import ours_text
 from reproduced import record_of
 
 
@@ -24,7 +28,8 @@ def test_a_training_that_diverges_is_a_result_where_it_may(tmp_path, monkeypatch
 
     monkeypatch.setattr(grid, "execute", explode)
     cell = Cell(tiny_plan(kl_weight=0.01), tmp_path / "run", may_diverge=True)
-    expected = Diverged(fingerprint(cell.plan), "fit: 20 steps in a row were not finite.")
+    digest = dataset(cell.plan.data).facts["digest"]
+    expected = Diverged(fingerprint(cell.plan), "fit: 20 steps in a row were not finite.", digest)
     assert attempt_cells([cell]) == [expected]
     monkeypatch.setattr(grid, "execute", None)  # it is not tried again
     told = []
@@ -48,6 +53,13 @@ def test_predictions_that_are_not_finite_are_a_divergence(tmp_path, monkeypatch)
 def _not_finite(network, images):
     logits = network.layers(images)
     return logits if network.training else logits * torch.inf
+
+
+def test_what_a_method_does_not_have_has_not_diverged():
+    row = Row("g", "softmax", "spread", "%", None, [None, None, None], [0, 1, 2], 1.0, "1 of 3 diverged")
+    assert ours_text(replace(row, diverged=1)) == "—"
+    assert ours_text(replace(row, diverged=3)) == "diverged"
+    assert ours_text(replace(row, values=[1.0, None, 2.0], diverged=1)) == "1.50 ± 0.71"
 
 
 def test_an_explosion_is_shown_as_such(tmp_path, monkeypatch, capsys):

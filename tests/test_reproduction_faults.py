@@ -15,6 +15,8 @@ from beliefmatch.cli import main
 from beliefmatch.experiments import grid
 from beliefmatch.experiments.reproduction import REPRODUCTIONS
 from beliefmatch.experiments.reproduction.record import ReproductionRecord
+from beliefmatch.experiments.run_directory import RunDirectory
+from beliefmatch.experiments.run_record import Diverged
 from commands import MAIN
 from reproduced import record_of
 
@@ -123,7 +125,7 @@ def test_runs_of_other_images_are_not_taken_for_these(tmp_path, capsys):
         (tmp_path / place).mkdir()
         for name in ("cifar10_train", "cifar10_test", "svhn_test"):
             images = chance.integers(0, 256, (60, 8, 8, 3), np.uint8)
-            np.savez(tmp_path / place / f"{name}.npz", images=images, labels=np.arange(60) % 10)
+            np.savez(tmp_path / place / f"{name}.npz", images=images, labels=np.arange(len(images)) % 10)
     few = ["data.limit=20", "data.validation=20", "model.options.width=2", "data.augment=none"]
     sets = [word for one in (*few, "training.epochs=1", "training.batch_size=8") for word in ("--set", one)]
     line = ["reproduce", "figure-beta", "--scale", "cpu", "--seeds", "1", "--jobs", "1", *sets]
@@ -133,9 +135,38 @@ def test_runs_of_other_images_are_not_taken_for_these(tmp_path, capsys):
         (tmp_path / "out" / "cpu" / "figure-beta" / "reproduction.json").read_text("utf-8")
     )
     assert "Foreign images: 60 of svhn instead of 26,032." in record.differences
+    assert "Training images: 20 of cifar10" not in "".join(record.differences)  # as it was asked for
+    assert "Test images: 60 of cifar10, where 10,000 were meant." in record.differences
     capsys.readouterr()
     assert main([*line, f"{tmp_path / 'other'}"]) == 2
     assert "`--out` must be new for other images" in capsys.readouterr().err
+    for name in {run.fingerprint for run in record.runs}:  # a divergence is of its images too
+        place = tmp_path / "out" / "runs" / name
+        digest = RunDirectory(place).finished().data_digest
+        (place / "record.json").unlink()
+        (place / "diverged.json").write_text(Diverged(name, "it did", digest).to_json())
+    assert main([*line, f"{tmp_path / 'other'}"]) == 2
+    assert "`--out` must be new for other images" in capsys.readouterr().err
+    shutil.move(tmp_path / "one", tmp_path / "moved")
+    assert main([*line, f"{tmp_path / 'moved'}"]) == 0
+
+
+def test_a_transfer_to_other_images_is_not_taken_for_this_one(tmp_path, capsys):
+    chance = np.random.default_rng(0)
+    for place in ("one", "other"):
+        (tmp_path / place).mkdir()
+        for name in ("cifar10_train", "cifar10_test"):
+            images = chance.integers(0, 256, (600, 8, 8), np.uint8)
+            np.savez(tmp_path / place / f"{name}.npz", images=images, labels=np.arange(len(images)) % 10)
+    sets = ["model=beliefmatch.models.digits:DigitsNet", "data.size=8", "foreign=[noise]", "epochs=2"]
+    line = ["reproduce", "figure-transfer", "--scale", "cpu", "--seeds", "1"]
+    line += [word for one in sets for word in ("--set", f"transfer.{one}")]
+    line += ["--out", f"{tmp_path / 'out'}", "--data-dir"]
+    assert main([*line, f"{tmp_path / 'one'}"]) == 0
+    capsys.readouterr()
+    assert main([*line, f"{tmp_path / 'other'}"]) == 2
+    (told,) = capsys.readouterr().err.splitlines()
+    assert "`--out` must be new for other images" in told
     shutil.move(tmp_path / "one", tmp_path / "moved")
     assert main([*line, f"{tmp_path / 'moved'}"]) == 0
 

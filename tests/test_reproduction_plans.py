@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from beliefmatch.experiments.plan import fingerprint, plan_from, recipe, with_me
 from beliefmatch.experiments.reproduction import REPRODUCTIONS, reproduction
 from beliefmatch.experiments.reproduction.ablation import WITHOUT_KL_ERRORS
 from beliefmatch.experiments.reproduction.beta import EXPONENTS
-from beliefmatch.experiments.reproduction.differences import foreign_sentences
+from beliefmatch.experiments.reproduction.differences import count_sentences, foreign_sentences
+from beliefmatch.experiments.reproduction.outcome import Trained
 from beliefmatch.experiments.reproduction.places import at_home, needed
 from beliefmatch.experiments.reproduction.reliability import ECES
 from beliefmatch.experiments.reproduction.scales import SCALES, training_images, two_core_seconds
@@ -21,6 +23,8 @@ from beliefmatch.experiments.reproduction.semi_supervised import ERRORS as SEMI_
 from beliefmatch.experiments.reproduction.table1 import ERRORS
 from beliefmatch.experiments.reproduction.table2 import TOP1, TOP5
 from beliefmatch.experiments.reproduction.transfer import ERRORS as TRANSFER_ERRORS
+from beliefmatch.experiments.run_directory import RunDirectory
+from beliefmatch.experiments.run_record import Diverged, Scores, Trial
 from beliefmatch.experiments.search import search_of
 from beliefmatch.methods import build
 from reproduced import work
@@ -207,7 +211,7 @@ def test_transfer_at_paper_scale_is_the_paper_protocol():
         wishes = found._adaptation(plan).wishes
         assert (wishes.labels, wishes.optimizer, wishes.patience) == ("new", "adam", None)
         assert (wishes.kl_weights, wishes.seeds, wishes.learning_rate) == ((0.01,), (0, 1, 2, 3, 4), 3e-4)
-    assert found.plans["cifar10"].data.size == 8 * 32
+    assert (found.plans["cifar10"].data.size, found.plans["cifar10"].data.margin) == (8 * 32, 1.0)
     assert found.plans["cifar10"].foreign == ("svhn", "food101", "stanford_cars")
     assert set(work("figure-transfer").costs()) < set(found.costs())  # one of the three adaptations
 
@@ -215,9 +219,11 @@ def test_transfer_at_paper_scale_is_the_paper_protocol():
 @pytest.mark.parametrize("name", REPRODUCTIONS)
 def test_arms_are_the_same_at_the_scales_but_for_sweeps(name):
     keys = {scale: set(work(name, scale=scale).plans) for scale in SCALES}
-    swept = {"controls": "size/", "figure-beta": "/"}.get(name)
-    kept = {scale: {key for key in own if not (swept and swept in key)} for scale, own in keys.items()}
-    assert kept["paper"] == kept["cpu"] == kept["tiny"]
+    if name == "figure-beta":
+        assert keys["tiny"] < keys["cpu"] < keys["paper"]
+        return
+    kept = {scale: {key for key in own if not key.startswith("size/")} for scale, own in keys.items()}
+    assert kept["paper"] == kept["cpu"] == kept["tiny"] != set()
 
 
 def test_tables_and_figures_share_their_runs():
@@ -255,6 +261,33 @@ def test_a_setting_of_the_user_is_told_as_a_difference():
     assert "`training.weight_decay`: 0.0005 instead of 0.0001." in found.differences
     assert found.words == "paper scale with changed settings"
     assert "Seeds: 2 instead of 5." in found.differences
+
+
+def test_images_that_are_not_there_and_precision_are_told():
+    plan = plan_from(with_method(recipe("cifar"), "softmax"))
+    whole = {"train": 40_000, "validation": 10_000, "test": 10_000}
+    assert count_sentences(plan, whole) == []
+    assert count_sentences(plan, whole | {"train": 12_000, "test": 500}) == [
+        "Training images: 12,000 of cifar10, where 40,000 were meant.",
+        "Test images: 500 of cifar10, where 10,000 were meant.",
+    ]
+    semi = plan_from(with_method(recipe("semi-vat"), "softmax"))
+    assert count_sentences(semi, {"train": 4000, "validation": 5000, "test": 10_000}) == []
+    assert work("table1", settings=("engine.precision=32",)).differences == list(reproduction("table1").notes)
+    assert "Numbers are of precision bf16; the paper tells none." in (
+        work("table1", settings=("engine.precision=bf16",)).differences
+    )
+    assert "`model.options.depth`: 10 instead of 28." in work("table4", scale="cpu").differences
+
+
+def test_a_choice_tells_what_diverged_on_the_way():
+    arm = next(arm for arm in reproduction("table1").arms("tiny") if arm.key.endswith("/belief_matching"))
+    scores = Scores(9, error=0.1, nll=0.2, brier=0.1, ece=0.1, mean_confidence=0.9)
+    trial = Trial("kl_weight", 0.01, scores, chosen=True)
+    ended = [Diverged("a", "it did"), Diverged("b", "it did")]
+    homes = [RunDirectory(Path(name)) for name in "ab"]
+    trained = Trained(arm, arm.plan, [0, 1], ended, homes, [trial], lost=(0.003, 0.001))
+    assert trained.note == "λ = 0.01 by validation (0.003, 0.001 diverged); 2 of 2 diverged"
 
 
 def test_data_directories_do_not_change_what_is_run(tmp_path):
@@ -334,6 +367,6 @@ def _yaml(text):
 
 def test_weights_of_ones_own_are_told_by_the_name_of_their_file():
     own = work("table3", settings=("transfer.weights=/somewhere/resnet50.pt",))
-    assert "`weights`: resnet50.pt instead of none." in own.differences
+    assert "Weights: resnet50.pt instead of those of its name." in own.differences
     named = "Weights are those that come with the network's name; the paper's are of Keras."
     assert named not in own.differences and named in work("table3").differences

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from beliefmatch.cli import main
+from beliefmatch.experiments.reproduction.scales import two_core_seconds
 from beliefmatch.experiments.reproduction.transfer_plan import transfer_fingerprint
 from reproduced import work
 
@@ -42,6 +43,13 @@ def test_what_cannot_be_asked_is_refused_in_one_line(tmp_path, capsys):
         ("table1", "data.name=digits", "must leave data.name of table1"),
         ("controls", "data.limit=80", "must leave data.limit of controls"),
         ("figure-rotation", "seed=7", "must leave seed of figure-rotation as it is; say how many with"),
+        ("controls", "data.validation=80", "must leave data.validation of controls"),
+        ("table1", "model={name: digits}", "must leave model of table1"),
+        ("table4", "semi.kind=vat", "must leave semi.kind of table4"),
+        ("table4", "teacher.run=there", "must leave teacher.run of table4"),
+        ("figure-rotation", "defaults.ensemble.members=2", "must leave defaults.ensemble.members of"),
+        ("table3", "transfer.data.name=cifar100", "must leave data.name of table3"),
+        ("table3", "transfer.options=5", "`options` must be a mapping"),
         ("table3", "training.epochs=1", "as transfer.KEY=VALUE, got 'training.epochs=1'"),
         ("table1", "transfer.epochs=1", "those of training, got 'transfer.epochs=1'"),
     ],
@@ -68,6 +76,25 @@ def test_no_set_stands_for_another(tmp_path, capsys):
     assert "`--data-dir` must hold cifar100 with its 100 classes, got 10 classes" in told
 
 
+@pytest.mark.parametrize("width", ["0", "wide", "[1]"])
+def test_a_strange_width_has_no_time(width, capsys):
+    """It is told where the network is built."""
+    assert main(["reproduce", "table1", "--set", f"model.options.width={width}", "--dry-run"]) == 0
+    assert main(["reproduce", "list", "--set", f"model.options.width={width}"]) == 0
+    assert capsys.readouterr().err == ""
+    for plan in work("table1", scale="cpu", settings=(f"model.options.width={width}",)).plans.values():
+        assert two_core_seconds(plan) is None
+
+
+def test_a_mistake_about_the_network_is_not_told_as_missing_data(tmp_path, capsys):
+    for name in ("cifar10_train", "cifar10_test", "svhn_test", "food101_test", "stanford_cars_test"):
+        images, ids = np.zeros((200, 8, 8), np.uint8), np.arange(200) % 10
+        np.savez(tmp_path / f"{name}.npz", images=images, labels=ids)
+    line = ["figure-transfer", "--scale", "cpu", "--data-dir", f"{tmp_path}", "--out", f"{tmp_path / 'o'}"]
+    told = refused([*line, "--set", "transfer.model=beliefmatch.models.digits:Nope"], capsys)
+    assert "has no Nope" in told and "--data-dir" not in told
+
+
 def test_weights_are_known_by_their_content(tmp_path):
     one, other = tmp_path / "a.pt", tmp_path / "b" / "a.pt"
     other.parent.mkdir()
@@ -81,6 +108,12 @@ def test_weights_are_known_by_their_content(tmp_path):
     assert before == name(other) != set(work("table3").costs())
     one.write_bytes(b"2")
     assert name(one) != before
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "record.json").write_text("1")
+    first = set(work("table3", settings=(f"transfer.model={run}",)).costs())
+    (run / "record.json").write_text("2")
+    assert set(work("table3", settings=(f"transfer.model={run}",)).costs()).isdisjoint(first)
 
 
 def test_settings_of_transfers_are_strict_and_their_own(tmp_path):
@@ -90,7 +123,8 @@ def test_settings_of_transfers_are_strict_and_their_own(tmp_path):
     assert {(plan.model, plan.data.limit, plan.epochs) for plan in found.plans.values()} == {
         ("timm:resnet18", 9, 100)
     }
-    assert "Network: timm:resnet18 instead of timm:resnet50.tv_in1k." in found.differences
+    network = "Network, the paper's being Keras's ResNet-50: timm:resnet18 instead of timm:resnet50.tv_in1k."
+    assert network in found.differences
     with pytest.raises(ValueError, match="did you mean `epochs`"):
         work("table3", settings=("transfer.epoch=3",))
     with pytest.raises(ValueError, match=r"must be written transfer\.KEY=VALUE"):

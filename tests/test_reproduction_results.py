@@ -5,23 +5,30 @@ import re
 import statistics
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from beliefmatch.experiments.reproduction import REPRODUCTIONS
+from beliefmatch.cli import main
+from beliefmatch.experiments.adapt_record import AdaptRecord
+from beliefmatch.experiments.plan import to_mapping
+from beliefmatch.experiments.reproduction import REPRODUCTIONS, reproduction
 from beliefmatch.experiments.reproduction.outcome import Run
 from beliefmatch.experiments.reproduction.predicted import (
+    has_belief,
     mean_spread,
     median_precision,
     mistake_auroc,
     top_error,
 )
 from beliefmatch.experiments.reproduction.record import ReproductionRecord
+from beliefmatch.experiments.reproduction.transfer import TABLE3, Transferred
 from beliefmatch.experiments.run_directory import RunDirectory
+from beliefmatch.report.reproduction_rows import ours_text
 from beliefmatch.report.reproduction_text import summary_markdown
-from reproduced import record_of, runs_of
+from reproduced import record_of, runs_of, work
 
 TRANSFERS = ("table3", "figure-transfer")
 FIGURES = {
@@ -153,6 +160,39 @@ def test_mistakes_are_told_by_pairs(everything):
             pairs = (wrong > good).double() + 0.5 * (wrong == good)
             assert mistake_auroc(score)(run) == pytest.approx(100 * pairs.mean().item(), abs=0.01)
     assert mistake_auroc("spread")(run) is None  # softmax has no belief
+    name = next(name for (method, name) in runs if method == "belief_matching")
+    alone = Run(replace(runs["belief_matching", name], foreign=[]), RunDirectory(everything / "runs" / name))
+    assert has_belief(alone)  # whether or not there were foreign images
+
+
+def test_every_seed_of_every_arm_is_its_own_run(tmp_path):
+    """Where an option is chosen first, each row has the runs of its own method, data and seed."""
+    line = ["reproduce", "ablation-kl", "--scale", "tiny", "--seeds", "2", "--jobs", "1"]
+    assert main([*line, "--out", f"{tmp_path}"]) == 0
+    record, runs = record_of(tmp_path, "ablation-kl"), runs_of(tmp_path)
+    found = {(run.arm, run.seed): runs[run.fingerprint] for run in record.runs}
+    arms = {arm.key: arm for arm in reproduction("ablation-kl").arms("tiny")}
+    assert set(found) == {(key, seed) for key in arms for seed in (0, 1)}
+    for row, (key, arm) in zip(record.rows, arms.items(), strict=True):
+        own = [found[key, seed] for seed in (0, 1)]
+        assert (row.group, row.label, row.seeds) == (arm.group, arm.label, [0, 1])
+        assert [(run.method, run.seed) for run in own] == [(arm.plan.method.name, seed) for seed in (0, 1)]
+        assert [run.plan["model"] for run in own] == 2 * [to_mapping(arm.plan)["model"]]
+        assert row.values == [100 * run.test.error for run in own]
+        assert own[0].options == own[1].options  # as chosen with the first
+        assert own[0].test.nll != own[1].test.nll
+        mean, deviation = statistics.fmean(row.values), statistics.stdev(row.values)
+        assert ours_text(row) == f"{mean:.2f} ± {deviation:.2f}"
+    ended = work("ablation-kl", scale="tiny", seeds=2, directory=tmp_path)
+    assert ended.finished() == len(ended.costs()) == len(runs)
+
+
+def test_a_head_that_diverged_is_told(everything):
+    """As if one seed more had been asked for and come to nothing."""
+    kept = everything / "runs" / record_of(everything, "table3").runs[0].fingerprint / "adaptation.json"
+    found = Transferred(AdaptRecord.from_json(kept.read_text("utf-8")), [], [0, 1])
+    first, *_ = TABLE3.rows({"cifar10": found})
+    assert (first.seeds, first.values[1], first.diverged, first.note) == ([0, 1], None, 1, "1 of 2 diverged")
 
 
 def test_transfer_reads_the_heads_of_its_adaptation(everything):

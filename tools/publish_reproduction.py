@@ -12,6 +12,7 @@ from pathlib import Path
 
 from beliefmatch.experiments.reproduction import REPRODUCTIONS
 from beliefmatch.experiments.reproduction.record import ReproductionRecord
+from beliefmatch.files import write_whole
 from beliefmatch.report.reproduction_text import reproduction_markdown
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
@@ -23,18 +24,25 @@ def main() -> None:
     asked = _arguments()
     records = _records(asked.directory, asked.scale)
     page, place = asked.docs / "reproduction.md", asked.docs / "results" / "reproduction"
+    if not page.is_file():
+        sys.exit(f"publish: there is no {page}")
     before, begin, rest = page.read_text("utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         sys.exit(f"publish: {page} must have the marks {BEGIN} and {END}")
+    parts = [_section(name, record) for name, record in records.items()]
+    text = "\n\n".join([f"{before}{BEGIN}", *parts, f"{END}{after}"])
     new = place.with_name("reproduction.new")
     shutil.rmtree(new, ignore_errors=True)
-    for name, record in records.items():
-        _copy(asked.directory / name, new / name, record)
+    try:
+        for name, record in records.items():
+            _copy(asked.directory / name, new / name, record)
+    except OSError as error:
+        shutil.rmtree(new, ignore_errors=True)
+        sys.exit(f"publish: {error}")
     shutil.rmtree(place, ignore_errors=True)
     new.rename(place)
-    parts = [_section(name, record) for name, record in records.items()]
-    page.write_text("\n\n".join([f"{before}{BEGIN}", *parts, f"{END}{after}"]), "utf-8")
+    write_whole(page, text.encode())
 
 
 def _arguments() -> argparse.Namespace:

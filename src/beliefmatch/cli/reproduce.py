@@ -66,7 +66,7 @@ def reproduce(
     Ends with one table, figures, and a record of everything. The same command goes on where it was stopped;
     no run is made twice, and all tables and figures share them.
     """
-    with told_plainly(*BAD_INPUT, command=context):
+    with told_plainly(*BAD_INPUT, OutsideError, command=context):
         from beliefmatch.experiments.reproduction.asked import Asked
 
         _require_extras()
@@ -75,11 +75,11 @@ def reproduce(
         asked = Asked(scale, Path(out), data_dir, tuple(set_ or ()), seeds, jobs)
         works = _works(id_, asked)
         _require_use(id_, works, asked)
-    if id_ == "list":
-        _show_list(asked)
-    elif dry_run:
-        _show_plans(works)
-    else:
+        if id_ == "list":
+            _show_list(asked)
+        elif dry_run:
+            _show_plans(works)
+    if id_ != "list" and not dry_run:
         _run_all(context, works, asked)
 
 

@@ -19,15 +19,17 @@ from typing import Any
 
 import torch
 
+from beliefmatch.experiments.parts import dataset
 from beliefmatch.experiments.plan import RunPlan, fingerprint
 from beliefmatch.experiments.run import execute, finished
 from beliefmatch.experiments.run_directory import RunDirectory
 from beliefmatch.experiments.run_record import Diverged, RunRecord, Trial
 from beliefmatch.files import write_whole
 
-__all__ = ["Cell", "OnCell", "attempt_cells", "run_cells", "usual_jobs"]
+__all__ = ["Cell", "OnCell", "Ran", "attempt_cells", "run_cells", "usual_jobs"]
 
 Ran = RunRecord | Diverged
+"""How a cell ended."""
 
 OnCell = Callable[[int, float, str], None]
 """Called with the cell's index, the share of it that is done, and what is being done."""
@@ -99,7 +101,8 @@ def _run(cell: Cell, index: int, announce: OnCell) -> Ran:
             warnings.filterwarnings("ignore", message=".* asks for a target mean of only ")
             return _execute(cell, index, announce)
     except FloatingPointError as error:
-        ended = Diverged(fingerprint(cell.plan), f"{error}")
+        digest = dataset(cell.plan.data).facts.get("digest")
+        ended = Diverged(fingerprint(cell.plan), f"{error}", digest)
         cell.directory.mkdir(parents=True, exist_ok=True)
         write_whole(RunDirectory(cell.directory).diverged_file, ended.to_json().encode())
         announce(index, 1.0, "diverged")

@@ -73,6 +73,11 @@ class RunDirectory:
         """There when the training left the finite numbers, where that was asked to be borne."""
         return self.path / "diverged.json"
 
+    @property
+    def is_ended(self) -> bool:
+        """Whether the training is finished or diverged."""
+        return self.record_file.is_file() or self.diverged_file.is_file()
+
     def diverged(self) -> Diverged | None:
         """How the training ended, if it left the finite numbers."""
         return self._known(self.diverged_file, Diverged.from_json)

@@ -135,6 +135,11 @@ class RunRecord:
     wall_seconds: float
     schema: str = field(default=RUN_SCHEMA)
 
+    @property
+    def data_digest(self) -> str | None:
+        """Of the images that it was trained and judged on."""
+        return self.data.get("digest")
+
     def to_json(self) -> str:
         """Write as JSON text; `from_json` reads it back unchanged."""
         return to_json(self)
@@ -153,6 +158,8 @@ class Diverged:
     """Of the plan."""
     message: str
     """When and how."""
+    data_digest: str | None = None
+    """Of the images that it was trained on."""
     schema: str = field(default=DIVERGED_SCHEMA)
 
     def to_json(self) -> str:

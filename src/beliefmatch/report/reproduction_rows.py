@@ -38,7 +38,7 @@ def ours_text(row: Row) -> str:
     """Mean and standard deviation (n − 1 in the denominator) of the seeds that came to an end."""
     present = [value for value in row.values if value is not None]
     if not present:
-        return "diverged" if "diverged" in row.note else MISSING
+        return "diverged" if row.diverged == len(row.values) else MISSING
     deviation = stdev(present) if len(present) > 1 else None
     return _with_deviation(fmean(present), deviation, row.digits)
 

@@ -9,7 +9,7 @@ from beliefmatch.experiments.reproduction.record import Drawing, Row
 
 __all__ = ["FIXED", "Arm", "Reproduction"]
 
-FIXED = ("method", "data.name", "model.name", "seed")
+FIXED = ("method", "defaults", "data.name", "model.name", "semi.kind", "teacher", "seed")
 """Settings that rows are named by, everywhere."""
 
 
@@ -71,10 +71,15 @@ class Reproduction:
     fixed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def require_free(self, setting: str) -> None:
-        """A setting over every plan must leave alone what rows are named by; a ValueError if it does not."""
+    def require_free(self, setting: str, fixed: Sequence[str] = FIXED) -> None:
+        """A setting over every plan must leave alone what rows are named by; a ValueError if it does not.
+
+        Args:
+            setting: as on the command line.
+            fixed: what rows are named by, beside what this reproduction fixes.
+        """
         key = setting.partition("=")[0].strip()
-        for name in (*FIXED, *self.fixed):
-            if key == name or key.startswith(f"{name}."):
+        for name in (*fixed, *self.fixed):
+            if f"{key}.".startswith(f"{name}.") or f"{name}.".startswith(f"{key}."):  # it, or all around it
                 remedy = "say how many with `--seeds`" if name == "seed" else "the rows are named by it"
                 raise ValueError(f"reproduce: `set` must leave {key} of {self.id} as it is; {remedy}.")

@@ -151,7 +151,7 @@ CONTROLS = Reproduction(
     arms=_arms,
     rows=_rows,
     drawings=_drawings,
-    fixed=("data.limit",),
+    fixed=("data.limit", "data.validation"),
     notes=(
         NOTES[0],
         "Belief matching and label smoothing are shown at every λ; nothing is chosen.",

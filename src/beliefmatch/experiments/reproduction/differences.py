@@ -1,11 +1,20 @@
 """How a plan differs from the paper's, found by comparing them, so that no setting is forgotten."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from beliefmatch.experiments.plan import RunPlan
+from beliefmatch.experiments.reproduction.scales import training_images
 from beliefmatch.experiments.strict import plain
 
-__all__ = ["Meant", "differences", "foreign_sentences", "seeds_sentence"]
+__all__ = [
+    "Meant",
+    "count_sentences",
+    "differences",
+    "foreign_sentences",
+    "precision_sentences",
+    "seeds_sentence",
+]
 
 _WORDS = {
     "data.limit": "training images",
@@ -28,19 +37,37 @@ _WORDS = {
     "method.options.members": "members of an ensemble",
     "method.options.kl_weight": "λ",
     "epochs": "epochs",
-    "model": "network",
+    "model": "network, the paper's being Keras's ResNet-50",
+    "weights": "weights",
 }
 _ASIDE = ("engine.", "precision", "data.directory", "data.workers", "training.validate_every", "seed")
 """Where and how fast."""
 _USUAL = {
     "data.limit": "all",
+    "data.margin": "the network's",
+    "data.mean": "the network's",
+    "data.std": "the network's",
+    "weights": "those of its name",
     "method.options.samples": 100,
     "method.options.members": 5,
 }
 """What a setting that is not there amounts to."""
-_WHOLE = {"svhn": 26_032, "food101": 25_250, "stanford_cars": 8041, "cifar10": 10_000, "cifar100": 10_000}
+_WHOLE = {
+    "cifar10": 10_000,
+    "cifar100": 10_000,
+    "food101": 25_250,
+    "imagenet-1k": 50_000,
+    "stanford_cars": 8041,
+    "svhn": 26_032,
+}
 """Test images."""
-_USUAL_WIDTHS = {"preact_resnet18": 64, "preact_resnet50": 64}
+_USUAL_OPTIONS = {
+    "preact_resnet18": {"width": 64},
+    "preact_resnet50": {"width": 64},
+    "wrn28_2": {"depth": 28, "factor": 2},
+}
+"""Of networks."""
+_PRECISION = "Numbers are of the precision that the machine has, bfloat16 where it can; the paper tells none."
 
 
 class Meant(NamedTuple):
@@ -74,6 +101,33 @@ def seeds_sentence(seeds: int, trials: int | None) -> list[str]:
     return [f"Seeds: {seeds} instead of {trials}."]
 
 
+def precision_sentences(precisions: Iterable[str]) -> list[str]:
+    """What networks computed in, where not in float32."""
+    told = {"32": "", "auto": _PRECISION}
+    found = [told.get(one, f"Numbers are of precision {one}; the paper tells none.") for one in precisions]
+    return [sentence for sentence in dict.fromkeys(found) if sentence]
+
+
+def count_sentences(plan: RunPlan, counts: Mapping[str, int]) -> list[str]:
+    """Known images that are not as many as the plan and the whole set would have.
+
+    Args:
+        plan: of a run.
+        counts: of its images, by their use.
+    """
+    data = plan.data
+    meant = {
+        "training": ("train", training_images(plan) if data.labels is None else data.labels),
+        "validation": ("validation", None if data.validation < 1 else round(data.validation)),
+        "test": ("test", _WHOLE.get(data.name)),
+    }
+    return [
+        f"{words.capitalize()} images: {counts[role]:,} of {data.name}, where {expected:,} were meant."
+        for words, (role, expected) in meant.items()
+        if expected is not None and counts[role] != expected
+    ]
+
+
 def foreign_sentences(seen: Mapping[str, int]) -> list[str]:
     """Foreign sets that are not whole.
 
@@ -90,8 +144,8 @@ def foreign_sentences(seen: Mapping[str, int]) -> list[str]:
 def _changed(paper: Any, ours: Any) -> dict[str, tuple[str, str]]:
     before, after = _flat(plain(paper)), _flat(plain(ours))
     keys = [key for key in {**before, **after} if not key.startswith(_ASIDE)]
-    if before.get("model.name") in _USUAL_WIDTHS:
-        before.setdefault("model.options.width", _USUAL_WIDTHS[before["model.name"]])
+    for option, value in _USUAL_OPTIONS.get(before.get("model.name", ""), {}).items():
+        before.setdefault(f"model.options.{option}", value)
     pairs = {key: (_text(key, after.get(key)), _text(key, before.get(key))) for key in keys}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 

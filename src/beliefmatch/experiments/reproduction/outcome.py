@@ -50,6 +50,8 @@ class Trained:
     ended: Sequence[RunRecord | Diverged]
     homes: Sequence[RunDirectory]
     trials: Sequence[Trial]
+    lost: Sequence[float] = ()
+    """Values of the option to be chosen with which the training diverged."""
 
     @property
     def runs(self) -> list[Run | None]:
@@ -71,16 +73,21 @@ class Trained:
         """What was chosen, what diverged, and what is no better than guessing."""
         return "; ".join(filter(None, (self._choice(), self._divergence(), self._guessing())))
 
+    @property
+    def diverged(self) -> int:
+        """Seeds whose training did."""
+        return sum(isinstance(one, Diverged) for one in self.ended)
+
     def _choice(self) -> str:
         taken = next((trial for trial in self.trials if trial.chosen), None)
-        name = {"kl_weight": "λ", "rate": "rate", "matched_kl_weight": "matched λ"}
-        return (
-            "" if taken is None else f"{name.get(taken.option, taken.option)} = {taken.value:g} by validation"
-        )
+        if taken is None:
+            return ""
+        name = {"kl_weight": "λ", "rate": "rate", "matched_kl_weight": "matched λ"}.get(taken.option)
+        lost = f" ({', '.join(f'{value:g}' for value in self.lost)} diverged)" if self.lost else ""
+        return f"{name or taken.option} = {taken.value:g} by validation{lost}"
 
     def _divergence(self) -> str:
-        diverged = sum(isinstance(one, Diverged) for one in self.ended)
-        return f"{diverged} of {len(self.ended)} diverged" if diverged else ""
+        return f"{self.diverged} of {len(self.ended)} diverged" if self.diverged else ""
 
     def _guessing(self) -> str:
         records = [run.record for run in self.runs if run is not None]
@@ -123,6 +130,7 @@ def row(
         train_seconds=fmean(record.costs.train_seconds for record in records) if records else None,
         note=trained.note,
         digits=digits,
+        diverged=trained.diverged,
     )
 
 
@@ -143,9 +151,9 @@ def nll(run: Run) -> float | None:
 
 def auroc_row(trained: Trained, score: str, **options: Any) -> Row:
     """How well a score tells the first foreign set, which is named."""
-    foreign = [] if trained.first is None else trained.first.record.foreign
-    name = f" {foreign[0].name}" if foreign else ""
-    return row(trained, f"AUROC{name}, {score}", auroc(score), **options)
+    sets = [text.partition("=")[0] for text in trained.plan.foreign]  # where none came to an end
+    sets = sets if trained.first is None else [one.name for one in trained.first.record.foreign]
+    return row(trained, f"AUROC {sets[0]}, {score}" if sets else f"AUROC, {score}", auroc(score), **options)
 
 
 def auroc(score: str, place: int = 0) -> Measure:

@@ -8,22 +8,38 @@ from pathlib import Path
 from typing import TypeVar
 
 from beliefmatch.data import DATASETS
+from beliefmatch.data.settings import DataSettings
 from beliefmatch.experiments.plan import RunPlan
 from beliefmatch.experiments.reproduction.transfer_plan import TransferPlan
 from beliefmatch.files import in_a_line
 
 Planned = TypeVar("Planned", RunPlan, TransferPlan)
 
-__all__ = ["CLASSES", "at_home", "missing_data", "needed", "require_classes", "require_named"]
+__all__ = [
+    "CLASSES",
+    "anywhere",
+    "at_home",
+    "missing_data",
+    "needed",
+    "other_images",
+    "require_classes",
+    "require_named",
+]
 
 CLASSES = {"cifar10": 10, "cifar100": 100, "food101": 101, "stanford_cars": 196}
-_OTHER_SETTING = re.compile(r"data: `(?!name|directory)")
-"""Begins an error about something else than where the data lie."""
+_MISSING = re.compile(r"(data: |load_foreign: )(?!`(?!name|directory|text))")
+"""Begins an error about where the data lie, and not about another setting of them."""
 
 
 def at_home(plan: Planned, directory: str) -> Planned:
     """The plan with its data in a directory, where known and foreign sets are looked for by name."""
     return replace(plan, data=replace(plan.data, directory=directory))
+
+
+def anywhere(plan: Planned) -> Planned:
+    """The plan without where data lie on this machine."""
+    foreign = tuple(name.partition("=")[0] for name in plan.foreign)
+    return replace(plan, data=replace(plan.data, directory=None), foreign=foreign)
 
 
 def needed(plans: Sequence[RunPlan | TransferPlan]) -> list[str]:
@@ -58,12 +74,21 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:-1]) + f" and {names[-1]}"
 
 
-def require_classes(name: str, count: int) -> None:
-    """A set that tables are named by must have its classes; any folder may stand for ImageNet."""
-    if count != CLASSES.get(name, count):
+def require_classes(name: str, count: int, *, scale: str) -> None:
+    """A set that tables are named by must have its classes; in small, any folder may stand for ImageNet."""
+    classes = CLASSES | ({"imagenet-1k": 1000} if scale == "paper" else {})
+    if count != classes.get(name, count):
         raise ValueError(
-            f"reproduce: `data_dir` must hold {name} with its {CLASSES[name]} classes, got {count} classes."
+            f"reproduce: `data_dir` must hold {name} with its {classes[name]} classes, got {count} classes."
         )
+
+
+def other_images(home: Path, data: DataSettings) -> str:
+    """What to say of a finished run whose images are not those that are there now."""
+    return (
+        f"reproduce: `out` must be new for other images: {home} was made of other ones than {data.name} in "
+        f"{data.directory or 'the hub'} has now. Choose another directory, or remove that one."
+    )
 
 
 @contextmanager
@@ -73,7 +98,7 @@ def missing_data(what: str, plans: Sequence[RunPlan | TransferPlan], directory: 
         yield
     except (ValueError, OSError) as error:
         names = needed(plans)
-        if not names or _OTHER_SETTING.match(f"{error}"):
+        if not names or (isinstance(error, ValueError) and not _MISSING.match(f"{error}")):
             raise
         place = (
             "be given, or the hub be in reach" if directory is None else f"be where they lie, got {directory}"

@@ -5,6 +5,7 @@ from beliefmatch.experiments.detections import score_columns
 from beliefmatch.experiments.evaluation_views import entropy_density
 from beliefmatch.experiments.reproduction.outcome import Measure, Run
 from beliefmatch.experiments.reproduction.record import Series
+from beliefmatch.methods import build
 from beliefmatch.metrics import auroc, outcomes, reliability_bins
 
 __all__ = [
@@ -92,8 +93,9 @@ def mistake_auroc(score: str) -> Measure:
 
 
 def has_belief(run: Run) -> bool:
-    """Whether the run's logits are log-concentrations; then its foreign sets were judged by the spread."""
-    return any("spread" in one.auroc for one in run.record.foreign)
+    """Whether the run's logits, as they are kept, are log-concentrations."""
+    method = build(run.record.method, **run.record.options)
+    return method.reads != "softmax" and test_predictions(run).kind == "logits"
 
 
 def top_error(run: Run, count: int) -> float:

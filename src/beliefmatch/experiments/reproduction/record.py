@@ -49,6 +49,8 @@ class Row:
     note: str
     """What was chosen on validation images, what diverged."""
     digits: int = 2
+    diverged: int = 0
+    """Seeds that did."""
 
 
 @dataclass(frozen=True)

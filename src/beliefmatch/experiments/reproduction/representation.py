@@ -1,9 +1,11 @@
 """Penultimate activations of three classes, with and without the prior."""
 
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
+from beliefmatch.data.settings import DataSettings
 from beliefmatch.experiments.parts import dataset
 from beliefmatch.experiments.predicting import restore
 from beliefmatch.experiments.reproduction.activations import Seen, last_layer, penultimate, plane, seen
@@ -20,8 +22,8 @@ _DATA, _NETWORK = "cifar100", "preact_resnet50"
 _WAYS = (WITHOUT_KL, BELIEF)
 _KEYS = [key_of(_DATA, _NETWORK, way) for way in _WAYS]
 _PARTS = ("train", "test")
-CLASSES = ("beaver", "dolphin", "otter")
-"""The paper's three."""
+CLASSES = {"beaver": 4, "dolphin": 30, "otter": 55}
+"""The paper's three, and their places among CIFAR-100's."""
 
 
 def _arms(scale: str) -> list[Arm]:
@@ -29,13 +31,16 @@ def _arms(scale: str) -> list[Arm]:
 
 
 def _three(names: Sequence[str]) -> list[int]:
-    """The ids of the paper's classes, or the first three where the data have others."""
-    return [list(names).index(one) for one in CLASSES] if set(CLASSES) <= set(names) else [0, 1, 2]
+    """The ids of the paper's classes, by their names or places, or the first three where there are others."""
+    if set(CLASSES) <= set(names):
+        return [list(names).index(one) for one in CLASSES]
+    return list(CLASSES.values()) if len(names) == 100 else [0, 1, 2]
 
 
-def _look(trained: Trained, run: Run) -> dict[str, Seen]:
+@lru_cache(maxsize=16)
+def _look(home: Path, settings: DataSettings) -> dict[str, Seen]:
     """By the part of the data."""
-    data, restored = dataset(trained.plan.data), restore(run.home.path)
+    data, restored = dataset(settings), restore(home)
     assert isinstance(restored.predictor, NetworkPredictor)  # of both ways
     network, classes = restored.predictor.network, _three(data.class_names)
     basis = plane(last_layer(network).weight.detach().cpu()[classes])
@@ -51,14 +56,14 @@ def _rows(outcome: Outcome) -> list[Row]:
 
 
 def _rows_of(trained: Trained) -> list[Row]:
-    looks = {run.home.path: _look(trained, run) for run in trained.runs if run is not None}
+    def look(run: Run, part: str) -> Seen:
+        return _look(run.home.path, trained.plan.data)[part]
+
     make: Any = partial(row, trained, unit="", digits=3)
     rows = []
     for part in _PARTS:
-        rows.append(make(f"range, {part}", lambda run, part=part: looks[run.home.path][part].extent))
-        rows.append(
-            make(f"within / between, {part}", lambda run, part=part: looks[run.home.path][part].tightness)
-        )
+        rows.append(make(f"range, {part}", lambda run, part=part: look(run, part).extent))
+        rows.append(make(f"within / between, {part}", lambda run, part=part: look(run, part).tightness))
     return rows
 
 
@@ -79,8 +84,8 @@ def _panels(trained: Trained) -> list[Panel]:
     run = trained.first
     if run is None:
         return []
-    names = run.record.class_names
-    return [_panel(trained.arm.label, part, look, names) for part, look in _look(trained, run).items()]
+    looks, names = _look(run.home.path, trained.plan.data), run.record.class_names
+    return [_panel(trained.arm.label, part, look, names) for part, look in looks.items()]
 
 
 def _panel(title: str, part: str, look: Seen, names: Sequence[str]) -> Panel:

@@ -1,19 +1,33 @@
 """A reproduction at work: its plans, their runs, and the record of what came out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from beliefmatch.data.settings import DataSettings
-from beliefmatch.experiments.grid import Cell, attempt_cells, usual_jobs
+from beliefmatch.experiments.grid import Cell, Ran, attempt_cells, usual_jobs
+from beliefmatch.experiments.lessons import require_lessons
 from beliefmatch.experiments.parts import dataset, foreign_sets, method_of, tried_network
 from beliefmatch.experiments.plan import RunPlan, fingerprint, overridden, plan_from, to_mapping
 from beliefmatch.experiments.reproduction.asked import Asked, is_of_transfers
 from beliefmatch.experiments.reproduction.base import Arm, Reproduction
-from beliefmatch.experiments.reproduction.differences import Meant, differences, foreign_sentences
+from beliefmatch.experiments.reproduction.differences import (
+    Meant,
+    count_sentences,
+    differences,
+    foreign_sentences,
+    precision_sentences,
+)
 from beliefmatch.experiments.reproduction.outcome import Outcome, Trained
-from beliefmatch.experiments.reproduction.places import at_home, missing_data, require_classes, require_named
+from beliefmatch.experiments.reproduction.places import (
+    anywhere,
+    at_home,
+    missing_data,
+    other_images,
+    require_classes,
+    require_named,
+)
 from beliefmatch.experiments.reproduction.record import ReproducedRun
 from beliefmatch.experiments.reproduction.scales import scale_words, two_core_seconds
 from beliefmatch.experiments.reproduction.working import OnProgress, Work
@@ -24,10 +38,6 @@ from beliefmatch.files import OutsideError
 from beliefmatch.train.engine import processes_here
 
 __all__ = ["Reproducing"]
-
-_PRECISION = "Numbers are of the precision that the machine has, bfloat16 where it can; the paper tells none."
-
-Ran = RunRecord | Diverged
 
 
 class Reproducing(Work[Outcome]):
@@ -61,15 +71,23 @@ class Reproducing(Work[Outcome]):
 
     @property
     def expected(self) -> dict[str, RunPlan]:
-        """Every run by its fingerprint; of a choice its first value stands for the one to be chosen."""
+        """Every run by its fingerprint; of a choice that is not made yet its first value stands for it."""
         plans = [plan for one in self.candidates.values() for plan in one.known(self.seeds)]
-        chosen = [one.example for one in self.candidates.values() if one.search is not None]
+        chosen = [self._likely(one) for one in self.candidates.values() if one.search is not None]
         plans += [replace(plan, seed=seed) for plan in chosen for seed in self.seeds[1:]]
         return {fingerprint(plan): plan for plan in plans}
 
+    def _likely(self, one: Candidates) -> RunPlan:
+        """What is chosen, where all that it is chosen from has ended, or the first value."""
+        homes = [RunDirectory(self.directory_of(plan)) for plan in one.known(self.seeds)]
+        ended = [home.record() for home in homes if home.is_ended]
+        if len(ended) < len(homes):
+            return one.example
+        return one.choose({record.fingerprint: record for record in ended if record is not None})[0]
+
     @property
     def _notes(self) -> list[str]:
-        return [_PRECISION] if any(plan.engine.precision == "auto" for plan in self.plans.values()) else []
+        return precision_sentences(plan.engine.precision for plan in self.plans.values())
 
     @property
     def _changed(self) -> list[str]:
@@ -77,10 +95,16 @@ class Reproducing(Work[Outcome]):
         return differences(paper, self.plans)
 
     def _differences_of(self, found: Outcome) -> list[str]:
-        """Foreign sets of which only some images were there."""
+        """Sets of which only some images were there."""
         records = [run.record for trained in found.trained.values() if (run := trained.first) is not None]
+        known = [
+            sentence
+            for trained in found.trained.values()
+            if (run := trained.first) is not None
+            for sentence in count_sentences(trained.plan, run.record.data["counts"])
+        ]
         seen = {one.name: one.examples for record in records for one in record.foreign}
-        return foreign_sentences(seen)
+        return [*dict.fromkeys(known), *foreign_sentences(seen)]
 
     def costs(self) -> dict[str, float | None]:
         """Seconds of each run on two cores, very roughly, by its fingerprint."""
@@ -92,8 +116,7 @@ class Reproducing(Work[Outcome]):
 
     def finished(self) -> int:
         """How many of the expected runs have ended already."""
-        homes = [RunDirectory(self.directory_of(plan)) for plan in self.expected.values()]
-        return sum(home.record_file.is_file() or home.diverged_file.is_file() for home in homes)
+        return sum(RunDirectory(self.directory_of(plan)).is_ended for plan in self.expected.values())
 
     def directory_of(self, plan: RunPlan) -> Path:
         """Of one run: named by what decides its result, so that reproductions share it."""
@@ -112,8 +135,9 @@ class Reproducing(Work[Outcome]):
                 data = dataset(plan.data)
                 foreign_sets(plan, data)
             self._digests[plan.data] = data.facts.get("digest")
-            require_classes(plan.data.name, len(data.class_names))
+            require_classes(plan.data.name, len(data.class_names), scale=self.asked.scale)
             method = method_of(plan)
+            require_lessons(plan, method, data)
             network = (plan.data.name, plan.model.name, f"{plan.model.options}", f"{method.model_options}")
             if network not in tried:
                 tried_network(plan, method, data)
@@ -123,7 +147,7 @@ class Reproducing(Work[Outcome]):
         return [run for trained in found.trained.values() for run in _runs(trained)]
 
     def _plans_of(self, found: Outcome) -> dict[str, dict[str, Any]]:
-        return {key: to_mapping(_anywhere(trained.plan)) for key, trained in found.trained.items()}
+        return {key: to_mapping(anywhere(trained.plan)) for key, trained in found.trained.items()}
 
     def _find(self, tell: OnProgress) -> Outcome:
         """First what depends on no choice, then the chosen with the other seeds."""
@@ -139,7 +163,8 @@ class Reproducing(Work[Outcome]):
             own = [replace(plan, seed=seed) for seed in self.seeds]
             ended = [ran[fingerprint(one)] for one in own]
             homes = [RunDirectory(self.directory_of(one)) for one in own]
-            trained[key] = Trained(self.arms[key], plan, self.seeds, ended, homes, trials)
+            lost = _lost(self.candidates[key], ran)
+            trained[key] = Trained(self.arms[key], plan, self.seeds, ended, homes, trials, lost)
         return Outcome(self.asked.scale, trained)
 
     def _run(self, plans: Sequence[RunPlan], tell: OnProgress, before: int, total: int) -> dict[str, Ran]:
@@ -160,23 +185,20 @@ class Reproducing(Work[Outcome]):
 
     def _require_same_data(self, plan: RunPlan) -> None:
         """A finished run must be of the images that are there now: its name tells nothing of them."""
-        record = RunDirectory(self.directory_of(plan)).record()
-        if record is None or plan.data.name == "digits":
+        home = RunDirectory(self.directory_of(plan))
+        ended = home.record() or home.diverged()
+        if ended is None or plan.data.name == "digits":
             return
         if plan.data not in self._digests:
             self._digests[plan.data] = dataset(plan.data).facts.get("digest")
-        if record.data.get("digest") != self._digests[plan.data]:
-            raise OutsideError(
-                f"reproduce: `out` must be new for other images: {self.directory_of(plan)} was trained on "
-                f"other ones than {plan.data.name} in {plan.data.directory or 'the hub'} has now. "
-                "Choose another directory, or remove that one."
-            )
+        if ended.data_digest != self._digests[plan.data]:
+            raise OutsideError(other_images(home.path, plan.data))
 
 
-def _anywhere(plan: RunPlan) -> RunPlan:
-    """Without the place of the data on this machine."""
-    foreign = tuple(name.partition("=")[0] for name in plan.foreign)
-    return replace(plan, data=replace(plan.data, directory=None), foreign=foreign)
+def _lost(one: Candidates, ran: Mapping[str, Ran]) -> list[float]:
+    """Values that were to be chosen from and diverged."""
+    values = one.search.values if one.search is not None else ()
+    return [value for value in values if isinstance(ran[fingerprint(one.settled(value))], Diverged)]
 
 
 def _runs(trained: Trained) -> list[ReproducedRun]:

@@ -15,6 +15,7 @@ from beliefmatch.names import require_name
 __all__ = [
     "SCALES",
     "method_options",
+    "scale_name",
     "scale_words",
     "scaled",
     "seeds_of",
@@ -150,13 +151,22 @@ def scale_words(scale: str, plans: Sequence[RunPlan]) -> str:
     wide = f", width {widths}" if widths else ""
     labels = _listed([getattr(plan.data, "labels", None) for plan in plans])  # where unlabelled images serve
     images += f" ({labels} with labels)" if labels else ""
-    name = "CPU" if scale == "cpu" else scale
-    return f"{name} scale: {images} images, {epochs} {'epoch' if epochs == '1' else 'epochs'}{wide}"
+    return f"{scale_name(scale)}: {images} images, {epochs} {'epoch' if epochs == '1' else 'epochs'}{wide}"
 
 
-def _listed(numbers: Sequence[int | None]) -> str:
-    texts = [f"{number:,}" for number in dict.fromkeys(numbers) if number is not None]
+def scale_name(scale: str) -> str:
+    """Such as "CPU scale"."""
+    return f"{'CPU' if scale == 'cpu' else scale} scale"
+
+
+def _listed(numbers: Sequence[Any]) -> str:
+    texts = [text for text in dict.fromkeys(map(_text, numbers)) if text]
     return " or ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
+
+
+def _text(number: Any) -> str:
+    """A user may have given anything, which is told where it is used."""
+    return "" if number is None else f"{number:,}" if isinstance(number, int) else f"{number}"
 
 
 def two_core_seconds(plan: RunPlan) -> float | None:
@@ -166,6 +176,8 @@ def two_core_seconds(plan: RunPlan) -> float | None:
         return None
     usual, options = next(iter(rates)), plan.method.options
     width = plan.model.options.get("width", usual)
+    if not isinstance(width, int) or width < 1:  # told where the network is built
+        return None
     rate = rates[width] if width in rates else rates[usual] * (usual / width) ** 2
     passes = options.get("samples", 100) if options.get("where") == "all" else 1
     predicted = passes * (2 * _REPORTED.get(plan.data.name, 10_000)) / 3  # a step is three passes

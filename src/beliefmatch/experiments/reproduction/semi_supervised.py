@@ -68,6 +68,9 @@ TABLE4 = Reproduction(
     notes=(
         "What the labels alone teach, NLL and ECE are ours: the paper gives errors of the two others.",
         "The weights of the last epoch are judged.",
+        "There is no warm-up, and at paper scale no clipping of the gradient, as in the settings of "
+        "Oliver et al. that the paper refers to; it says elsewhere that it has both in all experiments.",
+        "The labels alone are trained with VAT's settings.",
         "Images are scaled by channel, without contrast normalisation and ZCA; borders are black, not "
         "mirrored; BatchNorm's averages see labelled images alone. More in docs/semi-supervised.md.",
         "At CPU scale the weight of each consistency loss is the best of two or three by the validation "

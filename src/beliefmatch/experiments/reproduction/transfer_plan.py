@@ -60,6 +60,8 @@ def transfer_plan(plan: TransferPlan, settings: Sequence[str]) -> TransferPlan:
         if not equals or not last or above not in ([], ["data"], ["options"]):
             raise ValueError(f"plan: a setting must be written transfer.KEY=VALUE, got {setting!r}.")
         section = mapping[above[0]] if above else mapping
+        if not isinstance(section, dict):
+            raise ValueError(f"plan: `{above[0]}` must be a mapping for {setting!r}, got {section!r}.")
         section[last] = yaml_value(text.strip(), caller="plan")
     return settings_from(TransferPlan, mapping, caller="plan")
 
@@ -67,7 +69,9 @@ def transfer_plan(plan: TransferPlan, settings: Sequence[str]) -> TransferPlan:
 def transfer_fingerprint(plan: TransferPlan, seeds: Sequence[int]) -> str:
     """A short name of all that decides the result, the same wherever data and weights lie."""
     foreign = tuple(name.partition("=")[0] for name in plan.foreign)
-    same = replace(plan, weights=_content(plan.weights))
+    run = Path(plan.model).expanduser() / "record.json"  # where the network is that of a run
+    model = f"{_content(f'{run}')}" if run.is_file() else plan.model
+    same = replace(plan, model=model, weights=_content(plan.weights))
     settings = plain(replace(same, data=replace(plan.data, directory=None, workers=0), foreign=foreign))
     kept = {key: value for key, value in settings.items() if key not in _INDIFFERENT}
     text = json.dumps({**kept, "seeds": list(seeds), "kind": "transfer"}, sort_keys=True, allow_nan=False)

@@ -6,15 +6,30 @@ from pathlib import Path
 from typing import Any
 
 from beliefmatch.adaptation.wishes import Wishes
+from beliefmatch.data import load_parts
+from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.experiments.adapt_plan import AdaptPlan, ImagePlan
 from beliefmatch.experiments.adapt_record import AdaptRecord, adapt_evaluation_paths
 from beliefmatch.experiments.adapting import Adapting
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.experiments.reproduction.asked import Asked, is_of_transfers
 from beliefmatch.experiments.reproduction.base import Reproduction
-from beliefmatch.experiments.reproduction.differences import Meant, differences, foreign_sentences
-from beliefmatch.experiments.reproduction.places import CLASSES, at_home, missing_data, require_named
+from beliefmatch.experiments.reproduction.differences import (
+    Meant,
+    differences,
+    foreign_sentences,
+    precision_sentences,
+)
+from beliefmatch.experiments.reproduction.places import (
+    CLASSES,
+    anywhere,
+    at_home,
+    missing_data,
+    other_images,
+    require_named,
+)
 from beliefmatch.experiments.reproduction.record import ReproducedRun
+from beliefmatch.experiments.reproduction.scales import scale_name
 from beliefmatch.experiments.reproduction.transfer import (
     LABELS,
     SETS,
@@ -34,6 +49,7 @@ from beliefmatch.files import OutsideError, in_a_line, write_together
 __all__ = ["Transferring"]
 
 _RECORD = "adaptation.json"
+_FIXED = ("data.name",)
 _OTHER_WEIGHTS = "Weights are those that come with the network's name; the paper's are of Keras."
 
 
@@ -42,6 +58,8 @@ class Transferring(Work[dict[str, Transferred]]):
 
     def __init__(self, what: Reproduction, asked: Asked) -> None:
         super().__init__(what, asked)
+        for setting in asked.of_transfers:
+            what.require_free(setting, _FIXED)
         self.plans = {data: self._plan(data) for data in SETS[what.id]}
 
     @staticmethod
@@ -57,13 +75,14 @@ class Transferring(Work[dict[str, Transferred]]):
     def _small_scale(self) -> str:
         first = next(iter(self.plans.values()))
         images = "all" if first.data.limit is None else f"at most {first.data.limit:,}"
-        name = "CPU" if self.asked.scale == "cpu" else self.asked.scale
         fitted = f"{first.epochs} epochs of the last layer of {first.model}"
-        return f"{name} scale: {images} training images, {fitted}"
+        return f"{scale_name(self.asked.scale)}: {images} training images, {fitted}"
 
     @property
     def _notes(self) -> list[str]:
-        return [_OTHER_WEIGHTS] if any(plan.weights is None for plan in self.plans.values()) else []
+        usual = any(plan.weights is None for plan in self.plans.values())
+        precisions = precision_sentences(plan.precision for plan in self.plans.values())
+        return [*([_OTHER_WEIGHTS] if usual else []), *precisions]
 
     @property
     def _changed(self) -> list[str]:
@@ -80,7 +99,8 @@ class Transferring(Work[dict[str, Transferred]]):
 
     def finished(self) -> int:
         """How many adaptations are kept already."""
-        return sum((self._home(plan) / _RECORD).is_file() for plan in self.plans.values())
+        homes = {self._home(plan) for plan in self.plans.values()}
+        return sum((home / _RECORD).is_file() for home in homes)
 
     def check(self) -> None:
         """Build every network and find every image that is not behind us."""
@@ -100,7 +120,7 @@ class Transferring(Work[dict[str, Transferred]]):
         return found
 
     def _runs(self, found: Mapping[str, Transferred]) -> list[ReproducedRun]:
-        return [run for data, one in found.items() for run in self._runs_of(data, one.record)]
+        return [run for data, one in found.items() for run in self._runs_of(data, one)]
 
     def _plans_of(self, found: Mapping[str, Transferred]) -> dict[str, dict[str, Any]]:
         return {data: plain(_anywhere(plan)) for data, plan in self.plans.items()}
@@ -135,7 +155,7 @@ class Transferring(Work[dict[str, Transferred]]):
         home = self._home(plan)
         home.mkdir(parents=True, exist_ok=True)
         write_together(home, [*files, (_RECORD, outcome.record.to_json().encode())])
-        return Transferred(outcome.record, evaluations)
+        return Transferred(outcome.record, evaluations, self.seeds)
 
     def _kept(self, plan: TransferPlan) -> Transferred | None:
         home = self._home(plan)
@@ -144,12 +164,15 @@ class Transferring(Work[dict[str, Transferred]]):
         try:
             record = AdaptRecord.from_json((home / _RECORD).read_text("utf-8"))
             texts = [(home / path).read_text("utf-8") for path in adapt_evaluation_paths(record.row_labels)]
-            return Transferred(record, [EvaluationRecord.from_json(text) for text in texts])
+            found = Transferred(record, [EvaluationRecord.from_json(text) for text in texts], self.seeds)
         except (ValueError, OSError) as error:
             raise OutsideError(
                 f"reproduce: {home} is damaged ({in_a_line(error)}). "
                 "Remove it, and the same command fits it again."
             ) from error
+        if _digest(plan, record) != record.data.get("digest"):
+            raise OutsideError(other_images(home, plan.data))
+        return found
 
     def _adaptation(self, plan: TransferPlan) -> AdaptPlan:
         given = ImagePlan(
@@ -176,23 +199,32 @@ class Transferring(Work[dict[str, Transferred]]):
         )
         return AdaptPlan(given, wishes, plan.foreign)
 
-    def _runs_of(self, data: str, record: AdaptRecord) -> list[ReproducedRun]:
+    def _runs_of(self, data: str, found: Transferred) -> list[ReproducedRun]:
         name = transfer_fingerprint(self.plans[data], self.seeds)
         return [
             ReproducedRun(
-                arm=f"{data}/{LABELS[head.label]}",
-                seed=head.seed,
+                arm=f"{data}/{key}",
+                seed=seed,
                 fingerprint=name,
-                method=LABELS[head.label],
-                options=dict(head.options),
+                method=key,
+                options={} if head is None else dict(head.options),
                 train_seconds=None,
                 skipped_steps=None,
-                diverged=None,
+                diverged="its numbers left the finite ones" if head is None else None,
                 search=[],
             )
-            for head in record.judged
-            if head.label in LABELS
+            for label, key in LABELS.items()
+            for seed, head in zip(found.seeds, found.heads(label), strict=True)
         ]
+
+
+def _digest(plan: TransferPlan, record: AdaptRecord) -> str | None:
+    """Of the images that are there now, seen as those of the record were; embedded ones are always there."""
+    if plan.data.name == "digits":
+        return record.data.get("digest")
+    how = Preprocessing.from_json(record.data["preprocessing"])
+    seen = replace(plan.data, size=record.data["shape"][1], margin=how.margin, mean=how.mean, std=how.std)
+    return load_parts(seen).facts.get("digest")
 
 
 def _counted(record: AdaptRecord) -> str:
@@ -202,6 +234,4 @@ def _counted(record: AdaptRecord) -> str:
 
 def _anywhere(plan: TransferPlan) -> TransferPlan:
     """Without the places of data and weights on this machine."""
-    foreign = tuple(name.partition("=")[0] for name in plan.foreign)
-    weights = None if plan.weights is None else Path(plan.weights).name
-    return replace(plan, data=replace(plan.data, directory=None), foreign=foreign, weights=weights)
+    return replace(anywhere(plan), weights=None if plan.weights is None else Path(plan.weights).name)

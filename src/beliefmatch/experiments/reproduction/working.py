@@ -48,9 +48,14 @@ class Work(ABC, Generic[Found]):
         return self.asked.directory / self.asked.scale / self.what.id
 
     @property
+    def is_paper(self) -> bool:
+        """Whether it is to be the paper's own scale."""
+        return self.asked.scale == "paper"
+
+    @property
     def words(self) -> str:
         """The scale, as it is said beside every number."""
-        if self.asked.scale != "paper":
+        if not self.is_paper:
             return self._small_scale
         is_changed = self._changed or seeds_sentence(len(self.seeds), self.what.trials)
         return "paper scale with changed settings" if is_changed else "paper scale"
@@ -118,6 +123,7 @@ class Work(ABC, Generic[Found]):
         """
         start = time.perf_counter()
         found = self._find(on_progress or (lambda share, doing: None))
+        of_data = self._differences_of(found)
         with _readable():
             rows, drawings = self.what.rows(found), self.what.drawings(found)
         return ReproductionRecord(
@@ -125,9 +131,9 @@ class Work(ABC, Generic[Found]):
             title=self.what.title,
             place=self.what.place,
             scale=self.asked.scale,
-            scale_words=self.words,
+            scale_words=f"{self.words} on other images" if of_data and self.is_paper else self.words,
             rows=rows,
-            differences=[*self._differences_of(found), *self.differences],
+            differences=[*of_data, *self.differences],
             drawings=drawings,
             runs=self._runs(found),
             seeds=self.seeds,
