@@ -210,7 +210,11 @@ def test_transfer_reads_the_heads_of_its_adaptation(everything):
     reported = {
         row.group: (row.paper.value, row.paper.deviation) for row in record.rows if row.label == "softmax"
     }
-    assert reported == {"CIFAR-10": (5.44, 0.10), "Food-101": (28.49, 0.08), "Cars": (42.99, 0.14)}
+    assert reported == {
+        "CIFAR-10": (5.44, 0.10),
+        "Food-101, 10 of 101 classes": (28.49, 0.08),
+        "Cars, 10 of 196 classes": (42.99, 0.14),
+    }
     figure = record_of(everything, "figure-transfer")
     assert [panel.title for panel in figure.drawings[0].panels] == ["softmax", "belief matching"]
     for panel in figure.drawings[0].panels:

@@ -60,7 +60,7 @@ def _rows_of(trained: Trained, paper: Reported | None) -> list[Row]:
 
 TABLE4 = Reproduction(
     id="table4",
-    title="Pi-model and VAT on CIFAR-10 with 4,000 labels: softmax, belief matching",
+    title="Pi-model and VAT on CIFAR-10 with few labels: softmax, belief matching",
     place="table 4",
     arms=_arms,
     rows=_rows,

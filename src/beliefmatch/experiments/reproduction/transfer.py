@@ -8,6 +8,7 @@ from beliefmatch.data.settings import DataSettings
 from beliefmatch.experiments.adapt_record import AdaptRecord, Judged
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.experiments.reproduction.base import Reproduction
+from beliefmatch.experiments.reproduction.places import CLASSES
 from beliefmatch.experiments.reproduction.record import Drawing, Panel, Reported, Row, Series
 from beliefmatch.experiments.reproduction.transfer_plan import TransferPlan
 
@@ -29,6 +30,7 @@ SETS = {"table3": tuple(TITLES), "figure-transfer": ("cifar10",)}
 LABELS = {"softmax": "softmax", "label smoothing": "label_smoothing", "belief matching": "belief_matching"}
 """Lines of an adaptation that are read."""
 _SHOWN = {"label smoothing": "label smoothing, matched"}
+"""What they are called here."""
 _FOREIGN = ("svhn", "food101", "stanford_cars")
 _DRAWN = ("softmax", "belief matching")
 
@@ -83,7 +85,7 @@ def _row(
 ) -> Row:
     heads = found.heads(label)
     return Row(
-        group=TITLES[data],
+        group=_title(data, found.record),
         label=_SHOWN.get(label, label),
         measure=measure,
         unit="%",
@@ -94,6 +96,13 @@ def _row(
         note=f"{heads.count(None)} of {len(heads)} diverged" if None in heads else "",
         diverged=heads.count(None),
     )
+
+
+def _title(data: str, record: AdaptRecord) -> str:
+    """With the classes that were there, where not all of them were."""
+    whole = CLASSES[data]
+    few = "" if record.classes == whole else f", {record.classes} of {whole} classes"
+    return f"{TITLES[data]}{few}"
 
 
 def _detections(found: Mapping[str, Transferred]) -> list[Row]:

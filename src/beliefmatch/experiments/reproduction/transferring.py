@@ -75,7 +75,7 @@ class Transferring(Work[dict[str, Transferred]]):
     def _small_scale(self) -> str:
         first = next(iter(self.plans.values()))
         images = "all" if first.data.limit is None else f"at most {first.data.limit:,}"
-        fitted = f"{first.epochs} epochs of the last layer of {first.model}"
+        fitted = f"{first.epochs} epochs of the last layer of {first.model}, λ {first.kl_weight:g}"
         return f"{scale_name(self.asked.scale)}: {images} training images, {fitted}"
 
     @property
