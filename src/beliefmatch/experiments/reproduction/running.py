@@ -96,14 +96,9 @@ class Reproducing(Work[Outcome]):
 
     def _differences_of(self, found: Outcome) -> list[str]:
         """Sets of which only some images were there."""
-        records = [run.record for trained in found.trained.values() if (run := trained.first) is not None]
-        known = [
-            sentence
-            for trained in found.trained.values()
-            if (run := trained.first) is not None
-            for sentence in count_sentences(trained.plan, run.record.data["counts"])
-        ]
-        seen = {one.name: one.examples for record in records for one in record.foreign}
+        firsts = [(one.plan, one.first.record) for one in found.trained.values() if one.first is not None]
+        known = [told for plan, run in firsts for told in count_sentences(plan, run.data["counts"])]
+        seen = {one.name: one.examples for _, run in firsts for one in run.foreign}
         return [*dict.fromkeys(known), *foreign_sentences(seen)]
 
     def costs(self) -> dict[str, float | None]:
