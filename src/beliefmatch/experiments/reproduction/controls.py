@@ -59,7 +59,7 @@ _SWEPT_TARGET = next(way for way in WAYS if way.options == {"matched_kl_weight":
 _SIZE_GROUP = f"data size, belief matching, λ {_SWEPT_WEIGHT:g}, and two beside it"
 _KEYS = [key_of(_DATA, _NETWORK, way) for way in WAYS]
 
-SIZES = {"paper": (2500, 10_000, 40_000), "cpu": (250, 750, 1500, 4500), "tiny": (50, 100)}
+SIZES = {"paper": (2500, 10_000, 40_000), "cpu": (250, 500, 1000, 3000), "tiny": (50, 100)}
 """Training images of the sweep."""
 
 

@@ -26,6 +26,7 @@ _WORDS = {
     "foreign": "foreign sets",
     "model.name": "network",
     "model.options.width": "width of the network",
+    "model.options.stem_stride": "stride of the first convolution",
     "training.epochs": "epochs",
     "training.batch_size": "images in a batch",
     "training.optimizer": "optimiser",
@@ -62,8 +63,8 @@ _WHOLE = {
 }
 """Test images."""
 _USUAL_OPTIONS = {
-    "preact_resnet18": {"width": 64},
-    "preact_resnet50": {"width": 64},
+    "preact_resnet18": {"width": 64, "stem_stride": 1},
+    "preact_resnet50": {"width": 64, "stem_stride": 1},
     "wrn28_2": {"depth": 28, "factor": 2},
 }
 """Of networks."""
