@@ -39,13 +39,20 @@ def test_images_become_logits(make):
     assert network(torch.rand(2, 1, 28, 28)).shape == (2, 7)
 
 
-def test_resolution_halves_between_stages():
-    network = preact_resnet18(width=4)
+@pytest.mark.parametrize(("stride", "first"), [(1, 32), (2, 16)])
+def test_resolution_halves_between_stages(stride, first):
+    network = preact_resnet18(width=4, stem_stride=stride)
     x, sizes = network.stem(torch.rand(1, 3, 32, 32)), []
     for stage in network.stages:
         x = stage(x)
         sizes.append(tuple(x.shape[1:]))
-    assert sizes == [(4, 32, 32), (8, 16, 16), (16, 8, 8), (32, 4, 4)]
+    assert sizes == [(4 * 2**n, first // 2**n, first // 2**n) for n in range(4)]
+
+
+@pytest.mark.parametrize("stride", [0, -1, 1.5, True, "2"])
+def test_a_stride_that_is_no_step_is_refused(stride):
+    with pytest.raises((TypeError, ValueError), match="ResidualNetwork: `stem_stride` must be a"):
+        preact_resnet18(width=4, stem_stride=stride)
 
 
 def test_logits_are_the_head_of_the_features():

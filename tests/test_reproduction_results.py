@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from beliefmatch.experiments.reproduction.predicted import (
 from beliefmatch.experiments.reproduction.record import ReproductionRecord
 from beliefmatch.experiments.reproduction.transfer import TABLE3, Transferred
 from beliefmatch.experiments.run_directory import RunDirectory
+from beliefmatch.experiments.run_record import RunRecord
 from beliefmatch.report.reproduction_rows import ours_text
 from beliefmatch.report.reproduction_text import summary_markdown
 from reproduced import record_of, runs_of, work
@@ -249,3 +251,26 @@ def test_publishing_refuses_what_it_cannot_publish_and_leaves_the_page(everythin
         assert (docs / "results" / "reproduction" / name / "reproduction.json").is_file()
     for link in re.findall(r"!\[[^]]*\]\(([^)]*)\)", text):
         assert (docs / link).is_file()
+
+
+def test_records_of_runs_are_published_and_outlive_the_machine_that_made_them(everything, tmp_path):
+    docs, home = tmp_path / "docs", tmp_path / "home"
+    docs.mkdir()
+    (docs / "reproduction.md").write_text("<!-- results: begin --><!-- results: end -->")
+    shutil.copytree(everything / "tiny" / "table1", home / "tiny" / "table1")
+    named = {run.fingerprint for run in record_of(everything, "table1").runs}
+    for name in named:
+        shutil.copytree(everything / "runs" / name, home / "runs" / name)
+    marked = next(iter(named))
+    file = home / "runs" / marked / "record.json"
+    made = RunRecord.from_json(file.read_text("utf-8"))
+    foreign = made.plan | {"data": made.plan["data"] | {"directory": "/home/somebody/data"}}
+    file.write_text(replace(made, plan=foreign).to_json(), "utf-8")
+    command = [sys.executable, "tools/publish_reproduction.py", f"{home / 'tiny'}", "--docs", f"{docs}"]
+    for _ in range(2):  # with the runs there, and after they are gone
+        subprocess.run([*command, "--scale", "tiny"], capture_output=True, check=True)
+        kept = {file.stem: file.read_text("utf-8") for file in (docs / "results/reproduction/runs").iterdir()}
+        assert set(kept) == named and "/home/somebody" not in kept[marked]
+        for name, text in kept.items():
+            assert RunRecord.from_json(text).test == runs_of(everything)[name].test
+        shutil.rmtree(home / "runs", ignore_errors=True)

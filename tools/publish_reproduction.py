@@ -2,16 +2,23 @@
 
 python tools/publish_reproduction.py runs/reproduce/cpu
 
-Nothing is touched unless every record can be read and is of the scale that the page is about.
+Nothing is touched unless every record can be read and is of the scale that the page is about. The records of
+single runs lie in results/reproduction/runs, without the places of this machine; those that a reproduction
+names and that are no longer on this machine stay as they were published.
 """
 
 import argparse
 import shutil
 import sys
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
+from beliefmatch.experiments.plan import plan_from, to_mapping
 from beliefmatch.experiments.reproduction import REPRODUCTIONS
+from beliefmatch.experiments.reproduction.places import anywhere
 from beliefmatch.experiments.reproduction.record import ReproductionRecord
+from beliefmatch.experiments.run_directory import RunDirectory
 from beliefmatch.files import write_whole
 from beliefmatch.report.reproduction_text import reproduction_markdown
 
@@ -37,7 +44,9 @@ def main() -> None:
     try:
         for name, record in records.items():
             _copy(asked.directory / name, new / name, record)
-    except OSError as error:
+        named = {run.fingerprint for record in records.values() for run in record.runs}
+        _copy_runs(named, asked.directory.parent / "runs", place / "runs", new / "runs")
+    except (OSError, ValueError) as error:
         shutil.rmtree(new, ignore_errors=True)
         sys.exit(f"publish: {error}")
     shutil.rmtree(place, ignore_errors=True)
@@ -77,6 +86,17 @@ def _copy(source: Path, target: Path, record: ReproductionRecord) -> None:
     for drawing in record.drawings:
         if drawing.is_drawn:
             shutil.copy(source / "figures" / f"{drawing.name}.png", target)
+
+
+def _copy_runs(names: Iterable[str], home: Path, published: Path, target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for name in sorted(names):
+        record, before = RunDirectory(home / name).record(), published / f"{name}.json"
+        if record is not None:
+            plan = to_mapping(anywhere(plan_from(record.plan)))
+            write_whole(target / before.name, replace(record, plan=plan).to_json().encode())
+        elif before.is_file():
+            shutil.copy(before, target)
 
 
 def _section(name: str, record: ReproductionRecord) -> str:

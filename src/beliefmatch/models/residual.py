@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from beliefmatch.checks import require_choice
+from beliefmatch.checks import require_choice, require_index
 
 __all__ = [
     "Basic",
@@ -108,6 +108,8 @@ class ResidualNetwork(nn.Module):
     ) -> None:
         super().__init__()
         require_choice("ResidualNetwork", "activation", activation, tuple(ACTIVATIONS))
+        if require_index("ResidualNetwork", "stem_stride", stem_stride) < 1:
+            raise ValueError(f"ResidualNetwork: `stem_stride` must be at least 1, got {stem_stride}.")
         inner: dict[str, Any] = {
             "activation": ACTIVATIONS[activation],
             "dropout": dropout if dropout_in_blocks else 0.0,

@@ -75,8 +75,8 @@ _IMAGES = {"cifar10": 50_000, "cifar100": 50_000, "imagenet-1k": 1_281_167, "dig
 _DIVIDED = {"digits": 1797}  # what a share for validation is of, where not the training images
 _REPORTED = {"imagenet-1k": 50_000, "digits": 540}  # test images; 10,000 elsewhere
 _RATES = {
-    "preact_resnet18": {64: 45.0, 16: 740.0},
-    "preact_resnet50": {64: 17.0, 8: 460.0},
+    "preact_resnet18": {64: 45.0, 16: 1100.0},
+    "preact_resnet50": {64: 17.0, 8: 780.0},
     "timm:resnext50_32x4d": {0: 2.5},
     "timm:resnext101_32x8d": {0: 0.7},
     "wrn28_2": {16: 30.0},  # with as many unlabelled images
@@ -85,7 +85,8 @@ _RATES = {
 }
 """Images a second that a network trains on two cores, by its width, the usual one first.
 
-Widths 16 and 8 of the ResNets are twice what one thread did on a busy Xeon; the others are guesses by size.
+Widths 16 and 8 of the ResNets, with a stride of 2 at the start, are twice what one thread of an EPYC did
+without compilation; the others are guesses by size.
 """
 
 
