@@ -48,7 +48,7 @@ def key_of(data: str, network: str, way: Way) -> str:
     return f"{data}/{network}/{way.key}"
 
 
-def arm(data: str, network: str, way: Way, scale: str, *settings: str) -> Arm:
+def arm(data: str, network: str, way: Way, scale: str, *, roomy: bool = False) -> Arm:
     """A method on one of the sets with one of the networks, by the recipe of the paper's table 1.
 
     Args:
@@ -56,8 +56,8 @@ def arm(data: str, network: str, way: Way, scale: str, *settings: str) -> Arm:
         network: of `NETWORKS`.
         way: the method.
         scale: of `SCALES`.
-        settings: over all that.
+        roomy: with more images at CPU scale than tables of many cells have.
     """
-    mapping = scaled("cifar", scale, f"data.name={data}", f"model.name={network}", *settings)
+    mapping = scaled("cifar", scale, f"data.name={data}", f"model.name={network}", roomy=roomy)
     mapping = with_method(mapping, way.method, **method_options(way.method, scale, **way.options))
     return Arm(key_of(data, network, way), f"{NETWORKS[network]}, {DATA[data]}", way.label, mapping)

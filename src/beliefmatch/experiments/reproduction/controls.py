@@ -59,13 +59,13 @@ _SWEPT_TARGET = next(way for way in WAYS if way.options == {"matched_kl_weight":
 _SIZE_GROUP = f"data size, belief matching, λ {_SWEPT_WEIGHT:g}, and two beside it"
 _KEYS = [key_of(_DATA, _NETWORK, way) for way in WAYS]
 
-SIZES = {"paper": (2500, 10_000, 40_000), "cpu": (250, 500, 1000, 3000), "tiny": (50, 100)}
+SIZES = {"paper": (2500, 10_000, 40_000), "cpu": (250, 750, 1500, 4500), "tiny": (50, 100)}
 """Training images of the sweep."""
 
 
 def _arms(scale: str) -> list[Arm]:
     return [
-        *(arm(_DATA, _NETWORK, way, scale) for way in WAYS),
+        *(arm(_DATA, _NETWORK, way, scale, roomy=True) for way in WAYS),
         *(_sized(size, scale, _SWEPT) for size in SIZES[scale]),
         *(_sized(SIZES[scale][-1], scale, way) for way in (SOFTMAX, _SWEPT_TARGET)),
     ]
@@ -73,7 +73,7 @@ def _arms(scale: str) -> list[Arm]:
 
 def _sized(size: int, scale: str, way: Way) -> Arm:
     """A method on so many images, for as many epochs as usual and as many steps at least."""
-    usual = arm(_DATA, _NETWORK, SOFTMAX, scale)
+    usual = arm(_DATA, _NETWORK, SOFTMAX, scale, roomy=True)
     most = usual.plan.data.limit or max(SIZES[scale])
     epochs = max(1, most // size) * usual.plan.training.epochs
     limit = [] if usual.plan.data.limit is None and size == most else [f"data.limit={size}"]

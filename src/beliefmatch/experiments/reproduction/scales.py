@@ -30,9 +30,7 @@ _SEEDS = {"cpu": 3, "tiny": 1}
 _TRIALS = 5  # of most tables
 _CPU = (
     *_MACHINE,
-    "data.limit=1000",
     "data.validation=1000",
-    "training.epochs=80",
     "training.batch_size=32",  # steps are what a small set lacks
     "training.schedule=cosine",  # fits in fewer steps than the paper's decay
     "training.validate_every=10",
@@ -42,10 +40,9 @@ _CPU_OF_DATA = {
     "imagenet-1k": ("data.size=32", "data.validation=0.1", "data.workers=0"),  # any folder with its layout
 }
 _CPU_NETWORK = {"timm:resnext50_32x4d": "preact_resnet18", "timm:resnext101_32x8d": "preact_resnet50"}
-_CPU_OPTIONS = {  # a stride of 2 at the start: a quarter of the work
-    "preact_resnet18": ("model.options.width=16", "model.options.stem_stride=2"),
-    "preact_resnet50": ("model.options.width=8", "model.options.stem_stride=2"),
-}
+_CPU_WIDTH = {"preact_resnet18": 16, "preact_resnet50": 8}
+_CPU_SIZE = ("data.limit=1000", "training.epochs=80", "model.options.stem_stride=2")  # a third of the work
+_CPU_ROOMY_SIZE = ("data.limit=1500", "training.epochs=60")
 _CPU_METHODS = {
     ("mc_dropout", "all"): {"samples": 10},  # each is a pass through the whole network
     ("ensemble", ""): {"members": 3},
@@ -90,27 +87,29 @@ without compilation; the others are guesses by size.
 """
 
 
-def scaled(name: str, scale: str, *settings: str) -> dict[str, Any]:
+def scaled(name: str, scale: str, *settings: str, roomy: bool = False) -> dict[str, Any]:
     """A recipe with settings of one's own, at a scale.
 
     Args:
         name: of the recipe.
         scale: one of `SCALES`.
         settings: over the recipe, at every scale; the scale goes over them.
+        roomy: for one set and one network alone, which leaves time for more images and finer features.
     """
     require_name("reproduce", "scale", scale, SCALES)
     mapping = overridden(recipe(name), settings)
     if scale == "paper" or (scale == "cpu" and name == "digits"):  # which is small enough
         return mapping
     return overridden(
-        mapping, _cpu(mapping) if scale == "cpu" else (*_TINY, *_TINY_DEFAULTS, *_tiny(mapping))
+        mapping, _cpu(mapping, roomy) if scale == "cpu" else (*_TINY, *_TINY_DEFAULTS, *_tiny(mapping))
     )
 
 
-def _cpu(mapping: dict[str, Any]) -> Sequence[str]:
+def _cpu(mapping: dict[str, Any], roomy: bool) -> Sequence[str]:
     data, asked = str(mapping["data"]["name"]), str(mapping["model"]["name"])
     network = _CPU_NETWORK.get(asked, asked)
-    return (*_CPU, *_CPU_OF_DATA.get(data, ()), f"model.name={network}", *_CPU_OPTIONS[network])
+    model = (f"model.name={network}", f"model.options.width={_CPU_WIDTH[network]}")
+    return (*_CPU, *(_CPU_ROOMY_SIZE if roomy else _CPU_SIZE), *_CPU_OF_DATA.get(data, ()), *model)
 
 
 def _tiny(mapping: dict[str, Any]) -> Sequence[str]:
