@@ -118,6 +118,13 @@ def test_reliability_has_the_groups_of_the_calibration_error(everything):
     assert 100 * sum(gaps) == pytest.approx(record.rows[0].values[0], abs=1e-4)
     assert record.rows[0].values[0] == pytest.approx(100 * runs[first.fingerprint].test.ece)
     assert (line.x, line.y) == ([0, 1], [0, 1])
+    fitted = {row.label: row for row in record.rows if row.measure == "training loss"}
+    assert list(fitted) == ["softmax", "MC dropout, last layer", "MC dropout, all layers", "ensemble"]
+    for label in ("softmax", "ensemble"):  # networks see the same digits for both sets at this scale
+        run = next(run for run in record.runs if run.arm.endswith(f"/{label}"))
+        curves = runs[run.fingerprint].curves
+        assert len(curves) == (2 if label == "ensemble" else 1)
+        assert fitted[label].values == [statistics.fmean(curve["loss"][-1] for curve in curves)]
 
 
 def test_densities_of_known_and_foreign_images_have_an_area_of_one(everything):

@@ -22,6 +22,7 @@ __all__ = [
     "error",
     "nll",
     "row",
+    "training_loss",
 ]
 
 
@@ -147,6 +148,13 @@ def ece(run: Run) -> float:
 def nll(run: Run) -> float | None:
     """Of the test set, in nats; None where it is infinite."""
     return run.record.test.nll
+
+
+def training_loss(run: Run) -> float | None:
+    """Of the last epoch, mean over networks: how far they fit the images as training alters them."""
+    last = [curves["loss"][-1] for curves in run.record.curves if curves["loss"]]
+    told = [loss for loss in last if loss is not None]
+    return fmean(told) if told else None
 
 
 def auroc_row(trained: Trained, score: str, **options: Any) -> Row:
