@@ -211,18 +211,46 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_do_not_outlive_a_parent_that_was_killed(tmp_path):
+def _begun(tmp_path: Path) -> subprocess.Popen[str]:
+    """A comparison in two workers that would take hours, after their first epochs."""
     script = tmp_path / "script.py"
     script.write_text(ORPHANS.format(tests=str(Path(__file__).parent), out=str(tmp_path / "out")))
-    process = subprocess.Popen([sys.executable, str(script)], start_new_session=True)
-    while process.poll() is None and not list((tmp_path / "out").glob("runs/*/network-0/log.csv")):
+    process = subprocess.Popen(
+        [sys.executable, str(script)], start_new_session=True, stderr=subprocess.PIPE, text=True
+    )
+    while process.poll() is None and len(list((tmp_path / "out").glob("runs/*/network-0/log.csv"))) < 2:
         time.sleep(0.05)
+    return process
+
+
+def test_workers_do_not_outlive_a_parent_that_was_killed(tmp_path):
+    process = _begun(tmp_path)
     os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    process.communicate(timeout=30)  # ends when nobody has its pipe any more
+    assert _left_after_a_while(process.pid) == []
+
+
+@pytest.mark.parametrize("whole_group", [True, False], ids=["by the terminal", "to the first process alone"])
+def test_workers_save_what_they_have_when_interrupted(tmp_path, whole_group):
+    process = _begun(tmp_path)
+    (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode != 0 and told.rstrip().endswith("KeyboardInterrupt")
+    assert told.count("Traceback") == 1  # of the script itself, as it does not catch it
+    runs = list((tmp_path / "out" / "runs").iterdir())
+    assert len(runs) == 2  # those that were at work: nothing else was begun
+    for run in runs:
+        rows = len((run / "network-0" / "log.csv").read_text().splitlines()) - 1
+        assert list((run / "network-0").glob("step-*.safetensors")) and rows < 2000
+        assert not (run / "record.json").exists()
+    assert _left_after_a_while(process.pid) == []
+
+
+def _left_after_a_while(session: int) -> list[int]:
     deadline = time.monotonic() + 30
-    while _members(process.pid) and time.monotonic() < deadline:
+    while _members(session) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert _members(process.pid) == []
+    return _members(session)
 
 
 def _members(session: int) -> list[int]:

@@ -6,13 +6,15 @@ diverge, and keeps that as their result.
 """
 
 import os
+import signal
 import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ProcessPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -120,16 +122,33 @@ def _execute(cell: Cell, index: int, announce: OnCell) -> RunRecord:
 
 def _in_processes(cells: Sequence[Cell], left: Sequence[int], jobs: int, announce: OnCell) -> dict[int, Ran]:
     context = get_context("spawn")  # a fork would inherit torch's threads, but not their state
-    news = context.Queue()
+    news, over, others = context.Queue(), context.Event(), set(active_children())
     pool = ProcessPoolExecutor(
-        jobs, mp_context=context, initializer=_begin_worker, initargs=(os.getpid(), news)
+        jobs, mp_context=context, initializer=_begin_worker, initargs=(os.getpid(), news, over)
     )
+    interrupted = False
     try:
         futures = {pool.submit(_work, cells[index], index): index for index in left}
         _wait(futures, news, announce)
         return {index: future.result() for future, index in futures.items()}
-    finally:  # on an error or Ctrl-C the workers save what they have, and nothing new is begun
-        pool.shutdown(wait=True, cancel_futures=True)
+    except KeyboardInterrupt:
+        interrupted = True
+        raise
+    finally:  # on Ctrl-C the workers save what they have, on an error they finish it
+        over.set()
+        _close(pool, lambda: set(active_children()) - others, interrupted)
+
+
+def _close(pool: ProcessPoolExecutor, workers: Callable[[], set[Any]], interrupted: bool) -> None:
+    """Wait for the workers, and pass every Ctrl-C on: only this process hears them."""
+    while True:
+        try:
+            for worker in workers() if interrupted else ():
+                with suppress(ProcessLookupError):
+                    os.kill(worker.pid, signal.SIGINT)
+            return pool.shutdown(wait=True, cancel_futures=True)
+        except KeyboardInterrupt:
+            interrupted = True
 
 
 def _wait(futures: dict[Future[Ran], int], news: Any, announce: OnCell) -> None:
@@ -151,11 +170,15 @@ def _next(news: Any) -> tuple[int, float, str] | None:
 
 
 _news: Any = None  # of this worker
+_over: Any = None
 
 
-def _begin_worker(parent: int, news: Any) -> None:
-    global _news
-    _news = news
+def _begin_worker(parent: int, news: Any, over: Any) -> None:
+    global _news, _over
+    _news, _over = news, over
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # but while at work
+    if hasattr(os, "setpgrp"):
+        os.setpgrp()  # a terminal would signal the workers too, and the second signal ends without saving
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 
@@ -167,6 +190,8 @@ def _end_with(parent: int) -> None:
 
 
 def _work(cell: Cell, index: int) -> Ran:
+    if _over.is_set():  # the pool hands out a few cells beforehand, which it cannot take back
+        raise CancelledError
     told = [0.0]
 
     def announce(index: int, share: float, doing: str) -> None:
@@ -175,4 +200,8 @@ def _work(cell: Cell, index: int) -> Ran:
             told[0] = now
             _news.put((index, share, doing))
 
-    return _run(cell, index, announce)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return _run(cell, index, announce)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
