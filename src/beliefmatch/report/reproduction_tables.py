@@ -44,7 +44,7 @@ def _beside_paper(rows: Sequence[Row]) -> Table:
         Column("paper", [paper_text(row.paper, row.digits) for row in rows]),
         Column("ours", [ours_text(row) for row in rows]),
         Column("n", [f"{count(row)}" for row in rows]),
-        Column("s a run", [number_text(row.train_seconds, 0) for row in rows]),
+        Column("s per run", [number_text(row.train_seconds, 0) for row in rows]),
         _text("", [row.note for row in rows]),
     )
 

@@ -20,7 +20,7 @@ from beliefmatch.report.reproduction_rows import (
 
 __all__ = ["reproduction_markdown", "summary_markdown"]
 
-_HEAD = ("", "", "", "paper", "ours", "n", "s a run", "")
+_HEAD = ("", "", "", "paper", "ours", "n", "seconds per run", "")
 
 
 def summary_markdown(records: Sequence[ReproductionRecord], left_out: Mapping[str, str]) -> str:
@@ -96,7 +96,7 @@ def _measured(group: str, rows: Sequence[Row]) -> str:
         ]
         for label, line in lines.items()
     ]
-    return _table((markdown_text(group), *map(markdown_text, heads), "n", "s a run", ""), cells)
+    return _table((markdown_text(group), *map(markdown_text, heads), "n", "seconds per run", ""), cells)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
