@@ -187,10 +187,10 @@ def test_what_cannot_run_is_refused_before_training(tmp_path, methods, words):
 
 
 def test_jobs_fit_the_cores():
-    plan = plan_from(mapping())
+    plan = plan_from(mapping("engine.accelerator=cpu"))
     cores = len(os.sched_getaffinity(0))
     assert usual_jobs(plan) == cores
-    assert usual_jobs(plan_from(mapping(f"engine.threads={cores}"))) == 1
+    assert usual_jobs(plan_from(mapping("engine.accelerator=cpu", f"engine.threads={cores}"))) == 1
     assert usual_jobs(plan_from(mapping("engine.threads=null"))) == 1
 
 
@@ -199,6 +199,33 @@ def test_an_error_in_a_process_comes_back_as_it_was(tmp_path):
     cells = [Cell(plan, tmp_path / f"{plan.seed}") for plan in plans]
     with pytest.raises(ValueError, match="no_such_set"):
         run_cells(cells, jobs=2)
+
+
+CHATTER = """
+import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from beliefmatch.experiments import grid
+
+def talk(many):
+    for _ in range(many):
+        grid._news.put((0, 0.5, "epoch 1 of 2, 1000 images/s, loss 0.123"))
+    return many
+
+if __name__ == "__main__":
+    context = get_context("spawn")
+    given = (os.getpid(), context.Queue(), context.Event())
+    with ProcessPoolExecutor(1, mp_context=context, initializer=grid._begin_worker, initargs=given) as pool:
+        print(pool.submit(talk, 3000).result())
+"""
+
+
+def test_a_worker_that_nobody_listens_to_can_end(tmp_path):
+    (tmp_path / "script.py").write_text(CHATTER)  # more than a pipe holds
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "3000\n", "")
 
 
 ORPHANS = """
@@ -218,7 +245,9 @@ def _begun(tmp_path: Path) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         [sys.executable, str(script)], start_new_session=True, stderr=subprocess.PIPE, text=True
     )
+    limit = time.monotonic() + 120
     while process.poll() is None and len(list((tmp_path / "out").glob("runs/*/network-0/log.csv"))) < 2:
+        assert time.monotonic() < limit
         time.sleep(0.05)
     return process
 

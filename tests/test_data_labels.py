@@ -139,6 +139,11 @@ def test_votes_follow_their_images():
     ((expected, _),) = source.batches([part])
     assert torch.equal(targets, votes[part]) and torch.equal(inputs, expected)
     assert len(counted) == 50 and counted.shape == source.shape and counted.targets is votes
+    others = [
+        source.digest(),
+        *(CountedSource(source, one).digest() for one in (votes, votes + 1, votes.flip(0))),
+    ]
+    assert counted.digest() == others[1] and len(set(others)) == 4
     for wrong in (votes[:49], votes.long(), votes[:, 0]):
         with pytest.raises(ValueError, match=r"`counts` must be floating point of shape \(50, K\)"):
             CountedSource(source, wrong)

@@ -55,7 +55,7 @@ def test_a_stopped_reproduction_is_taken_up(tmp_path):
     process.send_signal(signal.SIGKILL)
     process.wait()
     done = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/record.json")}
-    assert done
+    assert 0 < len(done) < 5
     assert main(line) == 0
     assert {path: path.stat().st_mtime_ns for path in done} == done
     assert len(list(tmp_path.glob("runs/*/record.json"))) == 5
@@ -200,3 +200,20 @@ def test_a_full_disk_at_the_end_loses_nothing(everything, tmp_path, monkeypatch,
     assert f"cannot write to {tmp_path / 'tiny' / 'figure-rotation'} (No space left on device)" in told
     assert not list((tmp_path / "tiny").rglob("*.json"))
     assert main(line) == 0
+
+
+def test_runs_beside_other_foreign_images_are_not_taken_for_these(tmp_path, capsys):
+    chance = np.random.default_rng(0)
+    for place in ("one", "other"):
+        (tmp_path / place).mkdir()
+        images = chance.integers(0, 256, (9, 8, 8), np.uint8)
+        np.savez(tmp_path / place / "mine.npz", images=images)
+    few = ["training.epochs=1", "data.limit=20"]
+    line = ["reproduce", "table2", "--scale", "tiny", "--jobs", "1", "--out", f"{tmp_path / 'out'}"]
+    line += [word for one in few for word in ("--set", one)]
+    for place, code in (("one", 0), ("one", 0), ("other", 2)):
+        foreign = f"foreign=['mine={tmp_path / place / 'mine.npz'}']"
+        assert main([*line, "--set", foreign]) == code
+    assert "was made of other ones than mine" in capsys.readouterr().err
+    written = (tmp_path / "out" / "tiny" / "table2" / "reproduction.json").read_text("utf-8")
+    assert "Foreign sets: mine instead of none." in written and f"{tmp_path}" not in written

@@ -162,8 +162,9 @@ def test_imagenet_at_paper_scale_is_the_paper_protocol():
     for plan in found.plans.values():
         assert (plan.training.epochs, plan.training.batch_size) == (100, 256)
         assert (plan.data.name, plan.data.size, plan.training.weight_decay) == ("imagenet-1k", 224, 1e-4)
-        rates = [plan.training.rate(epoch) for epoch in (5, 29, 30, 59, 60, 89, 90)]
-        assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 1e-3, 1e-3, 1e-4])
+        rates = [plan.training.rate(epoch) for epoch in (0, 1, 5, 29, 30, 59, 60, 89, 90)]
+        assert rates == pytest.approx([0.01, 0.02, 0.1, 0.1, 0.01, 0.01, 1e-3, 1e-3, 1e-4])
+        assert (plan.training.optimizer, plan.training.momentum, plan.training.clip_norm) == ("sgd", 0.9, 1.0)
 
 
 def test_the_sweep_of_priors_spans_the_paper_range_in_both_ways():

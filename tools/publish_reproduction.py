@@ -2,9 +2,9 @@
 
 python tools/publish_reproduction.py runs/reproduce/cpu
 
-Nothing is touched unless every record can be read and is of the scale that the page is about. The records of
-single runs lie in results/reproduction/runs, without the places of this machine; those that a reproduction
-names and that are no longer on this machine stay as they were published.
+Nothing is touched unless every record can be read and is of the scale that the page is about. What was
+published before and is not below the directory stays as it was. The records of single runs lie in
+results/reproduction/runs, without the places of this machine.
 """
 
 import argparse
@@ -24,13 +24,15 @@ from beliefmatch.report.reproduction_text import reproduction_markdown
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 DOCS = Path(__file__).parents[1] / "docs"
+_RECORD = "reproduction.json"
 
 
 def main() -> None:
     """Publish every reproduction that has a record below the directory of its scale."""
     asked = _arguments()
-    records = _records(asked.directory, asked.scale)
     page, place = asked.docs / "reproduction.md", asked.docs / "results" / "reproduction"
+    places = _places(asked.directory, place)
+    records = {name: _record(home, asked.scale) for name, home in places.items()}
     if not page.is_file():
         sys.exit(f"publish: there is no {page}")
     before, begin, rest = page.read_text("utf-8").partition(BEGIN)
@@ -43,7 +45,7 @@ def main() -> None:
     shutil.rmtree(new, ignore_errors=True)
     try:
         for name, record in records.items():
-            _copy(asked.directory / name, new / name, record)
+            _copy(places[name], new / name, record)
         named = {run.fingerprint for record in records.values() for run in record.runs}
         _copy_runs(named, asked.directory.parent / "runs", place / "runs", new / "runs")
     except (OSError, ValueError) as error:
@@ -62,30 +64,38 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _records(directory: Path, scale: str) -> dict[str, ReproductionRecord]:
+def _places(directory: Path, published: Path) -> dict[str, Path]:
+    """Where the record of each reproduction lies: below the directory, or where it was published."""
     found = {}
     for name in REPRODUCTIONS:
-        file = directory / name / "reproduction.json"
-        if not file.is_file():
-            print(f"{name}: no record, left out")
-            continue
-        try:
-            found[name] = ReproductionRecord.from_json(file.read_text("utf-8"))
-        except ValueError as error:
-            sys.exit(f"publish: {file}: {error}")
-        if found[name].scale != scale:
-            sys.exit(f"publish: {file} must be of scale {scale}, got {found[name].scale}")
-    if not found:
+        homes = [home for home in (directory / name, published / name) if (home / _RECORD).is_file()]
+        if not homes or homes[0] == published / name:
+            print(f"{name}: no record, {'stays as it was published' if homes else 'left out'}")
+        found |= {name: homes[0]} if homes else {}
+    if not any(home.parent == directory for home in found.values()):
         sys.exit(f"publish: there is no record below {directory}")
     return found
 
 
+def _record(home: Path, scale: str) -> ReproductionRecord:
+    file = home / _RECORD
+    try:
+        record = ReproductionRecord.from_json(file.read_text("utf-8"))
+    except ValueError as error:
+        sys.exit(f"publish: {file}: {error}")
+    if record.scale != scale:
+        sys.exit(f"publish: {file} must be of scale {scale}, got {record.scale}")
+    return record
+
+
 def _copy(source: Path, target: Path, record: ReproductionRecord) -> None:
+    """Figures lie in a folder of their own, but where they were published."""
     target.mkdir(parents=True)
-    shutil.copy(source / "reproduction.json", target)
+    shutil.copy(source / _RECORD, target)
+    figures = source / "figures" if (source / "figures").is_dir() else source
     for drawing in record.drawings:
         if drawing.is_drawn:
-            shutil.copy(source / "figures" / f"{drawing.name}.png", target)
+            shutil.copy(figures / f"{drawing.name}.png", target)
 
 
 def _copy_runs(names: Iterable[str], home: Path, published: Path, target: Path) -> None:

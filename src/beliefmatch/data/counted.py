@@ -7,6 +7,7 @@ from torch import Tensor
 
 from beliefmatch.checks import fail
 from beliefmatch.data.source import Batch, Source
+from beliefmatch.data.splits import fingerprint
 
 __all__ = ["CountedSource"]
 
@@ -39,6 +40,10 @@ class CountedSource:
 
     def __len__(self) -> int:
         return len(self._source)
+
+    def digest(self) -> str:
+        """What tells inputs and votes from others, as a hash."""
+        return fingerprint([self._source.digest(), self._counts.numpy()])
 
     def batches(
         self,

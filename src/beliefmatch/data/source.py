@@ -32,6 +32,10 @@ class Source(Protocol):
 
     def __len__(self) -> int: ...
 
+    def digest(self) -> str:
+        """What tells inputs and targets from others, as a hash."""
+        ...
+
     def batches(
         self,
         parts: Sequence[Tensor],

@@ -10,9 +10,10 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ProcessPoolExecutor, wait
-from contextlib import suppress
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import active_children, get_context
 from pathlib import Path
@@ -26,7 +27,7 @@ from beliefmatch.experiments.plan import RunPlan, fingerprint
 from beliefmatch.experiments.run import execute, finished
 from beliefmatch.experiments.run_directory import RunDirectory
 from beliefmatch.experiments.run_record import Diverged, RunRecord, Trial
-from beliefmatch.files import write_whole
+from beliefmatch.files import OutsideError, write_whole
 
 __all__ = ["Cell", "OnCell", "Ran", "attempt_cells", "run_cells", "usual_jobs"]
 
@@ -128,15 +129,32 @@ def _in_processes(cells: Sequence[Cell], left: Sequence[int], jobs: int, announc
     )
     interrupted = False
     try:
-        futures = {pool.submit(_work, cells[index], index): index for index in left}
+        with _deaf():  # as the workers that begin here shall be
+            futures = {pool.submit(_work, cells[index], index): index for index in left}
         _wait(futures, news, announce)
         return {index: future.result() for future, index in futures.items()}
     except KeyboardInterrupt:
         interrupted = True
         raise
+    except BrokenProcessPool as error:
+        why = "perhaps for lack of memory: try fewer `jobs`, or the same command, which goes on"
+        raise OutsideError(f"run: one of the processes at work was ended from outside, {why}.") from error
     finally:  # on Ctrl-C the workers save what they have, on an error they finish it
         over.set()
         _close(pool, lambda: set(active_children()) - others, interrupted)
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Ignore Ctrl-C for the time of the block, which is short. Only the main thread can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _close(pool: ProcessPoolExecutor, workers: Callable[[], set[Any]], interrupted: bool) -> None:
@@ -176,6 +194,7 @@ _over: Any = None
 def _begin_worker(parent: int, news: Any, over: Any) -> None:
     global _news, _over
     _news, _over = news, over
+    news.cancel_join_thread()  # after an error nobody reads it, and a full pipe would never let this one end
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # but while at work
     if hasattr(os, "setpgrp"):
         os.setpgrp()  # a terminal would signal the workers too, and the second signal ends without saving
@@ -190,8 +209,6 @@ def _end_with(parent: int) -> None:
 
 
 def _work(cell: Cell, index: int) -> Ran:
-    if _over.is_set():  # the pool hands out a few cells beforehand, which it cannot take back
-        raise CancelledError
     told = [0.0]
 
     def announce(index: int, share: float, doing: str) -> None:
@@ -202,6 +219,8 @@ def _work(cell: Cell, index: int) -> Ran:
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        if _over.is_set():  # the pool hands out a few cells beforehand, which it cannot take back
+            raise CancelledError
         return _run(cell, index, announce)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,6 +1,7 @@
 """What a plan names: its method, data, networks and foreign sets."""
 
 import os
+from collections.abc import Mapping
 from functools import lru_cache
 
 import torch
@@ -21,6 +22,7 @@ from beliefmatch.train.settings import EngineSettings
 __all__ = [
     "bare_network",
     "dataset",
+    "digests_of",
     "engine_for",
     "foreign_sets",
     "foreign_training",
@@ -116,6 +118,11 @@ def foreign_sets(plan: RunPlan, data: Dataset) -> dict[str, Source]:
     if twice:
         raise fail("plan", f"`foreign` must name each set once, got {twice[0]!r} more than once.")
     return dict(found)
+
+
+def digests_of(sources: Mapping[str, Source]) -> dict[str, str]:
+    """What tells the images of each set from others."""
+    return {name: source.digest() for name, source in sources.items()}
 
 
 def foreign_training(plan: RunPlan, method: Method, data: Dataset) -> Source | None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,10 @@ def _judged(said: Said) -> dict[str, Any]:
     return {
         "validation": scores(said.validation),
         "test": scores(said.test),
-        "foreign": [foreign_scores(name, said.test, other) for name, other in said.foreign.items()],
+        "foreign": [
+            replace(foreign_scores(name, said.test, other), digest=said.foreign_digests[name])
+            for name, other in said.foreign.items()
+        ],
     }
 
 

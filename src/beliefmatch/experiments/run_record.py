@@ -46,6 +46,8 @@ class ForeignScores:
     auroc: dict[str, float]
     fpr95: dict[str, float]
     mean_confidence: float
+    digest: str | None = None
+    """Of the images, where it was kept."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,13 @@ from torch import nn
 from beliefmatch.data.source import Batch, Dataset, Source
 from beliefmatch.experiments.judging import Predicted, scores
 from beliefmatch.experiments.lessons import Lessons, lessons
-from beliefmatch.experiments.parts import foreign_sets, foreign_training, member_seed, network_of
+from beliefmatch.experiments.parts import (
+    digests_of,
+    foreign_sets,
+    foreign_training,
+    member_seed,
+    network_of,
+)
 from beliefmatch.experiments.plan import RunPlan, fingerprint
 from beliefmatch.experiments.run_directory import RunDirectory
 from beliefmatch.methods.base import Method, Predictor
@@ -39,6 +45,7 @@ class Said:
     validation: Predicted
     test: Predicted
     foreign: Mapping[str, Predicted]
+    foreign_digests: Mapping[str, str]
     seconds: float
 
 
@@ -113,11 +120,11 @@ class Running:
         """Ask it about every set."""
         validation = self._predict(predictor, self.data.validation)
         test, seconds = self._timed(predictor, self.data.test)
-        foreign = {}
-        for name, source in foreign_sets(self.plan, self.data).items():
+        foreign, sources = {}, foreign_sets(self.plan, self.data)
+        for name, source in sources.items():
             self.on_progress(_TRAINING, f"predicting {name}")
             foreign[name] = self._predict(predictor, source)
-        return Said(validation, test, foreign, seconds)
+        return Said(validation, test, foreign, digests_of(sources), seconds)
 
     def _timed(self, predictor: Predictor, source: Source) -> tuple[Predicted, float]:
         """Predictions, and the seconds they take; of few examples the fastest of three times."""

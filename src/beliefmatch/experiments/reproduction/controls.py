@@ -155,7 +155,7 @@ CONTROLS = Reproduction(
     notes=(
         NOTES[0],
         "Belief matching and label smoothing are shown at every λ; nothing is chosen.",
-        f"In the sweep λ is {_SWEPT_WEIGHT:g}; smaller sets are passed over more often, for as many steps "
-        "at least.",
+        f"In the sweep λ is {_SWEPT_WEIGHT:g}; unless epochs are set by hand, smaller sets are passed over "
+        "more often, for as many steps at least.",
     ),
 )

@@ -1,5 +1,6 @@
 """How a plan differs from the paper's, found by comparing them, so that no setting is forgotten."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -41,8 +42,10 @@ _WORDS = {
     "model": "network, the paper's being Keras's ResNet-50",
     "weights": "weights",
 }
-_ASIDE = ("engine.", "precision", "data.directory", "data.workers", "training.validate_every", "seed")
-"""Where and how fast."""
+_ASIDE = re.compile(
+    r"engine\.|precision$|data\.directory$|data\.workers$|training\.validate_every$|seed$|device$|compile$|batch$"
+)
+"""Where and how fast; the last three are of transfers."""
 _USUAL = {
     "data.limit": "all",
     "data.margin": "the network's",
@@ -144,7 +147,7 @@ def foreign_sentences(seen: Mapping[str, int]) -> list[str]:
 
 def _changed(paper: Any, ours: Any) -> dict[str, tuple[str, str]]:
     before, after = _flat(plain(paper)), _flat(plain(ours))
-    keys = [key for key in {**before, **after} if not key.startswith(_ASIDE)]
+    keys = [key for key in {**before, **after} if not _ASIDE.match(key)]
     for option, value in _USUAL_OPTIONS.get(before.get("model.name", ""), {}).items():
         before.setdefault(f"model.options.{option}", value)
     pairs = {key: (_text(key, after.get(key)), _text(key, before.get(key))) for key in keys}

@@ -83,10 +83,16 @@ def require_classes(name: str, count: int, *, scale: str) -> None:
         )
 
 
-def other_images(home: Path, data: DataSettings) -> str:
-    """What to say of a finished run whose images are not those that are there now."""
+def other_images(home: Path, name: str, data: DataSettings) -> str:
+    """What to say of a finished run whose images are not those that are there now.
+
+    Args:
+        home: of the run.
+        name: of the set, a known or a foreign one.
+        data: where it lies.
+    """
     return (
-        f"reproduce: `out` must be new for other images: {home} was made of other ones than {data.name} in "
+        f"reproduce: `out` must be new for other images: {home} was made of other ones than {name} in "
         f"{data.directory or 'the hub'} has now. Choose another directory, or remove that one."
     )
 

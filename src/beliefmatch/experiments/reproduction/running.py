@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from beliefmatch.data.settings import DataSettings
 from beliefmatch.experiments.grid import Cell, Ran, attempt_cells, usual_jobs
 from beliefmatch.experiments.lessons import require_lessons
-from beliefmatch.experiments.parts import dataset, foreign_sets, method_of, tried_network
+from beliefmatch.experiments.parts import dataset, digests_of, foreign_sets, method_of, tried_network
 from beliefmatch.experiments.plan import RunPlan, fingerprint, overridden, plan_from, to_mapping
 from beliefmatch.experiments.reproduction.asked import Asked, is_of_transfers
 from beliefmatch.experiments.reproduction.base import Arm, Reproduction
@@ -40,6 +40,13 @@ from beliefmatch.train.engine import processes_here
 __all__ = ["Reproducing"]
 
 
+class Digests(NamedTuple):
+    """What tells the images of a plan from others: known ones, and foreign ones by their sets."""
+
+    known: str | None
+    foreign: Mapping[str, str]
+
+
 class Reproducing(Work[Outcome]):
     """By training networks, each with every seed."""
 
@@ -49,7 +56,7 @@ class Reproducing(Work[Outcome]):
         super().__init__(what, asked)
         for setting in asked.of_runs:
             what.require_free(setting)
-        self._digests: dict[DataSettings, str | None] = {}
+        self._digests: dict[tuple[DataSettings, tuple[str, ...]], Digests] = {}
         self.arms = {arm.key: arm for arm in what.arms(asked.scale)}
         self.candidates = {key: Candidates.of(self._plan(arm)) for key, arm in self.arms.items()}
         self.plans = {key: candidates.plan for key, candidates in self.candidates.items()}
@@ -92,7 +99,7 @@ class Reproducing(Work[Outcome]):
     @property
     def _changed(self) -> list[str]:
         paper = [Meant(arm.key, arm.group, arm.label, arm.plan) for arm in self.what.arms("paper")]
-        return differences(paper, self.plans)
+        return differences(paper, {key: anywhere(plan) for key, plan in self.plans.items()})
 
     def _differences_of(self, found: Outcome) -> list[str]:
         """Sets of which only some images were there."""
@@ -128,8 +135,7 @@ class Reproducing(Work[Outcome]):
             processes_here(plan.engine)
             with missing_data(self.what.id, plans, self.asked.data_dir):
                 data = dataset(plan.data)
-                foreign_sets(plan, data)
-            self._digests[plan.data] = data.facts.get("digest")
+                self._digests_now(plan)
             require_classes(plan.data.name, len(data.class_names), scale=self.asked.scale)
             method = method_of(plan)
             require_lessons(plan, method, data)
@@ -137,6 +143,8 @@ class Reproducing(Work[Outcome]):
             if network not in tried:
                 tried_network(plan, method, data)
             tried.add(network)
+        for plan in self.expected.values():
+            self._require_same_data(plan)
 
     def _runs(self, found: Outcome) -> list[ReproducedRun]:
         return [run for trained in found.trained.values() for run in _runs(trained)]
@@ -182,12 +190,22 @@ class Reproducing(Work[Outcome]):
         """A finished run must be of the images that are there now: its name tells nothing of them."""
         home = RunDirectory(self.directory_of(plan))
         ended = home.record() or home.diverged()
-        if ended is None or plan.data.name == "digits":
+        if ended is None:
             return
-        if plan.data not in self._digests:
-            self._digests[plan.data] = dataset(plan.data).facts.get("digest")
-        if ended.data_digest != self._digests[plan.data]:
-            raise OutsideError(other_images(home.path, plan.data))
+        known, foreign = self._digests_now(plan)
+        if ended.data_digest != known and plan.data.name != "digits":  # which are always the same
+            raise OutsideError(other_images(home.path, plan.data.name, plan.data))
+        for one in ended.foreign if isinstance(ended, RunRecord) else ():
+            if one.digest is not None and one.digest != foreign.get(one.name):
+                raise OutsideError(other_images(home.path, one.name, plan.data))
+
+    def _digests_now(self, plan: RunPlan) -> Digests:
+        """Of the images that are there now."""
+        asked = (plan.data, plan.foreign)
+        if asked not in self._digests:
+            data = dataset(plan.data)
+            self._digests[asked] = Digests(data.facts.get("digest"), digests_of(foreign_sets(plan, data)))
+        return self._digests[asked]
 
 
 def _lost(one: Candidates, ran: Mapping[str, Ran]) -> list[float]:

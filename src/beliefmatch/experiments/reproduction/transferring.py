@@ -73,7 +73,7 @@ class Transferring(Work[dict[str, Transferred]]):
 
     @property
     def _small_scale(self) -> str:
-        first = next(iter(self.plans.values()))
+        first = _anywhere(next(iter(self.plans.values())))
         images = "all" if first.data.limit is None else f"at most {first.data.limit:,}"
         fitted = f"{first.epochs} epochs of the last layer of {first.model}, λ {first.kl_weight:g}"
         return f"{scale_name(self.asked.scale)}: {images} training images, {fitted}"
@@ -171,7 +171,7 @@ class Transferring(Work[dict[str, Transferred]]):
                 "Remove it, and the same command fits it again."
             ) from error
         if _digest(plan, record) != record.data.get("digest"):
-            raise OutsideError(other_images(home, plan.data))
+            raise OutsideError(other_images(home, plan.data.name, plan.data))
         return found
 
     def _adaptation(self, plan: TransferPlan) -> AdaptPlan:
@@ -233,5 +233,7 @@ def _counted(record: AdaptRecord) -> str:
 
 
 def _anywhere(plan: TransferPlan) -> TransferPlan:
-    """Without the places of data and weights on this machine."""
-    return replace(anywhere(plan), weights=None if plan.weights is None else Path(plan.weights).name)
+    """Without the places of data, network and weights on this machine."""
+    weights = None if plan.weights is None else Path(plan.weights).name
+    model = Path(plan.model).name if Path(plan.model).is_absolute() else plan.model
+    return replace(anywhere(plan), weights=weights, model=model)
