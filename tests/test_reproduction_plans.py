@@ -330,6 +330,10 @@ def test_times_grow_with_what_is_trained():
     longer = replace(plan, training=replace(plan.training, epochs=400))
     assert 1.9 < two_core_seconds(longer) / once < 2.1
     assert two_core_seconds(replace(plan, data=replace(plan.data, name="photos/"))) is None
+    semi = {key: two_core_seconds(plan) for key, plan in work("table4").plans.items()}
+    assert semi["none/softmax"] < semi["pi/softmax"] < semi["vat/softmax"]
+    coarse = replace(plan, model=replace(plan.model, options={"stem_stride": 2}))
+    assert two_core_seconds(coarse) < once / 2
 
 
 def test_the_prior_of_belief_matching_is_that_of_the_loss():

@@ -72,8 +72,8 @@ _IMAGES = {"cifar10": 50_000, "cifar100": 50_000, "imagenet-1k": 1_281_167, "dig
 _DIVIDED = {"digits": 1797}  # what a share for validation is of, where not the training images
 _REPORTED = {"imagenet-1k": 50_000, "digits": 540}  # test images; 10,000 elsewhere
 _RATES = {
-    "preact_resnet18": {64: 45.0, 16: 1100.0},
-    "preact_resnet50": {64: 17.0, 8: 780.0},
+    "preact_resnet18": {64: 45.0, 16: 430.0},
+    "preact_resnet50": {64: 17.0, 8: 310.0},
     "timm:resnext50_32x4d": {0: 2.5},
     "timm:resnext101_32x8d": {0: 0.7},
     "wrn28_2": {16: 30.0},  # with as many unlabelled images
@@ -82,9 +82,11 @@ _RATES = {
 }
 """Images a second that a network trains on two cores, by its width, the usual one first.
 
-Widths 16 and 8 of the ResNets, with a stride of 2 at the start, are twice what one thread of an EPYC did
-without compilation; the others are guesses by size.
+Widths 16 and 8 of the ResNets are twice what one thread of an EPYC did without compilation; the others are
+guesses by size.
 """
+_STRIDE_GAIN = 2.5  # of a stride of 2 at the start
+_CONSISTENCY = {"pi": 1.5, "vat": 2.5}  # times the work of the labels alone
 
 
 def scaled(name: str, scale: str, *settings: str, roomy: bool = False) -> dict[str, Any]:
@@ -180,6 +182,8 @@ def two_core_seconds(plan: RunPlan) -> float | None:
     if not isinstance(width, int) or width < 1:  # told where the network is built
         return None
     rate = rates[width] if width in rates else rates[usual] * (usual / width) ** 2
+    rate *= _STRIDE_GAIN if plan.model.options.get("stem_stride") == 2 else 1
+    rate /= _CONSISTENCY[plan.semi.kind] if plan.semi is not None else 1
     passes = options.get("samples", 100) if options.get("where") == "all" else 1
     predicted = passes * (2 * _REPORTED.get(plan.data.name, 10_000)) / 3  # a step is three passes
     members = options.get("members", 5) if "ensemble" in plan.method.name else 1
