@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -64,7 +63,7 @@ def execute(
         predictor = run.predictor(networks)
         said = run.predict(predictor)
         record = RunRecord(
-            **_asked(plan, run),
+            **_asked(plan, run, said),
             **_trained(run, networks, histories, said),
             **_judged(said),
             search=list(search),
@@ -78,14 +77,14 @@ def execute(
     return record
 
 
-def _asked(plan: RunPlan, run: Running) -> dict[str, Any]:
+def _asked(plan: RunPlan, run: Running, said: Said) -> dict[str, Any]:
     return {
         "method": plan.method.name,
         "options": _plain(run.method.options),
         "seed": plan.seed,
         "plan": to_mapping(plan),
         "fingerprint": fingerprint(plan),
-        "data": _plain(run.data.facts),
+        "data": _plain({**run.data.facts, "foreign_digests": said.foreign_digests}),
         "class_names": list(run.data.class_names),
     }
 
@@ -118,10 +117,7 @@ def _judged(said: Said) -> dict[str, Any]:
     return {
         "validation": scores(said.validation),
         "test": scores(said.test),
-        "foreign": [
-            replace(foreign_scores(name, said.test, other), digest=said.foreign_digests[name])
-            for name, other in said.foreign.items()
-        ],
+        "foreign": [foreign_scores(name, said.test, other) for name, other in said.foreign.items()],
     }
 
 

@@ -46,8 +46,6 @@ class ForeignScores:
     auroc: dict[str, float]
     fpr95: dict[str, float]
     mean_confidence: float
-    digest: str | None = None
-    """Of the images, where it was kept."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +114,7 @@ class RunRecord:
     fingerprint: str
     """Of the plan; equal ones give equal results."""
     data: dict[str, Any]
-    """Counts, split and digest."""
+    """Counts, split and digest; "foreign_digests" by the names of the sets, which older records lack."""
     class_names: list[str]
     curves: list[dict[str, list[float | None]]]
     """For each network its numbers by epoch, such as "loss" and "rate"."""

@@ -195,9 +195,10 @@ class Reproducing(Work[Outcome]):
         known, foreign = self._digests_now(plan)
         if ended.data_digest != known and plan.data.name != "digits":  # which are always the same
             raise OutsideError(other_images(home.path, plan.data.name, plan.data))
-        for one in ended.foreign if isinstance(ended, RunRecord) else ():
-            if one.digest is not None and one.digest != foreign.get(one.name):
-                raise OutsideError(other_images(home.path, one.name, plan.data))
+        before = ended.data.get("foreign_digests", {}) if isinstance(ended, RunRecord) else {}
+        for name, digest in before.items():
+            if digest != foreign.get(name):
+                raise OutsideError(other_images(home.path, name, plan.data))
 
     def _digests_now(self, plan: RunPlan) -> Digests:
         """Of the images that are there now."""
