@@ -3,8 +3,8 @@
 python tools/publish_reproduction.py runs/reproduce/cpu
 
 Nothing is touched unless every record can be read and is of the scale that the page is about. What was
-published before and is not below the directory stays as it was. The records of single runs lie in
-results/reproduction/runs, without the places of this machine.
+published before and is not below the directory stays as it was. The records of single runs, those that an
+option was chosen by too, lie in results/reproduction/runs, without the places of this machine.
 """
 
 import argparse
@@ -100,7 +100,8 @@ def _copy(source: Path, target: Path, record: ReproductionRecord) -> None:
 
 def _copy_runs(names: Iterable[str], home: Path, published: Path, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
-    for name in sorted(names):
+    here = [file.parent.name for file in home.glob("*/record.json")]
+    for name in sorted({*names, *here}):
         record, before = RunDirectory(home / name).record(), published / f"{name}.json"
         if record is not None:
             plan = to_mapping(anywhere(plan_from(record.plan)))
