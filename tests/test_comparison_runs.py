@@ -275,6 +275,16 @@ def test_workers_save_what_they_have_when_interrupted(tmp_path, whole_group):
     assert _left_after_a_while(process.pid) == []
 
 
+def test_a_worker_that_was_killed_is_told_with_what_to_do(tmp_path):
+    process = _begun(tmp_path)
+    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in _members(process.pid)}
+    os.kill(next(pid for pid, command in commands.items() if b"spawn_main" in command), signal.SIGKILL)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "one of the processes at work was ended from outside, perhaps for lack of memory" in told
+    assert _left_after_a_while(process.pid) == []
+
+
 def _left_after_a_while(session: int) -> list[int]:
     deadline = time.monotonic() + 30
     while _members(session) and time.monotonic() < deadline:
