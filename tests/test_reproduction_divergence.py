@@ -60,6 +60,7 @@ def test_what_a_method_does_not_have_has_not_diverged():
     assert ours_text(replace(row, diverged=1)) == "—"
     assert ours_text(replace(row, diverged=3)) == "diverged"
     assert ours_text(replace(row, values=[1.0, None, 2.0], diverged=1)) == "1.50 ± 0.71"
+    assert ours_text(replace(row, values=[1.0, None, 2.0], diverged=0)) == "1.50 ± 0.71 (2 of 3 seeds)"
 
 
 def test_an_explosion_is_shown_as_such(tmp_path, monkeypatch, capsys):

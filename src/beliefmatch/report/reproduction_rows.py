@@ -35,12 +35,17 @@ def paper_text(reported: Reported | None, digits: int) -> str:
 
 
 def ours_text(row: Row) -> str:
-    """Mean and standard deviation (n − 1 in the denominator) of the seeds that came to an end."""
+    """Mean and standard deviation (n − 1 in the denominator) of the seeds that came to an end.
+
+    Where some of these have no finite number, such as an infinite NLL, it says of how many seeds it is.
+    """
     present = [value for value in row.values if value is not None]
     if not present:
         return "diverged" if row.diverged == len(row.values) else MISSING
     deviation = stdev(present) if len(present) > 1 else None
-    return _with_deviation(fmean(present), deviation, row.digits)
+    ended = len(row.values) - row.diverged
+    told = f" ({len(present)} of {ended} seeds)" if len(present) < ended else ""
+    return _with_deviation(fmean(present), deviation, row.digits) + told
 
 
 def count(row: Row) -> int:
