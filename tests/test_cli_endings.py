@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from beliefmatch.cli import main
+from beliefmatch.cli.terminal import share_done
 from beliefmatch.files import ready_directory, write_whole
 from commands import MAIN, PRODUCTS, QUICK, fails_in_training, python
 
@@ -145,3 +146,25 @@ def test_content_is_on_the_disk_before_it_takes_the_name(tmp_path, monkeypatch):
 def test_a_ready_directory_is_left_empty(tmp_path):
     made = ready_directory(f"{tmp_path / 'a' / 'b'}", caller="test")
     assert list(made.iterdir()) == []
+
+
+def test_long_work_without_a_terminal_says_so_in_a_line_a_minute(capsys, monkeypatch):
+    clock = iter([0.0, 30.0, 90.0, 100.0, 240.0])
+    monkeypatch.setattr("beliefmatch.cli.terminal.time.monotonic", lambda: next(clock))
+    with share_done() as tell:
+        for share in (0.1, 0.25, 0.3, 0.5):
+            tell(share, f"softmax [seed {share}]")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "25 % after 2 min: softmax [seed 0.25]",
+        "50 % after 4 min: softmax [seed 0.5]",
+    ]
+
+
+def test_an_error_of_the_system_has_no_number(tmp_path, capsys):
+    (tmp_path / "runs").write_text("a file")
+    line = ["reproduce", "figure-rotation", "--scale", "tiny", "--jobs", "1", "--out", f"{tmp_path}"]
+    assert main(line) == 2
+    (told,) = capsys.readouterr().err.splitlines()
+    assert "Errno" not in told and told.startswith("beliefmatch") and f"{tmp_path / 'runs'}" in told

@@ -272,7 +272,7 @@ def test_a_part_alone_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("ids", "more", "words"),
     [
-        (LABELS - 1, {}, "labels must be class ids from 0 to 1, got -1 at image 0"),
+        (LABELS - 1, {}, "a.npz must be class ids from 0 to 1, got -1 at image 0"),
         (LABELS, {"classes": np.array(["a", "b"])}, "class ids from 0 to 1, got 2 at image 2"),
         (LABELS * 2, {}, r"got none of class 1 (1) and 1 more"),
         (LABELS * 0, {}, "images must be of 2 classes or more, got 1"),

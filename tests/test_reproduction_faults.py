@@ -1,6 +1,7 @@
 """Reproductions stopped, damaged, short of data or of disk: nothing lost, nothing taken for another."""
 
 import errno
+import json
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ import pytest
 from beliefmatch.cli import main
 from beliefmatch.experiments import grid
 from beliefmatch.experiments.reproduction import REPRODUCTIONS
+from beliefmatch.experiments.reproduction.places import MissingDataError
 from beliefmatch.experiments.reproduction.record import ReproductionRecord
 from beliefmatch.experiments.run_directory import RunDirectory
 from beliefmatch.experiments.run_record import Diverged
@@ -102,6 +104,9 @@ def test_a_damaged_run_is_told_in_one_line(everything, tmp_path, capsys, file, c
     assert main(line) == 2
     (told,) = capsys.readouterr().err.splitlines()
     assert words in told and "Remove" in told
+    if file == "record.json":
+        assert main([*line, "--dry-run"]) == 2  # and is not counted as finished
+        assert words in capsys.readouterr().err
     shutil.rmtree(tmp_path / "runs" / name)
     assert main(line) == 0
     same = record_of(tmp_path, "figure-reliability")
@@ -137,6 +142,7 @@ def test_runs_of_other_images_are_not_taken_for_these(tmp_path, capsys):
     assert "Foreign images: 60 of svhn instead of 26,032." in record.differences
     assert "Training images: 20 of cifar10" not in "".join(record.differences)  # as it was asked for
     assert "Test images: 60 of cifar10, where 10,000 were meant." in record.differences
+    assert record.scale_words == "CPU scale: 20 images, 1 epoch, width 2"
     capsys.readouterr()
     assert main([*line, f"{tmp_path / 'other'}"]) == 2
     assert "`--out` must be new for other images" in capsys.readouterr().err
@@ -171,19 +177,26 @@ def test_a_transfer_to_other_images_is_not_taken_for_this_one(tmp_path, capsys):
     assert main([*line, f"{tmp_path / 'moved'}"]) == 0
 
 
-def test_a_page_of_all_keeps_what_was_run_before(everything, tmp_path, monkeypatch, capsys):
-    """Data that are gone do not take away the results that were read of them."""
+@pytest.mark.parametrize(("kind", "code"), [(MissingDataError, 0), (ValueError, 2)])
+def test_a_page_of_all_keeps_what_was_run_before(everything, tmp_path, monkeypatch, capsys, kind, code):
+    """Data that are gone do not take away the results that were read of them; another fault is told too."""
     shutil.copytree(everything, tmp_path / "out")
 
     def gone(work):
-        raise ValueError("reproduce: `data_dir` must hold it.")
+        raise kind("reproduce: `data_dir` must hold it.")
 
     monkeypatch.setattr("beliefmatch.experiments.reproduction.transferring.Transferring.check", gone)
     (tmp_path / "out" / "tiny" / "table3" / "reproduction.json").unlink()
-    assert main(["reproduce", "all", "--scale", "tiny", "--jobs", "1", "--out", f"{tmp_path / 'out'}"]) == 0
+    line = ["reproduce", "all", "--scale", "tiny", "--jobs", "1", "--out", f"{tmp_path / 'out'}"]
+    assert main(line) == code
     text = (tmp_path / "out" / "tiny" / "summary.md").read_text("utf-8")
     assert "## figure-transfer: " in text and "## table3: " not in text
-    assert text.count("- table3: ") == 1 and "- figure-transfer: " not in text
+    told = {line.split(":")[0]: line for line in text.partition("## Not run")[2].splitlines() if line}
+    assert set(told) == {"- table3", "- figure-transfer"}
+    assert "of an earlier call" in told["- figure-transfer"]
+    assert "of an earlier call" not in told["- table3"]
+    failed = "beliefmatch reproduce: table3, figure-transfer could not be run; see above why."
+    assert (failed in capsys.readouterr().err) == (code == 2)
 
 
 def test_a_full_disk_at_the_end_loses_nothing(everything, tmp_path, monkeypatch, capsys):
@@ -217,3 +230,36 @@ def test_runs_beside_other_foreign_images_are_not_taken_for_these(tmp_path, caps
     assert "was made of other ones than mine" in capsys.readouterr().err
     written = (tmp_path / "out" / "tiny" / "table2" / "reproduction.json").read_text("utf-8")
     assert "Foreign sets: mine instead of none." in written and f"{tmp_path}" not in written
+
+
+def test_the_record_tells_what_was_there_and_how_it_was_run(tmp_path):
+    """Fewer images than were asked for stand in the caption, compiled networks below it."""
+    chance = np.random.default_rng(0)
+    for name, count in (("cifar10_train", 60), ("cifar10_test", 60), ("svhn_test", 20)):
+        images = chance.integers(0, 256, (count, 8, 8, 3), np.uint8)
+        np.savez(tmp_path / f"{name}.npz", images=images, labels=np.arange(count) % 10)
+    few = ["data.validation=20", "model.options.width=2", "training.epochs=1", "data.augment=none"]
+    line = ["reproduce", "figure-beta", "--scale", "cpu", "--seeds", "1", "--jobs", "1"]
+    line += [word for one in few for word in ("--set", one)]
+    line += ["--out", f"{tmp_path / 'out'}", "--data-dir", f"{tmp_path}"]
+    assert main(line) == 0
+
+    def record():
+        place = tmp_path / "out" / "cpu" / "figure-beta" / "reproduction.json"
+        return ReproductionRecord.from_json(place.read_text("utf-8"))
+
+    before = record()
+    assert before.scale_words == "CPU scale: 40 images, 1 epoch, width 2"
+    assert "Training images: 40 of cifar10, where 1,000 were meant." in before.differences
+    assert not any("compiled" in sentence for sentence in before.differences)
+    for run in {run.fingerprint for run in before.runs if run.arm == before.runs[0].arm}:
+        file = tmp_path / "out" / "runs" / run / "record.json"
+        content = json.loads(file.read_text("utf-8"))
+        content["plan"]["engine"]["compile"] = content["engine"]["compiled"] = True
+        file.write_text(json.dumps(content))
+    assert main(line) == 0
+    after, runs = record(), len({run.fingerprint for run in before.runs})
+    told = f"Networks of 1 of {runs} runs were compiled (`engine.compile`), which changes last digits."
+    assert told in after.differences
+    assert [plan["engine"]["compile"] for plan in after.plans.values()].count(True) == 1
+    assert after.plans[before.runs[0].arm]["engine"]["compile"] is True

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from beliefmatch.cli import main
+from beliefmatch.experiments.reproduction.differences import class_sentences
 from beliefmatch.experiments.reproduction.scales import two_core_seconds
 from beliefmatch.experiments.reproduction.transfer_plan import transfer_fingerprint
 from reproduced import work
@@ -52,6 +53,9 @@ def test_what_cannot_be_asked_is_refused_in_one_line(tmp_path, capsys):
         ("table3", "transfer.options=5", "`options` must be a mapping"),
         ("table3", "training.epochs=1", "as transfer.KEY=VALUE, got 'training.epochs=1'"),
         ("table1", "transfer.epochs=1", "those of training, got 'transfer.epochs=1'"),
+        ("table1", "data.directory=there", "of table1 as it is; say where data lie with `--data-dir`"),
+        ("table3", "transfer.data.directory=there", "as it is; say where data lie with `--data-dir`"),
+        ("table1", "training.warmup=[a", "plan: training.warmup: '[a' line 1: expected ',' or ']'"),
     ],
 )  # fmt: skip
 def test_settings_that_would_do_nothing_or_belie_a_row_are_refused(name, setting, words, capsys):
@@ -136,3 +140,30 @@ def test_settings_of_transfers_are_strict_and_their_own(tmp_path):
     assert elsewhere.costs() == work("table3").costs()
     one, other = (transfer_fingerprint(found.plans["food101"], seeds) for seeds in ([0], [0, 1]))
     assert one != other
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"images": np.zeros((60, 8, 8, 3))}, "cifar10_train.npz must hold images as uint8 of shape (N, H"),
+        (
+            {"labels": np.arange(60) % 10 - 1},
+            "labels of cifar10 (train) must be class ids from 0 to 9, got -1",
+        ),
+        ({"labels": np.arange(60) % 10 * 11}, "of cifar10 (train) must be class ids from 0 to 9, got 11 at"),
+    ],
+)
+def test_what_files_hold_is_not_told_as_a_wrong_place(tmp_path, capsys, change, words):
+    whole = {"images": np.zeros((60, 8, 8, 3), np.uint8), "labels": np.arange(60) % 10}
+    for name in ("cifar10_train", "cifar10_test", "svhn_test"):
+        np.savez(tmp_path / f"{name}.npz", **whole | (change if name == "cifar10_train" else {}))
+    line = ["figure-beta", "--scale", "cpu", "--data-dir", f"{tmp_path}", "--out", f"{tmp_path / 'o'}"]
+    told = refused([*line, "--set", "data.validation=20"], capsys)
+    assert words in told and "must be where they lie" not in told
+
+
+def test_a_folder_that_stands_for_imagenet_tells_its_classes(tmp_path):
+    plan = work("table2", scale="cpu").plans["ResNeXt-50/softmax"]
+    assert class_sentences(plan, 4) == ["Classes: 4 instead of 1,000."]
+    assert class_sentences(plan, 1000) == []
+    assert class_sentences(next(iter(work("figure-beta", scale="cpu").plans.values())), 10) == []

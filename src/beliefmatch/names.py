@@ -13,10 +13,11 @@ _BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYW
 def nearest(word: str, valid: Collection[str]) -> str | None:
     """The name that a mistyped word is most like, if any is like it.
 
-    >>> nearest("sofmax", ["softmax", "ensemble"])
-    'softmax'
+    >>> nearest("sofmax", ["softmax", "ensemble"]), nearest("CPU", ["paper", "cpu"])
+    ('softmax', 'cpu')
     """
-    return next(iter(get_close_matches(word, valid, n=1)), None)
+    same = [name for name in valid if name.lower() == word.lower()]
+    return next(iter(same or get_close_matches(word, valid, n=1)), None)
 
 
 def require_name(function: str, argument: str, word: str, valid: Collection[str], *, other: str = "") -> None:

@@ -18,6 +18,7 @@ OUTSIDE = (OutsideError, FloatingPointError, OSError)
 """What can come up at work that is no mistake of ours: files, disks, other processes, divergence."""
 
 _ABOUT_AN_ARGUMENT = re.compile(r"\w+: `(?P<argument>[\w.]+)` (?P<fact>.*)")
+_SAYS_WHO = re.compile(r"\w+: ")
 _OPTIONS = {
     "data.name": "data",
     "data.directory": "data_dir",
@@ -45,7 +46,7 @@ def told_plainly(*kinds: type[Exception], command: typer.Context) -> Iterator[No
     try:
         yield
     except kinds as error:
-        raise UserError(_in_words_of(command, " ".join(f"{error}".split()))) from error
+        raise UserError(_in_words_of(command, " ".join(_told(error, command).split()))) from error
 
 
 @contextmanager
@@ -56,6 +57,15 @@ def resumable() -> Iterator[None]:
     except KeyboardInterrupt:
         print("what was trained is saved; the same command goes on from there", file=sys.stderr)
         raise
+
+
+def _told(error: Exception, command: typer.Context) -> str:
+    """What it says; of an error of the system its words and the file, without its number."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return f"{error}"
+    place = f": {error.filename}" if error.filename is not None else ""
+    is_ours = _SAYS_WHO.match(error.strerror) is not None
+    return f"{'' if is_ours else f'{command.command_path}: '}{error.strerror}{place}"
 
 
 def _in_words_of(command: typer.Context, message: str) -> str:

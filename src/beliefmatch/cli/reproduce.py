@@ -159,19 +159,28 @@ def _show_plans(works: list["Work[Any]"]) -> None:
 
 
 def _run_all(command: typer.Context, works: list["Work[Any]"], asked: "Asked") -> None:
-    """One, or all: then those whose data are missing are left out, and told."""
-    ready, left_out = _ready(command, works)
+    """One, or all: then those that cannot be run are left out, and told.
+
+    That data are missing is no failure of all the others; anything else is, once they are done.
+    """
+    ready, left_out, failed = _ready(command, works)
     with told_plainly(*BAD_INPUT, command=command):
         ready_directory(f"{asked.directory}", caller="reproduce")
     records = {work.what.id: _run(command, work) for work in ready}
     if len(works) > 1:
         _summarise(command, works, records, left_out, asked)
+    if failed:
+        raise UserError(f"beliefmatch reproduce: {', '.join(failed)} could not be run; see above why.")
 
 
-def _ready(command: typer.Context, works: list["Work[Any]"]) -> tuple[list["Work[Any]"], dict[str, str]]:
+def _ready(
+    command: typer.Context, works: list["Work[Any]"]
+) -> tuple[list["Work[Any]"], dict[str, str], list[str]]:
+    """What can be run, why others cannot, and which of these do not just lack data."""
     from beliefmatch import kernels
+    from beliefmatch.experiments.reproduction.places import MissingDataError
 
-    ready, left_out = [], {}
+    ready, left_out, failed = [], {}, []
     for work in works:
         try:
             with told_plainly(*BAD_INPUT, *OUTSIDE, command=command):
@@ -180,11 +189,13 @@ def _ready(command: typer.Context, works: list["Work[Any]"]) -> tuple[list["Work
             ready.append(work)
         except UserError as error:
             left_out[work.what.id] = f"{error}"
+            if not isinstance(error.__cause__, MissingDataError):
+                failed.append(work.what.id)
             if len(works) > 1:
                 typer.echo(f"left out: {work.what.id}: {error}", err=True)
     if not ready:
         raise UserError(next(iter(left_out.values())))
-    return ready, left_out
+    return ready, left_out, failed
 
 
 def _run(command: typer.Context, work: "Work[Any]") -> "ReproductionRecord":
@@ -246,7 +257,8 @@ def _summarise(
 
     known = {work.what.id: records.get(work.what.id) or _kept(work) for work in works}
     shown = [record for record in known.values() if record is not None]
-    missing = {name: why for name, why in left_out.items() if known[name] is None}
+    earlier = "; what is shown above is of an earlier call"
+    missing = {name: f"{why}{earlier if known[name] else ''}" for name, why in left_out.items()}
     place = asked.directory / asked.scale / "summary.md"
     with told_plainly(*OUTSIDE, command=command):
         write_whole(place, summary_markdown(shown, missing).encode())

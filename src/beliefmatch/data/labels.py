@@ -11,7 +11,7 @@ _LARGEST = 1_000_000  # classes; a larger id is no class id
 
 
 def class_names_of(found: Found, usual: tuple[str, ...] | None) -> tuple[str, ...]:
-    """The names found, else those usual for the set if they go far enough, else the numbers."""
+    """The names found, else those usual for the set, else the numbers."""
     labels = next(iter(found.parts.values())).labels
     if len(labels) == 0:
         raise fail("data", "images must be at least 2 of 2 classes, got none.")
@@ -20,17 +20,23 @@ def class_names_of(found: Found, usual: tuple[str, ...] | None) -> tuple[str, ..
         return found.class_names
     if largest >= _LARGEST:
         raise fail("data", f"labels must be class ids counted from 0, got {largest}.")
-    if usual is not None and largest < len(usual):
+    if usual is not None:
         return usual
     return tuple(f"{label}" for label in range(largest + 1))
 
 
-def require_labels(labels: np.ndarray, names: tuple[str, ...]) -> None:
-    """Every label must be a class id."""
+def require_labels(labels: np.ndarray, names: tuple[str, ...], of: str) -> None:
+    """Every label must be a class id.
+
+    Args:
+        labels: of one part of a set.
+        names: of the classes.
+        of: what part it is, in words.
+    """
     wrong = np.flatnonzero((labels < 0) | (labels >= len(names)))
     if len(wrong):
         expected = f"class ids from 0 to {len(names) - 1}"
-        raise fail("data", f"labels must be {expected}, got {labels[wrong[0]]} at image {wrong[0]}.")
+        raise fail("data", f"labels of {of} must be {expected}, got {labels[wrong[0]]} at image {wrong[0]}.")
 
 
 def require_every_class(labels: np.ndarray, names: tuple[str, ...]) -> None:

@@ -35,8 +35,8 @@ def load_parts(settings: DataSettings, *, validation_from: ValidationFrom = "tra
     require_choice("data", "validation_from", validation_from, ("train", "test"))
     found, habits = find(settings)
     names = class_names_of(found, habits.class_names)
-    for part in found.parts.values():
-        require_labels(part.labels, names)
+    for name, part in found.parts.items():
+        require_labels(part.labels, names, settings.name if name == "all" else f"{settings.name} ({name})")
     kept, frame = _kept(_with_roles(found), settings, habits)
     labels = {name: part.labels for name, part in kept.items()}
     roles = assigned(labels, settings, validation_from=validation_from)

@@ -178,7 +178,7 @@ def overridden(mapping: Mapping[str, Any], settings: Iterable[str]) -> dict[str,
         if not equals or not all(path):
             raise ValueError(f"plan: a setting must be written key=value, got {setting!r}.")
         _require_setting(path)
-        nested: Any = yaml_value(text.strip(), caller="plan")
+        nested: Any = yaml_value(text.strip(), caller=f"plan: {key.strip()}")
         for part in reversed(path):
             nested = {part: nested}
         over = _laid(over, nested)

@@ -204,4 +204,7 @@ def _lock(descriptor: int, path: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        raise OutsideError(f"run: `out` must be free, but another process is at work in {path}.") from error
+        raise OutsideError(
+            f"run: `out` must be free, but another process is at work in {path}. "
+            "Wait until it has ended, and run the same command again."
+        ) from error

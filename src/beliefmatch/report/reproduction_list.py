@@ -6,7 +6,7 @@ from typing import NamedTuple
 from rich.console import RenderableType
 
 from beliefmatch.report.evaluation_text import MISSING
-from beliefmatch.report.layout import Column, plain_table
+from beliefmatch.report.layout import Column, FirstThatFits, plain_table
 
 __all__ = ["Listed", "list_tables"]
 
@@ -30,7 +30,7 @@ def list_tables(listed: Sequence[Listed], together: Listed) -> tuple[RenderableT
     """
     table = plain_table(
         Column("id", [one.id for one in listed], is_text=True, least=max(len(one.id) for one in listed)),
-        Column("", [one.title for one in listed], is_text=True),
+        Column("", [one.title for one in listed], is_text=True, least=12),
         Column("runs\npaper", [f"{one.runs[0]}" for one in listed]),
         Column("time\npaper", [_time(one.seconds[0]) for one in listed]),
         Column("runs\ncpu", [f"{one.runs[1]}" for one in listed]),
@@ -44,7 +44,7 @@ def list_tables(listed: Sequence[Listed], together: Listed) -> tuple[RenderableT
         "Times are of two CPU cores and very rough, without the transfers; above, a run counts wherever it "
         "is needed."
     )
-    return table, f"Runs are shared: together they are {' and '.join(sums)}.\n{words}"
+    return FirstThatFits(table), f"Runs are shared: together they are {' and '.join(sums)}.\n{words}"
 
 
 def _time(seconds: float | None) -> str:

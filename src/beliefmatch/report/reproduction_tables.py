@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 from rich.console import RenderableType
 from rich.markup import escape
-from rich.table import Table
 
 from beliefmatch.experiments.reproduction.record import ReproductionRecord, Row
 from beliefmatch.report.evaluation_text import MISSING, number_text
-from beliefmatch.report.layout import Column, plain_table
+from beliefmatch.report.layout import Column, FirstThatFits, plain_table
 from beliefmatch.report.reproduction_rows import (
     DEVIATIONS,
     caption,
@@ -23,6 +22,8 @@ from beliefmatch.report.reproduction_rows import (
 
 __all__ = ["reproduction_tables"]
 
+_NARROW = 10  # cells of text that words can still be read in
+
 
 def reproduction_tables(record: ReproductionRecord) -> tuple[RenderableType, ...]:
     """The paper's numbers beside ours, then how the protocols differ."""
@@ -36,8 +37,8 @@ def reproduction_tables(record: ReproductionRecord) -> tuple[RenderableType, ...
     return (*parts, _protocol(shown.differences))
 
 
-def _beside_paper(rows: Sequence[Row]) -> Table:
-    return plain_table(
+def _beside_paper(rows: Sequence[Row]) -> RenderableType:
+    table = plain_table(
         _text("", [row.group for row in rows]),
         _text("", [row.label for row in rows]),
         _text("", [f"{row.measure} {row.unit}".strip() for row in rows]),
@@ -47,9 +48,10 @@ def _beside_paper(rows: Sequence[Row]) -> Table:
         Column("s per run", [number_text(row.train_seconds, 0) for row in rows]),
         _text("", [row.note for row in rows]),
     )
+    return FirstThatFits(table)
 
 
-def _measured(group: str, rows: Sequence[Row]) -> Table:
+def _measured(group: str, rows: Sequence[Row]) -> RenderableType:
     """Numbers that the paper does not have: a line a method, a column a measure."""
     lines = measures_of(rows)
     heads = list(dict.fromkeys(head for line in lines.values() for head in line))
@@ -59,7 +61,8 @@ def _measured(group: str, rows: Sequence[Row]) -> Table:
     ]
     notes = [next(iter(line.values())).note for line in lines.values()]
     told = [_text("", notes)] if any(notes) else []
-    return plain_table(_text("", list(lines)), *columns, *told, title=escape(group), dense=len(heads) > 4)
+    table = plain_table(_text("", list(lines)), *columns, *told, title=escape(group), dense=len(heads) > 4)
+    return FirstThatFits(table)
 
 
 def _cell(row: Row | None) -> str:
@@ -67,7 +70,9 @@ def _cell(row: Row | None) -> str:
 
 
 def _text(heading: str, cells: Sequence[str]) -> Column:
-    return Column(heading, [escape(cell) for cell in cells], is_text=True)
+    """Folds, but not so far that rows could not be told apart."""
+    folded = Column(heading, [escape(cell) for cell in cells], is_text=True)
+    return folded._replace(least=min(folded.width, _NARROW))
 
 
 def _protocol(sentences: Sequence[str]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,8 @@ def read_hub(path: str, config: str | None, split: str, columns: Columns, *, nam
         import datasets
 
     try:
-        table = datasets.load_dataset(path, config, split=split)
+        with _without_retries():
+            table = datasets.load_dataset(path, config, split=split)
     except Exception as error:  # of the network, the hub, the cache or the disk: each has kinds of its own
         reason = " ".join(f"{error}".split())[:160].rstrip(".") or type(error).__name__
         remedy = "go online, sign in if it is gated, or give its directory on this machine (--data-dir)"
@@ -30,6 +33,18 @@ def read_hub(path: str, config: str | None, split: str, columns: Columns, *, nam
             "data", f"`name` must be within reach, cannot load {name} ({reason}); {remedy}."
         ) from error
     return raw(table, columns, f"{name}/{split}")
+
+
+@contextmanager
+def _without_retries() -> Iterator[None]:
+    """The hub's own warnings of every attempt are kept back; what it comes to is told once."""
+    log = logging.getLogger("huggingface_hub")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def read_parquet(paths: Sequence[Path], columns: Columns) -> Raw:

@@ -9,8 +9,9 @@ from beliefmatch.experiments.reproduction.record import Drawing, Row
 
 __all__ = ["FIXED", "Arm", "Reproduction"]
 
-FIXED = ("method", "defaults", "data.name", "model.name", "semi.kind", "teacher", "seed")
-"""Settings that rows are named by, everywhere."""
+FIXED = ("method", "defaults", "data.name", "data.directory", "model.name", "semi.kind", "teacher", "seed")
+"""Settings that rows are named by, everywhere, and those that have an option of their own."""
+_OPTIONS = {"seed": "say how many with `--seeds`", "data.directory": "say where data lie with `--data-dir`"}
 
 
 @dataclass(frozen=True)
@@ -81,5 +82,5 @@ class Reproduction:
         key = setting.partition("=")[0].strip()
         for name in (*fixed, *self.fixed):
             if f"{key}.".startswith(f"{name}.") or f"{name}.".startswith(f"{key}."):  # it, or all around it
-                remedy = "say how many with `--seeds`" if name == "seed" else "the rows are named by it"
+                remedy = _OPTIONS.get(name, "the rows are named by it")
                 raise ValueError(f"reproduce: `set` must leave {key} of {self.id} as it is; {remedy}.")

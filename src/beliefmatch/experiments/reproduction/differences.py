@@ -10,6 +10,8 @@ from beliefmatch.experiments.strict import plain
 
 __all__ = [
     "Meant",
+    "class_sentences",
+    "compiled_sentences",
     "count_sentences",
     "differences",
     "foreign_sentences",
@@ -130,6 +132,20 @@ def count_sentences(plan: RunPlan, counts: Mapping[str, int]) -> list[str]:
         for words, (role, expected) in meant.items()
         if expected is not None and counts[role] != expected
     ]
+
+
+def class_sentences(plan: RunPlan, classes: int) -> list[str]:
+    """Whether a folder that stands for ImageNet has fewer classes; other sets must have theirs."""
+    meant = 1000 if plan.data.name == "imagenet-1k" else classes
+    return [] if classes == meant else [f"Classes: {classes:,} instead of {meant:,}."]
+
+
+def compiled_sentences(compiled: int, runs: int) -> list[str]:
+    """How many runs were of compiled networks, if any; that is no part of a run's name."""
+    if not compiled:
+        return []
+    which = "all" if compiled == runs else f"{compiled} of {runs}"
+    return [f"Networks of {which} runs were compiled (`engine.compile`), which changes last digits."]
 
 
 def foreign_sentences(seen: Mapping[str, int]) -> list[str]:

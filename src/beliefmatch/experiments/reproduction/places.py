@@ -17,6 +17,7 @@ Planned = TypeVar("Planned", RunPlan, TransferPlan)
 
 __all__ = [
     "CLASSES",
+    "MissingDataError",
     "anywhere",
     "at_home",
     "missing_data",
@@ -27,8 +28,12 @@ __all__ = [
 ]
 
 CLASSES = {"cifar10": 10, "cifar100": 100, "food101": 101, "stanford_cars": 196}
-_MISSING = re.compile(r"(data: |load_foreign: )(?!`(?!name|directory|text))")
-"""Begins an error about where the data lie, and not about another setting of them."""
+_MISSING = re.compile(r"(data|load_foreign): `(name|directory|text)`")
+"""Begins an error about where the data lie, and not about what they are or another setting of them."""
+
+
+class MissingDataError(ValueError):
+    """Sets that a reproduction needs are not there."""
 
 
 def at_home(plan: Planned, directory: str) -> Planned:
@@ -55,11 +60,13 @@ def require_named(what: str, plans: Sequence[RunPlan | TransferPlan], directory:
     if len(names) < 2 or not root.exists():
         return
     if not root.is_dir():
-        raise ValueError(f"reproduce: `data_dir` must be a directory with {_listed(names)}, got a file.")
+        raise MissingDataError(
+            f"reproduce: `data_dir` must be a directory with {_listed(names)}, got a file."
+        )
     there = [entry.name for entry in root.iterdir()]
     gone = [name for name in names if not any(_is_of(name, entry) for entry in there)]
     if gone:
-        raise ValueError(
+        raise MissingDataError(
             f"reproduce: `data_dir` must hold {_listed(names)} by their names for {what} (NAME_test and, "
             f"to train on, NAME_train as .npz or Parquet, or a folder NAME, see docs/data.md); there is no "
             f"{' and no '.join(gone)} in {root}."
@@ -109,7 +116,7 @@ def missing_data(what: str, plans: Sequence[RunPlan | TransferPlan], directory: 
         place = (
             "be given, or the hub be in reach" if directory is None else f"be where they lie, got {directory}"
         )
-        raise ValueError(
+        raise MissingDataError(
             f"reproduce: `data_dir` must {place}; {what} needs {', '.join(names)} "
             f"(NAME_train and NAME_test as .npz or Parquet, or folders, see docs/data.md): "
             f"{in_a_line(error)}."

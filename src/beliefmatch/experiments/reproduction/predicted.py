@@ -98,10 +98,15 @@ def has_belief(run: Run) -> bool:
     return method.reads != "softmax" and test_predictions(run).kind == "logits"
 
 
-def top_error(run: Run, count: int) -> float:
-    """Share of the test images whose class is not among the `count` most probable ones, in percent."""
+def top_error(run: Run, count: int) -> float | None:
+    """Share of the test images whose class is not among the `count` most probable ones, in percent.
+
+    None where there are no more classes than that, so that all would be.
+    """
     said = test_predictions(run)
     assert said.targets is not None
-    best = said.values.topk(min(count, said.values.shape[1]), dim=-1).indices
+    if said.values.shape[1] <= count:
+        return None
+    best = said.values.topk(count, dim=-1).indices
     hits = (best == said.targets[:, None]).any(-1)
     return 100 * (1 - hits.double().mean().item())

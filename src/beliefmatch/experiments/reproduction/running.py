@@ -14,6 +14,8 @@ from beliefmatch.experiments.reproduction.asked import Asked, is_of_transfers
 from beliefmatch.experiments.reproduction.base import Arm, Reproduction
 from beliefmatch.experiments.reproduction.differences import (
     Meant,
+    class_sentences,
+    compiled_sentences,
     count_sentences,
     differences,
     foreign_sentences,
@@ -29,7 +31,7 @@ from beliefmatch.experiments.reproduction.places import (
     require_named,
 )
 from beliefmatch.experiments.reproduction.record import ReproducedRun
-from beliefmatch.experiments.reproduction.scales import scale_words, two_core_seconds
+from beliefmatch.experiments.reproduction.scales import scale_words, training_images, two_core_seconds
 from beliefmatch.experiments.reproduction.working import OnProgress, Work
 from beliefmatch.experiments.run_directory import RunDirectory
 from beliefmatch.experiments.run_record import Diverged, RunRecord
@@ -101,10 +103,22 @@ class Reproducing(Work[Outcome]):
         paper = [Meant(arm.key, arm.group, arm.label, arm.plan) for arm in self.what.arms("paper")]
         return differences(paper, {key: anywhere(plan) for key, plan in self.plans.items()})
 
+    def _words_of(self, found: Outcome) -> str:
+        if self.is_paper:
+            return self.words
+        plans = [one.plan for one in found.trained.values()]
+        return scale_words(self.asked.scale, plans, [_fitted_on(one) for one in found.trained.values()])
+
+    def _notes_of(self, found: Outcome) -> list[str]:
+        ended = {run.fingerprint: run for one in found.trained.values() for run in one.ended}
+        records = [run for run in ended.values() if isinstance(run, RunRecord)]
+        return compiled_sentences(sum(bool(run.engine.get("compiled")) for run in records), len(records))
+
     def _differences_of(self, found: Outcome) -> list[str]:
-        """Sets of which only some images were there."""
+        """Sets of which only some images or classes were there."""
         firsts = [(one.plan, one.first.record) for one in found.trained.values() if one.first is not None]
         known = [told for plan, run in firsts for told in count_sentences(plan, run.data["counts"])]
+        known += [told for plan, run in firsts for told in class_sentences(plan, len(run.class_names))]
         seen = {one.name: one.examples for _, run in firsts for one in run.foreign}
         return [*dict.fromkeys(known), *foreign_sentences(seen)]
 
@@ -117,8 +131,9 @@ class Reproducing(Work[Outcome]):
         return {key: to_mapping(plan) for key, plan in self.plans.items()}
 
     def finished(self) -> int:
-        """How many of the expected runs have ended already."""
-        return sum(RunDirectory(self.directory_of(plan)).is_ended for plan in self.expected.values())
+        """How many of the expected runs have ended already; an OutsideError where one is damaged."""
+        homes = [RunDirectory(self.directory_of(plan)) for plan in self.expected.values()]
+        return sum((home.record() or home.diverged()) is not None for home in homes)
 
     def directory_of(self, plan: RunPlan) -> Path:
         """Of one run: named by what decides its result, so that reproductions share it."""
@@ -150,7 +165,7 @@ class Reproducing(Work[Outcome]):
         return [run for trained in found.trained.values() for run in _runs(trained)]
 
     def _plans_of(self, found: Outcome) -> dict[str, dict[str, Any]]:
-        return {key: to_mapping(anywhere(trained.plan)) for key, trained in found.trained.items()}
+        return {key: to_mapping(anywhere(_as_run(trained))) for key, trained in found.trained.items()}
 
     def _find(self, tell: OnProgress) -> Outcome:
         """First what depends on no choice, then the chosen with the other seeds."""
@@ -207,6 +222,21 @@ class Reproducing(Work[Outcome]):
             data = dataset(plan.data)
             self._digests[asked] = Digests(data.facts.get("digest"), digests_of(foreign_sets(plan, data)))
         return self._digests[asked]
+
+
+def _as_run(trained: Trained) -> RunPlan:
+    """The plan with the engine of the first run; an earlier call may have had another."""
+    if trained.first is None:
+        return trained.plan
+    return replace(trained.plan, engine=plan_from(trained.first.record.plan).engine)
+
+
+def _fitted_on(trained: Trained) -> int | None:
+    """Training images, those without labels too; by the plan where no run has ended."""
+    if trained.first is None:
+        return training_images(trained.plan)
+    counts = trained.first.record.data["counts"]
+    return counts["train"] + counts.get("unlabelled", 0)
 
 
 def _lost(one: Candidates, ran: Mapping[str, Ran]) -> list[float]:

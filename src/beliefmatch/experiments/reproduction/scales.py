@@ -140,15 +140,20 @@ def training_images(plan: RunPlan) -> int | None:
     return min(left, plan.data.limit or left)
 
 
-def scale_words(scale: str, plans: Sequence[RunPlan]) -> str:
+def scale_words(scale: str, plans: Sequence[RunPlan], counts: Sequence[int | None] | None = None) -> str:
     """What has to be said beside every number: "CPU scale: 1,000 images, 80 epochs, width 16".
+
+    Args:
+        scale: one of `SCALES`.
+        plans: of all arms.
+        counts: training images of each, once they are read; by the plans if not given.
 
     >>> scale_words("paper", [])
     'paper scale'
     """
     if scale == "paper":
         return "paper scale"
-    images = _listed([training_images(plan) for plan in plans])
+    images = _listed([training_images(plan) for plan in plans] if counts is None else counts)
     epochs = _listed([plan.training.epochs for plan in plans])
     widths = _listed([plan.model.options.get("width") for plan in plans])
     wide = f", width {widths}" if widths else ""

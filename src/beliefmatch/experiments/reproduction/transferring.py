@@ -49,7 +49,7 @@ from beliefmatch.files import OutsideError, in_a_line, write_together
 __all__ = ["Transferring"]
 
 _RECORD = "adaptation.json"
-_FIXED = ("data.name",)
+_FIXED = ("data.name", "data.directory")
 _OTHER_WEIGHTS = "Weights are those that come with the network's name; the paper's are of Keras."
 
 

@@ -112,6 +112,14 @@ class Work(ABC, Generic[Found]):
         """What only the data tell."""
         return []
 
+    def _notes_of(self, found: Found) -> list[str]:
+        """What only the runs tell."""
+        return []
+
+    def _words_of(self, found: Found) -> str:
+        """The scale as it came out, where the data had less than was asked for."""
+        return self.words
+
     def run(
         self, on_progress: OnProgress | None = None, *, command: Sequence[str] = ()
     ) -> ReproductionRecord:
@@ -123,7 +131,7 @@ class Work(ABC, Generic[Found]):
         """
         start = time.perf_counter()
         found = self._find(on_progress or (lambda share, doing: None))
-        of_data = self._differences_of(found)
+        of_data, words = self._differences_of(found), self._words_of(found)
         with _readable():
             rows, drawings = self.what.rows(found), self.what.drawings(found)
         return ReproductionRecord(
@@ -131,9 +139,9 @@ class Work(ABC, Generic[Found]):
             title=self.what.title,
             place=self.what.place,
             scale=self.asked.scale,
-            scale_words=f"{self.words} on other images" if of_data and self.is_paper else self.words,
+            scale_words=f"{words} on other images" if of_data and self.is_paper else words,
             rows=rows,
-            differences=[*of_data, *self.differences],
+            differences=[*of_data, *self.differences, *self._notes_of(found)],
             drawings=drawings,
             runs=self._runs(found),
             seeds=self.seeds,
