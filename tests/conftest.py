@@ -27,7 +27,7 @@ def instruction_set(request):
     compiled.extension.use(before)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def answered_interrupts():
     """A shell starts what it runs in the background with interrupts ignored, tests too."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

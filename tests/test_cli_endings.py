@@ -18,7 +18,6 @@ NO_SPACE = os.strerror(errno.ENOSPC)
 needs_dev_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
 
 
-@pytest.mark.usefixtures("answered_interrupts")
 def test_an_interrupt_ends_with_130_and_leaves_no_report(tmp_path, capsys, monkeypatch):
     def interrupted(*arguments, **options):
         signal.raise_signal(signal.SIGINT)

@@ -333,7 +333,6 @@ def interrupted(*arguments, **options):
     time.sleep(10)  # older Pythons answer a signal only a little later: let it be here
 
 
-@pytest.mark.usefixtures("answered_interrupts")
 @pytest.mark.parametrize("where", ["beliefmatch.experiments.detections.roc", "os.fsync"])
 def test_an_interrupt_ends_with_130_and_leaves_no_file(where, place, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(where, interrupted)

@@ -6,6 +6,8 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -238,33 +240,40 @@ if __name__ == "__main__":
 """
 
 
-def _begun(tmp_path: Path) -> subprocess.Popen[str]:
-    """A comparison in two workers that would take hours, after their first epochs."""
+@pytest.fixture
+def begun(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A comparison in two workers that would take hours, after their first epochs. None is left behind."""
     script = tmp_path / "script.py"
     script.write_text(ORPHANS.format(tests=str(Path(__file__).parent), out=str(tmp_path / "out")))
     process = subprocess.Popen(
         [sys.executable, str(script)], start_new_session=True, stderr=subprocess.PIPE, text=True
     )
-    limit = time.monotonic() + 120
-    while process.poll() is None and len(list((tmp_path / "out").glob("runs/*/network-0/log.csv"))) < 2:
-        assert time.monotonic() < limit
-        time.sleep(0.05)
-    return process
+    try:
+        limit = time.monotonic() + 120
+        while process.poll() is None and len(list((tmp_path / "out").glob("runs/*/network-0/log.csv"))) < 2:
+            assert time.monotonic() < limit
+            time.sleep(0.05)
+        yield process
+    finally:
+        for pid in _members(process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
 
 
-def test_workers_do_not_outlive_a_parent_that_was_killed(tmp_path):
-    process = _begun(tmp_path)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=30)  # ends when nobody has its pipe any more
-    assert _left_after_a_while(process.pid) == []
+def test_workers_do_not_outlive_a_parent_that_was_killed(begun):
+    os.kill(begun.pid, signal.SIGKILL)
+    begun.communicate(timeout=30)  # ends when nobody has its pipe any more
+    assert _left_after_a_while(begun.pid) == []
 
 
 @pytest.mark.parametrize("whole_group", [True, False], ids=["by the terminal", "to the first process alone"])
-def test_workers_save_what_they_have_when_interrupted(tmp_path, whole_group):
-    process = _begun(tmp_path)
-    (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
-    _, told = process.communicate(timeout=60)
-    assert process.returncode != 0 and told.rstrip().endswith("KeyboardInterrupt")
+def test_workers_save_what_they_have_when_interrupted(begun, tmp_path, whole_group):
+    (os.killpg if whole_group else os.kill)(begun.pid, signal.SIGINT)
+    _, told = begun.communicate(timeout=60)
+    assert begun.returncode != 0 and told.rstrip().endswith("KeyboardInterrupt")
     assert told.count("Traceback") == 1  # of the script itself, as it does not catch it
     runs = list((tmp_path / "out" / "runs").iterdir())
     assert len(runs) == 2  # those that were at work: nothing else was begun
@@ -272,17 +281,16 @@ def test_workers_save_what_they_have_when_interrupted(tmp_path, whole_group):
         rows = len((run / "network-0" / "log.csv").read_text().splitlines()) - 1
         assert list((run / "network-0").glob("step-*.safetensors")) and rows < 2000
         assert not (run / "record.json").exists()
-    assert _left_after_a_while(process.pid) == []
+    assert _left_after_a_while(begun.pid) == []
 
 
-def test_a_worker_that_was_killed_is_told_with_what_to_do(tmp_path):
-    process = _begun(tmp_path)
-    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in _members(process.pid)}
+def test_a_worker_that_was_killed_is_told_with_what_to_do(begun):
+    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in _members(begun.pid)}
     os.kill(next(pid for pid, command in commands.items() if b"spawn_main" in command), signal.SIGKILL)
-    _, told = process.communicate(timeout=60)
-    assert process.returncode == 1
+    _, told = begun.communicate(timeout=60)
+    assert begun.returncode == 1
     assert "one of the processes at work was ended from outside, perhaps for lack of memory" in told
-    assert _left_after_a_while(process.pid) == []
+    assert _left_after_a_while(begun.pid) == []
 
 
 def _left_after_a_while(session: int) -> list[int]:

@@ -47,7 +47,7 @@ def test_killed_at_any_moment_the_weights_are_the_same_to_the_bit(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_is_obeyed_after_the_step_with_a_checkpoint(tmp_path, answered_interrupts, number):
+def test_a_signal_is_obeyed_after_the_step_with_a_checkpoint(tmp_path, number):
     def interrupt(progress):
         if progress.step == 7:
             os.kill(os.getpid(), number)
@@ -67,7 +67,7 @@ def test_a_signal_is_obeyed_after_the_step_with_a_checkpoint(tmp_path, answered_
     assert digest(resumed) == digest(whole)
 
 
-def test_a_second_interrupt_ends_at_once(answered_interrupts):
+def test_a_second_interrupt_ends_at_once():
     with listening(True) as request:
         signal.raise_signal(signal.SIGINT)
         assert request.made
