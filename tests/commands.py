@@ -24,7 +24,7 @@ def python(code: str, *, shell: str = "", **environment: str) -> subprocess.Comp
         capture_output=True,
         text=True,
         encoding="utf-8",
-        timeout=60,
+        timeout=300,  # a machine may be busy
         env={**os.environ, "PYTHONIOENCODING": "utf-8", **environment},
     )
 

@@ -184,7 +184,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     while process.poll() is None and not (log.is_file() and log.read_text().count("\n") > 2):
         signal.sigtimedwait([], 0.05)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 130
     assert "what was trained is saved; the same command goes on from there" in err
     assert "Traceback" not in err

@@ -272,7 +272,7 @@ def test_workers_do_not_outlive_a_parent_that_was_killed(begun):
 @pytest.mark.parametrize("whole_group", [True, False], ids=["by the terminal", "to the first process alone"])
 def test_workers_save_what_they_have_when_interrupted(begun, tmp_path, whole_group):
     (os.killpg if whole_group else os.kill)(begun.pid, signal.SIGINT)
-    _, told = begun.communicate(timeout=60)
+    _, told = begun.communicate(timeout=300)
     assert begun.returncode != 0 and told.rstrip().endswith("KeyboardInterrupt")
     assert told.count("Traceback") == 1  # of the script itself, as it does not catch it
     runs = list((tmp_path / "out" / "runs").iterdir())
@@ -287,7 +287,7 @@ def test_workers_save_what_they_have_when_interrupted(begun, tmp_path, whole_gro
 def test_a_worker_that_was_killed_is_told_with_what_to_do(begun):
     commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in _members(begun.pid)}
     os.kill(next(pid for pid, command in commands.items() if b"spawn_main" in command), signal.SIGKILL)
-    _, told = begun.communicate(timeout=60)
+    _, told = begun.communicate(timeout=300)
     assert begun.returncode == 1
     assert "one of the processes at work was ended from outside, perhaps for lack of memory" in told
     assert _left_after_a_while(begun.pid) == []

@@ -191,7 +191,7 @@ def test_options_may_be_told_before_the_name_they_belong_to():
         ("training.epochs", "must be written key=value, got 'training.epochs'."),
         ("=3", "must be written key=value"),
         ("training..epochs=3", "must be written key=value"),
-        ("training.decay_at=[0.5", "plan: '[0.5' line 1: "),
+        ("training.decay_at=[0.5", "plan: training.decay_at: '[0.5' line 1: "),
         ("training.epochs=!!python/name:os.system", "could not determine a constructor"),
     ],
 )
