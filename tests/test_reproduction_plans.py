@@ -254,7 +254,11 @@ def test_what_is_published_is_what_its_command_would_run_today(name):
     settings = tuple(value for flag, value in pairwise(words) if flag == "--set")
     found = work(name, scale="cpu", seeds=len(record.seeds), settings=settings)
     assert words[:5] == ["beliefmatch", "reproduce", name, "--scale", "cpu"]
-    assert record.scale_words == found.words
+    asked = found.words
+    if name == "table2":  # the folder that stood for ImageNet has fewer images than are asked for
+        assert "Training images: 810 of imagenet-1k, where 1,000 were meant." in record.differences
+        asked = asked.replace("1,000 images", "810 images")
+    assert record.scale_words == asked
     assert set(record.plans) == set(found.described())
     if isinstance(found, Reproducing):  # of transfers the name also tells the network's weights
         tried = [one.settled(v) for one in found.candidates.values() for v in (one.search or [0, [0]])[1]]
