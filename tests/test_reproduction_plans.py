@@ -3,7 +3,6 @@
 import math
 import re
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,9 +17,7 @@ from beliefmatch.experiments.reproduction.beta import EXPONENTS
 from beliefmatch.experiments.reproduction.differences import count_sentences, foreign_sentences
 from beliefmatch.experiments.reproduction.outcome import Trained
 from beliefmatch.experiments.reproduction.places import at_home, needed
-from beliefmatch.experiments.reproduction.record import ReproductionRecord
 from beliefmatch.experiments.reproduction.reliability import ECES
-from beliefmatch.experiments.reproduction.running import Reproducing
 from beliefmatch.experiments.reproduction.scales import SCALES, training_images, two_core_seconds
 from beliefmatch.experiments.reproduction.semi_supervised import ERRORS as SEMI_ERRORS
 from beliefmatch.experiments.reproduction.table1 import ERRORS
@@ -31,8 +28,6 @@ from beliefmatch.experiments.run_record import Diverged, Scores, Trial
 from beliefmatch.experiments.search import search_of
 from beliefmatch.methods import build
 from reproduced import work
-
-PUBLISHED = Path(__file__).parents[1] / "docs" / "results" / "reproduction"
 
 # As the paper prints them: CIFAR-10 / CIFAR-100, or as the heads of the tables say.
 PRINTED = {
@@ -245,25 +240,6 @@ def test_tables_and_figures_share_their_runs():
     assert len(runs["figure-beta"] & runs["table1"]) == 3  # β = 1 and the first λ of the search
     controls = work("controls", scale="cpu").plans  # and the middle of the data sizes is one of its arms
     assert fingerprint(controls["size/1500"]) == fingerprint(controls["cifar10/preact_resnet18/belief_0.01"])
-
-
-@pytest.mark.parametrize("name", [name for name in REPRODUCTIONS if (PUBLISHED / name).is_dir()])
-def test_what_is_published_is_what_its_command_would_run_today(name):
-    record = ReproductionRecord.from_json((PUBLISHED / name / "reproduction.json").read_text("utf-8"))
-    words = record.command
-    settings = tuple(value for flag, value in pairwise(words) if flag == "--set")
-    found = work(name, scale="cpu", seeds=len(record.seeds), settings=settings)
-    assert words[:5] == ["beliefmatch", "reproduce", name, "--scale", "cpu"]
-    asked = found.words
-    if name == "table2":  # the folder that stood for ImageNet has fewer images than are asked for
-        assert "Training images: 810 of imagenet-1k, where 1,000 were meant." in record.differences
-        asked = asked.replace("1,000 images", "810 images")
-    assert record.scale_words == asked
-    assert set(record.plans) == set(found.described())
-    if isinstance(found, Reproducing):  # of transfers the name also tells the network's weights
-        tried = [one.settled(v) for one in found.candidates.values() for v in (one.search or [0, [0]])[1]]
-        possible = {fingerprint(replace(plan, seed=seed)) for plan in tried for seed in found.seeds}
-        assert {run.fingerprint for run in record.runs} <= possible
 
 
 def test_cpu_scale_is_told_and_each_difference_with_it():
