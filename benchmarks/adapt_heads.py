@@ -24,11 +24,11 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
+from beliefmatch._environment import hardware, versions
 from beliefmatch.adaptation.batched import BATCH_SIZE, fit_heads, paper_rate
 from beliefmatch.adaptation.candidates import candidates
 from beliefmatch.adaptation.types import Features
-from beliefmatch.environment import hardware, versions
-from beliefmatch.models.residual import preact_resnet18
+from beliefmatch.models.resnet import preact_resnet18
 
 HEADS = (1, 5, 20)
 EPOCHS = 2  # of a turn that are timed

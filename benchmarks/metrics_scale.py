@@ -24,7 +24,7 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibrationError
 
-from beliefmatch.environment import hardware, versions
+from beliefmatch._environment import hardware, versions
 from beliefmatch.metrics import Summary, outcomes
 
 POOL = 100_000_000  # numbers, 400 MB: more than a cache holds

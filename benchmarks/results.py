@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from beliefmatch import kernels
-from beliefmatch.environment import hardware, versions
+from beliefmatch._environment import hardware, versions
 from contender import Contender
 from grid import Cell
 from measurement import Measured

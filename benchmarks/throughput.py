@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
+from beliefmatch._environment import hardware, versions
 from beliefmatch.data.memory import MemorySource
 from beliefmatch.data.preprocessing import Preprocessing
-from beliefmatch.environment import hardware, versions
-from beliefmatch.models.residual import preact_resnet18
+from beliefmatch.models.resnet import preact_resnet18
+from beliefmatch.train.config import EngineSettings, Recipe
 from beliefmatch.train.engine import Engine
-from beliefmatch.train.fit import fit
-from beliefmatch.train.settings import EngineSettings, Recipe
+from beliefmatch.train.loop import fit
 
 MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
 PADDING = 4

@@ -26,6 +26,7 @@ from torch import Tensor
 
 sys.path.insert(0, f"{Path(__file__).parents[1]}")
 
+from beliefmatch._environment import hardware, versions
 from beliefmatch.adaptation.features import extract
 from beliefmatch.adaptation.heads import find_head, head_inputs
 from beliefmatch.adaptation.refit import refit, shown
@@ -33,8 +34,7 @@ from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.subsets import subset
 from beliefmatch.adaptation.types import Features
 from beliefmatch.adaptation.wishes import Wishes
-from beliefmatch.environment import hardware, versions
-from beliefmatch.models.weights import load_weights
+from beliefmatch.models.pretrained import load_weights
 from examples.pretrained import resnet20_cifar, resnet32_cifar
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from beliefmatch.files import LEDGER
+from beliefmatch._files import LEDGER
 
 QUICK = [
     *("compare", "--epochs", "1", "--seeds", "1", "--methods", "softmax,belief_matching", "--jobs", "1"),

@@ -4,8 +4,17 @@ from functools import cache
 
 import numpy as np
 
-from beliefmatch.experiments.comparison_record import Compared, ComparisonRecord, Turning
-from beliefmatch.experiments.run_record import Costs, ForeignScores, Rotation, RunRecord, Scores, Trial
+from beliefmatch.experiments.records import (
+    Compared,
+    ComparisonRecord,
+    Costs,
+    ForeignScores,
+    Rotation,
+    RunRecord,
+    Scores,
+    Trial,
+    Turning,
+)
 from evaluation_records import DIGITS, HOSTILE, model
 
 FIVE = (

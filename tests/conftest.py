@@ -6,7 +6,7 @@ import signal
 import pytest
 import torch
 
-from beliefmatch.kernels import compiled
+from beliefmatch.kernels import native as compiled
 from reproduced import all_reproduced
 
 # Tiny tensors gain nothing from threads, and waiting for busy cores makes them thirty times slower.

@@ -9,7 +9,7 @@ from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.starting import first_weights
 from beliefmatch.adaptation.types import Features
 from beliefmatch.loss import belief_matching_loss
-from beliefmatch.train.order import Order
+from beliefmatch.train.sampler import Order
 
 CLASSES, WIDTH = 4, 7
 

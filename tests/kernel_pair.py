@@ -8,7 +8,7 @@ import torch
 
 from beliefmatch import belief_matching_loss, kernels
 from beliefmatch.kernels import reference
-from beliefmatch.kernels.compiled import MISSING
+from beliefmatch.kernels.native import MISSING
 
 NEEDS_NATIVE = pytest.mark.skipif(MISSING is not None, reason=f"no native kernel: {MISSING}")
 TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

@@ -15,9 +15,9 @@ import lightning_fabric  # noqa: F401  # once, rather than in every child
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from beliefmatch.train.fit import Saving
-from beliefmatch.train.recipe import Recipe
-from beliefmatch.train.state import final_weights
+from beliefmatch.train.checkpoint import final_weights
+from beliefmatch.train.loop import Saving
+from beliefmatch.train.step import Recipe
 from small_training import digest, engine, normalised_network, train
 
 RECIPE = Recipe(epochs=5, batch_size=8, learning_rate=0.1, ema=0.9)

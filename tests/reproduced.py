@@ -4,11 +4,11 @@ import fcntl
 from pathlib import Path
 
 from beliefmatch.cli import main
-from beliefmatch.experiments.reproduction import begin, reproduction
-from beliefmatch.experiments.reproduction.asked import Asked
-from beliefmatch.experiments.reproduction.record import ReproductionRecord
-from beliefmatch.experiments.run_directory import RunDirectory
-from beliefmatch.experiments.run_record import RunRecord
+from beliefmatch.experiments.records import RunRecord
+from beliefmatch.experiments.run_dir import RunDirectory
+from beliefmatch.reproduce import begin, reproduction
+from beliefmatch.reproduce.asked import Asked
+from beliefmatch.reproduce.record import ReproductionRecord
 
 
 def work(name: str, **asked):

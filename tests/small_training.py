@@ -7,10 +7,10 @@ from torch import nn
 from torch.nn import functional
 
 from beliefmatch.data.source import Batch
+from beliefmatch.train.config import EngineSettings
 from beliefmatch.train.engine import Engine
-from beliefmatch.train.fit import fit
-from beliefmatch.train.recipe import Recipe
-from beliefmatch.train.settings import EngineSettings
+from beliefmatch.train.loop import fit
+from beliefmatch.train.step import Recipe
 
 
 class Examples:

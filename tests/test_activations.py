@@ -6,8 +6,8 @@ from torch import nn
 
 from beliefmatch.data.digits import load_digits
 from beliefmatch.data.source import Batch
-from beliefmatch.experiments.reproduction.activations import last_layer, penultimate, plane, seen
-from beliefmatch.experiments.reproduction.representation import _three
+from beliefmatch.reproduce.activations import last_layer, penultimate, plane, seen
+from beliefmatch.reproduce.representation import _three
 from small_training import engine
 
 

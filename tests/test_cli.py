@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from beliefmatch._environment import extras
 from beliefmatch.cli import main
 from beliefmatch.cli.errors import UserError, told_plainly
-from beliefmatch.experiments.comparison_record import ComparisonRecord
-from beliefmatch.extras import extras
+from beliefmatch.experiments.records import ComparisonRecord
 from commands import PRODUCTS, QUICK, fails_in_training, python
 
 
@@ -181,14 +181,14 @@ COMMAND = SimpleNamespace(command_path="beliefmatch try", params={"kl_weight": 1
 
 def test_a_training_that_diverges_is_told_in_one_line(tmp_path, capsys, monkeypatch):
     broken = fails_in_training(FloatingPointError("fit: the loss of epoch 3 is nan."))
-    monkeypatch.setattr("beliefmatch.experiments.running.fit", broken)
+    monkeypatch.setattr("beliefmatch.experiments.run.fit", broken)
     assert main([*QUICK, "--out", f"{tmp_path}"]) == 2
     assert capsys.readouterr().err == "fit: the loss of epoch 3 is nan.\n"
 
 
 def test_a_bug_keeps_its_traceback(tmp_path, monkeypatch):
     broken = fails_in_training(ValueError("a bug of ours"))
-    monkeypatch.setattr("beliefmatch.experiments.running.fit", broken)
+    monkeypatch.setattr("beliefmatch.experiments.run.fit", broken)
     with pytest.raises(ValueError, match="a bug of ours"):
         main([*QUICK, "--out", f"{tmp_path}"])
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from beliefmatch._files import ready_directory, write_whole
 from beliefmatch.cli import main
 from beliefmatch.cli.terminal import share_done
-from beliefmatch.files import ready_directory, write_whole
 from commands import MAIN, PRODUCTS, QUICK, fails_in_training, python
 
 NO_SPACE = os.strerror(errno.ENOSPC)
@@ -23,7 +23,7 @@ def test_an_interrupt_ends_with_130_and_leaves_no_report(tmp_path, capsys, monke
         signal.raise_signal(signal.SIGINT)
         time.sleep(10)  # older Pythons answer a signal only a little later: let it be here
 
-    monkeypatch.setattr("beliefmatch.experiments.running.fit", interrupted)
+    monkeypatch.setattr("beliefmatch.experiments.run.fit", interrupted)
     assert main([*QUICK, "--out", f"{tmp_path}"]) == 130
     told, ended = capsys.readouterr().err.splitlines()
     assert told == "what was trained is saved; the same command goes on from there"
@@ -114,7 +114,7 @@ def test_a_reader_that_goes_away_leaves_the_files_and_no_word(tmp_path):
 
 def test_an_error_about_a_file_is_not_blamed_on_the_output(tmp_path, capsys, monkeypatch):
     broken = fails_in_training(FileNotFoundError(errno.ENOENT, "gone", "weights"))
-    monkeypatch.setattr("beliefmatch.experiments.running.fit", broken)
+    monkeypatch.setattr("beliefmatch.experiments.run.fit", broken)
     assert main([*QUICK, "--out", f"{tmp_path}"]) == 2
     err = capsys.readouterr().err
     assert "gone" in err

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from beliefmatch._files import LEDGER
 from beliefmatch.cli import main
 from beliefmatch.cli.evaluate_plan import file_names, names_of, plan
 from beliefmatch.experiments.evaluation_record import SCHEMA, Confusion, EvaluationRecord
-from beliefmatch.files import LEDGER
 from commands import python
 
 N, K = 60, 4

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from beliefmatch.cli import main
-from beliefmatch.experiments.plan import plan_from, read_yaml
-from beliefmatch.experiments.run_record import RunRecord
+from beliefmatch.experiments.config import plan_from, read_yaml
+from beliefmatch.experiments.records import RunRecord
 from test_cli_train import refused
 
 SHORT = [

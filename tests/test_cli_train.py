@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 
 from beliefmatch.cli import main
+from beliefmatch.experiments.config import plan_from, read_yaml
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
-from beliefmatch.experiments.plan import plan_from, read_yaml
-from beliefmatch.experiments.run_record import RunRecord
+from beliefmatch.experiments.records import RunRecord
 from commands import MAIN
 
 SHORT = ["--epochs", "2", "--limit", "200", "--ood", "noise", "--set", "training.warmup=[]"]

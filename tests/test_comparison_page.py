@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from beliefmatch._files import LEDGER, write_together
 from beliefmatch.cli import main
-from beliefmatch.experiments.comparison_record import ComparisonRecord
-from beliefmatch.files import LEDGER, write_together
+from beliefmatch.experiments.records import ComparisonRecord
 from beliefmatch.report import comparison_files as files_module
 from beliefmatch.report.comparison_files import comparison_files
 from beliefmatch.report.comparison_page import render_comparison

@@ -14,13 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from beliefmatch.experiments.compare import Comparison
-from beliefmatch.experiments.compared_evaluations import evaluations
-from beliefmatch.experiments.comparison_record import ComparisonRecord
+from beliefmatch.experiments.compare import Comparison, evaluations
+from beliefmatch.experiments.config import overridden, plan_from, recipe
 from beliefmatch.experiments.grid import Cell, run_cells, usual_jobs
 from beliefmatch.experiments.method_spec import MethodSpec, label, parse_methods, with_kl_weight
-from beliefmatch.experiments.plan import overridden, plan_from, recipe
-from beliefmatch.experiments.turning import ANGLES, DIGIT, TurningDigit, confidence_when_wrong
+from beliefmatch.experiments.records import ComparisonRecord
+from beliefmatch.experiments.rotation import ANGLES, DIGIT, TurningDigit, confidence_when_wrong
 
 SHORT = ["training.epochs=2", "data.limit=200", "training.warmup=[]", "foreign=[noise]"]
 METHODS = "softmax,belief_matching:kl_weight=0.01"

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from beliefmatch.methods import build
-from beliefmatch.train.evaluate import predict_all
+from beliefmatch.train.predict import predict_all
 from small_training import Examples, engine, normalised_network
 from two_trainers import RECIPES, consistent, trained, trained_beside
 

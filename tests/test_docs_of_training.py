@@ -7,14 +7,21 @@ from pkgutil import resolve_name
 
 import pytest
 
+from beliefmatch._utils import option_names
 from beliefmatch.data.settings import DataSettings
-from beliefmatch.experiments.plan import INDIFFERENT, RECIPES, TeacherPlan, overridden, plan_from, recipe
-from beliefmatch.experiments.yaml_files import yaml_value
+from beliefmatch.experiments.config import (
+    INDIFFERENT,
+    RECIPES,
+    TeacherPlan,
+    overridden,
+    plan_from,
+    recipe,
+    yaml_value,
+)
 from beliefmatch.methods import METHODS, SEARCH
 from beliefmatch.models import MODELS
-from beliefmatch.names import option_names
-from beliefmatch.semi.settings import SemiSettings
-from beliefmatch.train.settings import EngineSettings, Recipe
+from beliefmatch.semi.config import SemiSettings
+from beliefmatch.train.config import EngineSettings, Recipe
 
 DOCS = Path(__file__).parents[1] / "docs"
 METHODS_PAGE = (DOCS / "methods.md").read_text("utf-8")

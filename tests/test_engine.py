@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from beliefmatch.train import engine as engines
-from beliefmatch.train import precision as precisions
+from beliefmatch.train import engine as precisions
+from beliefmatch.train.config import EngineSettings
 from beliefmatch.train.engine import Engine
-from beliefmatch.train.evaluate import predict_all
-from beliefmatch.train.settings import EngineSettings
+from beliefmatch.train.predict import predict_all
 from small_training import Examples, engine, normalised_network
 
 NAMES = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}

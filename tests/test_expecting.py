@@ -7,7 +7,7 @@ from torch import nn
 
 from beliefmatch.data.settings import DataSettings
 from beliefmatch.experiments.networks import settings_for
-from beliefmatch.models.expecting import Expected, expecting, of_processor, of_timm, preprocessing_of
+from beliefmatch.models.pretrained import Expected, expecting, of_processor, of_timm, preprocessing_of
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF = (0.5, 0.5, 0.5)

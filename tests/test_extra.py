@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from beliefmatch.train.extra import Extra
-from beliefmatch.train.fit import Saving
-from beliefmatch.train.order import Endless, Repeated
-from beliefmatch.train.recipe import Recipe
+from beliefmatch.train.aux_loss import Extra
+from beliefmatch.train.loop import Saving
+from beliefmatch.train.sampler import Endless, Repeated
+from beliefmatch.train.step import Recipe
 from small_training import RECIPE, Exactly, Examples, digest, engine, normalised_network, plain_network, train
 
 

@@ -7,8 +7,7 @@ from importlib import import_module, metadata
 
 import pytest
 
-from beliefmatch.environment import hardware, versions
-from beliefmatch.extras import Extra, Package, extras, needs
+from beliefmatch._environment import Extra, Package, extras, hardware, needs, versions
 
 
 def test_a_missing_package_names_the_extra():

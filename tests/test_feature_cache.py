@@ -13,14 +13,14 @@ import pytest
 import torch
 from torch import nn
 
-from beliefmatch import files
+from beliefmatch import _files as files
+from beliefmatch._files import OutsideError
 from beliefmatch.adaptation import cache as cache_module
 from beliefmatch.adaptation import sizes
 from beliefmatch.adaptation.cache import FeatureCache, default_directory
 from beliefmatch.adaptation.features import extract, features_from_directory
 from beliefmatch.adaptation.keys import model_digest
 from beliefmatch.adaptation.locks import exclusive
-from beliefmatch.files import OutsideError
 from small_features import FEATURES, ROWS, SHARD, data, network, use_small_shards
 
 FEW = 12  # rows of a kept set that are computed again, to see whether the network's code has changed

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from beliefmatch.train.fit import Saving
-from beliefmatch.train.logs import CsvLog
-from beliefmatch.train.order import Order
-from beliefmatch.train.recipe import Recipe
+from beliefmatch.train.history import CsvLog
+from beliefmatch.train.loop import Saving
+from beliefmatch.train.sampler import Order
+from beliefmatch.train.step import Recipe
 from small_training import Exactly, Examples, digest, engine, normalised_network, plain_network, train
 
 

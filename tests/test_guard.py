@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from beliefmatch.train.recipe import Recipe
+from beliefmatch.train.step import Recipe
 from small_training import Exactly, cross_entropy_at, digest, engine, normalised_network, train
 
 ONE_EPOCH = Recipe(epochs=1, batch_size=8, learning_rate=0.1)

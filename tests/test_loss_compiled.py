@@ -9,8 +9,8 @@ from hypothesis import given, settings
 
 import oracle
 from beliefmatch import belief_matching_loss
-from beliefmatch.kernels import traceable
-from beliefmatch.kernels.problem import Options, Problem
+from beliefmatch.kernels import fused as traceable
+from beliefmatch.kernels.reference import Options, Problem
 from kernel_pair import using
 from test_loss_oracle import GRADIENT_BAR, LOGITS, LOSS_BAR, near_optimum, one_hot
 from test_loss_torch import extreme_batches

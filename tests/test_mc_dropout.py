@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from beliefmatch.methods import mc_dropout
-from beliefmatch.methods.mc_dropout import DropoutPredictor
-from beliefmatch.methods.rest import Rest, rest_after
+from beliefmatch.methods.mc_dropout import DropoutPredictor, Rest, rest_after
 from beliefmatch.models import build_model, fresh
 
 SAMPLES = 20

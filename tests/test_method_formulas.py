@@ -10,8 +10,8 @@ from torch.nn import functional
 
 from beliefmatch import Belief
 from beliefmatch.methods import build
+from beliefmatch.methods.cross_entropy import matched_smoothing
 from beliefmatch.methods.ensemble import combined
-from beliefmatch.methods.label_smoothing import matched_smoothing
 from beliefmatch.methods.temperature import fit_temperature
 
 GENERATOR = torch.Generator().manual_seed(3)

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from beliefmatch._utils import nearest, option_names, require_options
 from beliefmatch.models import MODELS, build_model, fresh
 from beliefmatch.models.digits import DigitsNet
-from beliefmatch.names import nearest, option_names, require_options
 
 SMALL = {"digits": {"width": 4}, "wide_resnet": {"depth": 10, "width": 2}}
 
@@ -239,7 +239,7 @@ def test_without_timm_the_extra_is_named(monkeypatch):
 
 
 def test_options_are_those_of_the_function_and_of_what_it_passes_them_to():
-    from beliefmatch.models.residual import preact_resnet18
+    from beliefmatch.models.resnet import preact_resnet18
 
     assert option_names(lambda a, *, b=1: None) == ("a", "b")
     assert option_names(lambda a, **rest: None) is None

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from beliefmatch.models.residual import (
+from beliefmatch.models.resnet import (
     preact_resnet18,
     preact_resnet34,
     preact_resnet50,

@@ -16,7 +16,7 @@ from beliefmatch.adaptation.streams import as_stream
 from beliefmatch.experiments.adapted_head import head_file
 from beliefmatch.loss import belief_matching_loss
 from beliefmatch.metrics import error, expected_calibration_error, nll
-from beliefmatch.train.order import Order
+from beliefmatch.train.sampler import Order
 
 CLASSES = 3
 ONE = Candidate("one", "belief_matching", {"kl_weight": 0.01}, seed=4)

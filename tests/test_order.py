@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from beliefmatch.train.order import Endless, Order, share
+from beliefmatch.train.sampler import Endless, Order, share
 
 
 @pytest.mark.parametrize(

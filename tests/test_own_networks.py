@@ -8,8 +8,8 @@ from torch import nn
 from beliefmatch.cli import main
 from beliefmatch.data.decode import middle
 from beliefmatch.models import build_model
+from beliefmatch.train.config import EngineSettings
 from beliefmatch.train.engine import Engine
-from beliefmatch.train.settings import EngineSettings
 
 MODULE = """
 import torch

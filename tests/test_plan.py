@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from beliefmatch.data.settings import DataSettings
-from beliefmatch.experiments.plan import (
+from beliefmatch.experiments.config import (
     RECIPES,
     MethodPlan,
     ModelPlan,
@@ -23,7 +23,7 @@ from beliefmatch.experiments.plan import (
     to_mapping,
     with_method,
 )
-from beliefmatch.train.settings import EngineSettings, Recipe
+from beliefmatch.train.config import EngineSettings, Recipe
 
 SMALL = {"method": {"name": "softmax"}, "model": {"name": "digits"}}
 
@@ -34,7 +34,7 @@ def plan_of(**sections):
 
 def test_plans_are_read_without_torch():
     code = (
-        "import sys\nfrom beliefmatch.experiments.plan import *\n"
+        "import sys\nfrom beliefmatch.experiments.config import *\n"
         "print(fingerprint(plan_from(recipe('cifar'))) and 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -275,7 +275,7 @@ def test_digits_are_trained_as_in_the_first_comparison():
 
 def test_a_fingerprint_is_the_same_in_every_process_and_order_of_keys():
     code = (
-        "from beliefmatch.experiments.plan import *\n"
+        "from beliefmatch.experiments.config import *\n"
         "mapping = dict(reversed(recipe('cifar').items()))\n"
         "mapping['training'] = dict(reversed(mapping['training'].items()))\n"
         "print(fingerprint(plan_from(mapping)))"

@@ -9,7 +9,7 @@ import torch
 from beliefmatch.adaptation.heads import find_head
 from beliefmatch.experiments.networks import trained_network
 from beliefmatch.models import pretrained_model
-from beliefmatch.models.expecting import of_transforms, preprocessing_of
+from beliefmatch.models.pretrained import of_transforms, preprocessing_of
 from outside_packages import imported
 
 # what the outside packages warn of is theirs

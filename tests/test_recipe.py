@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from beliefmatch.train.recipe import Recipe, clip, optimizer
+from beliefmatch.train.step import Recipe, clip, optimizer
 
 
 def test_rates_follow_the_paper():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from beliefmatch.files import LEDGER, write_together
+from beliefmatch._files import LEDGER, write_together
 
 
 def names(place):

@@ -8,7 +8,7 @@ from itertools import pairwise
 import plotly.graph_objects as go
 import pytest
 
-from beliefmatch.experiments import typed_json
+from beliefmatch.experiments import records as typed_json
 from beliefmatch.experiments.evaluation_record import Confusion, Curve, EvaluationRecord, Number
 from beliefmatch.report.evaluation_figures import evaluation_files
 from beliefmatch.report.evaluation_tables import to_csv, to_markdown

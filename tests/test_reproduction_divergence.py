@@ -8,12 +8,12 @@ import torch
 
 from beliefmatch.cli import main
 from beliefmatch.experiments import grid
+from beliefmatch.experiments.build import dataset
+from beliefmatch.experiments.config import fingerprint, overridden, plan_from, recipe, with_method
 from beliefmatch.experiments.grid import Cell, attempt_cells, run_cells
-from beliefmatch.experiments.parts import dataset
-from beliefmatch.experiments.plan import fingerprint, overridden, plan_from, recipe, with_method
-from beliefmatch.experiments.reproduction.record import Row
-from beliefmatch.experiments.run_record import Diverged
+from beliefmatch.experiments.records import Diverged
 from beliefmatch.report.reproduction_rows import ours_text
+from beliefmatch.reproduce.record import Row
 from reproduced import record_of
 
 

@@ -14,11 +14,11 @@ import pytest
 
 from beliefmatch.cli import main
 from beliefmatch.experiments import grid
-from beliefmatch.experiments.reproduction import REPRODUCTIONS
-from beliefmatch.experiments.reproduction.places import MissingDataError
-from beliefmatch.experiments.reproduction.record import ReproductionRecord
-from beliefmatch.experiments.run_directory import RunDirectory
-from beliefmatch.experiments.run_record import Diverged
+from beliefmatch.experiments.records import Diverged
+from beliefmatch.experiments.run_dir import RunDirectory
+from beliefmatch.reproduce import REPRODUCTIONS
+from beliefmatch.reproduce.places import MissingDataError
+from beliefmatch.reproduce.record import ReproductionRecord
 from commands import MAIN
 from reproduced import record_of
 
@@ -30,7 +30,7 @@ def own_copy(everything, tmp_path):
 
 
 def test_a_transfer_that_is_kept_is_not_made_again(own_copy, monkeypatch):
-    monkeypatch.setattr("beliefmatch.experiments.reproduction.transferring.Adapting", None)
+    monkeypatch.setattr("beliefmatch.reproduce.transferring.Adapting", None)
     before = record_of(own_copy, "table3")
     assert main(["reproduce", "table3", "--scale", "tiny", "--out", f"{own_copy}"]) == 0
     assert record_of(own_copy, "table3").rows == before.rows
@@ -185,7 +185,7 @@ def test_a_page_of_all_keeps_what_was_run_before(everything, tmp_path, monkeypat
     def gone(work):
         raise kind("reproduce: `data_dir` must hold it.")
 
-    monkeypatch.setattr("beliefmatch.experiments.reproduction.transferring.Transferring.check", gone)
+    monkeypatch.setattr("beliefmatch.reproduce.transferring.Transferring.check", gone)
     (tmp_path / "out" / "tiny" / "table3" / "reproduction.json").unlink()
     line = ["reproduce", "all", "--scale", "tiny", "--jobs", "1", "--out", f"{tmp_path / 'out'}"]
     assert main(line) == code

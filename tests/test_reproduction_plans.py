@@ -10,23 +10,23 @@ import torch
 
 from beliefmatch import belief_matching_loss
 from beliefmatch.cli import main
-from beliefmatch.experiments.plan import fingerprint, plan_from, recipe, with_method
-from beliefmatch.experiments.reproduction import REPRODUCTIONS, reproduction
-from beliefmatch.experiments.reproduction.ablation import WITHOUT_KL_ERRORS
-from beliefmatch.experiments.reproduction.beta import EXPONENTS
-from beliefmatch.experiments.reproduction.differences import count_sentences, foreign_sentences
-from beliefmatch.experiments.reproduction.outcome import Trained
-from beliefmatch.experiments.reproduction.places import at_home, needed
-from beliefmatch.experiments.reproduction.reliability import ECES
-from beliefmatch.experiments.reproduction.scales import SCALES, training_images, two_core_seconds
-from beliefmatch.experiments.reproduction.semi_supervised import ERRORS as SEMI_ERRORS
-from beliefmatch.experiments.reproduction.table1 import ERRORS
-from beliefmatch.experiments.reproduction.table2 import TOP1, TOP5
-from beliefmatch.experiments.reproduction.transfer import ERRORS as TRANSFER_ERRORS
-from beliefmatch.experiments.run_directory import RunDirectory
-from beliefmatch.experiments.run_record import Diverged, Scores, Trial
+from beliefmatch.experiments.config import fingerprint, plan_from, recipe, with_method
+from beliefmatch.experiments.records import Diverged, Scores, Trial
+from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.experiments.search import search_of
 from beliefmatch.methods import build
+from beliefmatch.reproduce import REPRODUCTIONS, reproduction
+from beliefmatch.reproduce.ablation import WITHOUT_KL_ERRORS
+from beliefmatch.reproduce.beta import EXPONENTS
+from beliefmatch.reproduce.differences import count_sentences, foreign_sentences
+from beliefmatch.reproduce.outcome import Trained
+from beliefmatch.reproduce.places import at_home, needed
+from beliefmatch.reproduce.reliability import ECES
+from beliefmatch.reproduce.scales import SCALES, training_images, two_core_seconds
+from beliefmatch.reproduce.semi_supervised import ERRORS as SEMI_ERRORS
+from beliefmatch.reproduce.table1 import ERRORS
+from beliefmatch.reproduce.table2 import TOP1, TOP5
+from beliefmatch.reproduce.transfer import ERRORS as TRANSFER_ERRORS
 from reproduced import work
 
 # As the paper prints them: CIFAR-10 / CIFAR-100, or as the heads of the tables say.

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from beliefmatch.experiments.plan import fingerprint
-from beliefmatch.experiments.reproduction import REPRODUCTIONS
-from beliefmatch.experiments.reproduction.record import ReproductionRecord
-from beliefmatch.experiments.reproduction.running import Reproducing
+from beliefmatch.experiments.config import fingerprint
+from beliefmatch.reproduce import REPRODUCTIONS
+from beliefmatch.reproduce.record import ReproductionRecord
+from beliefmatch.reproduce.running import Reproducing
 from reproduced import work
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from beliefmatch.cli import main
-from beliefmatch.experiments.reproduction.differences import class_sentences
-from beliefmatch.experiments.reproduction.scales import two_core_seconds
-from beliefmatch.experiments.reproduction.transfer_plan import transfer_fingerprint
+from beliefmatch.reproduce.differences import class_sentences
+from beliefmatch.reproduce.scales import two_core_seconds
+from beliefmatch.reproduce.transfer_plan import transfer_fingerprint
 from reproduced import work
 
 

@@ -16,23 +16,23 @@ from rich.console import Console
 
 from beliefmatch.cli import main
 from beliefmatch.experiments.adapt_record import AdaptRecord
-from beliefmatch.experiments.plan import to_mapping
-from beliefmatch.experiments.reproduction import REPRODUCTIONS, reproduction
-from beliefmatch.experiments.reproduction.outcome import Run
-from beliefmatch.experiments.reproduction.predicted import (
+from beliefmatch.experiments.config import to_mapping
+from beliefmatch.experiments.records import RunRecord
+from beliefmatch.experiments.run_dir import RunDirectory
+from beliefmatch.report.reproduction_rows import ours_text
+from beliefmatch.report.reproduction_tables import reproduction_tables
+from beliefmatch.report.reproduction_text import summary_markdown
+from beliefmatch.reproduce import REPRODUCTIONS, reproduction
+from beliefmatch.reproduce.outcome import Run
+from beliefmatch.reproduce.predicted import (
     has_belief,
     mean_spread,
     median_precision,
     mistake_auroc,
     top_error,
 )
-from beliefmatch.experiments.reproduction.record import ReproductionRecord
-from beliefmatch.experiments.reproduction.transfer import TABLE3, Transferred
-from beliefmatch.experiments.run_directory import RunDirectory
-from beliefmatch.experiments.run_record import RunRecord
-from beliefmatch.report.reproduction_rows import ours_text
-from beliefmatch.report.reproduction_tables import reproduction_tables
-from beliefmatch.report.reproduction_text import summary_markdown
+from beliefmatch.reproduce.record import ReproductionRecord
+from beliefmatch.reproduce.transfer import TABLE3, Transferred
 from reproduced import record_of, runs_of, work
 
 TRANSFERS = ("table3", "figure-transfer")

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from beliefmatch.train.fit import Saving
-from beliefmatch.train.history import Epoch, History
+from beliefmatch.train.checkpoint import final_weights
+from beliefmatch.train.history import CsvLog, Epoch, History, Logs, TensorBoardLog
 from beliefmatch.train.interrupt import Interrupted, listening
-from beliefmatch.train.logs import CsvLog, Logs, TensorBoardLog
-from beliefmatch.train.recipe import Recipe
-from beliefmatch.train.state import final_weights
+from beliefmatch.train.loop import Saving
+from beliefmatch.train.step import Recipe
 from small_training import RECIPE, Examples, digest, engine, normalised_network, plain_network, train
 
 HERE = Path(__file__).parent

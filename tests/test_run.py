@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 import torch
 
-from beliefmatch.experiments.parts import bare_network, dataset, method_of
-from beliefmatch.experiments.plan import fingerprint, overridden, plan_from, recipe, with_method
+from beliefmatch.experiments.build import bare_network, dataset, method_of
+from beliefmatch.experiments.config import fingerprint, overridden, plan_from, recipe, with_method
 from beliefmatch.experiments.predicting import promised_confidence, restore
+from beliefmatch.experiments.records import RunRecord
 from beliefmatch.experiments.run import execute, finished
-from beliefmatch.experiments.run_directory import RunDirectory
-from beliefmatch.experiments.run_record import RunRecord
-from beliefmatch.experiments.training import Training
+from beliefmatch.experiments.run_dir import RunDirectory
+from beliefmatch.experiments.search import Training
 from beliefmatch.metrics import auroc, brier, error, expected_calibration_error, nll
-from beliefmatch.train.evaluate import predict_all
+from beliefmatch.train.predict import predict_all
 
 SHORT = ["training.epochs=2", "training.warmup=[]", "data.limit=200", "foreign=[noise]"]
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 import oracle
 from beliefmatch import dirichlet_kl
 from beliefmatch.semi import DIVERGENCES, categorical_kl, squared_distance
-from beliefmatch.semi.divergences import named, ordered
+from beliefmatch.semi.consistency import named, ordered
 from small_classifiers import DOUBLE, drawn
 
 NAMES = list(DIVERGENCES)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from beliefmatch.experiments.method_spec import label_of, parse_methods, with_spec
-from beliefmatch.experiments.plan import (
+from beliefmatch.experiments.config import (
+    TeacherPlan,
     fingerprint,
     merged,
     overridden,
@@ -11,7 +11,7 @@ from beliefmatch.experiments.plan import (
     recipe,
     to_mapping,
 )
-from beliefmatch.experiments.teacher_plan import TeacherPlan
+from beliefmatch.experiments.method_spec import label_of, parse_methods, with_spec
 
 KEPT = {  # as before there were unlabelled images, so that runs of then are known again
     "cifar": "4eee3901a9a8",

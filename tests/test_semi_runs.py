@@ -11,18 +11,18 @@ import torch
 from torch.nn import functional
 
 from beliefmatch import belief_matching_loss
-from beliefmatch.experiments import running
+from beliefmatch.experiments import run as running
+from beliefmatch.experiments.build import dataset, engine_for, method_of, network_of
 from beliefmatch.experiments.compare import Comparison
-from beliefmatch.experiments.lessons import extra_loss, lessons, require_lessons
+from beliefmatch.experiments.config import fingerprint, overridden, plan_from, recipe, with_method
 from beliefmatch.experiments.method_spec import parse_methods
-from beliefmatch.experiments.parts import dataset, engine_for, method_of, network_of
-from beliefmatch.experiments.plan import fingerprint, overridden, plan_from, recipe, with_method
 from beliefmatch.experiments.run import execute
-from beliefmatch.experiments.run_directory import RunDirectory
+from beliefmatch.experiments.run_dir import RunDirectory
+from beliefmatch.experiments.search import Training
 from beliefmatch.experiments.teacher import Teacher, is_same, with_known_teacher
-from beliefmatch.experiments.training import Training
+from beliefmatch.experiments.training_inputs import extra_loss, lessons, require_lessons
 from beliefmatch.report.run_tables import run_tables
-from beliefmatch.train.state import final_weights
+from beliefmatch.train.checkpoint import final_weights
 from small_training import digest
 
 SHORT = [

@@ -4,7 +4,7 @@ import mpmath as mp
 import pytest
 import torch
 
-from beliefmatch import special
+from beliefmatch import _special as special
 
 EXACT = {
     "digamma_next": lambda a, z: mp.psi(0, 1 + a),

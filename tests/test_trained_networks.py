@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from beliefmatch.data import load
+from beliefmatch.experiments.build import dataset
+from beliefmatch.experiments.config import overridden, plan_from, recipe, with_method
 from beliefmatch.experiments.networks import settings_for, trained_network
-from beliefmatch.experiments.parts import dataset
-from beliefmatch.experiments.plan import overridden, plan_from, recipe, with_method
 from beliefmatch.experiments.predicting import restore
 from beliefmatch.experiments.run import execute
 from beliefmatch.models import build_model, pretrained_model
@@ -50,7 +50,7 @@ def test_a_run_takes_neither_options_nor_weights(run):
 
 
 def test_ensembles_and_unfinished_runs_are_refused(tmp_path):
-    from beliefmatch.experiments.run_directory import RunDirectory
+    from beliefmatch.experiments.run_dir import RunDirectory
 
     RunDirectory(tmp_path / "a").begin(plan())
     with pytest.raises(ValueError, match="must hold a finished run"):

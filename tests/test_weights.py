@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from beliefmatch.models.weights import load_weights
+from beliefmatch.models.pretrained import load_weights
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".th", ".bin")
 

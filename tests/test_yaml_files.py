@@ -2,7 +2,7 @@
 
 import pytest
 
-from beliefmatch.experiments.yaml_files import LARGEST, read_yaml, yaml_value
+from beliefmatch.experiments.config import LARGEST, read_yaml, yaml_value
 
 
 def written(tmp_path, text):

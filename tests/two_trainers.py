@@ -14,13 +14,13 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 from beliefmatch.methods import build
 from beliefmatch.semi import SemiSettings, consistency_of
+from beliefmatch.train.aux_loss import Extra
+from beliefmatch.train.config import EngineSettings
 from beliefmatch.train.engine import Engine
-from beliefmatch.train.evaluate import predict_all
-from beliefmatch.train.extra import Extra
-from beliefmatch.train.fit import Saving
 from beliefmatch.train.interrupt import Interrupted
-from beliefmatch.train.recipe import Recipe
-from beliefmatch.train.settings import EngineSettings
+from beliefmatch.train.loop import Saving
+from beliefmatch.train.predict import predict_all
+from beliefmatch.train.step import Recipe
 from small_training import Exactly, Examples, digest, normalised_network, plain_network, train
 
 # 37 examples in batches of 5 leave one of 2; batches of 18 one of 1, which joins the one before.

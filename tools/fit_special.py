@@ -1,4 +1,4 @@
-"""Fit the functions behind `beliefmatch.special` and the fast kernels, and write `_coefficients.py`.
+"""Fit the functions behind `beliefmatch._special` and the fast kernels, and write `_coefficients.py`.
 
 With w = 1/(1+α) the gamma function and its derivatives at 1+α are elementary plus a small remainder:
 

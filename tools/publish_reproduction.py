@@ -14,13 +14,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from beliefmatch.experiments.plan import plan_from, to_mapping
-from beliefmatch.experiments.reproduction import REPRODUCTIONS
-from beliefmatch.experiments.reproduction.places import anywhere
-from beliefmatch.experiments.reproduction.record import ReproductionRecord
-from beliefmatch.experiments.run_directory import RunDirectory
-from beliefmatch.files import write_whole
+from beliefmatch._files import write_whole
+from beliefmatch.experiments.config import plan_from, to_mapping
+from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.report.reproduction_text import reproduction_markdown
+from beliefmatch.reproduce import REPRODUCTIONS
+from beliefmatch.reproduce.places import anywhere
+from beliefmatch.reproduce.record import ReproductionRecord
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 DOCS = Path(__file__).parents[1] / "docs"

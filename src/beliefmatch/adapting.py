@@ -13,12 +13,12 @@ from typing import Any, ParamSpec
 
 from torch import nn
 
+from beliefmatch._environment import needs
+from beliefmatch._files import ready_directory
 from beliefmatch.adaptation import adapt as core
 from beliefmatch.adaptation.believing import believing
 from beliefmatch.experiments.adapted_head import head_file
 from beliefmatch.experiments.adapted_judging import adapt_evaluations, adapt_record
-from beliefmatch.extras import needs
-from beliefmatch.files import ready_directory
 
 __all__ = ["Adapted", "adapt"]
 

@@ -8,8 +8,11 @@ import torch
 from torch import Tensor
 from torch.distributions import Dirichlet, Gamma
 
-from beliefmatch import dirichlet, kernels, special
-from beliefmatch.checks import (
+from beliefmatch import _special as special
+from beliefmatch import dirichlet, kernels
+from beliefmatch._quadrature import beta_quantile, prob_of_being_best
+from beliefmatch._rows import result_dtype, split
+from beliefmatch._validate import (
     describe,
     fail,
     is_inspectable,
@@ -20,9 +23,6 @@ from beliefmatch.checks import (
     require_values,
 )
 from beliefmatch.divergence import dirichlet_kl
-from beliefmatch.intervals import beta_quantile
-from beliefmatch.ranking import prob_of_being_best
-from beliefmatch.rows import result_dtype, split
 
 __all__ = ["Belief", "Measure"]
 

@@ -9,8 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from beliefmatch import autograd, elbo, special
-from beliefmatch.rows import Rows, result_dtype, split, total_minus_top, work_dtype
+from beliefmatch import _autograd as autograd
+from beliefmatch import _special as special
+from beliefmatch import elbo
+from beliefmatch._rows import Rows, result_dtype, split, total_minus_top, work_dtype
 
 __all__ = [
     "DIVERGENCE",

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from beliefmatch import kernels
-from beliefmatch.checks import fail, require_floating, require_index
+from beliefmatch._validate import fail, require_floating, require_index
 
 __all__ = ["dirichlet_kl"]
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from beliefmatch import special
-from beliefmatch.rows import Rows, total_minus_top
+from beliefmatch import _special as special
+from beliefmatch._rows import Rows, total_minus_top
 
 __all__ = [
     "Evidence",

@@ -7,7 +7,18 @@ import torch
 from torch import Tensor, nn
 
 from beliefmatch import kernels
-from beliefmatch.checks import (
+from beliefmatch._labels import (
+    is_ids,
+    require_class_weight,
+    require_kl_weight,
+    require_logits,
+    require_prior_number,
+    require_prior_tensor,
+    require_target_confidence,
+    strength,
+)
+from beliefmatch._rows import work_dtype
+from beliefmatch._validate import (
     describe,
     fail,
     level_of_caller,
@@ -16,16 +27,7 @@ from beliefmatch.checks import (
     require_floating,
     require_index,
 )
-from beliefmatch.kernels.problem import NAME, REDUCTIONS, Options, Problem, Reduction
-from beliefmatch.prior import (
-    require_kl_weight,
-    require_prior_number,
-    require_prior_tensor,
-    require_target_confidence,
-    strength,
-)
-from beliefmatch.rows import work_dtype
-from beliefmatch.targets import is_ids, require_class_weight, require_logits
+from beliefmatch.kernels.reference import NAME, REDUCTIONS, Options, Problem, Reduction
 
 __all__ = ["BeliefMatchingLoss", "Reduction", "belief_matching_loss"]
 

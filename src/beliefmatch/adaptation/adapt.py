@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from beliefmatch._validate import describe, fail
 from beliefmatch.adaptation.believing import Believing
 from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adaptation.choosing import table
@@ -26,7 +27,6 @@ from beliefmatch.adaptation.subsets import parted_numbers, subset
 from beliefmatch.adaptation.surgery import with_head
 from beliefmatch.adaptation.types import Features
 from beliefmatch.adaptation.wishes import CONTROLS, Labels, Wishes
-from beliefmatch.checks import describe, fail
 
 __all__ = ["Adapted", "adapt"]
 

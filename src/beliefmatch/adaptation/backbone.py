@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from beliefmatch._validate import fail
 from beliefmatch.adaptation.heads import Head, Pooling, head_inputs, pooled
 from beliefmatch.adaptation.outputs import logits_of
 from beliefmatch.adaptation.tracing import Layer, layer_named, unwrapped
-from beliefmatch.checks import fail
 
 __all__ = ["HeadInputs"]
 

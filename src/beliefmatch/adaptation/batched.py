@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from beliefmatch._validate import require_choice
 from beliefmatch.adaptation import lbfgs
 from beliefmatch.adaptation.adam import Adam
 from beliefmatch.adaptation.candidates import Candidate
@@ -23,7 +24,6 @@ from beliefmatch.adaptation.settings import OnProgress, Settings, known_classes,
 from beliefmatch.adaptation.starting import Start, first_weights, require_start
 from beliefmatch.adaptation.stopping import Track
 from beliefmatch.adaptation.types import Features
-from beliefmatch.checks import require_choice
 
 __all__ = ["BATCH_SIZE", "MEMORY", "OnProgress", "fit_heads", "heads_together", "paper_rate"]
 

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
+from beliefmatch._rows import work_dtype
+from beliefmatch._validate import fail
 from beliefmatch.adaptation.modes import evaluating
 from beliefmatch.adaptation.outputs import arguments, logits_of
 from beliefmatch.belief import Belief, Measure
-from beliefmatch.checks import fail
 from beliefmatch.methods.base import Prediction
-from beliefmatch.rows import work_dtype
 
 __all__ = ["Believing", "believing"]
 

@@ -16,11 +16,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from beliefmatch._files import OutsideError
+from beliefmatch._validate import fail, level_of_caller
 from beliefmatch.adaptation.locks import BusyError, Hold, exclusive, held
 from beliefmatch.adaptation.shards import ShardFolder
 from beliefmatch.adaptation.sizes import bytes_of, told
-from beliefmatch.checks import fail, level_of_caller
-from beliefmatch.files import OutsideError
 
 __all__ = ["DEFAULT_SIZE", "FeatureCache", "Kept", "TemporaryCache", "default_directory"]
 

@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from beliefmatch.checks import describe, fail, require_choice, require_index
+from beliefmatch._labels import require_kl_weight, require_prior_number
+from beliefmatch._utils import require_options
+from beliefmatch._validate import describe, fail, require_choice, require_index
 from beliefmatch.methods import build
 from beliefmatch.methods.base import Method, Prediction
-from beliefmatch.methods.label_smoothing import matched_smoothing
-from beliefmatch.names import require_options
-from beliefmatch.prior import require_kl_weight, require_prior_number
+from beliefmatch.methods.cross_entropy import matched_smoothing
 
 __all__ = ["BASELINES", "CONTROLS", "KINDS", "Candidate", "Kind", "candidates", "usual_kl_weights"]
 

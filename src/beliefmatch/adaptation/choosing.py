@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from beliefmatch._validate import fail, require_choice
 from beliefmatch.adaptation.candidates import Candidate, Kind
 from beliefmatch.adaptation.contamination import Verdict, contamination
 from beliefmatch.adaptation.fitted import FittedHead
-from beliefmatch.checks import fail, require_choice
 
 __all__ = ["By", "Verdict", "choose", "choose_setting", "contamination", "setting", "table"]
 

@@ -14,9 +14,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from beliefmatch._validate import level_of_caller
 from beliefmatch.adaptation.computing import Computing, largest_difference
 from beliefmatch.adaptation.streams import Piece
-from beliefmatch.checks import level_of_caller
 
 __all__ = ["TOLERANCE", "verified_compilation"]
 

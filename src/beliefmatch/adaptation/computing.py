@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from beliefmatch._validate import FLOATING, describe, fail, level_of_caller, require_choice
 from beliefmatch.adaptation.shards import StoredType
 from beliefmatch.adaptation.streams import Piece
-from beliefmatch.checks import FLOATING, describe, fail, level_of_caller, require_choice
-from beliefmatch.train.precision import has_fast_bf16, resolved
+from beliefmatch.train.engine import has_fast_bf16, resolved
 
 __all__ = ["BF16_TOLERANCE", "Computing", "largest_difference", "running", "verified_precision"]
 

@@ -26,11 +26,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from beliefmatch._validate import fail
 from beliefmatch.adaptation.baselines import head_logits
 from beliefmatch.adaptation.reading import block_size, require_labels
 from beliefmatch.adaptation.starting import Start, require_start
 from beliefmatch.adaptation.types import Features
-from beliefmatch.checks import fail
 from beliefmatch.methods.temperature import fit_temperature
 from beliefmatch.metrics import auroc
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from beliefmatch._validate import fail, level_of_caller, require_choice
 from beliefmatch.adaptation.cache import FeatureCache, TemporaryCache
 from beliefmatch.adaptation.compiling import verified_compilation
 from beliefmatch.adaptation.computing import Computing, running, verified_precision
@@ -18,7 +19,6 @@ from beliefmatch.adaptation.shards import Layout, ShardFolder, StoredType
 from beliefmatch.adaptation.sizes import shard_rows_for
 from beliefmatch.adaptation.streams import Stream, as_stream
 from beliefmatch.adaptation.types import Features
-from beliefmatch.checks import fail, level_of_caller, require_choice
 
 __all__ = ["Progress", "extract", "features_from_directory"]
 

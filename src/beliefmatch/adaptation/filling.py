@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from beliefmatch._files import OutsideError
+from beliefmatch._validate import fail
 from beliefmatch.adaptation.shards import Layout, Line, ShardFolder
 from beliefmatch.adaptation.sizes import told
-from beliefmatch.checks import fail
-from beliefmatch.files import OutsideError
 
 __all__ = ["Filler", "full_disk_told"]
 

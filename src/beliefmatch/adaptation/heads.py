@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.parameter import is_lazy
 
+from beliefmatch._utils import nearest
+from beliefmatch._validate import fail
 from beliefmatch.adaptation.explaining import layers_told, obstacle, why_no_head
 from beliefmatch.adaptation.modes import evaluating
 from beliefmatch.adaptation.outputs import arguments, logits_of
 from beliefmatch.adaptation.tracing import Kind, Layer, Run, capturing, layer_named, layer_of, run, unwrapped
-from beliefmatch.checks import fail
-from beliefmatch.names import nearest
 
 __all__ = ["Head", "Pooling", "find_head", "head_inputs", "head_weights", "linear_layers", "pooled"]
 

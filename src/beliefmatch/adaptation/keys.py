@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from beliefmatch._validate import fail
 from beliefmatch.adaptation.shards import FORMAT
-from beliefmatch.checks import fail
 
 __all__ = ["cache_key", "model_digest", "tensors_digest"]
 

@@ -5,13 +5,13 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
+from beliefmatch._validate import fail, level_of_caller, require_index
 from beliefmatch.adaptation.baselines import untouched
 from beliefmatch.adaptation.reading import labelled, require_labels
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.starting import Start, require_start
 from beliefmatch.adaptation.types import Features
 from beliefmatch.adaptation.wishes import Labels
-from beliefmatch.checks import fail, level_of_caller, require_index
 
 __all__ = ["MOST_CLASSES", "LabelSet", "knows", "label_set", "require_sets"]
 

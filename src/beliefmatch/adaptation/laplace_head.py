@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler
 
+from beliefmatch._environment import needs
 from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.reading import labelled, require_labels
 from beliefmatch.adaptation.scoring import score
 from beliefmatch.adaptation.types import Features
-from beliefmatch.extras import needs
 from beliefmatch.methods.base import Prediction
 
 __all__ = ["LaplaceHead", "Spread", "laplace_head", "require_laplace", "why_no_laplace"]

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from beliefmatch._validate import fail
 from beliefmatch.adaptation.computing import running
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.heads import Head, find_head, head_weights
@@ -22,7 +23,6 @@ from beliefmatch.adaptation.settings import OnProgress
 from beliefmatch.adaptation.streams import as_stream
 from beliefmatch.adaptation.subsets import subset
 from beliefmatch.adaptation.types import Features
-from beliefmatch.checks import fail
 
 __all__ = ["Numbers", "require_repeatable", "with_norms"]
 

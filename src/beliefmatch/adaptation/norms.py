@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from beliefmatch._validate import fail
 from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.adaptation.fitted import Point, Scores
 from beliefmatch.adaptation.modes import batch_norms
@@ -23,9 +24,8 @@ from beliefmatch.adaptation.outputs import logits_of
 from beliefmatch.adaptation.scoring import scored
 from beliefmatch.adaptation.settings import OnProgress
 from beliefmatch.adaptation.streams import Piece, Stream
-from beliefmatch.checks import fail
 from beliefmatch.loss import belief_matching_loss
-from beliefmatch.train.order import Order
+from beliefmatch.train.sampler import Order
 
 __all__ = ["Images", "Trained", "require_norms", "train_norms"]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from beliefmatch import kernels
 from beliefmatch.adaptation.candidates import Candidate
-from beliefmatch.kernels.problem import Options, Problem
+from beliefmatch.kernels.reference import Options, Problem
 from beliefmatch.methods.base import Method
 
 __all__ = ["Objectives", "in_order"]

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from beliefmatch.checks import describe, fail
+from beliefmatch._validate import describe, fail
 
 __all__ = ["arguments", "logits_of", "output_of"]
 

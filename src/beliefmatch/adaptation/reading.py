@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from beliefmatch._utils import mixed
+from beliefmatch._validate import fail, require_index
 from beliefmatch.adaptation.rows import in_memory
 from beliefmatch.adaptation.types import Features
-from beliefmatch.checks import fail, require_index
-from beliefmatch.seeds import mixed
-from beliefmatch.train.order import Order
+from beliefmatch.train.sampler import Order
 
 __all__ = ["BLOCK_NUMBERS", "Batches", "block_size", "labelled", "ordered", "require_labels"]
 

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 
+from beliefmatch._validate import fail, level_of_caller
 from beliefmatch.adaptation.baselines import temperature, untouched
 from beliefmatch.adaptation.batched import fit_heads
 from beliefmatch.adaptation.candidates import Candidate, candidates
@@ -21,7 +22,6 @@ from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.settings import OnProgress
 from beliefmatch.adaptation.starting import Start
 from beliefmatch.adaptation.wishes import Wishes
-from beliefmatch.checks import fail, level_of_caller
 
 __all__ = ["refit", "shown"]
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from beliefmatch._validate import describe, fail
 from beliefmatch.adaptation.backbone import HeadInputs
 from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adaptation.features import Progress, extract
@@ -18,7 +19,6 @@ from beliefmatch.adaptation.heads import Head
 from beliefmatch.adaptation.settings import OnProgress
 from beliefmatch.adaptation.streams import as_stream, as_tensor
 from beliefmatch.adaptation.types import Features
-from beliefmatch.checks import describe, fail
 
 __all__ = ["FOREIGN", "as_cache", "as_given", "extracted", "first_inputs", "given_sets"]
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from beliefmatch._validate import fail, require_choice, require_finite_number, require_index
 from beliefmatch.adaptation.candidates import KINDS, Candidate
 from beliefmatch.adaptation.starting import Start
 from beliefmatch.adaptation.types import Features
-from beliefmatch.checks import fail, require_choice, require_finite_number, require_index
 
 __all__ = ["OnProgress", "Settings", "known_classes", "require_candidates"]
 

@@ -25,10 +25,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from beliefmatch._files import write_whole
+from beliefmatch._validate import level_of_caller
 from beliefmatch.adaptation.rows import ShardedRows
 from beliefmatch.adaptation.sizes import planned_bytes
-from beliefmatch.checks import level_of_caller
-from beliefmatch.files import write_whole
 
 __all__ = ["FORMAT", "Layout", "Line", "ShardFolder", "StoredType"]
 

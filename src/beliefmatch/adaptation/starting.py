@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from beliefmatch._utils import mixed
+from beliefmatch._validate import describe, fail
 from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.adaptation.reading import labelled
 from beliefmatch.adaptation.types import Features
-from beliefmatch.checks import describe, fail
 from beliefmatch.loss import belief_matching_loss
-from beliefmatch.seeds import mixed
 
 __all__ = ["Start", "first_weights", "require_start"]
 

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from beliefmatch._validate import fail
 from beliefmatch.adaptation.keys import tensors_digest
 from beliefmatch.adaptation.labelling import MOST_CLASSES
 from beliefmatch.adaptation.mapped import mapped
 from beliefmatch.adaptation.stored_names import HEAD, SPELLINGS, FeatureNames
 from beliefmatch.adaptation.types import Features
-from beliefmatch.checks import fail
 from beliefmatch.data.fields import column_groups
 from beliefmatch.data.readers import Source, open_source, reading
 from beliefmatch.data.values import CALLER, Place, class_ids

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 
+from beliefmatch._validate import fail, level_of_caller
 from beliefmatch.adaptation.features import features_from_directory
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.starting import Start
@@ -20,7 +21,6 @@ from beliefmatch.adaptation.stored import array_names, features_from_file, head_
 from beliefmatch.adaptation.stored_names import SPELLINGS, FeatureNames
 from beliefmatch.adaptation.subsets import parted
 from beliefmatch.adaptation.types import Features
-from beliefmatch.checks import fail, level_of_caller
 
 __all__ = ["ASIDE", "feature_sets"]
 

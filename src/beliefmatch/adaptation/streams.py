@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from torch.utils.data.sampler import RandomSampler, SequentialSampler, SubsetRandomSampler
 
+from beliefmatch._validate import describe, fail
 from beliefmatch.adaptation.keys import tensors_digest
-from beliefmatch.checks import describe, fail
 
 __all__ = ["Piece", "Stream", "as_stream", "as_tensor"]
 

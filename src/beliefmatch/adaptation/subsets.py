@@ -5,11 +5,11 @@ import hashlib
 import numpy as np
 import torch
 
+from beliefmatch._utils import mixed
+from beliefmatch._validate import fail
 from beliefmatch.adaptation.rows import PickedRows
 from beliefmatch.adaptation.types import Features
-from beliefmatch.checks import fail
 from beliefmatch.data.splits import chosen, wanted
-from beliefmatch.seeds import mixed
 
 __all__ = ["parted", "parted_numbers", "subset"]
 

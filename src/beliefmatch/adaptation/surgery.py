@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from beliefmatch._validate import describe, fail, level_of_caller
 from beliefmatch.adaptation.believing import Believing, believing
 from beliefmatch.adaptation.explaining import obstacle
 from beliefmatch.adaptation.heads import Head
 from beliefmatch.adaptation.tracing import Layer, layer_named, unwrapped
-from beliefmatch.checks import describe, fail, level_of_caller
 
 __all__ = ["with_head"]
 

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from beliefmatch._utils import mixed
+from beliefmatch._validate import fail
 from beliefmatch.adaptation.rows import Rows
-from beliefmatch.checks import fail
-from beliefmatch.seeds import mixed
 
 __all__ = ["BUDGET_BYTES", "Features"]
 

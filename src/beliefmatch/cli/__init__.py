@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
-    from beliefmatch.extras import needs
+    from beliefmatch._environment import needs
 
     try:
         with needs("typer", extra="cli", caller="beliefmatch"):

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from beliefmatch._environment import needs
+from beliefmatch._files import ready_directory
 from beliefmatch.cli.adapt_flags import plan_of
 from beliefmatch.cli.adapt_options import (
     CacheDir,
@@ -45,8 +47,6 @@ from beliefmatch.cli.adapt_options import (
 )
 from beliefmatch.cli.errors import BAD_INPUT, OUTSIDE, UserError, told_plainly
 from beliefmatch.cli.run_options import DataDir, DataName, DryRun, Ood
-from beliefmatch.extras import needs
-from beliefmatch.files import ready_directory
 
 if TYPE_CHECKING:
     from beliefmatch.experiments.adapt_plan import AdaptPlan
@@ -126,7 +126,7 @@ def adapt(
 
 def _require_no_run(place: Path) -> None:
     """The files of an adaptation have the names of a run's: one would destroy the other."""
-    from beliefmatch.experiments.run_directory import RunDirectory
+    from beliefmatch.experiments.run_dir import RunDirectory
 
     if RunDirectory(place).plan_file.is_file():
         raise ValueError(f"adapt: `out` must not be the directory of a run, got {place}; choose another.")

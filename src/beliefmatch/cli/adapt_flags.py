@@ -89,7 +89,7 @@ def _wishes(params: Mapping[str, Any]) -> "Wishes":
 
 
 def _options(texts: Any) -> dict[str, Any]:
-    from beliefmatch.experiments.yaml_files import yaml_value
+    from beliefmatch.experiments.config import yaml_value
 
     options = {}
     for text in texts:

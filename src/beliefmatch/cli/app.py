@@ -10,6 +10,7 @@ from typing import Annotated, cast
 
 import typer
 
+from beliefmatch._environment import versions
 from beliefmatch.cli import INTERRUPTED_CODE
 from beliefmatch.cli.adapt import adapt
 from beliefmatch.cli.compare import compare
@@ -20,7 +21,6 @@ from beliefmatch.cli.predict import predict
 from beliefmatch.cli.report import report
 from beliefmatch.cli.reproduce import reproduce
 from beliefmatch.cli.train import train
-from beliefmatch.environment import versions
 
 __all__ = ["run"]
 

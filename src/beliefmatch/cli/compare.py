@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from beliefmatch._environment import needs
+from beliefmatch._files import ready_directory, write_together
 from beliefmatch.cli.errors import BAD_INPUT, OUTSIDE, UserError, resumable, told_plainly
 from beliefmatch.cli.run_options import (
     Accelerator,
@@ -31,8 +33,6 @@ from beliefmatch.cli.run_options import (
     Settings,
     settings_of,
 )
-from beliefmatch.extras import needs
-from beliefmatch.files import ready_directory, write_together
 from beliefmatch.methods import METHODS
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _show_plans(work: "Comparison") -> None:
 
 def _run_and_show(command: typer.Context, work: "Comparison", out: Path) -> None:
     from beliefmatch.cli.terminal import share_done, show
-    from beliefmatch.experiments.compared_evaluations import evaluations
+    from beliefmatch.experiments.compare import evaluations
     from beliefmatch.report.comparison_files import comparison_files
     from beliefmatch.report.tables import comparison_tables
 

@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
+from beliefmatch._environment import Extra, Package, extras, hardware, needs, versions
 from beliefmatch.cli.errors import BAD_INPUT, told_plainly
-from beliefmatch.environment import hardware, versions
-from beliefmatch.extras import Extra, Package, extras, needs
 
 __all__ = ["doctor"]
 

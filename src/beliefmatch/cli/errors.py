@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import typer
 
-from beliefmatch.files import OutsideError
+from beliefmatch._files import OutsideError
 
 __all__ = ["BAD_INPUT", "OUTSIDE", "UserError", "resumable", "told_plainly"]
 

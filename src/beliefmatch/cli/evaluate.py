@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from beliefmatch._environment import needs
+from beliefmatch._files import directory_in_use, write_together
 from beliefmatch.cli.errors import BAD_INPUT, UserError, told_plainly
 from beliefmatch.cli.evaluate_plan import class_names_of, file_names, plan, shown
 from beliefmatch.experiments.evaluation_settings import EvaluationSettings, ModelFiles
-from beliefmatch.extras import needs
-from beliefmatch.files import directory_in_use, write_together
 
 if TYPE_CHECKING:
     from beliefmatch.experiments.evaluation_record import EvaluationRecord

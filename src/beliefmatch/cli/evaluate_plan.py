@@ -4,9 +4,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from beliefmatch._files import file_names, numbered
 from beliefmatch.experiments.evaluation_settings import ModelFiles
-from beliefmatch.experiments.run_directory import RunDirectory
-from beliefmatch.files import file_names, numbered
+from beliefmatch.experiments.run_dir import RunDirectory
 
 __all__ = ["class_names_of", "file_names", "plan", "shown"]
 

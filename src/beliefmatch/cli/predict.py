@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from beliefmatch._files import ready_directory, write_whole
 from beliefmatch.cli.errors import BAD_INPUT, UserError, told_plainly
-from beliefmatch.files import ready_directory, write_whole
 
 if TYPE_CHECKING:
     from beliefmatch.experiments.predicting import Restored, Row

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
+from beliefmatch._environment import needs
+from beliefmatch._files import ready_directory, write_whole
 from beliefmatch.cli.errors import BAD_INPUT, UserError, told_plainly
 from beliefmatch.cli.evaluate_plan import shown
 from beliefmatch.experiments.adapt_record import ADAPT_SCHEMA, AdaptRecord, adapt_evaluation_paths
-from beliefmatch.experiments.comparison_record import COMPARISON_SCHEMA, ComparisonRecord, evaluation_paths
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
-from beliefmatch.extras import needs
-from beliefmatch.files import ready_directory, write_whole
+from beliefmatch.experiments.records import COMPARISON_SCHEMA, ComparisonRecord, evaluation_paths
 
 __all__ = ["report"]
 

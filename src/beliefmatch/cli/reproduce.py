@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from beliefmatch._environment import needs
+from beliefmatch._files import OutsideError, ready_directory, write_together, write_whole
 from beliefmatch.cli.errors import BAD_INPUT, OUTSIDE, UserError, resumable, told_plainly
 from beliefmatch.cli.run_options import Settings
-from beliefmatch.experiments.reproduction import REPRODUCTIONS
-from beliefmatch.extras import needs
-from beliefmatch.files import OutsideError, ready_directory, write_together, write_whole
+from beliefmatch.reproduce import REPRODUCTIONS
 
 if TYPE_CHECKING:
-    from beliefmatch.experiments.reproduction.asked import Asked
-    from beliefmatch.experiments.reproduction.record import ReproductionRecord
-    from beliefmatch.experiments.reproduction.working import Work
+    from beliefmatch.reproduce.asked import Asked
+    from beliefmatch.reproduce.record import ReproductionRecord
+    from beliefmatch.reproduce.working import Work
 
 __all__ = ["reproduce"]
 
@@ -67,7 +67,7 @@ def reproduce(
     no run is made twice, and all tables and figures share them.
     """
     with told_plainly(*BAD_INPUT, OutsideError, command=context):
-        from beliefmatch.experiments.reproduction.asked import Asked
+        from beliefmatch.reproduce.asked import Asked
 
         _require_extras()
         if not out.strip():
@@ -91,9 +91,9 @@ def _require_extras() -> None:
 
 
 def _works(name: str, asked: "Asked") -> list["Work[Any]"]:
-    from beliefmatch.experiments.reproduction import begin, reproduction
-    from beliefmatch.experiments.reproduction.scales import SCALES
-    from beliefmatch.names import require_name
+    from beliefmatch._utils import require_name
+    from beliefmatch.reproduce import begin, reproduction
+    from beliefmatch.reproduce.scales import SCALES
 
     require_name("reproduce", "scale", asked.scale, SCALES)
     names = REPRODUCTIONS if name in ("all", "list") else [name]
@@ -147,7 +147,7 @@ def _sum(costs: "dict[str, float | None]") -> float | None:
 
 
 def _show_plans(works: list["Work[Any]"]) -> None:
-    from beliefmatch.experiments.yaml_files import as_yaml
+    from beliefmatch.experiments.config import as_yaml
 
     for work in works:
         typer.echo(f"# {work.what.id} ({work.what.place}): {work.what.title}\n# {work.words}")
@@ -178,7 +178,7 @@ def _ready(
 ) -> tuple[list["Work[Any]"], dict[str, str], list[str]]:
     """What can be run, why others cannot, and which of these do not just lack data."""
     from beliefmatch import kernels
-    from beliefmatch.experiments.reproduction.places import MissingDataError
+    from beliefmatch.reproduce.places import MissingDataError
 
     ready, left_out, failed = [], {}, []
     for work in works:
@@ -267,7 +267,7 @@ def _summarise(
 
 def _kept(work: "Work[Any]") -> "ReproductionRecord | None":
     """The record that an earlier call left, if it can be read."""
-    from beliefmatch.experiments.reproduction.record import ReproductionRecord
+    from beliefmatch.reproduce.record import ReproductionRecord
 
     try:
         return ReproductionRecord.from_json((work.directory / "reproduction.json").read_text("utf-8"))

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from beliefmatch.semi.settings import KINDS, WITHOUT
+from beliefmatch.semi.config import KINDS, WITHOUT
 
 __all__ = [
     "Accelerator",
@@ -226,7 +226,7 @@ class Flags:
 
 def settings_of(flags: Flags) -> dict[str, Any]:
     """Recipe, then flags, then single settings over them, as `plan_from` takes them."""
-    from beliefmatch.experiments.plan import merged, overridden, recipe
+    from beliefmatch.experiments.config import merged, overridden, recipe
 
     base = recipe(flags.recipe or usual_recipe(flags.data))
     return overridden(merged(base, flags.over()), flags.set or [])

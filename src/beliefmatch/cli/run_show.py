@@ -5,10 +5,9 @@ from pathlib import Path
 import typer
 
 from beliefmatch.cli.terminal import show
-from beliefmatch.experiments.estimate import Estimate
-from beliefmatch.experiments.plan import RunPlan, fingerprint, to_mapping
-from beliefmatch.experiments.run_record import RunRecord
-from beliefmatch.experiments.yaml_files import as_yaml
+from beliefmatch.experiments.config import RunPlan, as_yaml, fingerprint, to_mapping
+from beliefmatch.experiments.cost import Estimate
+from beliefmatch.experiments.records import RunRecord
 from beliefmatch.report.run_tables import run_tables
 
 __all__ = ["duration", "show_plan", "show_run"]

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from beliefmatch._environment import needs
+from beliefmatch._files import ready_directory
 from beliefmatch.cli.errors import BAD_INPUT, OUTSIDE, resumable, told_plainly
 from beliefmatch.cli.run_options import (
     Accelerator,
@@ -31,12 +33,10 @@ from beliefmatch.cli.run_options import (
     Settings,
     settings_of,
 )
-from beliefmatch.extras import needs
-from beliefmatch.files import ready_directory
 from beliefmatch.methods import METHODS
 
 if TYPE_CHECKING:
-    from beliefmatch.experiments.plan import RunPlan
+    from beliefmatch.experiments.config import RunPlan
 
 __all__ = ["train"]
 
@@ -94,7 +94,7 @@ def train(
         with needs("rich", extra="cli", caller="beliefmatch train"):
             from beliefmatch.cli.run_show import show_plan, show_run
             from beliefmatch.cli.terminal import share_done
-        from beliefmatch.experiments.training import Training
+        from beliefmatch.experiments.search import Training
 
         work = Training(plan, Path(out), tensorboard=tensorboard)
         if not dry_run:
@@ -113,8 +113,8 @@ def train(
 def _plan(flags: Flags, method: str | None, kl_weight: str | None, seed: int | None) -> "RunPlan":
     from dataclasses import replace
 
+    from beliefmatch.experiments.config import plan_from
     from beliefmatch.experiments.method_spec import parse_methods, with_spec
-    from beliefmatch.experiments.plan import plan_from
 
     mapping = settings_of(flags)
     if method is not None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from beliefmatch.checks import fail
+from beliefmatch._validate import fail
 
 __all__ = ["crop_and_flip", "noisy", "normalised"]
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from beliefmatch.checks import fail
+from beliefmatch._validate import fail
 from beliefmatch.data.source import Batch, Source
 from beliefmatch.data.splits import fingerprint
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from beliefmatch.extras import needs
+from beliefmatch._environment import needs
 
 __all__ = ["SUFFIXES", "Unreadable", "as_pixels", "decoded", "middle", "random_part"]
 

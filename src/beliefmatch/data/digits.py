@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from beliefmatch.extras import needs
+from beliefmatch._environment import needs
 
 __all__ = ["DigitSplits", "Examples", "digit_rows", "load_digits", "rotated"]
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from beliefmatch._environment import needs
+from beliefmatch._utils import mixed
 from beliefmatch.data.digits import digit_rows, rotated
 from beliefmatch.data.found import Found, Habits, Part
 from beliefmatch.data.pictures import Arrays
 from beliefmatch.data.splits import divided
-from beliefmatch.extras import needs
-from beliefmatch.seeds import mixed
 
 if TYPE_CHECKING:
     from beliefmatch.data.settings import DataSettings

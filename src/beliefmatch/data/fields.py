@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from beliefmatch.checks import fail
+from beliefmatch._validate import fail
 from beliefmatch.data.readers import Source
 
 __all__ = ["SPELLINGS", "Field", "FieldNames", "Role", "absent", "column_groups", "find_field", "find_values"]

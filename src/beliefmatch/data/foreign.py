@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from beliefmatch.checks import fail
+from beliefmatch._utils import mixed
+from beliefmatch._validate import fail
 from beliefmatch.data import DATASETS
 from beliefmatch.data.embedded import STEP, patches, rotations
 from beliefmatch.data.found import Part
@@ -16,7 +17,6 @@ from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.settings import DataSettings
 from beliefmatch.data.source import Dataset, Source
 from beliefmatch.data.store import Frame, stored, warn_of_skipped
-from beliefmatch.seeds import mixed
 
 __all__ = ["load_foreign"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from beliefmatch.checks import fail
+from beliefmatch._validate import fail
 from beliefmatch.data.decode import SUFFIXES
 from beliefmatch.data.found import Part, Pictures
 from beliefmatch.data.pictures import Chain

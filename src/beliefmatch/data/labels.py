@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from beliefmatch.checks import fail
+from beliefmatch._validate import fail
 from beliefmatch.data.found import Found
 
 __all__ = ["class_names_of", "require_every_class", "require_few_labels", "require_labels"]

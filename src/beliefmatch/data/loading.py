@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from beliefmatch.checks import fail, require_choice
+from beliefmatch._utils import require_name
+from beliefmatch._validate import fail, require_choice
 from beliefmatch.data import DATASETS
 from beliefmatch.data.found import Found, Habits, Known, Part
 from beliefmatch.data.labels import class_names_of, require_every_class, require_few_labels, require_labels
@@ -18,7 +19,6 @@ from beliefmatch.data.settings import DataSettings
 from beliefmatch.data.source import Dataset
 from beliefmatch.data.splits import balanced, fingerprint
 from beliefmatch.data.store import Frame, Stored, common_frame, stored, warn_of_skipped
-from beliefmatch.names import require_name
 
 __all__ = ["find", "load", "load_parts"]
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from beliefmatch.checks import fail
+from beliefmatch._validate import fail
 from beliefmatch.data.augment import crop_and_flip, noisy, normalised
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.source import Batch

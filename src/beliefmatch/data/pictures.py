@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from beliefmatch._environment import needs
 from beliefmatch.data.decode import Unreadable, decoded
 from beliefmatch.data.found import Pictures
-from beliefmatch.extras import needs
 
 __all__ = ["Arrays", "Chain", "Encoded", "Files"]
 

@@ -7,7 +7,7 @@ from typing import Literal, cast
 
 from torch import Tensor
 
-from beliefmatch.checks import fail
+from beliefmatch._validate import fail
 from beliefmatch.data.fields import Field, FieldNames, absent, find_field, find_values
 from beliefmatch.data.readers import Source, open_source
 from beliefmatch.data.values import CALLER, Place, class_ids, pictures, require_logits, require_probs

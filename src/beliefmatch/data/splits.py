@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from beliefmatch.checks import fail
-from beliefmatch.seeds import mixed
+from beliefmatch._utils import mixed
+from beliefmatch._validate import fail
 
 __all__ = ["TEST_SHARE", "Division", "balanced", "chosen", "divided", "fingerprint", "halved", "wanted"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from beliefmatch.checks import fail, level_of_caller, require_choice
+from beliefmatch._validate import fail, level_of_caller, require_choice
 from beliefmatch.data.decode import Unreadable
 from beliefmatch.data.found import Part, Pictures
 from beliefmatch.data.memory import MemorySource

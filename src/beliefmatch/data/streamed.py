@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from beliefmatch.checks import fail
+from beliefmatch._utils import mixed
+from beliefmatch._validate import fail
 from beliefmatch.data.augment import noisy, normalised
 from beliefmatch.data.decode import Unreadable, as_pixels, middle, random_part
 from beliefmatch.data.found import Pictures
@@ -19,7 +20,6 @@ from beliefmatch.data.memory import as_targets, inputs_digest, paired
 from beliefmatch.data.parallel import in_order
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.source import Batch
-from beliefmatch.seeds import mixed
 
 __all__ = ["BatchReader", "Reading", "StreamedSource", "unreadable"]
 

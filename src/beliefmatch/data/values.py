@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from beliefmatch.checks import FLOATING, fail
+from beliefmatch._validate import FLOATING, fail
 from beliefmatch.data.readers import Column
 
 __all__ = ["Place", "class_ids", "pictures", "require_logits", "require_probs"]

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from beliefmatch._validate import fail
 from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adaptation.features import Progress, extract
 from beliefmatch.adaptation.heads import Head, find_head, head_inputs
@@ -22,7 +23,6 @@ from beliefmatch.adaptation.settings import OnProgress
 from beliefmatch.adaptation.sizes import planned_bytes
 from beliefmatch.adaptation.subsets import subset
 from beliefmatch.adaptation.types import Features
-from beliefmatch.checks import fail
 from beliefmatch.data import load_foreign, load_parts
 from beliefmatch.data.parts import ROLES, Parts
 from beliefmatch.data.preprocessing import Preprocessing

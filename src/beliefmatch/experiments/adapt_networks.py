@@ -7,11 +7,11 @@ from pathlib import Path
 
 from torch import nn
 
-from beliefmatch.checks import fail
+from beliefmatch._validate import fail
 from beliefmatch.data.settings import DataSettings
 from beliefmatch.experiments.adapt_plan import ImagePlan
 from beliefmatch.experiments.networks import settings_for, trained_network
-from beliefmatch.experiments.run_directory import RunDirectory
+from beliefmatch.experiments.run_dir import RunDirectory
 
 __all__ = ["network_and_settings", "run_of"]
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from beliefmatch.adaptation.wishes import Wishes
 from beliefmatch.data.settings import DataSettings
-from beliefmatch.experiments.strict import plain
+from beliefmatch.experiments.config import plain
 
 __all__ = ["AdaptPlan", "FeaturePlan", "ImagePlan", "to_mapping"]
 

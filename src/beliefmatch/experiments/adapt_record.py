@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from beliefmatch.experiments.run_record import ForeignScores, Scores
-from beliefmatch.experiments.typed_json import from_json, to_json
-from beliefmatch.files import file_names
+from beliefmatch._files import file_names
+from beliefmatch.experiments.records import ForeignScores, Scores, from_json, to_json
 
 __all__ = [
     "ADAPT_SCHEMA",

@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from beliefmatch._environment import needs
+from beliefmatch._validate import fail
 from beliefmatch.adaptation.believing import Believing
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.heads import find_head
 from beliefmatch.adaptation.surgery import with_head
 from beliefmatch.adaptation.types import Features
-from beliefmatch.checks import fail
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.experiments.adapt_networks import run_of
 from beliefmatch.experiments.adapt_plan import ImagePlan
 from beliefmatch.experiments.adapt_record import AdaptRecord
-from beliefmatch.experiments.judging import Predicted, as_npz
-from beliefmatch.experiments.parts import bare_network, method_of
-from beliefmatch.experiments.plan import plan_from, to_mapping
-from beliefmatch.experiments.run_directory import ADAPTED_SCHEMA, RunDirectory
-from beliefmatch.extras import needs
+from beliefmatch.experiments.build import bare_network, method_of
+from beliefmatch.experiments.config import plan_from, to_mapping
+from beliefmatch.experiments.run_dir import ADAPTED_SCHEMA, RunDirectory
+from beliefmatch.experiments.scoring import Predicted, as_npz
 from beliefmatch.models import MODELS, pretrained_model
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
+from beliefmatch._environment import needs
 from beliefmatch.adaptation.result import Adaptation
-from beliefmatch.extras import needs
 
 __all__ = ["head_file"]
 

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from beliefmatch._environment import hardware, versions
 from beliefmatch.adaptation.fitted import FittedHead, Point
 from beliefmatch.adaptation.result import Adaptation, FeatureSets, NormsResult
 from beliefmatch.adaptation.types import Features
 from beliefmatch.data.predictions import Predictions
-from beliefmatch.environment import hardware, versions
 from beliefmatch.experiments.adapt_record import (
     NORMS_LABEL,
     AdaptRecord,
@@ -30,8 +30,8 @@ from beliefmatch.experiments.adapted_scores import Said, answers, doubts, is_vot
 from beliefmatch.experiments.evaluate import STEPS, evaluate
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.experiments.evaluation_settings import EvaluationSettings
-from beliefmatch.experiments.judging import told_apart
 from beliefmatch.experiments.plain_values import finite, plain_values
+from beliefmatch.experiments.scoring import told_apart
 
 __all__ = ["adapt_evaluations", "adapt_record", "evaluation_steps"]
 

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from beliefmatch._validate import fail
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.refit import shown
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.types import Features
-from beliefmatch.checks import fail
 from beliefmatch.experiments.adapt_record import NORMS_LABEL
 from beliefmatch.experiments.adapted_scores import judgeable
 

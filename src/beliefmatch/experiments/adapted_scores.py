@@ -14,7 +14,7 @@ from beliefmatch.adaptation.reading import labelled, ordered
 from beliefmatch.adaptation.types import Features
 from beliefmatch.data.predictions import Predictions
 from beliefmatch.experiments.detections import score_columns
-from beliefmatch.experiments.run_record import Scores
+from beliefmatch.experiments.records import Scores
 from beliefmatch.metrics import calibration_error, outcomes
 from beliefmatch.metrics.bins import bins_of
 

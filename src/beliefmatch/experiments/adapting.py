@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
+from beliefmatch._validate import fail
 from beliefmatch.adaptation.believing import Believing
 from beliefmatch.adaptation.heads import head_weights
 from beliefmatch.adaptation.refit import refit
@@ -16,7 +17,6 @@ from beliefmatch.adaptation.sizes import told
 from beliefmatch.adaptation.starting import Start
 from beliefmatch.adaptation.stored_sets import feature_sets
 from beliefmatch.adaptation.surgery import with_head
-from beliefmatch.checks import fail
 from beliefmatch.experiments.adapt_images import Images
 from beliefmatch.experiments.adapt_plan import AdaptPlan, FeaturePlan, ImagePlan, to_mapping
 from beliefmatch.experiments.adapt_record import AdaptRecord

@@ -7,13 +7,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from beliefmatch.environment import hardware, versions
-from beliefmatch.experiments.comparison_record import Compared, ComparisonRecord
-from beliefmatch.experiments.estimate import Estimate, estimate
-from beliefmatch.experiments.grid import Cell, run_cells, usual_jobs
-from beliefmatch.experiments.lessons import require_lessons
-from beliefmatch.experiments.method_spec import MethodSpec, label, label_of, with_spec
-from beliefmatch.experiments.parts import (
+from beliefmatch._environment import hardware, versions
+from beliefmatch.data.memory import MemorySource
+from beliefmatch.data.predictions import Predictions, read_predictions
+from beliefmatch.experiments.build import (
     dataset,
     engine_for,
     foreign_sets,
@@ -23,13 +20,20 @@ from beliefmatch.experiments.parts import (
     network_of,
     tried_network,
 )
-from beliefmatch.experiments.plan import RunPlan, fingerprint, plan_from, to_mapping
-from beliefmatch.experiments.run_record import RunRecord, Trial
+from beliefmatch.experiments.config import RunPlan, fingerprint, plan_from, to_mapping
+from beliefmatch.experiments.cost import Estimate, estimate
+from beliefmatch.experiments.evaluate import evaluate
+from beliefmatch.experiments.evaluation_record import EvaluationRecord
+from beliefmatch.experiments.grid import Cell, run_cells, usual_jobs
+from beliefmatch.experiments.method_spec import MethodSpec, label, label_of, with_spec
+from beliefmatch.experiments.records import Compared, ComparisonRecord, RunRecord, Trial
+from beliefmatch.experiments.rotation import TurningDigit
+from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.experiments.search import Candidates
 from beliefmatch.experiments.teacher import with_known_teacher, with_seed
-from beliefmatch.experiments.turning import TurningDigit
+from beliefmatch.experiments.training_inputs import require_lessons
 
-__all__ = ["Comparison"]
+__all__ = ["Comparison", "evaluations"]
 
 OnProgress = Callable[[float, str], None]
 
@@ -193,3 +197,24 @@ class _Share:
 def _entry(mapping: Mapping[str, Any], spec: MethodSpec, seed: int) -> _Entry:
     plan = with_known_teacher(replace(plan_from(with_spec(mapping, spec)), seed=seed))
     return _Entry(spec, Candidates.of(plan))
+
+
+def evaluations(record: ComparisonRecord, work: Comparison) -> list[EvaluationRecord]:
+    """One for each method, in their order."""
+    return [_evaluation(compared.label, work, compared.runs[0].plan) for compared in record.methods]
+
+
+def _evaluation(name: str, work: Comparison, mapping: dict) -> EvaluationRecord:
+    plan = plan_from(mapping)
+    home, data = RunDirectory(work.directory_of(plan)), dataset(plan.data)
+    places = home.foreign_predictions([one.name for one in home.finished().foreign])
+    foreign = {name: read_predictions(place, labelled=False) for name, place in places.items()}
+    said = read_predictions(home.predictions("test"))
+    if isinstance(data.test, MemorySource):
+        said = replace(said, images=data.test.images)
+    return evaluate(_placed(said, work.directory), name=name, class_names=data.class_names, foreign=foreign)
+
+
+def _placed(said: Predictions, root: Path) -> Predictions:
+    """With the path as seen from the comparison's directory, which may be moved."""
+    return replace(said, path=said.path.relative_to(root))

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from beliefmatch.checks import fail
+from beliefmatch._environment import hardware, versions
+from beliefmatch._validate import fail
 from beliefmatch.data.predictions import Predictions
-from beliefmatch.environment import hardware, versions
 from beliefmatch.experiments.conventions import conventions
 from beliefmatch.experiments.detections import foreign_set, misclassification, score_columns
 from beliefmatch.experiments.evaluation_record import BrierShares, Draws, EvaluationRecord, Number, Promise

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from beliefmatch.experiments.typed_json import from_json, to_json
+from beliefmatch.experiments.records import from_json, to_json
 
 __all__ = [
     "SCHEMA",

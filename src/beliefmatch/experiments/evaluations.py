@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from beliefmatch.checks import fail
+from beliefmatch._validate import fail
 from beliefmatch.data.predictions import FieldNames, Predictions, read_class_names, read_predictions
 from beliefmatch.data.readers import open_source
 from beliefmatch.experiments.evaluate import STEPS, evaluate

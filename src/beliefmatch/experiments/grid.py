@@ -22,12 +22,12 @@ from typing import Any
 
 import torch
 
-from beliefmatch.experiments.parts import dataset
-from beliefmatch.experiments.plan import RunPlan, fingerprint
+from beliefmatch._files import OutsideError, write_whole
+from beliefmatch.experiments.build import dataset
+from beliefmatch.experiments.config import RunPlan, fingerprint
+from beliefmatch.experiments.records import Diverged, RunRecord, Trial
 from beliefmatch.experiments.run import execute, finished
-from beliefmatch.experiments.run_directory import RunDirectory
-from beliefmatch.experiments.run_record import Diverged, RunRecord, Trial
-from beliefmatch.files import OutsideError, write_whole
+from beliefmatch.experiments.run_dir import RunDirectory
 
 __all__ = ["Cell", "OnCell", "Ran", "attempt_cells", "run_cells", "usual_jobs"]
 

@@ -6,11 +6,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import PurePath
 from typing import Any
 
-from beliefmatch.experiments.plan import RunPlan, merged, with_method
-from beliefmatch.experiments.teacher_plan import TeacherPlan
-from beliefmatch.experiments.yaml_files import yaml_value
+from beliefmatch.experiments.config import RunPlan, TeacherPlan, merged, with_method, yaml_value
 from beliefmatch.methods import METHODS, SEARCH
-from beliefmatch.semi.settings import WITHOUT, SemiSettings
+from beliefmatch.semi.config import WITHOUT, SemiSettings
 
 __all__ = [
     "MethodSpec",

@@ -9,14 +9,14 @@ from typing import Any
 
 from torch import nn
 
-from beliefmatch.checks import fail
+from beliefmatch._validate import fail
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.settings import DataSettings
-from beliefmatch.experiments.parts import bare_network, method_of
-from beliefmatch.experiments.run_directory import RunDirectory
+from beliefmatch.experiments.build import bare_network, method_of
+from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.models import fresh, pretrained_model
-from beliefmatch.models.expecting import Expected, preprocessing_of
-from beliefmatch.train.state import final_weights
+from beliefmatch.models.pretrained import Expected, preprocessing_of
+from beliefmatch.train.checkpoint import final_weights
 
 __all__ = ["TrainedNetwork", "settings_for", "trained_member", "trained_network"]
 

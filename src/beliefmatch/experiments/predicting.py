@@ -8,19 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from beliefmatch.checks import fail
+from beliefmatch._validate import fail
 from beliefmatch.data.predictions import read_predictions
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.source import Source
 from beliefmatch.experiments.adapted_directory import adapted_network
+from beliefmatch.experiments.build import engine_for, method_of
 from beliefmatch.experiments.networks import trained_member
-from beliefmatch.experiments.parts import engine_for, method_of
 from beliefmatch.experiments.prediction_row import Row
-from beliefmatch.experiments.run_directory import RunDirectory
+from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.methods.base import Prediction, Predictor
 from beliefmatch.metrics import coverage_at_risk, outcomes
+from beliefmatch.train.config import EngineSettings
 from beliefmatch.train.engine import Engine
-from beliefmatch.train.settings import EngineSettings
 
 __all__ = ["Restored", "Row", "promised_confidence", "restore"]
 

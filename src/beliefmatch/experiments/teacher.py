@@ -8,18 +8,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from beliefmatch.checks import fail
+from beliefmatch._validate import fail
 from beliefmatch.data.memory import MemorySource
 from beliefmatch.data.settings import DataSettings
 from beliefmatch.data.source import Dataset, Source
 from beliefmatch.data.streamed import StreamedSource
-from beliefmatch.experiments.plan import RunPlan, TeacherPlan
+from beliefmatch.experiments.config import RunPlan, TeacherPlan
 from beliefmatch.experiments.predicting import restore
-from beliefmatch.experiments.run_directory import RunDirectory
-from beliefmatch.experiments.run_record import RunRecord
+from beliefmatch.experiments.records import RunRecord
+from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.semi.teacher import teacher_votes
 from beliefmatch.train.engine import Engine
-from beliefmatch.train.evaluate import predict_all
+from beliefmatch.train.predict import predict_all
 
 __all__ = ["Teacher", "is_same", "with_known_teacher", "with_seed"]
 

@@ -13,12 +13,14 @@ import torch
 from torch import Tensor
 
 from beliefmatch import dirichlet
-from beliefmatch.checks import fail
-from beliefmatch.kernels import divergences, measures, native, readings, reference, traceable
-from beliefmatch.kernels.compiled import MISSING, extension
-from beliefmatch.kernels.measures import Measure
-from beliefmatch.kernels.problem import Problem
+from beliefmatch._validate import fail
+from beliefmatch.kernels import fused as traceable
+from beliefmatch.kernels import native, readings, reference
+from beliefmatch.kernels import native as divergences
+from beliefmatch.kernels import native as measures
+from beliefmatch.kernels.native import MISSING, Measure, extension
 from beliefmatch.kernels.readings import LogitsReading, ProbsReading, blocks
+from beliefmatch.kernels.reference import Problem
 
 __all__ = [
     "KernelStatus",

@@ -11,9 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from beliefmatch.kernels.compiled import extension
-from beliefmatch.kernels.layout import has_numbers, is_watched, strided
-from beliefmatch.rows import result_dtype
+from beliefmatch._rows import result_dtype
+from beliefmatch.kernels.native import extension, has_numbers, is_watched, strided
 
 __all__ = ["LogitsReading", "ProbsReading", "blocks", "read_logits", "read_probs"]
 

@@ -1,24 +1,62 @@
-r"""The loss in plain tensor operations: the definition that every other kernel must equal.
+"""One call of the loss, checked but for its values, in the form that every kernel takes."""
 
-.. math::
-    ℓ = \sum_k c_k(ψ_0 - ψ_k)
-        + λ\Big[A_0 - \sum_k A_k + \sum_k β_k(ψ_0 - ψ_k) + \sum_k\lnΓ(β_k) - \lnΓ(β_0)\Big]
-
-with ψ and A of `special` at the concentrations α = e^logits and their total; its gradient is that of
-`elbo` for the evidence m = c + λβ.
-"""
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from beliefmatch import autograd, elbo
-from beliefmatch.checks import is_inspectable, require_values
+from beliefmatch import _autograd as autograd
+from beliefmatch import elbo
+from beliefmatch._labels import from_counts, from_ids
+from beliefmatch._rows import Rows, result_dtype, split, work_dtype
+from beliefmatch._validate import is_inspectable, require_values
 from beliefmatch.dirichlet import expected_surprisal
-from beliefmatch.kernels.problem import NAME, Problem, Reduction
-from beliefmatch.rows import Rows, result_dtype, split, work_dtype
-from beliefmatch.targets import from_counts, from_ids
 
-__all__ = ["as_tensor", "gradient", "loss", "negative_elbo", "reduce"]
+__all__ = [
+    "NAME",
+    "REDUCTIONS",
+    "Options",
+    "Problem",
+    "Reduction",
+    "as_tensor",
+    "gradient",
+    "loss",
+    "negative_elbo",
+    "reduce",
+]
+
+NAME = "belief_matching_loss"
+Reduction = Literal["mean", "sum", "none"]
+REDUCTIONS = ("mean", "sum", "none")
+
+
+class Options(NamedTuple):
+    """What is not a tensor."""
+
+    prior: float
+    """β where it is one number."""
+    kl_weight: float
+    """λ where it is one number."""
+    dim: int
+    """The class dimension: 0 for (K,), else 1."""
+    has_ids: bool
+    """The targets are class ids, of the logits' shape without K; else counts of the logits' shape."""
+    ignore_index: int
+    reduction: Reduction
+
+
+class Problem(NamedTuple):
+    """The loss of a batch, reduced; the values of tensors are not checked yet."""
+
+    logits: Tensor
+    targets: Tensor
+    weight: Tensor | None
+    """One a class."""
+    priors: Tensor | None
+    """β where it is not one number: the logits' number of dimensions, broadcasting to their shape."""
+    kl_weights: Tensor | None
+    """λ where it is not one number: the logits' number of dimensions, of size 1 along the classes."""
+    options: Options
 
 
 def loss(problem: Problem) -> Tensor:

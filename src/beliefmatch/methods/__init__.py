@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
-from beliefmatch.names import require_name, require_options
+from beliefmatch._utils import require_name, require_options
 
 if TYPE_CHECKING:
     from beliefmatch.methods.base import Method
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["AUTO", "METHODS", "SEARCH", "build", "trials"]
 
 METHODS = {
-    "softmax": "beliefmatch.methods.softmax:softmax",
-    "label_smoothing": "beliefmatch.methods.label_smoothing:label_smoothing",
-    "confidence_penalty": "beliefmatch.methods.confidence_penalty:confidence_penalty",
+    "softmax": "beliefmatch.methods.cross_entropy:softmax",
+    "label_smoothing": "beliefmatch.methods.cross_entropy:label_smoothing",
+    "confidence_penalty": "beliefmatch.methods.cross_entropy:confidence_penalty",
     "temperature": "beliefmatch.methods.temperature:temperature",
     "mc_dropout": "beliefmatch.methods.mc_dropout:mc_dropout",
     "ensemble": "beliefmatch.methods.ensemble:ensemble",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from beliefmatch.rows import work_dtype
+from beliefmatch._rows import work_dtype
 
 if TYPE_CHECKING:
     from beliefmatch.belief import Belief

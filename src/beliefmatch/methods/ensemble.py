@@ -7,11 +7,11 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from beliefmatch._validate import fail, require_index
 from beliefmatch.belief import Belief
-from beliefmatch.checks import fail, require_index
 from beliefmatch.methods.base import Method, Prediction
 from beliefmatch.methods.belief_matching import belief_matching
-from beliefmatch.methods.softmax import softmax
+from beliefmatch.methods.cross_entropy import softmax
 
 __all__ = ["EnsemblePredictor", "belief_ensemble", "combined", "ensemble"]
 

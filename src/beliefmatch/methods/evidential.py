@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from beliefmatch._validate import fail, require_choice, require_finite_number
 from beliefmatch.belief import Belief
-from beliefmatch.checks import fail, require_choice, require_finite_number
 from beliefmatch.divergence import dirichlet_kl
 from beliefmatch.methods.base import Method, NetworkPredictor, Objective, Prediction
 

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from beliefmatch.checks import fail, require_choice, require_finite_number
+from beliefmatch._validate import fail, require_choice, require_finite_number
 from beliefmatch.divergence import dirichlet_kl
 from beliefmatch.methods.base import Method, NetworkPredictor
 from beliefmatch.methods.belief_matching import read

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from beliefmatch.checks import fail, require_finite_number
+from beliefmatch._rows import work_dtype
+from beliefmatch._validate import fail, require_finite_number
 from beliefmatch.methods.base import Method, Prediction, Predictor
-from beliefmatch.methods.softmax import read
-from beliefmatch.rows import work_dtype
+from beliefmatch.methods.cross_entropy import read
 
 __all__ = ["TemperaturePredictor", "fit_temperature", "temperature"]
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from beliefmatch.checks import describe, fail, require_floating, require_index, require_values
+from beliefmatch._validate import describe, fail, require_floating, require_index, require_values
 
 __all__ = [
     "SUM_TOLERANCE",

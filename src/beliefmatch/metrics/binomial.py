@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from beliefmatch.intervals import beta_quantile
+from beliefmatch._quadrature import beta_quantile
 
 __all__ = ["binomial_interval", "upper_bound"]
 

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from beliefmatch.checks import require_choice, require_values
+from beliefmatch._validate import require_choice, require_values
 from beliefmatch.metrics._inputs import answers, require_at_least_one
 
 __all__ = ["ReliabilityBins", "Scheme", "bins_of", "group_of", "reliability_bins", "share_ties"]

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from beliefmatch.checks import describe, fail
+from beliefmatch._validate import describe, fail
 from beliefmatch.metrics._inputs import columns, require_at_least_one, require_share
 from beliefmatch.metrics.outcomes import Outcomes
 from beliefmatch.metrics.resampled import DetectionCurves, OutcomeSums

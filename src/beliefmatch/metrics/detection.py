@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from beliefmatch.checks import require_choice
+from beliefmatch._validate import require_choice
 from beliefmatch.metrics._inputs import columns, require_share
 
 __all__ = ["aupr", "auroc", "fpr_at_tpr", "needed", "roc"]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from beliefmatch import dirichlet, kernels
-from beliefmatch.checks import fail
+from beliefmatch._validate import fail
 from beliefmatch.kernels import LogitsReading, ProbsReading
 from beliefmatch.metrics._inputs import check_rows, the_given
 from beliefmatch.metrics.readings import best_of_logits, read_logits, read_probs

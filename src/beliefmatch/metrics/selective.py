@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from beliefmatch.checks import fail
+from beliefmatch._validate import fail
 from beliefmatch.metrics._inputs import answers, require_at_least_one, require_share
 from beliefmatch.metrics.binomial import upper_bound
 from beliefmatch.metrics.bins import share_ties

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from beliefmatch.checks import describe, fail
-from beliefmatch.extras import needs
+from beliefmatch._environment import needs
+from beliefmatch._validate import describe, fail
 from beliefmatch.metrics._inputs import columns, require_at_least_one
 from beliefmatch.metrics.bins import ReliabilityBins, group_of
 from beliefmatch.metrics.calibration import calibration_error

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from beliefmatch.checks import fail
-from beliefmatch.extras import needs
+from beliefmatch._environment import needs
+from beliefmatch._validate import fail
 from beliefmatch.metrics._inputs import check_rows, the_given
 from beliefmatch.metrics.outcomes import Outcomes, observe
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from beliefmatch.names import require_name, require_options
+from beliefmatch._utils import require_name, require_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,12 +23,12 @@ Made = TypeVar("Made")
 
 MODELS = {
     "digits": "beliefmatch.models.digits:DigitsNet",
-    "preact_resnet18": "beliefmatch.models.residual:preact_resnet18",
-    "preact_resnet34": "beliefmatch.models.residual:preact_resnet34",
-    "preact_resnet50": "beliefmatch.models.residual:preact_resnet50",
-    "wide_resnet": "beliefmatch.models.residual:wide_resnet",
-    "wrn28_2": "beliefmatch.models.residual:wrn28_2",
-    "wrn28_10": "beliefmatch.models.residual:wrn28_10",
+    "preact_resnet18": "beliefmatch.models.resnet:preact_resnet18",
+    "preact_resnet34": "beliefmatch.models.resnet:preact_resnet34",
+    "preact_resnet50": "beliefmatch.models.resnet:preact_resnet50",
+    "wide_resnet": "beliefmatch.models.resnet:wide_resnet",
+    "wrn28_2": "beliefmatch.models.resnet:wrn28_2",
+    "wrn28_10": "beliefmatch.models.resnet:wrn28_10",
 }
 
 
@@ -44,11 +44,11 @@ def build_model(name: str, *, num_classes: int, channels: int, **options: Any) -
     """
     require_model("build_model", "name", name)
     if name.startswith("timm:"):
-        from beliefmatch.models.outside import timm_model
+        from beliefmatch.models.pretrained import timm_model
 
         return timm_model(name.removeprefix("timm:"), num_classes=num_classes, channels=channels, **options)
     if name not in MODELS:
-        from beliefmatch.models.outside import own_model
+        from beliefmatch.models.pretrained import own_model
 
         return own_model(name, num_classes=num_classes, channels=channels, **options)
     factory = resolve_name(MODELS[name])
@@ -67,7 +67,7 @@ def pretrained_model(
             or ``package.module:factory`` for the user's own.
         options: the network's own, such as `num_classes`, which is told to nobody who is not asked to be;
             `pretrained: false` leaves published weights where they are.
-        weights: file of its weights, in place of those published; see `beliefmatch.models.weights`.
+        weights: file of its weights, in place of those published; see `beliefmatch.models.pretrained`.
 
     Raises:
         ValueError: in one line, for a name, options or weights that will not do.

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from beliefmatch._files import write_together
 from beliefmatch.experiments.adapt_record import AdaptRecord, adapt_evaluation_paths
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
-from beliefmatch.files import write_together
 from beliefmatch.report.adaptation_figures import adaptation_figures
 from beliefmatch.report.adaptation_page import render_adaptation
 from beliefmatch.report.adaptation_text import adaptation_csv, adaptation_markdown

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from beliefmatch.experiments.comparison_record import ComparisonRecord, Turning
-from beliefmatch.experiments.run_record import Rotation
+from beliefmatch.experiments.records import ComparisonRecord, Rotation, Turning
 from beliefmatch.report.comparison_curves import CURVES, Learning, learning_curves
 from beliefmatch.report.evaluation_text import number_text
 from beliefmatch.report.page_sections import Card

@@ -5,8 +5,7 @@ from math import floor, log10
 from statistics import fmean
 from typing import NamedTuple
 
-from beliefmatch.experiments.comparison_record import Compared, ComparisonRecord
-from beliefmatch.experiments.run_record import RunRecord, Trial
+from beliefmatch.experiments.records import Compared, ComparisonRecord, RunRecord, Trial
 from beliefmatch.report.comparison_rows import mean_of
 from beliefmatch.report.evaluation_text import MISSING, number_text
 

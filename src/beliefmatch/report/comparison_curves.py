@@ -4,7 +4,7 @@ from itertools import zip_longest
 from statistics import fmean
 from typing import NamedTuple
 
-from beliefmatch.experiments.comparison_record import ComparisonRecord
+from beliefmatch.experiments.records import ComparisonRecord
 
 __all__ = ["CURVES", "Learning", "learning_curves"]
 

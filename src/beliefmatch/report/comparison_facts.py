@@ -3,7 +3,7 @@
 import shlex
 from typing import Any
 
-from beliefmatch.experiments.comparison_record import Compared, ComparisonRecord
+from beliefmatch.experiments.records import Compared, ComparisonRecord
 from beliefmatch.report.evaluation_text import MISSING, number_text
 from beliefmatch.report.page_facts import flattened, side_by_side
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from beliefmatch.experiments.comparison_record import ComparisonRecord, evaluation_paths
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
+from beliefmatch.experiments.records import ComparisonRecord, evaluation_paths
 from beliefmatch.report.comparison_page import render_comparison
 from beliefmatch.report.comparison_text import comparison_csv, comparison_markdown
 from beliefmatch.report.figures import comparison_figures

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from beliefmatch.experiments.comparison_record import ComparisonRecord
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
+from beliefmatch.experiments.records import ComparisonRecord
 from beliefmatch.report.comparison_cards import comparison_cards, turning_table
 from beliefmatch.report.comparison_costs import COSTS, choices, cost_cells
 from beliefmatch.report.comparison_facts import command_of, common_facts, method_facts

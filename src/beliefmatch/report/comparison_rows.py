@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import NamedTuple
 
-from beliefmatch.experiments.comparison_record import Compared, ComparisonRecord
+from beliefmatch._files import numbered
 from beliefmatch.experiments.evaluation_record import Number
-from beliefmatch.experiments.run_record import ForeignScores, RunRecord
-from beliefmatch.files import numbered
+from beliefmatch.experiments.records import Compared, ComparisonRecord, ForeignScores, RunRecord
 from beliefmatch.report.evaluation_metrics import CALIBRATION, PREDICTIONS, Better, Metric, unit
 from beliefmatch.report.evaluation_rows import Mark, best
 from beliefmatch.report.evaluation_text import MISSING, number_text, tidy

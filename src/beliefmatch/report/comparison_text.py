@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from io import StringIO
 
-from beliefmatch.experiments.comparison_record import ComparisonRecord
-from beliefmatch.experiments.run_record import Costs, RunRecord
+from beliefmatch.experiments.records import ComparisonRecord, Costs, RunRecord
 from beliefmatch.report.comparison_costs import COSTS, choices, cost_cells
 from beliefmatch.report.comparison_rows import (
     SeedCell,

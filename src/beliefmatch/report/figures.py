@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
 
-from beliefmatch.experiments.comparison_record import ComparisonRecord
+from beliefmatch.experiments.records import ComparisonRecord
 from beliefmatch.report.comparison_curves import CURVES, learning_curves
 from beliefmatch.report.comparison_rows import (
     SeedRow,

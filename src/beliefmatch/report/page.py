@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
+from beliefmatch._environment import needs
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
-from beliefmatch.extras import needs
 from beliefmatch.report.evaluation_metrics import metric_title, score_title
 from beliefmatch.report.evaluation_rows import (
     detection_sections,

@@ -5,8 +5,8 @@ import io
 import json
 from collections.abc import Callable, Sequence
 
+from beliefmatch._environment import needs
 from beliefmatch.experiments.prediction_row import Row
-from beliefmatch.extras import needs
 from beliefmatch.report.safe_text import spreadsheet_text
 
 __all__ = ["FORMATS", "prediction_file"]

@@ -1,8 +1,8 @@
 """All files of a reproduction: its record, its table, its figures."""
 
-from beliefmatch.experiments.reproduction.record import ReproductionRecord
 from beliefmatch.report.reproduction_figures import reproduction_figures
 from beliefmatch.report.reproduction_text import reproduction_markdown
+from beliefmatch.reproduce.record import ReproductionRecord
 
 __all__ = ["reproduction_files"]
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from statistics import fmean, stdev
 
-from beliefmatch.experiments.reproduction.record import Reported, ReproductionRecord, Row
 from beliefmatch.report.evaluation_text import MISSING, number_text, tidy
+from beliefmatch.reproduce.record import Reported, ReproductionRecord, Row
 
 __all__ = [
     "DEVIATIONS",

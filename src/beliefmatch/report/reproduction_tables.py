@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 from rich.markup import escape
 
-from beliefmatch.experiments.reproduction.record import ReproductionRecord, Row
 from beliefmatch.report.evaluation_text import MISSING, number_text
 from beliefmatch.report.layout import Column, FirstThatFits, plain_table
 from beliefmatch.report.reproduction_rows import (
@@ -19,6 +18,7 @@ from beliefmatch.report.reproduction_rows import (
     paper_text,
     shown_reproduction,
 )
+from beliefmatch.reproduce.record import ReproductionRecord, Row
 
 __all__ = ["reproduction_tables"]
 

@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Mapping, Sequence
 
-from beliefmatch.experiments.reproduction.record import ReproductionRecord, Row
 from beliefmatch.report.evaluation_tables import markdown_text
 from beliefmatch.report.evaluation_text import MISSING, number_text
 from beliefmatch.report.reproduction_rows import (
@@ -17,6 +16,7 @@ from beliefmatch.report.reproduction_rows import (
     paper_text,
     shown_reproduction,
 )
+from beliefmatch.reproduce.record import ReproductionRecord, Row
 
 __all__ = ["reproduction_markdown", "summary_markdown"]
 

@@ -2,7 +2,7 @@
 
 from rich.console import RenderableType
 
-from beliefmatch.experiments.run_record import RunRecord, Scores
+from beliefmatch.experiments.records import RunRecord, Scores
 from beliefmatch.report.layout import Column, plain_table
 
 __all__ = ["run_tables"]

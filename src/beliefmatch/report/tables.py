@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from beliefmatch.experiments.comparison_record import ComparisonRecord
+from beliefmatch.experiments.records import ComparisonRecord
 from beliefmatch.report.comparison_costs import COSTS, Choice, CostCell, choices, cost_cells
 from beliefmatch.report.comparison_rows import (
     SeedCell,

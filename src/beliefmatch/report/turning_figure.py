@@ -8,8 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import PercentFormatter
 
-from beliefmatch.experiments.comparison_record import Compared, ComparisonRecord, Turning
-from beliefmatch.experiments.run_record import Rotation
+from beliefmatch.experiments.records import Compared, ComparisonRecord, Rotation, Turning
 from beliefmatch.report.figure_parts import drawn_text, model_line
 
 __all__ = ["turned_figure", "turning_figure"]

@@ -6,8 +6,7 @@ from statistics import fmean
 from rich.console import Group, RenderableType
 from rich.markup import escape
 
-from beliefmatch.experiments.comparison_record import Compared, ComparisonRecord, Turning
-from beliefmatch.experiments.run_record import Rotation
+from beliefmatch.experiments.records import Compared, ComparisonRecord, Rotation, Turning
 from beliefmatch.report.comparison_rows import SeedRow, over_seeds, seed_row
 from beliefmatch.report.evaluation_metrics import Metric
 from beliefmatch.report.layout import Column, FirstThatFits, plain_table

@@ -10,11 +10,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from beliefmatch.semi.adversarial import adversarial_direction, vat
-    from beliefmatch.semi.consistency import Consistency, consistency_of
-    from beliefmatch.semi.divergences import DIVERGENCES, Divergence, categorical_kl, squared_distance
-    from beliefmatch.semi.settings import SemiSettings
-    from beliefmatch.semi.stochastic import pi_model
+    from beliefmatch.semi.config import SemiSettings
+    from beliefmatch.semi.consistency import (
+        DIVERGENCES,
+        Consistency,
+        Divergence,
+        adversarial_direction,
+        categorical_kl,
+        consistency_of,
+        pi_model,
+        squared_distance,
+        vat,
+    )
     from beliefmatch.semi.teacher import teacher_prior, teacher_votes
 
 __all__ = [

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from beliefmatch.checks import describe, fail, require_floating
+from beliefmatch._validate import describe, fail, require_floating
 
 __all__ = [
     "bare",

@@ -8,11 +8,10 @@ have one gradient.
 import torch
 from torch import Tensor
 
-from beliefmatch import special
-from beliefmatch.checks import fail, require_finite_number
-from beliefmatch.prior import require_kl_weight
-from beliefmatch.rows import result_dtype, work_dtype
-from beliefmatch.targets import require_logits
+from beliefmatch import _special as special
+from beliefmatch._labels import require_kl_weight, require_logits
+from beliefmatch._rows import result_dtype, work_dtype
+from beliefmatch._validate import fail, require_finite_number
 
 __all__ = ["teacher_prior", "teacher_votes"]
 

@@ -1,17 +1,96 @@
-"""One step of an optimiser: forward, backward, clipped, taken or left."""
+"""Steps whose loss or gradient is not finite: skipped, counted, and no longer borne when they persist."""
 
+import math
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from beliefmatch.data.source import Batch
+from beliefmatch.train.config import Recipe
+from beliefmatch.train.ema import copy_all, norms, scale_all
 from beliefmatch.train.engine import Engine
-from beliefmatch.train.many import copy_all
-from beliefmatch.train.recipe import Recipe, clip, optimizer
 
-__all__ = ["Beside", "Objective", "Stepper", "Tried", "joined", "seeded"]
+__all__ = [
+    "Beside",
+    "Guard",
+    "Objective",
+    "Recipe",
+    "Stepper",
+    "Tried",
+    "clip",
+    "joined",
+    "optimizer",
+    "seeded",
+]
+
+ADVICE = (
+    "Try a lower `learning_rate`, a longer `warmup`, a smaller `clip_norm`, `precision` 32, "
+    "or for belief matching a larger `kl_weight`."
+)
+
+
+@dataclass
+class Guard:
+    """Count of the steps that had to be skipped.
+
+    Args:
+        limit: of steps skipped in a row; the next ends the training.
+        in_a_row: how many they were up to now.
+    """
+
+    limit: int = 20
+    in_a_row: int = 0
+
+    def passed(self) -> None:
+        """A step was taken."""
+        self.in_a_row = 0
+
+    def skipped(self, loss: float, gradient_norm: float) -> None:
+        """A step was not taken. FloatingPointError if it was one too many."""
+        self.in_a_row += 1
+        if self.in_a_row >= self.limit:
+            what = f"loss {loss:.4g}, gradient norm {gradient_norm:.4g}"
+            raise FloatingPointError(
+                f"fit: {self.in_a_row} steps in a row were not finite (the last: {what}). {ADVICE}"
+            )
+
+    @staticmethod
+    def epoch_ended(epoch: int, steps: int, skipped: int) -> None:
+        """FloatingPointError if more than half of an epoch was skipped."""
+        if skipped > steps / 2:
+            raise FloatingPointError(
+                f"fit: {skipped} of the {steps} steps of epoch {epoch + 1} were not finite. {ADVICE}"
+            )
+
+    @staticmethod
+    def is_finite(loss: float, gradient_norm: float) -> bool:
+        """Whether a step may be taken."""
+        return math.isfinite(loss) and math.isfinite(gradient_norm)
+
+
+def optimizer(recipe: Recipe, network: nn.Module) -> torch.optim.Optimizer:
+    """The optimiser of a network's parameters; its rate is set before each step."""
+    options: dict[str, Any] = {"lr": recipe.learning_rate, "weight_decay": recipe.weight_decay}
+    if recipe.optimizer == "adam":
+        return torch.optim.Adam(network.parameters(), **options)
+    return torch.optim.SGD(network.parameters(), momentum=recipe.momentum, **options)
+
+
+def clip(recipe: Recipe, network: nn.Module) -> torch.Tensor:
+    """Clip the gradient by the recipe; the norm it had, infinite or NaN where one of its numbers is."""
+    gradients = [p.grad for p in network.parameters() if p.grad is not None]
+    each = norms(gradients) if gradients else torch.zeros(1)
+    total = each.norm()
+    if recipe.clip_norm is None:
+        return total
+    largest = each if recipe.clip_each else total.expand_as(each)
+    factors = (recipe.clip_norm / (largest + 1e-6)).clamp(max=1.0)
+    scale_all(gradients, factors)
+    return total
+
 
 Objective = Callable[[Tensor, Tensor], Tensor]
 """``loss(logits, targets)``, a mean over the batch."""

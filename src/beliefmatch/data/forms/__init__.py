@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TypeVar
 
-from beliefmatch.checks import fail
+from beliefmatch._validate import fail
 from beliefmatch.data import DATASETS
 from beliefmatch.data.decode import SUFFIXES
 from beliefmatch.data.forms.raw import Columns, Raw, joined

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from beliefmatch.checks import fail
+from beliefmatch._validate import fail
 from beliefmatch.data.decode import SUFFIXES
 from beliefmatch.data.forms.raw import Raw
 from beliefmatch.data.pictures import Files

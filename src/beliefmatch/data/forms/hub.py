@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from beliefmatch.checks import fail
+from beliefmatch._environment import needs
+from beliefmatch._validate import fail
 from beliefmatch.data.decode import Unreadable, decoded
 from beliefmatch.data.forms.raw import Columns, Raw
-from beliefmatch.extras import needs
 
 __all__ = ["Rows", "read_hub", "read_parquet"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from beliefmatch.checks import fail
+from beliefmatch._validate import fail
 from beliefmatch.data.fields import SPELLINGS
 from beliefmatch.data.forms.raw import Columns, Raw
 from beliefmatch.data.pictures import Arrays

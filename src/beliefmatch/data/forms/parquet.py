@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from beliefmatch.checks import fail
+from beliefmatch._environment import needs
+from beliefmatch._validate import fail
 from beliefmatch.data.forms.raw import Columns, Raw
 from beliefmatch.data.pictures import Encoded
 from beliefmatch.data.readers import reading
-from beliefmatch.extras import needs
 
 __all__ = ["read"]
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from beliefmatch.checks import fail
+from beliefmatch._validate import fail
 from beliefmatch.data.found import Found, Part, Pictures
 
 __all__ = ["Columns", "Raw", "joined"]

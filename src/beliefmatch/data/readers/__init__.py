@@ -3,7 +3,7 @@
 from importlib import import_module
 from pathlib import Path
 
-from beliefmatch.checks import fail
+from beliefmatch._validate import fail
 from beliefmatch.data.readers.source import Column, Source, reading
 
 __all__ = ["EXTENSIONS", "Column", "Source", "open_source", "reading"]

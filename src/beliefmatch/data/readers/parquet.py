@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from beliefmatch._environment import needs
 from beliefmatch.data.readers.source import Column, column, reading
-from beliefmatch.extras import needs
 
 __all__ = ["ParquetSource"]
 

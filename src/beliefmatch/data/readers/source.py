@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from beliefmatch.checks import fail
+from beliefmatch._validate import fail
 
 __all__ = ["Column", "Source", "column", "reading"]
 

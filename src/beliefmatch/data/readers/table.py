@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from beliefmatch.checks import fail
+from beliefmatch._validate import fail
 from beliefmatch.data.readers.source import Column, column, reading
 
 __all__ = ["CsvSource"]

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from beliefmatch._environment import needs
 from beliefmatch.data.readers.source import Column, reading
-from beliefmatch.extras import needs
 
 __all__ = ["SafetensorsSource"]
 

@@ -1,0 +1,150 @@
+"""The installation and the machine: optional dependencies, versions of the software, and the hardware.
+
+An extra is imported inside the function that uses it, within `needs(...)`, which turns a missing package into
+an error that names the extra to install.
+"""
+
+import os
+import platform
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+__all__ = ["Extra", "Package", "extras", "hardware", "needs", "versions"]
+
+
+def versions(*distributions: str) -> dict[str, str]:
+    """Python's version and those of the named distributions ("missing" where not installed)."""
+    found = {"python": platform.python_version()}
+    for name in distributions:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "missing"
+    return found
+
+
+def hardware() -> dict[str, str | int]:
+    """Operating system, processor and its number of logical cores."""
+    return {
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "logical_cores": os.cpu_count() or 1,
+    }
+
+
+def _processor() -> str:
+    # platform.processor() is empty or only the architecture on most Linux systems.
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+_DISTRIBUTION = "beliefmatch"
+_BUNDLES = {"all", "test", "dev"}  # sums of the other extras, not features of their own
+
+_REQUIREMENT = re.compile(
+    r"""\s* (?P<name>[\w.-]+) \s*
+        (?: \[ (?P<extras>[^\]]*) \] )? \s*
+        (?P<specifier>[^;]*)
+        (?: ; (?P<marker>.*) )? $""",
+    re.VERBOSE,
+)
+
+
+@contextmanager
+def needs(package: str, *, extra: str, caller: str) -> Iterator[None]:
+    """Turn a failed import inside the block into an error that names the extra to install.
+
+    The imports stay ordinary ``import`` statements, visible to type checkers.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] == _DISTRIBUTION:
+            raise  # a mistake of ours, which no installation mends
+        raise ModuleNotFoundError(
+            f'`{caller}` needs {package}: pip install "{_DISTRIBUTION}[{extra}]"',
+            name=error.name,
+        ) from error
+
+
+@dataclass(frozen=True)
+class Package:
+    """A requirement of an extra and the version of it that is installed, if any."""
+
+    name: str
+    specifier: str
+    installed: str | None
+
+    @property
+    def satisfied(self) -> bool:
+        """Whether the installed version will do; any version does where `packaging` is absent."""
+        return self.installed is not None and _within(self.installed, self.specifier)
+
+
+@dataclass(frozen=True)
+class Extra:
+    """One optional feature of the library and the packages it needs."""
+
+    name: str
+    packages: tuple[Package, ...]
+
+    @property
+    def satisfied(self) -> bool:
+        """Whether every package is installed in a fitting version."""
+        return all(package.satisfied for package in self.packages)
+
+    @property
+    def remedy(self) -> str:
+        """The command that installs the extra."""
+        return f'pip install "{_DISTRIBUTION}[{self.name}]"'
+
+
+def extras() -> tuple[Extra, ...]:
+    """Every extra this installation declares, with what is installed of it."""
+    names = metadata.metadata(_DISTRIBUTION).get_all("Provides-Extra") or []
+    return tuple(Extra(name, tuple(_packages(name))) for name in names if name not in _BUNDLES)
+
+
+def _packages(extra: str) -> Iterator[Package]:
+    for line in metadata.requires(_DISTRIBUTION) or []:
+        match = _REQUIREMENT.match(line)
+        if match is None or not _applies(match["marker"] or "", extra):
+            continue
+        if match["name"] == _DISTRIBUTION:  # an extra that includes other extras
+            for included in (match["extras"] or "").split(","):
+                yield from _packages(included.strip())
+        else:
+            yield Package(match["name"], match["specifier"].strip(), _version(match["name"]))
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _applies(marker: str, extra: str) -> bool:
+    if re.search(rf"""\bextra\s*==\s*["']{re.escape(extra)}["']""", marker) is None:
+        return False
+    try:
+        from packaging.markers import Marker
+    except ModuleNotFoundError:
+        return True
+    return Marker(marker).evaluate({"extra": extra})
+
+
+def _within(version: str, specifier: str) -> bool:
+    try:
+        from packaging.specifiers import SpecifierSet
+    except ModuleNotFoundError:
+        return True
+    return SpecifierSet(specifier).contains(version, prereleases=True)

@@ -1,0 +1,74 @@
+"""Small helpers without dependencies: the nearest valid name to a mistyped one, and derived random seeds."""
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from difflib import get_close_matches
+from hashlib import blake2b
+from typing import Any
+
+__all__ = ["mixed", "nearest", "option_names", "require_name", "require_options"]
+
+_BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def nearest(word: str, valid: Collection[str]) -> str | None:
+    """The name that a mistyped word is most like, if any is like it.
+
+    >>> nearest("sofmax", ["softmax", "ensemble"]), nearest("CPU", ["paper", "cpu"])
+    ('softmax', 'cpu')
+    """
+    same = [name for name in valid if name.lower() == word.lower()]
+    return next(iter(same or get_close_matches(word, valid, n=1)), None)
+
+
+def require_name(function: str, argument: str, word: str, valid: Collection[str], *, other: str = "") -> None:
+    """`word` must be one of a table's names; the error has the nearest, and `other` that would do."""
+    if word in valid:
+        return
+    close = nearest(word, valid)
+    hint = f"; did you mean {close}?" if close else "."
+    raise ValueError(f"{function}: `{argument}` must be one of {', '.join(valid)}{other}, got {word!r}{hint}")
+
+
+def option_names(factory: Callable[..., Any]) -> tuple[str, ...] | None:
+    """What a function takes by name; None where it takes anything.
+
+    A function that passes on what it does not know says to whom by the class that it returns, if that is of
+    the same module: then what the class takes but need not be given counts too.
+    """
+    parameters = inspect.signature(factory).parameters.values()
+    own = tuple(parameter.name for parameter in parameters if parameter.kind in _BY_NAME)
+    if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return own
+    returned = None if inspect.isclass(factory) else inspect.signature(factory).return_annotation
+    if not inspect.isclass(returned) or returned.__module__ != factory.__module__:
+        return None
+    passed_on = inspect.signature(returned).parameters.values()
+    return (*own, *(p.name for p in passed_on if p.default is not inspect.Parameter.empty))
+
+
+def require_options(
+    function: str, owner: str, factory: Callable[..., Any], options: Mapping[str, Any]
+) -> None:
+    """`options` must be such as `factory` takes by name, and hold those that it cannot do without."""
+    valid = option_names(factory)
+    for name in options:
+        if valid is not None and name not in valid:
+            close = nearest(name, valid)
+            there = f"there are {', '.join(valid)}." if valid else "it has none."
+            hint = f"did you mean `{close}`?" if close else there
+            raise TypeError(f"{function}: {owner} has no option `{name}`; {hint}")
+    for parameter in inspect.signature(factory).parameters.values():
+        is_required = parameter.kind in _BY_NAME and parameter.default is inspect.Parameter.empty
+        if is_required and parameter.name not in options:
+            raise TypeError(f"{function}: {owner} must be given the option `{parameter.name}`.")
+
+
+def mixed(*numbers: int) -> int:
+    """One seed of several whole numbers, below 2⁶³; other numbers, or another order, give another.
+
+    >>> mixed(0, 1) == mixed(0, 1), mixed(0, 1) == mixed(1, 0)
+    (True, False)
+    """
+    digest = blake2b(",".join(f"{int(number)}" for number in numbers).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1

@@ -1,0 +1,209 @@
+"""Where a run is kept: the files of its directory and who may write there.
+
+plan.yaml says what was asked for, network-0/ and so on hold checkpoints and logs, predictions/ what the
+finished predictor said of each set, model.json what is needed to build it again, and record.json, written
+last, that the run is finished; diverged.json, in its place, that it came to no end.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from beliefmatch._files import OutsideError, file_names, in_a_line, write_whole
+from beliefmatch.experiments.adapt_record import ADAPT_SCHEMA, AdaptRecord
+from beliefmatch.experiments.config import RunPlan, as_yaml, fingerprint, plan_from, read_yaml, to_mapping
+from beliefmatch.experiments.records import Diverged, RunRecord
+
+__all__ = ["ADAPTED_SCHEMA", "MODEL_SCHEMA", "RunDirectory"]
+
+Content = TypeVar("Content")
+Ended = TypeVar("Ended", RunRecord, Diverged)
+
+MODEL_SCHEMA = "beliefmatch.model/1"
+ADAPTED_SCHEMA = "beliefmatch.adapted/1"
+"""Of what `beliefmatch adapt` leaves in the place of a run's model.json."""
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """The files of one run."""
+
+    path: Path
+
+    @property
+    def record_file(self) -> Path:
+        """There when the run is finished."""
+        return self.path / "record.json"
+
+    @property
+    def plan_file(self) -> Path:
+        """What was asked for."""
+        return self.path / "plan.yaml"
+
+    @property
+    def model_file(self) -> Path:
+        """What the predictor is built from, beside the weights."""
+        return self.path / "model.json"
+
+    def network(self, member: int) -> Path:
+        """Checkpoints and logs of one network."""
+        return self.path / f"network-{member}"
+
+    @property
+    def classes_file(self) -> Path:
+        """Names of the classes, one on each line."""
+        return self.path / "classes.txt"
+
+    def predictions(self, name: str) -> Path:
+        """What was said of a set: "test" or "validation"."""
+        return self.path / "predictions" / f"{name}.npz"
+
+    def foreign_predictions(self, names: Sequence[str]) -> dict[str, Path]:
+        """What was said of foreign sets, by their names, which may hold anything."""
+        safe = file_names(names)
+        return {name: self.predictions(f"foreign/{file}") for name, file in zip(names, safe, strict=True)}
+
+    @property
+    def diverged_file(self) -> Path:
+        """There when the training left the finite numbers, where that was asked to be borne."""
+        return self.path / "diverged.json"
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the training is finished or diverged."""
+        return self.record_file.is_file() or self.diverged_file.is_file()
+
+    def diverged(self) -> Diverged | None:
+        """How the training ended, if it left the finite numbers."""
+        return self._known(self.diverged_file, Diverged.from_json)
+
+    def record(self) -> RunRecord | None:
+        """The record, if the run is finished."""
+        return self._known(self.record_file, RunRecord.from_json)
+
+    def _known(self, file: Path, read: Callable[[str], Ended]) -> Ended | None:
+        """What a file says of this run; an OutsideError where it is damaged, or says it of another."""
+        if not file.is_file():
+            return None
+        found = _undamaged(file, read)
+        if self.plan_file.is_file() and found.fingerprint != fingerprint(self.plan()):
+            raise OutsideError(
+                f"run: {file} must be of the run whose plan.yaml lies beside it, but is of another. "
+                "Remove it, and the same command goes on."
+            )
+        return found
+
+    @property
+    def is_adapted(self) -> bool:
+        """Whether `beliefmatch adapt` wrote this, rather than a run; a network need not be there."""
+        return _schema(self.model_file) == ADAPTED_SCHEMA or _schema(self.record_file) == ADAPT_SCHEMA
+
+    def foreign_names(self) -> list[str]:
+        """Sets of no class that predictions are kept of; a ValueError if nothing finished is here."""
+        if _schema(self.record_file) == ADAPT_SCHEMA:
+            record = AdaptRecord.from_json(self.record_file.read_text("utf-8"))
+            return [one.name for one in record.judged[0].foreign]
+        return [one.name for one in self.finished().foreign]
+
+    def finished(self) -> RunRecord:
+        """The record; a ValueError if the run is not finished."""
+        record = self.record()
+        if record is None:
+            raise ValueError(
+                f"run: {self.path} must hold a finished run; it has no record.json. Go on with its training "
+                "by the same command."
+            )
+        return record
+
+    def plan(self) -> RunPlan:
+        """What was asked for; a ValueError where there is no run."""
+        if not self.plan_file.is_file():
+            raise ValueError(f"run: {self.path} must be the directory of a run, which has a plan.yaml.")
+        try:
+            return plan_from(read_yaml(self.plan_file))
+        except OutsideError:
+            raise
+        except (ValueError, TypeError) as error:
+            raise _damaged(self.plan_file, error) from error
+
+    def check(self, *plans: RunPlan) -> None:
+        """Refuse a directory that holds the run of none of these plans."""
+        if self.plan_file.is_file() and fingerprint(self.plan()) not in map(fingerprint, plans):
+            raise OutsideError(
+                f"run: `out` must be new, or hold a run of the same plan; {self.path} has another, see its "
+                "plan.yaml. Choose another directory, or remove this one."
+            )
+
+    def begin(self, plan: RunPlan) -> None:
+        """Write the plan down."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.check(plan)
+        write_whole(self.plan_file, as_yaml(to_mapping(plan)).encode())
+
+    def write_model(self, facts: Mapping[str, Any]) -> None:
+        """Keep what the predictor is built from."""
+        content = {"schema": MODEL_SCHEMA, **facts}
+        write_whole(self.model_file, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+
+    def read_model(self) -> dict[str, Any]:
+        """What `write_model` kept."""
+        if not self.model_file.is_file():
+            remedy = (
+                "Remove its directory and train it again"
+                if self.record_file.is_file()
+                else "Train it first, or go on with its training by the same command"
+            )
+            raise ValueError(f"run: {self.path} must hold a finished run; it has no model.json. {remedy}.")
+        content = _undamaged(self.model_file, json.loads)
+        if not isinstance(content, dict) or content.get("schema") != MODEL_SCHEMA:
+            raise ValueError(f"run: {self.model_file} must be of {MODEL_SCHEMA!r}.")
+        return content
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else trains here for the time of the block; a crash frees the lock."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / ".lock").open("w") as file:
+            _lock(file.fileno(), self.path)
+            yield
+
+
+def _undamaged(file: Path, read: Callable[[str], Content]) -> Content:
+    try:
+        return read(file.read_text("utf-8"))
+    except ValueError as error:
+        raise _damaged(file, error) from error
+
+
+def _damaged(file: Path, error: Exception) -> OutsideError:
+    return OutsideError(
+        f"run: {file} is damaged ({in_a_line(error)}). "
+        "Remove the run's directory, and the same command trains it again."
+    )
+
+
+def _schema(file: Path) -> str | None:
+    """What a file says it is; None if it is not there or says nothing."""
+    try:
+        content = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content.get("schema") if isinstance(content, dict) else None
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    if os.name != "posix":
+        return
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise OutsideError(
+            f"run: `out` must be free, but another process is at work in {path}. "
+            "Wait until it has ended, and run the same command again."
+        ) from error

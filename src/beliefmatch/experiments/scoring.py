@@ -1,0 +1,92 @@
+"""Predictions of a run in, the numbers of its record out."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from beliefmatch._files import write_whole
+from beliefmatch.data.predictions import Predictions
+from beliefmatch.experiments.detections import score_columns
+from beliefmatch.experiments.records import ForeignScores, Scores
+from beliefmatch.metrics import auroc, calibration_error, fpr_at_tpr, outcomes, reliability_bins
+
+_OF_BELIEFS = {"spread", "differential_entropy", "precision"}
+"""Scores that mean nothing where the logits are no log-concentrations."""
+
+__all__ = ["Predicted", "as_npz", "foreign_scores", "scores", "to_npz", "told_apart"]
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """What a predictor said of N examples: logits where it has some, probabilities (N, K) else."""
+
+    probs: Tensor
+    logits: Tensor | None
+    """Log-concentrations of a belief, or a network's own logits; their softmax are the probabilities."""
+    targets: Tensor
+    has_belief: bool = False
+
+    def as_read(self, path: Path) -> Predictions:
+        """As if read from a file."""
+        kind = "probs" if self.logits is None else "logits"
+        values = self.probs if self.logits is None else self.logits
+        targets = self.targets if len(self.targets) and int(self.targets.min()) >= 0 else None
+        return Predictions(path, kind, values, targets, None, {kind: kind, "targets": "targets"})
+
+
+def scores(said: Predicted) -> Scores:
+    """How good the predictions are."""
+    given: dict[str, Any] = {"probs": said.probs} if said.logits is None else {"logits": said.logits}
+    seen = outcomes(said.targets, **given)
+    nll = seen.nll.mean().item()
+    return Scores(
+        examples=len(seen),
+        error=(~seen.correct).double().mean().item(),
+        nll=nll if math.isfinite(nll) else None,
+        brier=seen.brier.mean().item(),
+        ece=calibration_error(reliability_bins(seen.confidence, seen.correct)),
+        mean_confidence=seen.confidence.mean().item(),
+    )
+
+
+def foreign_scores(name: str, inside: Predicted, outside: Predicted) -> ForeignScores:
+    """How well each score tells the foreign examples from those of the test set."""
+    home, abroad = (score_columns(said.as_read(Path())) for said in (inside, outside))
+    return told_apart(name, home, abroad, has_belief=inside.has_belief)
+
+
+def told_apart(
+    name: str, home: Mapping[str, Tensor], abroad: Mapping[str, Tensor], *, has_belief: bool
+) -> ForeignScores:
+    """How well each score tells foreign examples from those at home; its columns are of `score_columns`."""
+    asked = [score for score in home if has_belief or score not in _OF_BELIEFS]
+    return ForeignScores(
+        name=name,
+        examples=len(abroad["confidence"]),
+        auroc={score: float(auroc(home[score], abroad[score])) for score in asked},
+        fpr95={score: float(fpr_at_tpr(home[score], abroad[score])) for score in asked},
+        mean_confidence=1 - abroad["confidence"].mean().item(),
+    )
+
+
+def to_npz(path: Path, said: Predicted, **others: Any) -> None:
+    """Write predictions as `beliefmatch evaluate` reads them; foreign ones have no targets."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, as_npz(said, **others))
+
+
+def as_npz(said: Predicted, **others: Any) -> bytes:
+    """What `to_npz` writes."""
+    read = said.as_read(Path())
+    arrays = {read.kind: read.values.numpy().astype(np.float32), **others}
+    if read.targets is not None:
+        arrays["targets"] = read.targets.numpy()
+    buffer = BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    return buffer.getvalue()
