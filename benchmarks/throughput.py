@@ -24,7 +24,7 @@ from beliefmatch._environment import hardware, versions
 from beliefmatch.data.memory import MemorySource
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.models.resnet import preact_resnet18
-from beliefmatch.train.config import EngineSettings, Recipe
+from beliefmatch.train.config import EngineConfig, TrainConfig
 from beliefmatch.train.engine import Engine
 from beliefmatch.train.loop import fit
 
@@ -96,7 +96,7 @@ def ours(
     preprocessing = Preprocessing(MEAN, STD, augment="crop_flip", padding=PADDING)
     source = MemorySource(images, targets, preprocessing=preprocessing)
     part = source.subset(range(options.steps * options.batch_size))
-    recipe = Recipe(epochs=1, batch_size=options.batch_size, learning_rate=0.01)
+    recipe = TrainConfig(epochs=1, batch_size=options.batch_size, learning_rate=0.01)
 
     def chunk() -> float:
         history = fit(
@@ -149,7 +149,7 @@ def main() -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     options.engine = Engine(
-        EngineSettings(accelerator="cpu", threads=options.threads, precision=options.precision)
+        EngineConfig(accelerator="cpu", threads=options.threads, precision=options.precision)
     )  # before torch computes
     print(f"{hardware()['processor']}, {torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}")
     print(

@@ -24,22 +24,22 @@ KNOWN = 8  # digits below this are the classes
 
 
 def predict(place: Path) -> None:
-    """Train both classifiers and save what they say, of known and of foreign digits."""
+    """Train both classifiers and save what they say, of known and of OOD digits."""
     pixels, labels = load_digits(return_X_y=True)
     known = labels < KNOWN
     train, test, train_labels, targets = train_test_split(
         pixels[known] / 16, labels[known], test_size=0.5, stratify=labels[known], random_state=0
     )
-    foreign = pixels[~known] / 16
+    ood = pixels[~known] / 16
     images = test.reshape(-1, 8, 8)
 
     linear = LogisticRegression(max_iter=1000).fit(train, train_labels)
     np.savez(place / "linear.npz", logits=linear.decision_function(test), targets=targets, images=images)
-    np.savez(place / "linear_foreign.npz", logits=linear.decision_function(foreign))
+    np.savez(place / "linear_ood.npz", logits=linear.decision_function(ood))
 
     forest = RandomForestClassifier(random_state=0).fit(train, train_labels)
     np.savez(place / "forest.npz", probs=forest.predict_proba(test), targets=targets, images=images)
-    np.savez(place / "forest_foreign.npz", probs=forest.predict_proba(foreign))
+    np.savez(place / "forest_ood.npz", probs=forest.predict_proba(ood))
 
 
 def run(place: Path) -> int:
@@ -47,8 +47,8 @@ def run(place: Path) -> int:
     place.mkdir(parents=True, exist_ok=True)
     predict(place)
     models = [f"{place / 'linear.npz'}", f"{place / 'forest.npz'}"]
-    foreign = f"8 and 9={place / 'linear_foreign.npz'},{place / 'forest_foreign.npz'}"
-    return main(["evaluate", *models, "--ood", foreign, "--out", f"{place / 'report'}"])
+    ood = f"8 and 9={place / 'linear_ood.npz'},{place / 'forest_ood.npz'}"
+    return main(["evaluate", *models, "--ood", ood, "--out", f"{place / 'report'}"])
 
 
 if __name__ == "__main__":

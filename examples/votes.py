@@ -27,13 +27,13 @@ from torch import Tensor
 sys.path.insert(0, f"{Path(__file__).parents[1]}")
 
 from beliefmatch._environment import hardware, versions
+from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.features import extract
 from beliefmatch.adaptation.heads import find_head, head_inputs
 from beliefmatch.adaptation.refit import refit, shown
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.subsets import subset
 from beliefmatch.adaptation.types import Features
-from beliefmatch.adaptation.wishes import Wishes
 from beliefmatch.models.pretrained import load_weights
 from examples.pretrained import resnet20_cifar, resnet32_cifar
 
@@ -120,8 +120,10 @@ def _judged(
     fit, choose, judge = order[: half - VALIDATION], order[half - VALIDATION : half], order[half:]
     told = Features(features.rows, targets, f"{features.digest}-{trial}")
     sets = FeatureSets(subset(told, np.sort(fit)), subset(told, np.sort(choose)))
-    wishes = Wishes(labels="new", kl_weights=KL_WEIGHTS, controls=CONTROLS, epochs=epochs, seeds=(trial,))
-    made = refit(sets, classes=votes.shape[1], wishes=wishes)
+    adapt_config = AdaptConfig(
+        labels="new", kl_weights=KL_WEIGHTS, controls=CONTROLS, epochs=epochs, seeds=(trial,)
+    )
+    made = refit(sets, classes=votes.shape[1], adapt_config=adapt_config)
     rows, people = _rows(features, judge), votes[torch.from_numpy(np.sort(judge))].double()
     known = told.targets[torch.from_numpy(np.sort(choose))].double()
     for label, heads in shown(made).items():

@@ -7,38 +7,38 @@ from functools import cache
 import numpy as np
 import torch
 
+from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import FeatureSets, NormsResult
 from beliefmatch.adaptation.types import Features
-from beliefmatch.adaptation.wishes import Wishes
 from beliefmatch.experiments.adapted_judging import adapt_evaluations, adapt_record
-from beliefmatch.experiments.evaluation_settings import EvaluationSettings
+from beliefmatch.experiments.evaluation_settings import EvaluateConfig
 
 CLASSES, WIDTH = 3, 6
 NAMES = ["cat", "dog", "<b>bird</b>"]
-QUICK = EvaluationSettings(resamples=50)
+QUICK = EvaluateConfig(resamples=50)
 CENTRES = torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(7))
 
 
-def rows(many, seed, *, foreign=False, votes=False):
+def rows(many, seed, *, ood=False, votes=False):
     """Clouds around three points, or around none of them."""
     chance = torch.Generator().manual_seed(seed)
     ids = torch.randint(0, CLASSES, (many,), generator=chance)
     noise = torch.randn(many, WIDTH, generator=chance)
-    points = (noise if foreign else CENTRES[ids] + noise).numpy().astype(np.float32)
-    targets = torch.full((many,), -1) if foreign else ids
+    points = (noise if ood else CENTRES[ids] + noise).numpy().astype(np.float32)
+    targets = torch.full((many,), -1) if ood else ids
     if votes:
         likely = 0.2 + 5 * torch.nn.functional.one_hot(ids, CLASSES)
         targets = torch.poisson(likely, generator=chance)
     return Features(points, targets, f"{many}-{seed}")
 
 
-def sets(*, test=True, foreign=True, votes=False):
+def sets(*, test=True, ood=True, votes=False):
     return FeatureSets(
         rows(150, 0, votes=votes),
         rows(120, 1, votes=votes),
         rows(140, 2, votes=votes) if test else None,
-        {"noise": rows(60, 3, foreign=True), "|pipes| & more": rows(40, 4, foreign=True)} if foreign else {},
+        {"noise": rows(60, 3, ood=True), "|pipes| & more": rows(40, 4, ood=True)} if ood else {},
     )
 
 
@@ -50,17 +50,23 @@ def start():
 @cache
 def adaptation(kind="repair"):
     """One of "repair", "new" with two seeds and no test rows, "votes", and "norms" with trained layers."""
-    wishes = {"kl_weights": (0.1, 0.01), "epochs": 4, "batch_size": 32, "risks": (0.3,)}
+    adapt_config = {"kl_weights": (0.1, 0.01), "epochs": 4, "batch_size": 32, "risks": (0.3,)}
     if kind == "repair":
-        return refit(sets(), classes=CLASSES, start=start(), wishes=Wishes(labels="same", **wishes))
+        return refit(
+            sets(), classes=CLASSES, start=start(), adapt_config=AdaptConfig(labels="same", **adapt_config)
+        )
     if kind == "norms":
         return _normed(adaptation("repair"))
     if kind == "new":
         given = sets(test=False)
-        return refit(given, classes=CLASSES, wishes=Wishes(labels="new", seeds=(3, 8), **wishes))
+        return refit(
+            given, classes=CLASSES, adapt_config=AdaptConfig(labels="new", seeds=(3, 8), **adapt_config)
+        )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "adapt: .* belong to no class")
-        return refit(sets(votes=True), classes=CLASSES, wishes=Wishes(labels="new", **wishes))
+        return refit(
+            sets(votes=True), classes=CLASSES, adapt_config=AdaptConfig(labels="new", **adapt_config)
+        )
 
 
 def _normed(made):
@@ -68,8 +74,8 @@ def _normed(made):
     head = replace(made.chosen, weight=made.chosen.weight + 0.5, epoch=2)
     given, scores = made.sets, made.chosen.validation
     features = _seen_anew(given.validation), _seen_anew(given.test)
-    foreign = {name: _seen_anew(one) for name, one in given.foreign.items()}
-    return replace(made, norms=NormsResult(("one", "two"), scores, scores, 2, (), head, *features, foreign))
+    ood = {name: _seen_anew(one) for name, one in given.ood.items()}
+    return replace(made, norms=NormsResult(("one", "two"), scores, scores, 2, (), head, *features, ood))
 
 
 def _seen_anew(features):

@@ -8,12 +8,12 @@ from beliefmatch.experiments.records import (
     Compared,
     ComparisonRecord,
     Costs,
-    ForeignScores,
+    OODScores,
+    RotatedDigit,
     Rotation,
     RunRecord,
     Scores,
     Trial,
-    Turning,
 )
 from evaluation_records import DIGITS, HOSTILE, model
 
@@ -29,16 +29,16 @@ ANGLES = tuple(range(0, 181, 15))
 EPOCHS = 12
 
 
-def comparison(methods=FIVE, *, seeds=(0, 1, 2), foreign=SETS, turning=True, search=True):
+def comparison(methods=FIVE, *, seeds=(0, 1, 2), ood=SETS, rotated_digit=True, search=True):
     """Methods of which the later ones are better; the last has a belief and a search if it may."""
     compared = [
-        Compared(key, label, [run(key, index, seed, foreign, turning, search) for seed in seeds])
+        Compared(key, label, [run(key, index, seed, ood, rotated_digit, search) for seed in seeds])
         for index, (key, label) in enumerate(methods)
     ]
     return ComparisonRecord(
         methods=compared,
         seeds=list(seeds),
-        turning=Turning(3, 55, list(ANGLES), images()) if turning else None,
+        rotated_digit=RotatedDigit(3, 55, list(ANGLES), images()) if rotated_digit else None,
         settings={
             "model": "digits",
             "data": {"name": "digits", "validation": 0.2, "split_seed": 0},
@@ -68,19 +68,19 @@ def evaluations_of_five():
 def hostile_comparison():
     """Labels, options, sets and classes that would like to be more than names."""
     methods = [(f"key{index} {name}", name) for index, name in enumerate(HOSTILE)]
-    return comparison(methods, seeds=(0, 1), foreign=HOSTILE[:3])
+    return comparison(methods, seeds=(0, 1), ood=HOSTILE[:3])
 
 
-def evaluations(record, *, classes=DIGITS, examples=300, foreign=None):
+def evaluations(record, *, classes=DIGITS, examples=300, ood=None):
     """One for each method."""
-    sets = tuple(found.name for found in record.methods[0].runs[0].foreign) if foreign is None else foreign
+    sets = tuple(found.name for found in record.methods[0].runs[0].ood) if ood is None else ood
     return tuple(
-        model(method.label, index=index, classes=classes, foreign=sets, examples=examples, images=False)
+        model(method.label, index=index, classes=classes, ood=sets, examples=examples, images=False)
         for index, method in enumerate(record.methods)
     )
 
 
-def run(key, index, seed, foreign=(), turning=True, search=False):
+def run(key, index, seed, ood=(), rotated_digit=True, search=False):
     """A run of the method that stands at `index`."""
     random = np.random.default_rng([index, seed])
     name, belief = key.split(":")[0], "belief" in key
@@ -90,7 +90,7 @@ def run(key, index, seed, foreign=(), turning=True, search=False):
         method=name,
         options={"kl_weight": 0.003} if belief else {},
         seed=seed,
-        plan={"method": name, "seed": seed},
+        config={"method": name, "seed": seed},
         fingerprint=f"{index}{seed}" * 8,
         data={"train": 898, "validation": 359, "test": 540, "digest": "5f2c" * 16},
         class_names=list(DIGITS),
@@ -98,13 +98,13 @@ def run(key, index, seed, foreign=(), turning=True, search=False):
         skipped_steps=0,
         validation=scores(random, index, 359),
         test=scores(random, index, 540),
-        foreign=[foreign_scores(random, index, name, belief) for name in foreign],
+        ood=[ood_scores(random, index, name, belief) for name in ood],
         costs=costs(random, networks, name),
         search=[
             Trial("kl_weight", value, scores(random, index, 359), chosen=value == 0.003) for value in trials
         ],
         learned={"temperature": 1.25} if name == "temperature" else {},
-        rotation=rotation(random, index, belief) if turning else None,
+        rotation=rotation(random, index, belief) if rotated_digit else None,
         engine={"accelerator": "cpu", "precision": "32", "processes": 1},
         versions={"python": "3.11.2"},
         hardware={"processor": "a processor", "logical_cores": 2},
@@ -125,12 +125,12 @@ def scores(random, index, examples):
     )
 
 
-def foreign_scores(random, index, name, belief):
+def ood_scores(random, index, name, belief):
     areas = {
         score: float(0.9 + 0.015 * index + 0.01 * random.uniform())
-        for score in ("entropy", "confidence", *(("spread",) if belief else ()))
+        for score in ("entropy", "confidence", *(("mutual_information",) if belief else ()))
     }
-    return ForeignScores(name, 500, areas, {s: 1.2 - a for s, a in areas.items()}, 0.7 - 0.05 * index)
+    return OODScores(name, 500, areas, {s: 1.2 - a for s, a in areas.items()}, 0.7 - 0.05 * index)
 
 
 def costs(random, networks, name):

@@ -17,12 +17,12 @@ from beliefmatch.experiments.evaluation_record import (
     Detection,
     EvaluationRecord,
     Example,
-    Foreign,
     Number,
+    OODSet,
     Promise,
 )
 
-SCORES = ("entropy", "confidence", "spread", "differential_entropy", "precision", "energy")
+SCORES = ("entropy", "confidence", "mutual_information", "differential_entropy", "precision", "energy")
 HOSTILE = (
     "<script>alert(1)</script>",
     '"><img src=x onerror=document.title="owned">',
@@ -41,7 +41,7 @@ def model(
     *,
     index=0,
     classes=DIGITS,
-    foreign=("svhn", "noise"),
+    ood=("svhn", "noise"),
     examples=2000,
     images=True,
     scores=SCORES,
@@ -51,7 +51,7 @@ def model(
     known = _predict(random, len(classes), examples, sharpness=5.0 / (1 + 0.45 * index), signal=2.6)
     strange = {
         place: _predict(random, len(classes), max(examples // 2, 1), 4.0 / (1 + index), 0.4 + 0.5 * order)
-        for order, place in enumerate(foreign)
+        for order, place in enumerate(ood)
     }
     return _record(name, list(classes), known, strange, images=images, scores=scores)
 
@@ -68,14 +68,14 @@ def hostile():
     """Names that would like to be more than names."""
     classes = (*HOSTILE, "plain", "x" * 200)
     return tuple(
-        model(name, index=index, classes=classes, foreign=HOSTILE[:3], examples=300)
+        model(name, index=index, classes=classes, ood=HOSTILE[:3], examples=300)
         for index, name in enumerate(HOSTILE)
     )
 
 
 def single_example():
     """One example, one model, rightly classified: hardly anything can be said."""
-    return model("alone", classes=("no", "yes"), foreign=(), examples=1, images=False)
+    return model("alone", classes=("no", "yes"), ood=(), examples=1, images=False)
 
 
 def _predict(random, classes, examples, sharpness, signal):
@@ -113,7 +113,7 @@ def _record(name, classes, known, strange, *, images, scores):
         reliability_by_mass=mass,
         entropy=_density(entropy, len(classes)),
         misclassification=_detections(entropy[right], entropy[~right], scores),
-        foreign=[_foreign(place, *found, entropy, scores) for place, found in strange.items()],
+        ood=[_ood(place, *found, entropy, scores) for place, found in strange.items()],
         risk_coverage=risk,
         promises=[_promise(target, risk, confidence) for target in (0.001, 0.01, 0.05, 0.1)],
         confusion=_confusion(targets, predicted, len(classes)),
@@ -122,7 +122,7 @@ def _record(name, classes, known, strange, *, images, scores):
         doubtful=_examples(np.arange(len(targets)), -entropy, probs, targets, images),
         conventions={
             "ece": "15 groups of equal width, group i = (i/15, (i+1)/15]; a confidence of 0 is in the first.",
-            "fpr95": "Share of foreign examples kept where 95 % of the known ones are kept.",
+            "fpr95": "Share of OOD examples kept where 95 % of the known ones are kept.",
             "brier": "Sum over classes of squared differences, mean over examples.",
         },
         settings={
@@ -205,21 +205,22 @@ def _density(entropy, classes):
     return Curve(grid.tolist(), (kernels / (len(entropy) * width * math.sqrt(2 * math.pi))).tolist())
 
 
-def _detections(inside, outside, scores):
+def _detections(in_distribution, ood, scores):
     return [
-        _detection(score, inside + 0.05 * i * np.sin(7 * inside), outside) for i, score in enumerate(scores)
+        _detection(score, in_distribution + 0.05 * i * np.sin(7 * in_distribution), ood)
+        for i, score in enumerate(scores)
     ]
 
 
-def _detection(score, inside, outside):
-    if not len(inside) or not len(outside):
+def _detection(score, in_distribution, ood):
+    if not len(in_distribution) or not len(ood):
         nothing = Number(None, why="one of the two groups is empty")
         return Detection(score, nothing, nothing, nothing, nothing, Curve([], []))
-    thresholds = np.quantile(np.concatenate([inside, outside]), np.linspace(1, 0, 60))
-    false = [0.0, *((inside >= t).mean() for t in thresholds), 1.0]
-    true = [0.0, *((outside >= t).mean() for t in thresholds), 1.0]
+    thresholds = np.quantile(np.concatenate([in_distribution, ood]), np.linspace(1, 0, 60))
+    false = [0.0, *((in_distribution >= t).mean() for t in thresholds), 1.0]
+    true = [0.0, *((ood >= t).mean() for t in thresholds), 1.0]
     area = float(np.trapezoid(true, false))
-    kept = float((outside <= np.quantile(inside, 0.95)).mean())
+    kept = float((ood <= np.quantile(in_distribution, 0.95)).mean())
     curve = Curve([float(x) for x in false], [float(y) for y in true])
     return Detection(
         score, _around(area, 0.008), _around(0.97 * area, 0.01), _around(0.96 * area, 0.01),
@@ -227,9 +228,9 @@ def _detection(score, inside, outside):
     )  # fmt: skip
 
 
-def _foreign(name, probs, _targets, entropy, scores):
+def _ood(name, probs, _targets, entropy, scores):
     strange = _entropy(probs)
-    return Foreign(
+    return OODSet(
         name=name,
         source=f"data/{name}.npz",
         examples=len(probs),

@@ -10,21 +10,21 @@ from scipy.special import softmax
 from beliefmatch.data.predictions import Predictions
 from beliefmatch.experiments.evaluate import evaluate
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
-from beliefmatch.experiments.evaluation_settings import EvaluationSettings
+from beliefmatch.experiments.evaluation_settings import EvaluateConfig
 
-N, K, FOREIGN = 400, 7, 250
+N, K, OOD = 400, 7, 250
 
 
-QUICK = EvaluationSettings(resamples=50, risks=(0.3, 0.5), shown=5)
+QUICK = EvaluateConfig(resamples=50, risks=(0.3, 0.5), shown=5)
 
 
 def arrays(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Logits, targets and foreign logits."""
+    """Logits, targets and OOD logits."""
     rng = np.random.default_rng(seed)
     targets = rng.integers(0, K, N)
     logits = rng.normal(size=(N, K)) * 2
     logits[np.arange(N), targets] += 3
-    return logits, targets, rng.normal(size=(FOREIGN, K))
+    return logits, targets, rng.normal(size=(OOD, K))
 
 
 LOGITS, TARGETS, OTHERS = arrays()
@@ -51,8 +51,12 @@ def gaps_of(confidence: np.ndarray, hits: np.ndarray, groups: int) -> list[tuple
     """Count, mean confidence and share of hits of each group of equal width, one group at a time."""
     found = []
     for group in range(groups):
-        inside = (confidence > group / groups) & (confidence <= (group + 1) / groups)
-        found += [(inside.sum(), confidence[inside].mean(), hits[inside].mean())] if inside.any() else []
+        in_distribution = (confidence > group / groups) & (confidence <= (group + 1) / groups)
+        found += (
+            [(in_distribution.sum(), confidence[in_distribution].mean(), hits[in_distribution].mean())]
+            if in_distribution.any()
+            else []
+        )
     return found
 
 
@@ -61,7 +65,7 @@ def judged(kind: str) -> EvaluationRecord:
     """The record of the model, from its "logits" with images or from its "probs"."""
     if kind == "probs":
         given = predictions(PROBS, "probs", TARGETS)
-        return evaluate(given, foreign={"noise": predictions(OTHER_PROBS, "probs")}, settings=QUICK)
+        return evaluate(given, ood={"noise": predictions(OTHER_PROBS, "probs")}, settings=QUICK)
     images = torch.arange(N * 20, dtype=torch.uint8).reshape(N, 4, 5)
     given = predictions(LOGITS, targets=TARGETS, images=images)
-    return evaluate(given, foreign={"noise": predictions(OTHERS)}, settings=QUICK)
+    return evaluate(given, ood={"noise": predictions(OTHERS)}, settings=QUICK)

@@ -17,10 +17,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 from beliefmatch.train.checkpoint import final_weights
 from beliefmatch.train.loop import Saving
-from beliefmatch.train.step import Recipe
+from beliefmatch.train.step import TrainConfig
 from small_training import digest, engine, normalised_network, train
 
-RECIPE = Recipe(epochs=5, batch_size=8, learning_rate=0.1, ema=0.9)
+RECIPE = TrainConfig(epochs=5, batch_size=8, learning_rate=0.1, ema=0.9)
 
 
 def forked(directory: Path, precision: str) -> int:

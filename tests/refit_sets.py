@@ -5,15 +5,15 @@ from functools import cache
 
 import torch
 
+from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.batched import fit_heads
 from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import FeatureSets
-from beliefmatch.adaptation.wishes import Wishes
 from head_features import CLASSES, features
 
 SETS = FeatureSets(features(200), features(150, 5), features(60, 6), {"noise": features(30, 7)})
-FEW = Wishes(kl_weights=(0.03, 0.003), epochs=6, learning_rate=0.01, batch_size=32, risks=(0.4,))
+FEW = AdaptConfig(kl_weights=(0.03, 0.003), epochs=6, learning_rate=0.01, batch_size=32, risks=(0.4,))
 
 
 def quiet(*args, **options):

@@ -7,13 +7,13 @@ from beliefmatch.cli import main
 from beliefmatch.experiments.records import RunRecord
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.reproduce import begin, reproduction
-from beliefmatch.reproduce.asked import Asked
+from beliefmatch.reproduce.asked import ReproduceConfig
 from beliefmatch.reproduce.record import ReproductionRecord
 
 
 def work(name: str, **asked):
     """What one reproduction would run."""
-    return begin(reproduction(name), Asked(**asked))
+    return begin(reproduction(name), ReproduceConfig(**asked))
 
 
 def all_reproduced(place: Path) -> Path:

@@ -7,10 +7,10 @@ from torch import nn
 from torch.nn import functional
 
 from beliefmatch.data.source import Batch
-from beliefmatch.train.config import EngineSettings
+from beliefmatch.train.config import EngineConfig
 from beliefmatch.train.engine import Engine
 from beliefmatch.train.loop import fit
-from beliefmatch.train.step import Recipe
+from beliefmatch.train.step import TrainConfig
 
 
 class Examples:
@@ -66,11 +66,11 @@ def cross_entropy_at(progress):
     return functional.cross_entropy
 
 
-RECIPE = Recipe(epochs=3, batch_size=8, learning_rate=0.1, ema=0.9)
+RECIPE = TrainConfig(epochs=3, batch_size=8, learning_rate=0.1, ema=0.9)
 
 
 def engine(precision="32", **settings):
-    return Engine(EngineSettings(accelerator="cpu", precision=precision, threads=1, **settings))
+    return Engine(EngineConfig(accelerator="cpu", precision=precision, threads=1, **settings))
 
 
 def train(network, *, on=None, recipe=RECIPE, source=None, seed=0, **options):

@@ -54,7 +54,7 @@ def compared_step(loss, rank, step, parallel, network, alone):
             own -= 0.1 * own.grad
             other.copy_(own)
         own.grad = other.grad = None
-    return {"gap": gap, "spread": spread, "extra": extra, "same": same}
+    return {"gap": gap, "mutual_information": spread, "extra": extra, "same": same}
 
 
 def work(rank, place):

@@ -13,19 +13,19 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 from beliefmatch.methods import build
-from beliefmatch.semi import SemiSettings, consistency_of
+from beliefmatch.semi import SemiConfig, consistency_of
 from beliefmatch.train.aux_loss import Extra
-from beliefmatch.train.config import EngineSettings
+from beliefmatch.train.config import EngineConfig
 from beliefmatch.train.engine import Engine
 from beliefmatch.train.interrupt import Interrupted
 from beliefmatch.train.loop import Saving
 from beliefmatch.train.predict import predict_all
-from beliefmatch.train.step import Recipe
+from beliefmatch.train.step import TrainConfig
 from small_training import Exactly, Examples, digest, normalised_network, plain_network, train
 
 # 37 examples in batches of 5 leave one of 2; batches of 18 one of 1, which joins the one before.
 RECIPES = {
-    size: Recipe(epochs=2, batch_size=size, learning_rate=0.3, weight_decay=0.0) for size in (5, 18, 3)
+    size: TrainConfig(epochs=2, batch_size=size, learning_rate=0.3, weight_decay=0.0) for size in (5, 18, 3)
 }
 
 
@@ -63,7 +63,7 @@ def trained_beside(engine):
 
 def consistent(engine, kind):
     """Searched for by each process on its own, and the weights the same in both."""
-    consistency = consistency_of(SemiSettings(kind, weight=1.0, epsilon=1.0), has_belief=True)
+    consistency = consistency_of(SemiConfig(kind, weight=1.0, epsilon=1.0), has_belief=True)
 
     def loss(network, views, seed):
         return consistency.loss(network, views[0].inputs, seed, views[-1].inputs if kind == "pi" else None)
@@ -166,7 +166,7 @@ def restart(engine, directory):
     for name, source in (("undisturbed", Examples(45)), ("killed", Deadly(45))):
         network = normalised_network()
         saving = Saving(directory / name, seconds=0)
-        recipe = Recipe(epochs=6, batch_size=8, ema=0.9)
+        recipe = TrainConfig(epochs=6, batch_size=8, ema=0.9)
         train(network, on=engine, source=source, recipe=recipe, saving=saving)
         left[name] = digest(network)
     return {**left, "restarts": os.environ["TORCHELASTIC_RESTART_COUNT"]}
@@ -176,7 +176,7 @@ if __name__ == "__main__":
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     job, place = {"together": together, "restart": restart}[sys.argv[1]], Path(sys.argv[2])
-    engine = Engine(EngineSettings(accelerator="cpu", devices="2", precision="32", threads=1))
+    engine = Engine(EngineConfig(accelerator="cpu", devices="2", precision="32", threads=1))
     said = job(engine, place)
     if engine.is_first:
         (place / "said.json").write_text(json.dumps(said))

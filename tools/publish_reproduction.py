@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from beliefmatch._files import write_whole
-from beliefmatch.experiments.config import plan_from, to_mapping
+from beliefmatch._files import atomic_write
+from beliefmatch.experiments.config import config_from, to_mapping
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.report.reproduction_text import reproduction_markdown
 from beliefmatch.reproduce import REPRODUCTIONS
@@ -53,7 +53,7 @@ def main() -> None:
         sys.exit(f"publish: {error}")
     shutil.rmtree(place, ignore_errors=True)
     new.rename(place)
-    write_whole(page, text.encode())
+    atomic_write(page, text.encode())
 
 
 def _arguments() -> argparse.Namespace:
@@ -104,8 +104,8 @@ def _copy_runs(names: Iterable[str], home: Path, published: Path, target: Path) 
     for name in sorted({*names, *here}):
         record, before = RunDirectory(home / name).record(), published / f"{name}.json"
         if record is not None:
-            plan = to_mapping(anywhere(plan_from(record.plan)))
-            write_whole(target / before.name, replace(record, plan=plan).to_json().encode())
+            config = to_mapping(anywhere(config_from(record.config)))
+            atomic_write(target / before.name, replace(record, config=config).to_json().encode())
         elif before.is_file():
             shutil.copy(before, target)
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 __all__ = [
     "LEDGER",
-    "OutsideError",
+    "EnvironmentFailure",
+    "atomic_write",
+    "atomic_write_dir",
     "directory_in_use",
     "file_names",
-    "in_a_line",
     "numbered",
+    "one_line",
     "ready_directory",
-    "write_together",
-    "write_whole",
 ]
 
 LEDGER = ".beliefmatch-files"
@@ -27,11 +27,11 @@ LEDGER = ".beliefmatch-files"
 _LONGEST = 80  # characters of a file's name, without its ending
 
 
-class OutsideError(ValueError):
+class EnvironmentFailure(ValueError):  # noqa: N818
     """Something outside of the program is not as it must be: a file, a directory, another process."""
 
 
-def in_a_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """What an error says, to stand within a sentence."""
     return " ".join(f"{error}".split()).rstrip(".")
 
@@ -66,7 +66,7 @@ def directory_in_use(name: str, *, caller: str) -> Iterator[Path]:
                 path.rmdir()
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def atomic_write(path: Path, content: bytes) -> None:
     """Write a file through a neighbour, so that no reader and no crash sees half of it.
 
     An error names the file, as that of a full disk does not by itself.
@@ -85,7 +85,7 @@ def write_whole(path: Path, content: bytes) -> None:
         part.unlink(missing_ok=True)
 
 
-def write_together(
+def atomic_write_dir(
     directory: Path, files: Iterable[tuple[str, bytes]], *, keep: str | None = None
 ) -> list[str]:
     """Write files by their names below a directory: all of them, or none.
@@ -114,7 +114,7 @@ def write_together(
 
 def _stage(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, content)
+    atomic_write(path, content)
 
 
 def _ledger(directory: Path) -> dict[str, str]:

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from hashlib import blake2b
 from typing import Any
 
-__all__ = ["mixed", "nearest", "option_names", "require_name", "require_options"]
+__all__ = ["derive_seed", "nearest", "option_names", "require_name", "require_options"]
 
 _BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -64,7 +64,7 @@ def require_options(
             raise TypeError(f"{function}: {owner} must be given the option `{parameter.name}`.")
 
 
-def mixed(*numbers: int) -> int:
+def derive_seed(*numbers: int) -> int:
     """One seed of several whole numbers, below 2⁶³; other numbers, or another order, give another.
 
     >>> mixed(0, 1) == mixed(0, 1), mixed(0, 1) == mixed(1, 0)

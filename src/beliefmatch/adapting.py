@@ -16,7 +16,7 @@ from torch import nn
 from beliefmatch._environment import needs
 from beliefmatch._files import ready_directory
 from beliefmatch.adaptation import adapt as core
-from beliefmatch.adaptation.believing import believing
+from beliefmatch.adaptation.add_belief import add_belief
 from beliefmatch.experiments.adapted_head import head_file
 from beliefmatch.experiments.adapted_judging import adapt_evaluations, adapt_record
 
@@ -79,7 +79,7 @@ def _telling(adapted: Callable[Given, nn.Module]) -> Callable[Given, nn.Module]:
     @wraps(adapted)
     def adapt(*args: Given.args, **options: Given.kwargs) -> nn.Module:
         made = adapted(*args, **options)
-        return made if "mixin" in options else believing(made, Adapted)
+        return made if "mixin" in options else add_belief(made, Adapted)
 
     return adapt
 

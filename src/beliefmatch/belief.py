@@ -41,7 +41,7 @@ class Belief:
 
     Every method works on a batch and drops the class dimension where it returns one number a sample.
     Half-precision logits are lifted to float32. What the numbers mean, and what they do not, is told in
-    `docs/uncertainty.md`: in short, the spread of this Dirichlet is a score for foreign input, and no
+    `docs/uncertainty.md`: in short, the spread of this Dirichlet is a score for OOD input, and no
     posterior over what more data would teach.
 
     Args:
@@ -124,7 +124,7 @@ class Belief:
     def mutual_information(self) -> Tensor:
         """H(E[p]) − E[H(p)] ≥ 0, the Dirichlet spread: doubt about p itself, about (K−1)/(2α₀) for large α.
 
-        Higher is more doubtful. A score for foreign input; it does not vanish with more training data.
+        Higher is more doubtful. A score for OOD input; it does not vanish with more training data.
         """
         return kernels.measure(dirichlet.mutual_information, self.log_alpha, self.dim)
 

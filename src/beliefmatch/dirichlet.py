@@ -99,12 +99,12 @@ def log_prob(logits: Tensor, p: Tensor, dim: int = -1) -> Tensor:
     z, p = torch.broadcast_tensors(logits.to(wide), p.to(wide))
     dim = dim % z.dim()
     rows, p = split(z, dim), p / p.sum(dim, keepdim=True)
-    inside = p > 0
-    log_p = torch.where(inside, p, 1.0).log()
+    in_distribution = p > 0
+    log_p = torch.where(in_distribution, p, 1.0).log()
     terms = _categorical_kl_terms(p, rows.share, rows.z - rows.log_total - log_p)
     # On the boundary p_k = 0 the density is infinite for α_k < 1, zero for α_k > 1.
     at_zero = torch.where(rows.z == 0, 0.0, -rows.z.sign() * torch.inf)
-    each = torch.where(inside, -log_p, at_zero) - special.lgamma_stirling(rows.z)
+    each = torch.where(in_distribution, -log_p, at_zero) - special.lgamma_stirling(rows.z)
     weight = special.exp_saturating(rows.log_total)
     value = special.lgamma_stirling(rows.log_total) - weight * terms.sum(dim, keepdim=True)
     return (value + each.sum(dim, keepdim=True)).squeeze(dim).to(kind)

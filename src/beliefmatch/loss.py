@@ -101,7 +101,7 @@ def belief_matching_loss(
         if options is not None:
             return kernels.eager_loss(Problem(logits, targets, None, None, None, options))
     problem = _checked(logits, targets, kl_weight, target_confidence, prior, weight, ignore_index, reduction)
-    if call is not None and not _is_timid(problem):
+    if call is not None and not _is_low_target_confidence(problem):
         if len(_seen) >= 1000:
             _seen.clear()
         _seen[call] = problem.options
@@ -163,12 +163,12 @@ def _checked(
             strengths = strength(confidence, mean, classes)
     options = Options(prior, weight_of_prior, dim, has_ids, ignore_index, reduction)
     problem = Problem(logits, targets, weight, priors, strengths, options)
-    if target_confidence is None and _is_timid(problem):
+    if target_confidence is None and _is_low_target_confidence(problem):
         _warn(problem)
     return problem
 
 
-def _is_timid(problem: Problem) -> bool:
+def _is_low_target_confidence(problem: Problem) -> bool:
     """Whether a sample of one vote is asked for a mean below one half, as far as numbers tell."""
     options = problem.options
     classes = problem.logits.shape[options.dim]

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from beliefmatch._validate import describe, fail
-from beliefmatch.adaptation.believing import Believing
+from beliefmatch.adaptation.adapt_config import CONTROLS, AdaptConfig, Labels
+from beliefmatch.adaptation.add_belief import BeliefMixin
 from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adaptation.choosing import table
 from beliefmatch.adaptation.computing import running
@@ -21,12 +22,11 @@ from beliefmatch.adaptation.normed import Numbers, require_repeatable, with_norm
 from beliefmatch.adaptation.norms import require_norms
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
-from beliefmatch.adaptation.sets import FOREIGN, as_cache, extracted, first_inputs, given_sets
+from beliefmatch.adaptation.sets import OOD, as_cache, extracted, first_inputs, given_sets
 from beliefmatch.adaptation.settings import OnProgress
 from beliefmatch.adaptation.subsets import parted_numbers, subset
 from beliefmatch.adaptation.surgery import with_head
 from beliefmatch.adaptation.types import Features
-from beliefmatch.adaptation.wishes import CONTROLS, Labels, Wishes
 
 __all__ = ["Adapted", "adapt"]
 
@@ -34,7 +34,7 @@ ASIDE = 0.2
 """Of the training data, where there are none to choose on."""
 
 
-class Adapted(Believing):
+class Adapted(BeliefMixin):
     """What `adapt` adds to a classifier beside its belief."""
 
     adaptation: Adaptation
@@ -68,7 +68,7 @@ def adapt(
     *,
     validation: Any = None,
     test: Any = None,
-    foreign: Mapping[str, Any] | Tensor | np.ndarray | None = None,
+    ood: Mapping[str, Any] | Tensor | np.ndarray | None = None,
     classes: int | None = None,
     head: str | None = None,
     labels: Labels = "auto",
@@ -105,7 +105,7 @@ def adapt(
         validation: examples that the model was not trained on. Nothing is chosen on data that it has seen
             without a warning. Where none are given, a fifth of `train` is set aside, with a warning too.
         test: examples to judge on; nothing is chosen by them.
-        foreign: examples that belong to no class, by the name of their set; images alone will do.
+        OOD: examples that belong to no class, by the name of their set; images alone will do.
         classes: K, where targets do not tell.
         head: name of the last layer, where it shall not be looked for.
         labels: "same" repairs the existing head, "new" fits one for other classes; "auto" looks whether the
@@ -136,11 +136,11 @@ def adapt(
         beside them `belief`, `predict`, `abstains`, `summary` and `adaptation`.
     """
     given = locals()
-    wishes = Wishes(**{field.name: given[field.name] for field in fields(Wishes)})
+    adapt_config = AdaptConfig(**{field.name: given[field.name] for field in fields(AdaptConfig)})
     _require_model(model)
     if laplace:
         require_laplace()
-    data = given_sets(train, validation, test, foreign)
+    data = given_sets(train, validation, test, ood)
     options = {"cache": as_cache(cache), "precision": precision, "compile": compile}
     if norms:
         require_repeatable(data)
@@ -154,10 +154,14 @@ def adapt(
         sets, numbers = _sets(rows)
         aside = None if "validation" in rows else ASIDE
         seconds = {"features": time.perf_counter() - began}
-        start, plain = head_weights(found), replace(wishes, norms=False)
-        made = refit(sets, classes=classes, start=start, wishes=plain, aside=aside, on_progress=on_progress)
+        start, plain = head_weights(found), replace(adapt_config, norms=False)
+        made = refit(
+            sets, classes=classes, start=start, adapt_config=plain, aside=aside, on_progress=on_progress
+        )
     better = with_head(model, found, made.chosen.weight, made.chosen.bias, mixin=mixin)
-    better.adaptation = replace(made, head=found, wishes=wishes, seconds={**seconds, **made.seconds})
+    better.adaptation = replace(
+        made, head=found, adapt_config=adapt_config, seconds={**seconds, **made.seconds}
+    )
     if norms:
         better.adaptation = with_norms(better, batch, data, numbers, device=place, on_progress=on_progress)
     return better
@@ -170,9 +174,9 @@ def _require_model(model: Any) -> None:
 
 def _sets(rows: Mapping[str, Features]) -> tuple[FeatureSets, Numbers | None]:
     """The sets; and where no validation data were given, which rows of the training data are which."""
-    foreign = {name.removeprefix(FOREIGN): one for name, one in rows.items() if name.startswith(FOREIGN)}
+    ood = {name.removeprefix(OOD): one for name, one in rows.items() if name.startswith(OOD)}
     if "validation" in rows:
-        return FeatureSets(rows["train"], rows["validation"], rows.get("test"), foreign), None
+        return FeatureSets(rows["train"], rows["validation"], rows.get("test"), ood), None
     numbers = parted_numbers(rows["train"], ASIDE)
     train, validation = (subset(rows["train"], some) for some in numbers)
-    return FeatureSets(train, validation, rows.get("test"), foreign), numbers
+    return FeatureSets(train, validation, rows.get("test"), ood), numbers

@@ -20,7 +20,7 @@ from beliefmatch.adaptation.fitted import FittedHead, Point
 from beliefmatch.adaptation.objectives import Objectives, in_order
 from beliefmatch.adaptation.reading import Batches, require_labels
 from beliefmatch.adaptation.scoring import Judge, product
-from beliefmatch.adaptation.settings import OnProgress, Settings, known_classes, require_candidates
+from beliefmatch.adaptation.settings import HeadConfig, OnProgress, known_classes, require_candidates
 from beliefmatch.adaptation.starting import Start, first_weights, require_start
 from beliefmatch.adaptation.stopping import Track
 from beliefmatch.adaptation.types import Features
@@ -76,7 +76,7 @@ def fit_heads(
         on_progress: told about progress.
     """
     rate = paper_rate(batch_size) if learning_rate is None else learning_rate
-    settings = Settings(epochs, batch_size, rate, weight_decay, patience, monitor, order_seed, memory)
+    settings = HeadConfig(epochs, batch_size, rate, weight_decay, patience, monitor, order_seed, memory)
     require_choice("fit_heads", "optimizer", optimizer, ("adam", "lbfgs"))
     start = None if start is None else require_start("fit_heads", start)
     classes = known_classes(features, start, classes)
@@ -116,7 +116,7 @@ def heads_together(classes: int, width: int, batch_size: int = BATCH_SIZE, memor
 
 
 def _passes(
-    candidates: Sequence[Candidate], classes: int, width: int, settings: Settings
+    candidates: Sequence[Candidate], classes: int, width: int, settings: HeadConfig
 ) -> Iterator[list[int]]:
     """Places of the candidates, those that are trained together."""
     places = in_order(candidates)
@@ -140,7 +140,7 @@ def _run(
     candidates: Sequence[Candidate],
     stacks: Start,
     batches: Batches,
-    settings: Settings,
+    settings: HeadConfig,
     judge: Judge | None,
     tell: OnProgress,
 ) -> list[Track]:
@@ -155,7 +155,7 @@ class _Fit:
         candidates: Sequence[Candidate],
         stacks: Start,
         batches: Batches,
-        settings: Settings,
+        settings: HeadConfig,
         judge: Judge | None,
     ) -> None:
         self.candidates, self.classes, self.batches = [*candidates], stacks[1].shape[1], batches

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from beliefmatch._files import OutsideError
+from beliefmatch._files import EnvironmentFailure
 from beliefmatch._validate import fail, level_of_caller
 from beliefmatch.adaptation.locks import BusyError, Hold, exclusive, held
 from beliefmatch.adaptation.shards import ShardFolder
@@ -96,10 +96,10 @@ class FeatureCache:
                 stack.enter_context(exclusive(self._lock(key, "lock"), wait=self.wait, on_wait=tell))
             except BusyError as busy:
                 fact = f"`cache_dir` must be free, but {busy} computes these features in {self.directory}"
-                raise OutsideError(f"features: {fact}; wait for it.") from busy
+                raise EnvironmentFailure(f"features: {fact}; wait for it.") from busy
             except OSError as error:
                 fact = f"`cache_dir` must be where files can be locked, got {self.directory}"
-                raise OutsideError(f"features: {fact} ({error.strerror}).") from error
+                raise EnvironmentFailure(f"features: {fact} ({error.strerror}).") from error
             yield
 
     def sets(self) -> list[Kept]:
@@ -117,7 +117,7 @@ class FeatureCache:
         read or worked on. If that is not enough, nothing goes.
 
         Raises:
-            OutsideError: they do not fit into the cache's size, or not on the disk.
+            EnvironmentFailure: they do not fit into the cache's size, or not on the disk.
         """
         with exclusive(self.directory / "locks" / "room", wait=True), ExitStack() as stack:
             self._sweep()
@@ -155,18 +155,18 @@ class FeatureCache:
             return False
         return True
 
-    def _too_large(self, needed: int, excess: int) -> OutsideError:
+    def _too_large(self, needed: int, excess: int) -> EnvironmentFailure:
         in_use = excess - needed + self.size if needed <= self.size else 0
         beside = f" beside {told(in_use)} in use" if in_use else ""
         fact = f"`cache_size` must be at least {told(needed + in_use)}, got {told(self.size)}"
         said = f"these features take {told(needed)}{beside}; set `--cache-size`"
-        return OutsideError(f"features: {fact}: {said}.")
+        return EnvironmentFailure(f"features: {fact}: {said}.")
 
     def _require_disk(self, needed: int) -> None:
         free = shutil.disk_usage(self.directory).free
         if needed > free:
             fact = f"`cache_dir` must have room for {told(needed)}, got {self.directory} with {told(free)}"
-            raise OutsideError(f"features: {fact} free; choose another by `--cache-dir`.")
+            raise EnvironmentFailure(f"features: {fact} free; choose another by `--cache-dir`.")
 
     def _remove(self, key: str) -> None:
         """Out of sight at once, then off the disk; a kill in between leaves work for `_sweep`."""
@@ -185,7 +185,7 @@ class FeatureCache:
                 pass
         except OSError as error:
             fact = f"`cache_dir` must be a directory to write in, got {self.directory} ({error.strerror})"
-            raise OutsideError(f"features: {fact}; choose another by `--cache-dir`.") from error
+            raise EnvironmentFailure(f"features: {fact}; choose another by `--cache-dir`.") from error
 
     def _lock(self, key: str, kind: str) -> Path:
         return self.directory / "locks" / f"{key}.{kind}"

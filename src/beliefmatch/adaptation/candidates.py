@@ -15,7 +15,7 @@ from beliefmatch.methods import build
 from beliefmatch.methods.base import Method, Prediction
 from beliefmatch.methods.cross_entropy import matched_smoothing
 
-__all__ = ["BASELINES", "CONTROLS", "KINDS", "Candidate", "Kind", "candidates", "usual_kl_weights"]
+__all__ = ["BASELINES", "CONTROLS", "KINDS", "Candidate", "Kind", "candidates", "default_kl_weights"]
 
 Kind = Literal[
     "belief_matching", "softmax", "label_smoothing", "evidential", "untouched", "temperature", "laplace"
@@ -115,7 +115,7 @@ def candidates(
 
     Args:
         classes: K.
-        kl_weights: values of λ, `usual_kl_weights(classes)` if not given.
+        kl_weights: values of λ, `default_kl_weights(classes)` if not given.
         priors: values of β.
         seeds: of the first weights. One will do where all heads start from the same weights.
         controls: any of "softmax"; "label_smoothing", one for each λ that asks for the confidence that belief
@@ -126,7 +126,7 @@ def candidates(
     """
     if require_index("candidates", "classes", classes) < 2:
         raise fail("candidates", f"`classes` must be at least 2, got {classes}.")
-    weights = usual_kl_weights(classes) if kl_weights is None else [*kl_weights]
+    weights = default_kl_weights(classes) if kl_weights is None else [*kl_weights]
     controls, seeds, priors = [*controls], [*seeds], [*priors]
     for control in controls:
         require_choice("candidates", "controls", control, CONTROLS)
@@ -156,13 +156,13 @@ def _short(value: Any) -> str:
     return f"{value:g}" if isinstance(value, (int, float)) else ",".join(f"{one:g}" for one in value)
 
 
-def usual_kl_weights(classes: int) -> list[float]:
+def default_kl_weights(classes: int) -> list[float]:
     """1 and 3 times powers of ten, from 0.01 or 1/K, the less, down to 0.001/K.
 
     What λ asks for depends on λK: with β = 1 the label of one vote gets about 1/(1 + λK). So the grid goes
     from one half, or the 0.01 of the paper, to a doubt of one in a thousand.
 
-    >>> usual_kl_weights(10), len(usual_kl_weights(1000))
+    >>> default_kl_weights(10), len(default_kl_weights(1000))
     ([0.01, 0.003, 0.001, 0.0003, 0.0001], 7)
     """
     most, least = min(_MOST_KL_WEIGHT, _MOST_DOUBT / classes), _LEAST_DOUBT / classes

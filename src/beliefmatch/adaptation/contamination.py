@@ -138,7 +138,7 @@ def _by_surprise(validation: Features, train: Features | None, start: Start) -> 
 def _surprised(old: Tensor, new: Tensor) -> tuple[float, float]:
     """P(a new row surprises more than an old one) − 1/2, ties half, and its standard error if it were 0."""
     error = math.sqrt((len(old) + len(new) + 1) / (12 * len(old) * len(new)))
-    return auroc(inside=old, outside=new) - 0.5, error
+    return auroc(in_distribution=old, ood=new) - 0.5, error
 
 
 def copied_share(validation: Features, train: Features) -> float:

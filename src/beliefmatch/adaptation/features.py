@@ -12,7 +12,7 @@ from beliefmatch._validate import fail, level_of_caller, require_choice
 from beliefmatch.adaptation.cache import FeatureCache, TemporaryCache
 from beliefmatch.adaptation.compiling import verified_compilation
 from beliefmatch.adaptation.computing import Computing, running, verified_precision
-from beliefmatch.adaptation.filling import Filler, full_disk_told
+from beliefmatch.adaptation.filling import Filler, full_disk_errors
 from beliefmatch.adaptation.keys import cache_key, model_digest
 from beliefmatch.adaptation.rechecking import largest_change
 from beliefmatch.adaptation.shards import Layout, ShardFolder, StoredType
@@ -86,8 +86,8 @@ def extract(
         on_progress: told before the start and after every piece.
 
     Raises:
-        OutsideError: another process computes them and the cache does not wait, they do not fit into the
-            cache, or the disk is full.
+        EnvironmentFailure: another process computes them and the cache does not wait, they do not fit into
+            the cache, or the disk is full.
         ValueError: features that are not finite, and data that are not of the form above.
     """
     require_choice("extract", "dtype", dtype, ("float32", "float16"))
@@ -165,7 +165,7 @@ def _computed(
             return found
         layout = _layout(stream, computing)
         store.make_room(key, layout.planned_bytes())
-        with full_disk_told(folder, layout):
+        with full_disk_errors(folder, layout):
             folder.begin(key, parts, layout)
             there = folder.resume()
 
@@ -175,7 +175,7 @@ def _computed(
 
         filler = Filler(folder, layout, there, make_room)
         _fill(filler, layout, stream, computing, _teller(on_progress, filler, layout, folder))
-        with full_disk_told(folder, layout):
+        with full_disk_errors(folder, layout):
             folder.complete(filler.lines)
         return _opened(store, key, hold)
 

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from beliefmatch._files import OutsideError
+from beliefmatch._files import EnvironmentFailure
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.shards import Layout, Line, ShardFolder
 from beliefmatch.adaptation.sizes import told
 
-__all__ = ["Filler", "full_disk_told"]
+__all__ = ["Filler", "full_disk_errors"]
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -85,7 +85,7 @@ class Filler:
 
     def _write(self, shard: int, many: int) -> None:
         self._make_room(shard * self._layout.shard_rows + many)
-        with full_disk_told(self._folder, self._layout):
+        with full_disk_errors(self._folder, self._layout):
             line = self._folder.write(shard, self._rows[:many], self._targets[:many].numpy())
         self._there[shard] = line
         self._open = None
@@ -104,7 +104,7 @@ class Filler:
 
 
 @contextmanager
-def full_disk_told(folder: ShardFolder, layout: Layout) -> Iterator[None]:
+def full_disk_errors(folder: ShardFolder, layout: Layout) -> Iterator[None]:
     """A full disk is told in one line."""
     try:
         yield
@@ -114,7 +114,7 @@ def full_disk_told(folder: ShardFolder, layout: Layout) -> Iterator[None]:
         planned = f" of {told(layout.planned_bytes())}" if layout.rows else ""
         fact = f"the disk must have room, but {folder.path.parent} is full ({error.strerror})"
         kept = f"{told(folder.bytes())}{planned} are there and stay; make room and start again to go on"
-        raise OutsideError(
+        raise EnvironmentFailure(
             f"features: {fact}. {kept}, or choose another directory by `--cache-dir`."
         ) from error
 

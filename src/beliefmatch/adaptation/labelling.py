@@ -6,12 +6,12 @@ from typing import Literal, NamedTuple
 from torch import Tensor
 
 from beliefmatch._validate import fail, level_of_caller, require_index
+from beliefmatch.adaptation.adapt_config import Labels
 from beliefmatch.adaptation.baselines import untouched
 from beliefmatch.adaptation.reading import labelled, require_labels
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.starting import Start, require_start
 from beliefmatch.adaptation.types import Features
-from beliefmatch.adaptation.wishes import Labels
 
 __all__ = ["MOST_CLASSES", "LabelSet", "knows", "label_set", "require_sets"]
 
@@ -34,7 +34,7 @@ def require_sets(sets: FeatureSets, start: Start | None) -> Start | None:
     """All sets must have rows of one width, that of the existing head; its weights in float32."""
     width = sets.train.width
     others = {"validation": sets.validation, "test": sets.test}
-    others |= {f"foreign[{name!r}]": one for name, one in sets.foreign.items()}
+    others |= {f"OOD[{name!r}]": one for name, one in sets.ood.items()}
     for name, one in others.items():
         if one is not None and one.width != width:
             fact = f"`{name}` must have rows of {width} numbers as `train` has, got {one.width}"
@@ -49,7 +49,7 @@ def require_sets(sets: FeatureSets, start: Start | None) -> Start | None:
 
 
 def label_set(sets: FeatureSets, *, classes: int | None, start: Start | None, labels: Labels) -> LabelSet:
-    """Whether the classes are those of the existing head, and how many there are; see `Wishes.labels`.
+    """Whether the classes are those of the existing head, and how many there are; see `AdaptConfig.labels`.
 
     Raises:
         ValueError: ids or counts that do not fit the number of classes, or classes without any example.

@@ -14,7 +14,7 @@ from beliefmatch.adaptation.fitted import Point
 from beliefmatch.adaptation.objectives import Objectives
 from beliefmatch.adaptation.reading import Batches, ordered
 from beliefmatch.adaptation.scoring import Judge, product
-from beliefmatch.adaptation.settings import OnProgress, Settings
+from beliefmatch.adaptation.settings import HeadConfig, OnProgress
 from beliefmatch.adaptation.starting import Start
 from beliefmatch.adaptation.stopping import Track
 
@@ -32,7 +32,7 @@ def run(
     candidates: Sequence[Candidate],
     stacks: Start,
     batches: Batches,
-    settings: Settings,
+    settings: HeadConfig,
     judge: Judge | None,
     tell: OnProgress,
 ) -> list[Track]:
@@ -49,7 +49,7 @@ class _Head:
     """One head in training."""
 
     def __init__(
-        self, candidate: Candidate, weight: Tensor, bias: Tensor, batches: Batches, settings: Settings
+        self, candidate: Candidate, weight: Tensor, bias: Tensor, batches: Batches, settings: HeadConfig
     ) -> None:
         self.candidate, self.batches, self.settings = candidate, batches, settings
         self.objectives = Objectives([candidate], len(bias))

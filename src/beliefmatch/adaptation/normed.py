@@ -18,7 +18,7 @@ from beliefmatch.adaptation.promising import promises
 from beliefmatch.adaptation.reading import labelled
 from beliefmatch.adaptation.result import Adaptation, FeatureSets, NormsResult
 from beliefmatch.adaptation.scoring import Judge
-from beliefmatch.adaptation.sets import FOREIGN, as_given, extracted
+from beliefmatch.adaptation.sets import OOD, as_given, extracted
 from beliefmatch.adaptation.settings import OnProgress
 from beliefmatch.adaptation.streams import as_stream
 from beliefmatch.adaptation.subsets import subset
@@ -74,17 +74,19 @@ def with_norms(
             made.chosen.candidate,
             train,
             validation,
-            epochs=made.wishes.epochs,
-            patience=made.wishes.patience,
-            monitor=made.wishes.choose_by,
+            epochs=made.adapt_config.epochs,
+            patience=made.adapt_config.patience,
+            monitor=made.adapt_config.choose_by,
             device=place,
             on_progress=on_progress,
         )
         result = _result(model, head, made, trained, data, numbers, place)
-    wishes, seconds = made.wishes, {**made.seconds, "norms": time.perf_counter() - began}
+    adapt_config, seconds = made.adapt_config, {**made.seconds, "norms": time.perf_counter() - began}
     promised = made.promises
     if result.is_taken:
-        promised = promises(result.head, result.validation, risks=wishes.risks, delta=wishes.delta)
+        promised = promises(
+            result.head, result.validation, risks=adapt_config.risks, delta=adapt_config.delta
+        )
     return replace(made, norms=result, promises=promised, seconds=seconds)
 
 
@@ -123,7 +125,7 @@ def _result(
 ) -> NormsResult:
     """What came of it, with features anew where the network has changed."""
     fitted, sets, curve = made.chosen, made.sets, tuple(trained.curve)
-    validation, test, foreign = sets.validation, sets.test, sets.foreign
+    validation, test, ood = sets.validation, sets.test, sets.ood
     if trained.epoch:
         fitted = FittedHead(fitted.candidate, *head_weights(head), trained.epoch, trained.after, curve)
         others = {name: one for name, one in data.items() if name != "train"}
@@ -132,7 +134,7 @@ def _result(
         validation, test = rows["validation"], rows.get("test")
         if numbers is not None:
             validation = subset(validation, numbers[1])
-        foreign = _foreign(rows)
+        ood = _ood(rows)
     return NormsResult(
         layers=trained.layers,
         before=trained.before,
@@ -142,9 +144,9 @@ def _result(
         head=fitted,
         validation=validation,
         test=test,
-        foreign=foreign,
+        ood=ood,
     )
 
 
-def _foreign(rows: Mapping[str, Features]) -> dict[str, Features]:
-    return {name.removeprefix(FOREIGN): one for name, one in rows.items() if name.startswith(FOREIGN)}
+def _ood(rows: Mapping[str, Features]) -> dict[str, Features]:
+    return {name.removeprefix(OOD): one for name, one in rows.items() if name.startswith(OOD)}

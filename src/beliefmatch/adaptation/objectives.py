@@ -24,7 +24,7 @@ Losses = Callable[[Tensor, Tensor, Tensor, float], Tensor]
 """From logits (H, K, B), targets and the share of the training that is over, the mean loss of each head (H,);
 writes the slopes to the third argument, shaped like the first."""
 
-_IGNORED = -100  # no target is: foreign rows were left out
+_IGNORED = -100  # no target is: OOD rows were left out
 
 
 def in_order(candidates: Sequence[Candidate]) -> list[int]:

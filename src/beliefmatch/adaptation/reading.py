@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from beliefmatch._utils import mixed
+from beliefmatch._utils import derive_seed
 from beliefmatch._validate import fail, require_index
 from beliefmatch.adaptation.rows import in_memory
 from beliefmatch.adaptation.types import Features
@@ -122,14 +122,14 @@ class Batches:
 
     def _streamed(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         pieces = self.places.split(_PIECE)
-        order = _shuffled(len(pieces), mixed(self.seed, _PIECES, epoch))
+        order = _shuffled(len(pieces), derive_seed(self.seed, _PIECES, epoch))
         together = max(
             1, self.memory // (8 * _PIECE * self.features.rows.shape[1])
         )  # as read, and in float32
         left = self.places[:0]
         for number, chosen in enumerate(order.split(together)):
             window = torch.cat([left, *(pieces[int(piece)] for piece in chosen)])
-            window = window[_shuffled(len(window), mixed(self.seed, _WITHIN, epoch, number))]
+            window = window[_shuffled(len(window), derive_seed(self.seed, _WITHIN, epoch, number))]
             is_last = (number + 1) * together >= len(pieces)
             batches, left = _cut(window, self.batch_size, is_last)
             yield from self._read(batches)

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 
 from beliefmatch._validate import fail, level_of_caller
+from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.baselines import temperature, untouched
 from beliefmatch.adaptation.batched import fit_heads
 from beliefmatch.adaptation.candidates import Candidate, candidates
@@ -21,11 +22,10 @@ from beliefmatch.adaptation.remarks import on_data, on_the_choice, on_the_labels
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.settings import OnProgress
 from beliefmatch.adaptation.starting import Start
-from beliefmatch.adaptation.wishes import Wishes
 
 __all__ = ["refit", "shown"]
 
-_USUAL = Wishes()
+_USUAL = AdaptConfig()
 _LABELS = {
     "untouched": "untouched",
     "temperature": "temperature",
@@ -42,7 +42,7 @@ def refit(
     *,
     classes: int | None = None,
     start: Start | None = None,
-    wishes: Wishes = _USUAL,
+    adapt_config: AdaptConfig = _USUAL,
     aside: float | None = None,
     on_progress: OnProgress | None = None,
 ) -> Adaptation:
@@ -53,7 +53,7 @@ def refit(
     and prior, is chosen by the mean over its seeds; the chosen head is the best of them.
 
     Args:
-        sets: features of the data; `test` and `foreign` are only kept.
+        sets: features of the data; `test` and `ood` are only kept.
         classes: K, where neither counts nor the existing head tell; else one more than the largest id.
         start: weight and bias of the existing head, where there is one.
         wishes: what to fit and by what to choose.
@@ -64,24 +64,24 @@ def refit(
     Raises:
         ValueError: features that do not match each other or the head, targets that do not fit the classes.
     """
-    if wishes.norms:
+    if adapt_config.norms:
         fact = "`norms` must be False for features alone: BatchNorm layers are trained on images"
         raise fail("refit", f"{fact}; use `adapt` with the network and its data.")
-    if wishes.laplace:
+    if adapt_config.laplace:
         require_laplace()
     began = time.perf_counter()
     start = require_sets(sets, start)
-    found = label_set(sets, classes=classes, start=start, labels=wishes.labels)
+    found = label_set(sets, classes=classes, start=start, labels=adapt_config.labels)
     old = start if found.kind == "same" else None
     verdict = contamination(sets.validation, train=sets.train, start=old)
     _warn(verdict, found, aside)
-    remarks = on_the_labels(sets, found, start) if wishes.labels == "auto" else []
+    remarks = on_the_labels(sets, found, start) if adapt_config.labels == "auto" else []
     remarks += _told(on_data(sets, found, start))
-    fitted = _fitted(sets, found.classes, old, wishes, on_progress)
-    chosen = choose_setting(fitted, by=wishes.choose_by)
+    fitted = _fitted(sets, found.classes, old, adapt_config, on_progress)
+    chosen = choose_setting(fitted, by=adapt_config.choose_by)
     before = [] if old is None else [untouched(old, sets.validation), temperature(old, sets.validation)]
     remarks += _told(on_the_choice(chosen, before[0] if before else None))
-    spread, notes = _spread([*before, *fitted], sets, found) if wishes.laplace else ([], ())
+    spread, notes = _spread([*before, *fitted], sets, found) if adapt_config.laplace else ([], ())
     return Adaptation(
         chosen=chosen,
         fitted=[*before, *spread, *fitted],
@@ -89,8 +89,8 @@ def refit(
         labels=found.kind,
         classes=found.classes,
         sets=sets,
-        wishes=wishes,
-        promises=promises(chosen, sets.validation, risks=wishes.risks, delta=wishes.delta),
+        adapt_config=adapt_config,
+        promises=promises(chosen, sets.validation, risks=adapt_config.risks, delta=adapt_config.delta),
         seconds={"heads": time.perf_counter() - began},
         notes=(*map(sentence, remarks), *notes),
     )
@@ -156,9 +156,13 @@ def _warn(verdict: Verdict, found: LabelSet, aside: float | None) -> None:
 
 
 def _fitted(
-    sets: FeatureSets, classes: int, start: Start | None, wishes: Wishes, on_progress: OnProgress | None
+    sets: FeatureSets,
+    classes: int,
+    start: Start | None,
+    adapt_config: AdaptConfig,
+    on_progress: OnProgress | None,
 ) -> list[FittedHead]:
-    wanted = _wanted(sets, classes, start, wishes)
+    wanted = _wanted(sets, classes, start, adapt_config)
 
     def fit(some: Sequence[Candidate], order_seed: int, tell: OnProgress | None) -> list[FittedHead]:
         return fit_heads(
@@ -166,44 +170,54 @@ def _fitted(
             some,
             validation=sets.validation,
             classes=classes,
-            epochs=wishes.epochs,
-            batch_size=wishes.batch_size,
-            learning_rate=wishes.learning_rate,
+            epochs=adapt_config.epochs,
+            batch_size=adapt_config.batch_size,
+            learning_rate=adapt_config.learning_rate,
             start=start,
-            patience=wishes.patience,
-            monitor=wishes.choose_by,
-            optimizer=wishes.optimizer,
+            patience=adapt_config.patience,
+            monitor=adapt_config.choose_by,
+            optimizer=adapt_config.optimizer,
             order_seed=order_seed,
             on_progress=tell,
         )
 
     alone = start is None
     fitted = fit(wanted, 0, on_progress) if alone else _seed_by_seed(wanted, fit, on_progress)
-    _require_one_that_converged(fitted, wishes)
+    _require_one_that_converged(fitted, adapt_config)
     return fitted
 
 
-def _require_one_that_converged(fitted: Sequence[FittedHead], wishes: Wishes) -> None:
+def _require_one_that_converged(fitted: Sequence[FittedHead], adapt_config: AdaptConfig) -> None:
     if not all(head.diverged for head in fitted if head.candidate.kind == "belief_matching"):
         return
-    got = "the usual one" if wishes.learning_rate is None else f"{wishes.learning_rate:g}"
+    got = "the usual one" if adapt_config.learning_rate is None else f"{adapt_config.learning_rate:g}"
     fact = f"`learning_rate` must be one that heads converge with, got {got}, with which every head diverged"
-    remedy = "use a lower one" if wishes.optimizer == "adam" else "use the optimizer adam with a lower one"
+    remedy = (
+        "use a lower one" if adapt_config.optimizer == "adam" else "use the optimizer adam with a lower one"
+    )
     raise fail("adapt", f"{fact}: no loss stayed finite; {remedy}.")
 
 
-def _wanted(sets: FeatureSets, classes: int, start: Start | None, wishes: Wishes) -> list[Candidate]:
-    seeds = [*wishes.seeds]
-    if start is not None and wishes.optimizer == "lbfgs" and len(seeds) > 1:
+def _wanted(
+    sets: FeatureSets, classes: int, start: Start | None, adapt_config: AdaptConfig
+) -> list[Candidate]:
+    seeds = [*adapt_config.seeds]
+    if start is not None and adapt_config.optimizer == "lbfgs" and len(seeds) > 1:
         fact = "`seeds` make no difference where L-BFGS starts from the existing head"
         warnings.warn(f"adapt: {fact}; only {seeds[0]} is fitted.", stacklevel=level_of_caller())
         seeds = seeds[:1]
     has_ids = sets.train.targets.dim() == 1
-    controls = [one for one in wishes.controls if has_ids or one != "evidential"]  # which cannot learn counts
-    if wishes.laplace and start is None and "softmax" not in controls:
+    controls = [
+        one for one in adapt_config.controls if has_ids or one != "evidential"
+    ]  # which cannot learn counts
+    if adapt_config.laplace and start is None and "softmax" not in controls:
         controls.append("softmax")  # which it is the spread of
     return candidates(
-        classes, kl_weights=wishes.kl_weights, priors=wishes.priors, seeds=seeds, controls=controls
+        classes,
+        kl_weights=adapt_config.kl_weights,
+        priors=adapt_config.priors,
+        seeds=seeds,
+        controls=controls,
     )
 
 

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.contamination import Verdict
 from beliefmatch.adaptation.fitted import FittedHead, Point, Scores
 from beliefmatch.adaptation.heads import Head
 from beliefmatch.adaptation.types import Features
-from beliefmatch.adaptation.wishes import Wishes
 
 __all__ = ["Adaptation", "FeatureSets", "NormsResult", "Promised"]
 
@@ -21,7 +21,7 @@ class FeatureSets:
     validation: Features
     test: Features | None = None
     """To judge on; nothing is chosen by them."""
-    foreign: Mapping[str, Features] = field(default_factory=dict)
+    ood: Mapping[str, Features] = field(default_factory=dict)
     """Examples that belong to no class, by the name of their set."""
 
 
@@ -57,7 +57,7 @@ class NormsResult:
     validation: Features
     """What the head sees through the layers as they are now."""
     test: Features | None = None
-    foreign: Mapping[str, Features] = field(default_factory=dict)
+    ood: Mapping[str, Features] = field(default_factory=dict)
 
     @property
     def is_taken(self) -> bool:
@@ -77,7 +77,7 @@ class Adaptation:
     labels: Literal["same", "new"]
     classes: int
     sets: FeatureSets
-    wishes: Wishes
+    adapt_config: AdaptConfig
     promises: tuple[Promised, ...] = ()
     """Of the head that the network has in the end."""
     seconds: Mapping[str, float] = field(default_factory=dict)

@@ -20,26 +20,26 @@ from beliefmatch.adaptation.settings import OnProgress
 from beliefmatch.adaptation.streams import as_stream, as_tensor
 from beliefmatch.adaptation.types import Features
 
-__all__ = ["FOREIGN", "as_cache", "as_given", "extracted", "first_inputs", "given_sets"]
+__all__ = ["OOD", "as_cache", "as_given", "extracted", "first_inputs", "given_sets"]
 
-FOREIGN = "foreign "
-"""In front of the names of foreign sets."""
+OOD = "OOD "
+"""In front of the names of OOD sets."""
 _THEIRS = "extract: "
 _FEW = 8  # rows that a head is found by
 
 
-def given_sets(train: Any, validation: Any, test: Any, foreign: Any) -> dict[str, Any]:
-    """The data that were given, by name; images alone may be foreign."""
-    if isinstance(foreign, Tensor | np.ndarray):
-        foreign = {"foreign": foreign}
-    if foreign is not None and not isinstance(foreign, Mapping):
+def given_sets(train: Any, validation: Any, test: Any, ood: Any) -> dict[str, Any]:
+    """The data that were given, by name; images alone may be OOD."""
+    if isinstance(ood, Tensor | np.ndarray):
+        ood = {"ood": ood}
+    if ood is not None and not isinstance(ood, Mapping):
         expected = "sets by their names, such as {'noise': images}"
-        raise fail("adapt", f"`foreign` must be {expected}, got {describe(foreign)}.", TypeError)
+        raise fail("adapt", f"`ood` must be {expected}, got {describe(ood)}.", TypeError)
     data = {"train": train, "validation": validation, "test": test}
-    for name, one in (foreign or {}).items():
-        with as_given(f"{FOREIGN}{name}"):
+    for name, one in (ood or {}).items():
+        with as_given(f"{OOD}{name}"):
             alone = isinstance(one, Tensor | np.ndarray)
-            data[f"{FOREIGN}{name}"] = TensorDataset(as_tensor(one)) if alone else one
+            data[f"{OOD}{name}"] = TensorDataset(as_tensor(one)) if alone else one
     return {name: one for name, one in data.items() if one is not None or name == "train"}
 
 
@@ -62,7 +62,7 @@ def as_given(name: str) -> Iterator[None]:
         text = f"{error}"
         if type(error) not in (ValueError, TypeError) or not text.startswith(_THEIRS):
             raise
-        shown = f"foreign[{name.removeprefix(FOREIGN)!r}]" if name.startswith(FOREIGN) else name
+        shown = f"OOD[{name.removeprefix(OOD)!r}]" if name.startswith(OOD) else name
         fact = text.removeprefix(_THEIRS)
         if not fact.startswith("`"):
             fact = f"`{shown}`: {fact}"

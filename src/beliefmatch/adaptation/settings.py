@@ -9,14 +9,14 @@ from beliefmatch.adaptation.candidates import KINDS, Candidate
 from beliefmatch.adaptation.starting import Start
 from beliefmatch.adaptation.types import Features
 
-__all__ = ["OnProgress", "Settings", "known_classes", "require_candidates"]
+__all__ = ["HeadConfig", "OnProgress", "known_classes", "require_candidates"]
 
 OnProgress = Callable[[float, str], None]
 """Called with the share of the fit that is done, and what is being done."""
 
 
 @dataclass(frozen=True)
-class Settings:
+class HeadConfig:
     """How to train; see `fit_heads`."""
 
     epochs: int

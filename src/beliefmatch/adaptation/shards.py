@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from beliefmatch._files import write_whole
+from beliefmatch._files import atomic_write
 from beliefmatch._validate import level_of_caller
 from beliefmatch.adaptation.rows import ShardedRows
 from beliefmatch.adaptation.sizes import planned_bytes
@@ -108,7 +108,7 @@ class ShardFolder:
                 file.unlink()
         if not there:
             facts = {"format": FORMAT, "key": key, "parts": dict(parts), "layout": asdict(layout)}
-            write_whole(self.path / "facts.json", _bytes(facts))
+            atomic_write(self.path / "facts.json", _bytes(facts))
 
     def clear(self) -> None:
         """Remove all that is there, what says that it is complete first; who has it open can read on."""
@@ -121,7 +121,7 @@ class ShardFolder:
         digests = []
         for path, values in zip(self._files(shard), (rows, targets), strict=True):
             content = _npy(values)
-            write_whole(path, content)
+            atomic_write(path, content)
             digests.append(hashlib.sha256(content).hexdigest())
         line = Line(shard, len(rows), *digests)
         with (self.path / "manifest.jsonl").open("ab") as file:
@@ -135,14 +135,14 @@ class ShardFolder:
         whole = self.verified()
         (self.path / "complete.json").unlink(missing_ok=True)
         lines = [json.dumps(line).encode() + b"\n" for line in whole.values()]
-        write_whole(self.path / "manifest.jsonl", b"".join(lines))
+        atomic_write(self.path / "manifest.jsonl", b"".join(lines))
         return whole
 
     def complete(self, lines: Iterable[Line]) -> None:
         """Say that all shards are there."""
         lines = sorted(lines)
         rows = sum(line.rows for line in lines)
-        write_whole(self.path / "complete.json", _bytes({"format": FORMAT, "rows": rows, "shards": lines}))
+        atomic_write(self.path / "complete.json", _bytes({"format": FORMAT, "rows": rows, "shards": lines}))
 
     def lines(self) -> dict[int, Line]:
         """What complete.json, or else the manifest, tells of the shards; a broken line tells nothing."""

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from beliefmatch._utils import mixed
+from beliefmatch._utils import derive_seed
 from beliefmatch._validate import describe, fail
 from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.adaptation.reading import labelled
@@ -61,7 +61,7 @@ def first_weights(
         return weight, bias
     stacks = torch.empty(many, classes, width), torch.empty(many, classes)
     for place, candidate in enumerate(candidates):
-        generator = torch.Generator().manual_seed(mixed(candidate.seed, _FRESH))
+        generator = torch.Generator().manual_seed(derive_seed(candidate.seed, _FRESH))
         for stack in stacks:
             stack[place].uniform_(-1 / math.sqrt(width), 1 / math.sqrt(width), generator=generator)
     return stacks

@@ -33,7 +33,7 @@ class StoredFeatures:
     Args:
         path: of the file.
         features: rows and targets, checked; rows are memory-mapped where the format allows it.
-        classes: K, from `classes`, the counts, the head or else the largest id; None for foreign examples.
+        classes: K, from `classes`, the counts, the head or else the largest id; None for OOD examples.
         weight: of the head that is there (K, F), float32; None if there is none.
         bias: likewise (K,).
         recognised: the name in the file by what it was taken for.
@@ -71,7 +71,7 @@ def features_from_file(
         names: what its arrays or columns are called, where not as usual.
         classes: K, where neither counts nor a head tell it; else one more than the largest id.
         class_names: by id; targets may then be given as text.
-        labelled: whether there are targets; foreign examples have none, and get the id -1.
+        labelled: whether there are targets; OOD examples have none, and get the id -1.
         every_class: whether each class must have an example, as it must to be fitted on.
         with_head: whether a head is looked for, whose classes must then be those of the targets.
 

@@ -1,7 +1,7 @@
 """All sets of an adaptation from files and directories of features, without a network.
 
 One archive may hold several sets under names with the set in front: `train_features` and `train_targets` (or
-`train_counts`), the same with `validation_` and `test_`, `foreign_NAME_features` for examples of no class,
+`train_counts`), the same with `validation_` and `test_`, `ood_NAME_features` for examples of no class,
 and the head as `weight` and `bias`.
 """
 
@@ -36,7 +36,7 @@ _SETS = {
     "val": "validation",
     "test": "test",
 }
-_FOREIGN = "foreign_"
+_OOD = "ood_"
 _FEATURES = re.compile(rf"(?P<prefix>.+)_(?:{'|'.join(SPELLINGS['features'])})", re.IGNORECASE)
 
 Paths = Mapping[str, str | Path]
@@ -57,7 +57,7 @@ def feature_sets(
     *,
     validation: str | Path | float | None = None,
     test: str | Path | None = None,
-    foreign: Paths | None = None,
+    ood: Paths | None = None,
     classes: int | None = None,
     class_names: Sequence[str] | None = None,
     split_seed: int = 0,
@@ -71,7 +71,7 @@ def feature_sets(
             aside in proportion to the classes where `train` holds no validation rows of its own. If not
             given, that is a fifth, and a warning says so.
         test: another such file or directory, for examples to report on.
-        foreign: the same for examples that belong to no class, by name; targets they have are left unread.
+        OOD: the same for examples that belong to no class, by name; targets they have are left unread.
         classes: K, where it is not to be told from the data.
         class_names: by id, where targets are given as text.
         split_seed: of the draw of validation rows.
@@ -86,7 +86,7 @@ def feature_sets(
     places = _places(_path("train", train))
     share = validation if isinstance(validation, int | float) else None
     given = {"validation": validation if share is None else None, "test": test}
-    given |= {f"{_FOREIGN}{name}": path for name, path in (foreign or {}).items()}
+    given |= {f"{_OOD}{name}": path for name, path in (ood or {}).items()}
     for name, path in given.items():
         if path is not None:
             _add(places, name, _Place(_path(name, path)))
@@ -95,7 +95,7 @@ def feature_sets(
     _require_alike(places, found)
     if "validation" not in found:
         found["train"], found["validation"] = _set_aside(found["train"], share, split_seed)
-    others = {name.removeprefix(_FOREIGN): one for name, one in found.items() if name.startswith(_FOREIGN)}
+    others = {name.removeprefix(_OOD): one for name, one in found.items() if name.startswith(_OOD)}
     sets = FeatureSets(found["train"], found["validation"], found.get("test"), others)
     return sets, _start(places["train"].path, sets), _classes(places, found, classes)
 
@@ -125,10 +125,10 @@ def _places(path: Path) -> dict[str, _Place]:
 
 
 def _set_name(prefix: str, path: Path) -> str:
-    if prefix.lower().startswith(_FOREIGN) and len(prefix) > len(_FOREIGN):
-        return f"{_FOREIGN}{prefix[len(_FOREIGN) :]}"
+    if prefix.lower().startswith(_OOD) and len(prefix) > len(_OOD):
+        return f"{_OOD}{prefix[len(_OOD) :]}"
     if prefix.lower() not in _SETS:
-        expected = "train_, validation_, test_ or foreign_NAME_ in front of its features"
+        expected = "train_, validation_, test_ or ood_NAME_ in front of its features"
         raise fail(_US, f"`train` must have {expected}, got {prefix}_ in {path}.")
     return _SETS[prefix.lower()]
 
@@ -156,20 +156,20 @@ def _add(places: dict[str, _Place], name: str, place: _Place) -> None:
 
 
 def _read(name: str, place: _Place, classes: int | None, class_names: Sequence[str] | None) -> Features:
-    is_foreign = name.startswith(_FOREIGN)
+    is_ood = name.startswith(_OOD)
     if place.path.is_dir():
         found = features_from_directory(place.path)
     else:
         found = features_from_file(
             place.path,
-            names=FeatureNames(features=place.names.features) if is_foreign else place.names,
-            classes=None if is_foreign else classes,
-            class_names=None if is_foreign else class_names,
-            labelled=not is_foreign,
+            names=FeatureNames(features=place.names.features) if is_ood else place.names,
+            classes=None if is_ood else classes,
+            class_names=None if is_ood else class_names,
+            labelled=not is_ood,
             every_class=False,
             with_head=False,
         ).features
-    if is_foreign and bool((found.targets >= 0).any()):
+    if is_ood and bool((found.targets >= 0).any()):
         found = Features(found.rows, torch.full((len(found),), -1), found.digest)
     return found
 

@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 import torch
 
-from beliefmatch._utils import mixed
+from beliefmatch._utils import derive_seed
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.rows import PickedRows
 from beliefmatch.adaptation.types import Features
@@ -59,5 +59,5 @@ def parted_numbers(features: Features, share: float, *, seed: int = 0) -> tuple[
     count = wanted(share, len(places))
     if not 0 < count < len(places):
         raise fail("parted", f"`share` must leave rows on both sides, got {count} of {len(places)}.")
-    picked = places[chosen(ids.numpy()[places], count, mixed(seed, _SPLIT))]
+    picked = places[chosen(ids.numpy()[places], count, derive_seed(seed, _SPLIT))]
     return np.setdiff1d(np.arange(len(features)), picked, assume_unique=True), picked

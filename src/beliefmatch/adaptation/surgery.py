@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from beliefmatch._validate import describe, fail, level_of_caller
-from beliefmatch.adaptation.believing import Believing, believing
+from beliefmatch.adaptation.add_belief import BeliefMixin, add_belief
 from beliefmatch.adaptation.explaining import obstacle
 from beliefmatch.adaptation.heads import Head
 from beliefmatch.adaptation.tracing import Layer, layer_named, unwrapped
@@ -20,7 +20,12 @@ _COUNTS = ("num_classes", "num_labels", "n_classes", "nb_classes", "out_features
 
 
 def with_head(
-    model: nn.Module, head: Head, weight: Tensor, bias: Tensor | None, *, mixin: type[Believing] = Believing
+    model: nn.Module,
+    head: Head,
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    mixin: type[BeliefMixin] = BeliefMixin,
 ) -> Any:
     """A deep copy of a classifier with new weights in its head, and with `belief`.
 
@@ -35,7 +40,7 @@ def with_head(
         head: of `find_head`.
         weight: (K, F), for the same features and any number of classes.
         bias: (K,); None for zero, or for none where the layer has none.
-        mixin: what the copy can do besides; `Believing` or a subclass.
+        mixin: what the copy can do besides; `BeliefMixin` or a subclass.
     """
     network, prefix = unwrapped(model)
     name = head.name.removeprefix(prefix)
@@ -43,12 +48,12 @@ def with_head(
     _require_weights(head, weight, bias)
     _warn_of_ties(network, layer)
     copied = _copy(model if isinstance(model, nn.DataParallel) else network)
-    inside = unwrapped(copied)[0]
-    fresh = layer_named(inside, name)
+    in_distribution = unwrapped(copied)[0]
+    fresh = layer_named(in_distribution, name)
     assert fresh is not None
     _refill(fresh, weight, bias)
-    _recount(inside, name, head.out_features, len(weight))
-    return believing(copied, mixin)
+    _recount(in_distribution, name, head.out_features, len(weight))
+    return add_belief(copied, mixin)
 
 
 def _layer(network: nn.Module, name: str, head: Head) -> Layer:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from beliefmatch._utils import mixed
+from beliefmatch._utils import derive_seed
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.rows import Rows
 
@@ -27,7 +27,7 @@ class Features:
 
     Args:
         rows: floating point of 16, 32 or 64 bits; an array, a memory map, or what reads as one.
-        targets: class ids, int64 (N,), -1 where foreign; or counts, floating point (N, K). On the CPU.
+        targets: class ids, int64 (N,), -1 where OOD; or counts, floating point (N, K). On the CPU.
         digest: of model, weights, preprocessing and data, or of the features themselves.
     """
 
@@ -73,7 +73,7 @@ class Features:
         _require_positive("shuffled", "batch_size", batch_size)
         fitting = budget_bytes // (4 * self.width)  # rows
         if fitting >= len(self):
-            order = _permuted(len(self), mixed(seed, _ROWS, epoch))
+            order = _permuted(len(self), derive_seed(seed, _ROWS, epoch))
             for part in order.split(batch_size):
                 yield self._held[part], self.targets[part]
         else:
@@ -103,11 +103,11 @@ class Features:
         self, seed: int, epoch: int, batch_size: int, fitting: int
     ) -> Iterator[tuple[Tensor, Tensor]]:
         stretch = min(_STRETCH, fitting)
-        order = _permuted(-(-len(self) // stretch), mixed(seed, _STRETCHES, epoch))
+        order = _permuted(-(-len(self) // stretch), derive_seed(seed, _STRETCHES, epoch))
         left = nothing = torch.empty(0, self.width), self.targets[:0]
         for number, group in enumerate(order.split(fitting // stretch)):
             rows, targets = self._group(group.tolist(), stretch)
-            within = _permuted(len(rows), mixed(seed, _ROWS, epoch, number))
+            within = _permuted(len(rows), derive_seed(seed, _ROWS, epoch, number))
             gap = batch_size - len(left[0])
             for part in (within[:gap], *within[gap:].split(batch_size)):
                 batch = torch.cat([left[0], rows[part]]), torch.cat([left[1], targets[part]])

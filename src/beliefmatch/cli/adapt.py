@@ -7,7 +7,7 @@ import typer
 
 from beliefmatch._environment import needs
 from beliefmatch._files import ready_directory
-from beliefmatch.cli.adapt_flags import plan_of
+from beliefmatch.cli.adapt_flags import config_of
 from beliefmatch.cli.adapt_options import (
     CacheDir,
     CacheSize,
@@ -45,11 +45,11 @@ from beliefmatch.cli.adapt_options import (
     Weights,
     Workers,
 )
-from beliefmatch.cli.errors import BAD_INPUT, OUTSIDE, UserError, told_plainly
+from beliefmatch.cli.errors import BAD_INPUT, OUTSIDE, UserError, user_errors
 from beliefmatch.cli.run_options import DataDir, DataName, DryRun, Ood
 
 if TYPE_CHECKING:
-    from beliefmatch.experiments.adapt_plan import AdaptPlan
+    from beliefmatch.experiments.adapt_config_file import AdaptRunConfig
     from beliefmatch.experiments.adapting import Adapting, Outcome
 
 __all__ = ["adapt"]
@@ -105,13 +105,13 @@ def adapt(
     Features are computed once and kept. All values of λ, and other heads to compare with, are fitted in one
     pass over them; λ is chosen on images that the network must not have seen. Takes minutes on a CPU.
     """
-    with told_plainly(*BAD_INPUT, command=context):
-        plan = plan_of(context.params)
+    with user_errors(*BAD_INPUT, command=context):
+        config = config_of(context.params)
         _require_extras()
         from beliefmatch.experiments.adapting import Adapting
 
         _require_no_run(Path(out))
-        work = Adapting(plan)
+        work = Adapting(config)
         if not dry_run:
             ready_directory(out, caller="adapt")
     _announce(work)
@@ -119,16 +119,16 @@ def adapt(
         return
     from beliefmatch.cli.terminal import share_done
 
-    with told_plainly(ValueError, *OUTSIDE, command=context), share_done() as tell:
+    with user_errors(ValueError, *OUTSIDE, command=context), share_done() as tell:
         outcome = work.run(tell)
-    _write_and_show(context, Path(out), plan, outcome)
+    _write_and_show(context, Path(out), config, outcome)
 
 
 def _require_no_run(place: Path) -> None:
     """The files of an adaptation have the names of a run's: one would destroy the other."""
     from beliefmatch.experiments.run_dir import RunDirectory
 
-    if RunDirectory(place).plan_file.is_file():
+    if RunDirectory(place).config_file.is_file():
         raise ValueError(f"adapt: `out` must not be the directory of a run, got {place}; choose another.")
 
 
@@ -152,16 +152,18 @@ def _announce(work: "Adapting") -> None:
         typer.echo(line)
 
 
-def _write_and_show(command: typer.Context, place: Path, plan: "AdaptPlan", outcome: "Outcome") -> None:
+def _write_and_show(
+    command: typer.Context, place: Path, config: "AdaptRunConfig", outcome: "Outcome"
+) -> None:
     from beliefmatch.cli.terminal import show
-    from beliefmatch.experiments.adapt_plan import ImagePlan
+    from beliefmatch.experiments.adapt_config_file import ImageAdaptConfig
     from beliefmatch.experiments.adapted_directory import kept_files
     from beliefmatch.experiments.adapted_head import head_file
     from beliefmatch.report.adaptation_files import write_adaptation
     from beliefmatch.report.adaptation_tables import adaptation_tables
 
     record, evaluations = outcome.record, outcome.evaluations
-    others = kept_files(outcome, plan.given if isinstance(plan.given, ImagePlan) else None)
+    others = kept_files(outcome, config.given if isinstance(config.given, ImageAdaptConfig) else None)
     head = head_file(outcome.adaptation, outcome.network)
     try:  # files before words: who reads the words may go away
         page = write_adaptation(place, record, evaluations, head=head, others=others)

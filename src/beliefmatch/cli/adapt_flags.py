@@ -1,4 +1,4 @@
-"""What the options of `beliefmatch adapt` amount to: its plan."""
+"""What the options of `beliefmatch adapt` amount to: its configuration."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -6,34 +6,34 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from beliefmatch.adaptation.wishes import Wishes
-    from beliefmatch.data.settings import DataSettings
-    from beliefmatch.experiments.adapt_plan import AdaptPlan, FeaturePlan, ImagePlan
+    from beliefmatch.adaptation.adapt_config import AdaptConfig
+    from beliefmatch.data.settings import DataConfig
+    from beliefmatch.experiments.adapt_config_file import AdaptRunConfig, FeatureAdaptConfig, ImageAdaptConfig
 
-__all__ = ["plan_of"]
+__all__ = ["config_of"]
 
 
-def plan_of(params: Mapping[str, Any]) -> "AdaptPlan":
-    """The plan that the parameters of the command amount to."""
-    from beliefmatch.experiments.adapt_plan import AdaptPlan
+def config_of(params: Mapping[str, Any]) -> "AdaptRunConfig":
+    """The configuration that the parameters of the command amount to."""
+    from beliefmatch.experiments.adapt_config_file import AdaptRunConfig
 
     given = _features(params) if params["features"] is not None else _images(params)
-    return AdaptPlan(given, _wishes(params), tuple(params["ood"] or ()))
+    return AdaptRunConfig(given, _adapt_config(params), tuple(params["ood"] or ()))
 
 
-def _features(params: Mapping[str, Any]) -> "FeaturePlan":
-    from beliefmatch.experiments.adapt_plan import FeaturePlan
+def _features(params: Mapping[str, Any]) -> "FeatureAdaptConfig":
+    from beliefmatch.experiments.adapt_config_file import FeatureAdaptConfig
 
     for name in ("model", "weights", "data"):
         if params[name] is not None:
             raise ValueError(f"adapt: `{name}` must not come with `--features`, which replace it.")
     text = params["validation"]
     validation = text if text is None or Path(text).exists() else _share(text)
-    return FeaturePlan(params["features"], validation, params["test_features"], params["split_seed"])
+    return FeatureAdaptConfig(params["features"], validation, params["test_features"], params["split_seed"])
 
 
-def _images(params: Mapping[str, Any]) -> "ImagePlan":
-    from beliefmatch.experiments.adapt_plan import ImagePlan
+def _images(params: Mapping[str, Any]) -> "ImageAdaptConfig":
+    from beliefmatch.experiments.adapt_config_file import ImageAdaptConfig
 
     if params["model"] is None:
         remedy = "`--model NAME --data NAME`, or `--features FILE`"
@@ -42,7 +42,7 @@ def _images(params: Mapping[str, Any]) -> "ImagePlan":
         raise ValueError("adapt: `test_features` must come with `--features`.")
     same = {name: params[name] for name in ("model", "weights", "head", "validation_from", "cache_dir")}
     same |= {name: params[name] for name in ("cache_size", "device", "precision")}
-    return ImagePlan(
+    return ImageAdaptConfig(
         **same,
         options=_options(params["model_option"] or ()),
         compile=params["compile_"],
@@ -51,8 +51,8 @@ def _images(params: Mapping[str, Any]) -> "ImagePlan":
     )
 
 
-def _data(params: Mapping[str, Any]) -> "DataSettings | None":
-    from beliefmatch.data.settings import DataSettings
+def _data(params: Mapping[str, Any]) -> "DataConfig | None":
+    from beliefmatch.data.settings import DataConfig
 
     given = {
         "directory": params["data_dir"],
@@ -70,11 +70,11 @@ def _data(params: Mapping[str, Any]) -> "DataSettings | None":
         return None
     corrupt = "skip" if params["skip_corrupt"] else "stop"
     always = {"split_seed": params["split_seed"], "corrupt": corrupt, "workers": params["workers"]}
-    return DataSettings(name=params["data"], augment="none", **always, **given)
+    return DataConfig(name=params["data"], augment="none", **always, **given)
 
 
-def _wishes(params: Mapping[str, Any]) -> "Wishes":
-    from beliefmatch.adaptation.wishes import Wishes
+def _adapt_config(params: Mapping[str, Any]) -> "AdaptConfig":
+    from beliefmatch.adaptation.adapt_config import AdaptConfig
 
     made = {
         "kl_weights": _numbers("kl_weight", params["kl_weight"]),
@@ -84,8 +84,8 @@ def _wishes(params: Mapping[str, Any]) -> "Wishes":
         "norms": params["train_norms"],
         "risks": tuple(params["risk"]),
     }
-    named = {field.name for field in fields(Wishes)} - set(made)
-    return Wishes(**made, **{name: params[name] for name in named if name in params})
+    named = {field.name for field in fields(AdaptConfig)} - set(made)
+    return AdaptConfig(**made, **{name: params[name] for name in named if name in params})
 
 
 def _options(texts: Any) -> dict[str, Any]:

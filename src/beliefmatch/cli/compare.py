@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from beliefmatch._environment import needs
-from beliefmatch._files import ready_directory, write_together
-from beliefmatch.cli.errors import BAD_INPUT, OUTSIDE, UserError, resumable, told_plainly
+from beliefmatch._files import atomic_write_dir, ready_directory
+from beliefmatch.cli.errors import BAD_INPUT, OUTSIDE, UserError, resumable, user_errors
 from beliefmatch.cli.run_options import (
     Accelerator,
     BatchSize,
@@ -17,12 +17,12 @@ from beliefmatch.cli.run_options import (
     DryRun,
     Epochs,
     Flags,
-    ForeignTraining,
     Labels,
     Limit,
     ModelName,
     Nodes,
     Ood,
+    OODTraining,
     Precision,
     PriorFrom,
     PriorStrength,
@@ -70,7 +70,7 @@ def compare(
     prior_strength: PriorStrength = None,
     model: ModelName = None,
     ood: Ood = None,
-    foreign_training: ForeignTraining = None,
+    ood_training: OODTraining = None,
     recipe: RecipeName = None,
     set_: Settings = None,
     epochs: Epochs = None,
@@ -92,12 +92,12 @@ def compare(
 ) -> None:
     """Train methods alike and set them side by side.
 
-    On embedded digits unless told otherwise. Prints error, calibration, detection of foreign input and costs.
+    On embedded digits unless told otherwise. Prints error, calibration, detection of OOD input and costs.
     Writes every run, all numbers as JSON, CSV and Markdown, figures, and report.html, which needs no network.
     The same command goes on where it was stopped; runs that are finished are not run again.
     """
     flags = Flags.of(context.params)
-    with told_plainly(*BAD_INPUT, command=context):
+    with user_errors(*BAD_INPUT, command=context):
         work = _comparison(flags, methods, kl_weight, range(seed, seed + seeds), Path(out), jobs)
         _require_extras()
         if not dry_run:
@@ -137,13 +137,13 @@ def _require_extras() -> None:
 
 
 def _show_plans(work: "Comparison") -> None:
-    from beliefmatch.cli.run_show import show_plan
+    from beliefmatch.cli.run_show import show_config
 
     costs = work.estimates()
-    if not work.speaks:
+    if not work.is_main_process:
         return
-    for plan, cost in costs:
-        show_plan(plan, cost)
+    for config, cost in costs:
+        show_config(config, cost)
         typer.echo()
     typer.echo(f"# runs in all {work.cells}, {work.jobs} at a time")
 
@@ -154,15 +154,15 @@ def _run_and_show(command: typer.Context, work: "Comparison", out: Path) -> None
     from beliefmatch.report.comparison_files import comparison_files
     from beliefmatch.report.tables import comparison_tables
 
-    with resumable(), told_plainly(*OUTSIDE, command=command), share_done() as tell:
+    with resumable(), user_errors(*OUTSIDE, command=command), share_done() as tell:
         record = work.run(tell, command=["beliefmatch", *command.obj])
-        if not work.speaks:
+        if not work.is_main_process:
             return
         tell(1.0, "report")
         judged = evaluations(record, work)
         files = comparison_files(record, judged)
     try:  # files before words: who reads the words may go away
-        write_together(out, files, keep=".json")
+        atomic_write_dir(out, files, keep=".json")
     except OSError as error:
         raise UserError(
             f"{command.command_path}: cannot write to {out} ({error.strerror or error}); "

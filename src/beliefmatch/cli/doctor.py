@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from beliefmatch._environment import Extra, Package, extras, hardware, needs, versions
-from beliefmatch.cli.errors import BAD_INPUT, told_plainly
+from beliefmatch.cli.errors import BAD_INPUT, user_errors
 
 __all__ = ["doctor"]
 
@@ -80,7 +80,7 @@ def _json(torch: Torch, found: tuple[Extra, ...]) -> str:
 
 def _show(torch: Torch, found: tuple[Extra, ...], command: typer.Context) -> None:
     with (
-        told_plainly(*BAD_INPUT, command=command),
+        user_errors(*BAD_INPUT, command=command),
         needs("rich", extra="cli", caller="beliefmatch doctor"),
     ):
         from rich.table import Column, Table

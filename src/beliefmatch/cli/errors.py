@@ -7,14 +7,14 @@ from contextlib import contextmanager
 
 import typer
 
-from beliefmatch._files import OutsideError
+from beliefmatch._files import EnvironmentFailure
 
-__all__ = ["BAD_INPUT", "OUTSIDE", "UserError", "resumable", "told_plainly"]
+__all__ = ["BAD_INPUT", "OUTSIDE", "UserError", "resumable", "user_errors"]
 
 BAD_INPUT = (ValueError, TypeError, ModuleNotFoundError)
 """What the library raises about arguments and missing extras."""
 
-OUTSIDE = (OutsideError, FloatingPointError, OSError)
+OUTSIDE = (EnvironmentFailure, FloatingPointError, OSError)
 """What can come up at work that is no mistake of ours: files, disks, other processes, divergence."""
 
 _ABOUT_AN_ARGUMENT = re.compile(r"\w+: `(?P<argument>[\w.]+)` (?P<fact>.*)")
@@ -23,7 +23,7 @@ _OPTIONS = {
     "data.name": "data",
     "data.directory": "data_dir",
     "model.name": "model",
-    "foreign": "ood",
+    "ood": "ood",
     "risks": "risk",
     "kl_weights": "kl_weight",
     "priors": "prior",
@@ -37,7 +37,7 @@ class UserError(Exception):
 
 
 @contextmanager
-def told_plainly(*kinds: type[Exception], command: typer.Context) -> Iterator[None]:
+def user_errors(*kinds: type[Exception], command: typer.Context) -> Iterator[None]:
     """Errors of these kinds inside the block are the user's to mend.
 
     A command checks all it was given inside such a block and works outside of it, so that an

@@ -1,4 +1,4 @@
-"""`beliefmatch evaluate`: how wrong, how overconfident and how blind to foreign input models are."""
+"""`beliefmatch evaluate`: how wrong, how overconfident and how blind to OOD input models are."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from beliefmatch._environment import needs
-from beliefmatch._files import directory_in_use, write_together
-from beliefmatch.cli.errors import BAD_INPUT, UserError, told_plainly
-from beliefmatch.cli.evaluate_plan import class_names_of, file_names, plan, shown
-from beliefmatch.experiments.evaluation_settings import EvaluationSettings, ModelFiles
+from beliefmatch._files import atomic_write_dir, directory_in_use
+from beliefmatch.cli.errors import BAD_INPUT, UserError, user_errors
+from beliefmatch.cli.model_files import class_names_of, config, file_names, shown
+from beliefmatch.experiments.evaluation_settings import EvaluateConfig, ModelFiles
 
 if TYPE_CHECKING:
     from beliefmatch.experiments.evaluation_record import EvaluationRecord
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluate"]
 
-_DEFAULT = EvaluationSettings()
+_DEFAULT = EvaluateConfig()
 _RENDERING = 1  # steps of the progress bar
 
 Files = list[tuple[str, bytes]]
@@ -40,7 +40,7 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="SET=FILE",
-            help="Predictions for foreign examples. With several models SET=FILE,FILE,... in their order.",
+            help="Predictions for OOD examples. With several models SET=FILE,FILE,... in their order.",
         ),
     ] = None,
     out: Annotated[str, typer.Option(metavar="DIRECTORY", help="Where the report goes.")] = "runs/evaluate",
@@ -75,9 +75,9 @@ def evaluate(
     Writes a JSON record for each model, tables, figures and report.html, which needs no network.
     """
     with ExitStack() as stack:
-        with told_plainly(*BAD_INPUT, command=context):
-            settings = EvaluationSettings(groups=groups, resamples=resamples, seed=seed, risks=tuple(risk))
-            chosen = plan(models, names=name or [], ood=ood or [])
+        with user_errors(*BAD_INPUT, command=context):
+            settings = EvaluateConfig(groups=groups, resamples=resamples, seed=seed, risks=tuple(risk))
+            chosen = config(models, names=name or [], ood=ood or [])
             render = _renderer()
             from beliefmatch.data.predictions import FieldNames
             from beliefmatch.experiments.evaluations import Evaluations
@@ -110,7 +110,7 @@ def _records_and_files(
 def _record(
     command: typer.Context, work: "Evaluations", model: ModelFiles, step: Callable[[str], None]
 ) -> "EvaluationRecord":
-    with told_plainly(*BAD_INPUT, command=command):
+    with user_errors(*BAD_INPUT, command=command):
         given = work.read(model, step)
     return work.judge(model, given, step)
 
@@ -122,7 +122,7 @@ def _write_and_show(
     from beliefmatch.report.evaluation_tables import terminal_table
 
     try:  # files before words: who reads the words may go away
-        removed = write_together(place, files, keep=".json")  # a record may be the only one
+        removed = atomic_write_dir(place, files, keep=".json")  # a record may be the only one
     except OSError as error:
         raise UserError(
             f"{command.command_path}: cannot write to {place} ({error.strerror or error}); "
@@ -169,6 +169,6 @@ def _lines(records: Sequence["EvaluationRecord"]) -> Iterator[str]:
     """What every file's arrays were taken for."""
     for record in records:
         read = [(record.source, record.settings["fields"])]
-        read += [(one.source, record.settings["foreign_fields"][one.name]) for one in record.foreign]
+        read += [(one.source, record.settings["ood_fields"][one.name]) for one in record.ood]
         for source, fields in read:
             yield shown(f"{source}: " + ", ".join(f"{role} = {name}" for role, name in fields.items()))

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from beliefmatch._files import ready_directory, write_whole
-from beliefmatch.cli.errors import BAD_INPUT, UserError, told_plainly
+from beliefmatch._files import atomic_write, ready_directory
+from beliefmatch.cli.errors import BAD_INPUT, UserError, user_errors
 
 if TYPE_CHECKING:
     from beliefmatch.experiments.predicting import Restored, Row
@@ -52,7 +52,7 @@ def predict(
     Entropy and spread are in nats: the larger, the more doubt. Spread is the mutual information under the
     belief, for methods that have one.
     """
-    with told_plainly(*BAD_INPUT, command=context):
+    with user_errors(*BAD_INPUT, command=context):
         path = _ready_file(out)
         if abstain is not None and risk is not None:
             raise ValueError("predict: `abstain` must not come with `--risk`, which finds one.")
@@ -72,7 +72,7 @@ def predict(
         )
     from beliefmatch.cli.terminal import progress
 
-    with told_plainly(ValueError, command=context), progress(len(names)) as step:
+    with user_errors(ValueError, command=context), progress(len(names)) as step:
         rows = []
         for row in restored.rows(names, source, abstain=least):
             rows.append(row)
@@ -84,10 +84,10 @@ def predict(
 def _write(command: typer.Context, path: Path, rows: "list[Row]", restored: "Restored") -> None:
     from beliefmatch.report.prediction_files import prediction_file
 
-    with told_plainly(*BAD_INPUT, command=command):
+    with user_errors(*BAD_INPUT, command=command):
         content = prediction_file(path.suffix.lower(), rows, restored.class_names)
     try:
-        write_whole(path, content)
+        atomic_write(path, content)
     except OSError as error:
         raise UserError(
             f"{command.command_path}: cannot write {path} ({error.strerror or error}); "

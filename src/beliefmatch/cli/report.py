@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from beliefmatch._environment import needs
-from beliefmatch._files import ready_directory, write_whole
-from beliefmatch.cli.errors import BAD_INPUT, UserError, told_plainly
-from beliefmatch.cli.evaluate_plan import shown
+from beliefmatch._files import atomic_write, ready_directory
+from beliefmatch.cli.errors import BAD_INPUT, UserError, user_errors
+from beliefmatch.cli.model_files import shown
 from beliefmatch.experiments.adapt_record import ADAPT_SCHEMA, AdaptRecord, adapt_evaluation_paths
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.experiments.records import COMPARISON_SCHEMA, ComparisonRecord, evaluation_paths
@@ -47,13 +47,13 @@ def report(
 
     Neither the predictions nor torch are needed.
     """
-    with told_plainly(*BAD_INPUT, command=context):
+    with user_errors(*BAD_INPUT, command=context):
         render = _renderer(records)
         path = _ready_file(out)
 
     page = render().encode()
     try:
-        write_whole(path, page)
+        atomic_write(path, page)
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"{context.command_path}: cannot write {path} ({reason}).") from error

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from beliefmatch._environment import needs
-from beliefmatch._files import OutsideError, ready_directory, write_together, write_whole
-from beliefmatch.cli.errors import BAD_INPUT, OUTSIDE, UserError, resumable, told_plainly
+from beliefmatch._files import EnvironmentFailure, atomic_write, atomic_write_dir, ready_directory
+from beliefmatch.cli.errors import BAD_INPUT, OUTSIDE, UserError, resumable, user_errors
 from beliefmatch.cli.run_options import Settings
 from beliefmatch.reproduce import REPRODUCTIONS
 
 if TYPE_CHECKING:
-    from beliefmatch.reproduce.asked import Asked
+    from beliefmatch.reproduce.asked import ReproduceConfig
     from beliefmatch.reproduce.record import ReproductionRecord
     from beliefmatch.reproduce.working import Work
 
@@ -58,7 +58,7 @@ def reproduce(
     ] = None,
     set_: Settings = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show every plan, how many runs, and do nothing.")
+        bool, typer.Option("--dry-run", help="Show every configuration, how many runs, and do nothing.")
     ] = False,
 ) -> None:
     """Run a table or figure of the paper and compare the numbers.
@@ -66,13 +66,13 @@ def reproduce(
     Ends with one table, figures, and a record of everything. The same command goes on where it was stopped;
     no run is made twice, and all tables and figures share them.
     """
-    with told_plainly(*BAD_INPUT, OutsideError, command=context):
-        from beliefmatch.reproduce.asked import Asked
+    with user_errors(*BAD_INPUT, EnvironmentFailure, command=context):
+        from beliefmatch.reproduce.asked import ReproduceConfig
 
         _require_extras()
         if not out.strip():
             raise ValueError("reproduce: `out` must be a directory, got an empty name.")
-        asked = Asked(scale, Path(out), data_dir, tuple(set_ or ()), seeds, jobs)
+        asked = ReproduceConfig(scale, Path(out), data_dir, tuple(set_ or ()), seeds, jobs)
         works = _works(id_, asked)
         _require_use(id_, works, asked)
         if id_ == "list":
@@ -90,7 +90,7 @@ def _require_extras() -> None:
         import matplotlib  # noqa: F401
 
 
-def _works(name: str, asked: "Asked") -> list["Work[Any]"]:
+def _works(name: str, asked: "ReproduceConfig") -> list["Work[Any]"]:
     from beliefmatch._utils import require_name
     from beliefmatch.reproduce import begin, reproduction
     from beliefmatch.reproduce.scales import SCALES
@@ -100,7 +100,7 @@ def _works(name: str, asked: "Asked") -> list["Work[Any]"]:
     return [begin(reproduction(one), asked) for one in names]
 
 
-def _require_use(name: str, works: list["Work[Any]"], asked: "Asked") -> None:
+def _require_use(name: str, works: list["Work[Any]"], asked: "ReproduceConfig") -> None:
     """Every setting must be one of what is run; a ValueError says where it belongs."""
     for setting in asked.settings:
         if not any(work.takes(setting) for work in works):
@@ -114,7 +114,7 @@ def _require_use(name: str, works: list["Work[Any]"], asked: "Asked") -> None:
             )
 
 
-def _show_list(asked: "Asked") -> None:
+def _show_list(asked: "ReproduceConfig") -> None:
     from dataclasses import replace
 
     from beliefmatch.cli.terminal import show
@@ -151,20 +151,20 @@ def _show_plans(works: list["Work[Any]"]) -> None:
 
     for work in works:
         typer.echo(f"# {work.what.id} ({work.what.place}): {work.what.title}\n# {work.words}")
-        for key, plan in work.described().items():
+        for key, config in work.described().items():
             typer.echo(f"---\n# {key}, seeds 0 to {len(work.seeds) - 1}")
-            typer.echo(as_yaml(plan).rstrip())
+            typer.echo(as_yaml(config).rstrip())
         typer.echo(f"# runs in all {len(work.costs())}, of which {work.finished()} are finished")
         typer.echo("\n".join(f"# differs from the paper: {sentence}" for sentence in work.differences))
 
 
-def _run_all(command: typer.Context, works: list["Work[Any]"], asked: "Asked") -> None:
+def _run_all(command: typer.Context, works: list["Work[Any]"], asked: "ReproduceConfig") -> None:
     """One, or all: then those that cannot be run are left out, and told.
 
     That data are missing is no failure of all the others; anything else is, once they are done.
     """
     ready, left_out, failed = _ready(command, works)
-    with told_plainly(*BAD_INPUT, command=command):
+    with user_errors(*BAD_INPUT, command=command):
         ready_directory(f"{asked.directory}", caller="reproduce")
     records = {work.what.id: _run(command, work) for work in ready}
     if len(works) > 1:
@@ -183,7 +183,7 @@ def _ready(
     ready, left_out, failed = [], {}, []
     for work in works:
         try:
-            with told_plainly(*BAD_INPUT, *OUTSIDE, command=command):
+            with user_errors(*BAD_INPUT, *OUTSIDE, command=command):
                 kernels.status()  # asked for one that there is?
                 work.check()
             ready.append(work)
@@ -203,14 +203,14 @@ def _run(command: typer.Context, work: "Work[Any]") -> "ReproductionRecord":
     from beliefmatch.report.reproduction_files import reproduction_files
     from beliefmatch.report.reproduction_tables import reproduction_tables
 
-    with resumable(), told_plainly(*OUTSIDE, command=command), share_done() as tell:
+    with resumable(), user_errors(*OUTSIDE, command=command), share_done() as tell:
         record = work.run(
             lambda share, doing: tell(share, f"{work.what.id}: {doing}"), command=_repeat(command)
         )
         files = reproduction_files(record)
         with _writing(work.directory):
             work.directory.mkdir(parents=True, exist_ok=True)
-            write_together(work.directory, files)
+            atomic_write_dir(work.directory, files)
     show(*reproduction_tables(record))
     for name, _ in files:
         typer.echo(work.directory / name)
@@ -223,7 +223,7 @@ def _writing(directory: Path) -> Iterator[None]:
         yield
     except OSError as error:
         remedy = "the runs are kept; mend that, and the same command reads them again"
-        raise OutsideError(
+        raise EnvironmentFailure(
             f"reproduce: cannot write to {directory} ({error.strerror or error}); {remedy}."
         ) from error
 
@@ -250,7 +250,7 @@ def _summarise(
     works: list["Work[Any]"],
     records: dict[str, "ReproductionRecord"],
     left_out: dict[str, str],
-    asked: "Asked",
+    asked: "ReproduceConfig",
 ) -> None:
     """One page, also with what was run before and could not be looked at again."""
     from beliefmatch.report.reproduction_text import summary_markdown
@@ -260,8 +260,8 @@ def _summarise(
     earlier = "; what is shown above is of an earlier call"
     missing = {name: f"{why}{earlier if known[name] else ''}" for name, why in left_out.items()}
     place = asked.directory / asked.scale / "summary.md"
-    with told_plainly(*OUTSIDE, command=command):
-        write_whole(place, summary_markdown(shown, missing).encode())
+    with user_errors(*OUTSIDE, command=command):
+        atomic_write(place, summary_markdown(shown, missing).encode())
     typer.echo(place)
 
 

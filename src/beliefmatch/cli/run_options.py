@@ -17,11 +17,11 @@ __all__ = [
     "DryRun",
     "Epochs",
     "Flags",
-    "ForeignTraining",
     "Labels",
     "Limit",
     "ModelName",
     "Nodes",
+    "OODTraining",
     "Ood",
     "Precision",
     "PriorFrom",
@@ -31,8 +31,8 @@ __all__ = [
     "Semi",
     "SemiWeight",
     "Settings",
+    "default_recipe",
     "settings_of",
-    "usual_recipe",
 ]
 
 _DATA, _TRAINING, _MACHINE = "Data and network", "Training", "Machine"
@@ -108,7 +108,7 @@ Ood = Annotated[
         rich_help_panel=_DATA,
     ),
 ]
-ForeignTraining = Annotated[
+OODTraining = Annotated[
     str | None,
     typer.Option(metavar="SET", help="Such a set to train on, for methods that do.", rich_help_panel=_DATA),
 ]
@@ -145,7 +145,9 @@ Devices = Annotated[
     typer.Option(metavar="NUMBER", help="Processes on each machine.", rich_help_panel=_MACHINE),
 ]
 Nodes = Annotated[int | None, typer.Option(help="Machines.", rich_help_panel=_MACHINE)]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the whole plan with its cost, and do nothing.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show the whole configuration with its cost, and do nothing.")
+]
 
 RECIPE_OF = {
     "digits": "digits",
@@ -170,7 +172,7 @@ class Flags:
     prior_strength: float | None = None
     model: str | None = None
     ood: Sequence[str] | None = None
-    foreign_training: str | None = None
+    ood_training: str | None = None
     recipe: str | None = None
     set: Sequence[str] | None = None
     epochs: int | None = None
@@ -190,7 +192,7 @@ class Flags:
         return cls(**{field.name: given[field.name] for field in fields(cls)})
 
     def over(self) -> dict[str, Any]:
-        """As settings of a plan."""
+        """As settings of a configuration."""
         training = ("epochs", "batch_size", "learning_rate")
         machine = ("precision", "accelerator", "devices", "nodes")
         sections: dict[str, dict[str, Any]] = {
@@ -202,8 +204,8 @@ class Flags:
             "engine": self._named(*machine),
         }
         given = {name: _given(section) for name, section in sections.items()}
-        foreign = None if self.ood is None else list(self.ood)
-        alone = _given({"foreign": foreign, "foreign_training": self.foreign_training})
+        ood = None if self.ood is None else list(self.ood)
+        alone = _given({"ood": ood, "ood_training": self.ood_training})
         said = {name: section for name, section in given.items() if section} | alone
         self._check()
         return said | self._without(given["semi"]) if self.semi == WITHOUT else said
@@ -211,7 +213,7 @@ class Flags:
     def _check(self) -> None:
         if self.semi not in (None, WITHOUT, *KINDS):
             raise ValueError(
-                f"plan: `semi` must be one of {', '.join((*KINDS, WITHOUT))}, got {self.semi!r}."
+                f"config: `semi` must be one of {', '.join((*KINDS, WITHOUT))}, got {self.semi!r}."
             )
 
     def _without(self, semi: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,14 +227,14 @@ class Flags:
 
 
 def settings_of(flags: Flags) -> dict[str, Any]:
-    """Recipe, then flags, then single settings over them, as `plan_from` takes them."""
+    """Recipe, then flags, then single settings over them, as `config_from` takes them."""
     from beliefmatch.experiments.config import merged, overridden, recipe
 
-    base = recipe(flags.recipe or usual_recipe(flags.data))
+    base = recipe(flags.recipe or default_recipe(flags.data))
     return overridden(merged(base, flags.over()), flags.set or [])
 
 
-def usual_recipe(data: str | None) -> str:
+def default_recipe(data: str | None) -> str:
     """The recipe that a dataset starts from."""
     return RECIPE_OF.get(data or "digits", "images")
 

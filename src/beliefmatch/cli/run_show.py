@@ -1,24 +1,24 @@
-"""What the terminal shows of a plan and of a run."""
+"""What the terminal shows of a configuration and of a run."""
 
 from pathlib import Path
 
 import typer
 
 from beliefmatch.cli.terminal import show
-from beliefmatch.experiments.config import RunPlan, as_yaml, fingerprint, to_mapping
+from beliefmatch.experiments.config import RunConfig, as_yaml, fingerprint, to_mapping
 from beliefmatch.experiments.cost import Estimate
 from beliefmatch.experiments.records import RunRecord
 from beliefmatch.report.run_tables import run_tables
 
-__all__ = ["duration", "show_plan", "show_run"]
+__all__ = ["duration", "show_config", "show_run"]
 
 
-def show_plan(plan: RunPlan, cost: Estimate, *, runs: int = 1) -> None:
-    """The plan as YAML, which `--recipe` takes, and below it what it will cost."""
-    typer.echo(as_yaml(to_mapping(plan)).rstrip())
+def show_config(config: RunConfig, cost: Estimate, *, runs: int = 1) -> None:
+    """The configuration as YAML, which `--recipe` takes, and below it what it will cost."""
+    typer.echo(as_yaml(to_mapping(config)).rstrip())
     networks = runs * cost.networks
     lines = (
-        f"plan {fingerprint(plan)}",
+        f"configuration {fingerprint(config)}",
         f"runs {runs}, networks in all {networks}, parameters of one {cost.parameters:,}",
         f"steps of one network {cost.steps:,} of {cost.step_seconds * 1000:.0f} ms",
         f"time about {duration(cost.train_seconds * runs)}, from a few steps on this machine",
@@ -34,7 +34,7 @@ def show_run(record: RunRecord, directory: Path) -> None:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the units people plan with.
+    """Seconds in the units people configuration with.
 
     >>> duration(42), duration(4000), duration(300000)
     ('42 s', '67 min', '83.3 h')

@@ -7,7 +7,7 @@ import typer
 
 from beliefmatch._environment import needs
 from beliefmatch._files import ready_directory
-from beliefmatch.cli.errors import BAD_INPUT, OUTSIDE, resumable, told_plainly
+from beliefmatch.cli.errors import BAD_INPUT, OUTSIDE, resumable, user_errors
 from beliefmatch.cli.run_options import (
     Accelerator,
     BatchSize,
@@ -17,12 +17,12 @@ from beliefmatch.cli.run_options import (
     DryRun,
     Epochs,
     Flags,
-    ForeignTraining,
     Labels,
     Limit,
     ModelName,
     Nodes,
     Ood,
+    OODTraining,
     Precision,
     PriorFrom,
     PriorStrength,
@@ -36,7 +36,7 @@ from beliefmatch.cli.run_options import (
 from beliefmatch.methods import METHODS
 
 if TYPE_CHECKING:
-    from beliefmatch.experiments.config import RunPlan
+    from beliefmatch.experiments.config import RunConfig
 
 __all__ = ["train"]
 
@@ -67,7 +67,7 @@ def train(
     prior_strength: PriorStrength = None,
     model: ModelName = None,
     ood: Ood = None,
-    foreign_training: ForeignTraining = None,
+    ood_training: OODTraining = None,
     recipe: RecipeName = None,
     set_: Settings = None,
     epochs: Epochs = None,
@@ -85,35 +85,35 @@ def train(
     """Train a network, and keep everything about it.
 
     The same command goes on with a training that was stopped, and only shows one that is finished. Writes
-    checkpoints, logs, predictions of the test and foreign sets, and record.json; `beliefmatch evaluate` and
+    checkpoints, logs, predictions of the test and OOD sets, and record.json; `beliefmatch evaluate` and
     `beliefmatch predict` take the directory.
     """
     flags = Flags.of(context.params)
-    with told_plainly(*BAD_INPUT, command=context):
-        plan = _plan(flags, method, kl_weight, seed)
+    with user_errors(*BAD_INPUT, command=context):
+        config = _config(flags, method, kl_weight, seed)
         with needs("rich", extra="cli", caller="beliefmatch train"):
-            from beliefmatch.cli.run_show import show_plan, show_run
+            from beliefmatch.cli.run_show import show_config, show_run
             from beliefmatch.cli.terminal import share_done
         from beliefmatch.experiments.search import Training
 
-        work = Training(plan, Path(out), tensorboard=tensorboard)
+        work = Training(config, Path(out), tensorboard=tensorboard)
         if not dry_run:
             ready_directory(out, caller="train")
     if dry_run:
         cost = work.estimate()
-        if work.speaks:
-            show_plan(plan, cost, runs=work.runs)
+        if work.is_main_process:
+            show_config(config, cost, runs=work.runs)
         return
-    with resumable(), told_plainly(*OUTSIDE, command=context), share_done() as tell:
+    with resumable(), user_errors(*OUTSIDE, command=context), share_done() as tell:
         record = work.run(tell)
-    if work.speaks:
+    if work.is_main_process:
         show_run(record, Path(out))
 
 
-def _plan(flags: Flags, method: str | None, kl_weight: str | None, seed: int | None) -> "RunPlan":
+def _config(flags: Flags, method: str | None, kl_weight: str | None, seed: int | None) -> "RunConfig":
     from dataclasses import replace
 
-    from beliefmatch.experiments.config import plan_from
+    from beliefmatch.experiments.config import config_from
     from beliefmatch.experiments.method_spec import parse_methods, with_spec
 
     mapping = settings_of(flags)
@@ -124,8 +124,8 @@ def _plan(flags: Flags, method: str | None, kl_weight: str | None, seed: int | N
         mapping = with_spec(mapping, spec)
     if kl_weight is not None:
         mapping = _with_weight(mapping, kl_weight)
-    plan = plan_from(mapping)
-    return plan if seed is None else replace(plan, seed=seed)
+    config = config_from(mapping)
+    return config if seed is None else replace(config, seed=seed)
 
 
 def _with_weight(mapping: dict[str, Any], text: str) -> dict[str, Any]:

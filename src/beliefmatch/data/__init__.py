@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from beliefmatch.data.parts import Parts, ValidationFrom
-    from beliefmatch.data.settings import DataSettings
+    from beliefmatch.data.settings import DataConfig
     from beliefmatch.data.source import Dataset, Source
 
-__all__ = ["DATASETS", "load", "load_foreign", "load_parts"]
+__all__ = ["DATASETS", "load", "load_ood", "load_parts"]
 
 DATASETS = {
     "digits": "beliefmatch.data.embedded:DIGITS",
@@ -28,7 +28,7 @@ DATASETS = {
 }
 
 
-def load(settings: DataSettings) -> Dataset:
+def load(settings: DataConfig) -> Dataset:
     """Read images by name, or from a path, and divide them.
 
     Raises:
@@ -39,7 +39,7 @@ def load(settings: DataSettings) -> Dataset:
     return load(settings)
 
 
-def load_parts(settings: DataSettings, *, validation_from: ValidationFrom = "train") -> Parts:
+def load_parts(settings: DataConfig, *, validation_from: ValidationFrom = "train") -> Parts:
     """Read images by name, or from a path, as whole parts in the order of their files, with their division.
 
     Args:
@@ -57,7 +57,7 @@ def load_parts(settings: DataSettings, *, validation_from: ValidationFrom = "tra
     return load_parts(settings, validation_from=validation_from)
 
 
-def load_foreign(
+def load_ood(
     text: str, like: Dataset, *, directory: str | None = None, corrupt: str = "stop", workers: int = 2
 ) -> tuple[str, Source]:
     """Images that are none of the home set's classes, made to look like its inputs; their targets are -1.
@@ -73,6 +73,6 @@ def load_foreign(
     Returns:
         What to call them, and the images.
     """
-    from beliefmatch.data.foreign import load_foreign
+    from beliefmatch.data.ood import load_ood
 
-    return load_foreign(text, like, directory=directory, corrupt=corrupt, workers=workers)
+    return load_ood(text, like, directory=directory, corrupt=corrupt, workers=workers)

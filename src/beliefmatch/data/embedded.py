@@ -1,4 +1,4 @@
-"""The embedded digits as a `Dataset`, and what stands beside them as foreign.
+"""The embedded digits as a `Dataset`, and what stands beside them as OOD.
 
 A digit's level from 0 to 16 is kept as a byte of 15 times the level and read as the level over 16.
 """
@@ -11,20 +11,20 @@ import numpy as np
 import torch
 
 from beliefmatch._environment import needs
-from beliefmatch._utils import mixed
+from beliefmatch._utils import derive_seed
 from beliefmatch.data.digits import digit_rows, rotated
 from beliefmatch.data.found import Found, Habits, Part
 from beliefmatch.data.pictures import Arrays
 from beliefmatch.data.splits import divided
 
 if TYPE_CHECKING:
-    from beliefmatch.data.settings import DataSettings
+    from beliefmatch.data.settings import DataConfig
 
 __all__ = ["DIGITS", "STILL_DIGITS", "Digits", "patches", "rotations"]
 
 STEP = 15  # of a byte, for each of 16 levels
 STILL_DIGITS = (0, 1, 6, 8, 9)
-"""Turned, a 0, a 1 and an 8 look like themselves and a 6 like a 9: nothing foreign about them."""
+"""Turned, a 0, a 1 and an 8 look like themselves and a 6 like a 9: nothing OOD about them."""
 
 _VALIDATION_SHARE = 0.2
 _ANGLES = (60.0, 300.0)
@@ -39,7 +39,7 @@ class Digits:
 
     habits = Habits((0.0,), (STEP * 16 / 255,), "none", class_names=tuple("0123456789"))
 
-    def find(self, settings: DataSettings, *, only: str | None = None) -> Found:
+    def find(self, settings: DataConfig, *, only: str | None = None) -> Found:
         """All three parts; there is nothing to save."""
         pixels, labels, rows = digit_rows(_VALIDATION_SHARE, 0.3, settings.split_seed)
         if settings.validation != _VALIDATION_SHARE:
@@ -59,10 +59,10 @@ DIGITS = Digits()
 
 def rotations(images: np.ndarray, labels: np.ndarray, *, seed: int) -> np.ndarray:
     """Digits (N, H, W, 1) turned by 60 to 300 degrees, without those that would be digits still."""
-    turning = images[~np.isin(labels, STILL_DIGITS)]
+    rotated_digit = images[~np.isin(labels, STILL_DIGITS)]
     low, high = _ANGLES
-    shares = np.random.PCG64(mixed(seed, 60)).random_raw(len(turning)) / 2.0**64
-    levels = torch.from_numpy(turning).permute(0, 3, 1, 2).double()
+    shares = np.random.PCG64(derive_seed(seed, 60)).random_raw(len(rotated_digit)) / 2.0**64
+    levels = torch.from_numpy(rotated_digit).permute(0, 3, 1, 2).double()
     turned = [rotated(one, [low + (high - low) * share]) for one, share in zip(levels, shares, strict=True)]
     return torch.cat(turned).round().to(torch.uint8).permute(0, 2, 3, 1).contiguous().numpy()
 
@@ -74,7 +74,7 @@ def patches(count: int, *, seed: int) -> np.ndarray:
 
         photographs = load_sample_images().images  # china.jpg and flower.jpg
     grey = [(image @ np.array([0.299, 0.587, 0.114])) * (16 * STEP / 255) for image in photographs]
-    draws = np.random.PCG64(mixed(seed, 8)).random_raw(3 * count).reshape(count, 3) / 2.0**64
+    draws = np.random.PCG64(derive_seed(seed, 8)).random_raw(3 * count).reshape(count, 3) / 2.0**64
     result = np.empty((count, 8, 8, 1), np.uint8)
     for place, (which, down, across) in enumerate(draws):
         image = grey[int(which * len(grey))]

@@ -11,7 +11,7 @@ import numpy as np
 from beliefmatch.data.preprocessing import Augment
 
 if TYPE_CHECKING:
-    from beliefmatch.data.settings import DataSettings
+    from beliefmatch.data.settings import DataConfig
 
 __all__ = ["PARTS", "Found", "Habits", "Known", "Part", "Pictures"]
 
@@ -75,6 +75,6 @@ class Known(Protocol):
         """What is usual for it."""
         ...
 
-    def find(self, settings: DataSettings, *, only: str | None = None) -> Found:
+    def find(self, settings: DataConfig, *, only: str | None = None) -> Found:
         """All parts, or, to save time, the one of that name alone."""
         ...

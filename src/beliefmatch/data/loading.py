@@ -14,8 +14,8 @@ from beliefmatch.data.found import Found, Habits, Known, Part
 from beliefmatch.data.labels import class_names_of, require_every_class, require_few_labels, require_labels
 from beliefmatch.data.parts import ROLES, Parts, Rows, ValidationFrom, assigned
 from beliefmatch.data.pictures import Arrays
-from beliefmatch.data.preprocessing import Preprocessing, usual_padding
-from beliefmatch.data.settings import DataSettings
+from beliefmatch.data.preprocessing import Preprocessing, default_padding
+from beliefmatch.data.settings import DataConfig
 from beliefmatch.data.source import Dataset
 from beliefmatch.data.splits import balanced, fingerprint
 from beliefmatch.data.store import Frame, Stored, common_frame, stored, warn_of_skipped
@@ -25,12 +25,12 @@ __all__ = ["find", "load", "load_parts"]
 _PHOTOGRAPHS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and std of ImageNet
 
 
-def load(settings: DataSettings) -> Dataset:
+def load(settings: DataConfig) -> Dataset:
     """Read images by name, or from a path, and divide them."""
     return load_parts(settings).dataset()
 
 
-def load_parts(settings: DataSettings, *, validation_from: ValidationFrom = "train") -> Parts:
+def load_parts(settings: DataConfig, *, validation_from: ValidationFrom = "train") -> Parts:
     """Read images by name, or from a path, as whole parts; see `beliefmatch.data.load_parts`."""
     require_choice("data", "validation_from", validation_from, ("train", "test"))
     found, habits = find(settings)
@@ -51,7 +51,7 @@ def load_parts(settings: DataSettings, *, validation_from: ValidationFrom = "tra
     return Parts(settings.name, sources, **roles, class_names=names, facts=facts, unlabelled=nameless)
 
 
-def find(settings: DataSettings, *, only: str | None = None) -> tuple[Found, Habits]:
+def find(settings: DataConfig, *, only: str | None = None) -> tuple[Found, Habits]:
     """What lies under a name or a path, and what is usual for it."""
     if settings.name in DATASETS:
         known: Known = resolve_name(DATASETS[settings.name])
@@ -80,9 +80,7 @@ def _with_roles(found: Found) -> dict[str, Part]:
     return parts
 
 
-def _kept(
-    parts: Mapping[str, Part], settings: DataSettings, habits: Habits
-) -> tuple[dict[str, Stored], Frame]:
+def _kept(parts: Mapping[str, Part], settings: DataConfig, habits: Habits) -> tuple[dict[str, Stored], Frame]:
     pictures = next(iter(parts.values())).pictures
     size = settings.size or habits.size
     if settings.margin is not None and size is None:
@@ -95,7 +93,7 @@ def _kept(
 
 
 def _with_labels_held_back(
-    roles: dict[str, Rows], labels: Mapping[str, np.ndarray], settings: DataSettings, names: tuple[str, ...]
+    roles: dict[str, Rows], labels: Mapping[str, np.ndarray], settings: DataConfig, names: tuple[str, ...]
 ) -> tuple[dict[str, Rows], Rows | None]:
     """The division with labelled rows alone to fit on, and those that lose their labels, if any do."""
     if settings.labels is None:
@@ -107,7 +105,7 @@ def _with_labels_held_back(
 
 
 def _preprocessing(
-    first: Stored, rows: np.ndarray, frame: Frame, settings: DataSettings, habits: Habits
+    first: Stored, rows: np.ndarray, frame: Frame, settings: DataConfig, habits: Habits
 ) -> Preprocessing:
     channels, height, width = first.shape
     usual = habits.augment or ("crop" if channels == 1 else "crop_flip")
@@ -120,7 +118,7 @@ def _preprocessing(
         mean, std = _moments(first.pictures.pixels, rows)
     else:
         mean, std = _PHOTOGRAPHS
-    padding = usual_padding(height, width) if settings.shift is None else settings.shift
+    padding = default_padding(height, width) if settings.shift is None else settings.shift
     return Preprocessing(mean, std, augment, padding, frame.margin, settings.noise)
 
 
@@ -141,7 +139,7 @@ def _facts(
     kept: Mapping[str, Stored],
     roles: Mapping[str, Rows],
     nameless: Rows | None,
-    settings: DataSettings,
+    settings: DataConfig,
     how: Preprocessing,
 ) -> dict[str, Any]:
     first = next(iter(kept.values()))

@@ -11,7 +11,7 @@ from beliefmatch.data.forms.raw import Columns, joined
 from beliefmatch.data.found import Found, Habits
 
 if TYPE_CHECKING:
-    from beliefmatch.data.settings import DataSettings
+    from beliefmatch.data.settings import DataConfig
 
 __all__ = [
     "CIFAR10",
@@ -51,7 +51,7 @@ class Named:
     reports: str = "test"
     columns: Columns = _COLUMNS
 
-    def find(self, settings: DataSettings, *, only: str | None = None) -> Found:
+    def find(self, settings: DataConfig, *, only: str | None = None) -> Found:
         """From the directory if there is one, else from the hub."""
         if settings.directory is not None:
             place = Path(settings.directory).expanduser()

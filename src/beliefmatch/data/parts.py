@@ -20,7 +20,7 @@ from beliefmatch.data.splits import TEST_SHARE, divided, halved
 from beliefmatch.data.streamed import StreamedSource
 
 if TYPE_CHECKING:
-    from beliefmatch.data.settings import DataSettings
+    from beliefmatch.data.settings import DataConfig
 
 __all__ = ["ROLES", "Parts", "Rows", "ValidationFrom", "assigned"]
 
@@ -88,7 +88,7 @@ class Parts:
 
 
 def assigned(
-    labels: Mapping[str, np.ndarray], settings: DataSettings, *, validation_from: ValidationFrom
+    labels: Mapping[str, np.ndarray], settings: DataConfig, *, validation_from: ValidationFrom
 ) -> dict[str, Rows]:
     """Rows by what they serve for.
 

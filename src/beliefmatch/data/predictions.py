@@ -25,7 +25,7 @@ class Predictions:
         path: of the file.
         kind: what `values` are.
         values: shape (N, K), checked: finite logits, or probabilities whose rows sum to one.
-        targets: class ids from 0 to K - 1, shape (N,); None for foreign examples.
+        targets: class ids from 0 to K - 1, shape (N,); None for OOD examples.
         images: shape (N, H, W), (N, H, W, C) or (N, C, H, W), where the file has some.
         recognised: the name in the file by what it was taken for; "unused" are probabilities beside logits.
     """
@@ -56,7 +56,7 @@ def read_predictions(
         names: what its arrays or columns are called, where not as usual.
         class_names: by id, one for each class; targets may then be given as text.
         targets_file: where the targets are, if not beside the values.
-        labelled: whether to read targets and images; foreign examples have no targets.
+        labelled: whether to read targets and images; OOD examples have no targets.
 
     Raises:
         ValueError: in one line, for a file that cannot be read or does not hold predictions.

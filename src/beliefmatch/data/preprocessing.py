@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-__all__ = ["Augment", "Preprocessing", "usual_padding"]
+__all__ = ["Augment", "Preprocessing", "default_padding"]
 
 Augment = Literal["crop_flip", "crop", "none"]
 
@@ -74,10 +74,10 @@ class Preprocessing:
         return cls(**values)
 
 
-def usual_padding(height: int, width: int) -> int:
+def default_padding(height: int, width: int) -> int:
     """An eighth of the short side: 4 pixels of 32, 1 of 8.
 
-    >>> usual_padding(32, 32), usual_padding(8, 8), usual_padding(28, 28)
+    >>> default_padding(32, 32), default_padding(8, 8), default_padding(28, 28)
     (4, 1, 4)
     """
     return max(1, round(min(height, width) / 8))

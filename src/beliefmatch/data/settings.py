@@ -4,13 +4,13 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["DataSettings"]
+__all__ = ["DataConfig"]
 
 _SMALLEST = {"limit": 1, "labels": 1, "shift": 0, "size": 1, "workers": 0, "split_seed": 0}
 
 
 @dataclass(frozen=True)
-class DataSettings:
+class DataConfig:
     """Which images, and how they are divided, read and augmented.
 
     Args:

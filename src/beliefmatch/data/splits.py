@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from beliefmatch._utils import mixed
+from beliefmatch._utils import derive_seed
 from beliefmatch._validate import fail
 
 __all__ = ["TEST_SHARE", "Division", "balanced", "chosen", "divided", "fingerprint", "halved", "wanted"]
@@ -44,12 +44,12 @@ def divided(
         seed: of the division.
     """
     everything = np.arange(len(labels))
-    reported = chosen(labels, wanted(test, len(labels)), mixed(seed, _TEST))
+    reported = chosen(labels, wanted(test, len(labels)), derive_seed(seed, _TEST))
     rest = np.setdiff1d(everything, reported, assume_unique=True)
-    picked = rest[chosen(labels[rest], wanted(validation, len(rest)), mixed(seed, _VALIDATION))]
+    picked = rest[chosen(labels[rest], wanted(validation, len(rest)), derive_seed(seed, _VALIDATION))]
     fitted = np.setdiff1d(rest, picked, assume_unique=True)
     if limit is not None:
-        fitted = fitted[chosen(labels[fitted], min(limit, len(fitted)), mixed(seed, _LIMIT))]
+        fitted = fitted[chosen(labels[fitted], min(limit, len(fitted)), derive_seed(seed, _LIMIT))]
     return Division(fitted, picked, reported)
 
 
@@ -57,7 +57,7 @@ def halved(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows of two halves, each class in proportion; of an odd number the second has one more."""
     if len(labels) < 2:
         raise fail("data", f"images to report on must be at least 2 to be halved, got {len(labels)}.")
-    first = chosen(labels, len(labels) // 2, mixed(seed, _HALF))
+    first = chosen(labels, len(labels) // 2, derive_seed(seed, _HALF))
     return first, np.setdiff1d(np.arange(len(labels)), first, assume_unique=True)
 
 
@@ -83,7 +83,7 @@ def balanced(labels: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
     >>> balanced(np.array([0, 0, 0, 0, 1, 1, 1]), 4).shape
     (4,)
     """
-    words = np.random.PCG64(mixed(seed, _LABELS)).random_raw(len(labels))
+    words = np.random.PCG64(derive_seed(seed, _LABELS)).random_raw(len(labels))
     order = np.lexsort((words, labels))  # by class, then by chance
     sizes = np.unique(labels, return_counts=True)[1]
     turn = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from beliefmatch._utils import mixed
+from beliefmatch._utils import derive_seed
 from beliefmatch._validate import fail
 from beliefmatch.data.augment import noisy, normalised
 from beliefmatch.data.decode import Unreadable, as_pixels, middle, random_part
@@ -73,7 +73,7 @@ class BatchReader:
         _, height, width = self.shape
         if seed is None or self._augment == "none":
             return middle(image, height, width, self._margin)
-        chance = random.Random(mixed(seed, place))
+        chance = random.Random(derive_seed(seed, place))
         return random_part(image, height, width, flips=self._augment == "crop_flip", chance=chance)
 
 
@@ -170,7 +170,7 @@ class StreamedSource:
                 pixels = reading.pixels.to(place, non_blocking=True)
                 inputs = normalised(pixels, mean=how.mean, std=how.std)
                 if seed is not None and how.noise:
-                    chance = torch.Generator(place).manual_seed(mixed(seed, _NOISE))
+                    chance = torch.Generator(place).manual_seed(derive_seed(seed, _NOISE))
                     inputs = noisy(inputs, std=how.noise, generator=chance)
                 yield Batch(inputs, self._targets[part].to(place, non_blocking=True))
 

@@ -18,19 +18,19 @@ from beliefmatch.adaptation.heads import Head, find_head, head_inputs
 from beliefmatch.adaptation.normed import with_norms
 from beliefmatch.adaptation.norms import require_norms
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
-from beliefmatch.adaptation.sets import FOREIGN
+from beliefmatch.adaptation.sets import OOD
 from beliefmatch.adaptation.settings import OnProgress
 from beliefmatch.adaptation.sizes import planned_bytes
 from beliefmatch.adaptation.subsets import subset
 from beliefmatch.adaptation.types import Features
-from beliefmatch.data import load_foreign, load_parts
+from beliefmatch.data import load_ood, load_parts
 from beliefmatch.data.parts import ROLES, Parts
 from beliefmatch.data.preprocessing import Preprocessing
-from beliefmatch.data.settings import DataSettings
+from beliefmatch.data.settings import DataConfig
 from beliefmatch.data.source import Source
 from beliefmatch.data.splits import fingerprint
+from beliefmatch.experiments.adapt_config_file import ImageAdaptConfig
 from beliefmatch.experiments.adapt_networks import network_and_settings
-from beliefmatch.experiments.adapt_plan import ImagePlan
 
 __all__ = ["Images", "Wanted"]
 
@@ -48,24 +48,24 @@ class Images:
     """A network, images, and where it looks at them from.
 
     Args:
-        plan: what was asked for.
+        configuration: what was asked for.
         network: with the weights that it was trained to.
         parts: the images of its classes.
-        foreign: the images of none, by the name of their set.
+        OOD: the images of none, by the name of their set.
     """
 
-    plan: ImagePlan
+    config: ImageAdaptConfig
     network: nn.Module
     parts: Parts
-    foreign: Mapping[str, Source]
+    ood: Mapping[str, Source]
 
     @classmethod
-    def of(cls, plan: ImagePlan, foreign: tuple[str, ...], *, norms: bool = False) -> Images:
+    def of(cls, config: ImageAdaptConfig, ood: tuple[str, ...], *, norms: bool = False) -> Images:
         """Build the network and find the images; what a user can get wrong is refused here."""
-        _require_device(plan.device)
-        network, settings = network_and_settings(plan)
-        parts = load_parts(settings, validation_from=plan.validation_from)
-        made = cls(plan, network, parts, _foreign(foreign, parts, settings))
+        _require_device(config.device)
+        network, settings = network_and_settings(config)
+        parts = load_parts(settings, validation_from=config.validation_from)
+        made = cls(config, network, parts, _ood(ood, parts, settings))
         _ = made.head, made.cache  # what is wrong with them is to be told now
         if norms:
             require_norms(network, made._some)
@@ -75,7 +75,7 @@ class Images:
     def head(self) -> Head:
         """Its last layer."""
         try:
-            return find_head(self.network, self._some, name=self.plan.head)
+            return find_head(self.network, self._some, name=self.config.head)
         except (RuntimeError, AssertionError, IndexError) as error:  # of other people's code
             told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             shape = tuple(self._some.shape[1:])
@@ -85,14 +85,14 @@ class Images:
 
     @cached_property
     def wanted(self) -> list[Wanted]:
-        """Every part once, and the foreign sets; of limited training images no more than are needed."""
+        """Every part once, and the OOD sets; of limited training images no more than are needed."""
         found = [self._wanted(part) for part in dict.fromkeys(self.parts.rows(role).part for role in ROLES)]
-        return [*found, *(Wanted(name, source, _digest(source)) for name, source in self.foreign.items())]
+        return [*found, *(Wanted(name, source, _digest(source)) for name, source in self.ood.items())]
 
     @cached_property
     def cache(self) -> FeatureCache:
         """Where features are kept."""
-        return FeatureCache(self.plan.cache_dir, size=self.plan.cache_size)
+        return FeatureCache(self.config.cache_dir, size=self.config.cache_size)
 
     @property
     def images(self) -> int:
@@ -112,15 +112,15 @@ class Images:
             computed[one.name] = self._computed(one, tell)
             done += len(one.source)
         roles = {role: self._rows(role, computed) for role in ROLES}
-        return FeatureSets(**roles, foreign={name: computed[name] for name in self.foreign})
+        return FeatureSets(**roles, ood={name: computed[name] for name in self.ood})
 
     def with_norms(self, better: Any, made: Adaptation, on_progress: OnProgress) -> Adaptation:
         """Train the BatchNorm layers of the adapted network in place; see `beliefmatch.adaptation.norms`."""
         data = self.parts.dataset()
         sets: dict[str, Any] = {role: getattr(data, role) for role in ROLES}
-        sets |= {FOREIGN + name: source for name, source in self.foreign.items()}
+        sets |= {OOD + name: source for name, source in self.ood.items()}
         better.adaptation = made
-        return with_norms(better, self._some, sets, None, device=self.plan.device, on_progress=on_progress)
+        return with_norms(better, self._some, sets, None, device=self.config.device, on_progress=on_progress)
 
     @property
     def _some(self) -> Tensor:
@@ -138,10 +138,10 @@ class Images:
             one.source,
             key_parts={"head": self.head.name, "preprocessing": how, "shape": shape, "data": one.digest},
             cache=self.cache,
-            device=self.plan.device,
-            batch_size=self.plan.batch_size,
-            precision=self.plan.precision,
-            compile=self.plan.compile,
+            device=self.config.device,
+            batch_size=self.config.batch_size,
+            precision=self.config.precision,
+            compile=self.config.compile,
             on_progress=tell,
         )
 
@@ -178,7 +178,7 @@ class Images:
 
     def facts(self) -> dict[str, Any]:
         """Of data and features, for the record."""
-        return {**self.parts.facts, "validation_from": self.plan.validation_from}
+        return {**self.parts.facts, "validation_from": self.config.validation_from}
 
 
 def _require_device(name: str) -> None:
@@ -189,10 +189,10 @@ def _require_device(name: str) -> None:
         raise fail("adapt", f"`device` must be one that torch has here, got {name!r} ({told}).") from error
 
 
-def _foreign(texts: tuple[str, ...], parts: Parts, settings: DataSettings) -> dict[str, Source]:
+def _ood(texts: tuple[str, ...], parts: Parts, settings: DataConfig) -> dict[str, Source]:
     like, found = parts.dataset(), dict[str, Source]()
     for text in texts:
-        name, source = load_foreign(
+        name, source = load_ood(
             text, like, directory=settings.directory, corrupt=settings.corrupt, workers=settings.workers
         )
         if name in found or name in parts.sources:

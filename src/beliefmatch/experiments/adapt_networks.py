@@ -8,34 +8,34 @@ from pathlib import Path
 from torch import nn
 
 from beliefmatch._validate import fail
-from beliefmatch.data.settings import DataSettings
-from beliefmatch.experiments.adapt_plan import ImagePlan
+from beliefmatch.data.settings import DataConfig
+from beliefmatch.experiments.adapt_config_file import ImageAdaptConfig
 from beliefmatch.experiments.networks import settings_for, trained_network
 from beliefmatch.experiments.run_dir import RunDirectory
 
 __all__ = ["network_and_settings", "run_of"]
 
 
-def network_and_settings(plan: ImagePlan) -> tuple[nn.Module, DataSettings]:
+def network_and_settings(config: ImageAdaptConfig) -> tuple[nn.Module, DataConfig]:
     """Build the network with its weights; settings that were not given are those that it expects.
 
     The images of a run are its own unless others are given, divided as they were: those that it was
     validated on chose nothing in its network but when to look at it.
     """
-    run = run_of(plan)
-    if run is None and Path(plan.model).expanduser().is_dir():
-        expected = "a network's name or the directory of a finished run, which has a plan.yaml"
-        raise fail("adapt", f"`model` must be {expected}, got the directory {plan.model}.")
-    if plan.data is None and run is None:
+    run = run_of(config)
+    if run is None and Path(config.model).expanduser().is_dir():
+        expected = "a network's name or the directory of a finished run, which has a config.yaml"
+        raise fail("adapt", f"`model` must be {expected}, got the directory {config.model}.")
+    if config.data is None and run is None:
         raise fail("adapt", "`data` must be given: a dataset's name, or a path to images.")
-    found = trained_network(plan.model, options=plan.options, weights=plan.weights)
-    if plan.data is not None:
-        return found.network, settings_for(plan.data, found.expected)
+    found = trained_network(config.model, options=config.options, weights=config.weights)
+    if config.data is not None:
+        return found.network, settings_for(config.data, found.expected)
     assert run is not None
-    return found.network, replace(run.plan().data, augment="none")
+    return found.network, replace(run.config().data, augment="none")
 
 
-def run_of(plan: ImagePlan) -> RunDirectory | None:
+def run_of(config: ImageAdaptConfig) -> RunDirectory | None:
     """The run that the network is of, if it is of one."""
-    home = RunDirectory(Path(plan.model).expanduser())
-    return home if home.plan_file.is_file() else None
+    home = RunDirectory(Path(config.model).expanduser())
+    return home if home.config_file.is_file() else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from beliefmatch._files import file_names
-from beliefmatch.experiments.records import ForeignScores, Scores, from_json, to_json
+from beliefmatch.experiments.records import OODScores, Scores, from_json, to_json
 
 __all__ = [
     "ADAPT_SCHEMA",
@@ -90,7 +90,7 @@ class Judged:
     """Of votes, each row's votes count by their shares."""
     kl: float | None
     """Mean KL(shares of the votes ‖ probabilities) in nats; None for labels, and where it is infinite."""
-    foreign: list[ForeignScores]
+    ood: list[OODScores]
 
 
 @dataclass(frozen=True)
@@ -149,10 +149,10 @@ class AdaptRecord:
     notes: list[str]
     """What could not be done, and why."""
     data: dict[str, Any]
-    plan: dict[str, Any]
+    config: dict[str, Any]
     """All that was asked for, where there is more than the wishes."""
     features: list[FeatureFacts]
-    wishes: dict[str, Any]
+    adapt_config: dict[str, Any]
     seconds: dict[str, float]
     command: list[str]
     versions: dict[str, str]

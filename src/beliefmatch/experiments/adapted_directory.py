@@ -19,17 +19,17 @@ from torch import Tensor, nn
 
 from beliefmatch._environment import needs
 from beliefmatch._validate import fail
-from beliefmatch.adaptation.believing import Believing
+from beliefmatch.adaptation.add_belief import BeliefMixin
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.heads import find_head
 from beliefmatch.adaptation.surgery import with_head
 from beliefmatch.adaptation.types import Features
 from beliefmatch.data.preprocessing import Preprocessing
+from beliefmatch.experiments.adapt_config_file import ImageAdaptConfig
 from beliefmatch.experiments.adapt_networks import run_of
-from beliefmatch.experiments.adapt_plan import ImagePlan
 from beliefmatch.experiments.adapt_record import AdaptRecord
 from beliefmatch.experiments.build import bare_network, method_of
-from beliefmatch.experiments.config import plan_from, to_mapping
+from beliefmatch.experiments.config import config_from, to_mapping
 from beliefmatch.experiments.run_dir import ADAPTED_SCHEMA, RunDirectory
 from beliefmatch.experiments.scoring import Predicted, as_npz
 from beliefmatch.models import MODELS, pretrained_model
@@ -49,28 +49,28 @@ _OF_RUNS, _BY_NAME = {"run": dict, "classes": int}, {"model": str, "options": di
 class AdaptedNetwork:
     """A network with its new head, and what its images look like."""
 
-    network: Believing
+    network: BeliefMixin
     class_names: tuple[str, ...]
     shape: tuple[int, int, int]
     preprocessing: Preprocessing
 
 
-def kept_files(outcome: Outcome, plan: ImagePlan | None) -> Iterator[tuple[str, bytes]]:
+def kept_files(outcome: Outcome, config: ImageAdaptConfig | None) -> Iterator[tuple[str, bytes]]:
     """Name and content of the files that hold predictions of every set, and the network if there is one."""
     here, made = RunDirectory(Path()), outcome.adaptation
     taken = made.norms if made.norms is not None and made.norms.is_taken else None
     head, sets = (made.chosen, made.sets) if taken is None else (taken.head, taken)
     places = {here.predictions("validation"): sets.validation, here.predictions("test"): sets.test}
-    foreign = here.foreign_predictions(list(sets.foreign))
-    places |= {place: sets.foreign[name] for name, place in foreign.items()}
+    ood = here.ood_predictions(list(sets.ood))
+    places |= {place: sets.ood[name] for name, place in ood.items()}
     for place, features in places.items():
         if features is not None:
             yield place.as_posix(), as_npz(_said(head, features))
     lines = "".join(" ".join(name.split()) + "\n" for name in outcome.record.class_names)
     yield here.classes_file.as_posix(), lines.encode()
-    if outcome.network is not None and plan is not None:
+    if outcome.network is not None and config is not None:
         yield _WEIGHTS, _bytes(outcome.network.state_dict())
-        facts = {"schema": ADAPTED_SCHEMA, **_built_from(plan), **_described(outcome)}
+        facts = {"schema": ADAPTED_SCHEMA, **_built_from(config), **_described(outcome)}
         yield here.model_file.as_posix(), (json.dumps(facts, indent=1, allow_nan=False) + "\n").encode()
 
 
@@ -85,12 +85,12 @@ def _described(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _built_from(plan: ImagePlan) -> dict[str, Any]:
-    run = run_of(plan)
+def _built_from(config: ImageAdaptConfig) -> dict[str, Any]:
+    run = run_of(config)
     if run is not None:
         classes = len(run.read_model()["class_names"])
-        return {"run": to_mapping(run.plan()), "classes": classes}
-    return {"model": plan.model, "options": dict(plan.options)}
+        return {"run": to_mapping(run.config()), "classes": classes}
+    return {"model": config.model, "options": dict(config.options)}
 
 
 def _said(head: FittedHead, features: Features) -> Predicted:
@@ -130,7 +130,7 @@ def adapted_network(directory: Path) -> AdaptedNetwork:
         raise fail("predict", f"RUN must hold the weights of its head {head.name!r}; {weights} has none.")
     weight, bias = state[f"{head.name}.weight"], state.get(f"{head.name}.bias")
     flat = weight.flatten(1)
-    made = with_head(network, head, flat, torch.zeros(len(flat)) if bias is None else bias, mixin=Believing)
+    made = with_head(network, head, flat, torch.zeros(len(flat)) if bias is None else bias, mixin=BeliefMixin)
     made.load_state_dict(state)
     how = Preprocessing.from_json(facts["preprocessing"])
     return AdaptedNetwork(made.eval(), tuple(facts["class_names"]), shape, how)  # type: ignore[arg-type]
@@ -179,8 +179,8 @@ def _why_none(home: RunDirectory) -> str:
 
 def _network(facts: Mapping[str, Any]) -> nn.Module:
     if "run" in facts:
-        plan, (channels, *_) = plan_from(facts["run"]), facts["shape"]
-        return bare_network(plan, method_of(plan), facts["classes"], channels).eval()
+        config, (channels, *_) = config_from(facts["run"]), facts["shape"]
+        return bare_network(config, method_of(config), facts["classes"], channels).eval()
     name, options = facts["model"], facts["options"]
     published = name in MODELS or name.partition(":")[0] in ("timm", "torchvision", "hf")
     return pretrained_model(name, options={**options, "pretrained": False} if published else options)

@@ -29,9 +29,9 @@ from beliefmatch.experiments.adapted_lines import Line, class_names_of, judging,
 from beliefmatch.experiments.adapted_scores import Said, answers, doubts, is_votes, judgeable, said_of
 from beliefmatch.experiments.evaluate import STEPS, evaluate
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
-from beliefmatch.experiments.evaluation_settings import EvaluationSettings
+from beliefmatch.experiments.evaluation_settings import EvaluateConfig
 from beliefmatch.experiments.plain_values import finite, plain_values
-from beliefmatch.experiments.scoring import told_apart
+from beliefmatch.experiments.scoring import detection_scores
 
 __all__ = ["adapt_evaluations", "adapt_record", "evaluation_steps"]
 
@@ -40,7 +40,7 @@ MOST_POINTS = 50
 MOST_NUMBERS = 100_000_000
 """Probabilities of a set that an evaluation holds, 400 MB; of more, evenly spaced rows."""
 
-_USUAL = EvaluationSettings()
+_USUAL = EvaluateConfig()
 
 
 def adapt_record(
@@ -49,7 +49,7 @@ def adapt_record(
     model_name: str,
     class_names: Sequence[str] | None = None,
     data_facts: Mapping[str, Any] | None = None,
-    plan: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
     command: Sequence[str] = (),
     wall_seconds: float | None = None,
 ) -> AdaptRecord:
@@ -60,7 +60,7 @@ def adapt_record(
         model_name: what was adapted.
         class_names: one for each class; "0", "1", ... if not given.
         data_facts: what is known of the data, as JSON can hold it.
-        plan: all that was asked for, where there is more than the wishes.
+        configuration: all that was asked for, where there is more than the wishes.
         command: what to type to have the same again.
         wall_seconds: that all of it took; what the adaptation says of its parts if not given.
     """
@@ -82,9 +82,9 @@ def adapt_record(
         norms=_norms(adaptation.norms),
         notes=list(adaptation.notes),
         data=plain_values(dict(data_facts or {})),
-        plan=plain_values(dict(plan or {})),
+        config=plain_values(dict(config or {})),
         features=_facts(adaptation.sets),
-        wishes=plain_values(adaptation.wishes),
+        adapt_config=plain_values(adaptation.adapt_config),
         seconds={name: float(value) for name, value in adaptation.seconds.items()},
         command=list(command),
         versions=versions("beliefmatch", "torch", "numpy"),
@@ -130,8 +130,8 @@ def _judged(adaptation: Adaptation) -> list[Judged]:
 
 def _judged_head(line: Line, head: FittedHead) -> Judged:
     said = answers(head, line.features)
-    home, has_belief, abroad = _told(head, line.features, line.foreign)
-    foreign = [told_apart(name, home, columns, has_belief=has_belief) for name, columns in abroad.items()]
+    home, has_belief, ood = _told(head, line.features, line.ood)
+    ood = [detection_scores(name, home, columns, has_belief=has_belief) for name, columns in ood.items()]
     extra = ", BatchNorm trained" if line.label == NORMS_LABEL else ""
     return Judged(
         label=line.label,
@@ -141,7 +141,7 @@ def _judged_head(line: Line, head: FittedHead) -> Judged:
         has_belief=has_belief,
         scores=said.scores(),
         kl=said.mean_kl(),
-        foreign=foreign,
+        ood=ood,
     )
 
 
@@ -159,12 +159,12 @@ def _norms(norms: NormsResult | None) -> dict[str, Any] | None:
 
 
 def _told(
-    head: FittedHead, features: Features, foreign: Mapping[str, Features]
+    head: FittedHead, features: Features, ood: Mapping[str, Features]
 ) -> tuple[dict[str, Tensor], bool, dict[str, dict[str, Tensor]]]:
-    """Scores of doubt at home, whether they are of a belief, and those of each foreign set."""
+    """Scores of doubt at home, whether they are of a belief, and those of each OOD set."""
     places = judgeable(features)
-    home, has_belief = doubts(head, features, places if foreign else places[:1])
-    return home, has_belief, {name: doubts(head, rows)[0] for name, rows in foreign.items()}
+    home, has_belief = doubts(head, features, places if ood else places[:1])
+    return home, has_belief, {name: doubts(head, rows)[0] for name, rows in ood.items()}
 
 
 def _promises(adaptation: Adaptation) -> list[KeptPromise]:
@@ -190,7 +190,7 @@ def _promises(adaptation: Adaptation) -> list[KeptPromise]:
 
 
 def _facts(sets: FeatureSets) -> list[FeatureFacts]:
-    named = {"train": sets.train, "validation": sets.validation, "test": sets.test, **sets.foreign}
+    named = {"train": sets.train, "validation": sets.validation, "test": sets.test, **sets.ood}
     return [
         FeatureFacts(name, len(one), one.width, int(one.rows.nbytes))
         for name, one in named.items()
@@ -200,7 +200,7 @@ def _facts(sets: FeatureSets) -> list[FeatureFacts]:
 
 def evaluation_steps(adaptation: Adaptation) -> int:
     """Calls of `on_step` that `adapt_evaluations` makes."""
-    return len(lines(adaptation)) * (STEPS + len(adaptation.sets.foreign))
+    return len(lines(adaptation)) * (STEPS + len(adaptation.sets.ood))
 
 
 def adapt_evaluations(
@@ -208,7 +208,7 @@ def adapt_evaluations(
     *,
     model_name: str = "model",
     class_names: Sequence[str] | None = None,
-    settings: EvaluationSettings = _USUAL,
+    settings: EvaluateConfig = _USUAL,
     on_step: Callable[[str], None] | None = None,
 ) -> list[EvaluationRecord]:
     """One head of each line of the honest table judged in full: those of the chosen head's seed.
@@ -229,16 +229,16 @@ def adapt_evaluations(
     for line in lines(adaptation):
         head = next((one for one in line.heads if one.candidate.seed == seed), line.heads[0])
         home = _predictions(head, line.features, f"{model_name}, {judged_on}", judgeable(line.features))
-        abroad = {
+        ood = {
             name: _predictions(head, rows, f"{model_name}, {name}", torch.arange(len(rows)))
-            for name, rows in line.foreign.items()
+            for name, rows in line.ood.items()
         }
         made.append(
             evaluate(
                 _labelled(home, line.features),
                 name=line.label,
                 class_names=names,
-                foreign=abroad,
+                ood=ood,
                 settings=settings,
                 on_step=on_step,
             )

@@ -20,18 +20,18 @@ class Line(NamedTuple):
     label: str
     heads: list[FittedHead]
     features: Features
-    foreign: Mapping[str, Features]
+    ood: Mapping[str, Features]
 
 
 def lines(adaptation: Adaptation) -> list[Line]:
     """Without heads that diverged; at the end the network with trained BatchNorm layers, if it has such."""
     sets = adaptation.sets
     able = {label: [one for one in heads if not one.diverged] for label, heads in shown(adaptation).items()}
-    made = [Line(label, heads, judging(sets)[0], sets.foreign) for label, heads in able.items() if heads]
+    made = [Line(label, heads, judging(sets)[0], sets.ood) for label, heads in able.items() if heads]
     norms = adaptation.norms
     if norms is not None and norms.is_taken:
         features = norms.validation if norms.test is None else norms.test
-        made.append(Line(NORMS_LABEL, [norms.head], features, norms.foreign))
+        made.append(Line(NORMS_LABEL, [norms.head], features, norms.ood))
     return made
 
 

@@ -1,4 +1,4 @@
-"""An adaptation from the plan to the record: from a network and images, or from features alone."""
+"""An adaptation from the configuration to the record: from a network and images, or from features alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from beliefmatch._validate import fail
-from beliefmatch.adaptation.believing import Believing
+from beliefmatch.adaptation.add_belief import BeliefMixin
 from beliefmatch.adaptation.heads import head_weights
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
@@ -17,8 +17,13 @@ from beliefmatch.adaptation.sizes import told
 from beliefmatch.adaptation.starting import Start
 from beliefmatch.adaptation.stored_sets import feature_sets
 from beliefmatch.adaptation.surgery import with_head
+from beliefmatch.experiments.adapt_config_file import (
+    AdaptRunConfig,
+    FeatureAdaptConfig,
+    ImageAdaptConfig,
+    to_mapping,
+)
 from beliefmatch.experiments.adapt_images import Images
-from beliefmatch.experiments.adapt_plan import AdaptPlan, FeaturePlan, ImagePlan, to_mapping
 from beliefmatch.experiments.adapt_record import AdaptRecord
 from beliefmatch.experiments.adapted_judging import adapt_evaluations, adapt_record
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
@@ -43,11 +48,13 @@ class Outcome:
 class Adapting:
     """An adaptation ready to run: what a user can get wrong is refused on construction."""
 
-    def __init__(self, plan: AdaptPlan) -> None:
-        self.plan = plan
-        given, norms = plan.given, plan.wishes.norms
-        self.images = Images.of(given, plan.foreign, norms=norms) if isinstance(given, ImagePlan) else None
-        self.stored = _stored(given, plan.foreign) if isinstance(given, FeaturePlan) else None
+    def __init__(self, config: AdaptRunConfig) -> None:
+        self.config = config
+        given, norms = config.given, config.adapt_config.norms
+        self.images = (
+            Images.of(given, config.ood, norms=norms) if isinstance(given, ImageAdaptConfig) else None
+        )
+        self.stored = _stored(given, config.ood) if isinstance(given, FeatureAdaptConfig) else None
 
     def run(self, on_progress: OnProgress) -> Outcome:
         """Compute features, fit, choose, judge."""
@@ -59,7 +66,7 @@ class Adapting:
             adaptation,
             **said,
             data_facts={} if self.images is None else self.images.facts(),
-            plan=to_mapping(self.plan),
+            config=to_mapping(self.config),
             wall_seconds=time.perf_counter() - began,
         )
         evaluations = adapt_evaluations(adaptation, **said)
@@ -80,7 +87,11 @@ class Adapting:
         if self.stored is not None:
             sets, start, classes = self.stored
             return refit(
-                sets, classes=classes, start=start, wishes=self.plan.wishes, on_progress=on_progress
+                sets,
+                classes=classes,
+                start=start,
+                adapt_config=self.config.adapt_config,
+                on_progress=on_progress,
             ), None
         assert self.images is not None
         return self._of_images(self.images, on_progress)
@@ -93,19 +104,19 @@ class Adapting:
             sets,
             classes=len(images.parts.class_names),
             start=head_weights(images.head),
-            wishes=replace(self.plan.wishes, norms=False),
+            adapt_config=replace(self.config.adapt_config, norms=False),
             on_progress=lambda share, doing: on_progress(_FEATURES + (1 - _FEATURES) * share, doing),
         )
         spent_on = {"features": spent, **made.seconds}
-        made = replace(made, head=images.head, wishes=self.plan.wishes, seconds=spent_on)
+        made = replace(made, head=images.head, adapt_config=self.config.adapt_config, seconds=spent_on)
         chosen = made.chosen
-        better = with_head(images.network, images.head, chosen.weight, chosen.bias, mixin=Believing)
-        return (images.with_norms(better, made, on_progress) if made.wishes.norms else made), better
+        better = with_head(images.network, images.head, chosen.weight, chosen.bias, mixin=BeliefMixin)
+        return (images.with_norms(better, made, on_progress) if made.adapt_config.norms else made), better
 
     @property
     def _name(self) -> str:
-        given = self.plan.given
-        return given.model if isinstance(given, ImagePlan) else given.train
+        given = self.config.given
+        return given.model if isinstance(given, ImageAdaptConfig) else given.train
 
     def _class_names(self, adaptation: Adaptation) -> list[str]:
         if self.images is not None:
@@ -113,19 +124,19 @@ class Adapting:
         return [f"{index}" for index in range(adaptation.classes)]
 
 
-def _stored(plan: FeaturePlan, foreign: Sequence[str]) -> tuple[FeatureSets, Start | None, int | None]:
+def _stored(config: FeatureAdaptConfig, ood: Sequence[str]) -> tuple[FeatureSets, Start | None, int | None]:
     return feature_sets(
-        plan.train,
-        validation=plan.validation,
-        test=plan.test,
-        foreign=_paths(foreign),
-        split_seed=plan.split_seed,
+        config.train,
+        validation=config.validation,
+        test=config.test,
+        ood=_paths(ood),
+        split_seed=config.split_seed,
     )
 
 
-def _paths(foreign: Sequence[str]) -> dict[str, str]:
+def _paths(ood: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
-    for text in foreign:
+    for text in ood:
         name, equals, path = text.partition("=")
         if not equals or not name or not path:
             raise fail("adapt", f"`ood` must be NAME=FILE with `--features`, got {text!r}.")

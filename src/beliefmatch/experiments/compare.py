@@ -13,25 +13,25 @@ from beliefmatch.data.predictions import Predictions, read_predictions
 from beliefmatch.experiments.build import (
     dataset,
     engine_for,
-    foreign_sets,
-    foreign_training,
     is_first_process,
     method_of,
     network_of,
+    ood_sets,
+    ood_training,
     tried_network,
 )
-from beliefmatch.experiments.config import RunPlan, fingerprint, plan_from, to_mapping
+from beliefmatch.experiments.config import RunConfig, config_from, fingerprint, to_mapping
 from beliefmatch.experiments.cost import Estimate, estimate
 from beliefmatch.experiments.evaluate import evaluate
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
-from beliefmatch.experiments.grid import Cell, run_cells, usual_jobs
+from beliefmatch.experiments.grid import Cell, default_jobs, run_cells
 from beliefmatch.experiments.method_spec import MethodSpec, label, label_of, with_spec
 from beliefmatch.experiments.records import Compared, ComparisonRecord, RunRecord, Trial
-from beliefmatch.experiments.rotation import TurningDigit
+from beliefmatch.experiments.rotation import DigitRotation
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.experiments.search import Candidates
 from beliefmatch.experiments.teacher import with_known_teacher, with_seed
-from beliefmatch.experiments.training_inputs import require_lessons
+from beliefmatch.experiments.training_inputs import check_training_inputs
 
 __all__ = ["Comparison", "evaluations"]
 
@@ -46,9 +46,9 @@ class _Entry:
     candidates: Candidates
 
     @property
-    def plan(self) -> RunPlan:
+    def config(self) -> RunConfig:
         """With the first seed; an option may be left to a search."""
-        return self.candidates.plan
+        return self.candidates.config
 
 
 class Comparison:
@@ -58,7 +58,7 @@ class Comparison:
     where it is the method.
 
     Args:
-        mapping: settings of the runs, as `plan_from` takes them; the method in it is left aside.
+        mapping: settings of the runs, as `config_from` takes them; the method in it is left aside.
         methods: to compare, in the order to show them.
         seeds: of the runs of each method. Options left to a search are chosen with the first.
         directory: where runs are kept; those that are finished are not run again.
@@ -78,7 +78,7 @@ class Comparison:
             raise ValueError("compare: `methods` and `seeds` must be at least one each.")
         self.entries = [_entry(mapping, spec, seeds[0]) for spec in methods]
         self.seeds, self.directory = list(seeds), directory
-        self.jobs = usual_jobs(self.entries[0].plan) if jobs is None else jobs
+        self.jobs = default_jobs(self.entries[0].config) if jobs is None else jobs
         self._check()
 
     @property
@@ -87,18 +87,18 @@ class Comparison:
         return sum(entry.candidates.trials + len(self.seeds) - 1 for entry in self.entries)
 
     @property
-    def speaks(self) -> bool:
+    def is_main_process(self) -> bool:
         """Whether this process writes and shows what came out; of several only the first."""
         return is_first_process()
 
-    def estimates(self) -> list[tuple[RunPlan, Estimate]]:
+    def estimates(self) -> list[tuple[RunConfig, Estimate]]:
         """What one run of each method will cost."""
         found = []
         for entry in self.entries:
-            plan = entry.candidates.example
-            method, data = method_of(plan), dataset(plan.data)
-            network = network_of(plan, method, data)
-            found.append((entry.plan, estimate(plan, data, method, network, engine_for(plan.engine))))
+            config = entry.candidates.example
+            method, data = method_of(config), dataset(config.data)
+            network = network_of(config, method, data)
+            found.append((entry.config, estimate(config, data, method, network, engine_for(config.engine))))
         return found
 
     def run(
@@ -112,21 +112,23 @@ class Comparison:
         """
         start, progress = time.perf_counter(), _Share(self.cells, on_progress)
         known = self._run(
-            [plan for entry in self.entries for plan in entry.candidates.known(self.seeds)], progress
+            [config for entry in self.entries for config in entry.candidates.known(self.seeds)], progress
         )
         found = [entry.candidates.choose(known) for entry in self.entries]
-        plans = [with_seed(plan, seed) for plan, _ in found for seed in self.seeds]
-        known |= self._run([plan for plan in plans if fingerprint(plan) not in known], progress)
+        configs = [with_seed(config, seed) for config, _ in found for seed in self.seeds]
+        known |= self._run([config for config in configs if fingerprint(config) not in known], progress)
         methods = [
             self._compared(
-                entry, plan, [known[fingerprint(with_seed(plan, seed))] for seed in self.seeds], trials
+                entry, config, [known[fingerprint(with_seed(config, seed))] for seed in self.seeds], trials
             )
-            for entry, (plan, trials) in zip(self.entries, found, strict=True)
+            for entry, (config, trials) in zip(self.entries, found, strict=True)
         ]
         return ComparisonRecord(
             methods=methods,
             seeds=self.seeds,
-            turning=TurningDigit.load().described() if self.entries[0].plan.data.name == "digits" else None,
+            rotated_digit=DigitRotation.load().described()
+            if self.entries[0].config.data.name == "digits"
+            else None,
             settings=self._settings() | ({} if command is None else {"command": list(command)}),
             versions=versions("beliefmatch", "torch", "numpy", "scikit-learn", "scipy", "lightning-fabric"),
             hardware=hardware(),
@@ -134,38 +136,38 @@ class Comparison:
             wall_seconds=time.perf_counter() - start,
         )
 
-    def directory_of(self, plan: RunPlan) -> Path:
+    def directory_of(self, config: RunConfig) -> Path:
         """Of one run: named by what decides its result."""
-        return self.directory / "runs" / f"{plan.method.name}-seed{plan.seed}-{fingerprint(plan)}"
+        return self.directory / "runs" / f"{config.method.name}-seed{config.seed}-{fingerprint(config)}"
 
     def _check(self) -> None:
         """Build every part once, so that a mistake is told now and not after an hour."""
-        data = dataset(self.entries[0].plan.data)
+        data = dataset(self.entries[0].config.data)
         for entry in self.entries:
-            plan = entry.candidates.example
-            method = method_of(plan)
-            tried_network(plan, method, data)
-            foreign_training(plan, method, data)
+            config = entry.candidates.example
+            method = method_of(config)
+            tried_network(config, method, data)
+            ood_training(config, method, data)
             for seed in self.seeds:
-                require_lessons(with_seed(plan, seed), method, data)
-        foreign_sets(self.entries[0].plan, data)
+                check_training_inputs(with_seed(config, seed), method, data)
+        ood_sets(self.entries[0].config, data)
 
-    def _run(self, plans: Sequence[RunPlan], progress: "_Share") -> dict[str, RunRecord]:
-        """The records of plans, by their fingerprints; the longest runs begin first."""
-        unique = {fingerprint(plan): plan for plan in plans}.values()
-        ordered = sorted(unique, key=lambda plan: -method_of(plan).members)
-        cells = [Cell(plan, self.directory_of(plan)) for plan in ordered]
+    def _run(self, configs: Sequence[RunConfig], progress: "_Share") -> dict[str, RunRecord]:
+        """The records of configurations, by their fingerprints; the longest runs begin first."""
+        unique = {fingerprint(config): config for config in configs}.values()
+        ordered = sorted(unique, key=lambda config: -method_of(config).members)
+        cells = [Cell(config, self.directory_of(config)) for config in ordered]
         records = run_cells(cells, jobs=self.jobs, on_cell=progress.stage(ordered))
         return {record.fingerprint: record for record in records}
 
     def _compared(
-        self, entry: _Entry, plan: RunPlan, records: Sequence[RunRecord], trials: Sequence[Trial]
+        self, entry: _Entry, config: RunConfig, records: Sequence[RunRecord], trials: Sequence[Trial]
     ) -> Compared:
         runs = [replace(record, search=list(trials)) for record in records]
-        return Compared(entry.spec.key, label_of(plan), runs)
+        return Compared(entry.spec.key, label_of(config), runs)
 
     def _settings(self) -> dict[str, Any]:
-        every = [to_mapping(entry.plan) for entry in self.entries]
+        every = [to_mapping(entry.config) for entry in self.entries]
         shared = {key: value for key, value in every[0].items() if all(one[key] == value for one in every)}
         return {key: value for key, value in shared.items() if key not in ("method", "seed")} | {
             "jobs": self.jobs,
@@ -179,40 +181,40 @@ class _Share:
     def __init__(self, cells: int, on_progress: OnProgress | None) -> None:
         self.cells, self.before, self.on_progress = cells, 0, on_progress
 
-    def stage(self, plans: Sequence[RunPlan]) -> Callable[[int, float, str], None]:
+    def stage(self, configs: Sequence[RunConfig]) -> Callable[[int, float, str], None]:
         """A listener to the next runs."""
-        shares, before = [0.0] * len(plans), self.before
-        self.before += len(plans)
+        shares, before = [0.0] * len(configs), self.before
+        self.before += len(configs)
 
         def tell(index: int, share: float, doing: str) -> None:
             shares[index] = share
             if self.on_progress is not None:
-                plan = plans[index]
-                words = f"{label(plan.method.name, {})}, seed {plan.seed}: {doing}"
+                config = configs[index]
+                words = f"{label(config.method.name, {})}, seed {config.seed}: {doing}"
                 self.on_progress((before + sum(shares)) / self.cells, words)
 
         return tell
 
 
 def _entry(mapping: Mapping[str, Any], spec: MethodSpec, seed: int) -> _Entry:
-    plan = with_known_teacher(replace(plan_from(with_spec(mapping, spec)), seed=seed))
-    return _Entry(spec, Candidates.of(plan))
+    config = with_known_teacher(replace(config_from(with_spec(mapping, spec)), seed=seed))
+    return _Entry(spec, Candidates.of(config))
 
 
 def evaluations(record: ComparisonRecord, work: Comparison) -> list[EvaluationRecord]:
     """One for each method, in their order."""
-    return [_evaluation(compared.label, work, compared.runs[0].plan) for compared in record.methods]
+    return [_evaluation(compared.label, work, compared.runs[0].config) for compared in record.methods]
 
 
 def _evaluation(name: str, work: Comparison, mapping: dict) -> EvaluationRecord:
-    plan = plan_from(mapping)
-    home, data = RunDirectory(work.directory_of(plan)), dataset(plan.data)
-    places = home.foreign_predictions([one.name for one in home.finished().foreign])
-    foreign = {name: read_predictions(place, labelled=False) for name, place in places.items()}
+    config = config_from(mapping)
+    home, data = RunDirectory(work.directory_of(config)), dataset(config.data)
+    places = home.ood_predictions([one.name for one in home.finished().ood])
+    ood = {name: read_predictions(place, labelled=False) for name, place in places.items()}
     said = read_predictions(home.predictions("test"))
     if isinstance(data.test, MemorySource):
         said = replace(said, images=data.test.images)
-    return evaluate(_placed(said, work.directory), name=name, class_names=data.class_names, foreign=foreign)
+    return evaluate(_placed(said, work.directory), name=name, class_names=data.class_names, ood=ood)
 
 
 def _placed(said: Predictions, root: Path) -> Predictions:

@@ -14,25 +14,25 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from beliefmatch._environment import needs
 from beliefmatch._utils import nearest, require_name
-from beliefmatch.data.settings import DataSettings
+from beliefmatch.data.settings import DataConfig
 from beliefmatch.methods import METHODS
 from beliefmatch.models import require_model
-from beliefmatch.semi.config import KINDS, SemiSettings
-from beliefmatch.train.config import EngineSettings, Recipe
+from beliefmatch.semi.config import KINDS, SemiConfig
+from beliefmatch.train.config import EngineConfig, TrainConfig
 
 __all__ = [
     "RECIPES",
-    "MethodPlan",
-    "ModelPlan",
-    "RunPlan",
-    "TeacherPlan",
+    "MethodConfig",
+    "ModelConfig",
+    "RunConfig",
+    "TeacherConfig",
     "as_yaml",
+    "config_from",
     "fingerprint",
     "free_options",
     "merged",
     "overridden",
     "plain",
-    "plan_from",
     "read_yaml",
     "recipe",
     "settings_from",
@@ -261,7 +261,7 @@ _SEED = "{seed}"
 
 
 @dataclass(frozen=True)
-class TeacherPlan:
+class TeacherConfig:
     """Whose belief about each training image is the prior of a student's.
 
     Args:
@@ -270,7 +270,7 @@ class TeacherPlan:
             a uniform prior of 1 its prior is then β = 1 + strength/λ times the teacher's probabilities.
         temperature: that the teacher's logits are divided by before.
         weight: of the loss of unlabelled images, beside that of labelled ones.
-        fingerprint: of the teacher's plan, by which it is known wherever it lies; found out if not given.
+        fingerprint: of the teacher's config, by which it is known wherever it lies; found out if not given.
     """
 
     run: str
@@ -298,7 +298,7 @@ class TeacherPlan:
     def run_of(self, seed: int) -> str:
         """The directory for a student's seed.
 
-        >>> TeacherPlan("runs/teacher-{seed}").run_of(3)
+        >>> TeacherConfig("runs/teacher-{seed}").run_of(3)
         'runs/teacher-3'
         """
         return self.run.replace(_SEED, str(seed))
@@ -310,7 +310,7 @@ RECIPES = tuple(sorted(path.stem for path in _DIRECTORY.glob("*.yaml")))
 
 DEFAULTS = "defaults"
 """Key of a recipe's options for each method, and of settings for each kind of semi-supervised learning, taken
-where the plan's own section is silent."""
+where the configuration's own section is silent."""
 
 INDIFFERENT = {
     "data": ("directory", "workers"),
@@ -324,33 +324,33 @@ LATER: Mapping[str, Mapping[str, Any]] = {
     "data": {"labels": None, "shift": None, "noise": 0.0, "mean": None, "std": None, "margin": None},
     "training": {"validate_every": 1},
 }
-"""Settings that plans once did without: `fingerprint` leaves them out where they change nothing."""
+"""Settings that configurations once did without: `fingerprint` leaves them out where they change nothing."""
 
 
 @dataclass(frozen=True)
-class MethodPlan:
+class MethodConfig:
     """A method by its name in `METHODS`, and its own options."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        require_name("plan", "method.name", self.name, METHODS)
+        require_name("config", "method.name", self.name, METHODS)
 
 
 @dataclass(frozen=True)
-class ModelPlan:
+class ModelConfig:
     """A network by its name in `MODELS`, as `timm:name` or as `module:factory`, and its own options."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        require_model("plan", "model.name", self.name)
+        require_model("config", "model.name", self.name)
 
 
 @dataclass(frozen=True)
-class RunPlan:
+class RunConfig:
     """One training of one method with one seed, and what is asked of it afterwards.
 
     Args:
@@ -360,38 +360,38 @@ class RunPlan:
         training: epochs, rates and rules.
         engine: devices and precision.
         seed: of the initial weights, the order of the examples and their augmentation.
-        foreign: names of sets that belong to no class, to be told apart in the report.
-        foreign_training: name of such a set to train on, for methods that do.
+        OOD: names of sets that belong to no class, to be told apart in the report.
+        ood_training: name of such a set to train on, for methods that do.
         semi: a loss of unlabelled images, which there are where `data.labels` is given.
         teacher: a finished run whose belief is the prior of this one, image by image.
     """
 
-    method: MethodPlan
-    model: ModelPlan
-    data: DataSettings = field(default_factory=DataSettings)
-    training: Recipe = field(default_factory=Recipe)
-    engine: EngineSettings = field(default_factory=EngineSettings)
+    method: MethodConfig
+    model: ModelConfig
+    data: DataConfig = field(default_factory=DataConfig)
+    training: TrainConfig = field(default_factory=TrainConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
     seed: int = 0
-    foreign: tuple[str, ...] = ()
-    foreign_training: str | None = None
-    semi: SemiSettings | None = None
-    teacher: TeacherPlan | None = None
+    ood: tuple[str, ...] = ()
+    ood_training: str | None = None
+    semi: SemiConfig | None = None
+    teacher: TeacherConfig | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**63:  # what a torch generator takes
-            raise ValueError(f"plan: `seed` must lie in [0, 2**63), got {self.seed}.")
+            raise ValueError(f"config: `seed` must lie in [0, 2**63), got {self.seed}.")
         if self.semi is not None and self.data.labels is None:
             remedy = "say how many images keep theirs, such as --labels 4000"
-            raise ValueError(f"plan: `semi` must come with `data.labels`, got all labels; {remedy}.")
+            raise ValueError(f"config: `semi` must come with `data.labels`, got all labels; {remedy}.")
         if self.semi is not None and self.teacher is not None:
             remedy = "let a run with `semi` be the teacher of the next"
-            raise ValueError(f"plan: `semi` must not come with a teacher, got `prior_from`; {remedy}.")
+            raise ValueError(f"config: `semi` must not come with a teacher, got `prior_from`; {remedy}.")
 
 
-def plan_from(mapping: Mapping[str, Any]) -> RunPlan:
-    """Read a plan strictly: an unknown key or a value of another type is an error that names it.
+def config_from(mapping: Mapping[str, Any]) -> RunConfig:
+    """Read a configuration strictly: an unknown key or a value of another type is an error that names it.
 
-    >>> plan_from(overridden(recipe("digits"), ["training.epochs=3"])).training.epochs
+    >>> config_from(overridden(recipe("digits"), ["training.epochs=3"])).training.epochs
     3
     """
     settings = dict(mapping) if isinstance(mapping, Mapping) else mapping
@@ -400,14 +400,14 @@ def plan_from(mapping: Mapping[str, Any]) -> RunPlan:
         settings["semi"] = _with_defaults_of_kind(semi, defaults)
     if isinstance(settings, dict) and isinstance(teacher := settings.get("teacher"), Mapping):
         _require_teacher(teacher)
-    plan = settings_from(RunPlan, settings, caller="plan")
-    options = _defaults_of(plan.method.name, defaults) | dict(plan.method.options)
-    return plan.__class__(**{**vars(plan), "method": MethodPlan(plan.method.name, options)})
+    config = settings_from(RunConfig, settings, caller="config")
+    options = _defaults_of(config.method.name, defaults) | dict(config.method.options)
+    return config.__class__(**{**vars(config), "method": MethodConfig(config.method.name, options)})
 
 
-def to_mapping(plan: RunPlan) -> dict[str, Any]:
-    """All settings, as JSON can hold them; `plan_from` makes an equal plan of them."""
-    return plain(plan)
+def to_mapping(config: RunConfig) -> dict[str, Any]:
+    """All settings, as JSON can hold them; `config_from` makes an equal configuration of them."""
+    return plain(config)
 
 
 def recipe(name_or_path: str | Path) -> dict[str, Any]:
@@ -433,7 +433,7 @@ def overridden(mapping: Mapping[str, Any], settings: Iterable[str]) -> dict[str,
     """A mapping with single settings over it, each written as on the command line.
 
     Args:
-        mapping: of a plan.
+        mapping: of a configuration.
         settings: such as ``"training.epochs=3"`` or ``"training.decay_at=[0.5, 0.75]"``; the value is YAML,
             the key a dotted path. Of two that say the same the later holds.
     """
@@ -442,9 +442,9 @@ def overridden(mapping: Mapping[str, Any], settings: Iterable[str]) -> dict[str,
         key, equals, text = setting.partition("=")
         path = key.strip().split(".")
         if not equals or not all(path):
-            raise ValueError(f"plan: a setting must be written key=value, got {setting!r}.")
+            raise ValueError(f"config: a setting must be written key=value, got {setting!r}.")
         _require_setting(path)
-        nested: Any = yaml_value(text.strip(), caller=f"plan: {key.strip()}")
+        nested: Any = yaml_value(text.strip(), caller=f"config: {key.strip()}")
         for part in reversed(path):
             nested = {part: nested}
         over = _laid(over, nested)
@@ -452,23 +452,23 @@ def overridden(mapping: Mapping[str, Any], settings: Iterable[str]) -> dict[str,
 
 
 def with_method(mapping: Mapping[str, Any], name: str, **options: Any) -> dict[str, Any]:
-    """The same plan for another method, told only these options beside the recipe's defaults for it."""
+    """The same config for another method, told only these options beside the recipe's defaults for it."""
     return {**deepcopy(dict(mapping)), "method": {"name": name, "options": options}}
 
 
-def fingerprint(plan: RunPlan) -> str:
+def fingerprint(config: RunConfig) -> str:
     """A short name of all that decides the result, the same on every machine and at any time.
 
     Left out is what says where and how fast (`INDIFFERENT`): the folder of a named dataset, the path of a
-    foreign set written ``name=path``, the place of a teacher, workers, devices, machines, threads,
+    OOD set written ``name=path``, the place of a teacher, workers, devices, machines, threads,
     compilation. Numbers may differ between those in their last digits; a grid that moves to another machine
     shall not start anew for that. Precision, and what becomes of images that cannot be read, stay in.
     """
-    settings = _without_later(to_mapping(plan))
+    settings = _without_later(to_mapping(config))
     for section, names in INDIFFERENT.items():
         given = settings.get(section, {})
         settings |= {section: {key: given[key] for key in given if key not in names}} if given else {}
-    settings["foreign"] = [name.partition("=")[0] for name in plan.foreign]
+    settings["ood"] = [name.partition("=")[0] for name in config.ood]
     text = json.dumps(_canonical(settings), sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -512,34 +512,36 @@ def _without_later(settings: dict[str, Any]) -> dict[str, Any]:
 def _with_defaults_of_kind(semi: Mapping[str, Any], defaults: Any) -> dict[str, Any]:
     if "kind" not in semi:  # else a weight alone would switch it on
         kinds = ", ".join(KINDS)
-        raise ValueError(f"plan: `semi` must be given with its other settings, its kind one of {kinds}.")
+        raise ValueError(f"config: `semi` must be given with its other settings, its kind one of {kinds}.")
     return _defaults_of(f"{semi['kind']}", defaults) | dict(semi)
 
 
 def _require_teacher(teacher: Mapping[str, Any]) -> None:
     if "run" not in teacher:
         remedy = "say the directory of a finished run"
-        raise ValueError(f"plan: `prior_from` must be given with other settings of a teacher; {remedy}.")
+        raise ValueError(f"config: `prior_from` must be given with other settings of a teacher; {remedy}.")
 
 
 def _defaults_of(name: str, defaults: Any) -> dict[str, Any]:
     valid = (*METHODS, *KINDS)
-    for known in free_options(defaults, caller="plan", path=DEFAULTS):
+    for known in free_options(defaults, caller="config", path=DEFAULTS):
         if known not in valid:
-            raise unknown_key(known, valid, caller="plan", path=DEFAULTS)
-    return free_options(defaults.get(name, {}), caller="plan", path=f"{DEFAULTS}.{name}")
+            raise unknown_key(known, valid, caller="config", path=DEFAULTS)
+    return free_options(defaults.get(name, {}), caller="config", path=f"{DEFAULTS}.{name}")
 
 
 def _require_setting(path: list[str]) -> None:
     """A dotted path must lead to a setting, or into options, whose names only their owner knows."""
-    kind: Any = RunPlan
+    kind: Any = RunConfig
     for depth, key in enumerate(path):
         above = ".".join(path[:depth])
         if (key == "options" and depth == 1) or path[0] == DEFAULTS:
             return
         if not is_dataclass(kind):
-            raise ValueError(f"plan: `{above}` is one setting and has none below it, got `{'.'.join(path)}`.")
+            raise ValueError(
+                f"config: `{above}` is one setting and has none below it, got `{'.'.join(path)}`."
+            )
         kinds = get_type_hints(kind) | ({} if depth else {DEFAULTS: Mapping})
         if key not in kinds:
-            raise unknown_key(key, tuple(kinds), caller="plan", path=above)
+            raise unknown_key(key, tuple(kinds), caller="config", path=above)
         kind = next((one for one in get_args(kinds[key]) if is_dataclass(one)), kinds[key])

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from beliefmatch.experiments.evaluation_settings import EvaluationSettings
+from beliefmatch.experiments.evaluation_settings import EvaluateConfig
 
 __all__ = ["conventions"]
 
@@ -36,8 +36,8 @@ _WORDS = {
     "mean_confidence": "Mean of the largest probability.",
     "mean_entropy": "Mean of −Σ p ln p, in nats.",
     "detection": (
-        "Higher scores mean foreign, or wrong. AUROC counts ties one half; AUPR is average precision "
-        "with either side as positive; FPR95 is the share of foreign (or wrong) examples that pass "
+        "Higher scores mean ood, or wrong. AUROC counts ties one half; AUPR is average precision "
+        "with either side as positive; FPR95 is the share of OOD (or wrong) examples that pass "
         "where 95 % of the known (or right) ones do."
     ),
     "scores": (
@@ -68,7 +68,7 @@ _INTERVALS = (
 )
 
 
-def conventions(settings: EvaluationSettings) -> dict[str, str]:
+def conventions(settings: EvaluateConfig) -> dict[str, str]:
     """By metric, as computed with these settings."""
     words = {**_WORDS, "intervals": _INTERVALS if settings.resamples else "None were asked for."}
     if settings.resamples:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from beliefmatch.data.source import Batch, Dataset
-from beliefmatch.experiments.config import RunPlan
+from beliefmatch.experiments.config import RunConfig
 from beliefmatch.experiments.training_inputs import extra_loss
 from beliefmatch.methods.base import Method
 from beliefmatch.train.engine import Engine
@@ -37,16 +37,18 @@ class Estimate:
     """Bytes of images, if they were all held in memory as bytes."""
 
 
-def estimate(plan: RunPlan, dataset: Dataset, method: Method, network: nn.Module, engine: Engine) -> Estimate:
+def estimate(
+    config: RunConfig, dataset: Dataset, method: Method, network: nn.Module, engine: Engine
+) -> Estimate:
     """Take three steps on made-up images and multiply."""
-    recipe, shape = plan.training, dataset.train.shape
+    recipe, shape = config.training, dataset.train.shape
     full = min(recipe.batch_size, dataset.epoch_images)
     batch = min(full, max(2, _PROBE_NUMBERS // max(1, _count(shape))))
     network = engine.prepared(network)
     inputs = torch.rand(batch, *shape).to(engine.device, memory_format=torch.channels_last)
     targets = torch.randint(len(dataset.class_names), (batch,), device=engine.device)
     with engine.running():
-        seconds, saved = _probe(network, _loss(plan, method, inputs, targets), engine)
+        seconds, saved = _probe(network, _loss(config, method, inputs, targets), engine)
     steps = recipe.epochs * -(-dataset.epoch_images // recipe.batch_size)
     weights = sum(tensor.nbytes for tensor in (*network.parameters(), *network.buffers()))
     step_seconds = seconds / batch * full / engine.world
@@ -61,10 +63,12 @@ def estimate(plan: RunPlan, dataset: Dataset, method: Method, network: nn.Module
     )
 
 
-def _loss(plan: RunPlan, method: Method, inputs: Tensor, targets: Tensor) -> Callable[[nn.Module], Tensor]:
+def _loss(
+    config: RunConfig, method: Method, inputs: Tensor, targets: Tensor
+) -> Callable[[nn.Module], Tensor]:
     """What a step minimises, of a network; unlabelled images, if with any, in their proportion."""
-    extra, usual = extra_loss(plan, method), plan.training.batch_size
-    size = usual if plan.semi is None else plan.semi.batch_size or usual
+    extra, usual = extra_loss(config, method), config.training.batch_size
+    size = usual if config.semi is None else config.semi.batch_size or usual
     rows = torch.arange(max(2, len(inputs) * size // usual), device=inputs.device) % len(inputs)
     unlabelled = Batch(inputs[rows], targets[rows])
 

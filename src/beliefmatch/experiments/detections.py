@@ -1,4 +1,4 @@
-"""How well the scores of predictions tell foreign examples, and mistakes, from the others."""
+"""How well the scores of predictions tell OOD examples, and mistakes, from the others."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from beliefmatch.data.predictions import Predictions
-from beliefmatch.experiments.evaluation_record import Curve, Detection, Foreign, Number
-from beliefmatch.experiments.evaluation_settings import EvaluationSettings
+from beliefmatch.experiments.evaluation_record import Curve, Detection, Number, OODSet
+from beliefmatch.experiments.evaluation_settings import EvaluateConfig
 from beliefmatch.experiments.evaluation_views import entropy_density, numbers
 from beliefmatch.metrics import SCORES, bootstrap_detection, roc
 
-__all__ = ["foreign_set", "misclassification", "score_columns"]
+__all__ = ["misclassification", "ood_set", "score_columns"]
 
 
 def score_columns(predictions: Predictions) -> dict[str, Tensor]:
@@ -23,67 +23,67 @@ def score_columns(predictions: Predictions) -> dict[str, Tensor]:
 
 
 def misclassification(
-    scores: Mapping[str, Tensor], correct: Tensor, settings: EvaluationSettings
+    scores: Mapping[str, Tensor], correct: Tensor, settings: EvaluateConfig
 ) -> list[Detection]:
     """Wrong predictions as the outside, right ones as the inside."""
-    inside = {name: score[correct] for name, score in scores.items()}
-    outside = {name: score[~correct] for name, score in scores.items()}
-    return _detections(inside, outside, settings)
+    in_distribution = {name: score[correct] for name, score in scores.items()}
+    ood = {name: score[~correct] for name, score in scores.items()}
+    return _detections(in_distribution, ood, settings)
 
 
-def foreign_set(
+def ood_set(
     name: str,
     source: str,
     predictions: Predictions,
-    inside: Mapping[str, Tensor],
-    settings: EvaluationSettings,
-) -> Foreign:
+    in_distribution: Mapping[str, Tensor],
+    settings: EvaluateConfig,
+) -> OODSet:
     """What the model makes of examples that belong to no class."""
-    outside = score_columns(predictions)
-    return Foreign(
+    ood = score_columns(predictions)
+    return OODSet(
         name=name,
         source=source,
         examples=len(predictions.values),
-        mean_confidence=1 - outside["confidence"].mean().item(),
-        entropy=entropy_density(outside["entropy"], predictions.values.shape[1]),
-        detections=_detections(inside, outside, settings),
+        mean_confidence=1 - ood["confidence"].mean().item(),
+        entropy=entropy_density(ood["entropy"], predictions.values.shape[1]),
+        detections=_detections(in_distribution, ood, settings),
     )
 
 
 def _detections(
-    inside: Mapping[str, Tensor], outside: Mapping[str, Tensor], settings: EvaluationSettings
+    in_distribution: Mapping[str, Tensor], ood: Mapping[str, Tensor], settings: EvaluateConfig
 ) -> list[Detection]:
     """One for each score that both sides have."""
     made: list[Detection] = []
-    for name in (name for name in inside if name in outside):
-        twin = _twin(name, made, inside, outside)
-        made.append(twin or _detection(name, inside[name], outside[name], settings))
+    for name in (name for name in in_distribution if name in ood):
+        twin = _twin(name, made, in_distribution, ood)
+        made.append(twin or _detection(name, in_distribution[name], ood[name], settings))
     return made
 
 
 def _twin(
-    name: str, made: list[Detection], inside: Mapping[str, Tensor], outside: Mapping[str, Tensor]
+    name: str, made: list[Detection], in_distribution: Mapping[str, Tensor], ood: Mapping[str, Tensor]
 ) -> Detection | None:
     """The same numbers under another name, not to be resampled again: "energy" is "precision"."""
     for other in made:
-        if all(torch.equal(side[name], side[other.score]) for side in (inside, outside)):
-            return Detection(name, other.auroc, other.aupr_outside, other.aupr_inside, other.fpr95, other.roc)
+        if all(torch.equal(side[name], side[other.score]) for side in (in_distribution, ood)):
+            return Detection(name, other.auroc, other.aupr_ood, other.aupr_id, other.fpr95, other.roc)
     return None
 
 
-def _detection(name: str, inside: Tensor, outside: Tensor, settings: EvaluationSettings) -> Detection:
-    if not len(inside) or not len(outside):
-        why = "every prediction is right" if len(inside) else "every prediction is wrong"
+def _detection(name: str, in_distribution: Tensor, ood: Tensor, settings: EvaluateConfig) -> Detection:
+    if not len(in_distribution) or not len(ood):
+        why = "every prediction is right" if len(in_distribution) else "every prediction is wrong"
         nothing = Number(None, why=why)
         return Detection(name, nothing, nothing, nothing, nothing, Curve([], []))
     found = bootstrap_detection(
-        inside,
-        outside,
+        in_distribution,
+        ood,
         resamples=max(1, settings.resamples),
         level=settings.level,
         seed=settings.seed,
     )
-    flagged_inside, flagged_outside = roc(inside, outside)
+    flagged_id, flagged_ood = roc(in_distribution, ood)
     return Detection(
-        score=name, roc=Curve(flagged_inside.tolist(), flagged_outside.tolist()), **numbers(found, settings)
+        score=name, roc=Curve(flagged_id.tolist(), flagged_ood.tolist()), **numbers(found, settings)
     )

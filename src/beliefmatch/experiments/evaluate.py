@@ -16,9 +16,9 @@ from beliefmatch._environment import hardware, versions
 from beliefmatch._validate import fail
 from beliefmatch.data.predictions import Predictions
 from beliefmatch.experiments.conventions import conventions
-from beliefmatch.experiments.detections import foreign_set, misclassification, score_columns
+from beliefmatch.experiments.detections import misclassification, ood_set, score_columns
 from beliefmatch.experiments.evaluation_record import BrierShares, Draws, EvaluationRecord, Number, Promise
-from beliefmatch.experiments.evaluation_settings import EvaluationSettings
+from beliefmatch.experiments.evaluation_settings import EvaluateConfig
 from beliefmatch.experiments.evaluation_views import (
     class_scores,
     confusion,
@@ -44,9 +44,9 @@ from beliefmatch.metrics.bootstrap import Resampled, enough_resamples, intervals
 __all__ = ["STEPS", "evaluate"]
 
 STEPS = 2
-"""Calls of `on_step` for one model; one more for each foreign set."""
+"""Calls of `on_step` for one model; one more for each OOD set."""
 
-_USUAL = EvaluationSettings()
+_USUAL = EvaluateConfig()
 
 
 def evaluate(
@@ -54,36 +54,36 @@ def evaluate(
     *,
     name: str | None = None,
     class_names: Sequence[str] | None = None,
-    foreign: Mapping[str, Predictions] | None = None,
-    settings: EvaluationSettings = _USUAL,
+    ood: Mapping[str, Predictions] | None = None,
+    settings: EvaluateConfig = _USUAL,
     on_step: Callable[[str], None] | None = None,
 ) -> EvaluationRecord:
-    """Judge one model by its predictions: how wrong, how overconfident, how blind to foreign input.
+    """Judge one model by its predictions: how wrong, how overconfident, how blind to OOD input.
 
     Args:
         predictions: of labelled examples.
         name: of the model; that of the file if not given.
         class_names: one for each class; "0", "1", ... if not given.
-        foreign: predictions of the same model for examples that belong to no class, by the name of the set.
+        OOD: predictions of the same model for examples that belong to no class, by the name of the set.
         settings: groups, resamples, seed and the like.
         on_step: called after each step with what was done.
 
     Returns:
         The record, the same for the same predictions, settings and versions but for its times.
     """
-    start, foreign, announce = time.perf_counter(), foreign or {}, on_step or (lambda done: None)
+    start, ood, announce = time.perf_counter(), ood or {}, on_step or (lambda done: None)
     name = _text(predictions.path.with_suffix("").name) if name is None else name
     classes = predictions.values.shape[1]
     names = [f"{index}" for index in range(classes)] if class_names is None else list(class_names)
-    _check(predictions, names, foreign)
+    _check(predictions, names, ood)
     judged = _judged(predictions, settings)
     announce(f"{name}: scores")
-    inside = score_columns(predictions)
-    mistaken = misclassification(inside, judged.pop("correct"), settings)
+    in_distribution = score_columns(predictions)
+    mistaken = misclassification(in_distribution, judged.pop("correct"), settings)
     announce(f"{name}: mistakes")
     sets = []
-    for title, others in foreign.items():
-        sets.append(foreign_set(title, _text(others.path), others, inside, settings))
+    for title, others in ood.items():
+        sets.append(ood_set(title, _text(others.path), others, in_distribution, settings))
         announce(f"{name}: {title}")
 
     return EvaluationRecord(
@@ -93,9 +93,9 @@ def evaluate(
         examples=len(predictions.values),
         class_names=names,
         misclassification=mistaken,
-        foreign=sets,
+        ood=sets,
         **judged,
-        **_circumstances(predictions, foreign, settings, start),
+        **_circumstances(predictions, ood, settings, start),
     )
 
 
@@ -110,21 +110,21 @@ def _digest(predictions: Predictions) -> str:
     return hashlib.sha256(predictions.targets.contiguous().numpy().astype("<i8").tobytes()).hexdigest()
 
 
-def _check(predictions: Predictions, names: list[str], foreign: Mapping[str, Predictions]) -> None:
+def _check(predictions: Predictions, names: list[str], ood: Mapping[str, Predictions]) -> None:
     classes = predictions.values.shape[1]
     if predictions.targets is None:
         raise fail("evaluate", f"`predictions` must have targets, got {predictions.path} without.")
     if len(names) != classes:
         expected = f"one for each of the {classes} classes of {predictions.path}"
         raise fail("evaluate", f"`class_names` must be {expected}, got {len(names)}.")
-    for title, others in foreign.items():
+    for title, others in ood.items():
         if others.values.shape[1] != classes:
             expected = f"the {classes} classes of {predictions.path}"
             received = f"{others.values.shape[1]} in {others.path}"
-            raise fail("evaluate", f"`foreign` set {title!r} must have {expected}, got {received}.")
+            raise fail("evaluate", f"`ood` set {title!r} must have {expected}, got {received}.")
 
 
-def _judged(predictions: Predictions, settings: EvaluationSettings) -> dict[str, Any]:
+def _judged(predictions: Predictions, settings: EvaluateConfig) -> dict[str, Any]:
     """Those parts of a record that labelled examples tell, and which of them are right."""
     assert predictions.targets is not None  # as checked
     given: dict[str, Any] = {predictions.kind: predictions.values}
@@ -153,7 +153,7 @@ def _judged(predictions: Predictions, settings: EvaluationSettings) -> dict[str,
     }
 
 
-def _resampled(seen: Outcomes, settings: EvaluationSettings) -> Resampled:
+def _resampled(seen: Outcomes, settings: EvaluateConfig) -> Resampled:
     return resample_outcomes(
         seen,
         top_k=settings.top_k,
@@ -163,7 +163,7 @@ def _resampled(seen: Outcomes, settings: EvaluationSettings) -> Resampled:
     )
 
 
-def _draws(drawn: Resampled, examples: int, settings: EvaluationSettings) -> Draws | None:
+def _draws(drawn: Resampled, examples: int, settings: EvaluateConfig) -> Draws | None:
     """Those metrics in which models will be compared draw by draw."""
     if not settings.resamples or examples == 1:
         return None
@@ -171,7 +171,7 @@ def _draws(drawn: Resampled, examples: int, settings: EvaluationSettings) -> Dra
     return Draws(drawn.rows_sha256, {key: drawn.draws[key].tolist() for key in kept})
 
 
-def _scores(drawn: Resampled, bins: ClassBins, settings: EvaluationSettings) -> dict[str, Number]:
+def _scores(drawn: Resampled, bins: ClassBins, settings: EvaluateConfig) -> dict[str, Number]:
     intervals, examples = intervals_of(drawn, settings.level), bins.examples
     found = numbers(intervals, settings)
     if settings.resamples:
@@ -217,8 +217,8 @@ def _promise(seen: Outcomes, risk: float, delta: float) -> Promise:
 
 def _circumstances(
     predictions: Predictions,
-    foreign: Mapping[str, Predictions],
-    settings: EvaluationSettings,
+    ood: Mapping[str, Predictions],
+    settings: EvaluateConfig,
     start: float,
 ) -> dict[str, Any]:
     """How, where and when."""
@@ -231,7 +231,7 @@ def _circumstances(
             "resamples_drawn": drawn,
             "targets_sha256": _digest(predictions),
             "fields": predictions.recognised,
-            "foreign_fields": {title: others.recognised for title, others in foreign.items()},
+            "ood_fields": {title: others.recognised for title, others in ood.items()},
         },
         "versions": versions("beliefmatch", "torch", "numpy"),
         "hardware": {**hardware(), "torch_threads": torch.get_num_threads()},

@@ -16,8 +16,8 @@ __all__ = [
     "Draws",
     "EvaluationRecord",
     "Example",
-    "Foreign",
     "Number",
+    "OODSet",
     "Promise",
 ]
 
@@ -66,18 +66,18 @@ class BrierShares:
 
 @dataclass(frozen=True)
 class Detection:
-    """How well one score tells two groups apart; higher scores mean foreign, or wrong."""
+    """How well one score tells two groups apart; higher scores mean OOD, or wrong."""
 
     score: str
     auroc: Number
-    aupr_outside: Number
-    aupr_inside: Number
+    aupr_ood: Number
+    aupr_id: Number
     fpr95: Number
     roc: Curve
 
 
 @dataclass(frozen=True)
-class Foreign:
+class OODSet:
     """A set of examples that belong to no class, and what the model made of them."""
 
     name: str
@@ -155,7 +155,7 @@ class Draws:
 
 @dataclass(frozen=True)
 class EvaluationRecord:
-    """One model on one set of labelled examples, and on foreign ones."""
+    """One model on one set of labelled examples, and on OOD ones."""
 
     name: str
     source: str
@@ -171,7 +171,7 @@ class EvaluationRecord:
     reliability_by_mass: Bins
     entropy: Curve
     misclassification: list[Detection]
-    foreign: list[Foreign]
+    ood: list[OODSet]
     risk_coverage: Curve
     promises: list[Promise]
     confusion: Confusion

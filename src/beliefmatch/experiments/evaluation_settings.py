@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["EvaluationSettings", "ModelFiles"]
+__all__ = ["EvaluateConfig", "ModelFiles"]
 
 
 @dataclass(frozen=True)
@@ -12,12 +12,12 @@ class ModelFiles:
 
     name: str
     path: Path
-    foreign: dict[str, Path] = field(default_factory=dict)
-    """For foreign examples, by the name of the set."""
+    ood: dict[str, Path] = field(default_factory=dict)
+    """For OOD examples, by the name of the set."""
 
 
 @dataclass(frozen=True)
-class EvaluationSettings:
+class EvaluateConfig:
     """How predictions are judged.
 
     Args:

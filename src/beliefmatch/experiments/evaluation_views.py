@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from beliefmatch.experiments.evaluation_record import Bins, ClassScores, Confusion, Curve, Example, Number
-from beliefmatch.experiments.evaluation_settings import EvaluationSettings
+from beliefmatch.experiments.evaluation_settings import EvaluateConfig
 from beliefmatch.experiments.thumbnails import thumbnail
 from beliefmatch.metrics import ClassBins, Interval, Outcomes, ReliabilityBins
 
@@ -44,7 +44,7 @@ def entropy_density(entropy: Tensor, classes: int) -> Curve:
     return Curve((grid * top).tolist(), density.tolist())
 
 
-def numbers(intervals: Mapping[str, Interval], settings: EvaluationSettings) -> dict[str, Number]:
+def numbers(intervals: Mapping[str, Interval], settings: EvaluateConfig) -> dict[str, Number]:
     """Values with the ends of their intervals, or without, if none were asked for or they are infinite."""
     return {key: _number(found, settings.resamples > 0) for key, found in intervals.items()}
 

@@ -13,16 +13,16 @@ from beliefmatch.data.predictions import FieldNames, Predictions, read_class_nam
 from beliefmatch.data.readers import open_source
 from beliefmatch.experiments.evaluate import STEPS, evaluate
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
-from beliefmatch.experiments.evaluation_settings import EvaluationSettings, ModelFiles
+from beliefmatch.experiments.evaluation_settings import EvaluateConfig, ModelFiles
 
 __all__ = ["Evaluations", "Given"]
 
 
 class Given(NamedTuple):
-    """What one model said, of labelled and of foreign examples."""
+    """What one model said, of labelled and of OOD examples."""
 
     predictions: Predictions
-    foreign: Mapping[str, Predictions]
+    ood: Mapping[str, Predictions]
 
 
 class _First(NamedTuple):
@@ -43,7 +43,7 @@ class Evaluations:
         self,
         models: Sequence[ModelFiles],
         *,
-        settings: EvaluationSettings,
+        settings: EvaluateConfig,
         names: FieldNames,
         class_names: str | Path | None = None,
         targets_file: str | Path | None = None,
@@ -51,13 +51,13 @@ class Evaluations:
         self.models, self.settings, self.names, self.targets_file = models, settings, names, targets_file
         self.class_names = None if class_names is None else read_class_names(class_names)
         self._first: _First | None = None
-        for path in (path for model in models for path in (model.path, *model.foreign.values())):
+        for path in (path for model in models for path in (model.path, *model.ood.values())):
             open_source(path)
 
     @property
     def steps(self) -> int:
         """Calls of `on_step` over all models."""
-        return sum(STEPS + 1 + 2 * len(model.foreign) for model in self.models)
+        return sum(STEPS + 1 + 2 * len(model.ood) for model in self.models)
 
     def read(self, model: ModelFiles, on_step: Callable[[str], None]) -> Given:
         """Read the files of a model; a ValueError says in one line what is wrong with them."""
@@ -66,12 +66,12 @@ class Evaluations:
         )
         self._compare(found, "model")
         on_step(f"{model.name}: read")
-        foreign = {}
-        for title, path in model.foreign.items():
-            foreign[title] = read_predictions(path, names=self.names, labelled=False)
-            self._compare(foreign[title], f"foreign set {title!r}")
+        ood = {}
+        for title, path in model.ood.items():
+            ood[title] = read_predictions(path, names=self.names, labelled=False)
+            self._compare(ood[title], f"OOD set {title!r}")
             on_step(f"{model.name}: read {title}")
-        return Given(found, foreign)
+        return Given(found, ood)
 
     def judge(self, model: ModelFiles, given: Given, on_step: Callable[[str], None]) -> EvaluationRecord:
         """The record of a model that was read."""
@@ -79,7 +79,7 @@ class Evaluations:
             given.predictions,
             name=model.name,
             class_names=self.class_names,
-            foreign=given.foreign,
+            ood=given.ood,
             settings=self.settings,
             on_step=on_step,
         )

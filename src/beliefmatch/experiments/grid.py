@@ -1,6 +1,6 @@
 """Many runs: in parallel processes within the machine's cores, and none of them twice.
 
-A cell is finished when its directory holds a record of the same plan; the others go on from their last
+A cell is finished when its directory holds a record of the same config; the others go on from their last
 checkpoint. So a grid that was stopped is taken up by the same command. `attempt_cells` bears trainings that
 diverge, and keeps that as their result.
 """
@@ -22,14 +22,14 @@ from typing import Any
 
 import torch
 
-from beliefmatch._files import OutsideError, write_whole
+from beliefmatch._files import EnvironmentFailure, atomic_write
 from beliefmatch.experiments.build import dataset
-from beliefmatch.experiments.config import RunPlan, fingerprint
+from beliefmatch.experiments.config import RunConfig, fingerprint
 from beliefmatch.experiments.records import Diverged, RunRecord, Trial
 from beliefmatch.experiments.run import execute, finished
 from beliefmatch.experiments.run_dir import RunDirectory
 
-__all__ = ["Cell", "OnCell", "Ran", "attempt_cells", "run_cells", "usual_jobs"]
+__all__ = ["Cell", "OnCell", "Ran", "attempt_cells", "default_jobs", "run_cells"]
 
 Ran = RunRecord | Diverged
 """How a cell ended."""
@@ -44,10 +44,10 @@ _POLL_SECONDS = 0.2
 class Cell:
     """One run of a grid and where it is kept."""
 
-    plan: RunPlan
+    config: RunConfig
     directory: Path
     search: tuple[Trial, ...] = ()
-    """How an option of the plan was chosen, for its record."""
+    """How an option of the configuration was chosen, for its record."""
     may_diverge: bool = False
     """Whether a training that leaves the finite numbers is a result rather than an error. A prior that fights
     the labels, which may be what is looked into, is then no reason to warn either."""
@@ -81,9 +81,9 @@ def attempt_cells(cells: Sequence[Cell], *, jobs: int = 1, on_cell: OnCell | Non
     return [records[index] for index in range(len(cells))]
 
 
-def usual_jobs(plan: RunPlan) -> int:
+def default_jobs(config: RunConfig) -> int:
     """As many runs at a time as the cores have room for; one where a run takes them all, or a GPU."""
-    engine = plan.engine
+    engine = config.engine
     on_cpu = engine.accelerator == "cpu" or (engine.accelerator == "auto" and not torch.cuda.is_available())
     if engine.threads is None or not on_cpu or engine.devices not in ("auto", "1"):
         return 1
@@ -92,7 +92,7 @@ def usual_jobs(plan: RunPlan) -> int:
 
 
 def _ended(cell: Cell) -> Ran | None:
-    record = finished(cell.directory, cell.plan)
+    record = finished(cell.directory, cell.config)
     return RunDirectory(cell.directory).diverged() if record is None and cell.may_diverge else record
 
 
@@ -104,17 +104,17 @@ def _run(cell: Cell, index: int, announce: OnCell) -> Ran:
             warnings.filterwarnings("ignore", message=".* asks for a target mean of only ")
             return _execute(cell, index, announce)
     except FloatingPointError as error:
-        digest = dataset(cell.plan.data).facts.get("digest")
-        ended = Diverged(fingerprint(cell.plan), f"{error}", digest)
+        digest = dataset(cell.config.data).facts.get("digest")
+        ended = Diverged(fingerprint(cell.config), f"{error}", digest)
         cell.directory.mkdir(parents=True, exist_ok=True)
-        write_whole(RunDirectory(cell.directory).diverged_file, ended.to_json().encode())
+        atomic_write(RunDirectory(cell.directory).diverged_file, ended.to_json().encode())
         announce(index, 1.0, "diverged")
         return ended
 
 
 def _execute(cell: Cell, index: int, announce: OnCell) -> RunRecord:
     return execute(
-        cell.plan,
+        cell.config,
         cell.directory,
         search=cell.search,
         on_progress=lambda share, doing: announce(index, share, doing),
@@ -138,7 +138,9 @@ def _in_processes(cells: Sequence[Cell], left: Sequence[int], jobs: int, announc
         raise
     except BrokenProcessPool as error:
         why = "perhaps for lack of memory: try fewer `jobs`, or the same command, which goes on"
-        raise OutsideError(f"run: one of the processes at work was ended from outside, {why}.") from error
+        raise EnvironmentFailure(
+            f"run: one of the processes at work was ended from outside, {why}."
+        ) from error
     finally:  # on Ctrl-C the workers save what they have, on an error they finish it
         over.set()
         _close(pool, lambda: set(active_children()) - others, interrupted)

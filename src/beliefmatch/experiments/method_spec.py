@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import PurePath
 from typing import Any
 
-from beliefmatch.experiments.config import RunPlan, TeacherPlan, merged, with_method, yaml_value
+from beliefmatch.experiments.config import RunConfig, TeacherConfig, merged, with_method, yaml_value
 from beliefmatch.methods import METHODS, SEARCH
-from beliefmatch.semi.config import WITHOUT, SemiSettings
+from beliefmatch.semi.config import WITHOUT, SemiConfig
 
 __all__ = [
     "MethodSpec",
@@ -20,15 +20,13 @@ __all__ = [
     "with_spec",
 ]
 
-_OF_SEMI = {
-    "semi" if item.name == "kind" else f"semi_{item.name}": item.name for item in fields(SemiSettings)
-}
+_OF_SEMI = {"semi" if item.name == "kind" else f"semi_{item.name}": item.name for item in fields(SemiConfig)}
 _OF_TEACHER = {
     "prior_from" if item.name == "run" else f"prior_{item.name}": item.name
-    for item in fields(TeacherPlan)
+    for item in fields(TeacherConfig)
     if item.name != "fingerprint"
 }
-_OF_THE_PLAN = (*_OF_SEMI, *_OF_TEACHER)
+_OF_THE_CONFIG = (*_OF_SEMI, *_OF_TEACHER)
 _SYMBOLS = {
     "kl_weight": "λ",
     "matched_kl_weight": "matched λ",
@@ -77,13 +75,13 @@ def with_kl_weight(specs: Sequence[MethodSpec], kl_weight: Any) -> list[MethodSp
 
 
 def with_spec(mapping: Mapping[str, Any], spec: MethodSpec) -> dict[str, Any]:
-    """The same plan for a method as it was written.
+    """The same configuration for a method as it was written.
 
     Some of its options are not the method's but say what else is learnt from, as the flags of these names do:
-    `semi`, which may be "none", `prior_from`, and every other setting of the plan's `semi` and `teacher`:
+    `semi`, which may be "none", `prior_from`, and every other setting of the config's `semi` and `teacher`:
     `semi_weight`, `semi_order`, `prior_strength` and so on.
     """
-    own = {name: value for name, value in spec.options.items() if name not in _OF_THE_PLAN}
+    own = {name: value for name, value in spec.options.items() if name not in _OF_THE_CONFIG}
     return merged(with_method(mapping, spec.name, **own), _beside_method(spec.options))
 
 
@@ -103,7 +101,7 @@ def require_nothing_of_semi(settings: Mapping[str, Any]) -> None:
     """Refuse settings of a loss that is switched off."""
     others = [name for name in settings if name != "kind"]
     if others:
-        raise ValueError(f"plan: `semi_{others[0]}` must come with `semi` vat or pi, got none.")
+        raise ValueError(f"config: `semi_{others[0]}` must come with `semi` vat or pi, got none.")
 
 
 def _parse(text: str, place: str) -> MethodSpec:
@@ -124,11 +122,11 @@ def _option(text: str, option: str, place: str) -> tuple[str, Any]:
 
 
 def _require_known(key: str, place: str) -> None:
-    """Options that only a plan can have; the others are for their method to know."""
-    if key.startswith(("semi_", "prior_")) and key not in _OF_THE_PLAN:
-        near = difflib.get_close_matches(key, _OF_THE_PLAN, n=1)
+    """Options that only a configuration can have; the others are for their method to know."""
+    if key.startswith(("semi_", "prior_")) and key not in _OF_THE_CONFIG:
+        near = difflib.get_close_matches(key, _OF_THE_CONFIG, n=1)
         meant = f" Did you mean {near[0]}?" if near else ""
-        raise ValueError(f"{place} must have options among {', '.join(_OF_THE_PLAN)}, got {key!r}.{meant}")
+        raise ValueError(f"{place} must have options among {', '.join(_OF_THE_CONFIG)}, got {key!r}.{meant}")
 
 
 def label(name: str, options: Mapping[str, Any], shown: Sequence[str] | None = None) -> str:
@@ -145,25 +143,27 @@ def label(name: str, options: Mapping[str, Any], shown: Sequence[str] | None = N
     return f"{words} ({told})" if told else words
 
 
-def label_of(plan: RunPlan) -> str:
-    """A plan's method in words, and what it learns from beside labels."""
-    return label(plan.method.name, {**plan.method.options, **_semi_told(plan.semi), **_teacher_told(plan)})
+def label_of(config: RunConfig) -> str:
+    """A configuration's method in words, and what it learns from beside labels."""
+    return label(
+        config.method.name, {**config.method.options, **_semi_told(config.semi), **_teacher_told(config)}
+    )
 
 
-def _semi_told(semi: SemiSettings | None) -> dict[str, Any]:
+def _semi_told(semi: SemiConfig | None) -> dict[str, Any]:
     """Kind and weight, and the kind's way of comparing predictions where it is not the usual one."""
     if semi is None:
         return {}
-    usual = SemiSettings(semi.kind)
+    usual = SemiConfig(semi.kind)
     unusual = {name: getattr(semi, name) for name in ("divergence", "order", "direction", "target")}
     unusual = {name: value for name, value in unusual.items() if value != getattr(usual, name)}
     return {"semi": semi.kind, "semi_weight": semi.full_weight, **unusual}
 
 
-def _teacher_told(plan: RunPlan) -> dict[str, Any]:
-    if plan.teacher is None:
+def _teacher_told(config: RunConfig) -> dict[str, Any]:
+    if config.teacher is None:
         return {}
-    return {"prior_from": PurePath(plan.teacher.run).name, "prior_strength": plan.teacher.strength}
+    return {"prior_from": PurePath(config.teacher.run).name, "prior_strength": config.teacher.strength}
 
 
 def _text(value: Any) -> str:

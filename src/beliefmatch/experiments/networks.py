@@ -11,7 +11,7 @@ from torch import nn
 
 from beliefmatch._validate import fail
 from beliefmatch.data.preprocessing import Preprocessing
-from beliefmatch.data.settings import DataSettings
+from beliefmatch.data.settings import DataConfig
 from beliefmatch.experiments.build import bare_network, method_of
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.models import fresh, pretrained_model
@@ -47,7 +47,7 @@ def trained_network(
         options: of the network; a run has its own.
         weights: file of its weights, in place of those published; a run has its own.
     """
-    if RunDirectory(Path(name).expanduser()).plan_file.is_file():
+    if RunDirectory(Path(name).expanduser()).config_file.is_file():
         for what, given in (("options", options), ("weights", weights)):
             if given:
                 raise fail(_US, f"`{what}` must not be given for {name}: a run has its own.")
@@ -56,7 +56,7 @@ def trained_network(
     return TrainedNetwork(name, network, preprocessing_of(network))
 
 
-def settings_for(settings: DataSettings, expected: Expected | None) -> DataSettings:
+def settings_for(settings: DataConfig, expected: Expected | None) -> DataConfig:
     """The same data as a network expects them: what the settings leave open is taken from it."""
     if expected is None:
         return settings
@@ -72,9 +72,9 @@ def settings_for(settings: DataSettings, expected: Expected | None) -> DataSetti
 
 def trained_member(home: RunDirectory, member: int = 0, *, caller: str = _US) -> nn.Module:
     """One network of a finished run, with its weights."""
-    plan, facts = home.plan(), home.read_model()
-    method = method_of(plan)
-    network = bare_network(plan, method, len(facts["class_names"]), facts["shape"][0], member)
+    config, facts = home.config(), home.read_model()
+    method = method_of(config)
+    network = bare_network(config, method, len(facts["class_names"]), facts["shape"][0], member)
     weights = final_weights(home.network(member))
     if weights is None:
         raise fail(caller, f"`run` must hold finished networks; {home.network(member)} has none.")
@@ -84,7 +84,7 @@ def trained_member(home: RunDirectory, member: int = 0, *, caller: str = _US) ->
 
 def _of_run(directory: Path) -> TrainedNetwork:
     home = RunDirectory(directory)
-    facts, members = home.read_model(), method_of(home.plan()).members
+    facts, members = home.read_model(), method_of(home.config()).members
     if members > 1:
         got = f"{directory}, an ensemble of {members}"
         raise fail(_US, f"`name` must be the run of one network, got {got}; train one of them alone.")

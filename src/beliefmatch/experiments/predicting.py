@@ -19,7 +19,7 @@ from beliefmatch.experiments.prediction_row import Row
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.methods.base import Prediction, Predictor
 from beliefmatch.metrics import coverage_at_risk, outcomes
-from beliefmatch.train.config import EngineSettings
+from beliefmatch.train.config import EngineConfig
 from beliefmatch.train.engine import Engine
 
 __all__ = ["Restored", "Row", "promised_confidence", "restore"]
@@ -56,16 +56,24 @@ class Restored:
     def _rows(self, names: Sequence[str], said: Prediction, abstain: float | None) -> Iterator[Row]:
         confidence, predicted = said.probs.max(-1)
         entropy = torch.special.entr(said.probs).sum(-1)
-        spread = [None] * len(names) if said.belief is None else _list(said.belief.mutual_information())
+        mutual_information = (
+            [None] * len(names) if said.belief is None else _list(said.belief.mutual_information())
+        )
         columns = zip(
-            names, _list(predicted), _list(confidence), _list(entropy), spread, said.probs, strict=True
+            names,
+            _list(predicted),
+            _list(confidence),
+            _list(entropy),
+            mutual_information,
+            said.probs,
+            strict=True,
         )
         for name, best, sure, unsure, wide, probs in columns:
             refused = abstain is not None and sure < abstain
             yield Row(name, best, self.class_names[best], sure, unsure, wide, refused, tuple(probs.tolist()))
 
 
-def restore(directory: Path, *, engine: EngineSettings | None = None) -> Restored:
+def restore(directory: Path, *, engine: EngineConfig | None = None) -> Restored:
     """Build the predictor of a finished run again.
 
     Args:
@@ -74,11 +82,11 @@ def restore(directory: Path, *, engine: EngineSettings | None = None) -> Restore
     """
     home = RunDirectory(directory)
     if home.is_adapted:
-        return _adapted(directory, engine or EngineSettings())
-    plan, facts = home.plan(), home.read_model()
-    method, shape = method_of(plan), tuple(facts["shape"])
+        return _adapted(directory, engine or EngineConfig())
+    config, facts = home.config(), home.read_model()
+    method, shape = method_of(config), tuple(facts["shape"])
     machine = engine_for(
-        engine or EngineSettings(precision=plan.engine.precision, threads=plan.engine.threads)
+        engine or EngineConfig(precision=config.engine.precision, threads=config.engine.threads)
     )
     trained = [trained_member(home, member, caller="predict") for member in range(method.members)]
     networks = [machine.prepared(network).eval() for network in trained]
@@ -91,7 +99,7 @@ def restore(directory: Path, *, engine: EngineSettings | None = None) -> Restore
     )
 
 
-def _adapted(directory: Path, engine: EngineSettings) -> Restored:
+def _adapted(directory: Path, engine: EngineConfig) -> Restored:
     found, machine = adapted_network(directory), engine_for(engine)
     return Restored(
         predictor=machine.prepared(found.network).eval(),  # type: ignore[arg-type]
@@ -109,7 +117,7 @@ def promised_confidence(directory: Path, risk: float, *, delta: float = 0.05) ->
     by them, and a temperature, have seen them.
     """
     home = RunDirectory(directory)
-    home.foreign_names()  # or nothing finished is here
+    home.ood_names()  # or nothing finished is here
     said = read_predictions(home.predictions("validation"))
     assert said.targets is not None
     seen = outcomes(said.targets, **{said.kind: said.values})

@@ -15,7 +15,7 @@ class Row:
     confidence: float
     entropy: float
     """Of the probabilities, in nats."""
-    spread: float | None
+    mutual_information: float | None
     """Mutual information under the belief, in nats, for methods that have one."""
     abstained: bool
     probs: tuple[float, ...]

@@ -18,12 +18,12 @@ __all__ = [
     "ComparisonRecord",
     "Costs",
     "Diverged",
-    "ForeignScores",
+    "OODScores",
+    "RotatedDigit",
     "Rotation",
     "RunRecord",
     "Scores",
     "Trial",
-    "Turning",
     "evaluation_paths",
     "from_json",
     "to_json",
@@ -124,8 +124,8 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class ForeignScores:
-    """How well scores tell the test examples from a set of foreign ones, by the name of the score."""
+class OODScores:
+    """How well scores tell the test examples from a set of OOD ones, by the name of the score."""
 
     name: str
     examples: int
@@ -181,7 +181,7 @@ class Rotation:
     predicted: list[int]
     confidence: list[float]
     entropy: list[float]
-    spread: list[float] | None
+    mutual_information: list[float] | None
     mean_confidence: list[float]
     recognised: list[float]
     wrong_confidence: float | None
@@ -196,11 +196,11 @@ class RunRecord:
     options: dict[str, Any]
     """Of the method, as it was built."""
     seed: int
-    plan: dict[str, Any]
+    config: dict[str, Any]
     fingerprint: str
-    """Of the plan; equal ones give equal results."""
+    """Of the configuration; equal ones give equal results."""
     data: dict[str, Any]
-    """Counts, split and digest; "foreign_digests" by the names of the sets, which older records lack."""
+    """Counts, split and digest; "ood_digests" by the names of the sets, which older records lack."""
     class_names: list[str]
     curves: list[dict[str, list[float | None]]]
     """For each network its numbers by epoch, such as "loss" and "rate"."""
@@ -208,7 +208,7 @@ class RunRecord:
     """Steps not taken because loss or gradient was not finite."""
     validation: Scores
     test: Scores
-    foreign: list[ForeignScores]
+    ood: list[OODScores]
     costs: Costs
     search: list[Trial]
     learned: dict[str, Any]
@@ -241,7 +241,7 @@ class Diverged:
     """A training that came to no end because its numbers left the finite ones."""
 
     fingerprint: str
-    """Of the plan."""
+    """Of the configuration."""
     message: str
     """When and how."""
     data_digest: str | None = None
@@ -262,7 +262,7 @@ COMPARISON_SCHEMA = "beliefmatch.comparison/1"
 
 
 @dataclass(frozen=True)
-class Turning:
+class RotatedDigit:
     """The digit that was turned upside down."""
 
     digit: int
@@ -292,7 +292,7 @@ class ComparisonRecord:
 
     methods: list[Compared]
     seeds: list[int]
-    turning: Turning | None
+    rotated_digit: RotatedDigit | None
     settings: dict[str, Any]
     """What is the same for all: model, data, training, engine."""
     versions: dict[str, str]

@@ -6,31 +6,31 @@ import torch
 from torch import Tensor
 
 from beliefmatch.data.digits import load_digits, rotated
-from beliefmatch.experiments.records import Rotation, Turning
+from beliefmatch.experiments.records import RotatedDigit, Rotation
 from beliefmatch.methods.base import Predictor
 
-__all__ = ["ANGLES", "DIGIT", "TurningDigit", "confidence_when_wrong"]
+__all__ = ["ANGLES", "DIGIT", "DigitRotation", "confidence_when_wrong"]
 
 DIGIT = 3
 ANGLES = list(range(0, 181, 15))
 
 
 @dataclass(frozen=True, eq=False)
-class TurningDigit:
+class DigitRotation:
     """Test images of the digit at every angle, (angles, digits, 1, 8, 8); the first is pictured."""
 
     images: Tensor
 
     @classmethod
-    def load(cls) -> "TurningDigit":
+    def load(cls) -> "DigitRotation":
         """Those of the embedded digits."""
         test = load_digits().test
         chosen = test.images[test.targets == DIGIT]
         return cls(torch.stack([rotated(image, ANGLES) for image in chosen], dim=1))
 
-    def described(self) -> Turning:
+    def described(self) -> RotatedDigit:
         """What a record says of it."""
-        return Turning(DIGIT, self.images.shape[1], ANGLES, self.images[:, 0, 0].tolist())
+        return RotatedDigit(DIGIT, self.images.shape[1], ANGLES, self.images[:, 0, 0].tolist())
 
     def seen_by(self, predictor: Predictor) -> Rotation:
         """What a predictor makes of the images."""
@@ -43,7 +43,7 @@ class TurningDigit:
             predicted=predicted.tolist(),
             confidence=confidence.tolist(),
             entropy=torch.special.entr(pictured.probs).sum(-1).tolist(),
-            spread=None if belief is None else belief.mutual_information().tolist(),
+            mutual_information=None if belief is None else belief.mutual_information().tolist(),
             mean_confidence=all_confidence.mean(1).tolist(),
             recognised=(all_predicted == DIGIT).double().mean(1).tolist(),
             wrong_confidence=confidence_when_wrong(confidence, predicted),

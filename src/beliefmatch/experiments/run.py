@@ -13,25 +13,25 @@ import torch
 from torch import nn
 
 from beliefmatch._environment import hardware, versions
-from beliefmatch._files import write_whole
+from beliefmatch._files import atomic_write
 from beliefmatch.data.source import Batch, Dataset, Source
 from beliefmatch.experiments.build import (
     dataset,
     digests_of,
     engine_for,
-    foreign_sets,
-    foreign_training,
     member_seed,
     method_of,
     network_of,
+    ood_sets,
+    ood_training,
 )
-from beliefmatch.experiments.config import RunPlan, fingerprint, to_mapping
+from beliefmatch.experiments.config import RunConfig, fingerprint, to_mapping
 from beliefmatch.experiments.records import Costs, Rotation, RunRecord, Trial
-from beliefmatch.experiments.rotation import TurningDigit
+from beliefmatch.experiments.rotation import DigitRotation
 from beliefmatch.experiments.run_dir import RunDirectory
-from beliefmatch.experiments.scoring import Predicted, foreign_scores, scores, to_npz
+from beliefmatch.experiments.scoring import Predicted, ood_scores, scores, to_npz
 from beliefmatch.experiments.teacher import with_known_teacher
-from beliefmatch.experiments.training_inputs import Lessons, lessons
+from beliefmatch.experiments.training_inputs import TrainingInputs, training_inputs
 from beliefmatch.methods.base import Method, Predictor, facts_of
 from beliefmatch.train.engine import Engine
 from beliefmatch.train.history import CsvLog, History, Log, Logs, Progress, TensorBoardLog
@@ -62,8 +62,8 @@ class Said:
 
     validation: Predicted
     test: Predicted
-    foreign: Mapping[str, Predicted]
-    foreign_digests: Mapping[str, str]
+    ood: Mapping[str, Predicted]
+    ood_digests: Mapping[str, str]
     seconds: float
 
 
@@ -71,7 +71,7 @@ class Said:
 class Running:
     """A run whose parts have been built."""
 
-    plan: RunPlan
+    config: RunConfig
     home: RunDirectory
     method: Method
     data: Dataset
@@ -81,14 +81,14 @@ class Running:
 
     def train(self) -> tuple[list[nn.Module], list[History]]:
         """Train every network of the method, or load those that are trained."""
-        foreign = foreign_training(self.plan, self.method, self.data)
-        learnt = lessons(self.plan, self.method, self.data, self.engine)
-        made = [self._train(member, learnt, foreign) for member in range(self.method.members)]
+        ood = ood_training(self.config, self.method, self.data)
+        learnt = training_inputs(self.config, self.method, self.data, self.engine)
+        made = [self._train(member, learnt, ood) for member in range(self.method.members)]
         return [network for network, _ in made], [history for _, history in made]
 
-    def _train(self, member: int, learnt: Lessons, foreign: Source | None) -> tuple[nn.Module, History]:
+    def _train(self, member: int, learnt: TrainingInputs, ood: Source | None) -> tuple[nn.Module, History]:
         place = self.home.network(member)
-        network = network_of(self.plan, self.method, self.data, member)
+        network = network_of(self.config, self.method, self.data, member)
         logs: list[Log] = [CsvLog(place / "log.csv")]
         if self.tensorboard:
             logs.append(TensorBoardLog(place))
@@ -96,11 +96,11 @@ class Running:
             self.engine,
             network,
             learnt.source,
-            self.plan.training,
+            self.config.training,
             objective_at=self.method.objective_at,
-            seed=member_seed(self.plan.seed, member),
-            foreign=self.method.foreign,
-            foreign_source=foreign,
+            seed=member_seed(self.config.seed, member),
+            ood=self.method.ood,
+            ood_source=ood,
             extra=learnt.extra,
             epoch_examples=learnt.epoch_examples,
             saving=Saving(place, configuration=self._identity()),
@@ -112,7 +112,7 @@ class Running:
 
     def _identity(self) -> dict[str, object]:
         """What a checkpoint must be of: other images in the same place are another training."""
-        return {"plan": fingerprint(self.plan), "data": self.data.facts.get("digest")}
+        return {"config": fingerprint(self.config), "data": self.data.facts.get("digest")}
 
     def _validate(self, network: nn.Module) -> dict[str, float]:
         """Numbers for the curves."""
@@ -138,11 +138,11 @@ class Running:
         """Ask it about every set."""
         validation = self._predict(predictor, self.data.validation)
         test, seconds = self._timed(predictor, self.data.test)
-        foreign, sources = {}, foreign_sets(self.plan, self.data)
+        ood, sources = {}, ood_sets(self.config, self.data)
         for name, source in sources.items():
             self.on_progress(_TRAINING, f"predicting {name}")
-            foreign[name] = self._predict(predictor, source)
-        return Said(validation, test, foreign, digests_of(sources), seconds)
+            ood[name] = self._predict(predictor, source)
+        return Said(validation, test, ood, digests_of(sources), seconds)
 
     def _timed(self, predictor: Predictor, source: Source) -> tuple[Predicted, float]:
         """Predictions, and the seconds they take; of few examples the fastest of three times."""
@@ -166,50 +166,50 @@ class Running:
         return source.batches(parts, device=self.engine.device)
 
 
-def finished(directory: Path, plan: RunPlan) -> RunRecord | None:
-    """The record of a run of this plan, if it is finished; a ValueError if another plan's is there."""
+def finished(directory: Path, config: RunConfig) -> RunRecord | None:
+    """The record of a run of this config, if it is finished; a ValueError if another config's is there."""
     home = RunDirectory(directory)
-    home.check(plan)
+    home.check(config)
     return home.record()
 
 
 def execute(
-    plan: RunPlan,
+    config: RunConfig,
     directory: Path,
     *,
     search: Sequence[Trial] = (),
     tensorboard: bool = False,
     on_progress: OnProgress | None = None,
 ) -> RunRecord:
-    """Train by a plan, judge what came out, and keep it; a run that was stopped goes on where it was.
+    """Train by a config, judge what came out, and keep it; a run that was stopped goes on where it was.
 
     Args:
-        plan: all settings; none of its method's options may be left to a search.
+        configuration: all settings; none of its method's options may be left to a search.
         directory: of this run alone.
-        search: how an option of the plan was chosen, for the record.
+        search: how an option of the configuration was chosen, for the record.
         tensorboard: write its logs beside the CSV ones.
         on_progress: told about progress.
     """
-    plan = with_known_teacher(plan, directory)
-    done = finished(directory, plan)
+    config = with_known_teacher(config, directory)
+    done = finished(directory, config)
     if done is not None:
         return done
     start, home = time.perf_counter(), RunDirectory(directory)
-    method, data, engine = method_of(plan), dataset(plan.data), engine_for(plan.engine)
+    method, data, engine = method_of(config), dataset(config.data), engine_for(config.engine)
     with home.locked() if engine.is_first else nullcontext():
-        engine.once(lambda: home.begin(plan))
+        engine.once(lambda: home.begin(config))
         tell = on_progress or (lambda share, doing: None)
-        run = Running(plan, home, method, data, engine, tell, tensorboard)
+        run = Running(config, home, method, data, engine, tell, tensorboard)
         networks, histories = run.train()
         predictor = run.predictor(networks)
         said = run.predict(predictor)
         record = RunRecord(
-            **_asked(plan, run, said),
+            **_asked(config, run, said),
             **_trained(run, networks, histories, said),
             **_judged(said),
             search=list(search),
             learned=_plain(facts_of(predictor)),
-            rotation=_rotation(plan, predictor),
+            rotation=_rotation(config, predictor),
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             wall_seconds=time.perf_counter() - start,
         )
@@ -218,14 +218,14 @@ def execute(
     return record
 
 
-def _asked(plan: RunPlan, run: Running, said: Said) -> dict[str, Any]:
+def _asked(config: RunConfig, run: Running, said: Said) -> dict[str, Any]:
     return {
-        "method": plan.method.name,
+        "method": config.method.name,
         "options": _plain(run.method.options),
-        "seed": plan.seed,
-        "plan": to_mapping(plan),
-        "fingerprint": fingerprint(plan),
-        "data": _plain({**run.data.facts, "foreign_digests": said.foreign_digests}),
+        "seed": config.seed,
+        "config": to_mapping(config),
+        "fingerprint": fingerprint(config),
+        "data": _plain({**run.data.facts, "ood_digests": said.ood_digests}),
         "class_names": list(run.data.class_names),
     }
 
@@ -258,7 +258,7 @@ def _judged(said: Said) -> dict[str, Any]:
     return {
         "validation": scores(said.validation),
         "test": scores(said.test),
-        "foreign": [foreign_scores(name, said.test, other) for name, other in said.foreign.items()],
+        "ood": [ood_scores(name, said.test, other) for name, other in said.ood.items()],
     }
 
 
@@ -270,15 +270,15 @@ def _curves(history: History) -> dict[str, list[float | None]]:
     return own | {f"validation_{name}": history.curve(name) for name in watched}
 
 
-def _rotation(plan: RunPlan, predictor: Predictor) -> Rotation | None:
-    return TurningDigit.load().seen_by(predictor) if plan.data.name == "digits" else None
+def _rotation(config: RunConfig, predictor: Predictor) -> Rotation | None:
+    return DigitRotation.load().seen_by(predictor) if config.data.name == "digits" else None
 
 
 def _keep(run: Running, said: Said, record: RunRecord) -> None:
     """Write everything down, the record last."""
     home = run.home
-    places = home.foreign_predictions(list(said.foreign))
-    for name, predicted in said.foreign.items():
+    places = home.ood_predictions(list(said.ood))
+    for name, predicted in said.ood.items():
         to_npz(places[name], predicted)
     to_npz(home.predictions("validation"), said.validation)
     to_npz(home.predictions("test"), said.test)
@@ -290,8 +290,8 @@ def _keep(run: Running, said: Said, record: RunRecord) -> None:
             "learned": record.learned,
         }
     )
-    write_whole(home.classes_file, _lines(run.data.class_names))
-    write_whole(home.record_file, record.to_json().encode())
+    atomic_write(home.classes_file, _lines(run.data.class_names))
+    atomic_write(home.record_file, record.to_json().encode())
 
 
 def _plain(value: Any) -> Any:

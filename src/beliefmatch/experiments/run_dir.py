@@ -1,6 +1,6 @@
 """Where a run is kept: the files of its directory and who may write there.
 
-plan.yaml says what was asked for, network-0/ and so on hold checkpoints and logs, predictions/ what the
+config.yaml says what was asked for, network-0/ and so on hold checkpoints and logs, predictions/ what the
 finished predictor said of each set, model.json what is needed to build it again, and record.json, written
 last, that the run is finished; diverged.json, in its place, that it came to no end.
 """
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from beliefmatch._files import OutsideError, file_names, in_a_line, write_whole
+from beliefmatch._files import EnvironmentFailure, atomic_write, file_names, one_line
 from beliefmatch.experiments.adapt_record import ADAPT_SCHEMA, AdaptRecord
-from beliefmatch.experiments.config import RunPlan, as_yaml, fingerprint, plan_from, read_yaml, to_mapping
+from beliefmatch.experiments.config import RunConfig, as_yaml, config_from, fingerprint, read_yaml, to_mapping
 from beliefmatch.experiments.records import Diverged, RunRecord
 
 __all__ = ["ADAPTED_SCHEMA", "MODEL_SCHEMA", "RunDirectory"]
@@ -40,9 +40,9 @@ class RunDirectory:
         return self.path / "record.json"
 
     @property
-    def plan_file(self) -> Path:
+    def config_file(self) -> Path:
         """What was asked for."""
-        return self.path / "plan.yaml"
+        return self.path / "config.yaml"
 
     @property
     def model_file(self) -> Path:
@@ -62,10 +62,10 @@ class RunDirectory:
         """What was said of a set: "test" or "validation"."""
         return self.path / "predictions" / f"{name}.npz"
 
-    def foreign_predictions(self, names: Sequence[str]) -> dict[str, Path]:
-        """What was said of foreign sets, by their names, which may hold anything."""
+    def ood_predictions(self, names: Sequence[str]) -> dict[str, Path]:
+        """What was said of OOD sets, by their names, which may hold anything."""
         safe = file_names(names)
-        return {name: self.predictions(f"foreign/{file}") for name, file in zip(names, safe, strict=True)}
+        return {name: self.predictions(f"OOD/{file}") for name, file in zip(names, safe, strict=True)}
 
     @property
     def diverged_file(self) -> Path:
@@ -86,13 +86,13 @@ class RunDirectory:
         return self._known(self.record_file, RunRecord.from_json)
 
     def _known(self, file: Path, read: Callable[[str], Ended]) -> Ended | None:
-        """What a file says of this run; an OutsideError where it is damaged, or says it of another."""
+        """What a file says of this run; an EnvironmentFailure where it is damaged, or says it of another."""
         if not file.is_file():
             return None
         found = _undamaged(file, read)
-        if self.plan_file.is_file() and found.fingerprint != fingerprint(self.plan()):
-            raise OutsideError(
-                f"run: {file} must be of the run whose plan.yaml lies beside it, but is of another. "
+        if self.config_file.is_file() and found.fingerprint != fingerprint(self.config()):
+            raise EnvironmentFailure(
+                f"run: {file} must be of the run whose config.yaml lies beside it, but is of another. "
                 "Remove it, and the same command goes on."
             )
         return found
@@ -102,12 +102,12 @@ class RunDirectory:
         """Whether `beliefmatch adapt` wrote this, rather than a run; a network need not be there."""
         return _schema(self.model_file) == ADAPTED_SCHEMA or _schema(self.record_file) == ADAPT_SCHEMA
 
-    def foreign_names(self) -> list[str]:
+    def ood_names(self) -> list[str]:
         """Sets of no class that predictions are kept of; a ValueError if nothing finished is here."""
         if _schema(self.record_file) == ADAPT_SCHEMA:
             record = AdaptRecord.from_json(self.record_file.read_text("utf-8"))
-            return [one.name for one in record.judged[0].foreign]
-        return [one.name for one in self.finished().foreign]
+            return [one.name for one in record.judged[0].ood]
+        return [one.name for one in self.finished().ood]
 
     def finished(self) -> RunRecord:
         """The record; a ValueError if the run is not finished."""
@@ -119,35 +119,35 @@ class RunDirectory:
             )
         return record
 
-    def plan(self) -> RunPlan:
+    def config(self) -> RunConfig:
         """What was asked for; a ValueError where there is no run."""
-        if not self.plan_file.is_file():
-            raise ValueError(f"run: {self.path} must be the directory of a run, which has a plan.yaml.")
+        if not self.config_file.is_file():
+            raise ValueError(f"run: {self.path} must be the directory of a run, which has a config.yaml.")
         try:
-            return plan_from(read_yaml(self.plan_file))
-        except OutsideError:
+            return config_from(read_yaml(self.config_file))
+        except EnvironmentFailure:
             raise
         except (ValueError, TypeError) as error:
-            raise _damaged(self.plan_file, error) from error
+            raise _damaged(self.config_file, error) from error
 
-    def check(self, *plans: RunPlan) -> None:
-        """Refuse a directory that holds the run of none of these plans."""
-        if self.plan_file.is_file() and fingerprint(self.plan()) not in map(fingerprint, plans):
-            raise OutsideError(
-                f"run: `out` must be new, or hold a run of the same plan; {self.path} has another, see its "
-                "plan.yaml. Choose another directory, or remove this one."
+    def check(self, *configs: RunConfig) -> None:
+        """Refuse a directory that holds the run of none of these configurations."""
+        if self.config_file.is_file() and fingerprint(self.config()) not in map(fingerprint, configs):
+            raise EnvironmentFailure(
+                f"run: `out` must be new, or hold a run of the same config; {self.path} has another, see its "
+                "config.yaml. Choose another directory, or remove this one."
             )
 
-    def begin(self, plan: RunPlan) -> None:
-        """Write the plan down."""
+    def begin(self, config: RunConfig) -> None:
+        """Write the configuration down."""
         self.path.mkdir(parents=True, exist_ok=True)
-        self.check(plan)
-        write_whole(self.plan_file, as_yaml(to_mapping(plan)).encode())
+        self.check(config)
+        atomic_write(self.config_file, as_yaml(to_mapping(config)).encode())
 
     def write_model(self, facts: Mapping[str, Any]) -> None:
         """Keep what the predictor is built from."""
         content = {"schema": MODEL_SCHEMA, **facts}
-        write_whole(self.model_file, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+        atomic_write(self.model_file, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
 
     def read_model(self) -> dict[str, Any]:
         """What `write_model` kept."""
@@ -179,9 +179,9 @@ def _undamaged(file: Path, read: Callable[[str], Content]) -> Content:
         raise _damaged(file, error) from error
 
 
-def _damaged(file: Path, error: Exception) -> OutsideError:
-    return OutsideError(
-        f"run: {file} is damaged ({in_a_line(error)}). "
+def _damaged(file: Path, error: Exception) -> EnvironmentFailure:
+    return EnvironmentFailure(
+        f"run: {file} is damaged ({one_line(error)}). "
         "Remove the run's directory, and the same command trains it again."
     )
 
@@ -203,7 +203,7 @@ def _lock(descriptor: int, path: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        raise OutsideError(
+        raise EnvironmentFailure(
             f"run: `out` must be free, but another process is at work in {path}. "
             "Wait until it has ended, and run the same command again."
         ) from error

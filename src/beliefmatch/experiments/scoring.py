@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from beliefmatch._files import write_whole
+from beliefmatch._files import atomic_write
 from beliefmatch.data.predictions import Predictions
 from beliefmatch.experiments.detections import score_columns
-from beliefmatch.experiments.records import ForeignScores, Scores
+from beliefmatch.experiments.records import OODScores, Scores
 from beliefmatch.metrics import auroc, calibration_error, fpr_at_tpr, outcomes, reliability_bins
 
-_OF_BELIEFS = {"spread", "differential_entropy", "precision"}
+_OF_BELIEFS = {"mutual_information", "differential_entropy", "precision"}
 """Scores that mean nothing where the logits are no log-concentrations."""
 
-__all__ = ["Predicted", "as_npz", "foreign_scores", "scores", "to_npz", "told_apart"]
+__all__ = ["Predicted", "as_npz", "detection_scores", "ood_scores", "scores", "to_npz"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,30 +55,30 @@ def scores(said: Predicted) -> Scores:
     )
 
 
-def foreign_scores(name: str, inside: Predicted, outside: Predicted) -> ForeignScores:
-    """How well each score tells the foreign examples from those of the test set."""
-    home, abroad = (score_columns(said.as_read(Path())) for said in (inside, outside))
-    return told_apart(name, home, abroad, has_belief=inside.has_belief)
+def ood_scores(name: str, in_distribution: Predicted, ood: Predicted) -> OODScores:
+    """How well each score separates OOD examples from those of the test set."""
+    columns, ood_columns = (score_columns(said.as_read(Path())) for said in (in_distribution, ood))
+    return detection_scores(name, columns, ood_columns, has_belief=in_distribution.has_belief)
 
 
-def told_apart(
-    name: str, home: Mapping[str, Tensor], abroad: Mapping[str, Tensor], *, has_belief: bool
-) -> ForeignScores:
-    """How well each score tells foreign examples from those at home; its columns are of `score_columns`."""
-    asked = [score for score in home if has_belief or score not in _OF_BELIEFS]
-    return ForeignScores(
+def detection_scores(
+    name: str, in_distribution: Mapping[str, Tensor], ood: Mapping[str, Tensor], *, has_belief: bool
+) -> OODScores:
+    """How well each score separates OOD from in-distribution examples, given both `score_columns`."""
+    names = [score for score in in_distribution if has_belief or score not in _OF_BELIEFS]
+    return OODScores(
         name=name,
-        examples=len(abroad["confidence"]),
-        auroc={score: float(auroc(home[score], abroad[score])) for score in asked},
-        fpr95={score: float(fpr_at_tpr(home[score], abroad[score])) for score in asked},
-        mean_confidence=1 - abroad["confidence"].mean().item(),
+        examples=len(ood["confidence"]),
+        auroc={score: float(auroc(in_distribution[score], ood[score])) for score in names},
+        fpr95={score: float(fpr_at_tpr(in_distribution[score], ood[score])) for score in names},
+        mean_confidence=1 - ood["confidence"].mean().item(),
     )
 
 
 def to_npz(path: Path, said: Predicted, **others: Any) -> None:
-    """Write predictions as `beliefmatch evaluate` reads them; foreign ones have no targets."""
+    """Write predictions as `beliefmatch evaluate` reads them; OOD ones have no targets."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, as_npz(said, **others))
+    atomic_write(path, as_npz(said, **others))
 
 
 def as_npz(said: Predicted, **others: Any) -> bytes:

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from beliefmatch._validate import fail
 from beliefmatch.data.memory import MemorySource
-from beliefmatch.data.settings import DataSettings
+from beliefmatch.data.settings import DataConfig
 from beliefmatch.data.source import Dataset, Source
 from beliefmatch.data.streamed import StreamedSource
-from beliefmatch.experiments.config import RunPlan, TeacherPlan
+from beliefmatch.experiments.config import RunConfig, TeacherConfig
 from beliefmatch.experiments.predicting import restore
 from beliefmatch.experiments.records import RunRecord
 from beliefmatch.experiments.run_dir import RunDirectory
@@ -26,58 +26,58 @@ __all__ = ["Teacher", "is_same", "with_known_teacher", "with_seed"]
 _HELD_BACK = ("split_seed", "validation")
 
 
-def with_known_teacher(plan: RunPlan, student: Path | None = None) -> RunPlan:
-    """The plan with its teacher's fingerprint, by which it is known wherever it is moved to.
+def with_known_teacher(config: RunConfig, student: Path | None = None) -> RunConfig:
+    """The configuration with its teacher's fingerprint, by which it is known wherever it is moved to.
 
     Args:
-        plan: with a teacher or without.
-        student: where the run of the plan is kept. One that is finished knows its teacher, which may be gone.
+        configuration: with a teacher or without.
+        student: directory of the run. A finished run knows its teacher, which may be gone.
     """
-    if plan.teacher is None or plan.teacher.fingerprint is not None:
-        return plan
-    found = _remembered(plan, student) or Teacher.of(plan).record.fingerprint
-    return replace(plan, teacher=replace(plan.teacher, fingerprint=found))
+    if config.teacher is None or config.teacher.fingerprint is not None:
+        return config
+    found = _remembered(config, student) or Teacher.of(config).record.fingerprint
+    return replace(config, teacher=replace(config.teacher, fingerprint=found))
 
 
-def _remembered(plan: RunPlan, student: Path | None) -> str | None:
+def _remembered(config: RunConfig, student: Path | None) -> str | None:
     """The fingerprint of a teacher that is not where it was when its student learnt from it."""
-    if student is None or plan.teacher is None or _directory(plan).exists():
+    if student is None or config.teacher is None or _directory(config).exists():
         return None
     home = RunDirectory(student)
-    before = home.plan().teacher if home.record_file.is_file() and home.plan_file.is_file() else None
-    return before.fingerprint if before is not None and before.run == plan.teacher.run else None
+    before = home.config().teacher if home.record_file.is_file() and home.config_file.is_file() else None
+    return before.fingerprint if before is not None and before.run == config.teacher.run else None
 
 
-def _directory(plan: RunPlan) -> Path:
-    assert plan.teacher is not None
-    return Path(plan.teacher.run_of(plan.seed)).expanduser()
+def _directory(config: RunConfig) -> Path:
+    assert config.teacher is not None
+    return Path(config.teacher.run_of(config.seed)).expanduser()
 
 
-def with_seed(plan: RunPlan, seed: int) -> RunPlan:
-    """The plan with another seed, and with the teacher of that seed where each has its own."""
-    seeded = replace(plan, seed=seed)
-    if plan.teacher is None or not plan.teacher.has_seeds:
+def with_seed(config: RunConfig, seed: int) -> RunConfig:
+    """The configuration with another seed, and with the teacher of that seed where each has its own."""
+    seeded = replace(config, seed=seed)
+    if config.teacher is None or not config.teacher.has_seeds:
         return seeded
-    return with_known_teacher(replace(seeded, teacher=replace(plan.teacher, fingerprint=None)))
+    return with_known_teacher(replace(seeded, teacher=replace(config.teacher, fingerprint=None)))
 
 
 @dataclass(frozen=True, eq=False)
 class Teacher:
     """A finished run and what is asked of it."""
 
-    settings: TeacherPlan
+    settings: TeacherConfig
     directory: Path
     record: RunRecord
 
     @classmethod
-    def of(cls, plan: RunPlan) -> Teacher:
-        """A plan's teacher; a ValueError if there is no finished run, or another than the plan knows."""
-        settings, directory = plan.teacher, _directory(plan)
+    def of(cls, config: RunConfig) -> Teacher:
+        """A config's teacher; a ValueError if there is no finished run, or another than the config knows."""
+        settings, directory = config.teacher, _directory(config)
         assert settings is not None
         record = _finished(directory)
         if settings.fingerprint not in (None, record.fingerprint):
-            expected = f"the run of plan {settings.fingerprint}"
-            found = f"{directory} of plan {record.fingerprint}"
+            expected = f"the run of configuration {settings.fingerprint}"
+            found = f"{directory} of configuration {record.fingerprint}"
             raise fail("teacher", f"`prior_from` must be {expected}, got {found}.")
         return cls(settings, directory, record)
 
@@ -91,14 +91,14 @@ class Teacher:
                 "teacher", f"`prior_from` must be {expected}, got {self.directory}: {error}"
             ) from error
 
-    def require_fit(self, settings: DataSettings, data: Dataset) -> None:
+    def require_fit(self, settings: DataConfig, data: Dataset) -> None:
         """It must know the same classes and shape, and no image that is held back from its student."""
         shape, own = list(data.train.shape), self.record.data
         if self.record.class_names != list(data.class_names) or own["shape"] != shape:
             expected = f"a run on {len(data.class_names)} classes and images of {shape} like the student's"
             found = f"{len(self.record.class_names)} classes and {own['shape']}"
             raise fail("teacher", f"`prior_from` must be {expected}, got {found} in {self.directory}.")
-        before = self.record.plan["data"]
+        before = self.record.config["data"]
         if not is_same(before["name"], settings.name):
             return
         for name in _HELD_BACK:

@@ -1,4 +1,4 @@
-"""What a plan has its networks learn from: labelled images, unlabelled ones, and a teacher's belief."""
+"""What a config has its networks learn from: labelled images, unlabelled ones, and a teacher's belief."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,17 +9,17 @@ from beliefmatch._validate import fail
 from beliefmatch.data.counted import CountedSource
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.source import Batch, Dataset, Source
-from beliefmatch.experiments.config import RunPlan
+from beliefmatch.experiments.config import RunConfig
 from beliefmatch.experiments.teacher import Teacher
 from beliefmatch.methods.base import Method, Objective
 from beliefmatch.semi.consistency import Consistency, consistency_of
 from beliefmatch.train.aux_loss import Extra, ExtraLoss
 from beliefmatch.train.engine import Engine
 
-__all__ = ["Lessons", "extra_loss", "lessons", "require_lessons"]
+__all__ = ["TrainingInputs", "check_training_inputs", "extra_loss", "training_inputs"]
 
 
-class Lessons(NamedTuple):
+class TrainingInputs(NamedTuple):
     """The arguments of `fit` that say what is learnt from."""
 
     source: Source
@@ -27,98 +27,98 @@ class Lessons(NamedTuple):
     epoch_examples: int | None
 
 
-def lessons(plan: RunPlan, method: Method, data: Dataset, engine: Engine) -> Lessons:
-    """Everything to learn from, as the plan says.
+def training_inputs(config: RunConfig, method: Method, data: Dataset, engine: Engine) -> TrainingInputs:
+    """Everything to learn from, as the configuration says.
 
     An epoch is as long as a pass over all training images, however many of them are labelled, so that as many
     epochs are as many steps with and without unlabelled images.
     """
     epoch_examples = None if data.unlabelled is None else data.epoch_images
-    if plan.teacher is not None:
-        source, extra = _taught(plan, method, data, engine)
-        return Lessons(source, extra, epoch_examples)
-    return Lessons(data.train, _consistent(plan, method, data), epoch_examples)
+    if config.teacher is not None:
+        source, extra = _taught(config, method, data, engine)
+        return TrainingInputs(source, extra, epoch_examples)
+    return TrainingInputs(data.train, _consistent(config, method, data), epoch_examples)
 
 
-def require_lessons(plan: RunPlan, method: Method, data: Dataset) -> None:
+def check_training_inputs(config: RunConfig, method: Method, data: Dataset) -> None:
     """Refuse what a method cannot learn from."""
-    if plan.semi is not None:
-        _has_belief(plan, method)
-        _require_chance(plan, method, data)
-        _require_size(plan, data)
-    if plan.teacher is not None:
-        _require_counts(plan, method)
-        teacher = Teacher.of(plan)
-        teacher.require_fit(plan.data, data)
+    if config.semi is not None:
+        _has_belief(config, method)
+        _require_chance(config, method, data)
+        _require_size(config, data)
+    if config.teacher is not None:
+        _require_counts(config, method)
+        teacher = Teacher.of(config)
+        teacher.require_fit(config.data, data)
         teacher.require_networks()
 
 
-def extra_loss(plan: RunPlan, method: Method) -> tuple[ExtraLoss, int] | None:
-    """The further loss of a plan and the views it takes, if it has one."""
-    if plan.semi is not None and plan.semi.full_weight:
-        loss = consistency_of(plan.semi, has_belief=_has_belief(plan, method))
-        return _ConsistencyLoss(loss), 2 if plan.semi.kind == "pi" else 1
-    if plan.teacher is not None and plan.teacher.weight and plan.data.labels is not None:
+def extra_loss(config: RunConfig, method: Method) -> tuple[ExtraLoss, int] | None:
+    """The further loss of a configuration and the views it takes, if it has one."""
+    if config.semi is not None and config.semi.full_weight:
+        loss = consistency_of(config.semi, has_belief=_has_belief(config, method))
+        return _ConsistencyLoss(loss), 2 if config.semi.kind == "pi" else 1
+    if config.teacher is not None and config.teacher.weight and config.data.labels is not None:
         return _ObjectiveLoss(method.objective), 1
     return None
 
 
-def _consistent(plan: RunPlan, method: Method, data: Dataset) -> Extra | None:
+def _consistent(config: RunConfig, method: Method, data: Dataset) -> Extra | None:
     """A loss of the unlabelled images alone."""
-    found = extra_loss(plan, method)
-    if plan.semi is None or data.unlabelled is None or found is None:
+    found = extra_loss(config, method)
+    if config.semi is None or data.unlabelled is None or found is None:
         return None
     loss, views = found
-    size = plan.semi.batch_size
-    return Extra("consistency", data.unlabelled, loss, plan.semi.weight_at, views=views, batch_size=size)
+    size = config.semi.batch_size
+    return Extra("consistency", data.unlabelled, loss, config.semi.weight_at, views=views, batch_size=size)
 
 
-def _taught(plan: RunPlan, method: Method, data: Dataset, engine: Engine) -> tuple[Source, Extra | None]:
+def _taught(config: RunConfig, method: Method, data: Dataset, engine: Engine) -> tuple[Source, Extra | None]:
     """Labelled images with their label's vote beside the teacher's, unlabelled ones with these alone."""
-    assert plan.teacher is not None
-    _require_counts(plan, method)
-    teacher, weight = Teacher.of(plan), plan.teacher.weight
-    teacher.require_fit(plan.data, data)
+    assert config.teacher is not None
+    _require_counts(config, method)
+    teacher, weight = Teacher.of(config), config.teacher.weight
+    teacher.require_fit(config.data, data)
     votes = teacher.votes(data.train, engine)
     votes[range(len(votes)), data.train.targets] += 1
-    source, found = CountedSource(data.train, votes), extra_loss(plan, method)
+    source, found = CountedSource(data.train, votes), extra_loss(config, method)
     if data.unlabelled is None or found is None:
         return source, None
     unlabelled = CountedSource(data.unlabelled, teacher.votes(data.unlabelled, engine))
     return source, Extra("teacher", unlabelled, found[0], lambda progress: weight, views=found[1])
 
 
-def _has_belief(plan: RunPlan, method: Method) -> bool:
+def _has_belief(config: RunConfig, method: Method) -> bool:
     if method.reads is None:
         expected = "one whose logits are read by softmax or as log-concentrations"
-        raise fail("plan", f"`method.name` must be {expected} for `semi`, got {plan.method.name}.")
+        raise fail("config", f"`method.name` must be {expected} for `semi`, got {config.method.name}.")
     return method.reads == "belief"
 
 
-def _require_chance(plan: RunPlan, method: Method, data: Dataset) -> None:
+def _require_chance(config: RunConfig, method: Method, data: Dataset) -> None:
     """Two predictions of an image differ by chance alone; networks from outside may have some of theirs."""
-    if plan.semi is None or plan.semi.kind != "pi" or ":" in plan.model.name:
+    if config.semi is None or config.semi.kind != "pi" or ":" in config.model.name:
         return
     how = Preprocessing.from_json(data.facts["preprocessing"])
-    dropout = {**plan.model.options, **method.model_options}.get("dropout")
+    dropout = {**config.model.options, **method.model_options}.get("dropout")
     if how.augment == "none" and not how.noise and not dropout:
         remedy = "set data.augment, data.noise or model.options.dropout"
-        raise fail("plan", f"`semi` pi must have something left to chance, got nothing; {remedy}.")
+        raise fail("config", f"`semi` pi must have something left to chance, got nothing; {remedy}.")
 
 
-def _require_size(plan: RunPlan, data: Dataset) -> None:
+def _require_size(config: RunConfig, data: Dataset) -> None:
     """A batch with images twice would be as many passes for nothing."""
     images = 0 if data.unlabelled is None else len(data.unlabelled)
-    size = plan.semi.batch_size if plan.semi is not None else None
+    size = config.semi.batch_size if config.semi is not None else None
     if size is not None and data.unlabelled is not None and size > images:
         expected = f"at most the {images} unlabelled images"
-        raise fail("plan", f"`semi.batch_size` must be {expected}, got {size}.")
+        raise fail("config", f"`semi.batch_size` must be {expected}, got {size}.")
 
 
-def _require_counts(plan: RunPlan, method: Method) -> None:
+def _require_counts(config: RunConfig, method: Method) -> None:
     if not method.takes_counts:
         expected = "belief_matching, or softmax, label_smoothing or an ensemble, which learn from votes too,"
-        raise fail("plan", f"`method.name` must be {expected} for a teacher, got {plan.method.name}.")
+        raise fail("config", f"`method.name` must be {expected} for a teacher, got {config.method.name}.")
 
 
 class _ConsistencyLoss(NamedTuple):

@@ -67,7 +67,7 @@ class Method:
     """What the network has to be built with, such as dropout."""
     schedule: Callable[[float], Objective] | None = None
     """The objective after a share of the training, for methods that change it on the way."""
-    foreign: Callable[[Tensor], Tensor] | None = None
+    ood: Callable[[Tensor], Tensor] | None = None
     """A loss of the logits of examples that belong to no class, for methods that train on some."""
     calibrate: Callable[[Predictor, Iterable[tuple[Tensor, Tensor]]], Predictor] | None = None
     """A better predictor from validation batches of inputs and targets, for methods that need them."""

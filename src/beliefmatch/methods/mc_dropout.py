@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from beliefmatch._rows import work_dtype
-from beliefmatch._utils import mixed
+from beliefmatch._utils import derive_seed
 from beliefmatch._validate import fail, require_choice, require_finite_number, require_index
 from beliefmatch.methods.base import Method, NetworkPredictor, Prediction
 from beliefmatch.methods.cross_entropy import read
@@ -182,7 +182,8 @@ def _drop(module: Any, _: Any, output: Tensor, *, masks: range, seed: int, place
     one = output.shape[1:]
     kept = torch.stack(
         [
-            torch.rand(one, generator=torch.Generator().manual_seed(mixed(seed, place, mask))) >= module.p
+            torch.rand(one, generator=torch.Generator().manual_seed(derive_seed(seed, place, mask)))
+            >= module.p
             for mask in masks
         ]
     )

@@ -1,6 +1,6 @@
 """Prior networks (Malinin and Gales 2018, 2019): a sharp Dirichlet at home, the uniform one abroad.
 
-The target is Dir(1 + precision · onehot) for an example of a class and Dir(1) for a foreign one. "forward" is
+The target is Dir(1 + precision · onehot) for an example of a class and Dir(1) for an OOD one. "forward" is
 KL(target ‖ model), the first paper's; "reverse" KL(model ‖ target), the second's, which does not spread over
 classes that are confused.
 """
@@ -23,35 +23,37 @@ Direction = Literal["reverse", "forward"]
 
 
 def prior_network(
-    *, direction: Direction = "reverse", precision: float = 100.0, foreign_weight: float = 1.0
+    *, direction: Direction = "reverse", precision: float = 100.0, ood_weight: float = 1.0
 ) -> Method:
-    """Train towards a Dirichlet for each example; needs foreign examples to train on.
+    """Train towards a Dirichlet for each example; needs OOD examples to train on.
 
     Args:
         direction: order of the divergence.
         precision: concentration that the label adds to one.
-        foreign_weight: of the loss of foreign examples beside that of the others.
+        ood_weight: of the loss of OOD examples beside that of the others.
     """
     require_choice("prior_network", "direction", direction, ("reverse", "forward"))
     if not require_finite_number("prior_network", "precision", precision) > 0:
         raise fail("prior_network", f"`precision` must be positive, got {precision!r}.")
-    if not require_finite_number("prior_network", "foreign_weight", foreign_weight) >= 0:
-        raise fail("prior_network", f"`foreign_weight` must not be negative, got {foreign_weight!r}.")
+    if not require_finite_number("prior_network", "ood_weight", ood_weight) >= 0:
+        raise fail("prior_network", f"`ood_weight` must not be negative, got {ood_weight!r}.")
     return Method(
-        objective=partial(_at_home, direction=direction, precision=precision),
-        foreign=partial(_abroad, direction=direction, weight=foreign_weight),
+        objective=partial(_in_distribution_loss, direction=direction, precision=precision),
+        ood=partial(_ood_loss, direction=direction, weight=ood_weight),
         predictor=partial(NetworkPredictor, read=read),
-        options={"direction": direction, "precision": precision, "foreign_weight": foreign_weight},
+        options={"direction": direction, "precision": precision, "ood_weight": ood_weight},
         reads="belief",
     )
 
 
-def _at_home(logits: Tensor, targets: Tensor, *, direction: Direction, precision: float) -> Tensor:
+def _in_distribution_loss(
+    logits: Tensor, targets: Tensor, *, direction: Direction, precision: float
+) -> Tensor:
     target = torch.zeros_like(logits).scatter(1, targets[:, None], math.log1p(precision))
     return _divergence(logits, target, direction)
 
 
-def _abroad(logits: Tensor, *, direction: Direction, weight: float) -> Tensor:
+def _ood_loss(logits: Tensor, *, direction: Direction, weight: float) -> Tensor:
     return weight * _divergence(logits, torch.zeros_like(logits), direction)
 
 

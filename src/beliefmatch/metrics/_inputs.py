@@ -48,9 +48,9 @@ def check_layout(function: str, name: str, values: Tensor, targets: Tensor) -> N
 
 def _check_ids(function: str, targets: Tensor, classes: int) -> None:
     ids = targets.to(torch.int64)  # torch compares no unsigned ones; those too large for it turn negative
-    outside = ((ids < 0) | (ids >= classes)).nonzero()
-    if len(outside):
-        received = targets[int(outside[0])].item()
+    ood = ((ids < 0) | (ids >= classes)).nonzero()
+    if len(ood):
+        received = targets[int(ood[0])].item()
         raise fail(function, f"`targets` must be class ids from 0 to {classes - 1}, got {received}.")
 
 

@@ -24,9 +24,9 @@ def binomial_interval(errors: int, trials: int, *, level: float = 0.95) -> tuple
     >>> low, round(high, 4)
     (0.0, 0.1684)
     """
-    caller, outside = "binomial_interval", (1 - level) / 2
+    caller, ood = "binomial_interval", (1 - level) / 2
     pair = torch.tensor(
         [errors, trials - errors], dtype=torch.float64
     )  # the lower is the upper of the others
-    high, low = upper_bound(pair, torch.full_like(pair, trials), outside, caller=caller).tolist()
+    high, low = upper_bound(pair, torch.full_like(pair, trials), ood, caller=caller).tolist()
     return 1 - low, high

@@ -177,19 +177,19 @@ def intervals_of(drawn: Resampled, level: float) -> dict[str, Interval]:
 
 
 def bootstrap_detection(
-    inside: Tensor,
-    outside: Tensor,
+    in_distribution: Tensor,
+    ood: Tensor,
     *,
     tpr: float = 0.95,
     resamples: int = 1000,
     level: float = 0.95,
     seed: int = 0,
 ) -> dict[str, Interval]:
-    """Intervals of auroc, aupr_outside, aupr_inside and fpr95, both sets drawn again each for itself."""
+    """Intervals of auroc, aupr_ood, aupr_id and fpr95, both sets drawn again each for itself."""
     level, resamples = _checked("bootstrap_detection", level, resamples)
     tpr = require_share("bootstrap_detection", "tpr", tpr)
-    inside, outside = columns("bootstrap_detection", inside=inside, outside=outside)
-    curves = DetectionCurves(inside, outside, tpr)
+    in_distribution, ood = columns("bootstrap_detection", in_distribution=in_distribution, ood=ood)
+    curves = DetectionCurves(in_distribution, ood, tpr)
     draws = [curves(*weights) for weights in _weights(curves.places, curves.scores, resamples, seed)]
     whole = curves(*(torch.bincount(at, minlength=curves.scores)[None].double() for at in curves.places))
     return {

@@ -1,6 +1,6 @@
-"""How well a score tells examples inside from those outside; higher always means more foreign.
+"""How well a score separates in-distribution from OOD examples; higher always means more OOD.
 
-Inside and outside are two sets of scores: of known and of foreign input, or, to find mistakes, of right and
+The two sets of scores are of in-distribution and of OOD input, or, to find mistakes, of right and
 of wrong predictions.
 """
 
@@ -17,8 +17,8 @@ __all__ = ["aupr", "auroc", "fpr_at_tpr", "needed", "roc"]
 _POINTS = 500
 
 
-def auroc(inside: Tensor, outside: Tensor) -> float:
-    """Probability that a random outside example scores higher than a random inside one, in [0, 1].
+def auroc(in_distribution: Tensor, ood: Tensor) -> float:
+    """Probability that a random OOD example scores higher than a random in-distribution one, in [0, 1].
 
     Equal scores count one half. This is the area under the ROC curve, whichever side is called positive.
 
@@ -26,52 +26,54 @@ def auroc(inside: Tensor, outside: Tensor) -> float:
     >>> auroc(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 3.0]))  # one tie among four pairs
     0.875
     """
-    inside, outside = columns("auroc", inside=inside, outside=outside)
-    ordered = inside.sort().values
-    below = torch.searchsorted(ordered, outside) + torch.searchsorted(ordered, outside, right=True)
-    return below.sum().item() / (2 * len(inside) * len(outside))
+    in_distribution, ood = columns("auroc", in_distribution=in_distribution, ood=ood)
+    ordered = in_distribution.sort().values
+    below = torch.searchsorted(ordered, ood) + torch.searchsorted(ordered, ood, right=True)
+    return below.sum().item() / (2 * len(in_distribution) * len(ood))
 
 
-def aupr(inside: Tensor, outside: Tensor, *, positive: Literal["outside", "inside"] = "outside") -> float:
+def aupr(
+    in_distribution: Tensor, ood: Tensor, *, positive: Literal["ood", "in_distribution"] = "ood"
+) -> float:
     r"""Area under the precision-recall curve: average precision over the positive examples, in (0, 1].
 
     .. math:: \sum_t (R_t - R_{t-1}) P_t
 
     over the distinct scores t from the most to the least extreme, without interpolation. With `positive`
-    "outside" the examples are called outside from the highest score down; with "inside", inside from the
+    "ood" the examples are called OOD from the highest score down; with "in_distribution", the others from the
     lowest up. A score that says nothing gets the share of the positive examples.
     """
-    require_choice("aupr", "positive", positive, ("outside", "inside"))
-    inside, outside = columns("aupr", inside=inside, outside=outside)
-    if positive == "inside":
-        inside, outside = -outside, -inside
-    false, true = _flagged(inside, outside)
+    require_choice("aupr", "positive", positive, ("ood", "in_distribution"))
+    in_distribution, ood = columns("aupr", in_distribution=in_distribution, ood=ood)
+    if positive == "in_distribution":
+        in_distribution, ood = -ood, -in_distribution
+    false, true = _flagged(in_distribution, ood)
     gained = true.diff(prepend=true.new_zeros(1))
-    return ((gained * true / (true + false)).sum() / len(outside)).item()
+    return ((gained * true / (true + false)).sum() / len(ood)).item()
 
 
-def fpr_at_tpr(inside: Tensor, outside: Tensor, *, tpr: float = 0.95) -> float:
-    """Share of the outside examples that pass where `tpr` of the inside examples do, in [0, 1].
+def fpr_at_tpr(in_distribution: Tensor, ood: Tensor, *, tpr: float = 0.95) -> float:
+    """Share of the OOD examples that pass where `tpr` of the in-distribution examples do, in [0, 1].
 
-    The threshold is the smallest inside score at or below which lie at least `tpr` of the inside examples;
-    what scores no higher passes. As in the literature on foreign input, the inside examples are the true
-    positives here, and an outside example that passes is a false one; lower is better.
+    The threshold is the smallest in-distribution score at or below which lie at least `tpr` of them;
+    what scores no higher passes. As in the literature on OOD input, the in-distribution examples are the true
+    positives here, and an OOD example that passes is a false one; lower is better.
     """
     tpr = require_share("fpr_at_tpr", "tpr", tpr)
-    inside, outside = columns("fpr_at_tpr", inside=inside, outside=outside)
-    threshold = inside.sort().values[needed(tpr, len(inside)) - 1]
-    return (outside <= threshold).double().mean().item()
+    in_distribution, ood = columns("fpr_at_tpr", in_distribution=in_distribution, ood=ood)
+    threshold = in_distribution.sort().values[needed(tpr, len(in_distribution)) - 1]
+    return (ood <= threshold).double().mean().item()
 
 
-def roc(inside: Tensor, outside: Tensor) -> tuple[Tensor, Tensor]:
-    """Shares of inside and of outside examples flagged as foreign, from the highest threshold down.
+def roc(in_distribution: Tensor, ood: Tensor) -> tuple[Tensor, Tensor]:
+    """Shares of in-distribution and of OOD examples flagged as OOD, from the highest threshold down.
 
     From (0, 0) to (1, 1), at most 500 points, evenly along the curve.
     """
-    inside, outside = columns("roc", inside=inside, outside=outside)
-    false, true = _flagged(inside, outside)
+    in_distribution, ood = columns("roc", in_distribution=in_distribution, ood=ood)
+    false, true = _flagged(in_distribution, ood)
     start = torch.zeros(1, dtype=torch.float64)
-    x, y = torch.cat([start, false / len(inside)]), torch.cat([start, true / len(outside)])
+    x, y = torch.cat([start, false / len(in_distribution)]), torch.cat([start, true / len(ood)])
     if len(x) <= _POINTS:
         return x, y
     steps = torch.linspace(0, 2, _POINTS, dtype=torch.float64)
@@ -84,11 +86,11 @@ def needed(share: float, examples: int) -> int:
     return max(1, int(torch.tensor(share * examples - 1e-9).ceil()))
 
 
-def _flagged(inside: Tensor, outside: Tensor) -> tuple[Tensor, Tensor]:
-    """Numbers of inside and outside examples at or above each distinct score, from the highest down."""
-    scores, order = torch.cat([inside, outside]).sort(descending=True)
-    is_outside = (order >= len(inside)).double()
+def _flagged(in_distribution: Tensor, ood: Tensor) -> tuple[Tensor, Tensor]:
+    """Numbers of in-distribution and OOD examples at or above each distinct score, from the highest down."""
+    scores, order = torch.cat([in_distribution, ood]).sort(descending=True)
+    is_ood = (order >= len(in_distribution)).double()
     last = torch.cat([scores[1:] != scores[:-1], torch.ones(1, dtype=torch.bool)])
-    true = is_outside.cumsum(0)[last]
+    true = is_ood.cumsum(0)[last]
     total = torch.arange(1, len(scores) + 1, dtype=torch.float64)[last]
     return total - true, true

@@ -101,24 +101,24 @@ class OutcomeSums:
 class DetectionCurves:
     """The metrics of `bootstrap_detection`, as functions of how often each distinct score was drawn."""
 
-    def __init__(self, inside: Tensor, outside: Tensor, tpr: float) -> None:
-        scores, place = torch.unique(torch.cat([inside, outside]), return_inverse=True)
+    def __init__(self, in_distribution: Tensor, ood: Tensor, tpr: float) -> None:
+        scores, place = torch.unique(torch.cat([in_distribution, ood]), return_inverse=True)
         self.scores = len(scores)
-        self.places = place[: len(inside)], place[len(inside) :]
-        """Where among the distinct scores, in order, each inside and each outside example is."""
-        self.needed = needed(tpr, len(inside))
+        self.places = place[: len(in_distribution)], place[len(in_distribution) :]
+        """Where among the distinct scores, in order, each in-distribution and each OOD example is."""
+        self.needed = needed(tpr, len(in_distribution))
 
-    def __call__(self, inside: Tensor, outside: Tensor) -> dict[str, Tensor]:
+    def __call__(self, in_distribution: Tensor, ood: Tensor) -> dict[str, Tensor]:
         """Every metric of every row of weights (R, number of scores)."""
-        known, foreign = inside.cumsum(1), outside.cumsum(1)
-        n_in, n_out = known[:, -1:], foreign[:, -1:]
-        pairs = (outside * known).sum(1) - (outside * inside).sum(1) / 2
-        caught = n_out - foreign + outside
-        flagged = (caught + n_in - known + inside).clamp(min=1)
+        known, ood = in_distribution.cumsum(1), ood.cumsum(1)
+        n_in, n_out = known[:, -1:], ood[:, -1:]
+        pairs = (ood * known).sum(1) - (ood * in_distribution).sum(1) / 2
+        caught = n_out - ood + ood
+        flagged = (caught + n_in - known + in_distribution).clamp(min=1)
         at = torch.searchsorted(known, torch.full_like(n_in, self.needed))
         return {
             "auroc": pairs / (n_in * n_out)[:, 0],
-            "aupr_outside": (outside * caught / flagged).sum(1) / n_out[:, 0],
-            "aupr_inside": (inside * known / (known + foreign).clamp(min=1)).sum(1) / n_in[:, 0],
-            "fpr95": (foreign.gather(1, at) / n_out)[:, 0],
+            "aupr_ood": (ood * caught / flagged).sum(1) / n_out[:, 0],
+            "aupr_id": (in_distribution * known / (known + ood).clamp(min=1)).sum(1) / n_in[:, 0],
+            "fpr95": (ood.gather(1, at) / n_out)[:, 0],
         }

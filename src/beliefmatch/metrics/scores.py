@@ -1,4 +1,4 @@
-"""Scores of single predictions for which higher always means more foreign."""
+"""Scores of single predictions for which higher always means more OOD."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -92,7 +92,11 @@ SCORES: dict[str, Score] = {
     for score in (
         Score("entropy", "entropy of the probabilities", _measure(dirichlet.entropy), _entropy_of_probs),
         Score("confidence", "1 − largest probability", _doubt_of_logits, _doubt_of_probs),
-        Score("spread", "mutual information of label and belief", _measure(dirichlet.mutual_information)),
+        Score(
+            "mutual_information",
+            "mutual information of label and belief",
+            _measure(dirichlet.mutual_information),
+        ),
         Score("differential_entropy", "entropy of the density", _measure(dirichlet.differential_entropy)),
         Score("precision", "−ln α₀", _negative_log_precision),
         Score("energy", "−logsumexp of the logits", _negative_log_precision),

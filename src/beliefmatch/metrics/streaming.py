@@ -213,35 +213,31 @@ class AURC(OfPredictions):
 
 
 class AUROC(Streaming):
-    """Probability that an outside example scores higher than an inside one, as `auroc`; keeps all scores."""
+    """Probability that an OOD example has the higher score, as `auroc`; keeps all scores."""
 
     higher_is_better = True
     scores: list[Tensor]
-    outside: list[Tensor]
+    ood: list[Tensor]
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.add_state("scores", [], dist_reduce_fx="cat")
-        self.add_state("outside", [], dist_reduce_fx="cat")
+        self.add_state("ood", [], dist_reduce_fx="cat")
 
-    def update(self, scores: Tensor, outside: Tensor) -> None:
-        """Add a batch of scores, higher for more foreign, and for each whether it is outside."""
+    def update(self, scores: Tensor, ood: Tensor) -> None:
+        """Add a batch of scores, higher for more OOD, and for each whether it is OOD."""
         with self._uncounted_if_refused():
             (column,) = columns("AUROC", scores=scores)
-            if (
-                not isinstance(outside, Tensor)
-                or outside.dtype != torch.bool
-                or outside.shape != column.shape
-            ):
+            if not isinstance(ood, Tensor) or ood.dtype != torch.bool or ood.shape != column.shape:
                 expected = f"a bool tensor of shape {tuple(column.shape)}"
-                raise fail("AUROC", f"`outside` must be {expected}, got {describe(outside)}.", TypeError)
+                raise fail("AUROC", f"`ood` must be {expected}, got {describe(ood)}.", TypeError)
             self.scores.append(column.to(self.device))
-            self.outside.append(outside.to(self.device))
+            self.ood.append(ood.to(self.device))
 
     def compute(self) -> Tensor:
         """The area over all examples."""
-        scores, outside = dim_zero_cat(self.scores), dim_zero_cat(self.outside)
-        value = auroc(scores[~outside], scores[outside])
+        scores, ood = dim_zero_cat(self.scores), dim_zero_cat(self.ood)
+        value = auroc(scores[~ood], scores[ood])
         return torch.tensor(value, dtype=torch.float64, device=self.device)
 
 

@@ -227,7 +227,7 @@ _LARGE = 384  # from this size on ConvNeXt's publishers cut nothing off
 
 
 class Expected(NamedTuple):
-    """Preprocessing that a network was trained for, by the names of `DataSettings`; None where untold."""
+    """Preprocessing that a network was trained for, by the names of `DataConfig`; None where untold."""
 
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None

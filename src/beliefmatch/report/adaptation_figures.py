@@ -21,7 +21,7 @@ from beliefmatch.report.adaptation_rows import (
 )
 from beliefmatch.report.evaluation_figures import entropy_figure, figure_name, reliability_figure
 from beliefmatch.report.evaluation_style import look
-from beliefmatch.report.evaluation_text import foreign_names
+from beliefmatch.report.evaluation_text import ood_names
 from beliefmatch.report.figure_parts import drawn_text, model_line, rendered
 
 __all__ = ["adaptation_figures"]
@@ -45,8 +45,8 @@ def adaptation_figures(
     drawings: dict[str, Callable[[], Figure]] = {"reliability": partial(reliability_figure, pair)}
     if choice_series(shown):
         drawings = {"choice_of_lambda": partial(_choice, shown), **drawings}
-    for foreign in foreign_names(pair):
-        drawings[figure_name(f"entropy_{foreign}", drawings)] = partial(entropy_figure, pair, foreign)
+    for ood in ood_names(pair):
+        drawings[figure_name(f"entropy_{ood}", drawings)] = partial(entropy_figure, pair, ood)
     for name, draw in drawings.items():
         yield from rendered(name, draw, _KINDS)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from beliefmatch._files import write_together
+from beliefmatch._files import atomic_write_dir
 from beliefmatch.experiments.adapt_record import AdaptRecord, adapt_evaluation_paths
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.report.adaptation_figures import adaptation_figures
@@ -53,5 +53,5 @@ def write_adaptation(
 
     What an earlier report left there and this one does not write is removed.
     """
-    write_together(directory, [*others, *adaptation_files(record, evaluations, head=head)])
+    atomic_write_dir(directory, [*others, *adaptation_files(record, evaluations, head=head)])
     return directory / PAGE_NAME

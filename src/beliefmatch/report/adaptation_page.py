@@ -12,10 +12,10 @@ from beliefmatch.report.adaptation_caveats import caveats
 from beliefmatch.report.adaptation_rows import (
     detection_row,
     detection_scores,
-    foreign_sets,
     judged_words,
     line_titles,
     most_seeds,
+    ood_sets,
     presentable_adaptation,
     score_rows,
     seeds_words,
@@ -97,7 +97,7 @@ def _content(record: AdaptRecord, models: Sequence[EvaluationRecord]) -> dict[st
 def _detection(record: AdaptRecord) -> Iterator[tuple[str, list[tuple[str, SeedRow]]]]:
     """AUROC by every score, and what passes by the first."""
     scores = detection_scores(record)
-    for name in foreign_sets(record):
+    for name in ood_sets(record):
         asked = [("auroc", score) for score in scores] + [("fpr95", score) for score in scores[:1]]
         yield (
             name,
@@ -150,7 +150,7 @@ def _facts(record: AdaptRecord) -> Facts:
         ("This adaptation", own),
         ("Features", sets),
         ("Data", record.data),
-        ("Asked for", _unsaid(record.plan or record.wishes)),
+        ("Asked for", _unsaid(record.config or record.adapt_config)),
         ("BatchNorm layers trained too", record.norms or {}),
         ("Versions", record.versions),
         ("Hardware", record.hardware),
@@ -176,7 +176,7 @@ def _contents(content: dict[str, Any], cards: dict[str, Any]) -> Iterator[tuple[
     yield "changed", "What changed"
     yield "over-seeds", "Scores"
     if content["detection"]:
-        yield "foreign", "Foreign examples"
+        yield "ood", "OOD examples"
     if cards["choice"]:
         yield "choice", "Choice of λ"
     yield "made", "How it was made"

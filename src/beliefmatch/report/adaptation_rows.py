@@ -18,12 +18,12 @@ __all__ = [
     "choice_series",
     "detection_row",
     "detection_scores",
-    "foreign_sets",
     "judged_words",
     "kl_weights",
     "line_title",
     "line_titles",
     "most_seeds",
+    "ood_sets",
     "presentable_adaptation",
     "reference_lines",
     "score_rows",
@@ -33,7 +33,7 @@ __all__ = [
 
 KL = Metric("kl", "KL of the votes from the probabilities (nats)", "low", False, short="KL")
 SCORED = ("error", "nll", "brier", "ece", "mean_confidence")
-_HEADLINE, _BELIEF = "entropy", "spread"
+_HEADLINE, _BELIEF = "entropy", "mutual_information"
 _REFERENCES = ("untouched", "softmax", "label smoothing")
 
 
@@ -139,16 +139,14 @@ def score_rows(record: AdaptRecord) -> list[SeedRow]:
     return rows
 
 
-def foreign_sets(record: AdaptRecord) -> list[str]:
-    """Every foreign set, in the order of their first appearance."""
-    return list(dict.fromkeys(foreign.name for one in record.judged for foreign in one.foreign))
+def ood_sets(record: AdaptRecord) -> list[str]:
+    """Every OOD set, in the order of their first appearance."""
+    return list(dict.fromkeys(ood.name for one in record.judged for ood in one.ood))
 
 
 def detection_scores(record: AdaptRecord) -> list[str]:
     """Every score of doubt; the paper's first."""
-    found = dict.fromkeys(
-        score for one in record.judged for foreign in one.foreign for score in foreign.auroc
-    )
+    found = dict.fromkeys(score for one in record.judged for ood in one.ood for score in ood.auroc)
     return sorted(found, key=lambda score: score != _HEADLINE)
 
 
@@ -159,11 +157,11 @@ def short_scores(record: AdaptRecord) -> list[str]:
 
 
 def detection_row(record: AdaptRecord, name: str, score: str, key: str = "auroc") -> SeedRow:
-    """AUROC or FPR95 of every head, for one foreign set and one score."""
+    """AUROC or FPR95 of every head, for one OOD set and one score."""
 
     def of(one: Judged) -> float | None:
-        foreign = next((foreign for foreign in one.foreign if foreign.name == name), None)
-        return None if foreign is None else getattr(foreign, key).get(score)
+        ood = next((ood for ood in one.ood if ood.name == name), None)
+        return None if ood is None else getattr(ood, key).get(score)
 
     return _row(record, AUROC if key == "auroc" else FPR95, of, score=score)
 

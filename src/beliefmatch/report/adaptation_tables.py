@@ -1,4 +1,4 @@
-"""Tables of an adaptation for the terminal: before and after, foreign examples, every λ."""
+"""Tables of an adaptation for the terminal: before and after, OOD examples, every λ."""
 
 from collections.abc import Sequence
 
@@ -12,9 +12,9 @@ from beliefmatch.report.adaptation_caveats import caveats
 from beliefmatch.report.adaptation_rows import (
     choice_series,
     detection_row,
-    foreign_sets,
     judged_words,
     line_titles,
+    ood_sets,
     presentable_adaptation,
     score_rows,
     seeds_words,
@@ -44,7 +44,7 @@ def adaptation_tables(
     """
     shown = presentable_adaptation(record, caller="adaptation_tables")
     tables: list[RenderableType] = [_scores(shown)]
-    if foreign_sets(shown):
+    if ood_sets(shown):
         tables.append(_detection(shown))
     tables.append(_choice(shown))
     return (*(part for table in tables for part in (table, "")), _words(shown, evaluations))
@@ -87,8 +87,8 @@ def _marks(rows: Sequence[SeedRow]) -> str:
 
 
 def _detection(record: AdaptRecord) -> FirstThatFits:
-    """AUROC for each foreign set; a head with a belief has a second line."""
-    sets, scores, titles = foreign_sets(record), short_scores(record), _titles(record)
+    """AUROC for each OOD set; a head with a belief has a second line."""
+    sets, scores, titles = ood_sets(record), short_scores(record), _titles(record)
     rows = [[detection_row(record, name, score) for score in scores] for name in sets]
     places = [
         (index, place)
@@ -108,7 +108,7 @@ def _detection(record: AdaptRecord) -> FirstThatFits:
     return fitting(
         text_column("head", [name.replace(" (mutual information)", "") for name in names]),
         columns,
-        title=f"Foreign examples detected by {score_title(scores[0])}, AUROC %",
+        title=f"OOD examples detected by {score_title(scores[0])}, AUROC %",
         caption=f"{seeds_words(record)}; more is better{_marks([row for of_set in rows for row in of_set])}",
     )
 

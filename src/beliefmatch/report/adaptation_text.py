@@ -13,9 +13,9 @@ from beliefmatch.report.adaptation_rows import (
     choice_series,
     detection_row,
     detection_scores,
-    foreign_sets,
     judged_words,
     line_titles,
+    ood_sets,
     presentable_adaptation,
     score_rows,
     seeds_words,
@@ -32,7 +32,7 @@ __all__ = ["adaptation_csv", "adaptation_markdown", "adaptation_summary"]
 _CSV_HEAD = ("head", "name", "seed", "part", "set", "score", "metric", "value")
 _ARROWS = {"low": " ↓", "high": " ↑", "zero": " →0", "": ""}
 _WIDTH = 100
-_MOST_SETS = 3  # foreign sets beside each other in plain text
+_MOST_SETS = 3  # OOD sets beside each other in plain text
 
 Line = tuple[str, str, str, str, float | None]
 
@@ -43,11 +43,11 @@ def adaptation_summary(record: AdaptRecord) -> str:
     rows = [row for row in score_rows(shown) if row.key != "mean_confidence"]
     columns = [(_plain_heading(row), row) for row in rows]
     for score in short_scores(shown)[:1]:
-        for name in foreign_sets(shown)[:_MOST_SETS]:
+        for name in ood_sets(shown)[:_MOST_SETS]:
             columns.append((f"AUROC % {name[:20]}", detection_row(shown, name, score)))
     lines = _aligned(shown, columns)
     note = f"On {judged_words(shown)}, {seeds_words(shown)}. AUROC by {score_title('entropy')}."
-    if not foreign_sets(shown):
+    if not ood_sets(shown):
         note = note.partition(" AUROC")[0]
     unseen = [shown.verdict.why] if shown.verdict.seen is False else []  # else the caveats tell it
     signed = [f"! {one}" for one in caveats(shown)] + [f"i {one}" for one in (*shown.notes, *unseen)]
@@ -114,11 +114,11 @@ def _lines(record: AdaptRecord, one: Judged) -> Iterator[Line]:
         yield record.judged_on, "", "", key, getattr(one.scores, key)
     if record.targets == "votes":
         yield record.judged_on, "", "", "kl", one.kl
-    for foreign in one.foreign:
-        for metric, by_score in (("auroc", foreign.auroc), ("fpr95", foreign.fpr95)):
+    for ood in one.ood:
+        for metric, by_score in (("auroc", ood.auroc), ("fpr95", ood.fpr95)):
             for score, value in by_score.items():
-                yield "foreign", foreign.name, score, metric, value
-        yield "foreign", foreign.name, "", "mean_confidence", foreign.mean_confidence
+                yield "ood", ood.name, score, metric, value
+        yield "ood", ood.name, "", "mean_confidence", ood.mean_confidence
 
 
 def adaptation_markdown(record: AdaptRecord, evaluations: Sequence[EvaluationRecord] = ()) -> str:
@@ -155,10 +155,10 @@ def _scores(record: AdaptRecord) -> Iterator[str]:
 
 
 def _detection(record: AdaptRecord) -> Iterator[str]:
-    sets = foreign_sets(record)
+    sets = ood_sets(record)
     for score in detection_scores(record):
         lines = _by_line(record, [detection_row(record, name, score) for name in sets])
-        title = f"Foreign examples detected by {score_title(score)}, AUROC % ↑"
+        title = f"OOD examples detected by {score_title(score)}, AUROC % ↑"
         yield _table(title, ["head", *sets], [line for line in lines if {*line[1:]} != {MISSING}])
 
 

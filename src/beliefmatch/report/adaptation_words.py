@@ -7,10 +7,10 @@ from beliefmatch.experiments.adapt_record import NORMS_LABEL, AdaptRecord, KeptP
 from beliefmatch.experiments.evaluation_record import EvaluationRecord, Number
 from beliefmatch.report.adaptation_rows import (
     before_label,
-    foreign_sets,
     judged_words,
     kl_weights,
     line_title,
+    ood_sets,
 )
 from beliefmatch.report.evaluation_marks import difference, has_interval
 from beliefmatch.report.evaluation_metrics import score_title
@@ -136,7 +136,7 @@ def _value(record: AdaptRecord, label: str, key: str) -> float | None:
 
 
 def told(record: AdaptRecord, evaluations: Sequence[EvaluationRecord] = ()) -> list[str]:
-    """Sentences: what was done, what it changed, what does as well or better, foreign sets, promises."""
+    """Sentences: what was done, what it changed, what does as well or better, OOD sets, promises."""
     keys = ("error", "nll", "kl", "ece") if record.targets == "votes" else _TOLD
     found = against(record, evaluations, keys)
     reference = before_label(record)
@@ -146,7 +146,7 @@ def told(record: AdaptRecord, evaluations: Sequence[EvaluationRecord] = ()) -> l
         _done(record),
         *(_changed(record, one) for one in first),
         *(sentence for one in others if (sentence := _rival(one, record.new_label))),
-        *_foreign(record, reference),
+        *_ood(record, reference),
         *(_promise(record, one) for one in record.promises),
     ]
 
@@ -157,7 +157,7 @@ def _done(record: AdaptRecord) -> str:
     how = "fitted anew, from the head that was there," if record.labels == "same" else "fitted"
     aim = "" if record.labels == "same" else f" for {record.classes:,} classes"
     count = len(kl_weights(record))
-    by = "error" if record.wishes.get("choose_by") == "error" else "NLL"
+    by = "error" if record.adapt_config.get("choose_by") == "error" else "NLL"
     of = f"of {count} values the one with the lowest validation {by}" if count > 1 else "the only one tried"
     done = f"The {layer} of {record.model} was {how} with belief matching{aim}, λ = {weight:g}: {of}."
     return " ".join([done, *_normed(record)])
@@ -209,19 +209,19 @@ def _rival(one: Against, ours: str) -> str:
     return f"{title} is {_listed(parts)}."
 
 
-def _foreign(record: AdaptRecord, reference: str | None) -> Iterator[str]:
+def _ood(record: AdaptRecord, reference: str | None) -> Iterator[str]:
     parts = []
-    for name in foreign_sets(record):
+    for name in ood_sets(record):
         found = [_auroc(record, label, name) for label in (reference, record.new_label) if label]
         texts = [number_text(value, 1, scale=100) for value in found if value is not None]
         if texts:
             parts.append(f"{name} {' → '.join(texts)}\u00a0%")
     if parts:
-        yield f"Foreign examples told by {score_title(_HEADLINE)}, AUROC: {'; '.join(parts)}."
+        yield f"OOD examples told by {score_title(_HEADLINE)}, AUROC: {'; '.join(parts)}."
 
 
 def _auroc(record: AdaptRecord, label: str, name: str) -> float | None:
-    found = next((one for one in record.delivered(label).foreign if one.name == name), None)
+    found = next((one for one in record.delivered(label).ood if one.name == name), None)
     return None if found is None else found.auroc.get(_HEADLINE)
 
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from beliefmatch.experiments.records import ComparisonRecord, Rotation, Turning
+from beliefmatch.experiments.records import ComparisonRecord, RotatedDigit, Rotation
 from beliefmatch.report.comparison_curves import CURVES, Learning, learning_curves
 from beliefmatch.report.evaluation_text import number_text
 from beliefmatch.report.page_sections import Card
 from beliefmatch.report.page_words import DataRow, DataTable, percent
 from beliefmatch.report.plot_parts import Plot, as_text, axis, layout, line, stroke
 
-__all__ = ["comparison_cards", "turning_table"]
+__all__ = ["comparison_cards", "rotation_table"]
 
 _MOST_ROWS = 25  # epochs of a method in the table of numbers
 
@@ -23,9 +23,11 @@ def comparison_cards(record: ComparisonRecord) -> dict[str, list[Card]]:
     """Every plot of the comparison, by its section."""
     found = [(key, title, learning_curves(record, key)) for key, title in CURVES]
     learning = [_learning_card(record, key, title, curves) for key, title, curves in found if curves]
-    rotations, turning = _rotations(record), record.turning
-    turned = _turning_cards(record, turning, rotations) if turning is not None and rotations else []
-    return {"learning": learning, "turning": turned}
+    rotations, rotated_digit = _rotations(record), record.rotated_digit
+    turned = (
+        _rotation_cards(record, rotated_digit, rotations) if rotated_digit is not None and rotations else []
+    )
+    return {"learning": learning, "rotated_digit": turned}
 
 
 def _learning_card(record: ComparisonRecord, key: str, title: str, curves: dict[int, Learning]) -> Card:
@@ -78,7 +80,7 @@ def _rotations(record: ComparisonRecord) -> list[Rotation]:
     """Of every method's first seed; none where one is missing."""
     found = [method.runs[0].rotation for method in record.methods]
     present = [seen for seen in found if seen is not None]
-    return present if record.turning is not None and len(present) == len(found) else []
+    return present if record.rotated_digit is not None and len(present) == len(found) else []
 
 
 class TurnedCell(NamedTuple):
@@ -92,56 +94,58 @@ class TurnedCell(NamedTuple):
 class TurnedTable(NamedTuple):
     """The digit at each angle, with a row of cells a method."""
 
-    turning: Turning
+    rotated_digit: RotatedDigit
     pictures: list[str]
     """PNG in base64, one an angle."""
     rows: list[list[TurnedCell]]
 
 
-def turning_table(record: ComparisonRecord) -> TurnedTable | None:
+def rotation_table(record: ComparisonRecord) -> TurnedTable | None:
     """What each method's first network calls the digit at each angle."""
-    rotations, turning = _rotations(record), record.turning
-    if turning is None or not rotations:
+    rotations, rotated_digit = _rotations(record), record.rotated_digit
+    if rotated_digit is None or not rotations:
         return None
     rows = [
         [
-            TurnedCell(predicted, confidence, predicted == turning.digit)
+            TurnedCell(predicted, confidence, predicted == rotated_digit.digit)
             for predicted, confidence in zip(seen.predicted, seen.confidence, strict=True)
         ]
         for seen in rotations
     ]
-    return TurnedTable(turning, [_png(image) for image in turning.images], rows)
+    return TurnedTable(rotated_digit, [_png(image) for image in rotated_digit.images], rows)
 
 
-def _turning_cards(record: ComparisonRecord, turning: Turning, rotations: Sequence[Rotation]) -> list[Card]:
-    several = f"{turning.examples:,} test {turning.digit}s"
+def _rotation_cards(
+    record: ComparisonRecord, rotated_digit: RotatedDigit, rotations: Sequence[Rotation]
+) -> list[Card]:
+    several = f"{rotated_digit.examples:,} test {rotated_digit.digit}s"
     views = (
         (
             "confidence",
-            f"Confidence in the class, this {turning.digit}",
+            f"Confidence in the class, this {rotated_digit.digit}",
             [r.confidence for r in rotations],
         ),
         ("mean", f"Mean confidence, all {several}", [r.mean_confidence for r in rotations]),
         ("kept", f"Share of the {several} still taken for one", [r.recognised for r in rotations]),
     )
-    return [_turning_card(record, turning, *view) for view in views]
+    return [_rotation_card(record, rotated_digit, *view) for view in views]
 
 
-def _turning_card(
-    record: ComparisonRecord, turning: Turning, key: str, title: str, curves: Sequence[list[float]]
+def _rotation_card(
+    record: ComparisonRecord, rotated_digit: RotatedDigit, key: str, title: str, curves: Sequence[list[float]]
 ) -> Card:
     hover = "<b>%{fullData.name}</b><br>%{x}°: %{y:.1%}<extra></extra>"
     labels = [method.label for method in record.methods]
-    angles = [float(angle) for angle in turning.angles]
+    angles = [float(angle) for angle in rotated_digit.angles]
     traces = [
         line(angles, values, line=stroke(i), name=as_text(labels[i]), meta={"model": i}, hovertemplate=hover)
         for i, values in enumerate(curves)
     ]
-    x = axis("degrees", tickvals=turning.angles[:: max(len(angles) // 6, 1)])
+    x = axis("degrees", tickvals=rotated_digit.angles[:: max(len(angles) // 6, 1)])
     plot = Plot(traces, layout(x, axis("", range=[0, 1.02], tickformat=".0%")))
     means = "; ".join(f"{label}: {percent(fmean(v))}" for label, v in zip(labels, curves, strict=True))
     rows = [DataRow([labels[i], *(percent(value) for value in values)], i) for i, values in enumerate(curves)]
-    table = DataTable(["model", *(f"{angle}°" for angle in turning.angles)], rows)
+    table = DataTable(["model", *(f"{angle}°" for angle in rotated_digit.angles)], rows)
     words = f"{title}, by angle. Means over the angles: {means}."
     return Card(f"turning-{key}", title, words, plot, table)
 

@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.experiments.records import ComparisonRecord
-from beliefmatch.report.comparison_cards import comparison_cards, turning_table
+from beliefmatch.report.comparison_cards import comparison_cards, rotation_table
 from beliefmatch.report.comparison_costs import COSTS, choices, cost_cells
 from beliefmatch.report.comparison_facts import command_of, common_facts, method_facts
 from beliefmatch.report.comparison_rows import (
     SeedRow,
     detection_row,
     detection_scores,
-    foreign_sets,
+    ood_sets,
     over_seeds,
     presentable_comparison,
     score_rows,
@@ -21,7 +21,7 @@ from beliefmatch.report.comparison_rows import (
 from beliefmatch.report.evaluation_metrics import score_title
 from beliefmatch.report.evaluation_text import count_text, number_text, presentable
 from beliefmatch.report.page import render_models
-from beliefmatch.report.turning_tables import wrong_rows
+from beliefmatch.report.rotation_tables import wrong_rows
 
 __all__ = ["render_comparison"]
 
@@ -56,7 +56,7 @@ class Group(NamedTuple):
 
 
 def _content(record: ComparisonRecord) -> dict[str, Any]:
-    turned = turning_table(record)
+    turned = rotation_table(record)
     count = len(record.methods)
     return {
         "template": "comparison.html.j2",
@@ -78,7 +78,7 @@ def _content(record: ComparisonRecord) -> dict[str, Any]:
         "choices": choices(record),
         "number": number_text,
         "turned": turned,
-        "wrong": wrong_rows(record, record.turning) if turned and record.turning else [],
+        "wrong": wrong_rows(record, record.rotated_digit) if turned and record.rotated_digit else [],
         "command": command_of(record),
         "common": common_facts(record),
         "by_method": method_facts(record),
@@ -93,7 +93,7 @@ def _lead(record: ComparisonRecord) -> str:
 def _detection(record: ComparisonRecord) -> Iterator[Group]:
     """AUROC by every score, and what passes by the first."""
     scores = detection_scores(record)
-    for name in foreign_sets(record):
+    for name in ood_sets(record):
         asked = [("auroc", score) for score in scores] + [("fpr95", score) for score in scores[:1]]
         rows = [
             (f"{key.upper()}, {_short(score)}", detection_row(record, name, score, key))
@@ -110,12 +110,12 @@ def _short(score: str) -> str:
 def _contents(content: dict[str, Any], cards: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "over-seeds", "Scores"
     if content["detection"]:
-        yield "foreign", "Foreign images"
+        yield "ood", "OOD images"
     yield "costs", "Costs"
     if content["choices"]:
         yield "choices", "Choices"
     if cards["learning"]:
         yield "learning", "Learning"
     if content["turned"]:
-        yield "turning", "Turning digit"
+        yield "rotated_digit", "Turning digit"
     yield "training", "Training"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from beliefmatch._files import numbered
 from beliefmatch.experiments.evaluation_record import Number
-from beliefmatch.experiments.records import Compared, ComparisonRecord, ForeignScores, RunRecord
+from beliefmatch.experiments.records import Compared, ComparisonRecord, OODScores, RunRecord
 from beliefmatch.report.evaluation_metrics import CALIBRATION, PREDICTIONS, Better, Metric, unit
 from beliefmatch.report.evaluation_rows import Mark, best
 from beliefmatch.report.evaluation_text import MISSING, number_text, tidy
@@ -22,21 +22,21 @@ __all__ = [
     "belief_scores",
     "detection_row",
     "detection_scores",
-    "foreign_of",
-    "foreign_sets",
     "mean_of",
+    "ood_of",
+    "ood_sets",
     "over_seeds",
     "presentable_comparison",
     "score_rows",
 ]
 
 HEADLINE = "entropy"
-"""The paper's score of foreign examples."""
-_BELIEF = "spread"
+"""The paper's score of OOD examples."""
+_BELIEF = "mutual_information"
 KNOWN = {metric.key: metric for metric in (*PREDICTIONS, *CALIBRATION)}
 INFINITE = "∞"
 AUROC = Metric("auroc", "AUROC", "high")
-FPR95 = Metric("fpr95", "FPR95: foreign that pass where 95 % of known pass", "low", short="FPR95")
+FPR95 = Metric("fpr95", "FPR95: OOD that pass where 95 % of known pass", "low", short="FPR95")
 
 Values = list[list[float | None]]
 
@@ -183,16 +183,16 @@ def score_rows(record: ComparisonRecord, *, of: str = "test") -> list[SeedRow]:
     return rows
 
 
-def foreign_sets(record: ComparisonRecord) -> list[str]:
-    """Every foreign set of any run, in the order of their first appearance."""
+def ood_sets(record: ComparisonRecord) -> list[str]:
+    """Every OOD set of any run, in the order of their first appearance."""
     runs = (run for method in record.methods for run in method.runs)
-    return list(dict.fromkeys(foreign.name for run in runs for foreign in run.foreign))
+    return list(dict.fromkeys(ood.name for run in runs for ood in run.ood))
 
 
 def detection_scores(record: ComparisonRecord) -> list[str]:
     """Every score that any run was judged by; the paper's first."""
     runs = [run for method in record.methods for run in method.runs]
-    found = dict.fromkeys(score for run in runs for foreign in run.foreign for score in foreign.auroc)
+    found = dict.fromkeys(score for run in runs for ood in run.ood for score in ood.auroc)
     return sorted(found, key=lambda score: score != HEADLINE)
 
 
@@ -202,16 +202,16 @@ def belief_scores(record: ComparisonRecord) -> list[str]:
     return found[:1] + [score for score in found[1:] if score == _BELIEF]
 
 
-def foreign_of(run: RunRecord, name: str) -> ForeignScores | None:
-    """What a run made of a foreign set."""
-    return next((foreign for foreign in run.foreign if foreign.name == name), None)
+def ood_of(run: RunRecord, name: str) -> OODScores | None:
+    """What a run made of an OOD set."""
+    return next((ood for ood in run.ood if ood.name == name), None)
 
 
 def detection_row(record: ComparisonRecord, name: str, score: str, key: str = "auroc") -> SeedRow:
-    """AUROC or FPR95 of every run, for one foreign set and one score."""
+    """AUROC or FPR95 of every run, for one OOD set and one score."""
 
     def of(run: RunRecord) -> float | None:
-        foreign = foreign_of(run, name)
-        return None if foreign is None else getattr(foreign, key).get(score)
+        ood = ood_of(run, name)
+        return None if ood is None else getattr(ood, key).get(score)
 
     return seed_row(record, AUROC if key == "auroc" else FPR95, of, score=score)

@@ -12,15 +12,15 @@ from beliefmatch.report.comparison_rows import (
     SeedRow,
     detection_row,
     detection_scores,
-    foreign_sets,
+    ood_sets,
     over_seeds,
     presentable_comparison,
     score_rows,
 )
 from beliefmatch.report.evaluation_metrics import score_title
 from beliefmatch.report.evaluation_text import MISSING, count_text, number_text
+from beliefmatch.report.rotation_tables import class_string, wrong_rows
 from beliefmatch.report.safe_text import markdown_text, spreadsheet_text
-from beliefmatch.report.turning_tables import class_string, wrong_rows
 
 __all__ = ["comparison_csv", "comparison_markdown"]
 
@@ -59,11 +59,11 @@ def _lines(run: RunRecord) -> Iterator[Line]:
     for part in ("test", "validation"):
         for key in _SCORES:
             yield part, "", "", key, getattr(getattr(run, part), key)
-    for foreign in run.foreign:
-        for metric, by_score in (("auroc", foreign.auroc), ("fpr95", foreign.fpr95)):
+    for ood in run.ood:
+        for metric, by_score in (("auroc", ood.auroc), ("fpr95", ood.fpr95)):
             for score, value in by_score.items():
-                yield "foreign", foreign.name, score, metric, value
-        yield "foreign", foreign.name, "", "mean_confidence", foreign.mean_confidence
+                yield "ood", ood.name, score, metric, value
+        yield "ood", ood.name, "", "mean_confidence", ood.mean_confidence
     for field in fields(Costs):
         yield "costs", "", "", field.name, getattr(run.costs, field.name)
     yield "training", "", "", "skipped_steps", run.skipped_steps
@@ -75,7 +75,9 @@ def _lines(run: RunRecord) -> Iterator[Line]:
 def comparison_markdown(record: ComparisonRecord) -> str:
     """Scores, detection, costs, choices and the turning digit as tables for a README."""
     shown = presentable_comparison(record, caller="comparison_markdown")
-    blocks = [block for part in (_scores, _detection, _costs, _choices, _turning) for block in part(shown)]
+    blocks = [
+        block for part in (_scores, _detection, _costs, _choices, _rotated_digit) for block in part(shown)
+    ]
     many = max(len(method.runs) for method in shown.methods) > 1
     legend = f"{over_seeds(shown).capitalize()}; ↓ less is better, ↑ more is better."
     if many and len(shown.methods) > 1:
@@ -118,10 +120,10 @@ def _scores(record: ComparisonRecord) -> Iterator[str]:
 
 
 def _detection(record: ComparisonRecord) -> Iterator[str]:
-    sets = foreign_sets(record)
+    sets = ood_sets(record)
     for score in detection_scores(record):
         rows = [detection_row(record, name, score) for name in sets]
-        title = f"Foreign images detected by {score_title(score)}, AUROC % ↑"
+        title = f"OOD images detected by {score_title(score)}, AUROC % ↑"
         lines = _by_method(record, [_cells(row) for row in rows])
         yield _table(title, ["method", *sets], [line for line in lines if {*line[1:]} != {MISSING}])
 
@@ -153,14 +155,14 @@ def _choices(record: ComparisonRecord) -> Iterator[str]:
         yield _table("Chosen on validation images", head, rows)
 
 
-def _turning(record: ComparisonRecord) -> Iterator[str]:
-    turning = record.turning
+def _rotated_digit(record: ComparisonRecord) -> Iterator[str]:
+    rotated_digit = record.rotated_digit
     seen = [run.rotation for run in (method.runs[0] for method in record.methods) if run.rotation is not None]
-    if turning is None or len(seen) < len(record.methods):
+    if rotated_digit is None or len(seen) < len(record.methods):
         return
-    rows = wrong_rows(record, turning)
+    rows = wrong_rows(record, rotated_digit)
     columns = [[f"`{class_string(rotation)}`" for rotation in seen], *(_cells(row) for row in rows)]
     seed = record.methods[0].runs[0].seed
-    angles = f"{turning.angles[0]}° to {turning.angles[-1]}°"
+    angles = f"{rotated_digit.angles[0]}° to {rotated_digit.angles[-1]}°"
     head = ["method", f"classes at {angles} (seed {seed})", *map(_heading, rows)]
-    yield _table(f"A test {turning.digit} turned upside down", head, _by_method(record, columns))
+    yield _table(f"A test {rotated_digit.digit} turned upside down", head, _by_method(record, columns))

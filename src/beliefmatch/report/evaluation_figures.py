@@ -21,7 +21,7 @@ from beliefmatch.report.evaluation_classes import (
 from beliefmatch.report.evaluation_metrics import score_title, sides
 from beliefmatch.report.evaluation_scores import detection_of, headline_score
 from beliefmatch.report.evaluation_style import look
-from beliefmatch.report.evaluation_text import class_labels, foreign_names, presentable
+from beliefmatch.report.evaluation_text import class_labels, ood_names, presentable
 from beliefmatch.report.figure_parts import drawn_text, legend_below, model_line, rendered
 
 __all__ = ["entropy_figure", "evaluation_files", "figure_name", "reliability_figure"]
@@ -33,7 +33,7 @@ _PALE = 0.35  # of groups with few examples
 
 
 def evaluation_files(records: Sequence[EvaluationRecord]) -> Iterator[tuple[str, bytes]]:
-    """Name and content of each file: reliability, ROC, risk-coverage, classes, entropy on foreign sets."""
+    """Name and content of each file: reliability, ROC, risk-coverage, classes, entropy on OOD sets."""
     models = presentable(records, caller="evaluation_files")
     drawings: dict[str, Callable[[Sequence[EvaluationRecord]], Figure]] = {
         "reliability": reliability_figure,
@@ -42,8 +42,8 @@ def evaluation_files(records: Sequence[EvaluationRecord]) -> Iterator[tuple[str,
     }
     if often_mistaken(models):
         drawings["class_error"] = _class_error
-    for foreign in foreign_names(models):
-        drawings[figure_name(f"entropy_{foreign}", drawings)] = partial(entropy_figure, foreign=foreign)
+    for ood in ood_names(models):
+        drawings[figure_name(f"entropy_{ood}", drawings)] = partial(entropy_figure, ood=ood)
     for name, draw in drawings.items():
         yield from rendered(name, lambda draw=draw: draw(models), _KINDS)
 
@@ -95,16 +95,16 @@ def _draw_intervals(axes: Axes, found: Sequence[Group], index: int, alpha: float
     axes.vlines(places, *ends, color=look(index).colour, alpha=alpha, linewidth=0.9)
 
 
-def entropy_figure(models: Sequence[EvaluationRecord], foreign: str) -> Figure:
-    """The density of the predictive entropy on known and on foreign examples, one panel a model."""
+def entropy_figure(models: Sequence[EvaluationRecord], ood: str) -> Figure:
+    """The density of the predictive entropy on known and on OOD examples, one panel a model."""
     figure, panels = _panels(len(models), width=2.6, height=2.1, sharey=True)
     for index, (axes, model) in enumerate(zip(panels, models, strict=True)):
         axes.fill_between(model.entropy.x, model.entropy.y, color=_INSIDE, alpha=0.3, linewidth=0)
         axes.plot(model.entropy.x, model.entropy.y, color=_INSIDE, label="test examples")
-        for found in (found for found in model.foreign if found.name == foreign):
+        for found in (found for found in model.ood if found.name == ood):
             line = {"color": look(index).colour, "linestyle": (0, (5, 2))}
             axes.fill_between(found.entropy.x, found.entropy.y, color=line["color"], alpha=0.15, linewidth=0)
-            axes.plot(found.entropy.x, found.entropy.y, label=drawn_text(foreign, 20), **line)
+            axes.plot(found.entropy.x, found.entropy.y, label=drawn_text(ood, 20), **line)
         axes.set_title(drawn_text(model.name, 30))
         axes.set(xlabel="predictive entropy (nats)")
         axes.set_ylim(bottom=0)
@@ -115,8 +115,8 @@ def entropy_figure(models: Sequence[EvaluationRecord], foreign: str) -> Figure:
 
 
 def _roc(models: Sequence[EvaluationRecord]) -> Figure:
-    """One panel for wrong predictions and one for each foreign set, by the headline score."""
-    names = [None, *foreign_names(models)]
+    """One panel for wrong predictions and one for each OOD set, by the headline score."""
+    names = [None, *ood_names(models)]
     score = headline_score(models)
     figure, panels = _panels(len(names), width=2.7, height=2.7)
     figure.suptitle(f"Detection by {drawn_text(score_title(score), 60)}", fontsize=10, color="#555555")
@@ -126,9 +126,9 @@ def _roc(models: Sequence[EvaluationRecord]) -> Figure:
             found = detection_of(model, name, score)
             points = (found.roc.x, found.roc.y) if found else ([], [])
             axes.plot(*points, label=drawn_text(model.name), **model_line(index))
-        outside, inside = sides(name)
+        ood, in_distribution = sides(name)
         axes.set_title("Wrong predictions" if name is None else drawn_text(name, 24))
-        axes.set(xlabel=f"{inside} flagged", ylabel=f"{outside} flagged")
+        axes.set(xlabel=f"{in_distribution} flagged", ylabel=f"{ood} flagged")
         axes.set(xlim=(0, 1), ylim=(0, 1.01), aspect="equal")
     legend_below(figure, panels[0])
     return figure

@@ -7,7 +7,7 @@ from beliefmatch.experiments.evaluation_record import EvaluationRecord, Number
 from beliefmatch.report.evaluation_metrics import Better
 from beliefmatch.resampling import paired_difference
 
-__all__ = ["PAIRED", "Mark", "above_best", "best", "difference", "has_interval", "told_apart"]
+__all__ = ["PAIRED", "Mark", "above_best", "best", "detection_scores", "difference", "has_interval"]
 
 Mark = Literal["best", "close", ""]
 
@@ -72,7 +72,7 @@ def above_best(records: Sequence[EvaluationRecord], key: str, marks: Sequence[Ma
     return found if any(map(has_interval, found)) else []
 
 
-def told_apart(marks: Sequence[Mark], differences: Sequence[Number]) -> list[Mark | None]:
+def detection_scores(marks: Sequence[Mark], differences: Sequence[Number]) -> list[Mark | None]:
     """Marks by whether the interval of the difference from the best holds 0; None where it is not known."""
     return [
         mark if mark == "best" else _zero(difference) if has_interval(difference) else None

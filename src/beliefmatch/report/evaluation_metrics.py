@@ -64,7 +64,7 @@ SELECTION = (
 _SCORES = {
     "entropy": "predictive entropy",
     "confidence": "1 − largest probability",
-    "spread": "Dirichlet spread (mutual information)",
+    "mutual_information": "Dirichlet spread (mutual information)",
     "differential_entropy": "differential entropy",
     "precision": "−ln α₀ (energy)",
     "energy": "energy",
@@ -76,11 +76,11 @@ _IN_NATS = ("nll", "nll_difference", "mean_entropy")
 
 def sides(name: str | None) -> tuple[str, str]:
     """What a score is to flag, and what it is to let pass; `name` is None for wrong predictions."""
-    return ("wrong", "right") if name is None else ("foreign", "known")
+    return ("wrong", "right") if name is None else ("ood", "known")
 
 
 def set_title(name: str | None) -> str:
-    """The name of a foreign set, or what stands in its place."""
+    """The name of an OOD set, or what stands in its place."""
     return "wrong predictions" if name is None else name
 
 
@@ -90,13 +90,13 @@ def detection_metrics(name: str | None) -> dict[str, Metric]:
     The area under a precision-recall curve starts from the share of positives. Among predictions that is
     each model's own error, so there no model is the best.
     """
-    outside, inside = sides(name)
+    ood, in_distribution = sides(name)
     comparable = name is not None
-    passing = f"{outside.capitalize()} that pass where 95 % of {inside} pass (FPR95)"
+    passing = f"{ood.capitalize()} that pass where 95 % of {in_distribution} pass (FPR95)"
     metrics = (
         Metric("auroc", "AUROC", "high"),
-        Metric("aupr_outside", f"AUPR, {outside} positive", "high", comparable=comparable),
-        Metric("aupr_inside", f"AUPR, {inside} positive", "high", comparable=comparable),
+        Metric("aupr_ood", f"AUPR, {ood} positive", "high", comparable=comparable),
+        Metric("aupr_id", f"AUPR, {in_distribution} positive", "high", comparable=comparable),
         Metric("fpr95", passing, "low", short="FPR95"),
     )
     return {metric.key: metric for metric in metrics}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from beliefmatch.experiments.evaluation_record import EvaluationRecord, Number
-from beliefmatch.report.evaluation_marks import PAIRED, Mark, above_best, best, has_interval, told_apart
+from beliefmatch.report.evaluation_marks import PAIRED, Mark, above_best, best, detection_scores, has_interval
 from beliefmatch.report.evaluation_metrics import (
     BRIER,
     CALIBRATION,
@@ -20,7 +20,7 @@ from beliefmatch.report.evaluation_metrics import (
     unit,
 )
 from beliefmatch.report.evaluation_scores import detection_of, every_score, headline_score, score_names
-from beliefmatch.report.evaluation_text import foreign_names, number_text
+from beliefmatch.report.evaluation_text import number_text, ood_names
 
 __all__ = [
     "DIFFERENCES",
@@ -36,7 +36,7 @@ __all__ = [
 
 DIFFERENCES = "Above the best, draw by draw"
 MISCLASSIFICATION = None
-"""Stands in the place of a foreign set's name: wrong predictions are to be told from right ones."""
+"""Stands in the place of an OOD set's name: wrong predictions are to be told from right ones."""
 
 
 class Cell(NamedTuple):
@@ -112,7 +112,7 @@ class Row:
 
 
 class Section(NamedTuple):
-    """Rows under a heading; `set` is a foreign set's name, None for misclassification, "" for neither."""
+    """Rows under a heading; `set` is an OOD set's name, None for misclassification, "" for neither."""
 
     title: str
     rows: list[Row]
@@ -148,7 +148,7 @@ def _paired(records: Sequence[EvaluationRecord], row: Row) -> tuple[Row, Row | N
     differences = above_best(records, row.key, marks) if row.key in PAIRED else []
     if not differences:
         return row, None
-    paired = told_apart(marks, differences)
+    paired = detection_scores(marks, differences)
     return replace(row, paired=paired), Row(difference_of(row.metric), differences, paired=paired)
 
 
@@ -203,7 +203,7 @@ def _part(value: float | None) -> Number:
 
 def _headlines(records: Sequence[EvaluationRecord]) -> Iterator[Row]:
     score = headline_score(records)
-    for name in (MISCLASSIFICATION, *foreign_names(records)):
+    for name in (MISCLASSIFICATION, *ood_names(records)):
         shown = ("auroc", "fpr95") if name is not None else ("auroc",)
         for row in _detection_rows(records, name, score, shown):
             of = f": {set_title(name)}"
@@ -212,7 +212,7 @@ def _headlines(records: Sequence[EvaluationRecord]) -> Iterator[Row]:
 
 
 def detection_sections(records: Sequence[EvaluationRecord], *, twins: bool = False) -> list[Section]:
-    """All detection numbers: wrong predictions, then each foreign set; with `twins` under every name."""
+    """All detection numbers: wrong predictions, then each OOD set; with `twins` under every name."""
     scores = every_score(records) if twins else score_names(records)
     sections = [
         Section(
@@ -220,7 +220,7 @@ def detection_sections(records: Sequence[EvaluationRecord], *, twins: bool = Fal
             [row for score in scores for row in _detection_rows(records, name, score)],
             name,
         )
-        for name in (MISCLASSIFICATION, *foreign_names(records))
+        for name in (MISCLASSIFICATION, *ood_names(records))
     ]
     return _compared(records, sections)
 
@@ -242,4 +242,4 @@ def _detection_rows(
 def _chance(record: EvaluationRecord, key: str) -> float | None:
     """The share of wrong predictions, or of right ones: the AUPR of a score that knows nothing."""
     error = record.scores.get("error", Number(None)).value
-    return error if error is None or key == "aupr_outside" else 1 - error
+    return error if error is None or key == "aupr_ood" else 1 - error

@@ -1,4 +1,4 @@
-"""The scores by which foreign input and mistakes are detected: which there are, and what they found."""
+"""The scores by which OOD input and mistakes are detected: which there are, and what they found."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -9,18 +9,18 @@ __all__ = ["detection_of", "every_score", "headline_score", "score_names"]
 
 
 def detection_of(record: EvaluationRecord, name: str | None, score: str) -> Detection | None:
-    """What one score makes of a foreign set, or of wrong predictions; None where it was not tried."""
+    """What one score makes of an OOD set, or of wrong predictions; None where it was not tried."""
     if name is None:
         detections = record.misclassification
     else:
-        detections = next((foreign.detections for foreign in record.foreign if foreign.name == name), [])
+        detections = next((ood.detections for ood in record.ood if ood.name == name), [])
     return next((detection for detection in detections if detection.score == score), None)
 
 
 def _all_detections(records: Sequence[EvaluationRecord]) -> Iterator[list[Detection]]:
     for record in records:
         yield record.misclassification
-        yield from (foreign.detections for foreign in record.foreign)
+        yield from (ood.detections for ood in record.ood)
 
 
 def every_score(records: Sequence[EvaluationRecord]) -> list[str]:

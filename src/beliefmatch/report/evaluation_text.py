@@ -23,8 +23,8 @@ __all__ = [
     "class_labels",
     "clipped",
     "count_text",
-    "foreign_names",
     "number_text",
+    "ood_names",
     "presentable",
     "shorten",
     "threshold_text",
@@ -147,9 +147,9 @@ def class_label(record: EvaluationRecord, index: int) -> str:
     return (record.class_names[index].strip() if known else "") or str(index)
 
 
-def foreign_names(records: Sequence[EvaluationRecord]) -> list[str]:
-    """Every foreign set of any record, in the order of their first appearance."""
-    return list(dict.fromkeys(foreign.name for record in records for foreign in record.foreign))
+def ood_names(records: Sequence[EvaluationRecord]) -> list[str]:
+    """Every OOD set of any record, in the order of their first appearance."""
+    return list(dict.fromkeys(ood.name for record in records for ood in record.ood))
 
 
 def class_labels(record: EvaluationRecord, width: int) -> list[str]:

@@ -15,7 +15,7 @@ from beliefmatch.report.comparison_rows import (
     SeedRow,
     detection_row,
     detection_scores,
-    foreign_sets,
+    ood_sets,
     presentable_comparison,
     score_rows,
     seed_row,
@@ -23,12 +23,12 @@ from beliefmatch.report.comparison_rows import (
 from beliefmatch.report.evaluation_metrics import Metric
 from beliefmatch.report.evaluation_style import look
 from beliefmatch.report.figure_parts import drawn_text, model_line, rendered
-from beliefmatch.report.turning_figure import turning_figure
+from beliefmatch.report.rotation_figure import rotation_figure
 
 __all__ = ["comparison_figures"]
 
 _KINDS = ("svg", "pdf", "png")
-_MOST_SETS = 4  # foreign sets that get a panel
+_MOST_SETS = 4  # OOD sets that get a panel
 _BESIDE = (4, 3)  # panels in a row, whichever leaves fewer places empty
 _TIMES = (
     Metric("train_seconds", "training (s)", "", False),
@@ -42,8 +42,8 @@ def comparison_figures(record: ComparisonRecord) -> Iterator[tuple[str, bytes]]:
     drawings: dict[str, Callable[[], Figure]] = {"overview": partial(_overview, shown)}
     if any(learning_curves(shown, key) for key, _ in CURVES):
         drawings["learning_curves"] = partial(_learning, shown)
-    if shown.turning is not None and all(method.runs[0].rotation for method in shown.methods):
-        drawings["turning_digit"] = partial(turning_figure, shown, shown.turning)
+    if shown.rotated_digit is not None and all(method.runs[0].rotation for method in shown.methods):
+        drawings["turning_digit"] = partial(rotation_figure, shown, shown.rotated_digit)
     for name, draw in drawings.items():
         yield from rendered(name, draw, _KINDS)
 
@@ -58,7 +58,7 @@ def _panels(record: ComparisonRecord) -> list[_Panel]:
     error, nll, _, ece, _ = score_rows(record)
     panels = [_Panel("error ↓", error), _Panel("NLL (nats) ↓", nll), _Panel("ECE ↓", ece)]
     for score in detection_scores(record)[:1]:
-        for name in foreign_sets(record)[:_MOST_SETS]:
+        for name in ood_sets(record)[:_MOST_SETS]:
             title = f"AUROC, {drawn_text(name, 20)} ↑"
             panels.append(_Panel(title, detection_row(record, name, score)))
     for metric in _TIMES:
@@ -89,8 +89,8 @@ def _overview(record: ComparisonRecord) -> Figure:
 def _overview_note(record: ComparisonRecord) -> str:
     several = max(len(method.runs) for method in record.methods) > 1
     note = "dots: mean, bars: one standard deviation, small: each seed" if several else "one seed"
-    sets = len(foreign_sets(record))
-    return f"{note}; {_MOST_SETS} of {sets} foreign sets" if sets > _MOST_SETS else note
+    sets = len(ood_sets(record))
+    return f"{note}; {_MOST_SETS} of {sets} OOD sets" if sets > _MOST_SETS else note
 
 
 def _draw_panel(axes: Axes, panel: _Panel) -> None:

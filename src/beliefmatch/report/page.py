@@ -22,7 +22,7 @@ from beliefmatch.report.evaluation_style import look
 from beliefmatch.report.evaluation_text import (
     answers_text,
     class_label,
-    foreign_names,
+    ood_names,
     presentable,
     shorten,
 )
@@ -100,7 +100,7 @@ def _content(models: Sequence[EvaluationRecord]) -> dict[str, Any]:
         "models": models,
         "same_examples": same_examples(models),
         "paired": has_differences(sections),
-        "foreign": foreign_names(models),
+        "ood": ood_names(models),
         "sections": sections,
         "detection": [section for section in detection_sections(models) if section.rows],
         "scores": score_names(models),

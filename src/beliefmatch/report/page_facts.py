@@ -36,15 +36,13 @@ def facts(models: Sequence[EvaluationRecord]) -> list[tuple[str, list[tuple[str,
 
 
 def _own_facts(model: EvaluationRecord) -> dict[str, str]:
-    foreign = {
-        f"foreign: {f.name}": f"{f.source}, {count_text(f.examples, 'example')}" for f in model.foreign
-    }
+    ood = {f"ood: {f.name}": f"{f.source}, {count_text(f.examples, 'example')}" for f in model.ood}
     return {
         "file": model.source,
         "content": model.kind,
         "examples": f"{model.examples:,}",
         "classes": f"{len(model.class_names):,}",
-        **foreign,
+        **ood,
         "evaluated": model.created,
         "evaluation took": f"{number_text(model.wall_seconds, 2)} s",
     }
@@ -56,7 +54,7 @@ def _in_words(content: dict[str, Any]) -> dict[str, str]:
     for key, value in content.items():
         if key == "fields" and isinstance(value, dict):
             texts.update(_called(value))
-        elif key == "foreign_fields" and isinstance(value, dict):
+        elif key == "ood_fields" and isinstance(value, dict):
             for name, fields in value.items():
                 texts.update(_called(fields, f"{name}: "))
         else:

@@ -28,9 +28,9 @@ __all__ = [
 
 
 def entropy_plot(
-    models: Sequence[EvaluationRecord], index: int, foreign: str, strange: Curve | None, top: float
+    models: Sequence[EvaluationRecord], index: int, ood: str, strange: Curve | None, top: float
 ) -> Plot:
-    """The entropy's density of one model on known and on foreign examples; `top` is shared by the panels."""
+    """The entropy's density of one model on known and on OOD examples; `top` is shared by the panels."""
     model, looks = models[index], look(index)
     hover = "<b>%{fullData.name}</b><br>entropy %{x:.2f}, density %{y:.2f}<extra></extra>"
     meta = {"model": index}
@@ -48,7 +48,7 @@ def entropy_plot(
     if strange is not None:
         dashed = {"color": looks.colour, "width": 2.25, "dash": "6px,2.5px"}
         options = {"fill": "tozeroy", "fillcolor": _tint(looks.colour), "line": dashed, "meta": meta}
-        traces.append(line(strange.x, strange.y, name=as_text(foreign, 24), hovertemplate=hover, **options))
+        traces.append(line(strange.x, strange.y, name=as_text(ood, 24), hovertemplate=hover, **options))
     x = axis("predictive entropy (nats)", range=[0, max([*model.entropy.x, 0.01])])
     y = axis("density", range=[0, 1.06 * top], nticks=4)
     return Plot(traces, layout(x, y, margin={"l": 48, "r": 16, "t": 8, "b": 44}))
@@ -61,8 +61,8 @@ def _tint(colour: str) -> str:
 
 def roc_plot(models: Sequence[EvaluationRecord], name: str | None) -> Plot:
     """One curve for each model and score; the page shows one score at a time."""
-    outside, inside = sides(name)
-    shares = f"{inside} flagged %{{x:.1%}}, {outside} flagged %{{y:.1%}}"
+    ood, in_distribution = sides(name)
+    shares = f"{in_distribution} flagged %{{x:.1%}}, {ood} flagged %{{y:.1%}}"
     hover = f"<b>%{{fullData.name}}</b><br>{shares}<extra></extra>"
     traces = [diagonal()]
     for score in score_names(models):
@@ -72,8 +72,8 @@ def roc_plot(models: Sequence[EvaluationRecord], name: str | None) -> Plot:
                 meta = {"model": index, "score": score}
                 options = {"name": as_text(model.name), "meta": meta, "line": stroke(index)}
                 traces.append(line(found.roc.x, found.roc.y, hovertemplate=hover, **options))
-    x = axis(f"{inside} flagged", range=[-0.01, 1], dtick=0.2, tickformat=".0%")
-    y = axis(f"{outside} flagged", range=[0, 1.02], tickformat=".0%")
+    x = axis(f"{in_distribution} flagged", range=[-0.01, 1], dtick=0.2, tickformat=".0%")
+    y = axis(f"{ood} flagged", range=[0, 1.02], tickformat=".0%")
     return Plot(traces, layout(x, y))
 
 

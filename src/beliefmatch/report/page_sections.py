@@ -14,7 +14,7 @@ from beliefmatch.report.evaluation_classes import (
     often_mistaken,
 )
 from beliefmatch.report.evaluation_scores import detection_of, headline_score, score_names
-from beliefmatch.report.evaluation_text import class_labels, foreign_names
+from beliefmatch.report.evaluation_text import class_labels, ood_names
 from beliefmatch.report.page_plots import (
     confusion_plot,
     entropy_plot,
@@ -67,8 +67,8 @@ def cards(models: Sequence[EvaluationRecord]) -> dict[str, list[Card]]:
 
 
 def _entropy_cards(models: Sequence[EvaluationRecord]) -> Iterator[Card]:
-    """One card a model and foreign set; `title` is the set's name."""
-    for place, name in enumerate(foreign_names(models)):
+    """One card a model and OOD set; `title` is the set's name."""
+    for place, name in enumerate(ood_names(models)):
         strange = [_density(model, name) for model in models]
         top = max([y for c in (*strange, *(m.entropy for m in models)) if c for y in c.y], default=1.0)
         for index, model in enumerate(models):
@@ -83,12 +83,12 @@ def _entropy_cards(models: Sequence[EvaluationRecord]) -> Iterator[Card]:
 
 
 def _density(model: EvaluationRecord, name: str) -> Curve | None:
-    return next((foreign.entropy for foreign in model.foreign if foreign.name == name), None)
+    return next((ood.entropy for ood in model.ood if ood.name == name), None)
 
 
 def _roc_cards(models: Sequence[EvaluationRecord]) -> Iterator[Card]:
     scores, headline = score_names(models), headline_score(models)
-    for place, name in enumerate([None, *foreign_names(models)]):
+    for place, name in enumerate([None, *ood_names(models)]):
         found = [detection_of(model, name, score) for model in models for score in scores]
         if any(detection and detection.roc.x for detection in found):
             alts = {score: words.roc_words(models, name, score) for score in scores}

@@ -100,14 +100,14 @@ def _bin_cells(bins: Bins) -> list[list[str]]:
     ]
 
 
-def entropy_words(model: EvaluationRecord, foreign: str, strange: Curve | None) -> str:
+def entropy_words(model: EvaluationRecord, ood: str, strange: Curve | None) -> str:
     """Where the two densities have their middle."""
     known = f"median {number_text(median(model.entropy), 2)} nats on test examples"
     other = "not evaluated" if strange is None else f"{number_text(median(strange), 2)} nats"
-    return f"Densities of the predictive entropy of {model.name}: {known}, {other} on {foreign}."
+    return f"Densities of the predictive entropy of {model.name}: {known}, {other} on {ood}."
 
 
-def entropy_table(model: EvaluationRecord, index: int, foreign: str, strange: Curve | None) -> DataTable:
+def entropy_table(model: EvaluationRecord, index: int, ood: str, strange: Curve | None) -> DataTable:
     """Both densities at eleven places."""
     places = model.entropy.x[:: max(len(model.entropy.x) // 10, 1)]
     rows = [
@@ -121,7 +121,7 @@ def entropy_table(model: EvaluationRecord, index: int, foreign: str, strange: Cu
         )
         for x in places
     ]
-    return DataTable(["entropy", "test examples", foreign], rows)
+    return DataTable(["entropy", "test examples", ood], rows)
 
 
 def roc_words(models: Sequence[EvaluationRecord], name: str | None, score: str) -> str:
@@ -136,7 +136,7 @@ def roc_words(models: Sequence[EvaluationRecord], name: str | None, score: str) 
 
 def roc_table(models: Sequence[EvaluationRecord], name: str | None, scores: Sequence[str]) -> DataTable:
     """What is flagged rightly where a few are flagged falsely."""
-    outside, inside = sides(name)
+    ood, in_distribution = sides(name)
     rates = (0.01, 0.05, 0.1, 0.2, 0.5)
     rows = [
         DataRow([model.name, *(percent(at(found.roc, rate)) for rate in rates)], index, score)
@@ -144,7 +144,7 @@ def roc_table(models: Sequence[EvaluationRecord], name: str | None, scores: Sequ
         for index, model in enumerate(models)
         if (found := detection_of(model, name, score)) and found.roc.x
     ]
-    heads = [f"{outside} flagged where {percent(rate, 0)} of {inside} are" for rate in rates]
+    heads = [f"{ood} flagged where {percent(rate, 0)} of {in_distribution} are" for rate in rates]
     return DataTable(["model", *heads], rows, "score")
 
 

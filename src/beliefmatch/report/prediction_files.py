@@ -24,7 +24,7 @@ def _columns(row: Row) -> dict[str, object]:
         "class": row.class_name,
         "confidence": row.confidence,
         "entropy": row.entropy,
-        "spread": row.spread,
+        "mutual_information": row.mutual_information,
         "abstained": row.abstained,
     }
 

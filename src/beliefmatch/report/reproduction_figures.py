@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from beliefmatch.report.evaluation_style import look
 from beliefmatch.report.figure_parts import drawn_text, model_line, rendered
 from beliefmatch.report.reproduction_rows import caption, shown_reproduction
-from beliefmatch.report.turning_figure import turned_figure
+from beliefmatch.report.rotation_figure import turned_figure
 from beliefmatch.reproduce.record import Drawing, Panel, ReproductionRecord, Series
 
 __all__ = ["reproduction_figures"]

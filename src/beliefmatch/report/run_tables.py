@@ -11,10 +11,10 @@ _SCORE = "entropy"
 
 
 def run_tables(record: RunRecord) -> tuple[RenderableType, ...]:
-    """Scores on validation and test set, foreign sets, and a line on costs."""
+    """Scores on validation and test set, OOD sets, and a line on costs."""
     parts: list[RenderableType] = [_scores(record)]
-    if record.foreign:
-        parts.append(_foreign(record))
+    if record.ood:
+        parts.append(_ood(record))
     if record.search:
         parts.append(_search(record))
     return *parts, _costs(record)
@@ -36,8 +36,8 @@ def _scores(record: RunRecord) -> RenderableType:
 
 def _learnt_from(record: RunRecord) -> str:
     """What a run had beside labels, as far as it is not the usual."""
-    labels = record.plan["data"].get("labels")
-    semi, teacher = record.plan.get("semi"), record.plan.get("teacher")
+    labels = record.config["data"].get("labels")
+    semi, teacher = record.config.get("semi"), record.config.get("teacher")
     words = [f"{labels:,} labels"] if labels else []
     words += [semi["kind"]] if semi else []
     words += (
@@ -50,13 +50,13 @@ def _nll(scores: Scores) -> str:
     return "infinite" if scores.nll is None else f"{scores.nll:.4f}"
 
 
-def _foreign(record: RunRecord) -> RenderableType:
+def _ood(record: RunRecord) -> RenderableType:
     return plain_table(
-        Column("foreign set", [one.name for one in record.foreign], is_text=True),
-        Column("images", [f"{one.examples:,}" for one in record.foreign]),
-        Column("AUROC %", [f"{100 * one.auroc[_SCORE]:.1f}" for one in record.foreign]),
-        Column("FPR95 %", [f"{100 * one.fpr95[_SCORE]:.1f}" for one in record.foreign]),
-        Column("confidence", [f"{one.mean_confidence:.2f}" for one in record.foreign]),
+        Column("OOD set", [one.name for one in record.ood], is_text=True),
+        Column("images", [f"{one.examples:,}" for one in record.ood]),
+        Column("AUROC %", [f"{100 * one.auroc[_SCORE]:.1f}" for one in record.ood]),
+        Column("FPR95 %", [f"{100 * one.fpr95[_SCORE]:.1f}" for one in record.ood]),
+        Column("confidence", [f"{one.mean_confidence:.2f}" for one in record.ood]),
         title="told from the test set by the entropy of the prediction",
     )
 

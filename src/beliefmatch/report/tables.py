@@ -15,7 +15,7 @@ from beliefmatch.report.comparison_rows import (
     SeedRow,
     belief_scores,
     detection_row,
-    foreign_sets,
+    ood_sets,
     over_seeds,
     presentable_comparison,
     score_rows,
@@ -23,7 +23,7 @@ from beliefmatch.report.comparison_rows import (
 from beliefmatch.report.evaluation_metrics import score_title
 from beliefmatch.report.evaluation_text import count_text, number_text, shorten
 from beliefmatch.report.layout import Column, FirstThatFits, plain_table
-from beliefmatch.report.turning_tables import turning_tables
+from beliefmatch.report.rotation_tables import rotation_tables
 
 __all__ = ["MARKED", "cell_text", "comparison_tables", "fitting", "is_marked", "set_heading", "text_column"]
 
@@ -39,12 +39,12 @@ def comparison_tables(record: ComparisonRecord) -> tuple[RenderableType, ...]:
     """All that the terminal shows of a comparison, from top to bottom."""
     shown = presentable_comparison(record, caller="comparison_tables")
     tables: list[RenderableType] = [_scores(shown)]
-    if foreign_sets(shown):
+    if ood_sets(shown):
         tables.append(_detection(shown))
     tables.append(_costs(shown))
     if choices(shown):
         tables.append(_choices(shown))
-    tables += turning_tables(shown, _labels(shown))
+    tables += rotation_tables(shown, _labels(shown))
     return tuple(part for table in tables for part in (table, ""))[:-1]
 
 
@@ -105,8 +105,8 @@ def _scores(record: ComparisonRecord) -> FirstThatFits:
 
 
 def _detection(record: ComparisonRecord) -> FirstThatFits:
-    """AUROC for each foreign set; a method with a belief has a second row."""
-    sets, scores = foreign_sets(record), belief_scores(record)
+    """AUROC for each OOD set; a method with a belief has a second row."""
+    sets, scores = ood_sets(record), belief_scores(record)
     rows = [[detection_row(record, name, score) for score in scores] for name in sets]
     places = [
         (index, place)
@@ -128,13 +128,13 @@ def _detection(record: ComparisonRecord) -> FirstThatFits:
     return fitting(
         text_column("method", [name.replace(" (mutual information)", "") for name in names]),
         columns,
-        title=f"Foreign images detected by {first}, AUROC %",
+        title=f"OOD images detected by {first}, AUROC %",
         caption=f"{over_seeds(record)}; more is better{marked}",
     )
 
 
 def set_heading(name: str) -> str:
-    """The name of a foreign set above a column of numbers."""
+    """The name of an OOD set above a column of numbers."""
     return escape("\n".join(wrap(shorten(name, 48), 16)))
 
 

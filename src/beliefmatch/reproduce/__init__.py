@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from beliefmatch._utils import require_name
 
 if TYPE_CHECKING:
-    from beliefmatch.reproduce.asked import Asked
+    from beliefmatch.reproduce.asked import ReproduceConfig
     from beliefmatch.reproduce.base import Reproduction
     from beliefmatch.reproduce.working import Work
 
@@ -25,7 +25,7 @@ REPRODUCTIONS = {
     "table2": f"{_HERE}.table2:TABLE2",
     "ablation-kl": f"{_HERE}.ablation:ABLATION",
     "figure-reliability": f"{_HERE}.reliability:RELIABILITY",
-    "figure-ood": f"{_HERE}.foreign:FOREIGN",
+    "figure-ood": f"{_HERE}.ood:FOREIGN",
     "figure-rotation": f"{_HERE}.rotation:ROTATION",
     "figure-representation": f"{_HERE}.representation:REPRESENTATION",
     "figure-beta": f"{_HERE}.beta:BETA",
@@ -42,6 +42,6 @@ def reproduction(name: str) -> Reproduction:
     return resolve_name(REPRODUCTIONS[name])
 
 
-def begin(what: Reproduction, asked: Asked) -> Work[Any]:
+def begin(what: Reproduction, asked: ReproduceConfig) -> Work[Any]:
     """What runs a reproduction."""
     return resolve_name(what.worker)(what, asked)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Asked", "is_of_transfers"]
+__all__ = ["ReproduceConfig", "is_of_transfers"]
 
 _TRANSFER = "transfer."
 MOST_SEEDS, MOST_JOBS = 1000, 1024
@@ -15,14 +15,14 @@ def is_of_transfers(setting: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReproduceConfig:
     """How to run a reproduction.
 
     Args:
         scale: of `SCALES`.
         directory: of all reproductions, which share their runs there.
         data_dir: where the data lie, each set by its name; from the hub if not given.
-        settings: single ones over every plan, as on the command line; of transfers those with `transfer.`.
+        settings: single ones over every config, as on the command line; of transfers those with `transfer.`.
         seeds: how many; as the paper and the scale have them if not given.
         jobs: runs at a time; as the machine has cores for if not given.
     """

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from beliefmatch.experiments.config import RunPlan, plan_from
+from beliefmatch.experiments.config import RunConfig, config_from
 from beliefmatch.reproduce.record import Drawing, Row
 
 __all__ = ["FIXED", "Arm", "Reproduction"]
@@ -24,12 +24,12 @@ class Arm:
     """What it is set side by side in, such as "ResNet-18, CIFAR-10"."""
     label: str
     settings: Mapping[str, Any]
-    """As `plan_from` takes them; an option of the method may be left to a search."""
+    """As `config_from` takes them; an option of the method may be left to a search."""
 
     @property
-    def plan(self) -> RunPlan:
+    def config(self) -> RunConfig:
         """With the seed of the recipe."""
-        return plan_from(self.settings)
+        return config_from(self.settings)
 
 
 def _no_arms(scale: str) -> list[Arm]:
@@ -73,7 +73,7 @@ class Reproduction:
     notes: tuple[str, ...] = ()
 
     def require_free(self, setting: str, fixed: Sequence[str] = FIXED) -> None:
-        """A setting over every plan must leave alone what rows are named by; a ValueError if it does not.
+        """A setting over every config must leave alone what rows are named by; a ValueError if it does not.
 
         Args:
             setting: as on the command line.

@@ -1,4 +1,4 @@
-"""The paper's arms on CIFAR, which its tables and figures share: equal plans are trained once."""
+"""The paper's arms on CIFAR, which its tables and figures share: equal configurations are trained once."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

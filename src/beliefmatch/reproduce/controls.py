@@ -21,7 +21,7 @@ from beliefmatch.reproduce.outcome import (
 )
 from beliefmatch.reproduce.predicted import (
     has_belief,
-    mean_spread,
+    mean_mutual_information,
     median_precision,
     mistake_auroc,
 )
@@ -74,9 +74,9 @@ def _arms(scale: str) -> list[Arm]:
 def _sized(size: int, scale: str, way: Way) -> Arm:
     """A method on so many images, for as many epochs as usual and as many steps at least."""
     usual = arm(_DATA, _NETWORK, SOFTMAX, scale, roomy=True)
-    most = usual.plan.data.limit or max(SIZES[scale])
-    epochs = max(1, most // size) * usual.plan.training.epochs
-    limit = [] if usual.plan.data.limit is None and size == most else [f"data.limit={size}"]
+    most = usual.config.data.limit or max(SIZES[scale])
+    epochs = max(1, most // size) * usual.config.training.epochs
+    limit = [] if usual.config.data.limit is None and size == most else [f"data.limit={size}"]
     mapping = overridden(usual.settings, [*limit, f"training.epochs={epochs}"])
     label = f"{size:,} images" if way is _SWEPT else f"{size:,} images, {way.label}"
     return Arm(_size_key(size, way), _SIZE_GROUP, label, with_method(mapping, way.method, **way.options))
@@ -99,13 +99,13 @@ def _rows_of(trained: Trained) -> list[Row]:
         row(trained, "error", error),
         row(trained, "NLL", nll, unit="nats", digits=3),
         row(trained, "ECE", ece),
-        *(auroc_row(trained, score) for score in ("entropy", "energy", "spread")),
+        *(auroc_row(trained, score) for score in ("entropy", "energy", "mutual_information")),
     ]
 
 
 def _rows_of_mistakes(trained: Trained) -> list[Row]:
     """Whether the spread knows more of mistakes than the probabilities do."""
-    scores = ("entropy", "confidence", "spread")
+    scores = ("entropy", "confidence", "mutual_information")
     group = f"{trained.arm.group}: own mistakes told from hits"
     return [row(trained, f"AUROC, {score}", mistake_auroc(score), group=group) for score in scores]
 
@@ -115,10 +115,10 @@ def _rows_of_size(trained: Trained) -> list[Row]:
         row(trained, "error", error),
         row(trained, "NLL", nll, unit="nats", digits=3),
         row(trained, "ECE", ece),
-        row(trained, "mean spread", _if_belief(mean_spread), unit="nats", digits=4),
+        row(trained, "mean spread", _if_belief(mean_mutual_information), unit="nats", digits=4),
         row(trained, "median α₀", _if_belief(median_precision), unit="", digits=1),
         auroc_row(trained, "entropy"),
-        auroc_row(trained, "spread"),
+        auroc_row(trained, "mutual_information"),
     ]
 
 
@@ -130,7 +130,7 @@ def _if_belief(measure: Measure) -> Measure:
 def _drawings(outcome: Outcome) -> list[Drawing]:
     arms = [outcome[f"size/{size}"] for size in SIZES[outcome.scale]]
     measures = (
-        ("mean spread of the test images", "nats", mean_spread),
+        ("mean spread of the test images", "nats", mean_mutual_information),
         ("median α₀ of the test images", "α₀", median_precision),
         ("test error", "%", error),
     )

@@ -1,10 +1,10 @@
-"""How a plan differs from the paper's, found by comparing them, so that no setting is forgotten."""
+"""How a configuration differs from the paper's, found by comparing them, so that no setting is forgotten."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from beliefmatch.experiments.config import RunPlan, plain
+from beliefmatch.experiments.config import RunConfig, plain
 from beliefmatch.reproduce.scales import training_images
 
 __all__ = [
@@ -13,7 +13,7 @@ __all__ = [
     "compiled_sentences",
     "count_sentences",
     "differences",
-    "foreign_sentences",
+    "ood_sentences",
     "precision_sentences",
     "seeds_sentence",
 ]
@@ -25,7 +25,7 @@ _WORDS = {
     "data.name": "data",
     "data.size": "pixels on a side",
     "data.augment": "augmentation",
-    "foreign": "foreign sets",
+    "ood": "OOD sets",
     "model.name": "network",
     "model.options.width": "width of the network",
     "model.options.stem_stride": "stride of the first convolution",
@@ -76,12 +76,12 @@ _PRECISION = "Numbers are of the precision that the machine has, bfloat16 where 
 
 
 class Meant(NamedTuple):
-    """An arm and the paper's plan of it, a dataclass of settings."""
+    """An arm and the paper's configuration of it, a dataclass of settings."""
 
     key: str
     group: str
     label: str
-    plan: Any
+    config: Any
 
 
 def differences(paper: Sequence[Meant], ours: Mapping[str, Any]) -> list[str]:
@@ -89,12 +89,12 @@ def differences(paper: Sequence[Meant], ours: Mapping[str, Any]) -> list[str]:
 
     Args:
         paper: the arms at the paper's scale.
-        ours: by their keys, the plans that were run; arms of another number have others.
+        ours: by their keys, the configurations that were run; arms of another number have others.
     """
     found: dict[str, dict[tuple[str, str], list[str]]] = {}
     compared = [arm for arm in paper if arm.key in ours]
     for arm in compared:
-        for key, pair in _changed(arm.plan, ours[arm.key]).items():
+        for key, pair in _changed(arm.config, ours[arm.key]).items():
             found.setdefault(key, {}).setdefault(pair, []).append(arm.key)
     return [_sentence(key, pairs, compared) for key, pairs in found.items()]
 
@@ -113,16 +113,16 @@ def precision_sentences(precisions: Iterable[str]) -> list[str]:
     return [sentence for sentence in dict.fromkeys(found) if sentence]
 
 
-def count_sentences(plan: RunPlan, counts: Mapping[str, int]) -> list[str]:
-    """Known images that are not as many as the plan and the whole set would have.
+def count_sentences(config: RunConfig, counts: Mapping[str, int]) -> list[str]:
+    """Known images that are not as many as the configuration and the whole set would have.
 
     Args:
-        plan: of a run.
+        configuration: of a run.
         counts: of its images, by their use.
     """
-    data = plan.data
+    data = config.data
     meant = {
-        "training": ("train", training_images(plan) if data.labels is None else data.labels),
+        "training": ("train", training_images(config) if data.labels is None else data.labels),
         "validation": ("validation", None if data.validation < 1 else round(data.validation)),
         "test": ("test", _WHOLE.get(data.name)),
     }
@@ -133,9 +133,9 @@ def count_sentences(plan: RunPlan, counts: Mapping[str, int]) -> list[str]:
     ]
 
 
-def class_sentences(plan: RunPlan, classes: int) -> list[str]:
+def class_sentences(config: RunConfig, classes: int) -> list[str]:
     """Whether a folder that stands for ImageNet has fewer classes; other sets must have theirs."""
-    meant = 1000 if plan.data.name == "imagenet-1k" else classes
+    meant = 1000 if config.data.name == "imagenet-1k" else classes
     return [] if classes == meant else [f"Classes: {classes:,} instead of {meant:,}."]
 
 
@@ -147,14 +147,14 @@ def compiled_sentences(compiled: int, runs: int) -> list[str]:
     return [f"Networks of {which} runs were compiled (`engine.compile`), which changes last digits."]
 
 
-def foreign_sentences(seen: Mapping[str, int]) -> list[str]:
-    """Foreign sets that are not whole.
+def ood_sentences(seen: Mapping[str, int]) -> list[str]:
+    """OOD sets that are not whole.
 
     Args:
         seen: images by the name of the set.
     """
     return [
-        f"Foreign images: {count:,} of {name} instead of {_WHOLE[name]:,}."
+        f"OOD images: {count:,} of {name} instead of {_WHOLE[name]:,}."
         for name, count in seen.items()
         if _WHOLE.get(name, count) != count
     ]

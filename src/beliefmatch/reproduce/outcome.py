@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from beliefmatch.experiments.config import RunPlan
+from beliefmatch.experiments.config import RunConfig
 from beliefmatch.experiments.records import Diverged, RunRecord, Trial
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.reproduce.base import Arm
@@ -45,7 +45,7 @@ class Trained:
     """What an arm came to."""
 
     arm: Arm
-    plan: RunPlan
+    config: RunConfig
     """With the first seed, and nothing left to choose."""
     seeds: Sequence[int]
     ended: Sequence[RunRecord | Diverged]
@@ -158,18 +158,18 @@ def training_loss(run: Run) -> float | None:
 
 
 def auroc_row(trained: Trained, score: str, **options: Any) -> Row:
-    """How well a score tells the first foreign set, which is named."""
-    sets = [text.partition("=")[0] for text in trained.plan.foreign]  # where none came to an end
-    sets = sets if trained.first is None else [one.name for one in trained.first.record.foreign]
+    """How well a score tells the first OOD set, which is named."""
+    sets = [text.partition("=")[0] for text in trained.config.ood]  # where none came to an end
+    sets = sets if trained.first is None else [one.name for one in trained.first.record.ood]
     return row(trained, f"AUROC {sets[0]}, {score}" if sets else f"AUROC, {score}", auroc(score), **options)
 
 
 def auroc(score: str, place: int = 0) -> Measure:
-    """How well a score tells the foreign set at a place of the plan's list, in percent."""
+    """How well a score tells the OOD set at a place of the configuration's list, in percent."""
 
     def measure(run: Run) -> float | None:
-        foreign = run.record.foreign
-        value = foreign[place].auroc.get(score) if place < len(foreign) else None
+        ood = run.record.ood
+        value = ood[place].auroc.get(score) if place < len(ood) else None
         return None if value is None else 100 * value
 
     return measure

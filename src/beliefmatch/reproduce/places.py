@@ -7,28 +7,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from beliefmatch._files import in_a_line
+from beliefmatch._files import one_line
 from beliefmatch.data import DATASETS
-from beliefmatch.data.settings import DataSettings
-from beliefmatch.experiments.config import RunPlan
-from beliefmatch.reproduce.transfer_plan import TransferPlan
+from beliefmatch.data.settings import DataConfig
+from beliefmatch.experiments.config import RunConfig
+from beliefmatch.reproduce.transfer_config import TransferConfig
 
-Planned = TypeVar("Planned", RunPlan, TransferPlan)
+Planned = TypeVar("Planned", RunConfig, TransferConfig)
 
 __all__ = [
     "CLASSES",
     "MissingDataError",
     "anywhere",
-    "at_home",
     "missing_data",
     "needed",
     "other_images",
     "require_classes",
     "require_named",
+    "with_data_dir",
 ]
 
 CLASSES = {"cifar10": 10, "cifar100": 100, "food101": 101, "stanford_cars": 196}
-_MISSING = re.compile(r"(data|load_foreign): `(name|directory|text)`")
+_MISSING = re.compile(r"(data|load_ood): `(name|directory|text)`")
 """Begins an error about where the data lie, and not about what they are or another setting of them."""
 
 
@@ -36,27 +36,27 @@ class MissingDataError(ValueError):
     """Sets that a reproduction needs are not there."""
 
 
-def at_home(plan: Planned, directory: str) -> Planned:
-    """The plan with its data in a directory, where known and foreign sets are looked for by name."""
-    return replace(plan, data=replace(plan.data, directory=directory))
+def with_data_dir(config: Planned, directory: str) -> Planned:
+    """The configuration with its data in a directory, where known and OOD sets are looked for by name."""
+    return replace(config, data=replace(config.data, directory=directory))
 
 
-def anywhere(plan: Planned) -> Planned:
-    """The plan without where data lie on this machine."""
-    foreign = tuple(name.partition("=")[0] for name in plan.foreign)
-    return replace(plan, data=replace(plan.data, directory=None), foreign=foreign)
+def anywhere(config: Planned) -> Planned:
+    """The configuration without where data lie on this machine."""
+    ood = tuple(name.partition("=")[0] for name in config.ood)
+    return replace(config, data=replace(config.data, directory=None), ood=ood)
 
 
-def needed(plans: Sequence[RunPlan | TransferPlan]) -> list[str]:
-    """Names of the sets that plans read and that are not embedded."""
-    names = [name for plan in plans for name in (plan.data.name, *plan.foreign)]
+def needed(configs: Sequence[RunConfig | TransferConfig]) -> list[str]:
+    """Names of the sets that configurations read and that are not embedded."""
+    names = [name for config in configs for name in (config.data.name, *config.ood)]
     named = [name.partition("=")[0] for name in names]
     return [name for name in dict.fromkeys(named) if name in DATASETS and name != "digits"]
 
 
-def require_named(what: str, plans: Sequence[RunPlan | TransferPlan], directory: str) -> None:
+def require_named(what: str, configs: Sequence[RunConfig | TransferConfig], directory: str) -> None:
     """Several sets must lie in a directory by their names, so that none stands for another."""
-    root, names = Path(directory).expanduser(), needed(plans)
+    root, names = Path(directory).expanduser(), needed(configs)
     if len(names) < 2 or not root.exists():
         return
     if not root.is_dir():
@@ -90,12 +90,12 @@ def require_classes(name: str, count: int, *, scale: str) -> None:
         )
 
 
-def other_images(home: Path, name: str, data: DataSettings) -> str:
+def other_images(home: Path, name: str, data: DataConfig) -> str:
     """What to say of a finished run whose images are not those that are there now.
 
     Args:
         home: of the run.
-        name: of the set, a known or a foreign one.
+        name: of the set, a known or an OOD one.
         data: where it lies.
     """
     return (
@@ -105,12 +105,14 @@ def other_images(home: Path, name: str, data: DataSettings) -> str:
 
 
 @contextmanager
-def missing_data(what: str, plans: Sequence[RunPlan | TransferPlan], directory: str | None) -> Iterator[None]:
+def missing_data(
+    what: str, configs: Sequence[RunConfig | TransferConfig], directory: str | None
+) -> Iterator[None]:
     """An error about data inside the block also says which sets there have to be, and where."""
     try:
         yield
     except (ValueError, OSError) as error:
-        names = needed(plans)
+        names = needed(configs)
         if not names or (isinstance(error, ValueError) and not _MISSING.match(f"{error}")):
             raise
         place = (
@@ -119,5 +121,5 @@ def missing_data(what: str, plans: Sequence[RunPlan | TransferPlan], directory: 
         raise MissingDataError(
             f"reproduce: `data_dir` must {place}; {what} needs {', '.join(names)} "
             f"(NAME_train and NAME_test as .npz or Parquet, or folders, see docs/data.md): "
-            f"{in_a_line(error)}."
+            f"{one_line(error)}."
         ) from error

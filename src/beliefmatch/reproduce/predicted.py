@@ -10,12 +10,12 @@ from beliefmatch.reproduce.record import Series
 
 __all__ = [
     "entropy_series",
-    "foreign_predictions",
     "has_belief",
     "mean_entropy",
-    "mean_spread",
+    "mean_mutual_information",
     "median_precision",
     "mistake_auroc",
+    "ood_predictions",
     "reliability_series",
     "test_predictions",
     "top_error",
@@ -30,10 +30,10 @@ def test_predictions(run: Run) -> Predictions:
     return read_predictions(run.home.predictions("test"))
 
 
-def foreign_predictions(run: Run, place: int = 0) -> Predictions:
-    """Of the foreign set at a place of the plan's list."""
-    names = [one.name for one in run.record.foreign]
-    return read_predictions(run.home.foreign_predictions(names)[names[place]], labelled=False)
+def ood_predictions(run: Run, place: int = 0) -> Predictions:
+    """Of the OOD set at a place of the configuration's list."""
+    names = [one.name for one in run.record.ood]
+    return read_predictions(run.home.ood_predictions(names)[names[place]], labelled=False)
 
 
 def reliability_series(run: Run) -> list[Series]:
@@ -62,10 +62,10 @@ def mean_entropy(said: Predictions) -> float:
     return score_columns(said)["entropy"].mean().item()
 
 
-def mean_spread(run: Run) -> float | None:
+def mean_mutual_information(run: Run) -> float | None:
     """Mean mutual information of label and belief over the test images, in nats."""
     said = test_predictions(run)
-    return score_columns(said)["spread"].mean().item() if said.kind == "logits" else None
+    return score_columns(said)["mutual_information"].mean().item() if said.kind == "logits" else None
 
 
 def median_precision(run: Run) -> float | None:
@@ -82,7 +82,7 @@ def mistake_auroc(score: str) -> Measure:
 
     def measure(run: Run) -> float | None:
         said = test_predictions(run)
-        if score == "spread" and not has_belief(run):
+        if score == "mutual_information" and not has_belief(run):
             return None
         assert said.targets is not None
         right = outcomes(said.targets, **{said.kind: said.values}).correct

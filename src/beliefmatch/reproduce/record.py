@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from beliefmatch.experiments.records import Rotation, Trial, Turning, from_json, to_json
+from beliefmatch.experiments.records import RotatedDigit, Rotation, Trial, from_json, to_json
 
 __all__ = [
     "REPRODUCTION_SCHEMA",
@@ -84,7 +84,7 @@ class Panel:
 class Turned:
     """A turning digit as the methods see it."""
 
-    digit: Turning
+    digit: RotatedDigit
     labels: list[str]
     seen: list[Rotation]
     """By each method's first seed."""
@@ -142,7 +142,7 @@ class ReproductionRecord:
     drawings: list[Drawing]
     runs: list[ReproducedRun]
     seeds: list[int]
-    plans: dict[str, dict[str, Any]]
+    configs: dict[str, dict[str, Any]]
     """Of each arm, with the first seed."""
     command: list[str]
     versions: dict[str, str]

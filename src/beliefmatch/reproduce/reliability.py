@@ -61,7 +61,7 @@ def _rows_beside(trained: Trained) -> list[Row]:
         row(trained, "error", error, group=group),
         row(trained, "NLL", nll, unit="nats", digits=3, group=group),
     ]
-    if trained.plan.method.name != BELIEF.method:  # whose loss is another thing than cross-entropy
+    if trained.config.method.name != BELIEF.method:  # whose loss is another thing than cross-entropy
         rows.append(row(trained, "training loss", training_loss, unit="nats", digits=3, group=group))
     return rows
 

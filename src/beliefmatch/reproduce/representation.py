@@ -5,7 +5,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from beliefmatch.data.settings import DataSettings
+from beliefmatch.data.settings import DataConfig
 from beliefmatch.experiments.build import dataset
 from beliefmatch.experiments.predicting import restore
 from beliefmatch.methods.base import NetworkPredictor
@@ -38,7 +38,7 @@ def _three(names: Sequence[str]) -> list[int]:
 
 
 @lru_cache(maxsize=16)
-def _look(home: Path, settings: DataSettings) -> dict[str, Seen]:
+def _look(home: Path, settings: DataConfig) -> dict[str, Seen]:
     """By the part of the data."""
     data, restored = dataset(settings), restore(home)
     assert isinstance(restored.predictor, NetworkPredictor)  # of both ways
@@ -57,7 +57,7 @@ def _rows(outcome: Outcome) -> list[Row]:
 
 def _rows_of(trained: Trained) -> list[Row]:
     def look(run: Run, part: str) -> Seen:
-        return _look(run.home.path, trained.plan.data)[part]
+        return _look(run.home.path, trained.config.data)[part]
 
     make: Any = partial(row, trained, unit="", digits=3)
     rows = []
@@ -84,7 +84,7 @@ def _panels(trained: Trained) -> list[Panel]:
     run = trained.first
     if run is None:
         return []
-    looks, names = _look(run.home.path, trained.plan.data), run.record.class_names
+    looks, names = _look(run.home.path, trained.config.data), run.record.class_names
     return [_panel(trained.arm.label, part, look, names) for part, look in looks.items()]
 
 

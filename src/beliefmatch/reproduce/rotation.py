@@ -17,7 +17,7 @@ _LABELS = {
     "ensemble": "ensemble of {members}",
     "belief_matching": "belief matching, λ {kl_weight:g}",
 }
-"""With options of the plan between braces."""
+"""With options of the configuration between braces."""
 
 
 def _arms(scale: str) -> list[Arm]:
@@ -26,7 +26,7 @@ def _arms(scale: str) -> list[Arm]:
 
 def _arm(name: str, label: str, scale: str) -> Arm:
     made = Arm(name, "digits", label, with_method(scaled("digits", scale), name))
-    return replace(made, label=label.format(**{"members": 5, **made.plan.method.options}))
+    return replace(made, label=label.format(**{"members": 5, **made.config.method.options}))
 
 
 def _wrong_confidence(run: Run) -> float | None:
@@ -54,7 +54,7 @@ def _rows_of(trained: Trained) -> list[Row]:
 
 
 def _drawings(outcome: Outcome) -> list[Drawing]:
-    from beliefmatch.experiments.rotation import TurningDigit
+    from beliefmatch.experiments.rotation import DigitRotation
 
     found = [(outcome[key].arm.label, outcome[key].first) for key in _LABELS]
     seen = [(label, run.record.rotation) for label, run in found if run is not None]
@@ -62,7 +62,7 @@ def _drawings(outcome: Outcome) -> list[Drawing]:
     if not kept:
         return []
     labels, rotations = [label for label, _ in kept], [rotation for _, rotation in kept]
-    turned = Turned(TurningDigit.load().described(), labels, rotations)
+    turned = Turned(DigitRotation.load().described(), labels, rotations)
     return [Drawing("turning_digit", "A digit that is turned", 1, [], turned)]
 
 

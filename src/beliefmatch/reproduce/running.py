@@ -1,20 +1,20 @@
-"""A reproduction at work: its plans, their runs, and the record of what came out."""
+"""A reproduction at work: its configurations, their runs, and the record of what came out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from beliefmatch._files import OutsideError
-from beliefmatch.data.settings import DataSettings
-from beliefmatch.experiments.build import dataset, digests_of, foreign_sets, method_of, tried_network
-from beliefmatch.experiments.config import RunPlan, fingerprint, overridden, plan_from, to_mapping
-from beliefmatch.experiments.grid import Cell, Ran, attempt_cells, usual_jobs
+from beliefmatch._files import EnvironmentFailure
+from beliefmatch.data.settings import DataConfig
+from beliefmatch.experiments.build import dataset, digests_of, method_of, ood_sets, tried_network
+from beliefmatch.experiments.config import RunConfig, config_from, fingerprint, overridden, to_mapping
+from beliefmatch.experiments.grid import Cell, Ran, attempt_cells, default_jobs
 from beliefmatch.experiments.records import Diverged, RunRecord
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.experiments.search import Candidates
-from beliefmatch.experiments.training_inputs import require_lessons
-from beliefmatch.reproduce.asked import Asked, is_of_transfers
+from beliefmatch.experiments.training_inputs import check_training_inputs
+from beliefmatch.reproduce.asked import ReproduceConfig, is_of_transfers
 from beliefmatch.reproduce.base import Arm, Reproduction
 from beliefmatch.reproduce.differences import (
     Meant,
@@ -22,17 +22,17 @@ from beliefmatch.reproduce.differences import (
     compiled_sentences,
     count_sentences,
     differences,
-    foreign_sentences,
+    ood_sentences,
     precision_sentences,
 )
 from beliefmatch.reproduce.outcome import Outcome, Trained
 from beliefmatch.reproduce.places import (
     anywhere,
-    at_home,
     missing_data,
     other_images,
     require_classes,
     require_named,
+    with_data_dir,
 )
 from beliefmatch.reproduce.record import ReproducedRun
 from beliefmatch.reproduce.scales import scale_words, training_images, two_core_seconds
@@ -43,10 +43,10 @@ __all__ = ["Reproducing"]
 
 
 class Digests(NamedTuple):
-    """What tells the images of a plan from others: known ones, and foreign ones by their sets."""
+    """What tells the images of a configuration from others: known ones, and OOD ones by their sets."""
 
     known: str | None
-    foreign: Mapping[str, str]
+    ood: Mapping[str, str]
 
 
 class Reproducing(Work[Outcome]):
@@ -54,41 +54,41 @@ class Reproducing(Work[Outcome]):
 
     packages = (*Work.packages, "lightning-fabric")
 
-    def __init__(self, what: Reproduction, asked: Asked) -> None:
+    def __init__(self, what: Reproduction, asked: ReproduceConfig) -> None:
         super().__init__(what, asked)
         for setting in asked.of_runs:
             what.require_free(setting)
-        self._digests: dict[tuple[DataSettings, tuple[str, ...]], Digests] = {}
+        self._digests: dict[tuple[DataConfig, tuple[str, ...]], Digests] = {}
         self.arms = {arm.key: arm for arm in what.arms(asked.scale)}
-        self.candidates = {key: Candidates.of(self._plan(arm)) for key, arm in self.arms.items()}
-        self.plans = {key: candidates.plan for key, candidates in self.candidates.items()}
-        self.jobs = asked.jobs or usual_jobs(next(iter(self.plans.values())))
+        self.candidates = {key: Candidates.of(self._config(arm)) for key, arm in self.arms.items()}
+        self.configs = {key: candidates.config for key, candidates in self.candidates.items()}
+        self.jobs = asked.jobs or default_jobs(next(iter(self.configs.values())))
 
     @staticmethod
     def takes(setting: str) -> bool:
         """All that does not begin with `transfer.`."""
         return not is_of_transfers(setting)
 
-    def _plan(self, arm: Arm) -> RunPlan:
-        plan = plan_from(overridden(arm.settings, self.asked.of_runs))
-        plan = plan if self.asked.data_dir is None else at_home(plan, self.asked.data_dir)
-        return replace(plan, seed=self.seeds[0])
+    def _config(self, arm: Arm) -> RunConfig:
+        config = config_from(overridden(arm.settings, self.asked.of_runs))
+        config = config if self.asked.data_dir is None else with_data_dir(config, self.asked.data_dir)
+        return replace(config, seed=self.seeds[0])
 
     @property
     def _small_scale(self) -> str:
-        return scale_words(self.asked.scale, list(self.plans.values()))
+        return scale_words(self.asked.scale, list(self.configs.values()))
 
     @property
-    def expected(self) -> dict[str, RunPlan]:
+    def expected(self) -> dict[str, RunConfig]:
         """Every run by its fingerprint; of a choice that is not made yet its first value stands for it."""
-        plans = [plan for one in self.candidates.values() for plan in one.known(self.seeds)]
+        configs = [config for one in self.candidates.values() for config in one.known(self.seeds)]
         chosen = [self._likely(one) for one in self.candidates.values() if one.search is not None]
-        plans += [replace(plan, seed=seed) for plan in chosen for seed in self.seeds[1:]]
-        return {fingerprint(plan): plan for plan in plans}
+        configs += [replace(config, seed=seed) for config in chosen for seed in self.seeds[1:]]
+        return {fingerprint(config): config for config in configs}
 
-    def _likely(self, one: Candidates) -> RunPlan:
+    def _likely(self, one: Candidates) -> RunConfig:
         """What is chosen, where all that it is chosen from has ended, or the first value."""
-        homes = [RunDirectory(self.directory_of(plan)) for plan in one.known(self.seeds)]
+        homes = [RunDirectory(self.directory_of(config)) for config in one.known(self.seeds)]
         ended = [home.record() for home in homes if home.is_ended]
         if len(ended) < len(homes):
             return one.example
@@ -96,18 +96,18 @@ class Reproducing(Work[Outcome]):
 
     @property
     def _notes(self) -> list[str]:
-        return precision_sentences(plan.engine.precision for plan in self.plans.values())
+        return precision_sentences(config.engine.precision for config in self.configs.values())
 
     @property
     def _changed(self) -> list[str]:
-        paper = [Meant(arm.key, arm.group, arm.label, arm.plan) for arm in self.what.arms("paper")]
-        return differences(paper, {key: anywhere(plan) for key, plan in self.plans.items()})
+        paper = [Meant(arm.key, arm.group, arm.label, arm.config) for arm in self.what.arms("paper")]
+        return differences(paper, {key: anywhere(config) for key, config in self.configs.items()})
 
     def _words_of(self, found: Outcome) -> str:
         if self.is_paper:
             return self.words
-        plans = [one.plan for one in found.trained.values()]
-        return scale_words(self.asked.scale, plans, [_fitted_on(one) for one in found.trained.values()])
+        configs = [one.config for one in found.trained.values()]
+        return scale_words(self.asked.scale, configs, [_fitted_on(one) for one in found.trained.values()])
 
     def _notes_of(self, found: Outcome) -> list[str]:
         ended = {run.fingerprint: run for one in found.trained.values() for run in one.ended}
@@ -116,50 +116,55 @@ class Reproducing(Work[Outcome]):
 
     def _differences_of(self, found: Outcome) -> list[str]:
         """Sets of which only some images or classes were there."""
-        firsts = [(one.plan, one.first.record) for one in found.trained.values() if one.first is not None]
-        known = [told for plan, run in firsts for told in count_sentences(plan, run.data["counts"])]
-        known += [told for plan, run in firsts for told in class_sentences(plan, len(run.class_names))]
-        seen = {one.name: one.examples for _, run in firsts for one in run.foreign}
-        return [*dict.fromkeys(known), *foreign_sentences(seen)]
+        firsts = [(one.config, one.first.record) for one in found.trained.values() if one.first is not None]
+        known = [told for config, run in firsts for told in count_sentences(config, run.data["counts"])]
+        known += [told for config, run in firsts for told in class_sentences(config, len(run.class_names))]
+        seen = {one.name: one.examples for _, run in firsts for one in run.ood}
+        return [*dict.fromkeys(known), *ood_sentences(seen)]
 
     def costs(self) -> dict[str, float | None]:
         """Seconds of each run on two cores, very roughly, by its fingerprint."""
-        return {name: two_core_seconds(plan) for name, plan in self.expected.items()}
+        return {name: two_core_seconds(config) for name, config in self.expected.items()}
 
     def described(self) -> dict[str, dict[str, Any]]:
-        """Every plan by its arm."""
-        return {key: to_mapping(plan) for key, plan in self.plans.items()}
+        """Every configuration by its arm."""
+        return {key: to_mapping(config) for key, config in self.configs.items()}
 
     def finished(self) -> int:
-        """How many of the expected runs have ended already; an OutsideError where one is damaged."""
-        homes = [RunDirectory(self.directory_of(plan)) for plan in self.expected.values()]
+        """How many of the expected runs have ended already; an EnvironmentFailure where one is damaged."""
+        homes = [RunDirectory(self.directory_of(config)) for config in self.expected.values()]
         return sum((home.record() or home.diverged()) is not None for home in homes)
 
-    def directory_of(self, plan: RunPlan) -> Path:
+    def directory_of(self, config: RunConfig) -> Path:
         """Of one run: named by what decides its result, so that reproductions share it."""
-        return self.asked.directory / "runs" / fingerprint(plan)
+        return self.asked.directory / "runs" / fingerprint(config)
 
     def check(self) -> None:
         """Read the data and build the networks once, so that a mistake is told now and not after an hour."""
         tried: set[tuple[Any, ...]] = set()
-        plans = list(self.plans.values())
+        configs = list(self.configs.values())
         if self.asked.data_dir is not None:
-            require_named(self.what.id, plans, self.asked.data_dir)
+            require_named(self.what.id, configs, self.asked.data_dir)
         for one in self.candidates.values():
-            plan = one.example
-            processes_here(plan.engine)
-            with missing_data(self.what.id, plans, self.asked.data_dir):
-                data = dataset(plan.data)
-                self._digests_now(plan)
-            require_classes(plan.data.name, len(data.class_names), scale=self.asked.scale)
-            method = method_of(plan)
-            require_lessons(plan, method, data)
-            network = (plan.data.name, plan.model.name, f"{plan.model.options}", f"{method.model_options}")
+            config = one.example
+            processes_here(config.engine)
+            with missing_data(self.what.id, configs, self.asked.data_dir):
+                data = dataset(config.data)
+                self._digests_now(config)
+            require_classes(config.data.name, len(data.class_names), scale=self.asked.scale)
+            method = method_of(config)
+            check_training_inputs(config, method, data)
+            network = (
+                config.data.name,
+                config.model.name,
+                f"{config.model.options}",
+                f"{method.model_options}",
+            )
             if network not in tried:
-                tried_network(plan, method, data)
+                tried_network(config, method, data)
             tried.add(network)
-        for plan in self.expected.values():
-            self._require_same_data(plan)
+        for config in self.expected.values():
+            self._require_same_data(config)
 
     def _runs(self, found: Outcome) -> list[ReproducedRun]:
         return [run for trained in found.trained.values() for run in _runs(trained)]
@@ -169,72 +174,76 @@ class Reproducing(Work[Outcome]):
 
     def _find(self, tell: OnProgress) -> Outcome:
         """First what depends on no choice, then the chosen with the other seeds."""
-        known = [plan for one in self.candidates.values() for plan in one.known(self.seeds)]
+        known = [config for one in self.candidates.values() for config in one.known(self.seeds)]
         total = len(self.expected)
         ran = self._run(known, tell, 0, total)
         records = {name: one for name, one in ran.items() if isinstance(one, RunRecord)}
         found = {key: one.choose(records) for key, one in self.candidates.items()}
-        plans = [replace(plan, seed=seed) for plan, _ in found.values() for seed in self.seeds]
-        ran |= self._run([plan for plan in plans if fingerprint(plan) not in ran], tell, len(ran), total)
+        configs = [replace(config, seed=seed) for config, _ in found.values() for seed in self.seeds]
+        ran |= self._run(
+            [config for config in configs if fingerprint(config) not in ran], tell, len(ran), total
+        )
         trained = {}
-        for key, (plan, trials) in found.items():
-            own = [replace(plan, seed=seed) for seed in self.seeds]
+        for key, (config, trials) in found.items():
+            own = [replace(config, seed=seed) for seed in self.seeds]
             ended = [ran[fingerprint(one)] for one in own]
             homes = [RunDirectory(self.directory_of(one)) for one in own]
             lost = _lost(self.candidates[key], ran)
-            trained[key] = Trained(self.arms[key], plan, self.seeds, ended, homes, trials, lost)
+            trained[key] = Trained(self.arms[key], config, self.seeds, ended, homes, trials, lost)
         return Outcome(self.asked.scale, trained)
 
-    def _run(self, plans: Sequence[RunPlan], tell: OnProgress, before: int, total: int) -> dict[str, Ran]:
-        unique = list({fingerprint(plan): plan for plan in plans}.values())
-        for plan in unique:
-            self._require_same_data(plan)
-        cells = [Cell(plan, self.directory_of(plan), may_diverge=True) for plan in unique]
+    def _run(self, configs: Sequence[RunConfig], tell: OnProgress, before: int, total: int) -> dict[str, Ran]:
+        unique = list({fingerprint(config): config for config in configs}.values())
+        for config in unique:
+            self._require_same_data(config)
+        cells = [Cell(config, self.directory_of(config), may_diverge=True) for config in unique]
         shares = [0.0] * len(cells)
 
         def on_cell(index: int, share: float, doing: str) -> None:
             shares[index] = share
-            plan = unique[index]
-            words = f"{plan.method.name}, {plan.model.name}, {plan.data.name}, seed {plan.seed}: {doing}"
+            config = unique[index]
+            words = (
+                f"{config.method.name}, {config.model.name}, {config.data.name}, seed {config.seed}: {doing}"
+            )
             tell((before + sum(shares)) / max(total, before + len(cells)), words)
 
         ended = attempt_cells(cells, jobs=self.jobs, on_cell=on_cell)
-        return {fingerprint(plan): one for plan, one in zip(unique, ended, strict=True)}
+        return {fingerprint(config): one for config, one in zip(unique, ended, strict=True)}
 
-    def _require_same_data(self, plan: RunPlan) -> None:
+    def _require_same_data(self, config: RunConfig) -> None:
         """A finished run must be of the images that are there now: its name tells nothing of them."""
-        home = RunDirectory(self.directory_of(plan))
+        home = RunDirectory(self.directory_of(config))
         ended = home.record() or home.diverged()
         if ended is None:
             return
-        known, foreign = self._digests_now(plan)
-        if ended.data_digest != known and plan.data.name != "digits":  # which are always the same
-            raise OutsideError(other_images(home.path, plan.data.name, plan.data))
-        before = ended.data.get("foreign_digests", {}) if isinstance(ended, RunRecord) else {}
+        known, ood = self._digests_now(config)
+        if ended.data_digest != known and config.data.name != "digits":  # which are always the same
+            raise EnvironmentFailure(other_images(home.path, config.data.name, config.data))
+        before = ended.data.get("ood_digests", {}) if isinstance(ended, RunRecord) else {}
         for name, digest in before.items():
-            if digest != foreign.get(name):
-                raise OutsideError(other_images(home.path, name, plan.data))
+            if digest != ood.get(name):
+                raise EnvironmentFailure(other_images(home.path, name, config.data))
 
-    def _digests_now(self, plan: RunPlan) -> Digests:
+    def _digests_now(self, config: RunConfig) -> Digests:
         """Of the images that are there now."""
-        asked = (plan.data, plan.foreign)
+        asked = (config.data, config.ood)
         if asked not in self._digests:
-            data = dataset(plan.data)
-            self._digests[asked] = Digests(data.facts.get("digest"), digests_of(foreign_sets(plan, data)))
+            data = dataset(config.data)
+            self._digests[asked] = Digests(data.facts.get("digest"), digests_of(ood_sets(config, data)))
         return self._digests[asked]
 
 
-def _as_run(trained: Trained) -> RunPlan:
-    """The plan with the engine of the first run; an earlier call may have had another."""
+def _as_run(trained: Trained) -> RunConfig:
+    """The configuration with the engine of the first run; an earlier call may have had another."""
     if trained.first is None:
-        return trained.plan
-    return replace(trained.plan, engine=plan_from(trained.first.record.plan).engine)
+        return trained.config
+    return replace(trained.config, engine=config_from(trained.first.record.config).engine)
 
 
 def _fitted_on(trained: Trained) -> int | None:
-    """Training images, those without labels too; by the plan where no run has ended."""
+    """Training images, those without labels too; by the configuration where no run has ended."""
     if trained.first is None:
-        return training_images(trained.plan)
+        return training_images(trained.config)
     counts = trained.first.record.data["counts"]
     return counts["train"] + counts.get("unlabelled", 0)
 
@@ -257,8 +266,8 @@ def _reproduced(trained: Trained, seed: int, ended: Ran) -> ReproducedRun:
         arm=trained.arm.key,
         seed=seed,
         fingerprint=ended.fingerprint,
-        method=trained.plan.method.name,
-        options=dict(trained.plan.method.options),
+        method=trained.config.method.name,
+        options=dict(trained.config.method.options),
         train_seconds=None if record is None else record.costs.train_seconds,
         skipped_steps=None if record is None else record.skipped_steps,
         diverged=ended.message if isinstance(ended, Diverged) else None,

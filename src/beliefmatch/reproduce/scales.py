@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from beliefmatch._utils import require_name
-from beliefmatch.experiments.config import RunPlan, overridden, recipe
+from beliefmatch.experiments.config import RunConfig, overridden, recipe
 
 __all__ = [
     "SCALES",
@@ -59,7 +59,7 @@ _TINY = (
     "training.optimizer=adam",
     "training.learning_rate=0.003",
     "training.warmup=[]",
-    "foreign=[noise]",
+    "ood=[noise]",
 )
 _TINY_DEFAULTS = (
     "defaults.mc_dropout={rate: 0.1, where: last, samples: 3}",
@@ -131,33 +131,35 @@ def seeds_of(scale: str, trials: int | None) -> int:
     return (trials or _TRIALS) if scale == "paper" else _SEEDS[scale]
 
 
-def training_images(plan: RunPlan) -> int | None:
-    """How many a plan fits its network to; None where only the data know."""
-    if plan.data.name not in _IMAGES:
-        return plan.data.limit
-    images, held = _IMAGES[plan.data.name], plan.data.validation
-    left = images - round(held * _DIVIDED.get(plan.data.name, images) if held < 1 else held)
-    return min(left, plan.data.limit or left)
+def training_images(config: RunConfig) -> int | None:
+    """How many a configuration fits its network to; None where only the data know."""
+    if config.data.name not in _IMAGES:
+        return config.data.limit
+    images, held = _IMAGES[config.data.name], config.data.validation
+    left = images - round(held * _DIVIDED.get(config.data.name, images) if held < 1 else held)
+    return min(left, config.data.limit or left)
 
 
-def scale_words(scale: str, plans: Sequence[RunPlan], counts: Sequence[int | None] | None = None) -> str:
+def scale_words(scale: str, configs: Sequence[RunConfig], counts: Sequence[int | None] | None = None) -> str:
     """What has to be said beside every number: "CPU scale: 1,000 images, 80 epochs, width 16".
 
     Args:
         scale: one of `SCALES`.
-        plans: of all arms.
-        counts: training images of each, once they are read; by the plans if not given.
+        configurations: of all arms.
+        counts: training images of each, once they are read; by the configurations if not given.
 
     >>> scale_words("paper", [])
     'paper scale'
     """
     if scale == "paper":
         return "paper scale"
-    images = _listed([training_images(plan) for plan in plans] if counts is None else counts)
-    epochs = _listed([plan.training.epochs for plan in plans])
-    widths = _listed([plan.model.options.get("width") for plan in plans])
+    images = _listed([training_images(config) for config in configs] if counts is None else counts)
+    epochs = _listed([config.training.epochs for config in configs])
+    widths = _listed([config.model.options.get("width") for config in configs])
     wide = f", width {widths}" if widths else ""
-    labels = _listed([getattr(plan.data, "labels", None) for plan in plans])  # where unlabelled images serve
+    labels = _listed(
+        [getattr(config.data, "labels", None) for config in configs]
+    )  # where unlabelled images serve
     images += f" ({labels} with labels)" if labels else ""
     return f"{scale_name(scale)}: {images} images, {epochs} {'epoch' if epochs == '1' else 'epochs'}{wide}"
 
@@ -177,19 +179,19 @@ def _text(number: Any) -> str:
     return "" if number is None else f"{number:,}" if isinstance(number, int) else f"{number}"
 
 
-def two_core_seconds(plan: RunPlan) -> float | None:
+def two_core_seconds(config: RunConfig) -> float | None:
     """Very roughly the seconds of a run on two cores, by `_RATES`."""
-    images, rates = training_images(plan), _RATES.get(plan.model.name)
+    images, rates = training_images(config), _RATES.get(config.model.name)
     if images is None or rates is None:
         return None
-    usual, options = next(iter(rates)), plan.method.options
-    width = plan.model.options.get("width", usual)
+    usual, options = next(iter(rates)), config.method.options
+    width = config.model.options.get("width", usual)
     if not isinstance(width, int) or width < 1:  # told where the network is built
         return None
     rate = rates[width] if width in rates else rates[usual] * (usual / width) ** 2
-    rate *= _STRIDE_GAIN if plan.model.options.get("stem_stride") == 2 else 1
-    rate /= _CONSISTENCY[plan.semi.kind] if plan.semi is not None else 1
+    rate *= _STRIDE_GAIN if config.model.options.get("stem_stride") == 2 else 1
+    rate /= _CONSISTENCY[config.semi.kind] if config.semi is not None else 1
     passes = options.get("samples", 100) if options.get("where") == "all" else 1
-    predicted = passes * (2 * _REPORTED.get(plan.data.name, 10_000)) / 3  # a step is three passes
-    members = options.get("members", 5) if "ensemble" in plan.method.name else 1
-    return members * (images * plan.training.epochs + predicted) / rate
+    predicted = passes * (2 * _REPORTED.get(config.data.name, 10_000)) / 3  # a step is three passes
+    members = options.get("members", 5) if "ensemble" in config.method.name else 1
+    return members * (images * config.training.epochs + predicted) / rate

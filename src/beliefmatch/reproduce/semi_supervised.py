@@ -11,7 +11,7 @@ _KINDS = {"none": "labels alone", "pi": "Pi-model", "vat": "VAT"}
 _METHODS = {"softmax": "softmax", "belief_matching": "belief matching"}
 _SMALL = {
     "cpu": ("semi-cifar-cpu", ()),
-    "tiny": ("semi-digits", ("training.epochs=2", "foreign=[noise]")),
+    "tiny": ("semi-digits", ("training.epochs=2", "ood=[noise]")),
 }
 """The recipe of a scale and what is set over it; the paper has one for each kind."""
 _CPU_WEIGHTS = {

@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from beliefmatch.data.settings import DataSettings
+from beliefmatch.data.settings import DataConfig
 from beliefmatch.experiments.adapt_record import AdaptRecord, Judged
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.reproduce.base import Reproduction
 from beliefmatch.reproduce.places import CLASSES
 from beliefmatch.reproduce.record import Drawing, Panel, Reported, Row, Series
-from beliefmatch.reproduce.transfer_plan import TransferPlan
+from beliefmatch.reproduce.transfer_config import TransferConfig
 
 __all__ = ["ERRORS", "FIGURE", "LABELS", "SETS", "TABLE3", "Transferred", "planned"]
 
@@ -31,7 +31,7 @@ LABELS = {"softmax": "softmax", "label smoothing": "label_smoothing", "belief ma
 """Lines of an adaptation that are read."""
 _SHOWN = {"label smoothing": "label smoothing, matched"}
 """What they are called here."""
-_FOREIGN = ("svhn", "food101", "stanford_cars")
+_OOD = ("svhn", "food101", "stanford_cars")
 _DRAWN = ("softmax", "belief matching")
 
 
@@ -49,20 +49,20 @@ class Transferred(NamedTuple):
         return [found.get(seed) for seed in self.seeds]
 
 
-def planned(data: str, scale: str) -> TransferPlan:
+def planned(data: str, scale: str) -> TransferConfig:
     """The paper's settings for a set, or those of a smaller scale."""
     if scale == "tiny":
-        digits = DataSettings(name="digits", limit=100, validation=0.1)
+        digits = DataConfig(name="digits", limit=100, validation=0.1)
         untrained = "beliefmatch.models.digits:DigitsNet"
-        return TransferPlan(digits, model=untrained, foreign=("noise",), epochs=2, precision="32")
+        return TransferConfig(digits, model=untrained, ood=("noise",), epochs=2, precision="32")
     size, margin = (
         (256, 1.0) if data == "cifar10" else (224, None)
     )  # 32 pixels enlarged eight times, all of them
     limit = 2500 if scale == "cpu" else None
-    settings = DataSettings(name=data, size=size, margin=margin, validation=0.1, limit=limit, augment="none")
-    return TransferPlan(
+    settings = DataConfig(name=data, size=size, margin=margin, validation=0.1, limit=limit, augment="none")
+    return TransferConfig(
         settings,
-        foreign=_FOREIGN if data == "cifar10" else (),
+        ood=_OOD if data == "cifar10" else (),
         precision="32" if scale == "cpu" else "auto",
     )
 
@@ -107,15 +107,15 @@ def _title(data: str, record: AdaptRecord) -> str:
 
 def _detections(found: Mapping[str, Transferred]) -> list[Row]:
     return [
-        _row(data, one, label, f"AUROC, {foreign.name}", partial(_auroc, place))
+        _row(data, one, label, f"AUROC, {ood.name}", partial(_auroc, place))
         for data, one in found.items()
         for label in LABELS
-        for place, foreign in enumerate(one.record.judged[0].foreign)
+        for place, ood in enumerate(one.record.judged[0].ood)
     ]
 
 
 def _auroc(place: int, head: Judged) -> float:
-    return head.foreign[place].auroc["entropy"]
+    return head.ood[place].auroc["entropy"]
 
 
 def _densities(found: Mapping[str, Transferred]) -> list[Drawing]:
@@ -130,7 +130,7 @@ def _densities(found: Mapping[str, Transferred]) -> list[Drawing]:
 
 def _panel(name: str, label: str, seen: EvaluationRecord) -> Panel:
     home = Series(f"known: {name}", "line", seen.entropy.x, seen.entropy.y)
-    others = [Series(f"foreign: {one.name}", "line", one.entropy.x, one.entropy.y) for one in seen.foreign]
+    others = [Series(f"ood: {one.name}", "line", one.entropy.x, one.entropy.y) for one in seen.ood]
     return Panel(label, "entropy (nats)", "density", [home, *others])
 
 
@@ -161,5 +161,5 @@ FIGURE = Reproduction(
     rows=_detections,
     drawings=_densities,
     worker=_WORKER,
-    notes=(*_NOTES, "CIFAR-10 has automobiles: Cars is no foreign set for it, as the paper says."),
+    notes=(*_NOTES, "CIFAR-10 has automobiles: Cars is no OOD set for it, as the paper says."),
 )

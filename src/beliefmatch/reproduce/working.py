@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from beliefmatch._environment import hardware, versions
-from beliefmatch._files import OutsideError, in_a_line
-from beliefmatch.reproduce.asked import Asked
+from beliefmatch._files import EnvironmentFailure, one_line
+from beliefmatch.reproduce.asked import ReproduceConfig
 from beliefmatch.reproduce.base import Reproduction
 from beliefmatch.reproduce.differences import seeds_sentence
 from beliefmatch.reproduce.record import ReproducedRun, ReproductionRecord
@@ -25,7 +25,7 @@ Found = TypeVar("Found")
 
 
 class Work(ABC, Generic[Found]):
-    """A reproduction with all its plans; nothing is read or trained before `check` and `run`.
+    """A reproduction with all its configurations; nothing is read or trained before `check` and `run`.
 
     What a kind of work finds is what the rows and drawings of its reproductions are read of.
     """
@@ -33,14 +33,14 @@ class Work(ABC, Generic[Found]):
     packages: ClassVar[tuple[str, ...]] = ("beliefmatch", "torch", "numpy")
     """Whose versions are told."""
 
-    def __init__(self, what: Reproduction, asked: Asked) -> None:
+    def __init__(self, what: Reproduction, asked: ReproduceConfig) -> None:
         self.what, self.asked = what, asked
         self.seeds = list(range(asked.seeds or seeds_of(asked.scale, what.trials)))
 
     @staticmethod
     @abstractmethod
     def takes(setting: str) -> bool:
-        """Whether a single setting, as on the command line, is one of its plans."""
+        """Whether a single setting, as on the command line, is one of its configurations."""
 
     @property
     def directory(self) -> Path:
@@ -62,7 +62,7 @@ class Work(ABC, Generic[Found]):
 
     @property
     def differences(self) -> list[str]:
-        """From the paper's protocol, by the plans."""
+        """From the paper's protocol, by the configurations."""
         seeds = seeds_sentence(len(self.seeds), self.what.trials)
         return [*self._changed, *seeds, *self.what.notes, *self._notes]
 
@@ -74,16 +74,16 @@ class Work(ABC, Generic[Found]):
     @property
     @abstractmethod
     def _changed(self) -> list[str]:
-        """Settings of the plans that are not the paper's, each a sentence."""
+        """Settings of the configurations that are not the paper's, each a sentence."""
 
     @property
     @abstractmethod
     def _notes(self) -> list[str]:
-        """What is to be said of the plans beside their settings."""
+        """What is to be said of the configurations beside their settings."""
 
     @abstractmethod
     def described(self) -> dict[str, dict[str, Any]]:
-        """Every plan by its arm."""
+        """Every configuration by its arm."""
 
     @abstractmethod
     def costs(self) -> dict[str, float | None]:
@@ -145,7 +145,7 @@ class Work(ABC, Generic[Found]):
             drawings=drawings,
             runs=self._runs(found),
             seeds=self.seeds,
-            plans={key: dict(plan) for key, plan in self._plans_of(found).items()},
+            configs={key: dict(config) for key, config in self._plans_of(found).items()},
             command=list(command),
             versions=versions(*self.packages),
             hardware=hardware(),
@@ -159,10 +159,10 @@ def _readable() -> Iterator[None]:
     """What a finished run has kept may have been damaged since."""
     try:
         yield
-    except OutsideError:
+    except EnvironmentFailure:
         raise
     except ValueError as error:
         remedy = "Remove the directory of that run, and the same command trains it again"
-        raise OutsideError(
-            f"reproduce: a finished run cannot be read: {in_a_line(error)}. {remedy}."
+        raise EnvironmentFailure(
+            f"reproduce: a finished run cannot be read: {one_line(error)}. {remedy}."
         ) from error

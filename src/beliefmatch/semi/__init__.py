@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from beliefmatch.semi.config import SemiSettings
+    from beliefmatch.semi.config import SemiConfig
     from beliefmatch.semi.consistency import (
         DIVERGENCES,
         Consistency,
@@ -28,7 +28,7 @@ __all__ = [
     "DIVERGENCES",
     "Consistency",
     "Divergence",
-    "SemiSettings",
+    "SemiConfig",
     "adversarial_direction",
     "categorical_kl",
     "consistency_of",
@@ -43,7 +43,7 @@ _HOME = {
     "adversarial": ("adversarial_direction", "vat"),
     "consistency": ("Consistency", "consistency_of"),
     "divergences": ("DIVERGENCES", "Divergence", "categorical_kl", "squared_distance"),
-    "settings": ("SemiSettings",),
+    "settings": ("SemiConfig",),
     "stochastic": ("pi_model",),
     "teacher": ("teacher_prior", "teacher_votes"),
 }

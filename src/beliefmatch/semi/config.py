@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["SemiSettings"]
+__all__ = ["SemiConfig"]
 
 KINDS = ("vat", "pi")
 WITHOUT = "none"
@@ -16,7 +16,7 @@ PAPER_WEIGHT = {"vat": 0.03, "pi": 0.5}
 
 
 @dataclass(frozen=True)
-class SemiSettings:
+class SemiConfig:
     """A consistency loss and how its weight grows; the defaults are the paper's.
 
     Args:
@@ -76,7 +76,7 @@ class SemiSettings:
     def weight_at(self, progress: float) -> float:
         """The weight after a share of the training.
 
-        >>> [round(SemiSettings("pi").weight_at(share), 4) for share in (0, 0.2, 0.4, 1)]
+        >>> [round(SemiConfig("pi").weight_at(share), 4) for share in (0, 0.2, 0.4, 1)]
         [0.0034, 0.1433, 0.5, 0.5]
         """
         share = progress / self.ramp_up if progress < self.ramp_up else 1.0

@@ -21,7 +21,7 @@ from beliefmatch._validate import (
     require_index,
 )
 from beliefmatch.divergence import dirichlet_kl
-from beliefmatch.semi.config import ORDERS, TARGETS, SemiSettings
+from beliefmatch.semi.config import ORDERS, TARGETS, SemiConfig
 from beliefmatch.semi.passes import (
     bare,
     drawn_seed,
@@ -424,14 +424,14 @@ class Consistency:
 
     Example:
         >>> import torch
-        >>> from beliefmatch.semi import SemiSettings, consistency_of
-        >>> consistency = consistency_of(SemiSettings("vat", epsilon=1.0), has_belief=True)
+        >>> from beliefmatch.semi import SemiConfig, consistency_of
+        >>> consistency = consistency_of(SemiConfig("vat", epsilon=1.0), has_belief=True)
         >>> network, images = torch.nn.Linear(5, 3), torch.randn(8, 5)
         >>> bool(consistency(network, images, seed=1, progress=0.5) > 0)
         True
     """
 
-    settings: SemiSettings
+    settings: SemiConfig
     has_belief: bool
 
     def __call__(
@@ -478,7 +478,7 @@ class Consistency:
         )
 
 
-def consistency_of(settings: SemiSettings, *, has_belief: bool) -> Consistency:
+def consistency_of(settings: SemiConfig, *, has_belief: bool) -> Consistency:
     """The consistency loss of some settings.
 
     Args:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from beliefmatch._utils import mixed
+from beliefmatch._utils import derive_seed
 from beliefmatch._validate import fail
 from beliefmatch.data.source import Batch, Source
 from beliefmatch.train.engine import Engine
@@ -67,7 +67,7 @@ class Extra:
             seed: of the training.
         """
         size = self.batch_size or usual
-        row = Endless(len(self.source), mixed(seed, _ORDER)).batches([size] * steps, first * size)
+        row = Endless(len(self.source), derive_seed(seed, _ORDER)).batches([size] * steps, first * size)
         shares = [share(batch, engine.rank, engine.world) for batch in row]
         indices = [mine.indices for mine in shares]
         streams = [self._view(engine, view, indices, first, seed) for view in range(self.views)]
@@ -77,12 +77,12 @@ class Extra:
     def _view(
         self, engine: Engine, view: int, indices: Sequence[Tensor], first: int, seed: int
     ) -> Iterator[Batch]:
-        seeds = [mixed(seed, _AUGMENT, first + at, view, engine.rank) for at in range(len(indices))]
+        seeds = [derive_seed(seed, _AUGMENT, first + at, view, engine.rank) for at in range(len(indices))]
         return self.source.batches(indices, seeds=seeds, device=engine.device)
 
     def of(self, part: ExtraPart, step: int, seed: int, rank: int) -> Callable[[nn.Module], Tensor]:
         """The loss of one part as a function of the network."""
-        chance = mixed(seed, _CHANCE, step, rank)
+        chance = derive_seed(seed, _CHANCE, step, rank)
 
         def loss(network: nn.Module) -> Tensor:
             value = self.loss(network, part.views, chance)

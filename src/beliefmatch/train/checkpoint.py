@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from beliefmatch._environment import needs
-from beliefmatch._files import OutsideError, write_whole
+from beliefmatch._files import EnvironmentFailure, atomic_write
 from beliefmatch._validate import fail, level_of_caller
 from beliefmatch.train.ema import MovingAverage
 from beliefmatch.train.history import History, Sums
@@ -67,8 +67,8 @@ def save(directory: Path, checkpoint: Checkpoint, *, kept: int = KEPT) -> Path:
         "facts": dict(checkpoint.facts),
     }
     tensors, said = _paths(directory, checkpoint.step)
-    write_whole(tensors, content)
-    write_whole(said, (json.dumps(facts, indent=1, allow_nan=False) + "\n").encode())
+    atomic_write(tensors, content)
+    atomic_write(said, (json.dumps(facts, indent=1, allow_nan=False) + "\n").encode())
     for step in _steps(directory)[:-kept]:
         for path in reversed(_paths(directory, step)):  # the half that makes it one first
             path.unlink(missing_ok=True)
@@ -228,7 +228,7 @@ def read(directory: Path, configuration: Mapping[str, Any], engine: Mapping[str,
             "fit",
             f"`directory` must be new or hold the same training, got {directory}, "
             f"where {different[0]}; choose another directory or the settings of before.",
-            OutsideError,
+            EnvironmentFailure,
         )
     changed = list(_differences(checkpoint.facts["engine"], engine))
     if changed and not checkpoint.facts["place"]["finished"]:

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-__all__ = ["PRECISIONS", "EngineSettings", "Recipe"]
+__all__ = ["PRECISIONS", "EngineConfig", "TrainConfig"]
 
 ACCELERATORS = ("auto", "cpu", "cuda", "mps")
 PRECISIONS = ("auto", "32", "bf16", "16")
@@ -13,7 +13,7 @@ SCHEDULES = ("step", "cosine", "one_cycle", "constant")
 
 
 @dataclass(frozen=True)
-class Recipe:
+class TrainConfig:
     """Settings of a training; the defaults are the paper's for CIFAR.
 
     Args:
@@ -52,7 +52,7 @@ class Recipe:
     validate_every: int = 1
 
     def __post_init__(self) -> None:
-        _require_choices("Recipe", self, optimizer=OPTIMIZERS, schedule=SCHEDULES)
+        _require_choices("TrainConfig", self, optimizer=OPTIMIZERS, schedule=SCHEDULES)
         for name in ("epochs", "batch_size", "validate_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"Recipe: `{name}` must be at least 1, got {getattr(self, name)}.")
@@ -94,7 +94,7 @@ def _one_cycle(progress: float, peak: float = 0.3, lowest: float = 0.04) -> floa
 
 
 @dataclass(frozen=True)
-class EngineSettings:
+class EngineConfig:
     """Devices, numbers and layout of a training.
 
     Args:

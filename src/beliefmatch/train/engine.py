@@ -21,7 +21,7 @@ from torch import Tensor, distributed, nn
 
 from beliefmatch._environment import needs
 from beliefmatch._validate import fail
-from beliefmatch.train.config import EngineSettings
+from beliefmatch.train.config import EngineConfig
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -123,8 +123,8 @@ class Engine:
     or by `torchrun`, `fabric run` or SLURM, whose environment variables then say how many there are.
     """
 
-    def __init__(self, settings: EngineSettings | None = None) -> None:
-        self.settings = settings or EngineSettings()
+    def __init__(self, settings: EngineConfig | None = None) -> None:
+        self.settings = settings or EngineConfig()
         device = device_type(self.settings.accelerator)
         self.precision = resolved(self.settings.precision, device)
         self.fabric = _fabric(self.settings, device, self.precision)
@@ -268,7 +268,7 @@ def _in_default_layout(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]
     return tuple(one.contiguous() if isinstance(one, Tensor) else one for one in inputs)
 
 
-def _fabric(settings: EngineSettings, device_type: str, precision: Mixed) -> "Fabric":
+def _fabric(settings: EngineConfig, device_type: str, precision: Mixed) -> "Fabric":
     with needs("lightning-fabric", extra="train", caller="Engine"):
         from lightning_fabric import Fabric
         from lightning_fabric.plugins.precision import MixedPrecision
@@ -309,7 +309,7 @@ def _join_restarted(device_type: str) -> None:
     distributed.init_process_group(backend, store=store, rank=rank, world_size=world)
 
 
-def _processes(settings: EngineSettings) -> tuple[str, int]:
+def _processes(settings: EngineConfig) -> tuple[str, int]:
     """Devices of each machine, and machines; a launcher's environment variables decide if there are any."""
     local, world = os.environ.get("LOCAL_WORLD_SIZE"), os.environ.get("WORLD_SIZE")
     if "TORCHELASTIC_RUN_ID" in os.environ and local and world:
@@ -328,7 +328,7 @@ def device_type(accelerator: str) -> str:
     return accelerator
 
 
-def processes_here(settings: EngineSettings) -> int:
+def processes_here(settings: EngineConfig) -> int:
     """How many a setting amounts to on this machine; a ValueError where it has no room for them."""
     device, (devices, _) = device_type(settings.accelerator), _processes(settings)
     if devices == "auto":

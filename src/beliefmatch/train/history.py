@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from beliefmatch._environment import needs
-from beliefmatch._files import write_whole
+from beliefmatch._files import atomic_write
 
 __all__ = ["CsvLog", "Epoch", "History", "Log", "Logs", "Progress", "Sums", "TensorBoardLog"]
 
@@ -165,7 +165,7 @@ class CsvLog:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         rows = [dict(_numbers(epoch)) for epoch in history.epochs]
         text = _line(list(rows[0])) if rows else ""
-        write_whole(self.path, (text + "".join(_line(list(row.values())) for row in rows)).encode())
+        atomic_write(self.path, (text + "".join(_line(list(row.values())) for row in rows)).encode())
 
     def add(self, epoch: Epoch) -> None:
         """Append a line, below the names if it is the first."""

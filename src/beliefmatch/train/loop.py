@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from beliefmatch._utils import mixed
+from beliefmatch._utils import derive_seed
 from beliefmatch._validate import fail
 from beliefmatch.data.source import Batch, Source
 from beliefmatch.train.aux_loss import Extra, ExtraPart
@@ -20,18 +20,18 @@ from beliefmatch.train.engine import Engine
 from beliefmatch.train.history import History, Log, Progress, Sums
 from beliefmatch.train.interrupt import Interrupted, Request, listening
 from beliefmatch.train.sampler import Endless, Order, Repeated, share
-from beliefmatch.train.step import Beside, Objective, Recipe, Stepper, Tried, joined, seeded
+from beliefmatch.train.step import Beside, Objective, Stepper, TrainConfig, Tried, joined, seeded
 
 __all__ = ["Saving", "Training", "fit"]
 
-_AUGMENT, _STEP, _FOREIGN, _FOREIGN_AUGMENT = 11, 12, 13, 14  # what a seed is for
+_AUGMENT, _STEP, _OOD, _OOD_AUGMENT = 11, 12, 13, 14  # what a seed is for
 
 
 class _Part(NamedTuple):
     """What this process computes of a batch of so many images."""
 
     batch: Batch
-    foreign: Batch | None
+    ood: Batch | None
     extra: ExtraPart | None
     weight: float
     images: int
@@ -43,11 +43,11 @@ class Training:
 
     engine: Engine
     source: Source
-    recipe: Recipe
+    recipe: TrainConfig
     objective_at: Callable[[float], Objective]
     seed: int
-    foreign: Callable[[Tensor], Tensor] | None
-    foreign_source: Source | None
+    ood: Callable[[Tensor], Tensor] | None
+    ood_source: Source | None
     extra: Extra | None
     saving: Saving | None
     log: Log | None
@@ -98,12 +98,12 @@ class Training:
         first = place.batch
         whole = self.order.epoch(place.epoch)[first:]
         shares = [share(batch, rank, world) for batch in whole]
-        seeds = [mixed(self.seed, _AUGMENT, place.epoch, first + at, rank) for at in range(len(whole))]
+        seeds = [derive_seed(self.seed, _AUGMENT, place.epoch, first + at, rank) for at in range(len(whole))]
         batches = self.source.batches([mine.indices for mine in shares], seeds=seeds, device=device)
-        foreign = self._foreign_batches([len(batch) for batch in whole])
+        ood = self._ood_batches([len(batch) for batch in whole])
         extra = self._extra_parts(len(whole))
         for all_of_it, mine in zip(whole, shares, strict=True):
-            yield _Part(next(batches), next(foreign, None), next(extra, None), mine.weight, len(all_of_it))
+            yield _Part(next(batches), next(ood, None), next(extra, None), mine.weight, len(all_of_it))
 
     def _extra_parts(self, steps: int) -> Iterator[ExtraPart]:
         if self.extra is None:
@@ -111,25 +111,25 @@ class Training:
         first, usual = self.state.place.step, self.recipe.batch_size
         return self.extra.parts(self.engine, first=first, steps=steps, usual=usual, seed=self.seed)
 
-    def _foreign_batches(self, sizes: list[int]) -> Iterator[Batch]:
-        """As many foreign examples for each batch as it has others."""
-        if self.foreign_source is None:
+    def _ood_batches(self, sizes: list[int]) -> Iterator[Batch]:
+        """As many OOD examples for each batch as it has others."""
+        if self.ood_source is None:
             return iter(())
         place, rank, world = self.state.place, self.engine.rank, self.engine.world
-        row = Endless(len(self.foreign_source), mixed(self.seed, _FOREIGN))
+        row = Endless(len(self.ood_source), derive_seed(self.seed, _OOD))
         first = place.epoch * self.order.examples + place.batch * self.order.batch_size
         parts = [share(batch, rank, world).indices for batch in row.batches(sizes, first)]
-        seeds = [mixed(self.seed, _FOREIGN_AUGMENT, place.step + at, rank) for at in range(len(sizes))]
-        return self.foreign_source.batches(parts, seeds=seeds, device=self.engine.device)
+        seeds = [derive_seed(self.seed, _OOD_AUGMENT, place.step + at, rank) for at in range(len(sizes))]
+        return self.ood_source.batches(parts, seeds=seeds, device=self.engine.device)
 
     def _step(self, part: _Part) -> bool:
         """Try a step and take it if all processes can; whether a checkpoint is due."""
         state, place, world = self.state, self.state.place, self.engine.world
         epochs_done = place.epoch + place.batch / self.order.batches
         progress = epochs_done / self.recipe.epochs
-        seeded(self.engine.device, mixed(self.seed, _STEP, place.epoch, place.batch, self.engine.rank))
+        seeded(self.engine.device, derive_seed(self.seed, _STEP, place.epoch, place.batch, self.engine.rank))
         mine = state.stepper.try_out(
-            joined(part.batch, part.foreign),
+            joined(part.batch, part.ood),
             self._loss(part, self.objective_at(progress)),
             weight=part.weight,
             rate=self.recipe.rate(epochs_done),
@@ -152,8 +152,8 @@ class Training:
         own = len(part.batch.targets)
 
         def loss(logits: Tensor) -> Tensor:
-            at_home = objective(logits[:own], part.batch.targets)
-            return at_home if self.foreign is None else at_home + self.foreign(logits[own:])
+            in_distribution = objective(logits[:own], part.batch.targets)
+            return in_distribution if self.ood is None else in_distribution + self.ood(logits[own:])
 
         return loss
 
@@ -223,7 +223,7 @@ class Training:
                 "recipe": asdict(self.recipe),
                 "seed": self.seed,
                 "examples": len(self.source),
-                "foreign_examples": len(self.foreign_source) if self.foreign_source is not None else None,
+                "ood_examples": len(self.ood_source) if self.ood_source is not None else None,
                 "extra_examples": len(self.extra.source) if self.extra is not None else None,
                 "epoch_examples": self.order.examples if self.order.examples != len(self.source) else None,
                 "network": hashlib.sha256(repr(shapes).encode()).hexdigest()[:16],
@@ -264,12 +264,12 @@ def fit(
     engine: Engine,
     network: nn.Module,
     source: Source,
-    recipe: Recipe,
+    recipe: TrainConfig,
     *,
     objective_at: Callable[[float], Objective],
     seed: int,
-    foreign: Callable[[Tensor], Tensor] | None = None,
-    foreign_source: Source | None = None,
+    ood: Callable[[Tensor], Tensor] | None = None,
+    ood_source: Source | None = None,
     extra: Extra | None = None,
     epoch_examples: int | None = None,
     saving: Saving | None = None,
@@ -290,8 +290,8 @@ def fit(
         recipe: how long, how fast and by which rule.
         objective_at: ``loss(logits, targets)``, a mean over the batch, after a share of the training.
         seed: of order, augmentation and dropout. The caller's random state is left alone.
-        foreign: a loss of the logits of foreign examples, added to the objective.
-        foreign_source: these examples; each step takes as many of them as of the others.
+        OOD: a loss of the logits of OOD examples, added to the objective.
+        ood_source: these examples; each step takes as many of them as of the others.
         extra: a further loss, of the network itself on examples of their own.
         epoch_examples: an epoch is as long as one pass over so many, in which the examples come again and
             again; as many as there are if not given.
@@ -302,8 +302,8 @@ def fit(
     """
     if len(source) == 0:
         raise fail("fit", "`source` must hold at least one example, got none.")
-    if (foreign is None) != (foreign_source is None):
-        raise fail("fit", "`foreign` and `foreign_source` must be given together, got one of them.")
+    if (ood is None) != (ood_source is None):
+        raise fail("fit", "`ood` and `ood_source` must be given together, got one of them.")
     devices = [engine.device] if engine.device.type == "cuda" else []
     with engine.running(), torch.random.fork_rng(devices), listening(saving is not None) as request:
         stepper = Stepper(engine, network, recipe)
@@ -315,8 +315,8 @@ def fit(
             recipe=recipe,
             objective_at=objective_at,
             seed=seed,
-            foreign=foreign,
-            foreign_source=foreign_source,
+            ood=ood,
+            ood_source=ood_source,
             extra=extra,
             saving=saving,
             log=log if engine.is_first else None,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from beliefmatch._utils import mixed
+from beliefmatch._utils import derive_seed
 from beliefmatch._validate import fail
 
 __all__ = ["Endless", "Order", "Repeated", "Share", "share"]
@@ -44,7 +44,7 @@ class Order:
 
     def epoch(self, epoch: int) -> list[Tensor]:
         """The batches of an epoch, as indices."""
-        order = _shuffled(self.examples, mixed(self.seed, _ORDER, epoch))
+        order = _shuffled(self.examples, derive_seed(self.seed, _ORDER, epoch))
         last = (self.batches - 1) * self.batch_size
         return [*order[:last].split(self.batch_size), order[last:]] if last else [order]
 
@@ -66,7 +66,7 @@ class Endless:
         return torch.cat(pieces)
 
     def _cycle(self, cycle: int) -> Tensor:
-        return _shuffled(self.examples, mixed(self.seed, _ENDLESS, cycle))
+        return _shuffled(self.examples, derive_seed(self.seed, _ENDLESS, cycle))
 
     def batches(self, sizes: list[int], first: int) -> Iterator[Tensor]:
         """Batches of the given sizes that follow each other."""
@@ -88,7 +88,7 @@ class Repeated(Order):
         """The batches of an epoch, as indices of the few."""
         last = self.examples - (self.batches - 1) * self.batch_size
         sizes = [self.batch_size] * (self.batches - 1) + [last]
-        row = Endless(self.few, mixed(self.seed, _REPEATED))
+        row = Endless(self.few, derive_seed(self.seed, _REPEATED))
         return list(row.batches(sizes, epoch * self.examples))
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from beliefmatch.data.source import Batch
-from beliefmatch.train.config import Recipe
+from beliefmatch.train.config import TrainConfig
 from beliefmatch.train.ema import copy_all, norms, scale_all
 from beliefmatch.train.engine import Engine
 
@@ -17,8 +17,8 @@ __all__ = [
     "Beside",
     "Guard",
     "Objective",
-    "Recipe",
     "Stepper",
+    "TrainConfig",
     "Tried",
     "clip",
     "joined",
@@ -71,7 +71,7 @@ class Guard:
         return math.isfinite(loss) and math.isfinite(gradient_norm)
 
 
-def optimizer(recipe: Recipe, network: nn.Module) -> torch.optim.Optimizer:
+def optimizer(recipe: TrainConfig, network: nn.Module) -> torch.optim.Optimizer:
     """The optimiser of a network's parameters; its rate is set before each step."""
     options: dict[str, Any] = {"lr": recipe.learning_rate, "weight_decay": recipe.weight_decay}
     if recipe.optimizer == "adam":
@@ -79,7 +79,7 @@ def optimizer(recipe: Recipe, network: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(network.parameters(), momentum=recipe.momentum, **options)
 
 
-def clip(recipe: Recipe, network: nn.Module) -> torch.Tensor:
+def clip(recipe: TrainConfig, network: nn.Module) -> torch.Tensor:
     """Clip the gradient by the recipe; the norm it had, infinite or NaN where one of its numbers is."""
     gradients = [p.grad for p in network.parameters() if p.grad is not None]
     each = norms(gradients) if gradients else torch.zeros(1)
@@ -126,7 +126,7 @@ class Stepper:
         recipe: of the optimiser and clipping.
     """
 
-    def __init__(self, engine: Engine, network: nn.Module, recipe: Recipe) -> None:
+    def __init__(self, engine: Engine, network: nn.Module, recipe: TrainConfig) -> None:
         self.engine, self.recipe = engine, recipe
         self.network = engine.prepared(network)
         self.plain = optimizer(recipe, self.network)
@@ -199,9 +199,9 @@ def seeded(device: torch.device, seed: int) -> None:
         torch.mps.manual_seed(seed)
 
 
-def joined(batch: Batch, foreign: Batch | None) -> Tensor:
+def joined(batch: Batch, ood: Batch | None) -> Tensor:
     """The inputs of both in one pass: normalised together, as they will be by the network's own averages."""
-    return batch.inputs if foreign is None else torch.cat([batch.inputs, foreign.inputs])
+    return batch.inputs if ood is None else torch.cat([batch.inputs, ood.inputs])
 
 
 def _at_least_float32(logits: Tensor) -> Tensor:

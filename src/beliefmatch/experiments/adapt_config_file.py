@@ -1,0 +1,89 @@
+"""All that an adaptation was asked for: what `--dry-run` shows and its record keeps; read without torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from beliefmatch.adaptation.adapt_config import AdaptConfig
+from beliefmatch.data.settings import DataConfig
+from beliefmatch.experiments.config import plain
+
+__all__ = ["AdaptRunConfig", "FeatureAdaptConfig", "ImageAdaptConfig", "to_mapping"]
+
+
+@dataclass(frozen=True)
+class ImageAdaptConfig:
+    """A network, images, and how its features of them are computed.
+
+    Args:
+        model: a name of `MODELS`, `timm:NAME`, `torchvision:NAME`, `hf:NAME`, `module:factory`, or the
+            directory of a run.
+        options: of the network.
+        weights: a file of them; those that come with the name if not given.
+        head: name of the last layer; looked for if not given.
+        data: images and their division; those of the run if not given, where the model is one.
+        validation_from: which part gives the images to choose on: "train" sets some of its images aside,
+            "test" gives half of them, for networks that were trained on all of "train".
+        cache_dir: where features are kept.
+        cache_size: that they may take.
+        device: that computes them.
+        precision: "32", "bf16" or "auto".
+        compile: have torch compile the network first.
+        batch_size: images that are computed at a time.
+    """
+
+    model: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    weights: str | None = None
+    head: str | None = None
+    data: DataConfig | None = None
+    validation_from: Literal["train", "test"] = "train"
+    cache_dir: str | None = None
+    cache_size: str = "20GB"
+    device: str = "cpu"
+    precision: Literal["auto", "32", "bf16"] = "auto"
+    compile: bool = False
+    batch_size: int = 32
+
+    def __post_init__(self) -> None:
+        choices = {"validation_from": ("train", "test"), "precision": ("auto", "32", "bf16")}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(
+                    f"adapt: `{name}` must be one of {', '.join(allowed)}, got {getattr(self, name)!r}."
+                )
+        if self.batch_size < 1:
+            raise ValueError(f"adapt: `feature_batch` must be at least 1, got {self.batch_size}.")
+
+
+@dataclass(frozen=True)
+class FeatureAdaptConfig:
+    """Features that somebody else has computed.
+
+    Args:
+        train: file or directory to fit on; may hold the other sets and the existing head too.
+        validation: likewise to choose on; or a share or number of the rows of `train`. A fifth of them, with
+            a warning, if there is nothing else.
+        test: to judge on.
+        split_seed: of the division where there is but one set.
+    """
+
+    train: str
+    validation: str | float | None = None
+    test: str | None = None
+    split_seed: int = 0
+
+
+@dataclass(frozen=True)
+class AdaptRunConfig:
+    """Images or features, OOD sets, and how heads are fitted to them."""
+
+    given: ImageAdaptConfig | FeatureAdaptConfig
+    adapt_config: AdaptConfig = field(default_factory=AdaptConfig)
+    ood: tuple[str, ...] = ()
+    """Sets that belong to no class: noise, a dataset's name, or name=path."""
+
+
+def to_mapping(config: AdaptRunConfig) -> dict[str, Any]:
+    """All settings, as JSON can hold them."""
+    return plain(config)

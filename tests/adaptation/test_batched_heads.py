@@ -1,0 +1,333 @@
+"""Heads trained together are those trained alone, and end where theory says."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from beliefmatch.adaptation import lbfgs
+from beliefmatch.adaptation.batched import fit_heads, heads_together, paper_rate
+from beliefmatch.adaptation.candidates import Candidate, candidates, default_kl_weights
+from beliefmatch.adaptation.scoring import score
+from beliefmatch.adaptation.starting import first_weights
+from beliefmatch.adaptation.types import Features
+from beliefmatch.loss import belief_matching_loss
+from beliefmatch.metrics import error, expected_calibration_error, nll
+from head_features import CLASSES, WIDTH, assert_same, features, trained_alone, votes
+
+FAST = {"learning_rate": 0.01, "batch_size": 16}
+UNEVEN = Candidate("uneven", "belief_matching", {"kl_weight": 0.02, "prior": [0.5, 1.0, 2.0, 1.5]})
+SMOOTH = Candidate("smooth", "label_smoothing", {"smoothing": 0.2})
+ALL = [*candidates(CLASSES, priors=[1.0, 0.3], seeds=[0, 1]), UNEVEN, SMOOTH]
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_heads_trained_together_are_those_trained_alone_by_autograd(weight_decay):
+    data = features()
+    fitted = fit_heads(data, ALL, classes=CLASSES, epochs=3, weight_decay=weight_decay, **FAST)
+    assert [head.candidate for head in fitted] == ALL
+    for head in fitted:
+        options = {"classes": CLASSES, "epochs": 3, "batch_size": 16, "weight_decay": weight_decay}
+        alone = trained_alone(data, head.candidate, **options)
+        torch.testing.assert_close(head.weight, alone.weight.detach(), rtol=1e-4, atol=2e-6)
+        torch.testing.assert_close(head.bias, alone.bias.detach(), rtol=1e-4, atol=2e-6)
+        assert head.epoch == 3 and head.validation is None
+
+
+def test_counts_are_votes_or_soft_labels():
+    data = votes()
+    heads = [*candidates(CLASSES, controls=["softmax", "label_smoothing"]), UNEVEN]
+    for head in fit_heads(data, heads, epochs=3, **FAST):
+        alone = trained_alone(data, head.candidate, classes=CLASSES, epochs=3, batch_size=16)
+        torch.testing.assert_close(head.weight, alone.weight.detach(), rtol=1e-4, atol=2e-6)
+
+
+def test_counts_of_one_vote_are_class_ids():
+    data, heads = features(), candidates(CLASSES, controls=["softmax", "label_smoothing"])
+    one_hot = Features(data.rows, functional.one_hot(data.targets, CLASSES).float(), "")
+    judged = {"validation": features(40, 3), "epochs": 4, **FAST}
+    by_ids = fit_heads(data, heads, classes=CLASSES, **judged)
+    for one, other in zip(by_ids, fit_heads(one_hot, heads, **judged), strict=True):
+        assert_same(one, other)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "lbfgs"])
+def test_a_constant_feature_gives_the_posterior_of_the_class_frequencies(optimizer):
+    ids = torch.tensor([0] * 5 + [1] * 3 + [2] * 2)
+    data = Features(np.ones((10, 1), np.float32), ids, "")
+    prior, weight = (0.5, 1.0, 2.0), 0.05
+    one = Candidate("one", "belief_matching", {"kl_weight": weight, "prior": prior})
+    options = {"epochs": 400, "batch_size": 10, "learning_rate": 0.05, "optimizer": optimizer}
+    (head,) = fit_heads(data, [one], classes=3, **options)
+    alpha = (head.weight[:, 0] + head.bias).exp()
+    expected = torch.tensor(prior) + torch.tensor([0.5, 0.3, 0.2]) / weight
+    torch.testing.assert_close(alpha, expected, rtol=2e-3, atol=0)
+    assert bool(head.notes) == (optimizer == "lbfgs") and all(note == lbfgs.NOT_CONVEX for note in head.notes)
+
+
+def test_lbfgs_finds_what_scikit_learn_finds():
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    data, decay = features(200), 0.01
+    options = {"classes": CLASSES, "epochs": 200, "weight_decay": decay, "optimizer": "lbfgs"}
+    (head,) = fit_heads(data, [Candidate("softmax", "softmax")], **options)
+    theirs = linear_model.LogisticRegression(C=1 / (200 * decay), tol=1e-10, max_iter=2000)
+    theirs.fit(data.rows.astype(np.float64), data.targets.numpy())
+    np.testing.assert_allclose(head.weight.numpy(), theirs.coef_, atol=2e-3)
+    np.testing.assert_allclose(head.bias - head.bias.mean(), theirs.intercept_, atol=2e-3)
+
+
+def test_lbfgs_is_the_same_over_blocks(monkeypatch):
+    data, smooth = features(), [SMOOTH]
+    options = {"classes": CLASSES, "epochs": 30, "optimizer": "lbfgs", "weight_decay": 0.01}
+    (whole,) = fit_heads(data, smooth, **options)
+    monkeypatch.setattr("beliefmatch.adaptation.reading.BLOCK_NUMBERS", 13 * WIDTH)
+    (in_blocks,) = fit_heads(data, smooth, **options)
+    torch.testing.assert_close(whole.weight, in_blocks.weight, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("monitor", ["nll", "error"])
+def test_each_head_keeps_its_best_epoch_and_leaves_on_its_own(monitor):
+    data, judge = features(24), features(60, 5)
+    options = {"classes": CLASSES, "validation": judge, "epochs": 40, "learning_rate": 0.05, "batch_size": 8}
+    together = fit_heads(data, ALL, patience=3, monitor=monitor, **options)
+    ends = {len(head.curve) for head in together}
+    assert len(ends) > 1 and min(ends) < 40
+    for head in together:
+        values = [getattr(point, monitor) for point in head.curve]
+        assert head.epoch == 1 + values.index(min(values))
+        assert len(values) == min(40, head.epoch + 3)
+        assert getattr(head, monitor) == pytest.approx(min(values), rel=1e-6)
+        (alone,) = fit_heads(data, [head.candidate], patience=3, monitor=monitor, **options)
+        assert_same(head, alone)
+
+
+def test_validation_scores_are_those_of_the_metrics():
+    judge = features(50, 5)
+    fitted = fit_heads(features(), ALL, classes=CLASSES, validation=judge, epochs=2, **FAST)
+    for head in fitted:
+        probs = head.predict(torch.from_numpy(judge.rows)).probs
+        assert head.nll == pytest.approx(nll(probs, judge.targets), rel=1e-5)
+        assert head.error == pytest.approx(error(probs, judge.targets), abs=1e-12)
+        assert head.ece == pytest.approx(expected_calibration_error(probs, judge.targets), rel=1e-4)
+        assert score(head, judge) == head.validation
+
+
+def test_scores_of_counts_are_shares_of_votes():
+    judge = votes(50, 5)
+    (head,) = fit_heads(features(), ALL[:1], classes=CLASSES, validation=judge, epochs=2, **FAST)
+    some = judge.targets.sum(1) > 0
+    shares = (judge.targets / judge.targets.sum(1, keepdim=True))[some].double()
+    probs = head.predict(torch.from_numpy(judge.rows)[some]).probs
+    assert head.validation is not None and head.validation.rows == int(some.sum())
+    assert head.nll == pytest.approx(-(shares * probs.log()).sum(1).mean().item(), rel=1e-5)
+    hits = shares.gather(1, probs.argmax(1, keepdim=True))
+    assert head.error == pytest.approx(1 - hits.mean().item(), rel=1e-6)
+
+
+def test_rows_of_no_class_are_left_out():
+    data = features()
+    kept = np.arange(90) % 3 > 0
+    targets = data.targets.clone()
+    targets[~torch.from_numpy(kept)] = -1
+    some = Features(data.rows, targets, "")
+    rest = Features(data.rows[kept], data.targets[torch.from_numpy(kept)], "")
+    options = {"classes": CLASSES, "epochs": 2, **FAST}
+    for optimizer in ("adam", "lbfgs"):
+        left = [
+            fit_heads(one, ALL[:1], validation=one, optimizer=optimizer, **options)[0] for one in (some, rest)
+        ]
+        assert_same(*left)
+        assert left[0].nll == pytest.approx(left[1].nll, rel=1e-4)
+
+
+def test_passes_within_memory_change_nothing():
+    data = features()
+    each = 4 * (5 * CLASSES * (WIDTH + 1) + 6 * CLASSES * 16)
+    assert heads_together(CLASSES, WIDTH, 16, 3 * each) == 3 and heads_together(CLASSES, WIDTH, 16, 1) == 1
+    told = []
+    options = {"classes": CLASSES, "epochs": 2, **FAST}
+    at_once = fit_heads(data, ALL, **options)
+    in_passes = fit_heads(data, ALL, memory=3 * each, on_progress=lambda *news: told.append(news), **options)
+    for one, other in zip(at_once, in_passes, strict=True):
+        assert_same(one, other)
+    shares = [share for share, _ in told]
+    assert shares == sorted(shares) and shares[-1] == 1 and "pass 10 of 10" in told[-1][1]
+
+
+def test_mapped_rows_are_held_or_streamed(tmp_path):
+    data = features(700)
+    np.save(tmp_path / "rows.npy", data.rows.astype(np.float16))
+    mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    kept, streamed = Features(np.array(mapped), data.targets, ""), Features(mapped, data.targets, "")
+    options = {"classes": CLASSES, "epochs": 3, **FAST}
+    assert_same(fit_heads(kept, ALL[:1], **options)[0], fit_heads(streamed, ALL[:1], **options)[0])
+    small = [fit_heads(streamed, ALL[:1], memory=4000, **options)[0] for _ in range(2)]
+    assert torch.equal(small[0].weight, small[1].weight)
+    assert small[0].curve[-1].loss < small[0].curve[0].loss
+
+
+def test_every_row_is_streamed_once_an_epoch(tmp_path):
+    from beliefmatch.adaptation.reading import Batches
+
+    np.save(tmp_path / "rows.npy", np.arange(1000, dtype=np.float32)[:, None])
+    mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    batches = Batches(Features(mapped, torch.arange(1000), ""), 33, 0, memory=3000)
+    assert not batches.in_memory
+    epochs = [[*batches.epoch(epoch)] for epoch in range(2)]
+    for epoch in epochs:
+        assert len(epoch) == batches.order.batches
+        assert all(torch.equal(rows[:, 0].long(), ids) for rows, ids in epoch)
+        assert torch.equal(torch.cat([ids for _, ids in epoch]).sort().values, torch.arange(1000))
+    assert not torch.equal(epochs[0][0][1], epochs[1][0][1])
+
+
+def test_fits_repeat_by_seed_and_leave_chance_alone():
+    data, options = features(), {"classes": CLASSES, "epochs": 2, **FAST}
+    state = torch.get_rng_state()
+    first, second = (fit_heads(data, ALL[:3], **options) for _ in range(2))
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(one.weight, other.weight) for one, other in zip(first, second, strict=True))
+    assert not torch.equal(first[0].weight, first[1].weight)  # seeds 0 and 1
+    other = fit_heads(data, ALL[:1], order_seed=1, **options)
+    assert not torch.equal(first[0].weight, other[0].weight)
+
+
+def test_heads_start_from_the_existing_one():
+    data = features()
+    start = torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(3)), torch.zeros(CLASSES)
+    heads = candidates(CLASSES)
+    for head in fit_heads(data, heads, start=start, epochs=1, batch_size=90, learning_rate=1e-5):
+        if head.candidate.kind == "belief_matching":  # scaled, by a number of its own
+            scale = head.weight.norm() / start[0].norm()
+            torch.testing.assert_close(head.weight, scale * start[0], rtol=0, atol=5e-5)
+        else:
+            torch.testing.assert_close(head.weight, start[0], rtol=0, atol=2e-5)
+    with pytest.raises(ValueError, match="seeds make no difference"):
+        fit_heads(data, candidates(CLASSES, seeds=[0, 1]), start=start)
+
+
+def test_belief_starts_from_the_scale_and_shift_of_the_lowest_loss():
+    data, (one,) = features(), candidates(CLASSES, kl_weights=[0.01], controls=[])
+    options = {"classes": CLASSES, "epochs": 20, "optimizer": "lbfgs"}
+    (head,) = fit_heads(data, [Candidate("softmax", "softmax")], **options)
+    start = 8 * head.weight, 8 * head.bias  # of far too much confidence
+    weight, bias = first_weights([one], start, CLASSES, WIDTH, data)
+    rows = torch.from_numpy(data.rows).double()
+    logits = rows @ weight[0].double().t() + bias[0]
+
+    def loss(scale, shift):
+        return belief_matching_loss(scale * logits + shift, data.targets, kl_weight=0.01).item()
+
+    best = loss(1, 0)
+    assert best < min(loss(1.02, 0), loss(0.98, 0), loss(1, 0.05), loss(1, -0.05))
+    assert torch.equal(logits.argmax(1), (rows @ start[0].double().t() + start[1]).argmax(1))
+
+
+def test_the_rate_is_the_papers_at_its_batch_size():
+    data, options = features(), {"classes": CLASSES, "epochs": 1}
+    assert paper_rate(64) == 3e-4
+    usual = fit_heads(data, ALL[:1], batch_size=16, **options)[0]
+    assert_same(usual, fit_heads(data, ALL[:1], batch_size=16, learning_rate=7.5e-5, **options)[0])
+
+
+def test_a_head_that_diverges_is_left_out_and_the_others_go_on(monkeypatch):
+    data, heads = features(), ALL[:4]
+    options = {"classes": CLASSES, "epochs": 3, "validation": features(30, 3), **FAST}
+    whole = fit_heads(data, heads, **options)
+    from beliefmatch.adaptation.objectives import Objectives
+
+    real, calls = Objectives.slopes, []
+
+    def broken(self, logits, targets, out, progress=1.0):
+        losses = real(self, logits, targets, out, progress)
+        calls.append(len(logits))
+        if len(calls) == 8:  # in the second epoch
+            losses[1], out[1] = float("nan"), float("nan")
+        return losses
+
+    monkeypatch.setattr(Objectives, "slopes", broken)
+    fitted = fit_heads(data, heads, **options)
+    (lost,) = [head for head in fitted if head.diverged]
+    assert lost.epoch == 1 and "epoch 2" in lost.notes[0] and bool(lost.weight.isfinite().all())
+    assert calls[8] == 3
+    for one, other in zip(fitted, whole, strict=True):
+        if one is not lost:
+            assert_same(one, other)
+            assert one.curve[-1].loss == pytest.approx(other.curve[-1].loss, rel=1e-5)
+
+
+def test_all_heads_may_diverge():
+    data = Features(np.full((20, 2), 3e38, np.float32), torch.arange(20) % 2, "")
+    fitted = fit_heads(data, candidates(2, controls=[]), classes=2, epochs=2, batch_size=8)
+    assert all(head.diverged and head.epoch == 0 and head.curve == () for head in fitted)
+
+
+def test_many_classes():
+    data = features(64, classes=1500, width=5)
+    heads = candidates(1500, kl_weights=[1e-4], controls=["softmax"])
+    fitted = fit_heads(data, heads, classes=1500, validation=data, epochs=3, **FAST)
+    for head in fitted:
+        assert head.weight.shape == (1500, 5)
+        assert head.curve[-1].loss < head.curve[0].loss
+
+
+def test_the_grid_follows_the_number_of_classes():
+    assert default_kl_weights(2) == [0.01, 0.003, 0.001]
+    for classes in (3, 10, 196, 1000, 20000):
+        grid = default_kl_weights(classes)
+        assert grid == sorted(grid, reverse=True) and len(grid) >= 3
+        assert max(grid) * classes <= 1.0 + 1e-9 and min(grid) * classes <= 0.003 + 1e-9
+    names = [one.name for one in candidates(10, priors=[1.0, 2.0], seeds=[0, 1])]
+    assert len(set(names)) == len(names) == 2 * (5 * 2 + 1 + 5 + 1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"classes": None}, "`classes` must be given"),
+        ({"classes": 3}, "class ids from 0 to 2, or −1 for none, got 3"),
+        ({"epochs": 0}, "`epochs` must be at least 1"),
+        ({"patience": 0}, "`patience` must be at least 1"),
+        ({"learning_rate": 0.0}, "`learning_rate` must be positive"),
+        ({"weight_decay": -1.0}, "`weight_decay` must not be negative"),
+        ({"optimizer": "sgd"}, "`optimizer` must be one of"),
+        ({"monitor": "ece"}, "`monitor` must be one of"),
+        ({"candidates": []}, "`candidates` must not be empty"),
+        ({"candidates": ALL[:1] * 2}, "must differ"),
+        ({"features": votes(), "candidates": [Candidate("e", "evidential")]}, "needs class ids"),
+        ({"candidates": [Candidate("u", "untouched")]}, "kind` must be one of"),
+        ({"candidates": [Candidate("p", "belief_matching", {"prior": [1, 1]})]}, "`prior` must have 4"),
+        ({"start": (torch.zeros(3, WIDTH), torch.zeros(3))}, "`start` must have 4 classes, got 3"),
+        ({"start": (torch.zeros(4, 2), torch.zeros(4))}, "must have rows of 2 numbers"),
+        ({"validation": features(10, width=3)}, "`validation` must have rows of 7 numbers"),
+        (
+            {"features": Features(np.full((9, WIDTH), np.nan, np.float32), torch.zeros(9).long(), "")},
+            "in row 0",
+        ),
+        (
+            {"features": Features(np.zeros((9, WIDTH), np.float32), -torch.ones(9).long(), "")},
+            "got none of 9",
+        ),
+    ],
+)
+def test_bad_arguments_are_named(changed, message):
+    given = {"features": features(), "candidates": ALL[:1], "classes": CLASSES, "epochs": 1, **changed}
+    with pytest.raises(ValueError, match=message):
+        fit_heads(given.pop("features"), given.pop("candidates"), **given)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Candidate("x", "dropout"), "`kind` must be one of"),  # pyright: ignore
+        (lambda: Candidate("x", "belief_matching", {"kl_wieght": 1}), "kl_weight"),
+        (lambda: Candidate("x", "belief_matching", {"prior": -1.0}), "`prior` must be positive"),
+        (lambda: Candidate("x", "belief_matching", {"prior": torch.ones(2)}), "a number or a list"),
+        (lambda: Candidate("x", "label_smoothing", {"smoothing": 2}), "`smoothing` must lie"),
+        (lambda: candidates(1), "`classes` must be at least 2"),
+        (lambda: candidates(3, controls=["dropout"]), "`controls` must be one of"),
+    ],
+)
+def test_bad_candidates_are_named(make, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()

@@ -1,0 +1,311 @@
+"""Features equal a plain call of the network, whatever holds the data, and are read exactly once an epoch."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Subset, TensorDataset
+
+from beliefmatch.adaptation import computing, sizes
+from beliefmatch.adaptation.cache import FeatureCache
+from beliefmatch.adaptation.features import extract
+from beliefmatch.adaptation.keys import cache_key, model_digest
+from beliefmatch.adaptation.rows import ShardedRows
+from beliefmatch.adaptation.types import Features
+from beliefmatch.data.memory import MemorySource
+from beliefmatch.data.preprocessing import Preprocessing
+from small_features import CLASSES, FEATURES, ROWS, SHARD, data, direct, network
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch):
+    monkeypatch.setattr(sizes, "_SHARD_ROWS", SHARD)
+
+
+class Examples(Dataset):
+    def __init__(self, inputs, targets):
+        self.inputs, self.targets = inputs, targets
+
+    def __len__(self):
+        return len(self.inputs)
+
+    def __getitem__(self, index):
+        return self.inputs[index], int(self.targets[index])
+
+
+class Flowing(IterableDataset):
+    def __iter__(self):
+        return iter(zip(*data(), strict=True))
+
+
+def batches(inputs, targets):
+    return list(zip(inputs.split(7), targets.split(7), strict=True))
+
+
+SOURCES = {
+    "tensors": lambda x, y: (x, y),
+    "TensorDataset": TensorDataset,
+    "Dataset": Examples,
+    "Subset": lambda x, y: Subset(Examples(x, y), range(ROWS)),
+    "shuffling loader": lambda x, y: DataLoader(Examples(x, y), batch_size=6, shuffle=True),
+    "list of batches": batches,
+    "generator": lambda x, y: (batch for batch in batches(x, y)),
+    "mappings": lambda x, y: [{"pixel_values": a, "labels": b} for a, b in batches(x, y)],
+    "IterableDataset": lambda x, y: Flowing(),
+    "loader of batches": lambda x, y: DataLoader(Flowing(), batch_size=9),
+}
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_features_equal_a_plain_call(tmp_path, kind):
+    model, (inputs, targets) = network(), data()
+    source = SOURCES[kind](inputs, targets)
+    state = torch.get_rng_state()
+    found = extract(
+        model, model, source, key_parts={}, data_key="a", cache=FeatureCache(tmp_path), batch_size=6
+    )
+    assert torch.equal(state, torch.get_rng_state()) or kind in ("IterableDataset", "loader of batches")
+    rows = np.asarray(found.rows)
+    np.testing.assert_allclose(rows, direct(model, inputs), rtol=0, atol=1e-6)
+    assert rows.dtype == np.float32 and torch.equal(found.targets, targets)
+    assert model.training and model.inner[1].training
+
+
+def test_a_beliefmatch_source_is_read_without_augmentation():
+    how = Preprocessing((0.5,), (0.25,), "crop")
+    images = np.random.default_rng(0).integers(0, 256, (40, 4, 4, 1), dtype=np.uint8)
+    source = MemorySource(images, np.arange(40) % 3, preprocessing=how)
+    found = extract(flat := nn.Flatten(), flat, source, key_parts={}, cache=None)
+    expected = (images.reshape(40, 16) / 255 - 0.5) / 0.25
+    np.testing.assert_allclose(np.asarray(found.rows), expected, atol=1e-5)
+    assert torch.equal(found.targets, source.targets)
+
+
+def test_counts_stay_counts_and_inputs_alone_have_no_class(tmp_path):
+    model, (inputs, _) = network(), data()
+    counts = torch.rand(ROWS, 4)
+    cache = FeatureCache(tmp_path)
+    assert torch.equal(extract(model, model, (inputs, counts), key_parts={}, cache=cache).targets, counts)
+    ood = extract(model, model, TensorDataset(inputs), key_parts={}, cache=cache)
+    assert ood.targets.tolist() == [-1] * ROWS
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float64])
+def test_counts_may_be_whole_numbers(dtype):
+    model, (inputs, _) = network(), data()
+    counts = torch.randint(0, 9, (ROWS, 4), generator=torch.Generator().manual_seed(3))
+    for source in ((inputs, counts.to(dtype)), [(inputs, counts.to(dtype))]):
+        found = extract(model, model, source, key_parts={}, cache=None).targets
+        assert found.dtype == torch.float32 and torch.equal(found, counts.float())
+
+
+@pytest.mark.parametrize("kind", ["plain", "double", "read-only", "other byte order", "mixed", "batches"])
+def test_arrays_of_numpy_are_data_too(kind):
+    model, (inputs, targets) = network(), data()
+    x, y = inputs.numpy().copy(), targets.numpy().copy()
+    if kind == "double":
+        x = x.astype(np.float64)
+    if kind == "read-only":
+        x.flags.writeable = y.flags.writeable = False
+    if kind == "other byte order":
+        x, y = x.astype(">f4"), y.astype(">i8")
+    source = [(x[:50], y[:50]), (x[50:], y[50:])] if kind == "batches" else (x, y)
+    source = (inputs, y) if kind == "mixed" else source
+    found = extract(model, model, source, key_parts={}, cache=None)
+    np.testing.assert_allclose(np.asarray(found.rows), direct(model, inputs), rtol=0, atol=1e-6)
+    assert torch.equal(found.targets, targets)
+
+
+def test_modes_and_weights_are_left_as_they_were():
+    model = network()
+    model.inner[1].eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    extract(model, model, data(), key_parts={}, cache=None)
+    assert model.training and not model.inner[1].training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    with pytest.raises(ZeroDivisionError):
+        extract(model, lambda inputs: 1 / 0, data(), key_parts={}, cache=None)
+    assert model.training and not model.inner[1].training
+
+
+@pytest.mark.parametrize("spoiled", [float("nan"), float("inf")])
+def test_a_row_that_is_not_finite_is_named(tmp_path, spoiled):
+    inputs, targets = data()
+    inputs[37, 1, 2, 2] = spoiled
+    flat = nn.Flatten()
+    with pytest.raises(ValueError, match=rf"finite float32, got {spoiled} in row 37, feature 26"):
+        extract(flat, flat, (inputs, targets), key_parts={}, cache=FeatureCache(tmp_path))
+
+
+def test_half_precision_halves_the_disk_and_names_what_it_cannot_hold(tmp_path):
+    inputs, targets = data()
+    cache, flat = FeatureCache(tmp_path), nn.Flatten()
+    found = extract(flat, flat, (inputs, targets), key_parts={}, cache=cache, dtype="float16")
+    assert found.rows.dtype == np.float16
+    assert np.array_equal(np.asarray(found.rows), inputs.flatten(1).half().numpy())
+    assert next(found.blocks(10))[0].dtype == torch.float32
+    with pytest.raises(ValueError, match=r"got 100000 in row 0, feature 0; it needs float32"):
+        extract(flat, flat, (inputs * 0 + 1e5, targets), key_parts={}, cache=cache, dtype="float16")
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        (7, "`source` must be a beliefmatch source"),
+        ((torch.ones(3, 2), torch.ones(4)), "as many inputs as targets"),
+        ((np.ones((3, 2)), np.array(["a", "b", "c"])), "must hold numbers, got an array of <U1"),
+        ([], "at least one batch"),
+        (TensorDataset(torch.empty(0, 2), torch.empty(0)), "at least one example"),
+        ([(torch.ones(3, 2), torch.ones(3))], "targets must be class ids"),
+        ([(torch.ones(3, 2), torch.full((3, 2), -1.0))], "finite counts not below 0"),
+        ([(torch.ones(3, 2), torch.zeros(4, dtype=torch.int64))], "got 4 for 3 inputs at row 0"),
+        (
+            [(torch.ones(3, 2), torch.tensor([[1], [0], [2]]))],
+            r"targets must be class ids, .* shape \(3, 1\)",
+        ),
+        ([(torch.ones(3, 2), torch.full((3, 2), -1))], "finite counts not below 0"),
+        ([(torch.ones(3, 2), torch.ones(3, 2) > 0)], "targets must be class ids"),
+        ([{"sound": torch.ones(3, 2)}], "each batch must have pixel_values or"),
+        ([(torch.ones(3, 2), torch.arange(3)), (torch.ones(3, 2), torch.ones(3, 2))], "at row 3"),
+    ],
+)
+def test_what_is_no_data_is_refused(source, complaint):
+    with pytest.raises((ValueError, TypeError), match=complaint):
+        extract(same := nn.Identity(), same, source, key_parts={}, cache=None)
+
+
+def test_what_are_no_features_is_refused():
+    model = network()
+    for features_of in (
+        lambda inputs: inputs,
+        lambda inputs: (inputs,),
+        lambda inputs: inputs[:2].flatten(1),
+    ):
+        with pytest.raises((ValueError, TypeError), match="`features_of` must give features"):
+            extract(model, features_of, data(), key_parts={}, cache=None)
+
+
+def test_bfloat16_is_taken_only_if_it_is_close(monkeypatch):
+    model, seen = network(), []
+    monkeypatch.setattr(computing, "resolved", lambda *_: seen.append("asked"))
+
+    def rough(by):  # bfloat16 itself may not be there: what matters is what is done with the difference
+        return lambda inputs: model(inputs) * (1 + by * torch.is_autocast_enabled("cpu"))
+
+    monkeypatch.setattr(computing, "has_fast_bf16", lambda _: False)
+    exact = extract(model, rough(0.5), data(), key_parts={}, cache=None, precision="auto")
+    np.testing.assert_allclose(np.asarray(exact.rows), direct(model, data()[0]), atol=1e-6)
+    assert seen == []
+    with pytest.warns(UserWarning, match=r"bfloat16 changes a row of features by 0\.\d+ of its norm"):
+        found = extract(model, rough(0.1), data(), key_parts={}, cache=None, precision="bf16")
+    assert np.array_equal(np.asarray(found.rows), np.asarray(exact.rows)) and seen == ["asked"]
+    with pytest.raises(ValueError, match="`precision` must be one of '32', 'bf16', 'auto'"):
+        extract(model, model, data(), key_parts={}, cache=None, precision="8")
+
+
+def test_a_model_is_known_by_modules_code_settings_and_weights():
+    def digest(change):
+        model = network()
+        change(model)
+        return model_digest(model)
+
+    class Other(type(network())):
+        def forward(self, inputs):
+            return -super().forward(inputs)
+
+    def double(model):
+        model.inner[0].weight.data *= 2
+
+    changes = [
+        lambda model: None,
+        double,
+        lambda model: model.inner[1].running_mean.add_(1),
+        lambda model: setattr(model, "scale", 2.0),
+        lambda model: model.inner.__setitem__(2, nn.ReLU()),
+        lambda model: setattr(model, "__class__", Other),
+    ]
+    assert len({digest(change) for change in changes}) == len(changes)
+    assert digest(lambda model: model.eval()) == digest(lambda model: None)
+
+
+@pytest.mark.parametrize(
+    "parts", [{"head": "../../etc"}, {"head": "a\0b"}, {"head": "ä" * 9999}, {"head": "\ud800"}, {"head": ""}]
+)
+def test_any_name_may_be_part_of_a_key(tmp_path, parts):
+    key = cache_key(parts)
+    assert len(key) == 64 and FeatureCache(tmp_path).folder(key).path.parent == tmp_path
+    model = network()
+    extract(model, model, data(), key_parts=parts, cache=FeatureCache(tmp_path))
+    assert {path.name for path in tmp_path.iterdir()} > {"locks"}
+
+
+@pytest.mark.parametrize("parts", [{"a": object()}, {"a": float("nan")}])
+def test_what_json_cannot_hold_is_no_part_of_a_key(parts):
+    with pytest.raises(ValueError, match="`key_parts` must be as JSON can hold them"):
+        cache_key(parts)
+
+
+def shards(rows, width=3):
+    values = np.arange(rows * width, dtype=np.float32).reshape(rows, width)
+    return values, ShardedRows(np.array_split(values, range(SHARD, rows, SHARD)))
+
+
+@pytest.mark.parametrize(
+    "key", [slice(None), slice(10, 40), slice(16, 32), slice(90, None), slice(70, 3, -7)]
+)
+def test_shards_read_as_one_array(key):
+    values, rows = shards(83)
+    assert np.array_equal(rows[key], values[key]) and rows.shape == values.shape
+    chosen = np.array([82, 0, -1, 16, 15, 16])
+    assert np.array_equal(rows[chosen], values[chosen]) and np.array_equal(rows[5], values[5])
+    assert np.array_equal(np.asarray(rows), values) and rows.nbytes == values.nbytes
+    with pytest.raises(IndexError):
+        rows[83]
+
+
+def features(rows=1000, width=3):
+    values, _ = shards(rows, width)
+    return Features(values, torch.arange(rows), "x")
+
+
+def test_blocks_come_in_order():
+    found = features()
+    rows, targets = (torch.cat(parts) for parts in zip(*found.blocks(130), strict=True))
+    assert torch.equal(rows, torch.from_numpy(found.rows)) and torch.equal(targets, found.targets)
+    assert [len(rows) for rows, _ in found.blocks(300)] == [300, 300, 300, 100]
+
+
+@pytest.mark.parametrize("budget", [1 << 30, 12 * 999, 12 * 300, 12 * 7, 1])
+@pytest.mark.parametrize("batch_size", [1, 64, 333, 5000])
+def test_every_row_comes_once_an_epoch_with_its_target(monkeypatch, budget, batch_size):
+    monkeypatch.setattr("beliefmatch.adaptation.types._STRETCH", 32)
+    found = features()
+    epochs = []
+    for epoch in (0, 1):
+        parts = list(found.shuffled(5, epoch, batch_size, budget_bytes=budget))
+        assert {len(rows) for rows, _ in parts[:-1]} <= {batch_size} and len(parts) == -(-1000 // batch_size)
+        rows, targets = (torch.cat(part) for part in zip(*parts, strict=True))
+        assert torch.equal(rows, torch.from_numpy(found.rows)[targets])
+        assert torch.equal(targets.sort().values, found.targets)
+        epochs.append(targets)
+    assert not torch.equal(*epochs)
+    again = torch.cat([targets for _, targets in found.shuffled(5, 1, batch_size, budget_bytes=budget)])
+    assert torch.equal(again, epochs[1])
+
+
+def test_a_shuffle_within_the_budget_is_uniform():
+    found, places = features(4), torch.zeros(4, 4)
+    for epoch in range(2000):
+        order = torch.cat([targets for _, targets in found.shuffled(0, epoch, 3)])
+        places[torch.arange(4), order] += 1
+    assert (places / 2000 - 0.25).abs().max() < 0.05  # five standard deviations
+
+
+def test_a_loader_that_draws_with_replacement_is_taken_as_it_comes():
+    examples = Examples(*data())
+    sampler = RandomSampler(
+        examples, replacement=True, num_samples=20, generator=torch.Generator().manual_seed(3)
+    )
+    model = network()
+    found = extract(model, model, DataLoader(examples, 4, sampler=sampler), key_parts={}, cache=None)
+    assert len(found) == 20 and found.width == FEATURES and found.targets.max() < CLASSES

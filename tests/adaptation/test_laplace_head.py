@@ -1,0 +1,174 @@
+"""Last-layer Laplace is laplace-torch's, computed without Jacobians, and fitted on the same features."""
+
+import sys
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from beliefmatch.adaptation import laplace_head as module
+from beliefmatch.adaptation.adapt_config import AdaptConfig
+from beliefmatch.adaptation.batched import fit_heads
+from beliefmatch.adaptation.candidates import Candidate
+from beliefmatch.adaptation.laplace_head import LaplaceHead, Spread, laplace_head, why_no_laplace
+from beliefmatch.adaptation.refit import refit, shown
+from beliefmatch.adaptation.result import FeatureSets
+from beliefmatch.adaptation.scoring import score
+from beliefmatch.adaptation.types import Features
+from beliefmatch.metrics import error, expected_calibration_error, nll
+from head_features import CLASSES, WIDTH, features, votes
+
+SETS = FeatureSets(features(150), features(120, 5))
+FEW = AdaptConfig(kl_weights=(0.03,), epochs=4, learning_rate=0.01, batch_size=32, laplace=True, risks=(0.4,))
+
+
+def softmax_head(seed=0):
+    one = Candidate("softmax", "softmax", seed=seed)
+    return fit_heads(SETS.train, [one], classes=CLASSES, epochs=40, optimizer="lbfgs", weight_decay=0.01)[0]
+
+
+@pytest.fixture
+def laplace():
+    """That library, if it is there."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip("laplace")
+
+
+def spread_by_hand(head, rows, precision):
+    """Kronecker factors of a softmax layer: the mean of φφᵀ, and the sum of diag(p) − ppᵀ."""
+    rows = rows.double()
+    probs = (rows @ head.weight.double().t() + head.bias).softmax(1)
+    of_classes = torch.diag(probs.sum(0)) - probs.t() @ probs
+    of_features = rows.t() @ rows / len(rows)
+    weight = torch.kron(of_classes, of_features) + precision * torch.eye(CLASSES * WIDTH, dtype=torch.float64)
+    bias = of_classes + precision * torch.eye(CLASSES, dtype=torch.float64)
+    return torch.linalg.inv(weight), torch.linalg.inv(bias)
+
+
+def test_the_variance_is_that_of_the_whole_matrix():
+    head, precision = softmax_head(), 0.7
+    rows = torch.from_numpy(SETS.train.rows)
+    probs = (rows.double() @ head.weight.double().t() + head.bias).softmax(1)
+    of_classes = torch.linalg.eigh(torch.diag(probs.sum(0)) - probs.t() @ probs)
+    of_features = torch.linalg.eigh(rows.double().t() @ rows.double() / len(rows))
+    spread = Spread(
+        of_features.eigenvectors,
+        of_classes.eigenvectors,
+        1 / (of_features.eigenvalues[:, None] * of_classes.eigenvalues + precision),
+        1 / (of_classes.eigenvalues + precision),
+    )
+    weight, bias = spread_by_hand(head, rows, precision)
+    new = torch.from_numpy(SETS.validation.rows).double()
+    jacobian = torch.stack([torch.kron(torch.eye(CLASSES), row[None]) for row in new])
+    full = torch.einsum("nkp,pq,nkq->nk", jacobian, weight, jacobian) + bias.diagonal()
+    torch.testing.assert_close(spread.variance(new), full, rtol=1e-9, atol=1e-12)
+
+
+def test_it_is_what_laplace_torch_predicts(laplace):
+    from laplace.baselaplace import KronLaplace
+    from laplace.curvature.curvlinops import CurvlinopsGGN
+
+    head = softmax_head()
+    ours = laplace_head(head, SETS.train, SETS.validation)
+    layer = nn.Linear(WIDTH, CLASSES)
+    layer.load_state_dict({"weight": head.weight, "bias": head.bias})
+    theirs = KronLaplace(layer, "classification", backend=CurvlinopsGGN)
+    pairs = TensorDataset(torch.from_numpy(SETS.train.rows), SETS.train.targets)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs.fit(DataLoader(pairs, 150))
+        theirs.optimize_prior_precision(method="marglik")
+    rows = torch.from_numpy(SETS.validation.rows)
+    expected = torch.cat([theirs(row[None], link_approx="probit").reshape(1, -1) for row in rows[:20]])
+    torch.testing.assert_close(ours.predict(rows[:20]).probs.float(), expected, rtol=1e-4, atol=1e-5)
+    assert ours.candidate.options["prior_precision"] == pytest.approx(float(theirs.prior_precision), rel=1e-3)
+
+
+def test_scores_are_those_of_its_own_predictions(laplace):
+    ours = laplace_head(softmax_head(), SETS.train, SETS.validation)
+    rows, targets = torch.from_numpy(SETS.validation.rows), SETS.validation.targets
+    probs = ours.predict(rows).probs
+    assert ours.nll == pytest.approx(nll(probs, targets))
+    assert ours.error == pytest.approx(error(probs, targets))
+    assert ours.ece == pytest.approx(expected_calibration_error(probs, targets))
+    assert probs.sum(1).tolist() == pytest.approx([1.0] * len(rows))
+    assert score(ours, SETS.validation) == ours.validation
+    plain = softmax_head().predict(rows).probs
+    assert probs.max(1).values.mean() < plain.max(1).values.mean()  # it doubts more
+
+
+def test_it_doubts_more_with_fewer_rows(laplace):
+    few = Features(SETS.train.rows[:30], SETS.train.targets[:30], "")
+    head, rows = softmax_head(), torch.from_numpy(SETS.validation.rows)
+    variances = [laplace_head(head, one).spread.variance(rows).mean() for one in (few, SETS.train)]
+    assert variances[0] > variances[1]
+
+
+def test_it_leaves_chance_alone_and_repeats(laplace):
+    state = torch.get_rng_state()
+    one, two = (laplace_head(softmax_head(), SETS.train) for _ in range(2))
+    assert torch.equal(state, torch.get_rng_state())
+    rows = torch.from_numpy(SETS.validation.rows)
+    assert torch.equal(one.predict(rows).probs, two.predict(rows).probs)
+
+
+def test_rows_of_no_class_and_small_batches_change_nothing(laplace, monkeypatch):
+    head, data = softmax_head(), SETS.train
+    whole = laplace_head(head, data)
+    more = np.concatenate([data.rows, np.full((9, WIDTH), 7, np.float32)])
+    padded = Features(more, torch.cat([data.targets, torch.full((9,), -1)]), "")
+    monkeypatch.setattr(module, "_BATCH_ROWS", 32)
+    again, rows = laplace_head(head, padded), torch.from_numpy(SETS.validation.rows)
+    torch.testing.assert_close(again.predict(rows).probs, whole.predict(rows).probs, rtol=2e-3, atol=1e-4)
+
+
+def test_a_refit_has_one_for_every_softmax_head(laplace):
+    made = refit(SETS, adapt_config=replace(FEW, seeds=(0, 1), controls=()))
+    rows = shown(made)
+    assert list(rows) == ["softmax", "laplace", "belief matching"]
+    for head, around in zip(rows["laplace"], rows["softmax"], strict=True):
+        assert isinstance(head, LaplaceHead) and torch.equal(head.weight, around.weight)
+        assert head.candidate.seed == around.candidate.seed
+    assert made.notes == ()
+
+
+def test_a_repair_has_one_around_the_untouched_head(laplace):
+    old = softmax_head()
+    start = old.weight, old.bias
+    rows = shown(refit(SETS, start=start, adapt_config=replace(FEW, seeds=(0, 1), labels="same")))
+    (head,) = rows["laplace"]
+    assert torch.equal(head.weight, rows["untouched"][0].weight)
+    assert head.notes == ("around the weights of untouched",)
+
+
+@pytest.mark.filterwarnings("ignore:.* belong to no class")
+def test_where_it_would_not_be_fair_it_is_left_out_and_told(laplace):
+    sets = FeatureSets(votes(150), votes(100, 5))
+    with pytest.warns(UserWarning, match="needs class ids, not counts; the comparison goes without"):
+        made = refit(sets, adapt_config=FEW)
+    assert made.notes == ("a Laplace approximation needs class ids, not counts",)
+    assert "laplace" not in shown(made)
+
+
+def test_it_has_bounds():
+    wide = Features(np.zeros((3, 9000), np.float32), torch.zeros(3, dtype=torch.int64), "")
+    assert why_no_laplace(SETS.train, CLASSES) is None
+    assert why_no_laplace(SETS.train, 20_000) == (
+        "a Laplace approximation of 7 features and 20000 classes is too large"
+    )
+    assert "9000 features" in why_no_laplace(wide, 4)
+    many = Features(np.zeros((60_000, 1), np.float32), torch.zeros(60_000, dtype=torch.int64), "")
+    assert "60000 rows of 2000 classes takes too long" in why_no_laplace(many, 2000)
+
+
+def test_what_to_install_is_said_before_anything_is_fitted(monkeypatch):
+    monkeypatch.setitem(sys.modules, "laplace", None)
+    with pytest.raises(
+        ModuleNotFoundError, match=r'needs laplace-torch: pip install "beliefmatch\[laplace\]"'
+    ):
+        refit(SETS, adapt_config=FEW)

@@ -1,0 +1,139 @@
+"""From features alone to a chosen head: seeds, the choice, and what stands beside it."""
+
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from beliefmatch.adaptation.batched import fit_heads
+from beliefmatch.adaptation.candidates import Candidate
+from beliefmatch.adaptation.choosing import choose_setting
+from beliefmatch.adaptation.fitted import FittedHead, Scores
+from beliefmatch.adaptation.refit import refit, shown
+from beliefmatch.adaptation.result import FeatureSets
+from head_features import CLASSES, assert_same, features, votes
+from refit_sets import FEW, SETS, knowing_head, quiet
+
+
+@pytest.fixture
+def old():
+    return knowing_head()
+
+
+def named(adaptation, seed=None):
+    return {
+        (head.candidate.kind, repr(head.candidate.options)): head
+        for head in adaptation.fitted
+        if seed is None or head.candidate.seed == seed
+    }
+
+
+def test_fresh_heads_of_all_seeds_are_those_fitted_alone():
+    made = refit(SETS, adapt_config=replace(FEW, seeds=(0, 3)))
+    assert (made.labels, made.classes, made.head) == ("new", CLASSES, None)
+    assert made.sets is SETS and set(made.seconds) == {"heads"}
+    for seed in (0, 3):
+        alone, together = named(refit(SETS, adapt_config=replace(FEW, seeds=(seed,)))), named(made, seed)
+        assert alone.keys() == together.keys()
+        for key, head in together.items():
+            assert_same(head, alone[key])
+    first, second = named(made, 0), named(made, 3)
+    assert not any(torch.equal(first[key].weight, second[key].weight) for key in first)
+
+
+def test_seeds_are_trials_of_a_repair_too(old):
+    """Each is the order of batches, from the same first weights."""
+    made = refit(SETS, start=old, adapt_config=replace(FEW, seeds=(0, 1, 2), labels="same"))
+    trained = [head for head in made.fitted if head.epoch]
+    assert len(trained) == 3 * (2 + 1 + 2 + 1)
+    weights = [head.weight for head in trained if head.candidate.kind == "softmax"]
+    assert not torch.equal(weights[0], weights[1]) and not torch.equal(weights[1], weights[2])
+    options = {"epochs": 6, "learning_rate": 0.01, "batch_size": 32, "validation": SETS.validation}
+    for head in trained:
+        one = [replace(head.candidate, seed=0)]
+        (alone,) = fit_heads(SETS.train, one, start=old, order_seed=head.candidate.seed, **options)
+        assert_same(head, alone)
+
+
+def test_progress_of_several_passes_grows_to_one(old):
+    told = []
+    adapt_config = replace(FEW, seeds=(4, 9), labels="same")
+    refit(SETS, start=old, adapt_config=adapt_config, on_progress=lambda *news: told.append(news))
+    shares = [share for share, _ in told]
+    assert shares == sorted(shares) and shares[-1] == 1
+    assert "seed 4" in told[0][1] and "seed 9" in told[-1][1]
+
+
+def test_lbfgs_from_one_head_has_no_use_for_seeds(old):
+    adapt_config = replace(FEW, seeds=(4, 9), labels="same", optimizer="lbfgs", epochs=2)
+    with pytest.warns(UserWarning, match="make no difference .* only 4 is fitted"):
+        made = refit(SETS, start=old, adapt_config=adapt_config)
+    assert {head.candidate.seed for head in made.fitted if head.epoch} == {4}
+
+
+def head_of(kl_weight, seed, nll, error=0.1, *, diverged=False, kind="belief_matching"):
+    candidate = Candidate(f"{kl_weight} {seed}", kind, {"kl_weight": kl_weight}, seed)
+    weight = torch.zeros(2, 1)
+    return FittedHead(candidate, weight, weight[:, 0], 1, Scores(nll, error, 0.0, 9), diverged=diverged)
+
+
+def test_the_setting_is_chosen_by_its_mean_and_then_the_best_of_its_seeds():
+    lucky = [head_of(0.1, 0, 0.10), head_of(0.1, 1, 0.90)]
+    steady = [head_of(0.2, 0, 0.40), head_of(0.2, 1, 0.30)]
+    assert choose_setting([*lucky, *steady]) is steady[1]
+    halves = [head_of(0.3, 0, 0.01), head_of(0.3, 1, 0.02, diverged=True)]
+    assert choose_setting([*lucky, *steady, *halves]) is steady[1]
+    assert choose_setting(halves) is halves[0]
+    by_error = [head_of(0.1, 0, 0.1, 0.3), head_of(0.2, 0, 0.9, 0.2)]
+    assert choose_setting(by_error, by="error") is by_error[1]
+    with pytest.raises(ValueError, match="`fitted` must hold"):
+        choose_setting([head_of(0.1, 0, 0.1, diverged=True)])
+
+
+def test_the_choice_of_a_fit_is_that_of_the_means():
+    made = refit(SETS, adapt_config=replace(FEW, seeds=(0, 1, 2), kl_weights=(0.3, 0.03, 0.003)))
+    values = defaultdict(list)
+    for head in made.fitted:
+        if head.candidate.kind == "belief_matching":
+            values[head.candidate.kl_weight].append(head.nll)
+    best = min(values, key=lambda one: np.mean(values[one]))
+    assert made.chosen.candidate.kl_weight == best
+    assert made.chosen.nll == min(values[best])
+
+
+def test_the_honest_table_has_one_head_for_every_seed(old):
+    rows = shown(refit(SETS, start=old, adapt_config=replace(FEW, seeds=(0, 1))))
+    assert {label: len(heads) for label, heads in rows.items()} == {
+        "untouched": 1,
+        "temperature": 1,
+        "softmax": 2,
+        "label smoothing": 2,
+        "evidential": 2,
+        "belief matching": 2,
+    }
+    made = refit(SETS, adapt_config=replace(FEW, seeds=(0, 1), controls=("label_smoothing",)))
+    rows = shown(made)
+    assert list(rows) == ["label smoothing", "belief matching"]
+    assert made.chosen in rows["belief matching"]
+    chosen = made.chosen.candidate
+    for smooth, own in zip(rows["label smoothing"], rows["belief matching"], strict=True):
+        assert smooth.candidate.options == {"matched_kl_weight": chosen.kl_weight}
+        assert own.candidate.options == chosen.options
+        assert smooth.candidate.seed == own.candidate.seed
+
+
+def test_priors_are_part_of_the_setting():
+    made = refit(SETS, adapt_config=replace(FEW, priors=(1.0, 3.0), controls=()))
+    assert len(made.fitted) == 4
+    assert shown(made) == {"belief matching": [made.chosen]}
+
+
+def test_counts_have_no_evidential_head():
+    sets = FeatureSets(votes(200), votes(100, 5))
+    made = quiet(sets, adapt_config=FEW)
+    assert {head.candidate.kind for head in made.fitted} == {"belief_matching", "softmax", "label_smoothing"}
+    assert made.classes == CLASSES
+    again = quiet(FeatureSets(votes(200), features(100, 5)), adapt_config=FEW)  # chosen by single labels
+    assert again.chosen.validation.rows == 100

@@ -1,0 +1,140 @@
+"""Promises, parts of sets, and rows that do not fit into memory."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from beliefmatch.adaptation import scoring, starting
+from beliefmatch.adaptation.adapt_config import AdaptConfig
+from beliefmatch.adaptation.batched import fit_heads
+from beliefmatch.adaptation.candidates import candidates
+from beliefmatch.adaptation.promising import promises
+from beliefmatch.adaptation.reading import Batches
+from beliefmatch.adaptation.refit import refit
+from beliefmatch.adaptation.result import FeatureSets
+from beliefmatch.adaptation.rows import ShardedRows, in_memory
+from beliefmatch.adaptation.subsets import parted, subset
+from beliefmatch.adaptation.types import Features
+from beliefmatch.metrics import coverage_at_risk
+from head_features import CLASSES, WIDTH, assert_same, features, votes
+from refit_sets import FEW, SETS, quiet
+
+
+@pytest.mark.parametrize("kind", ["ids", "counts"])
+def test_promises_are_those_of_the_metrics(kind):
+    judge = features(800, 8) if kind == "ids" else votes(800, 8)
+    made = quiet(FeatureSets(features(400), judge), adapt_config=replace(FEW, risks=(0.4, 1e-4), delta=0.1))
+    some = torch.ones(len(judge), dtype=torch.bool) if kind == "ids" else judge.targets.sum(1) > 0
+    right = judge.targets[some] if kind == "ids" else judge.targets[some].argmax(1)
+    probs = made.chosen.predict(torch.from_numpy(judge.rows)[some]).probs
+    confidence, place = probs.max(1)
+    likely, unlikely = made.promises
+    expected = coverage_at_risk(confidence, place == right, risk=0.4, delta=0.1)
+    assert likely.threshold == pytest.approx(expected.threshold, rel=1e-6)
+    assert (likely.coverage, likely.bound) == pytest.approx((expected.coverage, expected.bound))
+    assert likely.coverage > 0 and likely.bound <= 0.4
+    assert (unlikely.threshold, unlikely.coverage, unlikely.bound) == (None, 0.0, None)
+
+
+def test_promises_do_not_depend_on_the_size_of_blocks(monkeypatch):
+    made = refit(SETS, adapt_config=FEW)
+    monkeypatch.setattr("beliefmatch.adaptation.scoring._LOGITS", 4 * CLASSES)
+    again = promises(made.chosen, SETS.validation, risks=(0.4,), delta=0.05)
+    assert again[0].coverage == made.promises[0].coverage
+    assert again[0].threshold == pytest.approx(made.promises[0].threshold, rel=1e-6)
+
+
+def test_subsets_read_as_the_rows_they_are(tmp_path):
+    data = features(50)
+    np.save(tmp_path / "rows.npy", data.rows)
+    mapped = Features(np.load(tmp_path / "rows.npy", mmap_mode="r"), data.targets, "all")
+    numbers = np.array([7, 3, 4, 5, 49])
+    some = subset(subset(mapped, np.arange(50)), numbers)
+    assert some.rows.shape == (5, WIDTH) and some.rows.nbytes == 5 * 4 * WIDTH
+    np.testing.assert_array_equal(np.asarray(some.rows), data.rows[numbers])
+    np.testing.assert_array_equal(some.rows[1:3], data.rows[[3, 4]])
+    np.testing.assert_array_equal(some.rows[2], data.rows[4])
+    np.testing.assert_array_equal(some.rows[np.array([4, 0])], data.rows[[49, 7]])
+    assert torch.equal(some.targets, data.targets[torch.from_numpy(numbers)])
+    assert len({mapped.digest, some.digest, subset(mapped, numbers[:4]).digest}) == 3
+    for wrong, message in (([50], "0 to 49, got 50"), ([-1], "got -1"), ([], "at least one row")):
+        with pytest.raises(ValueError, match=message):
+            subset(mapped, np.array(wrong, dtype=int))
+
+
+def test_rows_are_parted_in_proportion():
+    ids = torch.tensor([0] * 60 + [1] * 30 + [2] * 10 + [-1] * 7)
+    data = Features(np.arange(107, dtype=np.float32)[:, None], ids, "")
+    rest, some = parted(data, 0.2)
+    assert some.targets.bincount().tolist() == [12, 6, 2]
+    assert len(rest) + len(some) == 107 and int((rest.targets < 0).sum()) == 7
+    both = np.concatenate([np.asarray(rest.rows), np.asarray(some.rows)])[:, 0]
+    np.testing.assert_array_equal(np.sort(both), np.arange(107))
+    votes_too = Features(data.rows[:100], functional.one_hot(ids[:100], 3).float(), "")
+    assert parted(votes_too, 0.2)[1].targets.sum(0).tolist() == [12, 6, 2]
+    other = parted(data, 0.2, seed=1)[1]
+    assert not torch.equal(torch.tensor(np.asarray(other.rows)), torch.tensor(np.asarray(some.rows)))
+    for share in (0.0, 1e-9, 200):
+        with pytest.raises(ValueError, match="must"):
+            parted(Features(data.rows[:1], ids[:1], "") if share == 1e-9 else data, share)
+
+
+def test_parts_of_mapped_features_are_fitted_as_if_in_memory(tmp_path):
+    data = features(300)
+    np.save(tmp_path / "rows.npy", data.rows)
+    mapped = Features(np.load(tmp_path / "rows.npy", mmap_mode="r"), data.targets, "")
+    kept = [np.asarray(one.rows) for one in parted(data, 0.2)]
+    heads = candidates(CLASSES, kl_weights=[0.01], controls=[])
+    for part, rows in zip(parted(mapped, 0.2), kept, strict=True):
+        direct = Features(rows, part.targets, "")
+        options = {"classes": CLASSES, "epochs": 2, "batch_size": 16}
+        assert_same(fit_heads(part, heads, **options)[0], fit_heads(direct, heads, **options)[0])
+
+
+def test_thousands_of_classes_in_few_rows_at_a_time(monkeypatch):
+    """Blocks, passes and the fit of scales are bounded by numbers, not by rows."""
+    classes, width = 2500, 6
+    chance = np.random.default_rng(0)
+    centres = 4 * chance.normal(size=(classes, width))
+    ids = np.arange(2 * classes) % classes
+
+    def some(numbers):
+        rows = centres[numbers] + 0.3 * chance.normal(size=(len(numbers), width))
+        return Features(rows.astype(np.float32), torch.from_numpy(numbers), "")
+
+    sets = FeatureSets(some(ids), some(ids[:300]))
+    seen = []
+    real = scoring.product
+    monkeypatch.setattr(scoring, "product", lambda *args: seen.append(real(*args)) or seen[-1])
+    monkeypatch.setattr(scoring, "_LOGITS", 500_000)
+    adapt_config = AdaptConfig(kl_weights=(1e-4, 1e-5), controls=("softmax",), epochs=2, learning_rate=0.05)
+    with pytest.warns(UserWarning, match="very few rows choose λ, 300 of `validation` for 2500 classes"):
+        made = refit(sets, adapt_config=adapt_config)
+    assert made.classes == classes and made.chosen.weight.shape == (classes, width)
+    assert max(logits.numel() for logits in seen) <= 500_000
+    assert made.chosen.curve[-1].loss < made.chosen.curve[0].loss
+    start = torch.from_numpy(centres).float(), torch.zeros(classes)
+    monkeypatch.setattr(starting, "_LOGITS", 50_000)
+    rows, targets = starting._some(sets.train, classes)
+    assert len(rows) == len(targets) == 20
+    weight, _ = starting.first_weights([made.chosen.candidate], start, classes, width, sets.train)
+    scale = weight.norm() / start[0].norm()
+    torch.testing.assert_close(weight[0], scale * start[0], rtol=1e-4, atol=1e-5)
+
+
+def test_rows_in_shards_are_streamed_where_they_have_no_room():
+    data = features(700)
+    shards = ShardedRows([data.rows[:400], data.rows[400:]])
+    in_shards = Features(shards, data.targets, "")
+    assert in_memory(shards, shards.nbytes - 1) is None
+    np.testing.assert_array_equal(in_memory(shards, shards.nbytes), data.rows)
+    assert in_memory(data.rows, 0) is data.rows
+    assert not Batches(in_shards, 16, 0, memory=4000).in_memory
+    heads = candidates(CLASSES, kl_weights=[0.01], controls=[])
+    options = {"classes": CLASSES, "epochs": 3, "batch_size": 16}
+    assert_same(fit_heads(in_shards, heads, **options)[0], fit_heads(data, heads, **options)[0])
+    (streamed,) = fit_heads(subset(in_shards, np.arange(0, 700, 2)), heads, memory=4000, **options)
+    assert streamed.curve[-1].loss < streamed.curve[0].loss

@@ -1,0 +1,232 @@
+"""OOD images beside a home set, and images to predict: brought to the home set's inputs."""
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from beliefmatch.data import load, load_ood, store
+from beliefmatch.data.decode import as_pixels, middle
+from beliefmatch.data.digits import rotated
+from beliefmatch.data.embedded import STILL_DIGITS
+from beliefmatch.data.inputs import read_images
+from beliefmatch.data.preprocessing import Preprocessing
+from beliefmatch.data.settings import DataConfig
+from beliefmatch.data.streamed import StreamedSource
+from image_files import encoded, labels, picture, pixels, save_folder, save_npz
+
+GREY = Preprocessing((0.0,), (240 / 255,))
+COLOUR = Preprocessing((0.4, 0.5, 0.6), (0.2, 0.25, 0.3), "crop_flip", 1)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load(DataConfig())
+
+
+@pytest.fixture(scope="module")
+def colours(tmp_path_factory):
+    path = save_npz(tmp_path_factory.mktemp("home") / "home.npz", pixels(60), labels(60))
+    return load(DataConfig(name=f"{path}"))
+
+
+def everything(source):
+    (batch,) = source.batches([torch.arange(len(source))])
+    assert batch.targets.tolist() == [-1] * len(source)
+    return batch.inputs
+
+
+def levels(inputs):
+    return (inputs * 16).double()
+
+
+def test_noise_is_uniform_over_the_levels_of_digits(digits):
+    name, noise = load_ood("noise", digits)
+    counts = levels(everything(noise)).round().long().flatten().bincount()
+    assert name == "noise" and len(noise) == 540
+    assert (
+        len(counts) == 17
+        and counts.min() > 0.9 * counts.sum() / 17
+        and counts.max() < 1.15 * counts.sum() / 17
+    )
+
+
+def test_noise_is_uniform_over_bytes_and_as_many_as_are_reported_on(colours):
+    _, noise = load_ood("noise", colours)
+    assert noise.images.shape == (12, 6, 6, 3)
+    assert abs(noise.images.double().mean() - 127.5) < 8
+    assert torch.equal(noise.images, load_ood("noise", colours)[1].images)
+
+
+def test_rotations_are_turned_test_digits_that_are_no_digits_any_more(digits):
+    _, turned = load_ood("rotations", digits)
+    (batch,) = digits.test.batches([torch.arange(len(digits.test))])
+    there = batch.inputs[[target not in STILL_DIGITS for target in batch.targets.tolist()]]
+    assert len(turned) == len(there)
+    inputs = everything(turned)
+    assert torch.equal(inputs, everything(load_ood("rotations", digits)[1]))
+    angles = torch.arange(60.0, 301.0, 1.0).tolist()
+    for one, original in zip(inputs[:5], there[:5], strict=True):
+        nearest = (rotated(original, angles) - one).abs().mean((1, 2, 3)).min()
+        assert nearest < 0.02 < (original - one).abs().mean()
+
+
+def test_patches_are_squares_out_of_the_photographs(digits):
+    from sklearn.datasets import load_sample_images
+
+    _, found = load_ood("patches", digits)
+    assert found.images.shape == (540, 8, 8, 1)
+    grey = [image @ np.array([0.299, 0.587, 0.114]) * 240 / 255 for image in load_sample_images().images]
+    for patch in found.images[:5, :, :, 0].numpy():
+        assert any(_occurs(patch, image) for image in grey)
+
+
+def _occurs(patch, image):
+    height, width = image.shape
+    fits = np.ones((height - 7, width - 7), bool)
+    for (y, x), value in np.ndenumerate(patch):
+        fits &= np.abs(image[y : height - 7 + y, x : width - 7 + x] - value) <= 0.5
+    return fits.any()
+
+
+def test_companions_of_digits_are_for_digits_alone(colours):
+    with pytest.raises(ValueError, match=r"`text` must not be 'rotations' .*for digits alone"):
+        load_ood("rotations", colours)
+
+
+def test_a_named_set_gives_its_test_images_in_the_home_sets_form(colours, digits):
+    name, ood = load_ood("digits", colours)
+    assert name == "digits" and ood.shape == (3, 6, 6) and len(ood) == 540
+    first = digits.test.images[:1].numpy()[0]
+    expected = as_pixels(middle(picture(first), 6, 6), 3)
+    assert np.array_equal(ood.images[0], expected)
+    assert ood.preprocessing == colours.test.preprocessing
+
+
+def test_paths_take_the_name_they_are_given(tmp_path, digits):
+    np.savez(tmp_path / "photos.npz", images=pixels(5, 16, 12))
+    name, ood = load_ood(f"{tmp_path / 'photos.npz'}", digits)
+    assert name == "photos" and ood.images.shape == (5, 8, 8, 1)
+    name, same = load_ood(f"holiday={tmp_path / 'photos.npz'}", digits)
+    assert name == "holiday" and torch.equal(ood.images, same.images)
+    folder = save_folder(tmp_path / "folder", pixels(), labels())
+    assert len(load_ood(f"{folder}", digits)[1]) == 12
+
+
+def test_named_sets_may_lie_in_a_directory(tmp_path, digits):
+    save_npz(tmp_path / "svhn_test10k.npz", pixels(7, 32, 32), labels(7))
+    save_npz(tmp_path / "cifar10_test.npz", pixels(5, 32, 32), labels(5))
+    for text, directory in (("svhn", f"{tmp_path}"), (f"svhn={tmp_path}", None)):
+        name, ood = load_ood(text, digits, directory=directory)
+        assert name == "svhn" and len(ood) == 7
+
+
+def test_a_named_set_is_never_another_one(tmp_path, digits):
+    """Files and folders without a name, or of other names, are the home set's or nobody's."""
+    home = save_folder(tmp_path / "home", pixels(), labels())
+    save_npz(tmp_path / "files" / "test.npz", pixels(5, 32, 32), labels(5))
+    for place in (home, tmp_path / "files", tmp_path / "nowhere"):
+        with pytest.raises(ValueError, match=r"`text` must be a set that .* holds in .* name, .* got 'svhn'"):
+            load_ood("svhn", digits, directory=f"{place}")
+    save_folder(tmp_path / "both" / "svhn", pixels(), labels())
+    save_folder(tmp_path / "both" / "cifar10", pixels(30), labels(30))
+    assert len(load_ood("svhn", digits, directory=f"{tmp_path / 'both'}")[1]) == 12
+    known = load(DataConfig(name="cifar10", directory=f"{tmp_path / 'both'}", validation=0.3, augment="none"))
+    assert sum(known.facts["counts"].values()) == 30
+    with pytest.raises(ValueError, match=r"must hold mnist in files or a folder .*, got cifar10, svhn in"):
+        load(DataConfig(name="mnist", directory=f"{tmp_path / 'both'}"))
+
+
+def test_nothing_is_told_with_what_could_be(digits):
+    with pytest.raises(
+        ValueError, match=r"`text` must be noise, patches, rotations, one of digits, .*got 'nois'"
+    ):
+        load_ood("nois", digits)
+    for half in ("=photos", "photos="):
+        with pytest.raises(ValueError, match=rf"must have a name and a path .* got '{half}'"):
+            load_ood(half, digits)
+
+
+def test_what_is_missing_or_misspelt_is_told(digits):
+    with pytest.raises(ValueError, match=r"`like` must tell its preprocessing in its facts, got \[\]"):
+        load_ood("noise", replace(digits, facts={}))
+    with pytest.raises(ValueError, match="`corrupt` must be one of 'stop', 'skip', got 'ship'"):
+        load_ood("digits", digits, corrupt="ship")
+
+
+def test_unreadable_ood_images_stop_or_are_skipped(tmp_path, digits):
+    folder = save_folder(tmp_path, pixels(), labels())
+    (folder / "ant" / "0000.png").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"0000\.png \(it is empty\)"):
+        load_ood(f"x={folder}", digits)
+    with pytest.warns(UserWarning, match="1 of 12 images cannot be read"):
+        assert len(load_ood(f"x={folder}", digits, corrupt="skip")[1]) == 11
+
+
+def test_images_to_predict_come_in_the_order_of_the_paths(tmp_path):
+    images = pixels(6, 6, 6)
+    folder = tmp_path / "b"
+    folder.mkdir()
+    for number in (1, 0):
+        (folder / f"{number}.png").write_bytes(encoded(images[number]))
+    (tmp_path / "a.bmp").write_bytes(encoded(images[2], "BMP"))
+    np.save(tmp_path / "c.npy", images[3:4])
+    np.savez(tmp_path / "d.npz", images=images[4:5])
+    pq.write_table(pa.table({"image": [encoded(images[5])]}), tmp_path / "e.parquet")
+    paths = [folder, *(tmp_path / name for name in ("a.bmp", "c.npy", "d.npz", "e.parquet"))]
+    names, source = read_images(paths, like_shape=(3, 6, 6), preprocessing=COLOUR)
+    assert names == [
+        *(f"{path}" for path in (folder / "0.png", folder / "1.png", tmp_path / "a.bmp")),
+        "c.npy[0]",
+        "d.npz[0]",
+        "e.parquet[0]",
+    ]
+    assert np.array_equal(source.images, images)
+    assert everything(source).shape == (6, 3, 6, 6)
+
+
+def test_images_to_predict_are_brought_to_size_and_channels(tmp_path):
+    (tmp_path / "a.png").write_bytes(encoded(pixels(1, 20, 12)[0]))
+    names, source = read_images(f"{tmp_path / 'a.png'}", like_shape=(1, 8, 8), preprocessing=GREY)
+    assert names == [f"{tmp_path / 'a.png'}"] and source.shape == (1, 8, 8)
+    expected = as_pixels(middle(picture(pixels(1, 20, 12)[0]), 8, 8), 1)
+    assert np.array_equal(source.images[0], expected)
+
+
+def test_large_images_to_predict_are_streamed(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "IN_MEMORY_SIDE", 4)
+    (tmp_path / "a.png").write_bytes(encoded(pixels(1, 20, 12)[0]))
+    _, source = read_images(tmp_path, like_shape=(3, 8, 8), preprocessing=COLOUR, workers=0)
+    assert isinstance(source, StreamedSource) and everything(source).shape == (1, 3, 8, 8)
+
+
+def test_skipped_images_have_no_name(tmp_path):
+    for number in range(3):
+        (tmp_path / f"{number}.png").write_bytes(encoded(pixels(1)[0]) if number != 1 else b"no")
+    with pytest.warns(UserWarning, match=r"1 of 3 images .*1\.png"):
+        names, source = read_images(tmp_path, like_shape=(3, 6, 6), preprocessing=COLOUR, corrupt="skip")
+    assert [name[-5:] for name in names] == ["0.png", "2.png"] and len(source) == 2
+
+
+@pytest.mark.parametrize(
+    ("paths", "words"),
+    [
+        ([], "`paths` must be at least one path"),
+        ("nowhere.png", "got nothing at"),
+        ("a.pkl", r"must end in .*got .*a\.pkl"),
+        ("empty", "must hold images, got nothing"),
+        ("none.npy", "must hold images, got none"),
+        ("broken.npy", "must be a whole .npy file"),
+    ],
+)
+def test_what_holds_no_images_is_refused(tmp_path, paths, words):
+    (tmp_path / "a.pkl").write_bytes(b"\x80\x04.")
+    (tmp_path / "broken.npy").write_bytes(b"\x80\x04.")
+    (tmp_path / "empty").mkdir()
+    np.save(tmp_path / "none.npy", pixels(0))
+    given = tmp_path / paths if isinstance(paths, str) else paths
+    with pytest.raises(ValueError, match=words):
+        read_images(given, like_shape=(3, 6, 6), preprocessing=COLOUR)

@@ -1,0 +1,263 @@
+"""The record of an adaptation: its numbers against the metrics themselves, and back from JSON."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import rel_entr
+from sklearn.metrics import log_loss, roc_auc_score
+
+from adaptations import CLASSES, NAMES, QUICK, adaptation, evaluations, record, rows
+from beliefmatch.adaptation.fitted import FittedHead
+from beliefmatch.adaptation.refit import shown
+from beliefmatch.adaptation.result import NormsResult, Promised
+from beliefmatch.experiments import adapted_judging
+from beliefmatch.experiments.adapt_record import AdaptRecord, adapt_evaluation_paths
+from beliefmatch.experiments.adapted_head import head_file
+from beliefmatch.experiments.adapted_judging import adapt_evaluations, adapt_record
+from beliefmatch.experiments.adapted_scores import answers
+from beliefmatch.experiments.plain_values import plain_values
+from beliefmatch.methods.base import Prediction
+from beliefmatch.metrics import expected_calibration_error
+
+KINDS = ("repair", "new", "votes")
+LINES = ["untouched", "temperature", "softmax", "label smoothing", "evidential", "belief matching"]
+
+
+def probs(head, features):
+    """By numpy, from the weights."""
+    said = head.predict(torch.from_numpy(features.rows))
+    return said.probs.double().numpy()
+
+
+def heads(kind):
+    return [(label, head) for label, some in shown(adaptation(kind)).items() for head in some]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_record_comes_back_from_json_unchanged(kind):
+    made = record(kind)
+    assert AdaptRecord.from_json(made.to_json()) == made
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_head_is_there_with_its_validation_scores(kind):
+    found = {one.name: one for one in record(kind).tried}
+    assert len(found) == len(record(kind).tried) == len(adaptation(kind).fitted)
+    for head in adaptation(kind).fitted:
+        one = found[head.candidate.name]
+        assert (one.nll, one.error, one.ece) == (head.nll, head.error, head.ece)
+        assert one.curve.epoch == [point.epoch for point in head.curve]
+    assert record(kind).chosen == adaptation(kind).chosen.candidate.name
+
+
+def test_lines_stand_in_the_order_of_the_honest_table():
+    assert record("repair").row_labels == LINES
+    assert record("new").row_labels == LINES[2:]
+    assert [one.seed for one in record("new").judged if one.label == "softmax"] == [3, 8]
+
+
+@pytest.mark.parametrize(("kind", "part"), [("repair", "test"), ("new", "validation")])
+def test_scores_of_labels_are_those_of_other_libraries(kind, part):
+    features = getattr(adaptation(kind).sets, part)
+    made = record(kind)
+    assert (made.judged_on, made.targets) == (part, "labels")
+    for one, (label, head) in zip(made.judged, heads(kind), strict=True):
+        p, y = probs(head, features), features.targets.numpy()
+        assert one.label == label and one.kl is None and one.scores.examples == len(y)
+        assert one.scores.nll == pytest.approx(log_loss(y, p, labels=range(CLASSES)), rel=1e-9)
+        assert one.scores.error == pytest.approx((p.argmax(1) != y).mean())
+        assert one.scores.brier == pytest.approx(((p - np.eye(CLASSES)[y]) ** 2).sum(1).mean())
+        ece = expected_calibration_error(torch.from_numpy(p), features.targets)
+        assert one.scores.ece == pytest.approx(ece)
+        assert one.scores.mean_confidence == pytest.approx(p.max(1).mean())
+
+
+def test_votes_count_by_their_shares():
+    features, made = adaptation("votes").sets.test, record("votes")
+    counts = features.targets.double().numpy()
+    kept = counts.sum(1) > 0
+    assert made.targets == "votes" and 0 < kept.sum() < len(counts) + 1
+    shares = counts[kept] / counts[kept].sum(1, keepdims=True)
+    for one, (_, head) in zip(made.judged, heads("votes"), strict=True):
+        p = probs(head, features)[kept]
+        one_hot = np.eye(CLASSES)[None]
+        brier = (shares * ((p[:, None] - one_hot) ** 2).sum(2)).sum(1).mean()
+        taken = np.take_along_axis(shares, p.argmax(1)[:, None], 1)
+        assert one.scores.examples == kept.sum()
+        assert one.scores.nll == pytest.approx(-(shares * np.log(p)).sum(1).mean())
+        assert one.kl == pytest.approx(rel_entr(shares, p).sum(1).mean())
+        assert one.scores.error == pytest.approx(1 - taken.mean())
+        assert one.scores.brier == pytest.approx(brier)
+
+
+def test_ood_sets_are_told_apart_as_scikit_learn_says():
+    given = adaptation("repair").sets
+    for one, (_, head) in zip(record("repair").judged, heads("repair"), strict=True):
+        home, ood = probs(head, given.test), probs(head, given.ood["noise"])
+        (found,) = (each for each in one.ood if each.name == "noise")
+        for score, of in (("confidence", lambda p: 1 - p.max(1)), ("entropy", entropy)):
+            values = np.concatenate([of(home), of(ood)])
+            wanted = roc_auc_score(np.repeat([0, 1], [len(home), len(ood)]), values)
+            assert found.auroc[score] == pytest.approx(wanted, abs=1e-3)
+        assert found.examples == 60
+        assert found.mean_confidence == pytest.approx(ood.max(1).mean())
+        assert (
+            ("mutual_information" in found.auroc)
+            == one.has_belief
+            == (one.label in ("evidential", "belief matching"))
+        )
+
+
+def entropy(p):
+    return -(p * np.log(np.clip(p, 1e-300, 1))).sum(1)
+
+
+def test_what_an_evaluation_says_is_what_the_record_says():
+    for made, one in zip(evaluations("repair"), record("repair").judged, strict=True):
+        assert made.name == one.label and made.class_names == NAMES
+        for key in ("error", "nll", "brier", "ece"):
+            assert made.scores[key].value == pytest.approx(getattr(one.scores, key), rel=1e-4, abs=1e-6)
+        assert [each.name for each in made.ood] == ["noise", "|pipes| & more"]
+
+
+def test_evaluations_are_of_the_chosen_seed():
+    seed = adaptation("new").chosen.candidate.seed
+    for made in evaluations("new"):
+        one = record("new").delivered(made.name)
+        assert one.seed == seed
+        assert made.scores["nll"].value == pytest.approx(one.scores.nll, rel=1e-4)
+
+
+def test_of_votes_the_majority_is_evaluated_and_that_is_told():
+    features = adaptation("votes").sets.test
+    kept = features.targets.sum(1) > 0
+    for made, (_, head) in zip(evaluations("votes"), heads("votes"), strict=True):
+        wrong = probs(head, features)[kept].argmax(1) != features.targets[kept].argmax(1).numpy()
+        assert made.scores["error"].value == pytest.approx(wrong.mean())
+        assert made.settings["fields"] == {"targets": "the class of the most votes"}
+
+
+def test_too_many_numbers_are_evaluated_on_evenly_spaced_rows(monkeypatch):
+    monkeypatch.setattr(adapted_judging, "MOST_NUMBERS", 140)
+    made = adapt_evaluations(
+        replace(adaptation("repair"), fitted=[adaptation("repair").chosen]), settings=QUICK
+    )
+    assert [one.examples for one in made] == [47]
+    assert "one row in 3 of" in made[0].source
+
+
+def test_a_promise_is_put_to_the_test():
+    said = answers(adaptation("repair").chosen, adaptation("repair").sets.test)
+    promised = (Promised(0.1, 0.05, 0.7, 0.5, 0.09), Promised(0.001, 0.05, None, 0.0, None))
+    made = adapt_record(replace(adaptation("repair"), promises=promised), model_name="x")
+    kept, none = made.promises
+    sure = said.confidence >= 0.7
+    assert kept.judged_coverage == pytest.approx(sure.double().mean().item())
+    assert kept.judged_risk == pytest.approx(1 - said.hits[sure].mean().item())
+    assert none.judged_coverage is none.judged_risk is none.threshold is None
+
+
+def test_heads_that_say_probabilities_alone_are_judged_too():
+    """As a Laplace approximation does."""
+
+    class Sure(FittedHead):
+        def predict(self, rows):
+            shares = torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64)
+            return Prediction(probs=shares.expand(len(rows), 3))
+
+    chosen = adaptation("repair").chosen
+    sure = Sure(chosen.candidate, chosen.weight, chosen.bias, 0, chosen.validation)
+    made = adapt_record(replace(adaptation("repair"), chosen=sure, fitted=[sure]), model_name="x")
+    (one,) = made.judged
+    shares = torch.bincount(adaptation("repair").sets.test.targets, minlength=3) / 140
+    assert one.scores.nll == pytest.approx(-(shares @ torch.tensor([0.7, 0.2, 0.1]).log()).item(), rel=1e-6)
+    assert set(one.ood[0].auroc) == {"entropy", "confidence"}
+
+
+def test_trained_batchnorm_has_a_line_with_features_of_its_own():
+    whole = adaptation("repair")
+    head, new, scores = whole.chosen, rows(70, 21), whole.chosen.validation
+    ood = {"noise": rows(30, 22, ood=True)}
+    norms = NormsResult(("bn",), scores, scores, 2, (), head, rows(50, 20), new, ood)
+    promised = (Promised(0.1, 0.05, 0.7, 0.5, 0.09),)
+    made = replace(whole, norms=norms, promises=promised, notes=("No Laplace.",))
+    one = adapt_record(made, model_name="x")
+    line = one.judged[-1]
+    assert (line.label, line.scores.examples) == ("belief matching and BatchNorm", 70)
+    p, y = probs(head, new), new.targets.numpy()
+    assert line.scores.nll == pytest.approx(log_loss(y, p, labels=range(CLASSES)))
+    assert [(each.name, each.examples) for each in line.ood] == [("noise", 30)]
+    assert one.norms["taken"] and one.norms["layers"] == 1 and one.notes == ["No Laplace."]
+    assert one.promises[0].judged_coverage == pytest.approx((p.max(1) >= 0.7).mean())
+    assert AdaptRecord.from_json(one.to_json()) == one
+    assert [each.examples for each in adapt_evaluations(made, settings=QUICK)][-1] == 70
+    kept = replace(norms, epoch=0)
+    assert "BatchNorm" not in adapt_record(replace(made, norms=kept), model_name="x").row_labels[-1]
+
+
+def test_heads_that_diverged_are_not_in_the_table():
+    whole = adaptation("repair")
+    broken = [replace(one, diverged=one.candidate.kind == "softmax") for one in whole.fitted]
+    made = adapt_record(replace(whole, fitted=broken), model_name="x")
+    assert "softmax" not in made.row_labels
+    assert [one.name for one in made.tried if one.diverged] == ["softmax"]
+
+
+def test_long_curves_are_thinned_with_both_ends():
+    whole = adaptation("repair")
+    point = whole.fitted[-1].curve[0]
+    curve = tuple(point._replace(epoch=epoch, nll=math.inf if epoch == 1 else 0.5) for epoch in range(1, 301))
+    made = adapt_record(
+        replace(whole, fitted=[*whole.fitted[:-1], replace(whole.fitted[-1], curve=curve)]), model_name="x"
+    )
+    kept = made.tried[-1].curve
+    assert (kept.epoch[0], kept.epoch[-1], len(kept.epoch)) == (1, 300, 50)
+    assert kept.nll[0] is None and kept.nll[1] == 0.5
+
+
+def test_what_json_cannot_hold_is_made_plain():
+    found = record("repair").data
+    assert found == {"train": "clouds", "mean": [0.5, None]}
+    assert plain_values({1: torch.zeros(2, 3), "x": range(2)}) == {"1": {"shape": [2, 3]}, "x": [0, 1]}
+
+
+def test_bad_input_is_told_in_one_line():
+    with pytest.raises(ValueError, match=r"adapt_record: `class_names` must be 3, one a class, got 1\."):
+        adapt_record(adaptation("repair"), model_name="x", class_names=["a"])
+    empty = replace(adaptation("repair").sets, test=rows(5, 9, ood=True))
+    with pytest.raises(ValueError, match=r"`test` must have rows with a class or votes, got none"):
+        adapt_record(replace(adaptation("repair"), sets=empty), model_name="x")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"schema": "beliefmatch.adaptation/0"}, "`schema` must be 'beliefmatch.adaptation/1'"),
+        ({"chosen": "nobody"}, "`chosen` must be one of the tried heads, got 'nobody'"),
+        ({"judged": []}, "`judged` must have a line 'belief matching', got none"),
+        ({"class_names": ["a"]}, "`class_names` must be 3, one a class, got 1"),
+        ({"extra": 1}, "got others: extra"),
+    ],
+)
+def test_broken_json_is_refused(change, words):
+    text = json.dumps({**json.loads(record("repair").to_json()), **change})
+    with pytest.raises(ValueError, match="AdaptRecord") as error:
+        AdaptRecord.from_json(text)
+    assert words in str(error.value)
+
+
+def test_evaluations_lie_beside_the_record():
+    assert adapt_evaluation_paths(["untouched", "belief matching"]) == [
+        "evaluations/untouched.json",
+        "evaluations/belief_matching.json",
+    ]
+
+
+def test_the_head_is_kept_without_pickle():
+    load = pytest.importorskip("safetensors.torch").load
+    found, chosen = load(head_file(adaptation("repair"))), adaptation("repair").chosen
+    assert torch.equal(found["weight"], chosen.weight) and torch.equal(found["bias"], chosen.bias)

@@ -1,0 +1,181 @@
+"""Methods beside their papers: losses against torch's distributions, predictions against enumeration."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Categorical, Dirichlet, kl_divergence
+from torch.nn import functional
+
+from beliefmatch import Belief
+from beliefmatch.methods import build
+from beliefmatch.methods.cross_entropy import matched_smoothing
+from beliefmatch.methods.ensemble import combined
+from beliefmatch.methods.temperature import fit_temperature
+
+GENERATOR = torch.Generator().manual_seed(3)
+LOGITS = 2 * torch.randn(6, 4, generator=GENERATOR, dtype=torch.float64)
+TARGETS = torch.tensor([0, 3, 1, 2, 0, 1])
+LABEL = functional.one_hot(TARGETS, 4).double()
+
+
+def test_label_smoothing_is_cross_entropy_with_mixed_labels():
+    objective = build("label_smoothing", smoothing=0.2).objective
+    derive_seed = 0.8 * LABEL + 0.2 / 4
+    torch.testing.assert_close(objective(LOGITS, TARGETS), functional.cross_entropy(LOGITS, derive_seed))
+
+
+@pytest.mark.parametrize(("kl_weight", "classes"), [(0.01, 10), (0.003, 100), (1.0, 2)])
+def test_matched_smoothing_asks_for_the_confidence_of_belief_matching(kl_weight, classes):
+    smoothing = matched_smoothing(kl_weight, classes)
+    posterior_mean = (1 + 1 / kl_weight) / (classes + 1 / kl_weight)
+    assert 1 - smoothing + smoothing / classes == pytest.approx(posterior_mean, rel=1e-12)
+
+
+def test_confidence_penalty_subtracts_the_entropy():
+    expected = functional.cross_entropy(LOGITS, TARGETS) - 0.3 * Categorical(logits=LOGITS).entropy().mean()
+    torch.testing.assert_close(build("confidence_penalty", weight=0.3).objective(LOGITS, TARGETS), expected)
+
+
+def test_belief_matching_without_kl_is_the_expected_log_likelihood():
+    alpha = LOGITS.exp()
+    expected = (alpha.sum(1).digamma() - alpha.gather(1, TARGETS[:, None])[:, 0].digamma()).mean()
+    received = build("belief_matching_without_kl").objective(LOGITS, TARGETS)
+    torch.testing.assert_close(received, expected)
+
+
+@pytest.mark.parametrize("evidence", ["relu", "exp", "softplus"])
+@pytest.mark.parametrize("data", ["squared", "cross_entropy", "likelihood"])
+@pytest.mark.parametrize("progress", [0.0, 0.1, 0.2, 0.9])
+def test_evidential_loss_is_the_papers(data, evidence, progress):
+    act = {"relu": torch.relu, "exp": torch.exp, "softplus": functional.softplus}[evidence]
+    alpha = 1 + act(LOGITS)
+    belief = Dirichlet(alpha)
+    fit = {
+        "squared": ((LABEL - belief.mean) ** 2 + belief.variance).sum(1),
+        "cross_entropy": (LABEL * (alpha.sum(1, keepdim=True).digamma() - alpha.digamma())).sum(1),
+        "likelihood": -belief.mean.gather(1, TARGETS[:, None])[:, 0].log(),
+    }[data]
+    misleading = Dirichlet(torch.where(LABEL == 1, 1.0, alpha))
+    divergence = kl_divergence(misleading, Dirichlet(torch.ones_like(alpha)))
+    expected = (fit + min(1, progress / 0.2) * divergence).mean()
+    method = build("evidential", data=data, evidence=evidence, annealing=0.2)
+    torch.testing.assert_close(method.objective_at(progress)(LOGITS, TARGETS), expected)
+
+
+def test_evidential_predictions_are_the_mean_of_its_belief():
+    prediction = build("evidential").predictor(nn.Identity()).predict(LOGITS)
+    torch.testing.assert_close(prediction.probs, Dirichlet(1 + torch.relu(LOGITS)).mean)
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+def test_prior_network_matches_a_dirichlet_for_each_example(direction):
+    method = build("prior_network", direction=direction, precision=50.0, ood_weight=0.5)
+    model, flat = Dirichlet(LOGITS.exp()), Dirichlet(torch.ones_like(LOGITS))
+    sharp = Dirichlet(1 + 50 * LABEL)
+    order = (lambda p, q: kl_divergence(q, p)) if direction == "forward" else kl_divergence
+    torch.testing.assert_close(method.objective(LOGITS, TARGETS), order(model, sharp).mean())
+    torch.testing.assert_close(method.ood(LOGITS), 0.5 * order(model, flat).mean())
+
+
+def test_temperature_minimises_the_likelihood_of_validation_data():
+    targets = LOGITS.argmax(1)
+    targets[0] = (targets[0] + 1) % 4  # or the colder the better
+    grid = torch.linspace(-3, 3, 6001, dtype=torch.float64).exp()
+    best = min(grid.tolist(), key=lambda t: functional.cross_entropy(LOGITS / t, targets).item())
+    assert fit_temperature(LOGITS, targets) == pytest.approx(best, rel=2e-3)
+    method = build("temperature")
+    batches = [(LOGITS[:4], targets[:4]), (LOGITS[4:], targets[4:])]
+    calibrated = method.calibrate(method.predictor(nn.Identity()), batches)
+    torch.testing.assert_close(
+        calibrated.predict(LOGITS).probs, (LOGITS / best).softmax(1), rtol=5e-3, atol=0
+    )
+
+
+def test_mc_dropout_converges_to_the_mean_over_all_masks():
+    torch.manual_seed(0)
+    head = nn.Linear(3, 4)
+    network = nn.Sequential(nn.Dropout(0.4), head)
+    x = torch.rand(5, 3)
+    exact = torch.zeros(5, 4)
+    for mask in itertools.product([0.0, 1.0], repeat=3):
+        share = 0.6 ** sum(mask) * 0.4 ** (3 - sum(mask))
+        exact += share * head(x * torch.tensor(mask) / 0.6).softmax(1).detach()
+    method = build("mc_dropout", rate=0.4, samples=4000)
+    received = method.predictor(network).predict(x).probs
+    torch.testing.assert_close(received, exact.double(), rtol=0, atol=0.01)
+
+
+def test_ensembles_average_probabilities():
+    first, second = nn.Linear(4, 3), nn.Linear(4, 3)
+    x = torch.rand(6, 4)
+    received = build("ensemble", members=2).predictor(first, second).predict(x).probs
+    torch.testing.assert_close(received, (first(x).double().softmax(1) + second(x).double().softmax(1)) / 2)
+
+
+def test_combined_beliefs_have_the_mean_and_the_total_variance_of_the_mixture():
+    parts = [Belief(LOGITS), Belief(LOGITS.flip(0)), Belief(LOGITS + 1)]
+    dirichlets = [Dirichlet(part.alpha) for part in parts]
+    mean = torch.stack([d.mean for d in dirichlets]).mean(0)
+    second = torch.stack([d.variance + d.mean**2 for d in dirichlets]).mean(0)
+    whole = combined(parts)
+    torch.testing.assert_close(whole.probs, mean)
+    torch.testing.assert_close(whole.variance().sum(1), (second - mean**2).sum(1))
+    assert (whole.precision <= torch.stack([part.precision for part in parts]).amax(0)).all()
+
+
+def test_one_belief_combines_to_itself():
+    torch.testing.assert_close(combined([Belief(LOGITS)]).alpha, LOGITS.exp())
+
+
+@pytest.mark.parametrize(("kl_weight", "classes"), [(0.01, 4), (0.3, 7)])
+def test_matched_label_smoothing_learns_the_mean_that_belief_matching_learns(kl_weight, classes):
+    targets = torch.arange(classes)
+    logits = torch.zeros(classes, classes, dtype=torch.float64, requires_grad=True)
+    objective = build("label_smoothing", matched_kl_weight=kl_weight).objective
+    optimizer = torch.optim.LBFGS([logits], max_iter=500, tolerance_grad=1e-12, tolerance_change=1e-15)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = classes * objective(logits, targets)
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    posterior = 1 + functional.one_hot(targets, classes) / kl_weight  # the optimum of belief matching
+    expected = posterior / posterior.sum(1, keepdim=True)
+    torch.testing.assert_close(logits.detach().softmax(1), expected.double(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"smoothing": 0.1, "matched_kl_weight": 0.01}, "`smoothing` or `matched_kl_weight` must be given"),
+        ({"matched_kl_weight": -1.0}, "`matched_kl_weight` must not be negative"),
+        ({"smoothing": 1.0}, r"`smoothing` must lie in \[0, 1\), got 1.0"),
+    ],
+)
+def test_impossible_smoothing_is_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        build("label_smoothing", **options)
+
+
+@pytest.mark.parametrize("method", ["softmax", "label_smoothing"])
+def test_votes_for_one_class_are_its_id(method):
+    logits, ids = torch.randn(6, 4, dtype=torch.float64), torch.tensor([0, 3, 1, 1, 2, 0])
+    for options in ({},) if method == "softmax" else ({"smoothing": 0.2}, {"matched_kl_weight": 0.05}):
+        objective = build(method, **options).objective
+        one = torch.nn.functional.one_hot(ids, 4).double()
+        torch.testing.assert_close(objective(logits, one), objective(logits, ids))
+        if "matched_kl_weight" not in options:  # more of the same votes are the same shares
+            torch.testing.assert_close(objective(logits, 7 * one), objective(logits, ids))
+
+
+def test_matched_smoothing_of_votes_asks_for_the_mean_of_belief_matchings_optimum():
+    votes, kl_weight = torch.tensor([[3.0, 1.0, 0.0], [0.0, 0.5, 0.0]], dtype=torch.float64), 0.05
+    alpha = 1 + votes / kl_weight
+    optimum = (alpha / alpha.sum(1, keepdim=True)).log().requires_grad_()
+    loss = build("label_smoothing", matched_kl_weight=kl_weight).objective(optimum, votes)
+    (slope,) = torch.autograd.grad(loss, optimum)
+    torch.testing.assert_close(slope, torch.zeros_like(slope), atol=1e-15, rtol=0)

@@ -1,0 +1,280 @@
+"""The benchmark measures what it says, records it whole, and answers bad input on one line."""
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import grid
+import memory
+import results
+import run
+import tables
+import timing
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _same_threads_afterwards():
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def logits_and_ids(rows=64, classes=1000):
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(rows, classes, generator=generator).requires_grad_()
+    return logits, torch.randint(classes, (rows,), generator=generator)
+
+
+# Memory
+
+
+def test_peak_memory_of_a_chain_is_its_two_largest_neighbours():
+    x = torch.zeros(100_000)
+
+    def chain():
+        return ((x + 1) * 2).sum()
+
+    chain()
+    assert memory.peak_bytes(chain) == pytest.approx(2 * x.nbytes, rel=1e-3)
+
+
+def test_peak_memory_counts_what_lives_only_for_a_moment():
+    x = torch.zeros(100_000)
+
+    def three_at_once_then_none():
+        _ = [x.clone() for _ in range(3)]
+        return x.sum()
+
+    assert memory.peak_bytes(three_at_once_then_none) == pytest.approx(3 * x.nbytes, rel=1e-3)
+
+
+def test_cross_entropy_needs_three_buffers_of_which_one_is_the_gradient():
+    logits, ids = logits_and_ids()
+
+    def forward_and_backward():
+        F.cross_entropy(logits, ids).backward()
+        logits.grad = None
+
+    forward_and_backward()
+    assert memory.peak_bytes(forward_and_backward) == pytest.approx(3 * logits.nbytes, rel=1e-3)
+    with torch.no_grad():
+        assert memory.peak_bytes(forward_only(logits, ids)) == pytest.approx(logits.nbytes, rel=1e-3)
+
+
+def forward_only(logits, ids):
+    return lambda: F.cross_entropy(logits, ids)
+
+
+RESIDENT = """
+import torch, torch.nn.functional as F
+from memory import peak_bytes
+
+logits, ids = torch.randn(256, 32000, requires_grad=True), torch.randint(32000, (256,))
+
+def field(name):
+    lines = open("/proc/self/status").read().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name))
+
+def step():
+    F.cross_entropy(logits, ids).backward()
+    logits.grad = None
+
+step()
+allocated = peak_bytes(step)
+open("/proc/self/clear_refs", "w").write("5")
+before = field("VmRSS")
+step()
+print(allocated / logits.nbytes, (field("VmHWM") - before) / logits.nbytes)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="asks Linux for the resident memory")
+def test_peak_memory_agrees_with_resident_memory():
+    answer = subprocess.run(
+        [sys.executable, "-c", RESIDENT],
+        cwd=ROOT / "benchmarks",
+        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "1000000"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    allocated, resident = map(float, answer.stdout.split())
+    assert resident == pytest.approx(allocated, rel=0.05)
+
+
+# Time
+
+
+def turns(costs, seconds=0.07):
+    log = []
+    passes = {name: lambda name=name: log.append(name) or costs[name] for name in costs}
+    return timing.interleaved(passes, costs, seconds), log
+
+
+def test_contenders_take_turns_in_changing_order():
+    rounds, log = turns({"base": 1e-5, "other": 1e-5, "third": 1e-5})
+    assert all(set(times) == {"base", "other", "third"} for times in rounds)
+    orders = {tuple(log[i : i + 3]) for i in range(0, len(log), 3)}
+    assert len(orders) == 6
+
+
+def test_slow_contender_joins_the_first_and_the_last_of_the_fewest_rounds():
+    rounds, _ = turns({"base": 0.02, "near": 0.1, "slow": 2.0, "slower": 40.0}, 1e-9)
+    assert [("slow" in times) for times in rounds] == [True, *[False] * 5, True]
+    assert [("slower" in times) for times in rounds] == [True, *[False] * 6]
+    assert all("base" in times and "near" in times for times in rounds)
+
+
+def test_ratio_is_taken_within_rounds():
+    rounds = [{"base": 1.0, "other": 2.0}, {"base": 10.0, "other": 30.0}, {"base": 2.0}]
+    found = timing.summary(rounds, "other", "base")
+    assert found == timing.Timing(16.0, 2.0, 2.5, (2.25, 2.75), 2)
+    assert timing.summary(rounds, "base", "base").ratio == 1
+    assert timing.summary(rounds[1:], "other", "base") == timing.Timing(30.0, 30.0, 3.0, (3.0, 3.0), 1)
+
+
+# Which cells
+
+
+def test_default_run_covers_shapes_types_and_threads_of_the_plain_loss():
+    chosen = grid.cells(grid.Selection(), 4)
+    plain = [cell for cell in chosen if cell.task == "ids"]
+    for part in ((128, 10), (128, 100), (256, 1000), (4096, 1000)):
+        cells = {(cell.dtype, cell.threads) for cell in plain if cell.shape == part}
+        assert cells == {(dtype, threads) for dtype in grid.DTYPES for threads in (1, 4)}
+    assert {cell.shape for cell in plain} >= {(1024, 32000), (256, 128000)}
+    assert {cell.task for cell in chosen} == set(grid.TASKS)
+
+
+def test_asked_for_cells_are_all_and_only_those_asked_for():
+    asked = grid.Selection(["ids", "dense"], [(3, 5), (2, 3, 4, 4)], ["float64"], [2, 3])
+    names = [str(cell) for cell in grid.cells(asked, 8)]
+    assert names == [
+        "ids 3x5 float64 threads=2",
+        "ids 3x5 float64 threads=3",
+        "dense 2x3x4x4 float64 threads=2",
+        "dense 2x3x4x4 float64 threads=3",
+    ]
+
+
+# The command
+
+TINY = ["--seconds", "0.01", "--threads", "1", "--dtype", "float32", "--shape", "3x5"]
+EAGER = ["soft", "prior", "none", "dense", "forward", "measures"]
+
+
+def test_tiny_run_prints_the_table_and_records_every_contender(tmp_path, capsys):
+    path = tmp_path / "results.csv"
+    assert run.main([*TINY, "2x3x2x2", "--task", *EAGER, "--csv", str(path)]) == 0
+    out, err = capsys.readouterr()
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        assert tuple(reader.fieldnames or ()) == results.COLUMNS
+        lines = list(reader)
+    expected = [(task, name) for task in EAGER for name in grid.TASKS[task].contenders]
+    assert [(line["task"], line["contender"]) for line in lines] == expected
+    for line in lines:
+        assert all(line.values())
+        assert 0 < float(line["ratio_q1"]) <= float(line["ratio"]) <= float(line["ratio_q3"])
+        assert float(line["peak_memory"]) > 0 and int(line["rounds"]) >= 2
+    assert out.count("3x5") == 5 and out.count("2x3x2x2") == 1
+    assert "[6/6] measures 3x5 float32 threads=1" in err
+
+
+def test_second_run_appends_to_the_first(tmp_path, capsys):
+    path = tmp_path / "results.csv"
+    for _ in range(2):
+        run.main([*TINY, "--task", "soft", "--csv", str(path)])
+    assert len(results.read(path)) == 4
+
+
+def test_quick_run_records_nothing_unless_told_where(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(results, "DEFAULT_PATH", tmp_path / "results.csv")
+    run.main([*TINY, "--task", "soft", "--quick"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_packages_that_are_missing_are_left_out_with_a_line_that_says_how_to_install_them(
+    monkeypatch, capsys
+):
+    contenders = grid.TASKS["ids"].contenders
+    eager = {name: one for name, one in contenders.items() if not one.compiled}
+    task = grid.Task("class ids", ((3, 5),), grid.TASKS["ids"].inputs, eager)
+    monkeypatch.setitem(grid.TASKS, "ids", task)
+    monkeypatch.setitem(sys.modules, "edl_pytorch", None)
+    assert run.main([*TINY, "--task", "ids", "--quick"]) == 0
+    out, err = capsys.readouterr()
+    assert "edl-pytorch" not in out
+    assert "edl-pytorch left out" in err and "pip install -r benchmarks/requirements.txt" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ("--shape abc", "argument --shape: expected ROWSxCLASSES such as 128x10, got 'abc'"),
+        ("--shape 0x3", "argument --shape: expected ROWSxCLASSES such as 128x10, got '0x3'"),
+        ("--dtype int8", "argument --dtype: expected one of float32, float64, bfloat16, float16, got 'int8'"),
+        ("--threads 0", "argument --threads: expected a whole number of at least 1, got '0'"),
+        ("--seconds nan", "argument --seconds: expected a positive number, got 'nan'"),
+        ("--task ids --shape 2x3x4x4", "argument --shape: expected shapes that fit ids, got 2x3x4x4"),
+        (
+            "--task ids soft --shape 9x9 3x4x5",
+            "argument --shape: expected shapes that fit ids, soft, got 3x4x5",
+        ),
+        ("--csv no/such/folder.csv", "argument --csv: no/such/folder.csv: "),
+        (f"--csv {__file__}", f"argument --csv: {__file__}: expected a file with the header date,"),
+    ],
+)
+def test_bad_input_is_told_on_one_line(arguments, complaint, capsys):
+    with pytest.raises(SystemExit) as ending:
+        run.main(arguments.split())
+    out, err = capsys.readouterr()
+    assert ending.value.code == 2
+    assert out == "" and err.startswith(f"benchmarks/run.py: {complaint}") and err.count("\n") == 1
+
+
+def test_file_that_ends_within_a_line_is_refused(tmp_path):
+    path = tmp_path / "results.csv"
+    results.prepare(path)
+    path.write_text(path.read_text() + "2026-01-01,half a li")
+    with pytest.raises(ValueError, match="whole lines"):
+        results.prepare(path)
+
+
+# The pages
+
+
+def line(**changes):
+    same = dict.fromkeys(results.COLUMNS, "same")
+    numbers = {"seconds": "0.002", "ratio": "1.5", "ratio_q1": "1.25", "ratio_q3": "20", "peak_memory": "3"}
+    cell = {"task": "ids", "shape": "3x5", "dtype": "float32", "threads": "2", "contender": "beliefmatch"}
+    return {**same, "date": "2026-01-01T00:00:00Z", **numbers, **cell, **changes}
+
+
+def test_tables_show_the_latest_of_the_machine_measured_last():
+    old, new = line(ratio="9"), line(date="2026-01-02T00:00:00Z")
+    elsewhere = line(processor="other", shape="7x7")
+    assert tables.latest([new, elsewhere, old]) == [new]
+
+
+def test_tables_show_time_spread_and_memory():
+    base = line(contender="cross_entropy", ratio="1")
+    text = tables.page_tables([base, line()])
+    assert "| 3×5 | float32 | 2 | 2.00 · 3.0 | 1.50 (1.25–20.0) · 3.0 |" in text
+    assert "| 3×5 | 2.00 | 1.50 | 3.0 | 3.0 |" in tables.readme_table([base, line()])
+
+
+def test_pages_hold_the_tables_of_the_recorded_results():
+    lines = tables.latest(results.read(results.DEFAULT_PATH))
+    for name, render in tables.PAGES.items():
+        page = (ROOT / name).read_text(encoding="utf-8")
+        assert tables.updated(page, render(lines)) == page

@@ -1,0 +1,80 @@
+"""The pages on methods and recipes name all there is, and what they show works."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from pkgutil import resolve_name
+
+import pytest
+
+from beliefmatch._utils import option_names
+from beliefmatch.data.settings import DataConfig
+from beliefmatch.experiments.config import (
+    INDIFFERENT,
+    RECIPES,
+    TeacherConfig,
+    config_from,
+    overridden,
+    recipe,
+    yaml_value,
+)
+from beliefmatch.methods import METHODS, SEARCH
+from beliefmatch.models import MODELS
+from beliefmatch.semi.config import SemiConfig
+from beliefmatch.train.config import EngineConfig, TrainConfig
+
+DOCS = Path(__file__).parents[2] / "docs"
+METHODS_PAGE = (DOCS / "methods.md").read_text("utf-8")
+RECIPES_PAGE = (DOCS / "recipes.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_has_a_chapter_with_its_options(name):
+    chapter = re.search(rf"^## `{name}`\n(.*?)(?=^## )", METHODS_PAGE, re.DOTALL | re.MULTILINE)
+    assert chapter is not None
+    options = option_names(resolve_name(METHODS[name]))
+    assert [option for option in options if f"`{option}`" not in chapter[1]] == []
+
+
+def test_every_grid_is_shown():
+    for option, values in SEARCH.values():
+        assert f"| `{option}` | {', '.join(map(str, values))} |" in METHODS_PAGE
+
+
+@pytest.mark.parametrize("name", [*RECIPES, *MODELS])
+def test_every_recipe_and_network_is_named(name):
+    assert f"`{name}`" in RECIPES_PAGE
+
+
+@pytest.mark.parametrize(
+    ("section", "kind"),
+    [
+        ("data", DataConfig),
+        ("training", TrainConfig),
+        ("engine", EngineConfig),
+        ("semi", SemiConfig),
+        ("teacher", TeacherConfig),
+    ],
+)
+def test_every_setting_is_listed(section, kind):
+    names = ", ".join(f"`{field.name}`" for field in fields(kind))
+    assert f"| `{section}` | {names} |" in RECIPES_PAGE
+
+
+def test_what_a_fingerprint_leaves_out_is_told():
+    for section, names in INDIFFERENT.items():
+        for name in names:
+            assert f"`{section}.{name}`" in RECIPES_PAGE
+
+
+def test_the_file_that_is_shown_is_a_plan():
+    (text,) = re.findall(r"```yaml\n(.*?)```", RECIPES_PAGE, re.DOTALL)
+    config = config_from(yaml_value(text, caller="test"))
+    assert config.method.options == {"kl_weight": 0.01} and config.data.validation == 10000
+
+
+def test_the_settings_that_are_shown_are_settings():
+    shown = re.findall(r"--set (\S+?)[`\s]", RECIPES_PAGE)
+    assert len(shown) > 3
+    for setting in shown:
+        config_from(overridden(recipe("cifar"), [setting]))

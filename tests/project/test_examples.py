@@ -1,0 +1,25 @@
+"""The examples run as they stand, and say what is true."""
+
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from beliefmatch.experiments.evaluation_record import EvaluationRecord
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_scikit_learn_classifiers_are_judged_by_their_own_numbers(tmp_path, capsys):
+    example = runpy.run_path(f"{EXAMPLES / 'sklearn_logits.py'}")
+    assert example["run"](tmp_path) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"{tmp_path / 'report' / 'report.html'}"
+    for name, kind in (("linear", "logits"), ("forest", "probs")):
+        record = EvaluationRecord.from_json((tmp_path / "report" / f"{name}.json").read_text("utf-8"))
+        with np.load(tmp_path / f"{name}.npz") as saved:
+            error = (saved[kind].argmax(1) != saved["targets"]).mean()
+        assert record.kind == kind
+        assert record.scores["error"].value == pytest.approx(error)
+        assert [ood.name for ood in record.ood] == ["8 and 9"]
+        assert record.ood[0].detections[0].auroc.value > 0.9

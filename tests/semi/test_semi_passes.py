@@ -1,0 +1,299 @@
+"""Passes that leave no trace: buffers, modes, chance, precision, wrappers."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from beliefmatch.semi import adversarial_direction, pi_model, vat
+from beliefmatch.semi.passes import bare, still, unrecorded
+from small_classifiers import DOUBLE, built, curved, drawn, normalising, seeded
+
+LOSSES = {"vat": partial(vat, epsilon=0.7), "pi_model": pi_model}
+
+
+class Counting(nn.Module):
+    """A layer that keeps statistics in its own way, writing and replacing."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("average", torch.zeros(6, dtype=DOUBLE))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        self.register_buffer("nothing", None)
+
+    def forward(self, x):
+        if self.training:
+            self.average.mul_(0.9).add_(x.detach().mean(0), alpha=0.1)
+            self.calls = self.calls + 1
+        return x
+
+
+def full(dropout=0.5):
+    """With every kind of layer that keeps statistics."""
+    return nn.Sequential(
+        Counting(),
+        nn.utils.parametrizations.spectral_norm(nn.Linear(6, 8).double()),
+        nn.BatchNorm1d(8, momentum=None).double(),
+        nn.Unflatten(1, (2, 4)),
+        nn.InstanceNorm1d(2, track_running_stats=True).double(),
+        nn.Flatten(),
+        normalising(inputs=8, dropout=dropout),
+    )
+
+
+def remembered(network):
+    return [(buffer, buffer.clone(), buffer._version) for buffer in network.buffers()]
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("loss", [*LOSSES, "direction"])
+def test_buffers_are_left_as_they_are(loss, training):
+    network, inputs = full().train(training), drawn(5, 6)
+    network(inputs)
+    before, modes = remembered(network), [module.training for module in network.modules()]
+    {**LOSSES, "direction": adversarial_direction}[loss](network, inputs, generator=seeded())
+    for (buffer, value, version), now in zip(before, network.buffers(), strict=True):
+        assert now is buffer
+        assert torch.equal(now, value) and now._version == version
+    assert [module.training for module in network.modules()] == modes
+
+
+def test_statistics_are_kept_again_afterwards():
+    network, twin, inputs = normalising().train(), normalising().train(), drawn(5, 6)
+    for loss in LOSSES.values():
+        loss(network, inputs, generator=seeded())
+    network(inputs)
+    twin(inputs)
+    for name, buffer in network.named_buffers():
+        assert torch.equal(buffer, twin.get_buffer(name)), name
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_passes_normalise_as_ever(training):
+    network, inputs = normalising().train(training), drawn(5, 6)
+    with unrecorded(network):
+        in_distribution = network(inputs)
+    assert torch.equal(in_distribution, network(inputs))
+
+
+def test_backward_of_a_pass_before_is_not_disturbed():
+    """Restoring the averages by writing to them would be an error: BatchNorm keeps them for its backward."""
+    network, inputs = full(dropout=0.0).train(), drawn(5, 6)
+    supervised = functional.cross_entropy(network(inputs), torch.tensor([0, 1, 2, 3, 0]))
+    extra = LOSSES["vat"](network, drawn(7, 6, seed=1), generator=seeded())
+    (supervised + extra).backward()
+    assert all(parameter.grad is not None for parameter in network.parameters())
+
+
+def test_all_passes_are_through_one_function():
+    """Spectral normalisation takes a step of its own in each pass, from the same place each time."""
+    network, inputs, seen = full(dropout=0.0).train(), drawn(5, 6), []
+    network[1].register_forward_hook(lambda module, *_: seen.append(module.weight.detach().clone()))
+    vat(network, inputs, iterations=2, generator=seeded())
+    assert len(seen) == 4
+    assert all(torch.equal(weight, seen[0]) for weight in seen)
+    with torch.no_grad():
+        network(inputs)
+        network(inputs)
+    assert not torch.equal(seen[-1], seen[0])  # or there was nothing to see
+
+
+def test_everything_is_put_back_after_an_error():
+    class Failing(nn.Module):
+        def forward(self, x):
+            raise RuntimeError("on purpose")
+
+    network = nn.Sequential(full().train(), Failing())
+    before, state = remembered(network), torch.get_rng_state()
+    for loss in LOSSES.values():
+        with pytest.raises(RuntimeError, match="on purpose"):
+            loss(network, drawn(5, 6), generator=seeded())
+    assert all(now is buffer for (buffer, *_), now in zip(before, network.buffers(), strict=True))
+    assert all(module.training for module in network.modules())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not bare(network)._forward_pre_hooks
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_global_chance_is_left_alone_if_a_generator_is_given(loss):
+    network, inputs = normalising(dropout=0.5).train(), drawn(5, 6)
+    state = torch.get_rng_state()
+    LOSSES[loss](network, inputs, generator=seeded())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_global_chance_is_drawn_from_if_no_generator_is_given(loss):
+    network, inputs = normalising(dropout=0.5).train(), drawn(5, 6)
+    with torch.random.fork_rng(devices=[]):
+        values = []
+        for seed in (1, 1, 2):
+            torch.manual_seed(seed)
+            values += [LOSSES[loss](network, inputs).item() for _ in range(2)]
+    assert values[:2] == values[2:4]
+    assert len(set(values)) == 4
+
+
+class Masks(nn.Module):
+    """Remembers what dropout let through."""
+
+    def __init__(self):
+        super().__init__()
+        self.dropout, self.seen = nn.Dropout(0.5), []
+
+    def forward(self, x):
+        self.seen.append(self.dropout(torch.ones_like(x)).detach())
+        return x * self.seen[-1]
+
+
+def test_dropout_drops_the_same_in_all_passes_of_vat():
+    masks = Masks()
+    network = nn.Sequential(masks, curved()).train()
+    vat(network, drawn(5, 6), iterations=3, generator=seeded())
+    assert len(masks.seen) == 5
+    assert all(torch.equal(mask, masks.seen[0]) for mask in masks.seen)
+    assert 0 < masks.seen[0].count_nonzero() < 30
+
+
+@pytest.mark.parametrize(("target", "is_still"), [("still", True), ("stochastic", False)])
+def test_dropout_drops_anew_or_nothing_in_the_target_of_the_pi_model(target, is_still):
+    masks = Masks()
+    pi_model(nn.Sequential(masks, curved()).train(), drawn(5, 6), target=target, generator=seeded())
+    prediction, aim = masks.seen
+    assert not torch.equal(prediction, aim)
+    assert torch.equal(aim, torch.ones_like(aim)) is is_still
+    assert not torch.equal(prediction, torch.ones_like(aim))
+
+
+def test_without_stochastic_parts_the_batch_still_normalises():
+    network, inputs = normalising(dropout=0.5).train(), drawn(5, 6)
+    plain = normalising(dropout=0.0).train()
+    with still(network):
+        assert torch.equal(network(inputs), plain(inputs))
+    assert all(module.training for module in network.modules())
+
+
+class Spying(nn.Module):
+    """Remembers under which arithmetic it was called; computes no product of matrices."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.calls = nn.Parameter(drawn(6, 4, dtype=torch.float32)), []
+
+    def forward(self, x):
+        self.calls.append((torch.is_autocast_enabled("cpu"), x.dtype))
+        return (x[:, :, None].float().tanh() * self.weight).sum(1)
+
+
+def test_target_and_prediction_are_computed_alike_and_the_search_in_full_precision():
+    network, inputs = Spying(), drawn(5, 6, dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        vat(network, inputs, generator=seeded())
+    assert network.calls == [(autocast, torch.float32) for autocast in (True, False, False, True)]
+
+
+def test_inputs_of_half_precision_are_lifted_for_the_search():
+    network, inputs = Spying(), drawn(5, 6, dtype=torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = vat(network, inputs, generator=seeded())
+    assert [kind for _, kind in network.calls] == [
+        torch.bfloat16,
+        torch.float32,
+        torch.float32,
+        torch.bfloat16,
+    ]
+    assert loss.dtype == torch.float32 and loss > 0
+
+
+def test_clean_pass_serves_the_search_where_nothing_is_rounded():
+    network = Spying()
+    vat(network, drawn(5, 6, dtype=torch.float32), iterations=2, generator=seeded())
+    assert len(network.calls) == 4  # clean, two of the search, perturbed
+
+
+@pytest.mark.parametrize(("precision", "passes"), [("32-true", 3), ("bf16-mixed", 4)])
+def test_networks_behind_fabric_are_searched_inside_of_its_precision(precision, passes):
+    fabric = pytest.importorskip("lightning_fabric")
+    network, inputs = Spying(), drawn(5, 6, dtype=torch.float32)
+    wrapped = fabric.Fabric(accelerator="cpu", devices=1, precision=precision).setup_module(network)
+    assert bare(wrapped) is network
+    loss = vat(wrapped, inputs, generator=seeded())
+    assert len(network.calls) == passes
+    if passes == 4:
+        assert [autocast for autocast, _ in network.calls] == [True, False, False, True]
+        assert [kind for _, kind in network.calls[1:3]] == [torch.float32] * 2
+    network.calls.clear()
+    torch.testing.assert_close(loss, vat(network, inputs, generator=seeded()), rtol=1e-2, atol=0)
+
+
+def test_compiled_networks_are_taken():
+    network, inputs = normalising().train(), drawn(5, 6)
+    compiled = torch.compile(network, backend="eager")
+    loss, plain = (vat(one, inputs, epsilon=0.7, generator=seeded()) for one in (compiled, network))
+    torch.testing.assert_close(loss, plain)
+    assert network[1].num_batches_tracked == 0
+    compiled(inputs)
+    assert network[1].num_batches_tracked == 1
+
+
+def test_layers_of_a_network_may_be_in_different_modes():
+    network, inputs = built(lambda: nn.Sequential(nn.BatchNorm1d(6), normalising())), drawn(5, 6)
+    network.train()
+    network[0].eval()
+    before = remembered(network)
+    vat(network, inputs, generator=seeded())
+    assert all(torch.equal(buffer, value) for buffer, value, _ in before)
+    assert not network[0].training and network[1].training
+
+
+class Overwriting(nn.Module):
+    """Works on its input in place, as networks that scale their images may."""
+
+    def forward(self, x):
+        return x.mul_(2)
+
+
+@pytest.mark.parametrize("loss", [*LOSSES, "direction"])
+def test_networks_may_work_on_their_input_in_place(loss):
+    function = {**LOSSES, "direction": adversarial_direction}[loss]
+    network = built(lambda: nn.Sequential(Overwriting(), nn.Dropout(0.5, inplace=True), curved()))
+    aside = built(lambda: nn.Sequential(nn.Dropout(0.5), curved()))
+    inputs = drawn(5, 6)
+    before = inputs.clone()
+    own = network.state_dict()
+    aside.load_state_dict({name.replace("2.", "1.", 1): value for name, value in own.items()})
+    found = function(network.train(), inputs, generator=seeded())
+    assert torch.equal(inputs, before)
+    if loss == "pi_model":  # no derivatives by the inputs, which are other ones there
+        torch.testing.assert_close(found, function(aside.train(), 2 * inputs, generator=seeded()))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("made", [torch.jit.script, partial(torch.jit.trace, example_inputs=drawn(5, 6))])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torchscript_is_refused(loss, made):
+    with pytest.raises(TypeError, match=r"`model` must be a torch\.nn\.Module that is not TorchScript"):
+        LOSSES[loss](made(curved()), drawn(5, 6))
+
+
+def test_tokens_have_predictions_that_may_agree():
+    network = nn.Sequential(nn.Embedding(9, 4), nn.Dropout(0.5), nn.Flatten(), nn.Linear(12, 3))
+    assert pi_model(network, torch.arange(6).view(2, 3), generator=seeded()) > 0
+    with pytest.raises(TypeError, match="vat: `inputs` must be a dense floating-point tensor"):
+        vat(network, torch.arange(6).view(2, 3))
+
+
+@pytest.mark.parametrize("wrong", [lambda first, second: 3.0, lambda first, second: (first - second).sum()])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_divergence_must_give_a_value_for_each_row(loss, wrong):
+    with pytest.raises(TypeError, match="`divergence` must give a value for each of 5 rows"):
+        LOSSES[loss](curved(), drawn(5, 6), divergence=wrong)
+
+
+def test_saturated_values_have_a_mean():
+    def largest(first, second):
+        return (first - second).sum(1) * 0 + torch.finfo(torch.float32).max
+
+    assert pi_model(nn.Linear(6, 3), drawn(5, 6).float(), divergence=largest).isfinite()
