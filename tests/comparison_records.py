@@ -158,7 +158,7 @@ def rotation(random, index, belief):
         predicted=predicted,
         confidence=confidence.tolist(),
         entropy=(1.2 - confidence).tolist(),
-        spread=(0.3 * (1.2 - confidence)).tolist() if belief else None,
+        mutual_information=(0.3 * (1.2 - confidence)).tolist() if belief else None,
         mean_confidence=np.clip(confidence + 0.02, 0, 1).tolist(),
         recognised=(1 / (1 + np.exp((np.array(ANGLES) - 50) / 10))).tolist(),
         wrong_confidence=float(np.mean(wrong)),

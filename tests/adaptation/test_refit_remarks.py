@@ -93,13 +93,13 @@ def test_a_class_without_examples_is_named():
             "rows of 9 numbers for this head, got 7: the feat",
         ),
         ({}, {"start": (torch.zeros(4, 7), torch.zeros(3))}, "`start` must be a weight"),
-        ({}, {"wishes": AdaptConfig(labels="same")}, "no head to repair"),
+        ({}, {"adapt_config": AdaptConfig(labels="same")}, "no head to repair"),
         (
             {},
-            {"wishes": AdaptConfig(labels="same"), "start": (torch.zeros(3, 7), torch.zeros(3))},
+            {"adapt_config": AdaptConfig(labels="same"), "start": (torch.zeros(3, 7), torch.zeros(3))},
             "`labels` must be new where the head has 3 classes and targets have 4",
         ),
-        ({}, {"wishes": AdaptConfig(norms=True)}, "`norms` must be False for features alone"),
+        ({}, {"adapt_config": AdaptConfig(norms=True)}, "`norms` must be False for features alone"),
         ({"test": features(20, classes=9)}, {"classes": 4}, "`test` has the ids"),
         (
             {"validation": Features(SETS.validation.rows, torch.full((150,), -1), "")},
@@ -120,7 +120,7 @@ def test_a_class_without_examples_is_named():
 )
 def test_what_does_not_match_is_told(changed, options, message):
     with pytest.raises(ValueError, match=message):
-        refit(replace(SETS, **changed), **{"wishes": FEW, **options})
+        refit(replace(SETS, **changed), **{"adapt_config": FEW, **options})
 
 
 def test_rows_of_no_class_are_counted_in_one_warning():

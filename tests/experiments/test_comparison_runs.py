@@ -108,7 +108,7 @@ def test_every_method_is_judged_in_full(compared):
         assert not Path(one.source).is_absolute()
 
 
-def test_numbers_of_the_turning_digit_hang_together(compared):
+def test_numbers_of_the_rotated_digit_hang_together(compared):
     _, record = compared
     assert (record.rotated_digit.digit, record.rotated_digit.angles) == (DIGIT, ANGLES)
     for run in (run for method in record.methods for run in method.runs):
@@ -119,7 +119,7 @@ def test_numbers_of_the_turning_digit_hang_together(compared):
         assert len(seen.predicted) == len(seen.recognised) == len(ANGLES)
         wrong = [c for c, k in zip(seen.confidence, seen.predicted, strict=True) if k != DIGIT]
         assert seen.wrong_confidence == pytest.approx(statistics.fmean(wrong), rel=1e-12)
-    assert [method.runs[0].rotation.spread is None for method in record.methods] == [True, False]
+    assert [method.runs[0].rotation.mutual_information is None for method in record.methods] == [True, False]
 
 
 def test_confidence_when_wrong_counts_every_image_of_the_digit_at_every_angle():
@@ -232,7 +232,7 @@ def test_a_worker_that_nobody_listens_to_can_end(tmp_path):
 ORPHANS = """
 import sys
 from pathlib import Path
-sys.path.insert(0, {tests!r})
+sys.path[:0] = [{tests!r}, {tests!r} + "/experiments"]
 if __name__ == "__main__":
     from test_comparison_runs import comparison
     comparison(Path({out!r}), jobs=2, settings=["training.epochs=2000"]).run()

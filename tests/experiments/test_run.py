@@ -78,7 +78,7 @@ def test_scores_are_those_of_the_kept_predictions(kept):
     assert record.test.nll == pytest.approx(nll(probs, targets), rel=1e-5)
     assert record.test.brier == pytest.approx(brier(probs, targets), rel=1e-5)
     assert record.test.ece == pytest.approx(expected_calibration_error(probs, targets), rel=1e-4)
-    ood = torch.from_numpy(said(directory, "OOD/noise")["logits"]).double().softmax(1)
+    ood = torch.from_numpy(said(directory, "ood/noise")["logits"]).double().softmax(1)
     entropies = [torch.special.entr(values).sum(1) for values in (probs, ood)]
     assert record.ood[0].name == "noise"
     assert record.ood[0].auroc["entropy"] == pytest.approx(auroc(*entropies), abs=1e-4)
@@ -193,7 +193,7 @@ def test_a_threshold_by_promise_is_found_on_validation_images(kept, tmp_path):
 KILLED = """
 import sys
 from pathlib import Path
-sys.path.insert(0, {tests!r})
+sys.path[:0] = [{tests!r}, {tests!r} + "/experiments"]
 from test_run import config_of
 from beliefmatch.experiments.run import execute
 execute(config_of("ensemble", "training.epochs=40", members=2), Path({out!r}))

@@ -28,7 +28,9 @@ def opened(browser, path, text):
 
 
 def own_plots(page):
-    return [plot for plot in page.evaluate(PLOTS) if plot["id"].startswith(("plot-learning", "plot-turning"))]
+    return [
+        plot for plot in page.evaluate(PLOTS) if plot["id"].startswith(("plot-learning", "plot-rotation"))
+    ]
 
 
 def test_the_page_draws_toggles_and_fits_a_phone(browser, tmp_path):
@@ -40,7 +42,7 @@ def test_the_page_draws_toggles_and_fits_a_phone(browser, tmp_path):
     page.get_by_role("checkbox", name="ensemble of 5").uncheck()
     assert all(plot["models"] == [0, 1, 2, 4] for plot in own_plots(page))
     assert page.locator("#over-seeds [data-model='3']:visible").count() == 0
-    assert page.locator("#turning tr[data-model='2']:visible").count() == 1
+    assert page.locator("#rotation tr[data-model='2']:visible").count() == 1
     page.locator("#over-seeds details summary").click()
     assert page.locator("#over-seeds .one-seed:visible").count() == 5 * 4 * 3
     for width in (390, 1280):
@@ -63,7 +65,7 @@ def test_names_do_nothing(browser, tmp_path):
     intruders = "main b, main i, svg a, svg image, img[onerror], main script, main style"
     assert page.locator(intruders).count() == 0
     assert page.locator(".chip bdi").all_inner_texts() == [*HOSTILE[:4]]
-    page.evaluate("Plotly.Fx.hover('plot-turning-mean', [{curveNumber: 2, pointNumber: 3}])")
-    label = page.locator("#plot-turning-mean .hovertext").text_content()
+    page.evaluate("Plotly.Fx.hover('plot-rotation-mean', [{curveNumber: 2, pointNumber: 3}])")
+    label = page.locator("#plot-rotation-mean .hovertext").text_content()
     assert label.startswith("$x^2$ %{x} <b>bold</b> &lt;i&gt;")
     assert troubles == []

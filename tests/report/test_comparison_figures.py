@@ -25,14 +25,14 @@ def files():
 
 
 def test_each_figure_comes_as_svg_pdf_and_png(files):
-    names = ["overview", "learning_curves", "turning_digit"]
+    names = ["overview", "learning_curves", "rotated_digit"]
     assert sorted(files) == sorted(f"{name}.{kind}" for name in names for kind in STARTS)
     for name, content in files.items():
         assert content.startswith(STARTS[name.rpartition(".")[2]]), name
 
 
 def test_pictures_have_a_readable_size_and_the_same_bytes_each_time(files, monkeypatch):
-    for name in ("overview", "learning_curves", "turning_digit"):
+    for name in ("overview", "learning_curves", "rotated_digit"):
         assert Image.open(BytesIO(files[f"{name}.png"])).width >= 1200, name
     monkeypatch.setattr(figures, "_KINDS", ("svg",))
     name, content = next(comparison_figures(THREE))
@@ -89,7 +89,7 @@ def test_epochs_without_a_look_at_the_validation_set_are_no_points():
         del run.curves[0]["validation_odd"]
 
 
-def test_the_turning_digit_has_a_cell_a_method_and_angle():
+def test_the_rotated_digit_has_a_cell_a_method_and_angle():
     shown = presentable_comparison(five(), caller="test")
     drawn = rotation_figure(shown, shown.rotated_digit)
     pictures, table, confidence, recognised = drawn.axes

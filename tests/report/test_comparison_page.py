@@ -44,7 +44,7 @@ def section(page, name):
 
 def test_the_page_begins_with_what_holds_over_all_seeds(page):
     ids = [element["id"] for element in page.all("section")]
-    assert ids[:7] == ["over-seeds", "ood", "costs", "choices", "learning", "rotated_digit", "training"]
+    assert ids[:7] == ["over-seeds", "ood", "costs", "choices", "learning", "rotation", "training"]
     assert ids[7] == "summary"
     (title,) = page.all("title")
     assert title["text"] == "Comparison of 5 methods"
@@ -106,7 +106,7 @@ def test_the_digit_is_pictured_at_every_angle(page):
 def test_plots_hold_the_curves_of_every_network(page):
     plots = {plot["id"]: plot for plot in data_of(page)["plots"]}
     assert list(plots)[:5] == [
-        "learning-loss", "learning-validation_error", "turning-confidence", "turning-mean", "turning-kept",
+        "learning-loss", "learning-validation_error", "rotation-confidence", "rotation-mean", "rotation-kept",
     ]  # fmt: skip
     traces = plots["learning-loss"]["data"]
     assert [sum(t["meta"]["model"] == index for t in traces) for index in range(5)] == [4, 4, 4, 16, 4]
@@ -114,7 +114,7 @@ def test_plots_hold_the_curves_of_every_network(page):
     means = [fmean(epoch) for epoch in zip(*losses, strict=True)]
     assert traces[3]["y"] == pytest.approx(means, rel=1e-4)
     seen = five().methods[2].runs[0].rotation
-    assert plots["turning-kept"]["data"][2]["y"] == pytest.approx(seen.recognised, rel=1e-4)
+    assert plots["rotation-kept"]["data"][2]["y"] == pytest.approx(seen.recognised, rel=1e-4)
     for element in page.all("div", role="img"):
         assert len(element["aria-label"]) > 30
 

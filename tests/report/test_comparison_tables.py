@@ -141,7 +141,7 @@ def test_seeds_that_chose_differently_are_counted():
     assert "| chosen by 2 of 3 |" in comparison_markdown(record)
 
 
-def test_a_row_a_method_tells_the_turning_digit_in_short():
+def test_a_row_a_method_tells_the_rotated_digit_in_short():
     lines = squeezed(text(five()))
     assert "°" in lines and not re.search(r"\b15°", lines)
     for method in five().methods:

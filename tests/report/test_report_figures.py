@@ -135,6 +135,6 @@ def test_the_axes_of_roc_curves_say_what_is_flagged():
     axes = evaluation_figures._roc(three()).axes
     assert [(a.get_title(), a.get_xlabel(), a.get_ylabel()) for a in axes if a.get_visible()] == [
         ("Wrong predictions", "right flagged", "wrong flagged"),
-        ("svhn", "known flagged", "OOD flagged"),
-        ("noise", "known flagged", "OOD flagged"),
+        ("svhn", "in-distribution flagged", "OOD flagged"),
+        ("noise", "in-distribution flagged", "OOD flagged"),
     ]

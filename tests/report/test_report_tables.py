@@ -181,7 +181,7 @@ def test_no_records_are_refused_in_one_line():
 
 def test_summary_and_detection_cover_all_scores_and_sets():
     titles = [row.title for section in summary(three()) for row in section.rows]
-    passing = "OOD that pass where 95 % of known pass (FPR95): svhn"
+    passing = "OOD that pass where 95 % of in-distribution pass (FPR95): svhn"
     assert {"Top-5 error", passing, "AUROC: wrong predictions"} <= set(titles)
     sections = detection_sections(three())
     assert [section.set for section in sections] == [None, "svhn", "noise"]
@@ -192,9 +192,9 @@ def test_summary_and_detection_cover_all_scores_and_sets():
             "AUROC",
             f"AUPR, {out} positive",
             f"AUPR, {into} positive",
-            f"{out.capitalize()} that pass where 95 % of {into} pass (FPR95)",
+            f"{out[0].upper() + out[1:]} that pass where 95 % of {into} pass (FPR95)",
         ]
-        for out, into in (("wrong", "right"), ("ood", "known"))
+        for out, into in (("wrong", "right"), ("OOD", "in-distribution"))
     ]
 
 
@@ -220,7 +220,7 @@ def test_legends_spell_out_what_they_shorten():
         assert "AUROC: area under the ROC curve" in text and "told apart" not in text
         assert "interval overlaps that of the best" in text
     assert "AUPR: area under the precision-recall curve" in written
-    assert "FPR95: svhn" in terminal and "FPR95: OOD that pass where 95 % of known pass" in terminal
+    assert "FPR95: svhn" in terminal and "FPR95: OOD that pass where 95 % of in-distribution pass" in terminal
     assert "1 example, 2 classes" in to_markdown([single_example()])
 
 

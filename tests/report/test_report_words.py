@@ -66,7 +66,7 @@ def test_the_reliability_diagram_shows_how_sure_it_is():
 
 
 def test_axes_and_rows_of_detection_say_what_is_flagged_and_what_passes(page):
-    for name, ood, in_distribution in (("roc-0", "wrong", "right"), ("roc-1", "ood", "known")):
+    for name, ood, in_distribution in (("roc-0", "wrong", "right"), ("roc-1", "OOD", "in-distribution")):
         found = plot(page, name)
         axes = [found["layout"][axis]["title"]["text"] for axis in ("xaxis", "yaxis")]
         assert axes == [f"{in_distribution} flagged", f"{ood} flagged"]

@@ -47,7 +47,7 @@ FIGURES = {
     "figure-transfer": "entropy",
     "figure-reliability": "reliability",
     "figure-ood": "entropy",
-    "figure-rotation": "turning_digit",
+    "figure-rotation": "rotated_digit",
     "figure-representation": "representation",
     "figure-beta": "beta",
     "controls": "data_size",
@@ -320,5 +320,5 @@ def test_publishing_some_leaves_the_others_as_they_were_published(everything, tm
     assert "figure-rotation: no record, stays as it was published" in done.stdout
     text = (docs / "reproduction.md").read_text()
     assert text.index("### table1: ") < text.index("### figure-rotation: ")
-    for file in ("reproduction.json", "turning_digit.png"):
+    for file in ("reproduction.json", "rotated_digit.png"):
         assert (docs / "results" / "reproduction" / "figure-rotation" / file).is_file()

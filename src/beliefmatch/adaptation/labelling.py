@@ -34,7 +34,7 @@ def require_sets(sets: FeatureSets, start: Start | None) -> Start | None:
     """All sets must have rows of one width, that of the existing head; its weights in float32."""
     width = sets.train.width
     others = {"validation": sets.validation, "test": sets.test}
-    others |= {f"OOD[{name!r}]": one for name, one in sets.ood.items()}
+    others |= {f"ood[{name!r}]": one for name, one in sets.ood.items()}
     for name, one in others.items():
         if one is not None and one.width != width:
             fact = f"`{name}` must have rows of {width} numbers as `train` has, got {one.width}"

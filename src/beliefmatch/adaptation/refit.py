@@ -56,7 +56,7 @@ def refit(
         sets: features of the data; `test` and `ood` are only kept.
         classes: K, where neither counts nor the existing head tell; else one more than the largest id.
         start: weight and bias of the existing head, where there is one.
-        wishes: what to fit and by what to choose.
+        adapt_config: what to fit and by what to choose.
         aside: the share of the training rows that the validation rows were, where none were given; a warning
             says what that means.
         on_progress: told the share of the fit that is done, and what is being done.

@@ -62,7 +62,7 @@ def as_given(name: str) -> Iterator[None]:
         text = f"{error}"
         if type(error) not in (ValueError, TypeError) or not text.startswith(_THEIRS):
             raise
-        shown = f"OOD[{name.removeprefix(OOD)!r}]" if name.startswith(OOD) else name
+        shown = f"ood[{name.removeprefix(OOD)!r}]" if name.startswith(OOD) else name
         fact = text.removeprefix(_THEIRS)
         if not fact.startswith("`"):
             fact = f"`{shown}`: {fact}"

@@ -150,7 +150,7 @@ class AdaptRecord:
     """What could not be done, and why."""
     data: dict[str, Any]
     config: dict[str, Any]
-    """All that was asked for, where there is more than the wishes."""
+    """All that was asked for, where there is more than the options of the adaptation."""
     features: list[FeatureFacts]
     adapt_config: dict[str, Any]
     seconds: dict[str, float]

@@ -60,7 +60,7 @@ def adapt_record(
         model_name: what was adapted.
         class_names: one for each class; "0", "1", ... if not given.
         data_facts: what is known of the data, as JSON can hold it.
-        configuration: all that was asked for, where there is more than the wishes.
+        configuration: all that was asked for, where there is more than the options of the adaptation.
         command: what to type to have the same again.
         wall_seconds: that all of it took; what the adaptation says of its parts if not given.
     """
@@ -130,8 +130,10 @@ def _judged(adaptation: Adaptation) -> list[Judged]:
 
 def _judged_head(line: Line, head: FittedHead) -> Judged:
     said = answers(head, line.features)
-    home, has_belief, ood = _told(head, line.features, line.ood)
-    ood = [detection_scores(name, home, columns, has_belief=has_belief) for name, columns in ood.items()]
+    columns, has_belief, ood_columns = _told(head, line.features, line.ood)
+    ood = [
+        detection_scores(name, columns, other, has_belief=has_belief) for name, other in ood_columns.items()
+    ]
     extra = ", BatchNorm trained" if line.label == NORMS_LABEL else ""
     return Judged(
         label=line.label,

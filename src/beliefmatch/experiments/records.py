@@ -161,7 +161,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Rotation:
-    """How a run's predictor sees a turning digit; each list has one entry an angle.
+    """How a run's predictor sees a rotated digit; each list has one entry an angle.
 
     Args:
         predicted: class of the pictured digit.

@@ -65,7 +65,7 @@ class RunDirectory:
     def ood_predictions(self, names: Sequence[str]) -> dict[str, Path]:
         """What was said of OOD sets, by their names, which may hold anything."""
         safe = file_names(names)
-        return {name: self.predictions(f"OOD/{file}") for name, file in zip(names, safe, strict=True)}
+        return {name: self.predictions(f"ood/{file}") for name, file in zip(names, safe, strict=True)}
 
     @property
     def diverged_file(self) -> Path:
@@ -134,8 +134,8 @@ class RunDirectory:
         """Refuse a directory that holds the run of none of these configurations."""
         if self.config_file.is_file() and fingerprint(self.config()) not in map(fingerprint, configs):
             raise EnvironmentFailure(
-                f"run: `out` must be new, or hold a run of the same config; {self.path} has another, see its "
-                "config.yaml. Choose another directory, or remove this one."
+                f"run: `out` must be new, or hold a run of the same configuration; {self.path} has another, "
+                "see its config.yaml. Choose another directory, or remove this one."
             )
 
     def begin(self, config: RunConfig) -> None:

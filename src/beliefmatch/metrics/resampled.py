@@ -110,15 +110,15 @@ class DetectionCurves:
 
     def __call__(self, in_distribution: Tensor, ood: Tensor) -> dict[str, Tensor]:
         """Every metric of every row of weights (R, number of scores)."""
-        known, ood = in_distribution.cumsum(1), ood.cumsum(1)
-        n_in, n_out = known[:, -1:], ood[:, -1:]
-        pairs = (ood * known).sum(1) - (ood * in_distribution).sum(1) / 2
-        caught = n_out - ood + ood
-        flagged = (caught + n_in - known + in_distribution).clamp(min=1)
-        at = torch.searchsorted(known, torch.full_like(n_in, self.needed))
+        below_id, below_ood = in_distribution.cumsum(1), ood.cumsum(1)
+        n_id, n_ood = below_id[:, -1:], below_ood[:, -1:]
+        pairs = (ood * below_id).sum(1) - (ood * in_distribution).sum(1) / 2
+        caught = n_ood - below_ood + ood
+        flagged = (caught + n_id - below_id + in_distribution).clamp(min=1)
+        at = torch.searchsorted(below_id, torch.full_like(n_id, self.needed))
         return {
-            "auroc": pairs / (n_in * n_out)[:, 0],
-            "aupr_ood": (ood * caught / flagged).sum(1) / n_out[:, 0],
-            "aupr_id": (in_distribution * known / (known + ood).clamp(min=1)).sum(1) / n_in[:, 0],
-            "fpr95": (ood.gather(1, at) / n_out)[:, 0],
+            "auroc": pairs / (n_id * n_ood)[:, 0],
+            "aupr_ood": (ood * caught / flagged).sum(1) / n_ood[:, 0],
+            "aupr_id": (in_distribution * below_id / (below_id + below_ood).clamp(min=1)).sum(1) / n_id[:, 0],
+            "fpr95": (below_ood.gather(1, at) / n_ood)[:, 0],
         }

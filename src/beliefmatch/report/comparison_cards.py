@@ -1,4 +1,4 @@
-"""Plots of a comparison's page: how the methods learn, and how they see a turning digit."""
+"""Plots of a comparison's page: how the methods learn, and how they see a rotated digit."""
 
 import base64
 import struct
@@ -147,7 +147,7 @@ def _rotation_card(
     rows = [DataRow([labels[i], *(percent(value) for value in values)], i) for i, values in enumerate(curves)]
     table = DataTable(["model", *(f"{angle}°" for angle in rotated_digit.angles)], rows)
     words = f"{title}, by angle. Means over the angles: {means}."
-    return Card(f"turning-{key}", title, words, plot, table)
+    return Card(f"rotation-{key}", title, words, plot, table)
 
 
 def _png(image: Sequence[Sequence[float]]) -> str:

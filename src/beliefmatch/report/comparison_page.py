@@ -117,5 +117,5 @@ def _contents(content: dict[str, Any], cards: dict[str, Any]) -> Iterator[tuple[
     if cards["learning"]:
         yield "learning", "Learning"
     if content["turned"]:
-        yield "rotated_digit", "Turning digit"
+        yield "rotation", "Rotated digit"
     yield "training", "Training"

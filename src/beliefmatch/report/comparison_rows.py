@@ -36,7 +36,7 @@ _BELIEF = "mutual_information"
 KNOWN = {metric.key: metric for metric in (*PREDICTIONS, *CALIBRATION)}
 INFINITE = "∞"
 AUROC = Metric("auroc", "AUROC", "high")
-FPR95 = Metric("fpr95", "FPR95: OOD that pass where 95 % of known pass", "low", short="FPR95")
+FPR95 = Metric("fpr95", "FPR95: OOD that pass where 95 % of in-distribution pass", "low", short="FPR95")
 
 Values = list[list[float | None]]
 

@@ -73,7 +73,7 @@ def _lines(run: RunRecord) -> Iterator[Line]:
 
 
 def comparison_markdown(record: ComparisonRecord) -> str:
-    """Scores, detection, costs, choices and the turning digit as tables for a README."""
+    """Scores, detection, costs, choices and the rotated digit as tables for a README."""
     shown = presentable_comparison(record, caller="comparison_markdown")
     blocks = [
         block for part in (_scores, _detection, _costs, _choices, _rotated_digit) for block in part(shown)

@@ -76,7 +76,7 @@ _IN_NATS = ("nll", "nll_difference", "mean_entropy")
 
 def sides(name: str | None) -> tuple[str, str]:
     """What a score is to flag, and what it is to let pass; `name` is None for wrong predictions."""
-    return ("wrong", "right") if name is None else ("ood", "known")
+    return ("wrong", "right") if name is None else ("OOD", "in-distribution")
 
 
 def set_title(name: str | None) -> str:
@@ -92,7 +92,7 @@ def detection_metrics(name: str | None) -> dict[str, Metric]:
     """
     ood, in_distribution = sides(name)
     comparable = name is not None
-    passing = f"{ood.capitalize()} that pass where 95 % of {in_distribution} pass (FPR95)"
+    passing = f"{ood[0].upper() + ood[1:]} that pass where 95 % of {in_distribution} pass (FPR95)"
     metrics = (
         Metric("auroc", "AUROC", "high"),
         Metric("aupr_ood", f"AUPR, {ood} positive", "high", comparable=comparable),

@@ -33,7 +33,7 @@ _WAYS = "↓ less is better, ↑ more"
 _OVERLAP = "interval overlaps that of the best"
 _HOLDS_ZERO = "its difference above the best may be 0 or, where none is shown"
 _AREAS = "AUROC: area under the ROC curve"
-_TERMS = f"{_AREAS}; FPR95: OOD that pass where 95 % of known pass"
+_TERMS = f"{_AREAS}; FPR95: OOD that pass where 95 % of in-distribution pass"
 
 
 def terminal_table(records: Sequence[EvaluationRecord]) -> FirstThatFits:

@@ -1,4 +1,4 @@
-"""Figures of a comparison: what the methods reach and cost, how they learn, how they see a turning digit."""
+"""Figures of a comparison: what the methods reach and cost, how they learn, how they see a rotated digit."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -37,13 +37,13 @@ _TIMES = (
 
 
 def comparison_figures(record: ComparisonRecord) -> Iterator[tuple[str, bytes]]:
-    """Name and content of each file: the overview, learning curves, and the turning digit if there is one."""
+    """Name and content of each file: the overview, learning curves, and the rotated digit if there is one."""
     shown = presentable_comparison(record, caller="comparison_figures")
     drawings: dict[str, Callable[[], Figure]] = {"overview": partial(_overview, shown)}
     if any(learning_curves(shown, key) for key, _ in CURVES):
         drawings["learning_curves"] = partial(_learning, shown)
     if shown.rotated_digit is not None and all(method.runs[0].rotation for method in shown.methods):
-        drawings["turning_digit"] = partial(rotation_figure, shown, shown.rotated_digit)
+        drawings["rotated_digit"] = partial(rotation_figure, shown, shown.rotated_digit)
     for name, draw in drawings.items():
         yield from rendered(name, draw, _KINDS)
 

@@ -1,4 +1,4 @@
-"""The figure of the turning digit: what each method calls it at each angle, and how sure it is."""
+"""The figure of the rotated digit: what each method calls it at each angle, and how sure it is."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The turning digit in the terminal: at each angle for one or two methods, in short for more."""
+"""The rotated digit in the terminal: at each angle for one or two methods, in short for more."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -21,7 +21,7 @@ _DOUBT = (
 
 
 def rotation_tables(record: ComparisonRecord, labels: Column) -> tuple[RenderableType, ...]:
-    """What the terminal shows of the turning digit; nothing where none was turned."""
+    """What the terminal shows of the rotated digit; nothing where none was turned."""
     rotated_digit = record.rotated_digit
     if rotated_digit is None or any(method.runs[0].rotation is None for method in record.methods):
         return ()

@@ -25,7 +25,7 @@ REPRODUCTIONS = {
     "table2": f"{_HERE}.table2:TABLE2",
     "ablation-kl": f"{_HERE}.ablation:ABLATION",
     "figure-reliability": f"{_HERE}.reliability:RELIABILITY",
-    "figure-ood": f"{_HERE}.ood:FOREIGN",
+    "figure-ood": f"{_HERE}.ood:OOD",
     "figure-rotation": f"{_HERE}.rotation:ROTATION",
     "figure-representation": f"{_HERE}.representation:REPRESENTATION",
     "figure-beta": f"{_HERE}.beta:BETA",

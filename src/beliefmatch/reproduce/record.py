@@ -82,7 +82,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Turned:
-    """A turning digit as the methods see it."""
+    """A rotated digit as the methods see it."""
 
     digit: RotatedDigit
     labels: list[str]
@@ -92,7 +92,7 @@ class Turned:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure: its panels in rows of `columns`, or a turning digit."""
+    """A figure: its panels in rows of `columns`, or a rotated digit."""
 
     name: str
     """Of its files."""

@@ -63,7 +63,7 @@ def _drawings(outcome: Outcome) -> list[Drawing]:
         return []
     labels, rotations = [label for label, _ in kept], [rotation for _, rotation in kept]
     turned = Turned(DigitRotation.load().described(), labels, rotations)
-    return [Drawing("turning_digit", "A digit that is turned", 1, [], turned)]
+    return [Drawing("rotated_digit", "A digit that is turned", 1, [], turned)]
 
 
 ROTATION = Reproduction(

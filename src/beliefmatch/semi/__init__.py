@@ -40,11 +40,18 @@ __all__ = [
 ]
 
 _HOME = {
-    "adversarial": ("adversarial_direction", "vat"),
-    "consistency": ("Consistency", "consistency_of"),
-    "divergences": ("DIVERGENCES", "Divergence", "categorical_kl", "squared_distance"),
-    "settings": ("SemiConfig",),
-    "stochastic": ("pi_model",),
+    "config": ("SemiConfig",),
+    "consistency": (
+        "DIVERGENCES",
+        "Consistency",
+        "Divergence",
+        "adversarial_direction",
+        "categorical_kl",
+        "consistency_of",
+        "pi_model",
+        "squared_distance",
+        "vat",
+    ),
     "teacher": ("teacher_prior", "teacher_votes"),
 }
 
