@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from beliefmatch.data import load, load_ood, store
+from beliefmatch.data.config import DataConfig
 from beliefmatch.data.decode import as_pixels, middle
 from beliefmatch.data.digits import rotated
 from beliefmatch.data.embedded import STILL_DIGITS
 from beliefmatch.data.inputs import read_images
 from beliefmatch.data.preprocessing import Preprocessing
-from beliefmatch.data.settings import DataConfig
 from beliefmatch.data.streamed import StreamedSource
 from image_files import encoded, labels, picture, pixels, save_folder, save_npz
 

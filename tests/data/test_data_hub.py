@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from beliefmatch.data import load, load_ood
+from beliefmatch.data.config import DataConfig
 from beliefmatch.data.forms import parquet
-from beliefmatch.data.settings import DataConfig
 from image_files import CLASSES, encoded, labels, picture, pixels, save_parquet
 
 datasets = pytest.importorskip("datasets")

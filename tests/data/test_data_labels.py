@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from beliefmatch.data import load
+from beliefmatch.data.config import DataConfig
 from beliefmatch.data.counted import CountedSource
 from beliefmatch.data.memory import MemorySource
 from beliefmatch.data.preprocessing import Preprocessing
-from beliefmatch.data.settings import DataConfig
 from beliefmatch.data.splits import balanced
 
 RAGGED = np.repeat([0, 1, 2, 3], [3, 40, 7, 25])[np.random.default_rng(0).permutation(75)]

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from beliefmatch.data import DATASETS, load, store
+from beliefmatch.data.config import DataConfig
 from beliefmatch.data.digits import load_digits
 from beliefmatch.data.memory import MemorySource
 from beliefmatch.data.preprocessing import Preprocessing
-from beliefmatch.data.settings import DataConfig
 from beliefmatch.data.splits import divided
 from beliefmatch.data.streamed import StreamedSource
 from image_files import CLASSES, encoded, labels, pixels, save_folder, save_npz, save_parquet

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from beliefmatch.data import load, load_parts
-from beliefmatch.data.settings import DataConfig
+from beliefmatch.data.config import DataConfig
 from beliefmatch.data.splits import halved
 from image_files import labels, pixels, save_folder, save_npz
 

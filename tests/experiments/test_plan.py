@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from beliefmatch.data.settings import DataConfig
+from beliefmatch.data.config import DataConfig
 from beliefmatch.experiments.config import (
     RECIPES,
     MethodConfig,

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from beliefmatch.data.settings import DataConfig
+from beliefmatch.data.config import DataConfig
 from beliefmatch.experiments.networks import settings_for
 from beliefmatch.models.pretrained import Expected, expecting, of_processor, of_timm, preprocessing_of
 

@@ -8,7 +8,7 @@ from pkgutil import resolve_name
 import pytest
 
 from beliefmatch._utils import option_names
-from beliefmatch.data.settings import DataConfig
+from beliefmatch.data.config import DataConfig
 from beliefmatch.experiments.config import (
     INDIFFERENT,
     RECIPES,

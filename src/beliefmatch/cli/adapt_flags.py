@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from beliefmatch.adaptation.adapt_config import AdaptConfig
-    from beliefmatch.data.settings import DataConfig
+    from beliefmatch.data.config import DataConfig
     from beliefmatch.experiments.adapt_config_file import AdaptRunConfig, FeatureAdaptConfig, ImageAdaptConfig
 
 __all__ = ["config_of"]
@@ -52,7 +52,7 @@ def _images(params: Mapping[str, Any]) -> "ImageAdaptConfig":
 
 
 def _data(params: Mapping[str, Any]) -> "DataConfig | None":
-    from beliefmatch.data.settings import DataConfig
+    from beliefmatch.data.config import DataConfig
 
     given = {
         "directory": params["data_dir"],

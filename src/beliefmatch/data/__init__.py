@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from beliefmatch.data.config import DataConfig
     from beliefmatch.data.parts import Parts, ValidationFrom
-    from beliefmatch.data.settings import DataConfig
     from beliefmatch.data.source import Dataset, Source
 
 __all__ = ["DATASETS", "load", "load_ood", "load_parts"]

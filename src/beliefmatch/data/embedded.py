@@ -18,7 +18,7 @@ from beliefmatch.data.pictures import Arrays
 from beliefmatch.data.splits import divided
 
 if TYPE_CHECKING:
-    from beliefmatch.data.settings import DataConfig
+    from beliefmatch.data.config import DataConfig
 
 __all__ = ["DIGITS", "STILL_DIGITS", "Digits", "patches", "rotations"]
 

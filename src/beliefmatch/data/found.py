@@ -11,7 +11,7 @@ import numpy as np
 from beliefmatch.data.preprocessing import Augment
 
 if TYPE_CHECKING:
-    from beliefmatch.data.settings import DataConfig
+    from beliefmatch.data.config import DataConfig
 
 __all__ = ["PARTS", "Found", "Habits", "Known", "Part", "Pictures"]
 

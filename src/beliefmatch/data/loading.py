@@ -10,12 +10,12 @@ import numpy as np
 from beliefmatch._utils import require_name
 from beliefmatch._validate import fail, require_choice
 from beliefmatch.data import DATASETS
+from beliefmatch.data.config import DataConfig
 from beliefmatch.data.found import Found, Habits, Known, Part
 from beliefmatch.data.labels import class_names_of, require_every_class, require_few_labels, require_labels
 from beliefmatch.data.parts import ROLES, Parts, Rows, ValidationFrom, assigned
 from beliefmatch.data.pictures import Arrays
 from beliefmatch.data.preprocessing import Preprocessing, default_padding
-from beliefmatch.data.settings import DataConfig
 from beliefmatch.data.source import Dataset
 from beliefmatch.data.splits import balanced, fingerprint
 from beliefmatch.data.store import Frame, Stored, common_frame, stored, warn_of_skipped

@@ -11,7 +11,7 @@ from beliefmatch.data.forms.raw import Columns, joined
 from beliefmatch.data.found import Found, Habits
 
 if TYPE_CHECKING:
-    from beliefmatch.data.settings import DataConfig
+    from beliefmatch.data.config import DataConfig
 
 __all__ = [
     "CIFAR10",

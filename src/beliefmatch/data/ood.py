@@ -9,12 +9,12 @@ import numpy as np
 from beliefmatch._utils import derive_seed
 from beliefmatch._validate import fail
 from beliefmatch.data import DATASETS
+from beliefmatch.data.config import DataConfig
 from beliefmatch.data.embedded import STEP, patches, rotations
 from beliefmatch.data.found import Part
 from beliefmatch.data.loading import find
 from beliefmatch.data.memory import MemorySource
 from beliefmatch.data.preprocessing import Preprocessing
-from beliefmatch.data.settings import DataConfig
 from beliefmatch.data.source import Dataset, Source
 from beliefmatch.data.store import Frame, stored, warn_of_skipped
 

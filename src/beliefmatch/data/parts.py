@@ -20,7 +20,7 @@ from beliefmatch.data.splits import TEST_SHARE, divided, halved
 from beliefmatch.data.streamed import StreamedSource
 
 if TYPE_CHECKING:
-    from beliefmatch.data.settings import DataConfig
+    from beliefmatch.data.config import DataConfig
 
 __all__ = ["ROLES", "Parts", "Rows", "ValidationFrom", "assigned"]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from beliefmatch.adaptation.adapt_config import AdaptConfig
-from beliefmatch.data.settings import DataConfig
+from beliefmatch.data.config import DataConfig
 from beliefmatch.experiments.config import plain
 
 __all__ = ["AdaptRunConfig", "FeatureAdaptConfig", "ImageAdaptConfig", "to_mapping"]

@@ -24,9 +24,9 @@ from beliefmatch.adaptation.sizes import planned_bytes
 from beliefmatch.adaptation.subsets import subset
 from beliefmatch.adaptation.types import Features
 from beliefmatch.data import load_ood, load_parts
+from beliefmatch.data.config import DataConfig
 from beliefmatch.data.parts import ROLES, Parts
 from beliefmatch.data.preprocessing import Preprocessing
-from beliefmatch.data.settings import DataConfig
 from beliefmatch.data.source import Source
 from beliefmatch.data.splits import fingerprint
 from beliefmatch.experiments.adapt_config_file import ImageAdaptConfig

@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import nn
 
 from beliefmatch._validate import fail
-from beliefmatch.data.settings import DataConfig
+from beliefmatch.data.config import DataConfig
 from beliefmatch.experiments.adapt_config_file import ImageAdaptConfig
 from beliefmatch.experiments.networks import settings_for, trained_network
 from beliefmatch.experiments.run_dir import RunDirectory

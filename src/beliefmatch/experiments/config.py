@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from beliefmatch._environment import needs
 from beliefmatch._utils import nearest, require_name
-from beliefmatch.data.settings import DataConfig
+from beliefmatch.data.config import DataConfig
 from beliefmatch.methods import METHODS
 from beliefmatch.models import require_model
 from beliefmatch.semi.config import KINDS, SemiConfig

@@ -10,8 +10,8 @@ from typing import Any
 from torch import nn
 
 from beliefmatch._validate import fail
+from beliefmatch.data.config import DataConfig
 from beliefmatch.data.preprocessing import Preprocessing
-from beliefmatch.data.settings import DataConfig
 from beliefmatch.experiments.build import bare_network, method_of
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.models import fresh, pretrained_model

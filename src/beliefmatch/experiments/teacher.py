@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from beliefmatch._validate import fail
+from beliefmatch.data.config import DataConfig
 from beliefmatch.data.memory import MemorySource
-from beliefmatch.data.settings import DataConfig
 from beliefmatch.data.source import Dataset, Source
 from beliefmatch.data.streamed import StreamedSource
 from beliefmatch.experiments.config import RunConfig, TeacherConfig

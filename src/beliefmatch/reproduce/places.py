@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from beliefmatch._files import one_line
 from beliefmatch.data import DATASETS
-from beliefmatch.data.settings import DataConfig
+from beliefmatch.data.config import DataConfig
 from beliefmatch.experiments.config import RunConfig
 from beliefmatch.reproduce.transfer_config import TransferConfig
 

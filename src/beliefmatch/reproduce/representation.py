@@ -5,7 +5,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from beliefmatch.data.settings import DataConfig
+from beliefmatch.data.config import DataConfig
 from beliefmatch.experiments.build import dataset
 from beliefmatch.experiments.predicting import restore
 from beliefmatch.methods.base import NetworkPredictor

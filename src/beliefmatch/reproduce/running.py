@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from beliefmatch._files import EnvironmentFailure
-from beliefmatch.data.settings import DataConfig
+from beliefmatch.data.config import DataConfig
 from beliefmatch.experiments.build import dataset, digests_of, method_of, ood_sets, tried_network
 from beliefmatch.experiments.config import RunConfig, config_from, fingerprint, overridden, to_mapping
 from beliefmatch.experiments.grid import Cell, Ran, attempt_cells, default_jobs

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from beliefmatch.data.settings import DataConfig
+from beliefmatch.data.config import DataConfig
 from beliefmatch.experiments.adapt_record import AdaptRecord, Judged
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.reproduce.base import Reproduction

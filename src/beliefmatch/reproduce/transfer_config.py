@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from beliefmatch.data.settings import DataConfig
+from beliefmatch.data.config import DataConfig
 from beliefmatch.experiments.config import plain, settings_from, yaml_value
 
 __all__ = ["TransferConfig", "transfer_config", "transfer_fingerprint"]
