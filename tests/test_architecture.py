@@ -21,7 +21,7 @@ FLOORS = (
     ("L0", "dirichlet"),
     ("L1", "_labels"),
     ("L1", "kernels"),
-    ("L1", "divergence loss metrics"),
+    ("L1", "loss metrics"),
     ("L1", "belief"),
     ("L2", "data methods models"),
     ("L3", "semi"),

@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from beliefmatch.adapting import adapt
-    from beliefmatch.belief import Belief
-    from beliefmatch.divergence import dirichlet_kl
+    from beliefmatch.belief import Belief, dirichlet_kl
     from beliefmatch.loss import BeliefMatchingLoss, belief_matching_loss
 
 __all__ = ["Belief", "BeliefMatchingLoss", "__version__", "adapt", "belief_matching_loss", "dirichlet_kl"]
 
-_HOME = {
+_MODULES = {
     "Belief": "belief",
     "BeliefMatchingLoss": "loss",
     "adapt": "adapting",
     "belief_matching_loss": "loss",
-    "dirichlet_kl": "divergence",
+    "dirichlet_kl": "belief",
 }
 
 
@@ -32,9 +31,9 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("beliefmatch")
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module 'beliefmatch' has no attribute {name!r}")
-    return getattr(import_module(f"beliefmatch.{_HOME[name]}"), name)
+    return getattr(import_module(f"beliefmatch.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -67,7 +67,7 @@ def require_options(
 def derive_seed(*numbers: int) -> int:
     """One seed of several whole numbers, below 2⁶³; other numbers, or another order, give another.
 
-    >>> mixed(0, 1) == mixed(0, 1), mixed(0, 1) == mixed(1, 0)
+    >>> derive_seed(0, 1) == derive_seed(0, 1), derive_seed(0, 1) == derive_seed(1, 0)
     (True, False)
     """
     digest = blake2b(",".join(f"{int(number)}" for number in numbers).encode(), digest_size=8).digest()

@@ -1,4 +1,4 @@
-"""The Dirichlet belief that a classifier's logits stand for, and what can be asked of it."""
+"""The Dirichlet that a classifier's logits stand for, and how far one Dirichlet is from another."""
 
 import math
 from collections.abc import Callable
@@ -22,9 +22,8 @@ from beliefmatch._validate import (
     require_index,
     require_values,
 )
-from beliefmatch.divergence import dirichlet_kl
 
-__all__ = ["Belief", "Measure"]
+__all__ = ["Belief", "Measure", "dirichlet_kl"]
 
 Measure = Literal[
     "confidence",
@@ -39,10 +38,15 @@ Measure = Literal[
 class Belief:
     r"""Dir(α) over the class probabilities p, with α = scale · e^logits.
 
-    Every method works on a batch and drops the class dimension where it returns one number a sample.
-    Half-precision logits are lifted to float32. What the numbers mean, and what they do not, is told in
-    `docs/uncertainty.md`: in short, the spread of this Dirichlet is a score for OOD input, and no
-    posterior over what more data would teach.
+    As in `torch.distributions`, the parameters and moments of the distribution and the prediction they
+    imply are properties: `alpha`, `log_alpha`, `precision`, `log_precision`, `probs` (the mean), `variance`,
+    `covariance`, `confidence`, `predictions`. Everything else is a method: measures in nats such as
+    `entropy()`, probabilities found by quadrature, and whatever takes an argument.
+
+    All of them work on a batch and drop the class dimension where they return one number a sample.
+    Half-precision logits are lifted to float32. `docs/uncertainty.md` explains what the numbers mean and
+    what they do not: the spread of this Dirichlet is a score for OOD input, not a posterior over what more
+    data would teach.
 
     Args:
         logits: ln α of any shape; the output of a network trained with `belief_matching_loss`. Not copied
@@ -104,6 +108,20 @@ class Belief:
         return special.exp_saturating(self.log_precision)
 
     @property
+    def variance(self) -> Tensor:
+        """Var[p_k] = s_k(1 − s_k)/(α₀ + 1) of every class, s = E[p]; in [0, ¼]."""
+        return kernels.measure(dirichlet.variance, self.log_alpha, self.dim)
+
+    @property
+    def covariance(self) -> Tensor:
+        """Cov[p_j, p_k] = (s_j δ_jk − s_j s_k)/(α₀ + 1), with the two class dimensions last."""
+        probs = self.probs.movedim(self.dim, -1)
+        diagonal = self.variance.movedim(self.dim, -1)
+        shrink = torch.sigmoid(-self.log_precision)[..., None, None]
+        outer = -probs.unsqueeze(-1) * probs.unsqueeze(-2) * shrink
+        return outer.diagonal_scatter(diagonal, dim1=-2, dim2=-1)
+
+    @property
     def confidence(self) -> Tensor:
         """max E[p_k], in [1/K, 1]; higher is surer."""
         return self.probs.amax(self.dim)
@@ -135,18 +153,6 @@ class Belief:
         corners.
         """
         return kernels.measure(dirichlet.differential_entropy, self.log_alpha, self.dim)
-
-    def variance(self) -> Tensor:
-        """Var[p_k] = s_k(1 − s_k)/(α₀ + 1) of every class, s = E[p]; in [0, ¼]."""
-        return kernels.measure(dirichlet.variance, self.log_alpha, self.dim)
-
-    def covariance(self) -> Tensor:
-        """Cov[p_j, p_k] = (s_j δ_jk − s_j s_k)/(α₀ + 1), with the two class dimensions last."""
-        probs = self.probs.movedim(self.dim, -1)
-        diagonal = self.variance().movedim(self.dim, -1)
-        shrink = torch.sigmoid(-self.log_precision)[..., None, None]
-        outer = -probs.unsqueeze(-1) * probs.unsqueeze(-2) * shrink
-        return outer.diagonal_scatter(diagonal, dim1=-2, dim2=-1)
 
     def credible_interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         """Equal-tailed interval that holds p_k with probability `level`, class by class.
@@ -230,9 +236,8 @@ class Belief:
             valid = counts.isfinite() & (counts >= 0)
             require_values("Belief.update", "counts", counts, valid, "finite and not negative")
         seen = counts.to(self.log_alpha.dtype)
-        unseen = self.log_alpha + seen * special.exp_saturating(
-            -self.log_alpha
-        )  # exact, with its slope, at 0
+        # Exact at 0, with its gradient.
+        unseen = self.log_alpha + seen * special.exp_saturating(-self.log_alpha)
         updated = torch.logaddexp(self.log_alpha, torch.where(seen > 0, seen, 1.0).log())
         return Belief(torch.where(seen > 0, updated, unseen), dim=self.dim)
 
@@ -262,3 +267,51 @@ _SURE_WHEN: dict[str, Callable[[Belief, float], Any]] = {
     "mutual_information": lambda belief, at_most: belief.mutual_information() <= at_most,
     "differential_entropy": lambda belief, at_most: belief.differential_entropy() <= at_most,
 }
+
+
+def dirichlet_kl(p_logits: Tensor, q_logits: Tensor, *, dim: int = -1) -> Tensor:
+    r"""KL(Dir(e^p) ‖ Dir(e^q)) ≥ 0 of each row, zero where the two agree.
+
+    .. math:: γ_0\,\mathrm{KL}_{cat}(γ/γ_0 \,\|\, α/α_0) + \sum_k E(γ_k, α_k) - E(γ_0, α_0)
+
+    with α = e^p, γ = e^q and E(γ, α) = B(γ) − B(α) − (γ − α)B′(α), B(α) = lnΓ(α) − α ln α + α: the
+    Bregman form of the divergence, its large part put as a divergence between the means. Differentiable
+    in both arguments with closed-form gradients that keep their digits as the two approach each other.
+
+    Args:
+        p_logits: log-concentrations of the first Dirichlet.
+        q_logits: log-concentrations of the second; the shapes broadcast.
+        dim: the class dimension.
+
+    Example:
+        >>> import torch
+        >>> from beliefmatch import dirichlet_kl
+        >>> uniform, sharp = torch.zeros(3), torch.tensor([3.0, 0.0, 0.0])
+        >>> round(dirichlet_kl(sharp, uniform).item(), 4)
+        3.5001
+    """
+    name = "dirichlet_kl"
+    require_floating(name, "p_logits", p_logits)
+    require_floating(name, "q_logits", q_logits)
+    if p_logits.device != q_logits.device:
+        received = f"{p_logits.device} and {q_logits.device}"
+        raise fail(name, f"`p_logits` and `q_logits` must be on one device, got {received}.")
+    dim = require_index(name, "dim", dim)
+    return kernels.divergence(*_broadcast_along_classes(name, p_logits, q_logits, dim))
+
+
+def _broadcast_along_classes(
+    name: str, p_logits: Tensor, q_logits: Tensor, dim: int
+) -> tuple[Tensor, Tensor, int]:
+    """Both in their common shape, and the class dimension counted from its front."""
+    dims = max(p_logits.dim(), q_logits.dim())
+    from_back = dim - dims if dim >= 0 else dim
+    try:
+        fits = from_back < 0 and p_logits.shape[from_back] == q_logits.shape[from_back] > 0
+        if fits:
+            return *torch.broadcast_tensors(p_logits, q_logits), dims + from_back
+    except (RuntimeError, IndexError):
+        pass
+    received = f"{tuple(p_logits.shape)} and {tuple(q_logits.shape)} with dim={dim}"
+    expected = "agree along the class dimension and broadcast elsewhere"
+    raise fail(name, f"shapes of `p_logits` and `q_logits` must {expected}, got {received}.")

@@ -71,7 +71,7 @@ def test_the_copy_is_of_the_users_class_and_says_what_it_believes():
     prediction = better.predict(IMAGES)
     torch.testing.assert_close(prediction.probs, logits.double().softmax(1))
     assert prediction.probs.dtype == torch.float64
-    assert better.abstains(IMAGES, 0.5).tolist() == (belief.confidence < 0.5).tolist()
+    assert better.abstain(IMAGES, 0.5).tolist() == (belief.confidence < 0.5).tolist()
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))])

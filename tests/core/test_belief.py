@@ -34,18 +34,18 @@ def test_scale_changes_the_spread_and_not_the_mean():
     wide, narrow = belief(scale=0.01), belief(scale=1.0)
     torch.testing.assert_close(wide.probs, narrow.probs)
     torch.testing.assert_close(wide.alpha, 0.01 * narrow.alpha)
-    assert (wide.variance() > narrow.variance()).all()
+    assert (wide.variance > narrow.variance).all()
     assert (wide.mutual_information() > narrow.mutual_information()).all()
 
 
 def test_variance_and_covariance_match_torch_and_numpy():
     subject = belief()
     exact = Dirichlet(subject.alpha)
-    torch.testing.assert_close(subject.variance(), exact.variance, rtol=1e-12, atol=0)
+    torch.testing.assert_close(subject.variance, exact.variance, rtol=1e-12, atol=0)
     for row in range(4):
         covariance = scipy.stats.dirichlet.cov(subject.alpha[row].numpy())
-        np.testing.assert_allclose(subject.covariance()[row].numpy(), covariance, rtol=1e-12)
-    found = subject.covariance()
+        np.testing.assert_allclose(subject.covariance[row].numpy(), covariance, rtol=1e-12)
+    found = subject.covariance
     assert found.sum(-1).abs().max() < 8 * torch.finfo(found.dtype).eps * found.abs().max()
 
 
@@ -53,7 +53,7 @@ def test_variance_of_a_dominating_class_keeps_its_digits():
     logits = torch.tensor([[0.0, -18.0, -20.0]])
     share = math.exp(-18) + math.exp(-20)
     expected = share / (1 + share) ** 2 / (2 + share)
-    assert Belief(logits).variance()[0, 0].item() == pytest.approx(expected, rel=1e-6)
+    assert Belief(logits).variance[0, 0].item() == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("level", [0.5, 0.9, 0.99])
@@ -103,7 +103,7 @@ def test_draws_have_the_mean_and_covariance_of_the_belief():
     torch.testing.assert_close(draws.mean(0), subject.probs, rtol=0, atol=7e-3)
     for row in range(3):
         covariance = torch.cov(draws[:, row].T)
-        torch.testing.assert_close(covariance, subject.covariance()[row], rtol=0, atol=3e-3)
+        torch.testing.assert_close(covariance, subject.covariance[row], rtol=0, atol=3e-3)
 
 
 def test_draws_at_tiny_concentrations_are_corners_drawn_by_the_mean():
@@ -190,9 +190,9 @@ def test_class_dimension_is_selectable_for_every_question():
         torch.testing.assert_close(getattr(along, name), getattr(last, name))
     for name in ("entropy", "expected_entropy", "mutual_information", "differential_entropy"):
         torch.testing.assert_close(getattr(along, name)(), getattr(last, name)())
-    for name in ("variance", "prob_of_being_best"):
-        torch.testing.assert_close(getattr(along, name)().movedim(1, -1), getattr(last, name)())
-    torch.testing.assert_close(along.covariance(), last.covariance())
+    torch.testing.assert_close(along.variance.movedim(1, -1), last.variance)
+    torch.testing.assert_close(along.prob_of_being_best().movedim(1, -1), last.prob_of_being_best())
+    torch.testing.assert_close(along.covariance, last.covariance)
     for own, other in zip(along.credible_interval(), last.credible_interval(), strict=True):
         torch.testing.assert_close(own.movedim(1, -1), other)
     points = logits.softmax(1)
@@ -227,7 +227,7 @@ def test_bounds_of_the_measures_hold():
     assert ((subject.expected_entropy() >= 0) & (subject.expected_entropy() <= limit)).all()
     assert (subject.mutual_information() >= 0).all()
     assert (subject.differential_entropy() <= -math.lgamma(7) * (1 - 1e-6)).all()
-    assert ((subject.variance() >= 0) & (subject.variance() <= 0.25)).all()
+    assert ((subject.variance >= 0) & (subject.variance <= 0.25)).all()
     uniform = Belief(torch.zeros(7)).differential_entropy().item()
     assert uniform == pytest.approx(-math.lgamma(7), rel=1e-6)
 
@@ -241,7 +241,7 @@ def test_half_precision_is_lifted():
 
 def test_measures_carry_gradients():
     logits = torch.randn(3, 4, requires_grad=True)
-    (Belief(logits).mutual_information().sum() + Belief(logits).variance().sum()).backward()
+    (Belief(logits).mutual_information().sum() + Belief(logits).variance.sum()).backward()
     assert logits.grad.abs().sum() > 0
 
 
@@ -288,7 +288,7 @@ def test_bad_input_is_refused_by_name(call, kind, message):
 def test_derivatives_stay_finite_where_values_saturate():
     logits = torch.tensor([[90.0, 0.0], [-1000.0, 0.0], [-89.0, 3.0]], requires_grad=True)
     subject = Belief(logits)
-    for value in (subject.precision, subject.alpha, subject.differential_entropy(), subject.variance()):
+    for value in (subject.precision, subject.alpha, subject.differential_entropy(), subject.variance):
         (gradient,) = torch.autograd.grad(value.sum(), logits, retain_graph=True)
         assert gradient.isfinite().all()
 

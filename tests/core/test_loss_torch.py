@@ -167,7 +167,7 @@ def test_devices_are_not_asked_for_values(options):
             assert logits.grad.shape == (4, 10)
     belief = Belief(logits)
     for value in (
-        belief.variance(),
+        belief.variance,
         belief.mutual_information(),
         belief.update(counts).probs,
     ):

@@ -86,7 +86,7 @@ def test_equals_the_reference_for_every_layout(layout, dtype):
     (p, dim), (q, _) = LAYOUTS[layout](x), LAYOUTS[layout](y)
     assert_equal(p, q, dim)
     assert_equal(p, q.contiguous(), dim)
-    torch.testing.assert_close(Belief(p, dim=dim).variance(), dirichlet.variance(p, dim), rtol=1e-6, atol=0)
+    torch.testing.assert_close(Belief(p, dim=dim).variance, dirichlet.variance(p, dim), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -163,7 +163,7 @@ def test_leaves_extreme_logits_to_the_reference(extreme):
             assert divergences.divergence(*pair, 1) is None
             for own, exact in zip(value_and_slopes(*pair), reference(*pair), strict=True):
                 assert torch.equal(own.nan_to_num(), exact.nan_to_num())
-        assert torch.equal(Belief(far).variance().nan_to_num(), dirichlet.variance(far).nan_to_num())
+        assert torch.equal(Belief(far).variance.nan_to_num(), dirichlet.variance(far).nan_to_num())
     assert divergences.divergence(torch.full((2, 3), -200.0), torch.full((2, 3), 200.0), 1) is None
     assert divergences.divergence(torch.zeros(3, 1), torch.ones(3, 1), 1) is None
     assert divergences.divergence(torch.zeros(0, 3), torch.zeros(0, 3), 1) is None
@@ -171,11 +171,11 @@ def test_leaves_extreme_logits_to_the_reference(extreme):
 
 def test_every_number_of_threads_gives_the_same_bits():
     p, q = draw(130, 301, dtype=torch.float32), draw(130, 301, dtype=torch.float32, seed=1)
-    alone = (*value_and_slopes(p, q), Belief(p).variance())
+    alone = (*value_and_slopes(p, q), Belief(p).variance)
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        together = (*value_and_slopes(p, q), Belief(p).variance())
+        together = (*value_and_slopes(p, q), Belief(p).variance)
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(one, other) for one, other in zip(alone, together, strict=True))
@@ -191,7 +191,7 @@ def test_every_instruction_set_equals_the_reference(dtype):
                 p, q = draw(5, classes, dtype=dtype), draw(5, classes, dtype=dtype, seed=1)
                 assert_equal(p, q)
                 assert_equal(p, p + 0.01 * q, bar=1e-6 if dtype is torch.float32 else 1e-8)
-                ours, exact = Belief(p).variance(), dirichlet.variance(p)
+                ours, exact = Belief(p).variance, dirichlet.variance(p)
                 torch.testing.assert_close(ours, exact, rtol=BAR[dtype], atol=0)
     finally:
         compiled.extension.use(best)
@@ -232,7 +232,7 @@ def test_batched_and_expanded_upstream_gradients():
 def test_variance_equals_the_reference_and_carries_gradients(dtype):
     for logits in (draw(4, 9, dtype=dtype), 10 * draw(4, 9, dtype=dtype), draw(4, 1, dtype=dtype)):
         x = logits.requires_grad_()
-        value, exact = Belief(x).variance(), dirichlet.variance(x)
+        value, exact = Belief(x).variance, dirichlet.variance(x)
         assert value.dtype == exact.dtype
         torch.testing.assert_close(
             value, exact, rtol=2e-7 if exact.dtype is torch.float32 else 1e-13, atol=1e-44

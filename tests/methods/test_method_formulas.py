@@ -121,7 +121,7 @@ def test_combined_beliefs_have_the_mean_and_the_total_variance_of_the_mixture():
     second = torch.stack([d.variance + d.mean**2 for d in dirichlets]).mean(0)
     whole = combined(parts)
     torch.testing.assert_close(whole.probs, mean)
-    torch.testing.assert_close(whole.variance().sum(1), (second - mean**2).sum(1))
+    torch.testing.assert_close(whole.variance.sum(1), (second - mean**2).sum(1))
     assert (whole.precision <= torch.stack([part.precision for part in parts]).amax(0)).all()
 
 

@@ -133,7 +133,7 @@ def adapt(
 
     Returns:
         A copy of the model with the new head: the same `forward` and the same names in `state_dict`, and
-        beside them `belief`, `predict`, `abstains`, `summary` and `adaptation`.
+        beside them `belief`, `predict`, `abstain`, `summary` and `adaptation`.
     """
     given = locals()
     adapt_config = AdaptConfig(**{field.name: given[field.name] for field in fields(AdaptConfig)})

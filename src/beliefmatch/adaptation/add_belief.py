@@ -37,7 +37,7 @@ class BeliefMixin(nn.Module):
         belief = Belief(logits.to(work_dtype(logits.device)))
         return Prediction(probs=belief.probs, belief=belief)
 
-    def abstains(self, x: Any, threshold: float, *, measure: Measure = "confidence") -> Tensor:
+    def abstain(self, x: Any, threshold: float, *, measure: Measure = "confidence") -> Tensor:
         """For which examples of a batch no prediction should be made; see `Belief.abstain`."""
         return self.belief(x).abstain(threshold, measure=measure)
 

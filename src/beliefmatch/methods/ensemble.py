@@ -70,7 +70,7 @@ def combined(beliefs: list[Belief]) -> Belief:
     log_means = torch.stack([belief.log_alpha.log_softmax(-1) for belief in beliefs])
     log_mean = log_means.logsumexp(0) - math.log(len(beliefs))
     means, mean = log_means.exp(), log_mean.exp()
-    within = torch.stack([belief.variance() for belief in beliefs]).mean(0)
+    within = torch.stack([belief.variance for belief in beliefs]).mean(0)
     spread = (within + (means - mean).square().mean(0)).sum(-1, keepdim=True)
     log_precisions = torch.stack([belief.log_precision[..., None] for belief in beliefs])
     ratio = (mean * (1 - mean)).sum(-1, keepdim=True) / spread - 1

@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from beliefmatch._validate import fail, require_choice, require_finite_number
-from beliefmatch.belief import Belief
-from beliefmatch.divergence import dirichlet_kl
+from beliefmatch.belief import Belief, dirichlet_kl
 from beliefmatch.methods.base import Method, NetworkPredictor, Objective, Prediction
 
 __all__ = ["evidential"]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from beliefmatch._validate import fail, require_choice, require_finite_number
-from beliefmatch.divergence import dirichlet_kl
+from beliefmatch.belief import dirichlet_kl
 from beliefmatch.methods.base import Method, NetworkPredictor
 from beliefmatch.methods.belief_matching import read
 

@@ -20,7 +20,7 @@ from beliefmatch._validate import (
     require_floating,
     require_index,
 )
-from beliefmatch.divergence import dirichlet_kl
+from beliefmatch.belief import dirichlet_kl
 from beliefmatch.semi.config import ORDERS, TARGETS, SemiConfig
 from beliefmatch.semi.passes import (
     bare,
