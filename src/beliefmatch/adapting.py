@@ -1,4 +1,4 @@
-"""Adaptation for everyday use: a trained classifier in, one with doubt out, which tells what changed.
+"""The public function `adapt`: a trained classifier in, the same classifier with a Dirichlet belief out.
 
 better = beliefmatch.adapt(model, train_data, validation=val_data)
 better.belief(images)
@@ -6,32 +6,38 @@ print(better.summary())
 better.report("out/")
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any, Literal
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor, nn
 
 from beliefmatch._environment import needs
 from beliefmatch._files import ready_directory
-from beliefmatch.adaptation import adapt as core
-from beliefmatch.adaptation.add_belief import add_belief
+from beliefmatch.adaptation.adapt import adapt_classifier
+from beliefmatch.adaptation.adapt_config import CONTROLS, AdaptConfig, Labels
+from beliefmatch.adaptation.add_belief import BeliefMixin
+from beliefmatch.adaptation.cache import FeatureCache
+from beliefmatch.adaptation.result import Adaptation
+from beliefmatch.adaptation.settings import OnProgress
 from beliefmatch.experiments.adapted_head import head_file
 from beliefmatch.experiments.adapted_judging import adapt_evaluations, adapt_record
 
 __all__ = ["Adapted", "adapt"]
 
-Given = ParamSpec("Given")
 
+class Adapted(BeliefMixin):
+    """A classifier with a refitted last layer: the user's own class with a belief, a summary and a report."""
 
-class Adapted(core.Adapted):
-    """What `adapt` adds to a classifier: its belief, and what came of the adaptation."""
+    adaptation: Adaptation
+    """All heads that were fitted, their scores and their features; copies and pickles leave it out."""
 
     def summary(self) -> str:
-        """Before and after as a table of plain text, on the test data if there are any.
+        """Before and after as a table of plain text, scored on the test data.
 
-        Else on the validation data, which chose λ as well, and then it says so.
+        Without test data the scores are on the validation data, which also chose λ; a caveat says so.
         """
         from beliefmatch.report.adaptation_text import adaptation_summary
 
@@ -46,26 +52,26 @@ class Adapted(core.Adapted):
     ) -> Path:
         """Write tables, figures, records, the new head and a page that needs no network.
 
-        All files or none. What an earlier report left there and this one does not write is removed.
+        All files are written or none. Files of an earlier report that this one does not write are removed.
 
         Args:
-            directory: where to; it is made if it is not there.
-            class_names: one for each class; "0", "1", ... if not given.
-            data_facts: what is to be told of the data, as JSON can hold it.
+            directory: Output directory; created if it does not exist.
+            class_names: One name for each class; "0", "1", ... by default.
+            data_facts: Description of the data for the record, any JSON values.
 
         Returns:
-            The page, report.html.
+            The path of the page, report.html.
         """
-        said = {"model_name": _name(self), "class_names": class_names}
+        names = {"model_name": _name(self), "class_names": class_names}
         with needs("matplotlib, jinja2 and plotly", extra="report", caller="report"):
             import jinja2  # noqa: F401
             import plotly  # noqa: F401
 
             from beliefmatch.report.adaptation_files import write_adaptation
         head = head_file(self.adaptation, self)
-        record = adapt_record(self.adaptation, data_facts=data_facts, **said)
+        record = adapt_record(self.adaptation, data_facts=data_facts, **names)
         place = ready_directory(str(directory), caller="report")
-        evaluations = adapt_evaluations(self.adaptation, **said)
+        evaluations = adapt_evaluations(self.adaptation, **names)
         return write_adaptation(place, record, evaluations, head=head)
 
 
@@ -73,15 +79,109 @@ def _name(model: nn.Module) -> str:
     return type(model).__name__.removesuffix("WithBelief")
 
 
-def _telling(adapted: Callable[Given, nn.Module]) -> Callable[Given, nn.Module]:
-    """The same function, with a classifier that can tell what changed."""
+def adapt(
+    model: nn.Module,
+    train: Any,
+    *,
+    validation: Any = None,
+    test: Any = None,
+    ood: Mapping[str, Any] | Tensor | np.ndarray | None = None,
+    classes: int | None = None,
+    head: str | None = None,
+    labels: Labels = "auto",
+    kl_weights: Sequence[float] | None = None,
+    priors: Sequence[float] = (1.0,),
+    seeds: Sequence[int] = (0,),
+    controls: Sequence[str] = CONTROLS,
+    laplace: bool = False,
+    choose_by: Literal["nll", "error"] = "nll",
+    epochs: int = 100,
+    batch_size: int = 256,
+    learning_rate: float | None = None,
+    optimizer: Literal["adam", "lbfgs"] = "adam",
+    patience: int | None = 10,
+    norms: bool = False,
+    risks: Sequence[float] = (0.01, 0.05),
+    delta: float = 0.05,
+    cache: FeatureCache | str | Path | None = None,
+    device: torch.device | str = "cpu",
+    precision: str = "32",
+    compile: bool = False,
+    on_progress: OnProgress | None = None,
+) -> Adapted:
+    """Refit the last layer of a trained classifier with belief matching; all other layers stay as they are.
 
-    @wraps(adapted)
-    def adapt(*args: Given.args, **options: Given.kwargs) -> nn.Module:
-        made = adapted(*args, **options)
-        return made if "mixin" in options else add_belief(made, Adapted)
+    The inputs of the last layer are computed once for all data. A head for every λ, and the heads to compare
+    with, are fitted in one pass over them, and the validation data choose among them.
 
-    return adapt
+    Args:
+        model: Any classifier. It is not changed; its mode and device are restored.
+        train: Examples to fit on, in any form that `extract` accepts: a source, a dataset, a DataLoader, a
+            tuple of tensors or arrays. Targets are class ids or counts.
+        validation: Examples that the model was not trained on; they choose the head. A warning is issued if
+            the model seems to have seen them. By default a fifth of `train` is held out, with a warning.
+        test: Examples to score the heads on. They choose nothing.
+        ood: Out-of-distribution examples by the name of their set, or images alone.
+        classes: Number of classes, where the targets do not determine it.
+        head: Name of the last layer; found automatically by default.
+        labels: "same" repairs the existing head, "new" fits one for other classes; "auto" tests whether the
+            existing head knows the classes.
+        kl_weights: Values of λ to try; by default a grid that depends on the number of classes.
+        priors: Values of the prior β to try.
+        seeds: Seeds of the initial weights; of the order of batches where the existing head is repaired.
+        controls: Heads to compare with: "softmax", "label_smoothing", "evidential".
+        laplace: Whether to compare with a Laplace approximation of the last layer, which needs an extra.
+        choose_by: Validation score that chooses, "nll" or "error".
+        epochs: Maximum number of passes over the features.
+        batch_size: Rows per optimizer step.
+        learning_rate: Learning rate of Adam; by default the paper's, scaled with the batch size.
+        optimizer: "adam", or "lbfgs" for the convex heads.
+        patience: Epochs without a better validation score after which a head stops; None for never.
+        norms: Whether BatchNorm layers are trained together with the chosen head afterwards.
+        risks: Error rates among answered examples for which to compute a confidence threshold.
+        delta: Probability with which each of these thresholds may fail.
+        cache: Directory, or `FeatureCache`, that keeps the features for the next call.
+        device: Device of the model while features are computed.
+        precision: Precision of the features, see `extract`.
+        compile: Whether features are computed by a compiled model, see `extract`.
+        on_progress: Called with (fraction, description).
 
-
-adapt = _telling(core.adapt)
+    Returns:
+        A copy of the model with the new head: the same `forward` and the same names in `state_dict`, with the
+        additional methods `belief`, `predict`, `abstain`, `summary` and `report` and the attribute
+        `adaptation`.
+    """
+    config = AdaptConfig(
+        labels=labels,
+        kl_weights=kl_weights,
+        priors=priors,
+        seeds=seeds,
+        controls=controls,
+        laplace=laplace,
+        choose_by=choose_by,
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        optimizer=optimizer,
+        patience=patience,
+        norms=norms,
+        risks=risks,
+        delta=delta,
+    )
+    better, better.adaptation = adapt_classifier(
+        model,
+        train,
+        validation=validation,
+        test=test,
+        ood=ood,
+        classes=classes,
+        head=head,
+        config=config,
+        cache=cache,
+        device=device,
+        precision=precision,
+        compile=compile,
+        on_progress=on_progress,
+        mixin=Adapted,
+    )
+    return better

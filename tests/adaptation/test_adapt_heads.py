@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from beliefmatch.adaptation.heads import find_head, head_inputs, linear_layers
+from beliefmatch.adaptation.heads import find_head, head_inputs
 from beliefmatch.adaptation.modes import batch_norms
 from beliefmatch.adaptation.surgery import with_head
 from head_networks import IMAGES, NEW, PLAIN, WIDTH, K, N, Net, Tokens, TwoHeads, made, returned
@@ -107,14 +107,6 @@ def test_by_name():
     assert find_head(model, IMAGES, name="fc").name == "fc"
     assert find_head(nn.DataParallel(model), IMAGES, name="fc").name == "module.fc"
     assert find_head(nn.DataParallel(model), IMAGES, name="module.fc").name == "module.fc"
-
-
-def test_layers_are_listed_in_order_of_use():
-    assert [str(layer) for layer in linear_layers(Net(), IMAGES)] == [
-        "`hidden` (linear, 6 -> 4)",
-        "`back` (linear, 4 -> 6)",
-        "`fc` (linear, 6 -> 4)",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -275,32 +275,6 @@ def test_blocks_come_in_order():
     assert [len(rows) for rows, _ in found.blocks(300)] == [300, 300, 300, 100]
 
 
-@pytest.mark.parametrize("budget", [1 << 30, 12 * 999, 12 * 300, 12 * 7, 1])
-@pytest.mark.parametrize("batch_size", [1, 64, 333, 5000])
-def test_every_row_comes_once_an_epoch_with_its_target(monkeypatch, budget, batch_size):
-    monkeypatch.setattr("beliefmatch.adaptation.types._STRETCH", 32)
-    found = features()
-    epochs = []
-    for epoch in (0, 1):
-        parts = list(found.shuffled(5, epoch, batch_size, budget_bytes=budget))
-        assert {len(rows) for rows, _ in parts[:-1]} <= {batch_size} and len(parts) == -(-1000 // batch_size)
-        rows, targets = (torch.cat(part) for part in zip(*parts, strict=True))
-        assert torch.equal(rows, torch.from_numpy(found.rows)[targets])
-        assert torch.equal(targets.sort().values, found.targets)
-        epochs.append(targets)
-    assert not torch.equal(*epochs)
-    again = torch.cat([targets for _, targets in found.shuffled(5, 1, batch_size, budget_bytes=budget)])
-    assert torch.equal(again, epochs[1])
-
-
-def test_a_shuffle_within_the_budget_is_uniform():
-    found, places = features(4), torch.zeros(4, 4)
-    for epoch in range(2000):
-        order = torch.cat([targets for _, targets in found.shuffled(0, epoch, 3)])
-        places[torch.arange(4), order] += 1
-    assert (places / 2000 - 0.25).abs().max() < 0.05  # five standard deviations
-
-
 def test_a_loader_that_draws_with_replacement_is_taken_as_it_comes():
     examples = Examples(*data())
     sampler = RandomSampler(

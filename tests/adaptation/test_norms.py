@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from beliefmatch import adapt
 from beliefmatch.adaptation import norms
-from beliefmatch.adaptation.adapt import adapt
 from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.adaptation.norms import Images, train_norms
 from beliefmatch.adaptation.streams import as_stream
@@ -194,7 +194,7 @@ def test_the_file_of_the_head_makes_the_network_that_is_delivered(better):
 
 @pytest.mark.filterwarnings("ignore:.* very few rows choose")
 def test_without_validation_data_the_images_set_aside_choose():
-    with pytest.warns(UserWarning, match="set aside"):
+    with pytest.warns(UserWarning, match="held out"):
         better = adapt(network(), TRAIN, norms=True, **OPTIONS)
     made = better.adaptation
     assert made.norms.before.nll == pytest.approx(made.chosen.nll, rel=1e-4)

@@ -184,9 +184,9 @@ def test_a_choice_on_seen_rows_is_told():
 
 def test_a_part_of_the_training_rows_is_told(old):
     with pytest.warns(UserWarning, match="20% of `train`, on which the network has probably been trained"):
-        refit(SETS, start=old, aside=0.2, adapt_config=FEW)
-    with pytest.warns(UserWarning, match="20% of `train` were set aside to choose λ on"):
-        refit(SETS, aside=0.2, adapt_config=FEW)
+        refit(SETS, start=old, val_fraction=0.2, adapt_config=FEW)
+    with pytest.warns(UserWarning, match="20% of `train` are held out to choose λ"):
+        refit(SETS, val_fraction=0.2, adapt_config=FEW)
 
 
 def test_labels_numbered_differently_and_a_head_that_got_worse_are_told(old):

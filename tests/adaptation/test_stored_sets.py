@@ -111,7 +111,7 @@ def test_a_share_is_set_aside_in_class_proportion_by_the_seed(files):
 
 
 def test_a_fifth_is_not_set_aside_silently(files):
-    with pytest.warns(UserWarning, match=r"^feature_sets: no `validation` .* 20% of `train` are set aside"):
+    with pytest.warns(UserWarning, match=r"^feature_sets: no `validation` .* 20% of `train` are held out"):
         sets, _, _ = feature_sets(files["a"][0])
     assert len(sets.validation) == 8
 

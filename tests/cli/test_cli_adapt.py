@@ -152,6 +152,15 @@ def test_a_second_time_nothing_is_computed(run, adapted, home, cache, monkeypatc
     capsys.readouterr()
 
 
+def test_the_network_is_compiled_once_for_all_sets(run, tmp_path, monkeypatch, capsys):
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda module, **_: compiled.append(module) or module)
+    line = ["adapt", "--model", f"{run}", "--ood", "noise", "--compile", *SHORT]
+    assert main([*line, "--cache-dir", f"{tmp_path / 'cache'}", "--out", f"{tmp_path / 'out'}"]) == 0
+    assert len(compiled) == 1
+    capsys.readouterr()
+
+
 def test_dry_run_tells_the_size_and_writes_nothing(run, tmp_path, capsys):
     out, cache = tmp_path / "out", tmp_path / "cache"
     line = ["adapt", "--model", f"{run}", "--cache-dir", f"{cache}", "--out", f"{out}", "--dry-run"]
@@ -222,7 +231,7 @@ def test_features_without_validation_say_so(stored, capsys):
     line = ["adapt", "--features", f"{stored / 'train.npz'}", *SHORT, "--out", f"{stored / 'out'}"]
     assert main(line) == 0
     told = capsys.readouterr().err
-    assert "set aside" in told and "very few rows choose λ, 40 of" in told
+    assert "held out" in told and "very few rows choose λ, 40 of" in told
 
 
 @pytest.mark.parametrize(

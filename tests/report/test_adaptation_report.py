@@ -97,7 +97,7 @@ def test_with_trained_layers_what_is_delivered_is_the_new_head():
     assert len(arrows) == 2 and all("→ belief matching and BatchNorm" in line for line in arrows)
     done, changed, *others = told(made, judged)
     before, after = (made.delivered(label).scores.nll for label in ("untouched", made.new_label))
-    assert "2 BatchNorm layers and the head were trained together" in done
+    assert "2 BatchNorm layers trained together with the head" in done
     assert f"NLL {before:.4f} → {after:.4f}" in changed
     assert any(
         one.startswith("Belief matching (λ") and " belief matching and BatchNorm in " in one for one in others
@@ -110,9 +110,9 @@ def test_with_trained_layers_what_is_delivered_is_the_new_head():
 
 
 def test_layers_that_were_not_taken_are_told():
-    kept = replace(record(), norms={"layers": 1, "taken": False})
+    kept = replace(record(), norms={**record("norms").norms, "layers": 1, "taken": False})
     assert kept.new_label == "belief matching"
-    assert "Training 1 BatchNorm layer with it did not help" in told(kept)[0]
+    assert "Training 1 BatchNorm layer with the head did not improve" in told(kept)[0]
 
 
 def test_validation_data_that_chose_are_called_so_everywhere():

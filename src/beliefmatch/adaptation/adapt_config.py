@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Literal
 
-__all__ = ["AdaptConfig", "Labels"]
+__all__ = ["CONTROLS", "VAL_FRACTION", "AdaptConfig", "Labels"]
 
 Labels = Literal["auto", "same", "new"]
 CONTROLS = ("softmax", "label_smoothing", "evidential")
+"""Heads that belief matching is compared with."""
+VAL_FRACTION = 0.2
+"""Share of the training rows that is held out for validation where no validation data are given."""
 
 
 @dataclass(frozen=True)

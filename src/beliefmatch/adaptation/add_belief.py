@@ -3,7 +3,7 @@
 import copyreg
 import inspect
 from functools import cache
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from torch import Tensor, nn
 
@@ -50,7 +50,10 @@ class BeliefMixin(nn.Module):
         return _blank, vars(type(self))[_ORIGIN], state, *made[3:]  # the class has no address to be found by
 
 
-def add_belief(model: nn.Module, mixin: type[BeliefMixin] = BeliefMixin) -> BeliefMixin:
+Mixin = TypeVar("Mixin", bound=BeliefMixin)
+
+
+def add_belief(model: nn.Module, mixin: type[Mixin] = BeliefMixin) -> Mixin:
     """Make a module's class one with the mixin's methods; the module itself, changed in place.
 
     What the user's class or module has under such a name stays what it is, `belief` excepted.
@@ -66,7 +69,7 @@ def add_belief(model: nn.Module, mixin: type[BeliefMixin] = BeliefMixin) -> Beli
             "with_head", f"`model` ({own.__name__}) must have no part of the name `belief`; rename it."
         )
     model.__class__ = _class(own, mixin, taken)  # pyright: ignore[reportAttributeAccessIssue]
-    return cast("BeliefMixin", model)
+    return cast("Mixin", model)
 
 
 @cache

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from beliefmatch._labels import require_kl_weight, require_prior_number
 from beliefmatch._utils import require_options
 from beliefmatch._validate import describe, fail, require_choice, require_index
+from beliefmatch.adaptation.adapt_config import CONTROLS
 from beliefmatch.methods import build
 from beliefmatch.methods.base import Method, Prediction
 from beliefmatch.methods.cross_entropy import matched_smoothing
 
-__all__ = ["BASELINES", "CONTROLS", "KINDS", "Candidate", "Kind", "candidates", "default_kl_weights"]
+__all__ = ["BASELINES", "KINDS", "Candidate", "Kind", "candidates", "default_kl_weights"]
 
 Kind = Literal[
     "belief_matching", "softmax", "label_smoothing", "evidential", "untouched", "temperature", "laplace"
@@ -23,7 +24,6 @@ Kind = Literal[
 KINDS = ("belief_matching", "softmax", "label_smoothing", "evidential")
 BASELINES = ("untouched", "temperature", "laplace")
 """Kinds that are not trained: a head as it was, its logits divided by a number, or its weights spread."""
-CONTROLS = ("softmax", "label_smoothing", "evidential")
 _MOST_KL_WEIGHT = 0.01
 _LEAST_DOUBT, _MOST_DOUBT = 1e-3, 1.0  # of λK
 

@@ -20,7 +20,7 @@ from beliefmatch.adaptation.modes import evaluating
 from beliefmatch.adaptation.outputs import arguments, logits_of
 from beliefmatch.adaptation.tracing import Kind, Layer, Run, capturing, layer_named, layer_of, run, unwrapped
 
-__all__ = ["Head", "Pooling", "find_head", "head_inputs", "head_weights", "linear_layers", "pooled"]
+__all__ = ["Head", "Pooling", "find_head", "head_inputs", "head_weights", "pooled"]
 
 Pooling = Literal["none", "mean", "other"]
 
@@ -107,17 +107,6 @@ def head_weights(head: Head) -> tuple[Tensor, Tensor]:
     """Weight (K, F) and bias (K,) as they are, copied to the CPU in float32; zeros where there is no bias."""
     bias = torch.zeros(head.out_features) if head.bias is None else head.bias
     return head.weight.float().cpu().clone(), bias.float().cpu().clone()
-
-
-def linear_layers(model: nn.Module, batch: Any) -> tuple[Layer, ...]:
-    """The linear layers and 1x1 convolutions that a batch goes through, those used last at the end."""
-    network, prefix = unwrapped(model)
-    with evaluating(network):
-        found = run(network, batch, caller="linear_layers").layers
-    return tuple(
-        Layer(prefix + layer.name, layer.module, layer.kind, layer.in_features, layer.out_features)
-        for layer in found
-    )
 
 
 def _head(layer: Layer, prefix: str, pooling: Pooling, siblings: tuple[str, ...]) -> Head:

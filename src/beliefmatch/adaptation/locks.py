@@ -3,6 +3,7 @@
 import errno
 import os
 import socket
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,19 +18,15 @@ class BusyError(Exception):
 
 
 class Hold:
-    """An open lock file; closed, or forgotten, it is free again."""
+    """An open lock file. The lock is released by `close`, with the object, or with the process."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor: int | None = descriptor
+        self._release = weakref.finalize(self, os.close, descriptor)
+        self._release.atexit = False  # the operating system closes the file, and memory maps may outlive us
 
     def close(self) -> None:
-        """Give the lock back."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-    def __del__(self) -> None:
-        self.close()
+        """Release the lock; a second call does nothing."""
+        self._release()
 
 
 def held(path: Path, *, shared: bool, wait: bool = False) -> Hold:

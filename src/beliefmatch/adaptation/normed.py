@@ -46,6 +46,7 @@ def require_repeatable(data: Mapping[str, Any]) -> None:
 
 def with_norms(
     model: nn.Module,
+    made: Adaptation,
     batch: Any,
     data: Mapping[str, Any],
     numbers: Numbers | None,
@@ -56,14 +57,15 @@ def with_norms(
     """Train BatchNorm layers of an adapted model in place; its adaptation with what came of it.
 
     Args:
-        model: what `with_head` made, with its `adaptation`.
+        model: what `with_head` made.
+        made: how it was adapted.
         batch: some inputs.
         data: by name, as in `adapt`.
         numbers: which rows of `train` are which, where there are no validation data.
         device: where to train.
         on_progress: told the share that is done.
     """
-    made: Any = model.adaptation
+    assert made.head is not None
     began = time.perf_counter()
     with running(model, torch.device(device)) as place:
         head = _head_of(model, made.head.name, batch)

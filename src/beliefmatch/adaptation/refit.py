@@ -43,7 +43,7 @@ def refit(
     classes: int | None = None,
     start: Start | None = None,
     adapt_config: AdaptConfig = _USUAL,
-    aside: float | None = None,
+    val_fraction: float | None = None,
     on_progress: OnProgress | None = None,
 ) -> Adaptation:
     """Fit every candidate on the training features and choose one by the validation features.
@@ -57,8 +57,8 @@ def refit(
         classes: K, where neither counts nor the existing head tell; else one more than the largest id.
         start: weight and bias of the existing head, where there is one.
         adapt_config: what to fit and by what to choose.
-        aside: the share of the training rows that the validation rows were, where none were given; a warning
-            says what that means.
+        val_fraction: Share of the training rows that was held out for validation because no validation data
+            were given; a warning explains the consequence.
         on_progress: told the share of the fit that is done, and what is being done.
 
     Raises:
@@ -74,7 +74,7 @@ def refit(
     found = label_set(sets, classes=classes, start=start, labels=adapt_config.labels)
     old = start if found.kind == "same" else None
     verdict = contamination(sets.validation, train=sets.train, start=old)
-    _warn(verdict, found, aside)
+    _warn(verdict, found, val_fraction)
     remarks = on_the_labels(sets, found, start) if adapt_config.labels == "auto" else []
     remarks += _told(on_data(sets, found, start))
     fitted = _fitted(sets, found.classes, old, adapt_config, on_progress)
@@ -134,20 +134,20 @@ def shown(adaptation: Adaptation) -> dict[str, list[FittedHead]]:
     return {label: heads for label, heads in rows.items() if heads}
 
 
-def _warn(verdict: Verdict, found: LabelSet, aside: float | None) -> None:
+def _warn(verdict: Verdict, found: LabelSet, val_fraction: float | None) -> None:
     """λ is never chosen silently on rows that were seen, or may have been."""
     remedy = "give `validation` data that it has not seen"
     told = None
-    if aside is not None and found.kind == "same":
+    if val_fraction is not None and found.kind == "same":
         told = (
-            f"no `validation` data were given, so λ is chosen on {aside:.0%} of `train`, on which the "
+            f"no `validation` data were given, so λ is chosen on {val_fraction:.0%} of `train`, on which the "
             f"network has probably been trained: heads look surer there than they are elsewhere; "
             f"{remedy}, such as a part of its test data. {verdict.why}"
         )
-    elif aside is not None:
+    elif val_fraction is not None:
         told = (
-            f"no `validation` data were given, so {aside:.0%} of `train` were set aside to choose λ on; if "
-            f"the network was trained on these data, {remedy}."
+            f"no `validation` data were given, so {val_fraction:.0%} of `train` are held out to choose λ; "
+            f"if the network was trained on these data, {remedy}."
         )
     elif verdict.seen:
         told = f"λ is chosen on data that the network was trained on; {remedy}. {verdict.why}"

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 
 from beliefmatch._validate import fail, level_of_caller
+from beliefmatch.adaptation.adapt_config import VAL_FRACTION
 from beliefmatch.adaptation.features import features_from_directory
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.starting import Start
@@ -22,10 +23,7 @@ from beliefmatch.adaptation.stored_names import SPELLINGS, FeatureNames
 from beliefmatch.adaptation.subsets import parted
 from beliefmatch.adaptation.types import Features
 
-__all__ = ["ASIDE", "feature_sets"]
-
-ASIDE = 0.2
-"""Share of the training rows that serves for validation where nothing else is said."""
+__all__ = ["feature_sets"]
 
 _US = "feature_sets"
 _ARCHIVES = (".npz", ".safetensors")
@@ -196,9 +194,11 @@ def _set_aside(train: Features, share: float | None, seed: int) -> tuple[Feature
         raise fail(_US, f"`validation` must be a path, a share below 1 or a number of rows, got {share}.")
     if share is None:
         remedy = "if the network was trained on these data, give `validation` features of others"
-        told = f"no `validation` features were given, so {ASIDE:.0%} of `train` are set aside to choose λ on"
+        told = (
+            f"no `validation` features were given, so {VAL_FRACTION:.0%} of `train` are held out to choose λ"
+        )
         warnings.warn(f"{_US}: {told}; {remedy}.", stacklevel=level_of_caller())
-    return parted(train, ASIDE if share is None else share, seed=seed)
+    return parted(train, VAL_FRACTION if share is None else share, seed=seed)
 
 
 def _start(path: Path, sets: FeatureSets) -> Start | None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from beliefmatch._validate import describe, fail, level_of_caller
-from beliefmatch.adaptation.add_belief import BeliefMixin, add_belief
+from beliefmatch.adaptation.add_belief import BeliefMixin, Mixin, add_belief
 from beliefmatch.adaptation.explaining import obstacle
 from beliefmatch.adaptation.heads import Head
 from beliefmatch.adaptation.tracing import Layer, layer_named, unwrapped
@@ -25,8 +25,8 @@ def with_head(
     weight: Tensor,
     bias: Tensor | None,
     *,
-    mixin: type[BeliefMixin] = BeliefMixin,
-) -> Any:
+    mixin: type[Mixin] = BeliefMixin,
+) -> Mixin:
     """A deep copy of a classifier with new weights in its head, and with `belief`.
 
     The layer stays of its type, on its device, in its dtype, trainable or frozen as it was; the names of

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from beliefmatch._validate import fail
+from beliefmatch.adaptation.backbone import HeadInputs
 from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adaptation.features import Progress, extract
-from beliefmatch.adaptation.heads import Head, find_head, head_inputs
+from beliefmatch.adaptation.heads import Head, find_head
 from beliefmatch.adaptation.normed import with_norms
 from beliefmatch.adaptation.norms import require_norms
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
@@ -114,13 +115,13 @@ class Images:
         roles = {role: self._rows(role, computed) for role in ROLES}
         return FeatureSets(**roles, ood={name: computed[name] for name in self.ood})
 
-    def with_norms(self, better: Any, made: Adaptation, on_progress: OnProgress) -> Adaptation:
+    def with_norms(self, better: nn.Module, made: Adaptation, on_progress: OnProgress) -> Adaptation:
         """Train the BatchNorm layers of the adapted network in place; see `beliefmatch.adaptation.norms`."""
         data = self.parts.dataset()
         sets: dict[str, Any] = {role: getattr(data, role) for role in ROLES}
         sets |= {OOD + name: source for name, source in self.ood.items()}
-        better.adaptation = made
-        return with_norms(better, self._some, sets, None, device=self.config.device, on_progress=on_progress)
+        place = self.config.device
+        return with_norms(better, made, self._some, sets, None, device=place, on_progress=on_progress)
 
     @property
     def _some(self) -> Tensor:
@@ -129,12 +130,17 @@ class Images:
         (batch,) = source.batches([torch.arange(min(4, len(source)))], device="cpu")
         return batch.inputs
 
+    @cached_property
+    def _head_inputs(self) -> HeadInputs:
+        """One object for all sets, so that `--compile` compiles the network once."""
+        return HeadInputs(self.network, self.head)
+
     def _computed(self, one: Wanted, tell: Callable[[Progress], None]) -> Features:
         how = self.parts.facts["preprocessing"]
         shape = list(one.source.shape)
         return extract(
             self.network,
-            lambda inputs: head_inputs(self.network, self.head, inputs),
+            self._head_inputs,
             one.source,
             key_parts={"head": self.head.name, "preprocessing": how, "shape": shape, "data": one.digest},
             cache=self.cache,

@@ -27,13 +27,13 @@ from beliefmatch.experiments.adapt_record import (
 )
 from beliefmatch.experiments.adapted_lines import Line, class_names_of, judging, lines
 from beliefmatch.experiments.adapted_scores import Said, answers, doubts, is_votes, judgeable, said_of
-from beliefmatch.experiments.evaluate import STEPS, evaluate
+from beliefmatch.experiments.evaluate import evaluate
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.experiments.evaluation_settings import EvaluateConfig
 from beliefmatch.experiments.plain_values import finite, plain_values
 from beliefmatch.experiments.scoring import detection_scores
 
-__all__ = ["adapt_evaluations", "adapt_record", "evaluation_steps"]
+__all__ = ["adapt_evaluations", "adapt_record"]
 
 MOST_POINTS = 50
 """Of the curve of a head."""
@@ -198,11 +198,6 @@ def _facts(sets: FeatureSets) -> list[FeatureFacts]:
         for name, one in named.items()
         if one is not None
     ]
-
-
-def evaluation_steps(adaptation: Adaptation) -> int:
-    """Calls of `on_step` that `adapt_evaluations` makes."""
-    return len(lines(adaptation)) * (STEPS + len(adaptation.sets.ood))
 
 
 def adapt_evaluations(

@@ -21,7 +21,7 @@ from beliefmatch.report.adaptation_rows import (
     seeds_words,
     short_scores,
 )
-from beliefmatch.report.adaptation_words import told
+from beliefmatch.report.adaptation_words import norms_outcome, told
 from beliefmatch.report.comparison_rows import SeedCell, SeedRow
 from beliefmatch.report.evaluation_metrics import score_title
 from beliefmatch.report.evaluation_text import MISSING, number_text
@@ -50,7 +50,8 @@ def adaptation_summary(record: AdaptRecord) -> str:
     if not ood_sets(shown):
         note = note.partition(" AUROC")[0]
     unseen = [shown.verdict.why] if shown.verdict.seen is False else []  # else the caveats tell it
-    signed = [f"! {one}" for one in caveats(shown)] + [f"i {one}" for one in (*shown.notes, *unseen)]
+    notes = (*norms_outcome(shown), *shown.notes, *unseen)
+    signed = [f"! {one}" for one in caveats(shown)] + [f"i {one}" for one in notes]
     words = [fill(note, _WIDTH), *(fill(one, _WIDTH, subsequent_indent="  ") for one in signed)]
     return "\n".join([*lines, *words])
 

@@ -160,18 +160,19 @@ def _done(record: AdaptRecord) -> str:
     by = "error" if record.adapt_config.get("choose_by") == "error" else "NLL"
     of = f"of {count} values the one with the lowest validation {by}" if count > 1 else "the only one tried"
     done = f"The {layer} of {record.model} was {how} with belief matching{aim}, λ = {weight:g}: {of}."
-    return " ".join([done, *_normed(record)])
+    return " ".join([done, *norms_outcome(record)])
 
 
-def _normed(record: AdaptRecord) -> Iterator[str]:
-    """What came of BatchNorm layers, if they were to be trained."""
+def norms_outcome(record: AdaptRecord) -> Iterator[str]:
+    """One sentence on the training of BatchNorm layers, if it was requested."""
     if record.norms is None:
         return
-    many = count_text(record.norms["layers"], "BatchNorm layer")
+    layers = count_text(record.norms["layers"], "BatchNorm layer")
+    before, after = (record.norms[f"validation_{when}"]["nll"] for when in ("before", "after"))
     if record.new_label == NORMS_LABEL:
-        yield f"Then {many} and the head were trained together, and are what the network has now."
+        yield f"{layers} trained together with the head: validation NLL {before:.4f} -> {after:.4f}."
     else:
-        yield f"Training {many} with it did not help on the validation examples: they are as they were."
+        yield f"Training {layers} with the head did not improve the validation score; they were restored."
 
 
 def _changed(record: AdaptRecord, one: Against) -> str:
