@@ -1,7 +1,7 @@
 """Operations whose derivatives are closed forms: exact where differentiating the value would not be.
 
-An `Operation` is a value and one slope for each tensor it depends on, all functions of the same tensors
-and a class dimension. The slopes are made of plain tensor operations, so they differentiate further;
+An `Operation` is a value and one gradient for each tensor it depends on, all functions of the same tensors
+and a class dimension. The gradients are made of plain tensor operations, so they differentiate further;
 reverse and forward mode, `torch.func` transforms and `torch.compile` all work on it.
 """
 
@@ -19,15 +19,17 @@ __all__ = ["Operation", "apply", "pull", "to_finite"]
 
 
 class Operation(NamedTuple):
-    """`value(*tensors, dim)` has `dim` at size 1; each slope is K-wide, or of size 1 along `dim`."""
+    """`value(*tensors, dim)` has `dim` at size 1; each gradient is K-wide, or of size 1 along `dim`."""
 
     value: Callable[..., Tensor]
-    slopes: tuple[Callable[..., Tensor], ...]
+    grads: tuple[Callable[..., Tensor], ...]
 
 
 def apply(operation: Operation, dim: int, *tensors: Tensor) -> Tensor:
-    """The operation's value, differentiable in every tensor. Slopes saturate at the largest
-    finite value of the tensor they belong to."""
+    """The operation's value, differentiable in every tensor.
+
+    Gradients saturate at the largest finite value of the tensor they belong to.
+    """
     compiling = torch.compiler.is_compiling()
     if compiling and not any(x.requires_grad for x in tensors):
         return operation.value(*tensors, dim)  # torch.compile cannot trace a Function without gradients
@@ -37,16 +39,16 @@ def apply(operation: Operation, dim: int, *tensors: Tensor) -> Tensor:
 
 
 def pull(
-    operation: Operation, dim: int, tensors: Sequence[Tensor], grad: Tensor, wanted: Sequence[bool]
+    operation: Operation, dim: int, tensors: Sequence[Tensor], upstream: Tensor, needed: Sequence[bool]
 ) -> list[Tensor | None]:
-    """The gradient by each tensor that is wanted, of the gradient that arrives, with `dim` at size 1."""
+    """The vector-Jacobian product by each tensor that needs it; `upstream` has `dim` at size 1."""
     pulled: list[Tensor | None] = [None] * len(tensors)
     for i, x in enumerate(tensors):
-        if wanted[i]:
+        if needed[i]:
             limit = torch.finfo(x.dtype).max
-            slope = operation.slopes[i](*tensors, dim).clamp(-limit, limit)
+            grad = operation.grads[i](*tensors, dim).clamp(-limit, limit)
             # Not saturated again: a gradient scaler must see that its scale is too large.
-            pulled[i] = (slope * grad.to(slope.dtype)).sum_to_size(x.shape).to(x.dtype)
+            pulled[i] = (grad * upstream.to(grad.dtype)).sum_to_size(x.shape).to(x.dtype)
     return pulled
 
 
@@ -75,8 +77,8 @@ class _ClosedForm(Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        wanted = ctx.needs_input_grad[2:]
-        return None, None, *pull(ctx.operation, ctx.dim, ctx.saved_tensors, grad_outputs[0], wanted)
+        needed = ctx.needs_input_grad[2:]
+        return None, None, *pull(ctx.operation, ctx.dim, ctx.saved_tensors, grad_outputs[0], needed)
 
 
 class _ClosedFormForwardMode(_ClosedForm):
@@ -86,9 +88,9 @@ class _ClosedFormForwardMode(_ClosedForm):
     def jvp(ctx: Any, *grad_inputs: Any) -> Tensor:
         tensors = ctx.saved_tensors
         pushed: Any = 0.0
-        for tangent, slope in zip(grad_inputs[2:], ctx.operation.slopes, strict=True):
+        for tangent, grad in zip(grad_inputs[2:], ctx.operation.grads, strict=True):
             if tangent is not None:
-                pushed = pushed + (tangent * slope(*tensors, ctx.dim)).sum(ctx.dim, keepdim=True)
+                pushed = pushed + (tangent * grad(*tensors, ctx.dim)).sum(ctx.dim, keepdim=True)
         return saturate(pushed.to(work_dtype(pushed.device)))
 
 

@@ -74,12 +74,12 @@ class Rows:
 
 
 def total_minus_top(
-    rows: Rows, function: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]
+    rows: Rows, function: Callable[[Tensor], Tensor], grad: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """F(ln α₀) − F(ln α_*), from the slope F′ where the two agree to most of their digits."""
+    """F(ln α₀) − F(ln α_*), from the derivative F′ where the two agree to most of their digits."""
     gap = rows.rest.log1p()
     difference = function(rows.log_total) - function(rows.top)
-    return torch.where(gap < 1e-5, gap * slope(rows.top + 0.5 * gap), difference)
+    return torch.where(gap < 1e-5, gap * grad(rows.top + 0.5 * gap), difference)
 
 
 def split(logits: Tensor, dim: int) -> Rows:

@@ -22,18 +22,18 @@ from beliefmatch._coefficients import POLYNOMIALS, REMAINDERS
 
 __all__ = [
     "digamma_gap",
-    "digamma_gap_slope",
+    "digamma_gap_grad",
+    "digamma_grad",
     "digamma_next",
-    "digamma_next_slope",
+    "digamma_next_grad",
     "exp_saturating",
     "largest_exponent",
     "lgamma_entropy",
     "lgamma_stirling",
-    "lgamma_stirling_slope",
+    "lgamma_stirling_grad",
     "saturate",
     "trigamma_excess",
-    "trigamma_excess_slope",
-    "trigamma_slope",
+    "trigamma_excess_grad",
 ]
 
 HALF_LN_2PI = 0.5 * math.log(2 * math.pi)
@@ -90,13 +90,13 @@ def digamma_gap(z: Tensor) -> Tensor:
     return softplus(-z) - w * _remainder("digamma", w)
 
 
-def digamma_next_slope(z: Tensor) -> Tensor:
+def digamma_next_grad(z: Tensor) -> Tensor:
     """dψ(1+α)/dz = αψ′(1+α): from 0 at z → −∞ to 1 at z → ∞."""
     w, x = torch.sigmoid(-z), torch.sigmoid(z)
     return x * (1 + w * _remainder("trigamma", w))
 
 
-def digamma_gap_slope(z: Tensor) -> Tensor:
+def digamma_gap_grad(z: Tensor) -> Tensor:
     """d(ψ(1+α) − ln α)/dz: from −1 at z → −∞ to 0 at z → ∞, with full relative precision."""
     w, x = torch.sigmoid(-z), torch.sigmoid(z)
     return -w * (1 - x * _remainder("trigamma", w))
@@ -109,7 +109,7 @@ def trigamma_excess(z: Tensor) -> Tensor:
     return w + x * x * _remainder("trigamma", w)
 
 
-def trigamma_excess_slope(z: Tensor) -> Tensor:
+def trigamma_excess_grad(z: Tensor) -> Tensor:
     """dr/dz < 0, vanishing at both ends: for differences of r at neighbouring points."""
     w = torch.sigmoid(-z)
     coefficients = POLYNOMIALS["trigamma_excess", _kind(w)]
@@ -117,7 +117,7 @@ def trigamma_excess_slope(z: Tensor) -> Tensor:
     return -w * torch.sigmoid(z) * _polynomial(by_w, w)
 
 
-def trigamma_slope(z: Tensor) -> Tensor:
+def digamma_grad(z: Tensor) -> Tensor:
     """t(α) = αψ′(α) = dψ(e^z)/dz: 1 at z → ∞, 1/α at z → −∞ (saturating)."""
     return 1 + trigamma_excess(z) * exp_saturating(-z)
 
@@ -137,7 +137,7 @@ def lgamma_stirling(z: Tensor) -> Tensor:
     return 0.5 * softplus(z) - z + bounded
 
 
-def lgamma_stirling_slope(z: Tensor) -> Tensor:
+def lgamma_stirling_grad(z: Tensor) -> Tensor:
     """dB/dz = α (ψ(α) − ln α): from −1 at z → −∞ to −½ at z → ∞."""
     w, x = torch.sigmoid(-z), torch.sigmoid(z)
     return _log_growth(z) - 1 - x * _remainder("digamma", w)

@@ -1,7 +1,7 @@
-r"""What a Dirichlet knows, as functions of its log-concentrations z = ln α along the classes `dim`.
+r"""Measures of a Dirichlet and the divergence between two, as functions of z = ln α along the classes `dim`.
 
-Write s = α/α₀ for its mean. Functions of one number a row drop `dim`; all are differentiable. Values are
-in float64 for float64 input and in float32 otherwise, and saturate at the largest finite value.
+s = α/α₀ is the mean. Functions of one number a row drop `dim`; all are differentiable. Values are in float64
+for float64 input and in float32 otherwise, and saturate at the largest finite value.
 """
 
 from typing import NamedTuple
@@ -33,7 +33,7 @@ def expected_surprisal(logits: Tensor, dim: int = -1) -> Tensor:
     rows = split(logits, dim)
     each = special.digamma_next(rows.log_total) - special.digamma_next(rows.z)
     each = each + special.exp_saturating(-rows.z) * (1 - rows.share)
-    top = total_minus_top(rows, special.digamma_next, special.digamma_next_slope)
+    top = total_minus_top(rows, special.digamma_next, special.digamma_next_grad)
     top = top + special.exp_saturating(-rows.top) * rows.rest_share
     return special.saturate(rows.with_top(each, top))
 
@@ -55,7 +55,7 @@ def _entropy(rows: Rows) -> Tensor:
 
 def _expected_entropy(rows: Rows) -> Tensor:
     each = special.digamma_next(rows.log_total) - special.digamma_next(rows.z)
-    top = total_minus_top(rows, special.digamma_next, special.digamma_next_slope)
+    top = total_minus_top(rows, special.digamma_next, special.digamma_next_grad)
     return top / (1 + rows.rest) + rows.sum_rest(rows.share * each)
 
 
@@ -66,7 +66,7 @@ def mutual_information(logits: Tensor, dim: int = -1) -> Tensor:
     """
     rows = split(logits, dim)
     each, top = (special.digamma_gap(z.clamp(min=_lowest(rows))) for z in (rows.z, rows.top))
-    drop = total_minus_top(rows, special.digamma_gap, special.digamma_gap_slope)
+    drop = total_minus_top(rows, special.digamma_gap, special.digamma_gap_grad)
     spread = rows.sum_rest(rows.share * each) - drop - rows.rest_share * top
     spread = torch.where(rows.log_total > 0, spread, _entropy(rows) - _expected_entropy(rows))
     return _row_value(spread.clamp(min=0.0), logits, dim)
@@ -99,12 +99,12 @@ def log_prob(logits: Tensor, p: Tensor, dim: int = -1) -> Tensor:
     z, p = torch.broadcast_tensors(logits.to(wide), p.to(wide))
     dim = dim % z.dim()
     rows, p = split(z, dim), p / p.sum(dim, keepdim=True)
-    in_distribution = p > 0
-    log_p = torch.where(in_distribution, p, 1.0).log()
+    positive = p > 0
+    log_p = torch.where(positive, p, 1.0).log()
     terms = _categorical_kl_terms(p, rows.share, rows.z - rows.log_total - log_p)
     # On the boundary p_k = 0 the density is infinite for α_k < 1, zero for α_k > 1.
     at_zero = torch.where(rows.z == 0, 0.0, -rows.z.sign() * torch.inf)
-    each = torch.where(in_distribution, -log_p, at_zero) - special.lgamma_stirling(rows.z)
+    each = torch.where(positive, -log_p, at_zero) - special.lgamma_stirling(rows.z)
     weight = special.exp_saturating(rows.log_total)
     value = special.lgamma_stirling(rows.log_total) - weight * terms.sum(dim, keepdim=True)
     return (value + each.sum(dim, keepdim=True)).squeeze(dim).to(kind)
@@ -177,7 +177,7 @@ def _kl_value(p_logits: Tensor, q_logits: Tensor, dim: int) -> Tensor:
 def _bregman(z_alpha: Tensor, z_gamma: Tensor, delta: Tensor) -> Tensor:
     """E(γ, α) ≥ 0, about ½ r(α) δ² for small δ = ln(γ/α)."""
     drop = special.lgamma_stirling(z_gamma) - special.lgamma_stirling(z_alpha)
-    return drop - _growth(delta) * special.lgamma_stirling_slope(z_alpha)
+    return drop - _growth(delta) * special.lgamma_stirling_grad(z_alpha)
 
 
 def _categorical_kl_terms(p: Tensor, q: Tensor, x: Tensor) -> Tensor:
@@ -189,7 +189,7 @@ def _categorical_kl_terms(p: Tensor, q: Tensor, x: Tensor) -> Tensor:
     return torch.where(small, p * series, large)
 
 
-def _kl_slope_by_p(p_logits: Tensor, q_logits: Tensor, dim: int) -> Tensor:
+def _kl_grad_by_p(p_logits: Tensor, q_logits: Tensor, dim: int) -> Tensor:
     """γ_k (e^−x − 1) − r(α_k)(e^δ − 1) + (α_k/α₀) r(α₀)(e^δ₀ − 1)."""
     p, q, delta, delta_total, x = _pair(p_logits, q_logits, dim)
     small = x.abs() < 1
@@ -200,12 +200,12 @@ def _kl_slope_by_p(p_logits: Tensor, q_logits: Tensor, dim: int) -> Tensor:
     return special.saturate(means - each + p.share * total)
 
 
-def _kl_slope_by_q(p_logits: Tensor, q_logits: Tensor, dim: int) -> Tensor:
+def _kl_grad_by_q(p_logits: Tensor, q_logits: Tensor, dim: int) -> Tensor:
     """γ_k [x_k + (ψ(γ_k) − ln γ_k) − (ψ(α_k) − ln α_k) − the same of the totals]."""
     p, q, delta, delta_total, x = _pair(p_logits, q_logits, dim)
-    slope = special.lgamma_stirling_slope
-    each = slope(q.z) - slope(p.z) - _growth(delta) * slope(p.z)
-    total = slope(q.log_total) - slope(p.log_total) - _growth(delta_total) * slope(p.log_total)
+    grad = special.lgamma_stirling_grad
+    each = grad(q.z) - grad(p.z) - _growth(delta) * grad(p.z)
+    total = grad(q.log_total) - grad(p.log_total) - _growth(delta_total) * grad(p.log_total)
     return special.saturate(q.z.exp() * x + each - q.share * total)
 
 
@@ -214,4 +214,4 @@ def _growth(delta: Tensor) -> Tensor:
     return delta.clamp(max=0.95 * special.largest_exponent(delta.dtype)).expm1()
 
 
-DIVERGENCE = autograd.Operation(_kl_value, (_kl_slope_by_p, _kl_slope_by_q))
+DIVERGENCE = autograd.Operation(_kl_value, (_kl_grad_by_p, _kl_grad_by_q))

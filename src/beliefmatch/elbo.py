@@ -89,24 +89,24 @@ def _gradient_close(rows: Rows, evidence: Evidence, drift: Tensor, share: Tensor
     """The second form, with d = m − λα = −m (e^δ − 1): every term is of the order of the drift."""
     d = -evidence.each * drift.expm1()
     d_top, d_rest = rows.at_top(d), rows.sum_rest(d)
-    t, t_total = 1 + r * special.exp_saturating(-rows.z), special.trigamma_slope(rows.log_total)
+    t, t_total = 1 + r * special.exp_saturating(-rows.z), special.digamma_grad(rows.log_total)
     each = share * ((d_top + d_rest) * t_total) - d * t
     rest, share_top = rows.rest_share, 1 / (1 + rows.rest)
     r_total, r_drop = special.trigamma_excess(rows.log_total), _excess_drop(rows)
     # s t₀ − t of the largest class, without the ones that cancel in it
-    slope_drop = (r_drop - rest * r_total) * special.exp_saturating(-rows.top) - rest * t_total
-    return rows.with_top(each, share_top * t_total * d_rest + d_top * slope_drop)
+    t_drop = (r_drop - rest * r_total) * special.exp_saturating(-rows.top) - rest * t_total
+    return rows.with_top(each, share_top * t_total * d_rest + d_top * t_drop)
 
 
 def _excess_drop(rows: Rows) -> Tensor:
     """r₀ − r of the largest class."""
-    return total_minus_top(rows, special.trigamma_excess, special.trigamma_excess_slope)
+    return total_minus_top(rows, special.trigamma_excess, special.trigamma_excess_grad)
 
 
 def digamma_drop(rows: Rows, evidence: Evidence) -> Tensor:
     """Σ_k m_k (ψ(1+α₀) − ψ(1+α_k)): an expected log-likelihood without its poles."""
     others = rows.sum_rest(evidence.each * special.digamma_next(rows.z))
-    top = total_minus_top(rows, special.digamma_next, special.digamma_next_slope)
+    top = total_minus_top(rows, special.digamma_next, special.digamma_next_grad)
     return evidence.top * top + evidence.rest * special.digamma_next(rows.log_total) - others
 
 

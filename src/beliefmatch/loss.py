@@ -27,12 +27,12 @@ from beliefmatch._validate import (
     require_floating,
     require_index,
 )
-from beliefmatch.kernels.reference import NAME, REDUCTIONS, Options, Problem, Reduction
+from beliefmatch.kernels.reference import NAME, REDUCTIONS, LossInputs, Options, Reduction
 
 __all__ = ["BeliefMatchingLoss", "Reduction", "belief_matching_loss"]
 
 _seen: dict[tuple[Any, ...], Options] = {}
-"""Calls that were checked."""
+"""Options of the calls that have been checked."""
 
 
 def belief_matching_loss(
@@ -91,7 +91,7 @@ def belief_matching_loss(
 
     Reference: Joo, Chung and Seo, "Being Bayesian about Categorical Probability", ICML 2020.
     """
-    # Training asks the same again and again: what depends on shapes, types and numbers alone is checked once.
+    # Training repeats one call: what depends on shapes, types and numbers alone is checked once.
     call = None
     if type(prior) is float and weight is None and _are_plain(logits, targets):
         tensors = logits.shape, logits.dtype, targets.shape, targets.dtype
@@ -99,13 +99,13 @@ def belief_matching_loss(
         call = tensors, numbers, type(kl_weight), type(target_confidence), type(ignore_index)
         options = _known(call)
         if options is not None:
-            return kernels.eager_loss(Problem(logits, targets, None, None, None, options))
-    problem = _checked(logits, targets, kl_weight, target_confidence, prior, weight, ignore_index, reduction)
-    if call is not None and not _is_low_target_confidence(problem):
+            return kernels.eager_loss(LossInputs(logits, targets, None, None, None, options))
+    inputs = _checked(logits, targets, kl_weight, target_confidence, prior, weight, ignore_index, reduction)
+    if call is not None and not _is_low_target_confidence(inputs):
         if len(_seen) >= 1000:
             _seen.clear()
-        _seen[call] = problem.options
-    return kernels.loss(problem)
+        _seen[call] = inputs.options
+    return kernels.loss(inputs)
 
 
 def _known(call: tuple[Any, ...]) -> Options | None:
@@ -135,7 +135,7 @@ def _checked(
     weight: Tensor | None,
     ignore_index: int,
     reduction: Reduction,
-) -> Problem:
+) -> LossInputs:
     """The arguments, checked but for the values of tensors."""
     require_choice(NAME, "reduction", reduction, REDUCTIONS)
     ignore_index = require_index(NAME, "ignore_index", ignore_index)
@@ -162,26 +162,26 @@ def _checked(
             mean = priors.detach().to(work_dtype(priors.device)).mean(dim, keepdim=True)
             strengths = strength(confidence, mean, classes)
     options = Options(prior, weight_of_prior, dim, has_ids, ignore_index, reduction)
-    problem = Problem(logits, targets, weight, priors, strengths, options)
-    if target_confidence is None and _is_low_target_confidence(problem):
-        _warn(problem)
-    return problem
+    inputs = LossInputs(logits, targets, weight, priors, strengths, options)
+    if target_confidence is None and _is_low_target_confidence(inputs):
+        _warn_of_low_target_confidence(inputs)
+    return inputs
 
 
-def _is_low_target_confidence(problem: Problem) -> bool:
-    """Whether a sample of one vote is asked for a mean below one half, as far as numbers tell."""
-    options = problem.options
-    classes = problem.logits.shape[options.dim]
-    return problem.priors is None and options.kl_weight * options.prior * (classes - 2) > 1
+def _is_low_target_confidence(inputs: LossInputs) -> bool:
+    """Whether the optimum for one vote has a mean below one half, as far as numbers tell."""
+    options = inputs.options
+    classes = inputs.logits.shape[options.dim]
+    return inputs.priors is None and options.kl_weight * options.prior * (classes - 2) > 1
 
 
-def _warn(problem: Problem) -> None:
-    """Warn of a timid problem unless some sample has votes enough to reach one half."""
+def _warn_of_low_target_confidence(inputs: LossInputs) -> None:
+    """Warn of a low target confidence unless some sample has votes enough to reach one half."""
     if torch.compiler.is_compiling():
         return
-    options = problem.options
-    kl_weight, prior, classes = options.kl_weight, options.prior, problem.logits.shape[options.dim]
-    most_votes = 1.0 if options.has_ids else _most_votes(problem.targets, options.dim)
+    options = inputs.options
+    kl_weight, prior, classes = options.kl_weight, options.prior, inputs.logits.shape[options.dim]
+    most_votes = 1.0 if options.has_ids else _most_votes(inputs.targets, options.dim)
     if most_votes is None or kl_weight * prior * (classes - 2) <= most_votes:
         return
     mean = (prior + 1 / kl_weight) / (classes * prior + 1 / kl_weight)

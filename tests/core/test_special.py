@@ -8,16 +8,16 @@ from beliefmatch import _special as special
 
 EXACT = {
     "digamma_next": lambda a, z: mp.psi(0, 1 + a),
-    "digamma_next_slope": lambda a, z: a * mp.psi(1, 1 + a),
+    "digamma_next_grad": lambda a, z: a * mp.psi(1, 1 + a),
     "digamma_gap": lambda a, z: mp.psi(0, 1 + a) - z,
-    "digamma_gap_slope": lambda a, z: a * mp.psi(1, 1 + a) - 1,
+    "digamma_gap_grad": lambda a, z: a * mp.psi(1, 1 + a) - 1,
     "trigamma_excess": lambda a, z: a * a * mp.psi(1, a) - a,
-    "trigamma_slope": lambda a, z: a * mp.psi(1, a),
+    "digamma_grad": lambda a, z: a * mp.psi(1, a),
     "lgamma_entropy": lambda a, z: mp.loggamma(a) - a * mp.psi(0, a) + a,
     "lgamma_stirling": lambda a, z: mp.loggamma(a) - a * z + a,
-    "lgamma_stirling_slope": lambda a, z: a * (mp.psi(0, a) - z),
+    "lgamma_stirling_grad": lambda a, z: a * (mp.psi(0, a) - z),
 }
-SINGLE_SIGNED = ("digamma_gap", "digamma_gap_slope", "trigamma_excess", "trigamma_slope")
+SINGLE_SIGNED = ("digamma_gap", "digamma_gap_grad", "trigamma_excess", "digamma_grad")
 
 
 def grid(dtype):
@@ -41,10 +41,10 @@ def test_matches_sixty_digits_to_a_few_units_in_the_last_place(name, dtype):
 @pytest.mark.parametrize(
     ("function", "derivative"),
     [
-        (special.digamma_next, special.digamma_next_slope),
-        (special.digamma_gap, special.digamma_gap_slope),
-        (special.trigamma_excess, special.trigamma_excess_slope),
-        (special.lgamma_stirling, special.lgamma_stirling_slope),
+        (special.digamma_next, special.digamma_next_grad),
+        (special.digamma_gap, special.digamma_gap_grad),
+        (special.trigamma_excess, special.trigamma_excess_grad),
+        (special.lgamma_stirling, special.lgamma_stirling_grad),
         (special.lgamma_entropy, lambda z: -special.trigamma_excess(z)),
     ],
 )

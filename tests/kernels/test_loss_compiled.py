@@ -12,7 +12,7 @@ from test_loss_torch import extreme_batches
 import oracle
 from beliefmatch import belief_matching_loss
 from beliefmatch.kernels import fused as traceable
-from beliefmatch.kernels.reference import Options, Problem
+from beliefmatch.kernels.reference import LossInputs, Options
 from kernel_pair import using
 
 DTYPES = [torch.float32, torch.float64]
@@ -32,7 +32,7 @@ NEEDS_COMPILER = pytest.mark.skipif(
 
 def rows_of(logits, targets, kl_weight, prior):
     options = Options(prior, kl_weight, min(logits.dim() - 1, 1), True, -100, "none")
-    return traceable.loss(Problem(logits, targets, None, None, None, options))
+    return traceable.loss(LossInputs(logits, targets, None, None, None, options))
 
 
 def check_against_oracle(function, logits, label, kl_weight, prior):
@@ -175,8 +175,8 @@ def test_is_given_to_compilers_only_and_for_what_it_knows(monkeypatch):
     assert not asked
     options = Options(1.0, 0.01, 1, False, -100, "mean")
     monkeypatch.undo()
-    assert traceable.loss(Problem(logits, torch.rand(1, 3), None, None, None, options)) is None
-    by_class = Problem(logits, ids, None, torch.ones(1, 3), None, options._replace(has_ids=True))
+    assert traceable.loss(LossInputs(logits, torch.rand(1, 3), None, None, None, options)) is None
+    by_class = LossInputs(logits, ids, None, torch.ones(1, 3), None, options._replace(has_ids=True))
     assert traceable.loss(by_class) is None
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from beliefmatch import kernels
 from beliefmatch.adaptation.candidates import Candidate
-from beliefmatch.kernels.reference import Options, Problem
+from beliefmatch.kernels.reference import LossInputs, Options
 from beliefmatch.methods.base import Method
 
 __all__ = ["Objectives", "in_order"]
@@ -101,7 +101,7 @@ def _belief_matching(candidate: Candidate) -> Losses:
         options = Options(number, kl_weight, 1, has_ids, _IGNORED, "none")
         leaf = logits.detach().requires_grad_()
         with torch.enable_grad():
-            value = kernels.eager_loss(Problem(leaf, labels, None, priors, None, options))
+            value = kernels.eager_loss(LossInputs(leaf, labels, None, priors, None, options))
         each = torch.full((), 1 / rows, dtype=value.dtype).expand_as(value)
         (slope,) = torch.autograd.grad(value, leaf, each)
         out.copy_(slope)

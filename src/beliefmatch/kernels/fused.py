@@ -24,7 +24,7 @@ from beliefmatch._autograd import Operation, apply, to_finite
 from beliefmatch._coefficients import POLYNOMIALS
 from beliefmatch._labels import from_ids
 from beliefmatch._rows import result_dtype, work_dtype
-from beliefmatch.kernels.reference import NAME, Problem, as_tensor, reduce
+from beliefmatch.kernels.reference import NAME, LossInputs, as_tensor, reduce
 
 __all__ = ["gradient", "loss", "value"]
 
@@ -90,9 +90,9 @@ class _Classes(NamedTuple):
         return others.to(work_dtype(elements.device))
 
 
-def loss(problem: Problem) -> Tensor | None:
+def loss(inputs: LossInputs) -> Tensor | None:
     """The loss, differentiable in the logits; None unless it is of class ids and the prior is one number."""
-    logits, targets, weight, priors, _, options = problem
+    logits, targets, weight, priors, _, options = inputs
     if not options.has_ids or priors is not None:
         return None
     dim, index = options.dim, options.ignore_index
@@ -111,7 +111,7 @@ def value(logits: Tensor, ids: Tensor, ignored: Tensor, prior: Tensor, kl_weight
     evidence = _evidence(logits, prior, kl_weight, dim)
     classes, row = _survey(logits, ids, evidence, dim)
     count, beta = logits.shape[dim], evidence.prior
-    psi_drop = _total_minus_label(row, special.digamma_next, special.digamma_next_slope)
+    psi_drop = _total_minus_label(row, special.digamma_next, special.digamma_next_grad)
     entropy_drop = _total_minus_label(row, special.lgamma_entropy, lambda z: -special.trigamma_excess(z))
     expectation = evidence.label * psi_drop + evidence.rest * special.digamma_next(row.log_total)
     normaliser = count * torch.lgamma(beta) - torch.lgamma(count * beta)
@@ -213,12 +213,12 @@ def _polynomial(coefficients: Sequence[float | Tensor], w: Tensor) -> Tensor:
 
 
 def _total_minus_label(
-    row: _Row, function: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]
+    row: _Row, function: Callable[[Tensor], Tensor], grad: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """F(ln α₀) − F(z_y), from the slope F′ where the two agree to most of their digits."""
+    """F(ln α₀) − F(z_y), from the derivative F′ where the two agree to most of their digits."""
     gap = -torch.log1p(-row.rest.clamp(max=0.5))
     difference = function(row.log_total) - function(row.label)
-    return torch.where(gap < 1e-5, gap * slope(row.label + 0.5 * gap), difference)
+    return torch.where(gap < 1e-5, gap * grad(row.label + 0.5 * gap), difference)
 
 
 def _others(classes: _Classes, row: _Row, prior: Tensor) -> Tensor:
@@ -258,9 +258,9 @@ def _gradient_others(
     r = _polynomial(_coefficients("trigamma_excess", dtype), classes.w)
     r_total = special.trigamma_excess(row.log_total)
     weight, unit = evidence.kl_weight, row.scale.exp()
-    slope_total = unit + r_total * (row.scale - row.log_total).exp()
-    near = slope_total * (evidence.label - weight * row.label.exp() + deficit)
-    far = slope_total * (evidence.label + evidence.rest) - weight * r_total * unit
+    t_total = unit + r_total * (row.scale - row.log_total).exp()
+    near = t_total * (evidence.label - weight * row.label.exp() + deficit)
+    far = t_total * (evidence.label + evidence.rest) - weight * r_total * unit
     pull = torch.where(row.close, near, far) / row.total
     numbers = (pull, weight * unit, weight * evidence.prior * unit, (-0.5 * row.scale).exp())
     pull, bounded, flat, half = (_stored(special.saturate(number, dtype)) for number in numbers)
@@ -272,12 +272,12 @@ def _gradient_label(row: _Row, evidence: _Evidence, deficit: Tensor) -> Tensor:
     """Both forms, from differences that survive when the label dominates."""
     rest, share, weight = row.rest, row.share, evidence.kl_weight
     r_total = special.trigamma_excess(row.log_total)
-    r_drop = _total_minus_label(row, special.trigamma_excess, special.trigamma_excess_slope)
+    r_drop = _total_minus_label(row, special.trigamma_excess, special.trigamma_excess_grad)
     pole = special.exp_saturating(-row.label)
     body = share * evidence.rest - evidence.label * rest + weight * (rest * r_total - r_drop)
     towards_target = evidence.rest * share * share - evidence.label * rest * (1 + share)
     far = body + (r_total * towards_target + evidence.label * r_drop) * pole
-    slope_total = 1 + r_total * share * pole
-    drop = (r_drop - rest * r_total) * pole - rest * slope_total
-    near = share * slope_total * deficit + (evidence.label - weight * row.label.exp()) * drop
+    t_total = 1 + r_total * share * pole
+    drop = (r_drop - rest * r_total) * pole - rest * t_total
+    near = share * t_total * deficit + (evidence.label - weight * row.label.exp()) * drop
     return torch.where(row.close, near, far)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from beliefmatch._rows import result_dtype
-from beliefmatch.kernels.native import extension, has_numbers, is_watched, strided
+from beliefmatch.kernels.native import extension, is_plain_cpu, is_traced, strided
 
 __all__ = ["LogitsReading", "ProbsReading", "blocks", "read_logits", "read_probs"]
 
@@ -86,14 +86,14 @@ def _read(
     values: Tensor, targets: Tensor, columns: int, what: tuple[bool, bool, float]
 ) -> list[Tensor] | None:
     """So many columns, two of whole numbers and others, of all the rows."""
-    if is_watched() or not has_numbers(targets):
+    if is_traced() or not is_plain_cpu(targets):
         return None
     parts = [(slice(None), values)] if _is_read_in_place(values) else blocks(values)
     found = []
     for span, rows in parts:
         # Each in memory of its own: who keeps one column shall not keep them all.
         made = [torch.empty(len(rows), dtype=kind, device="cpu") for kind in _COLUMNS[:columns]]
-        if not has_numbers(rows):
+        if not is_plain_cpu(rows):
             return None
         place = *rows.shape, *strided(rows, 1), targets[span].data_ptr()
         addresses = (column.data_ptr() for column in made)

@@ -1,4 +1,4 @@
-"""One call of the loss, checked but for its values, in the form that every kernel takes."""
+"""The definition of the loss in tensor operations, and the form in which every kernel receives a call."""
 
 from typing import Literal, NamedTuple
 
@@ -15,8 +15,8 @@ from beliefmatch.dirichlet import expected_surprisal
 __all__ = [
     "NAME",
     "REDUCTIONS",
+    "LossInputs",
     "Options",
-    "Problem",
     "Reduction",
     "as_tensor",
     "gradient",
@@ -31,7 +31,7 @@ REDUCTIONS = ("mean", "sum", "none")
 
 
 class Options(NamedTuple):
-    """What is not a tensor."""
+    """The arguments of a call that are not tensors."""
 
     prior: float
     """β where it is one number."""
@@ -45,8 +45,8 @@ class Options(NamedTuple):
     reduction: Reduction
 
 
-class Problem(NamedTuple):
-    """The loss of a batch, reduced; the values of tensors are not checked yet."""
+class LossInputs(NamedTuple):
+    """One call of the loss, checked but for the values of its tensors."""
 
     logits: Tensor
     targets: Tensor
@@ -59,9 +59,9 @@ class Problem(NamedTuple):
     options: Options
 
 
-def loss(problem: Problem) -> Tensor:
+def loss(inputs: LossInputs) -> Tensor:
     """The reduced loss, differentiable in logits, counts and prior; values are checked."""
-    logits, targets, weight, prior, kl_weight, options = problem
+    logits, targets, weight, prior, kl_weight, options = inputs
     dim = options.dim
     prior = as_tensor(options.prior, logits) if prior is None else prior
     kl_weight = as_tensor(options.kl_weight, logits) if kl_weight is None else kl_weight
@@ -87,7 +87,7 @@ def as_tensor(number: float, logits: Tensor) -> Tensor:
 
 
 def reduce(rows: Tensor, weight: Tensor | None, dim: int, reduction: Reduction) -> Tensor:
-    """The losses of rows, with `dim` at size 1, as `reduction` wants them."""
+    """The losses of rows, which have `dim` at size 1, reduced."""
     if reduction == "mean":
         shares = torch.full_like(rows, 1 / max(rows.numel(), 1)) if weight is None else weight / weight.sum()
         mean = (rows * shares).sum()  # dividing first cannot overflow
@@ -127,23 +127,23 @@ def _log_normaliser(rows: Rows, prior: Tensor) -> Tensor:
     return repeats * torch.lgamma(prior).sum(rows.dim, keepdim=True) - torch.lgamma(total)
 
 
-def _slope_by_counts(logits: Tensor, counts: Tensor, prior: Tensor, kl_weight: Tensor, dim: int) -> Tensor:
+def _grad_by_counts(logits: Tensor, counts: Tensor, prior: Tensor, kl_weight: Tensor, dim: int) -> Tensor:
     """∂ℓ/∂c_k = ψ(α₀) − ψ(α_k)."""
     return expected_surprisal(logits, dim)
 
 
-def _slope_by_prior(logits: Tensor, counts: Tensor, prior: Tensor, kl_weight: Tensor, dim: int) -> Tensor:
+def _grad_by_prior(logits: Tensor, counts: Tensor, prior: Tensor, kl_weight: Tensor, dim: int) -> Tensor:
     """∂ℓ/∂β_k = λ [ψ(α₀) − ψ(α_k) − (ψ(β₀) − ψ(β_k))]."""
     log_prior = prior.expand_as(logits).log()
     return kl_weight * (expected_surprisal(logits, dim) - expected_surprisal(log_prior, dim))
 
 
-def _slope_by_kl_weight(logits: Tensor, counts: Tensor, prior: Tensor, kl_weight: Tensor, dim: int) -> Tensor:
+def _grad_by_kl_weight(logits: Tensor, counts: Tensor, prior: Tensor, kl_weight: Tensor, dim: int) -> Tensor:
     """∂ℓ/∂λ = KL(Dir(α) ‖ Dir(β))."""
     nothing, one = torch.zeros_like(counts), torch.ones_like(kl_weight)
     return autograd.apply(_NEGATIVE_ELBO, dim, logits, nothing, prior, one)
 
 
 _NEGATIVE_ELBO = autograd.Operation(
-    negative_elbo, (gradient, _slope_by_counts, _slope_by_prior, _slope_by_kl_weight)
+    negative_elbo, (gradient, _grad_by_counts, _grad_by_prior, _grad_by_kl_weight)
 )
