@@ -9,7 +9,7 @@ from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.starting import first_weights
 from beliefmatch.adaptation.types import Features
 from beliefmatch.loss import belief_matching_loss
-from beliefmatch.train.sampler import Order
+from beliefmatch.train.sampler import EpochSampler
 
 CLASSES, WIDTH = 4, 7
 
@@ -62,10 +62,10 @@ def trained_alone(
         head.bias.copy_(bias[0])
     groups = [{"params": [head.weight], "weight_decay": weight_decay}, {"params": [head.bias]}]
     optimizer = torch.optim.Adam(groups, lr=0.01)
-    order, rows = Order(len(data), batch_size, seed=0), torch.from_numpy(data.rows)
+    sampler, rows = EpochSampler(len(data), batch_size, seed=0), torch.from_numpy(data.rows)
     for epoch in range(epochs):
-        for number, batch in enumerate(order.epoch(epoch)):
-            progress = (epoch + number / order.batches) / epochs
+        for number, batch in enumerate(sampler.batches(epoch)):
+            progress = (epoch + number / sampler.n_batches) / epochs
             loss = plain_loss(candidate, head(rows[batch]), data.targets[batch], progress)
             optimizer.zero_grad()
             loss.backward()

@@ -15,20 +15,19 @@ import lightning_fabric  # noqa: F401  # once, rather than in every child
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from beliefmatch.train.checkpoint import final_weights
-from beliefmatch.train.loop import Saving
-from beliefmatch.train.step import TrainConfig
+from beliefmatch.train.checkpoint import Checkpointing, final_weights
+from beliefmatch.train.config import TrainConfig
 from small_training import digest, engine, normalised_network, train
 
-RECIPE = TrainConfig(epochs=5, batch_size=8, learning_rate=0.1, ema=0.9)
+CONFIG = TrainConfig(epochs=5, batch_size=8, learning_rate=0.1, ema=0.9)
 
 
 def forked(directory: Path, precision: str) -> int:
     child = os.fork()
     if child == 0:
         try:
-            saving = Saving(directory, seconds=0)
-            train(normalised_network(), on=engine(precision), recipe=RECIPE, saving=saving)
+            checkpointing = Checkpointing(directory, every_seconds=0)
+            train(normalised_network(), on=engine(precision), config=CONFIG, checkpointing=checkpointing)
             os._exit(0)
         finally:
             os._exit(1)

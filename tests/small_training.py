@@ -7,10 +7,9 @@ from torch import nn
 from torch.nn import functional
 
 from beliefmatch.data.source import Batch
-from beliefmatch.train.config import EngineConfig
+from beliefmatch.train.config import EngineConfig, TrainConfig
 from beliefmatch.train.engine import Engine
 from beliefmatch.train.loop import fit
-from beliefmatch.train.step import TrainConfig
 
 
 class Examples:
@@ -66,17 +65,17 @@ def cross_entropy_at(progress):
     return functional.cross_entropy
 
 
-RECIPE = TrainConfig(epochs=3, batch_size=8, learning_rate=0.1, ema=0.9)
+CONFIG = TrainConfig(epochs=3, batch_size=8, learning_rate=0.1, ema=0.9)
 
 
 def engine(precision="32", **settings):
     return Engine(EngineConfig(accelerator="cpu", precision=precision, threads=1, **settings))
 
 
-def train(network, *, on=None, recipe=RECIPE, source=None, seed=0, **options):
+def train(network, *, on=None, config=CONFIG, source=None, seed=0, **options):
     options.setdefault("objective_at", cross_entropy_at)
     return fit(
-        on or engine(), network, Examples(45) if source is None else source, recipe, seed=seed, **options
+        on or engine(), network, Examples(45) if source is None else source, config, seed=seed, **options
     )
 
 

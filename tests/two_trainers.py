@@ -14,26 +14,25 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 from beliefmatch.methods import build
 from beliefmatch.semi import SemiConfig, consistency_of
-from beliefmatch.train.aux_loss import Extra
-from beliefmatch.train.config import EngineConfig
+from beliefmatch.train.aux_loss import AuxLoss
+from beliefmatch.train.checkpoint import Checkpointing
+from beliefmatch.train.config import EngineConfig, TrainConfig
 from beliefmatch.train.engine import Engine
 from beliefmatch.train.interrupt import Interrupted
-from beliefmatch.train.loop import Saving
 from beliefmatch.train.predict import predict_all
-from beliefmatch.train.step import TrainConfig
 from small_training import Exactly, Examples, digest, normalised_network, plain_network, train
 
 # 37 examples in batches of 5 leave one of 2; batches of 18 one of 1, which joins the one before.
-RECIPES = {
+CONFIGS = {
     size: TrainConfig(epochs=2, batch_size=size, learning_rate=0.3, weight_decay=0.0) for size in (5, 18, 3)
 }
 
 
-def trained(engine, recipe):
+def trained(engine, config):
     network = plain_network(seed=engine.rank).double()  # the first process's weights are taken
     source = Exactly(37)
     source.images = source.images.double()
-    history = train(network, on=engine, recipe=recipe, source=source)
+    history = train(network, on=engine, config=config, source=source)
     return {
         "loss": history.curve("loss"),
         "norm": history.curve("gradient_norm"),
@@ -50,9 +49,9 @@ def trained_beside(engine):
     network, source, others = plain_network(seed=engine.rank).double(), Exactly(7), Exactly(23, seed=2)
     for examples in (source, others):
         examples.images = examples.images.double()
-    beside = Extra("odd", others, loss, lambda progress: 0.5 + progress, batch_size=3)
-    options = {"extra": beside, "epoch_examples": 37, "source": source}
-    history = train(network, on=engine, recipe=RECIPES[5], **options)
+    beside = AuxLoss("odd", others, loss, lambda progress: 0.5 + progress, batch_size=3)
+    options = {"aux": beside, "epoch_examples": 37, "source": source}
+    history = train(network, on=engine, config=CONFIGS[5], **options)
     return {
         "loss": history.curve("loss"),
         "odd": history.curve("odd"),
@@ -69,11 +68,11 @@ def consistent(engine, kind):
         return consistency.loss(network, views[0].inputs, seed, views[-1].inputs if kind == "pi" else None)
 
     network = normalised_network()
-    beside = Extra("consistency", Examples(23, seed=2), loss, lambda progress: 1.0, views=2)
-    history = train(network, on=engine, extra=beside)
+    beside = AuxLoss("consistency", Examples(23, seed=2), loss, lambda progress: 1.0, views=2)
+    history = train(network, on=engine, aux=beside)
     numbers = torch.cat([tensor.double().flatten() for tensor in network.state_dict().values()])
-    sums = engine.total(numbers.tolist())
-    agree = torch.equal(torch.tensor(sums, dtype=torch.float64), engine.world * numbers)
+    sums = engine.sum_over_processes(numbers.tolist())
+    agree = torch.equal(torch.tensor(sums, dtype=torch.float64), engine.world_size * numbers)
     return {"agree": agree, "consistency": history.curve("consistency"), "skipped": history.curve("skipped")}
 
 
@@ -94,7 +93,7 @@ def buffers_agree(engine):
     network = normalised_network()
     train(network, on=engine)
     numbers = torch.cat([tensor.double().flatten() for tensor in network.state_dict().values()])
-    sums = engine.total(numbers.tolist())
+    sums = engine.sum_over_processes(numbers.tolist())
     return torch.equal(torch.tensor(sums, dtype=torch.float64), 2 * numbers)
 
 
@@ -114,9 +113,9 @@ def skipped(engine):
 
 def refused(engine, directory):
     """An error of the first process is an error of all."""
-    train(plain_network(), on=engine, saving=Saving(directory))
+    train(plain_network(), on=engine, checkpointing=Checkpointing(directory))
     try:
-        train(plain_network(), on=engine, saving=Saving(directory), seed=1)
+        train(plain_network(), on=engine, checkpointing=Checkpointing(directory), seed=1)
     except ValueError as error:
         return str(error)
 
@@ -127,15 +126,15 @@ def interrupted(engine, directory):
             os.kill(os.getpid(), signal.SIGTERM)  # heard by the first process alone
 
     try:
-        train(plain_network(), on=engine, saving=Saving(directory), on_progress=interrupt)
+        train(plain_network(), on=engine, checkpointing=Checkpointing(directory), on_progress=interrupt)
     except Interrupted as error:
         return str(error)
 
 
 def together(engine, directory):
     return {
-        "world": engine.world,
-        "trained": {size: trained(engine, recipe) for size, recipe in RECIPES.items()},
+        "world": engine.world_size,
+        "trained": {size: trained(engine, config) for size, config in CONFIGS.items()},
         "beside": trained_beside(engine),
         "consistent": {kind: consistent(engine, kind) for kind in ("vat", "pi")},
         "predicted": {many: predicted(engine, many) for many in (11, 2, 1)},
@@ -165,9 +164,9 @@ def restart(engine, directory):
     left = {}
     for name, source in (("undisturbed", Examples(45)), ("killed", Deadly(45))):
         network = normalised_network()
-        saving = Saving(directory / name, seconds=0)
-        recipe = TrainConfig(epochs=6, batch_size=8, ema=0.9)
-        train(network, on=engine, source=source, recipe=recipe, saving=saving)
+        checkpointing = Checkpointing(directory / name, every_seconds=0)
+        config = TrainConfig(epochs=6, batch_size=8, ema=0.9)
+        train(network, on=engine, source=source, config=config, checkpointing=checkpointing)
         left[name] = digest(network)
     return {**left, "restarts": os.environ["TORCHELASTIC_RESTART_COUNT"]}
 
@@ -178,6 +177,6 @@ if __name__ == "__main__":
     job, place = {"together": together, "restart": restart}[sys.argv[1]], Path(sys.argv[2])
     engine = Engine(EngineConfig(accelerator="cpu", devices="2", precision="32", threads=1))
     said = job(engine, place)
-    if engine.is_first:
+    if engine.is_main_process:
         (place / "said.json").write_text(json.dumps(said))
     engine.close()

@@ -175,7 +175,7 @@ def test_every_row_is_streamed_once_an_epoch(tmp_path):
     assert not batches.in_memory
     epochs = [[*batches.epoch(epoch)] for epoch in range(2)]
     for epoch in epochs:
-        assert len(epoch) == batches.order.batches
+        assert len(epoch) == batches.sampler.n_batches
         assert all(torch.equal(rows[:, 0].long(), ids) for rows, ids in epoch)
         assert torch.equal(torch.cat([ids for _, ids in epoch]).sort().values, torch.arange(1000))
     assert not torch.equal(epochs[0][0][1], epochs[1][0][1])

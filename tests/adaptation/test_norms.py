@@ -16,7 +16,7 @@ from beliefmatch.adaptation.streams import as_stream
 from beliefmatch.experiments.adapted_head import head_file
 from beliefmatch.loss import belief_matching_loss
 from beliefmatch.metrics import error, expected_calibration_error, nll
-from beliefmatch.train.sampler import Order
+from beliefmatch.train.sampler import EpochSampler
 
 CLASSES = 3
 ONE = Candidate("one", "belief_matching", {"kl_weight": 0.01}, seed=4)
@@ -69,7 +69,7 @@ def by_hand(model, epochs):
     for epoch in range(epochs):
         model.eval()
         model.norm.train()
-        for batch in Order(len(TRAIN[1]), 64, seed=4).epoch(epoch):
+        for batch in EpochSampler(len(TRAIN[1]), 64, seed=4).batches(epoch):
             model.zero_grad()
             belief_matching_loss(model(TRAIN[0][batch]), TRAIN[1][batch], kl_weight=0.01).backward()
             optimizer.step()

@@ -20,7 +20,7 @@ from beliefmatch.experiments.run import execute
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.experiments.search import Training
 from beliefmatch.experiments.teacher import Teacher, is_same, with_known_teacher
-from beliefmatch.experiments.training_inputs import check_training_inputs, extra_loss, training_inputs
+from beliefmatch.experiments.training_inputs import aux_loss, check_training_inputs, training_inputs
 from beliefmatch.report.run_tables import run_tables
 from beliefmatch.train.checkpoint import final_weights
 from small_training import digest
@@ -114,8 +114,8 @@ def test_a_run_that_was_stopped_ends_the_same(tmp_path, kind, monkeypatch):
         if share > 0.5:
             raise EnoughError
 
-    saving = running.Saving
-    monkeypatch.setattr(running, "Saving", lambda place, **options: saving(place, seconds=0, **options))
+    real = running.Checkpointing
+    monkeypatch.setattr(running, "Checkpointing", lambda place, **options: real(place, 0, **options))
     with pytest.raises(EnoughError):
         execute(config, tmp_path / "stopped", on_progress=stop)
     record = execute(config, tmp_path / "stopped")
@@ -151,7 +151,7 @@ def test_the_loss_of_a_plan_is_the_one_it_names():
         config = config_of("semi.kind=pi", method=method)
         network, found = (
             network_of(config, method_of(config), data).eval(),
-            extra_loss(config, method_of(config)),
+            aux_loss(config, method_of(config)),
         )
         assert found is not None
         loss, views = found
@@ -209,7 +209,7 @@ def test_votes_are_the_teachers_mean_without_augmentation(teacher):
     network.load_state_dict(weights(directory))
     for source, told, label in (
         (data.train, learnt.source, 1.0),
-        (data.unlabelled, learnt.extra and learnt.extra.source, 0.0),
+        (data.unlabelled, learnt.aux and learnt.aux.source, 0.0),
     ):
         assert source is not None and told is not None
         (batch,) = source.batches([torch.arange(len(source))])

@@ -79,10 +79,10 @@ def test_narrow_networks_stay_in_the_default_layout_and_compute_the_same():
     before = network(images.contiguous())
     seen = []
     network.stem.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
-    prepared = engine.prepared(engine.prepared(network))
+    prepared = engine.prepare(engine.prepare(network))
     torch.testing.assert_close(prepared(images), before)
     assert seen[0].is_contiguous()
-    wide = engine.prepared(nn.Sequential(nn.Conv2d(3, 16, 3)))
+    wide = engine.prepare(nn.Sequential(nn.Conv2d(3, 16, 3)))
     assert wide[0].weight.is_contiguous(memory_format=torch.channels_last)
 
 

@@ -13,7 +13,7 @@ import torch
 from beliefmatch.methods import build
 from beliefmatch.train.predict import predict_all
 from small_training import Examples, engine, normalised_network
-from two_trainers import RECIPES, consistent, trained, trained_beside
+from two_trainers import CONFIGS, consistent, trained, trained_beside
 
 SCRIPT = Path(__file__).parents[1] / "two_trainers.py"
 
@@ -38,9 +38,9 @@ def said(tmp_path_factory):
     return run(str(SCRIPT), "together", place=tmp_path_factory.mktemp("together"))
 
 
-@pytest.mark.parametrize("size", list(RECIPES))
+@pytest.mark.parametrize("size", list(CONFIGS))
 def test_two_processes_step_like_one_with_the_whole_batch(said, size):
-    alone, two = trained(engine(), RECIPES[size]), said["trained"][str(size)]
+    alone, two = trained(engine(), CONFIGS[size]), said["trained"][str(size)]
     assert said["world"] == 2
     for name in ("loss", "norm", "weights"):
         assert two[name] == pytest.approx(alone[name], rel=1e-9, abs=1e-11)

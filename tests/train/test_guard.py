@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from beliefmatch.train.step import TrainConfig
+from beliefmatch.train.config import TrainConfig
 from small_training import Exactly, cross_entropy_at, digest, engine, normalised_network, train
 
 ONE_EPOCH = TrainConfig(epochs=1, batch_size=8, learning_rate=0.1)
@@ -38,7 +38,7 @@ def test_a_step_that_is_not_finite_is_as_if_it_had_not_been():
     history = train(
         network,
         source=Spoiled(40),
-        recipe=ONE_EPOCH,
+        config=ONE_EPOCH,
         on_progress=lambda progress: states.append(digest(network)),
     )
     assert history.epochs[0].skipped == history.skipped == 1
@@ -57,22 +57,22 @@ def test_a_finite_loss_with_an_infinite_gradient_is_skipped_too():
         return functional.cross_entropy(logits, targets) + (logits.detach() - logits).sum().sqrt()
 
     with pytest.raises(FloatingPointError, match="6 of the 6 steps of epoch 1"):
-        train(normalised_network(), recipe=ONE_EPOCH, objective_at=lambda progress: objective)
+        train(normalised_network(), config=ONE_EPOCH, objective_at=lambda progress: objective)
 
 
 def test_many_in_a_row_end_with_advice():
-    recipe = TrainConfig(epochs=1, batch_size=2)
+    config = TrainConfig(epochs=1, batch_size=2)
     advice = "20 steps in a row were not finite .*learning_rate.*warmup.*clip_norm.*precision.*kl_weight"
     with pytest.raises(FloatingPointError, match=advice):
-        train(normalised_network(), recipe=recipe, objective_at=spoiled_at(*range(2, 22)))
-    history = train(normalised_network(), recipe=recipe, objective_at=spoiled_at(*range(2, 12)))
+        train(normalised_network(), config=config, objective_at=spoiled_at(*range(2, 22)))
+    history = train(normalised_network(), config=config, objective_at=spoiled_at(*range(2, 12)))
     assert history.skipped == 10
 
 
 def test_half_an_epoch_ends_the_training_and_less_does_not():
-    assert train(normalised_network(), recipe=ONE_EPOCH, objective_at=spoiled_at(0, 2, 4)).skipped == 3
+    assert train(normalised_network(), config=ONE_EPOCH, objective_at=spoiled_at(0, 2, 4)).skipped == 3
     with pytest.raises(FloatingPointError, match="4 of the 6 steps of epoch 1 were not finite"):
-        train(normalised_network(), recipe=ONE_EPOCH, objective_at=spoiled_at(0, 2, 4, 5))
+        train(normalised_network(), config=ONE_EPOCH, objective_at=spoiled_at(0, 2, 4, 5))
 
 
 def test_the_search_for_the_scale_of_float16_is_no_failure():
@@ -80,7 +80,7 @@ def test_the_search_for_the_scale_of_float16_is_no_failure():
     assert on.scaler is not None
     on.scaler._init_scale = 2.0**19  # the first gradients overflow
     history = train(
-        normalised_network(), on=on, recipe=TrainConfig(epochs=8, batch_size=8, learning_rate=0.1)
+        normalised_network(), on=on, config=TrainConfig(epochs=8, batch_size=8, learning_rate=0.1)
     )
     assert history.skipped == 0
     assert on.scaler.get_scale() < 2.0**19
@@ -92,7 +92,7 @@ def test_float16_that_stays_infinite_is_a_failure():
         train(
             normalised_network(),
             on=engine("16"),
-            recipe=TrainConfig(epochs=20, batch_size=8),
+            config=TrainConfig(epochs=20, batch_size=8),
             objective_at=lambda progress: (
                 lambda logits, targets: cross_entropy_at(0)(logits, targets) * math.nan
             ),

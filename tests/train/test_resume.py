@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from beliefmatch.train.checkpoint import final_weights
+from beliefmatch.train.checkpoint import Checkpointing, final_weights
+from beliefmatch.train.config import TrainConfig
 from beliefmatch.train.history import CsvLog, Epoch, History, Logs, TensorBoardLog
-from beliefmatch.train.interrupt import Interrupted, listening
-from beliefmatch.train.loop import Saving
-from beliefmatch.train.step import TrainConfig
-from small_training import RECIPE, Examples, digest, engine, normalised_network, plain_network, train
+from beliefmatch.train.interrupt import Interrupted, catch_signals
+from small_training import CONFIG, Examples, digest, engine, normalised_network, plain_network, train
 
 HERE = Path(__file__).parents[1]
 
@@ -52,37 +51,35 @@ def test_a_signal_is_obeyed_after_the_step_with_a_checkpoint(tmp_path, number):
             os.kill(os.getpid(), number)
 
     before = signal.getsignal(number)
-    saving = Saving(tmp_path, seconds=None)
-    with pytest.raises(
-        Interrupted, match=r"after step 8 of 18, saved in .*: run the same command again to go on"
-    ):
-        train(normalised_network(), saving=saving, on_progress=interrupt)
+    checkpointing = Checkpointing(tmp_path, every_seconds=None)
+    with pytest.raises(Interrupted, match=r"after step 8 of 18, saved in .*: run the same command again"):
+        train(normalised_network(), checkpointing=checkpointing, on_progress=interrupt)
     assert signal.getsignal(number) is before
-    assert json.loads((tmp_path / "step-000000008.json").read_text())["facts"]["place"]["step"] == 8
+    assert json.loads((tmp_path / "step-000000008.json").read_text())["facts"]["position"]["step"] == 8
 
     resumed, whole = normalised_network(seed=99), normalised_network()
-    train(resumed, saving=saving)
+    train(resumed, checkpointing=checkpointing)
     train(whole)
     assert digest(resumed) == digest(whole)
 
 
 def test_a_second_interrupt_ends_at_once():
-    with listening(True) as request:
+    with catch_signals(True) as request:
         signal.raise_signal(signal.SIGINT)
-        assert request.made
+        assert request.received
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 
 
 def test_without_a_directory_or_in_another_thread_signals_stay_as_they_are():
     before = signal.getsignal(signal.SIGINT)
-    with listening(False):
+    with catch_signals(False):
         assert signal.getsignal(signal.SIGINT) is before
     caught = []
 
     def listen():
-        with listening(True) as request:
-            caught.append(request.made)
+        with catch_signals(True) as request:
+            caught.append(request.received)
 
     thread = threading.Thread(target=listen)
     thread.start()
@@ -100,27 +97,27 @@ def test_a_full_disk_ends_the_training_and_the_checkpoint_before_serves(tmp_path
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return real(*arguments)
 
-    saving = Saving(tmp_path, seconds=0)
+    checkpointing = Checkpointing(tmp_path, every_seconds=0)
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OSError, match=r"No space left.*the checkpoint before is whole: make room") as raised:
-        train(normalised_network(), saving=saving)
+    with pytest.raises(OSError, match=r"No space left.*the previous one is complete") as raised:
+        train(normalised_network(), checkpointing=checkpointing)
     assert raised.value.errno == errno.ENOSPC
     monkeypatch.setattr(os, "replace", real)
     resumed, whole = normalised_network(seed=99), normalised_network()
-    train(resumed, saving=saving)
+    train(resumed, checkpointing=checkpointing)
     train(whole)
     assert digest(resumed) == digest(whole)
 
 
 def test_a_truncated_checkpoint_gives_way_to_the_one_before(tmp_path):
-    saving = Saving(tmp_path, seconds=0)
+    checkpointing = Checkpointing(tmp_path, every_seconds=0)
     with pytest.raises(StopError):
-        train(normalised_network(), saving=saving, on_progress=stopping_at(9))
+        train(normalised_network(), checkpointing=checkpointing, on_progress=stopping_at(9))
     last = max(tmp_path.glob("*.safetensors"))
     last.write_bytes(last.read_bytes()[:100])
     resumed, whole = normalised_network(seed=99), normalised_network()
-    with pytest.warns(UserWarning, match="trying the one before"):
-        train(resumed, saving=saving)
+    with pytest.warns(UserWarning, match="is not used"):
+        train(resumed, checkpointing=checkpointing)
     train(whole)
     assert digest(resumed) == digest(whole)
 
@@ -129,8 +126,8 @@ def test_a_truncated_checkpoint_gives_way_to_the_one_before(tmp_path):
     ("change", "said"),
     [
         (
-            {"recipe": TrainConfig(epochs=4, batch_size=8, learning_rate=0.1, ema=0.9)},
-            "recipe.epochs was 3 and is now 4",
+            {"config": TrainConfig(epochs=4, batch_size=8, learning_rate=0.1, ema=0.9)},
+            "config.epochs was 3 and is now 4",
         ),
         ({"seed": 1}, "seed was 0 and is now 1"),
         ({"source": Examples(46)}, "examples was 45 and is now 46"),
@@ -139,31 +136,31 @@ def test_a_truncated_checkpoint_gives_way_to_the_one_before(tmp_path):
     ],
 )
 def test_a_checkpoint_of_another_training_is_refused(tmp_path, change, said):
-    def saving(method):
-        return Saving(tmp_path, seconds=0, configuration={"method": method})
+    def checkpointing(method):
+        return Checkpointing(tmp_path, every_seconds=0, configuration={"method": method})
 
     with pytest.raises(StopError):
-        train(normalised_network(), saving=saving("belief_matching"), on_progress=stopping_at(3))
+        train(
+            normalised_network(), checkpointing=checkpointing("belief_matching"), on_progress=stopping_at(3)
+        )
     network = change.pop("network", None) or normalised_network()
-    with pytest.raises(ValueError, match=rf"`directory` must be new or hold the same training, got .*{said}"):
-        train(network, saving=saving(change.pop("method", "belief_matching")), **change)
+    with pytest.raises(ValueError, match=rf"`directory`.*{said}"):
+        train(network, checkpointing=checkpointing(change.pop("method", "belief_matching")), **change)
 
 
 def test_going_on_with_other_numbers_is_allowed_and_said(tmp_path):
-    saving = Saving(tmp_path, seconds=0)
+    checkpointing = Checkpointing(tmp_path, every_seconds=0)
     with pytest.raises(StopError):
-        train(normalised_network(), saving=saving, on_progress=stopping_at(3))
-    with pytest.warns(
-        UserWarning, match=r"not bit for bit .* precision was '32-true' and is now 'bf16-mixed'"
-    ):
-        history = train(normalised_network(), on=engine("bf16"), saving=saving)
+        train(normalised_network(), checkpointing=checkpointing, on_progress=stopping_at(3))
+    with pytest.warns(UserWarning, match=r"not bit for bit: precision was '32-true' and is now 'bf16-mixed'"):
+        history = train(normalised_network(), on=engine("bf16"), checkpointing=checkpointing)
     assert len(history.epochs) == 3
 
 
 def test_a_finished_training_leaves_its_weights_and_is_not_done_again(tmp_path):
     assert final_weights(tmp_path) is None
     network = normalised_network()
-    history = train(network, saving=Saving(tmp_path, seconds=None, epochs=2))
+    history = train(network, checkpointing=Checkpointing(tmp_path, every_seconds=None, every_epochs=2))
     assert [path.name for path in sorted(tmp_path.glob("*.json"))] == [
         "step-000000012.json",
         "step-000000019.json",
@@ -175,9 +172,9 @@ def test_a_finished_training_leaves_its_weights_and_is_not_done_again(tmp_path):
         raise AssertionError("trained again")
 
     again = normalised_network(seed=99)
-    assert train(again, saving=Saving(tmp_path), on_progress=never) == history
+    assert train(again, checkpointing=Checkpointing(tmp_path), on_progress=never) == history
     assert digest(again) == digest(network)
-    assert History.of(json.loads(json.dumps(history.plain()))) == history
+    assert History.from_json(json.loads(json.dumps(history.to_json()))) == history
 
 
 def read(path):
@@ -186,12 +183,21 @@ def read(path):
 
 
 def test_a_log_has_one_line_an_epoch_whenever_it_was_killed(tmp_path):
-    log, saving = CsvLog(tmp_path / "log" / "log.csv"), Saving(tmp_path, seconds=None, epochs=2)
+    log, checkpointing = (
+        CsvLog(tmp_path / "log" / "log.csv"),
+        Checkpointing(tmp_path, every_seconds=None, every_epochs=2),
+    )
     validate = {"validate": lambda network: {"nll": 0.25}}
     with pytest.raises(StopError):  # in the third epoch, when the checkpoint has two
-        train(normalised_network(), saving=saving, log=log, on_progress=stopping_at(18), **validate)
+        train(
+            normalised_network(),
+            checkpointing=checkpointing,
+            log=log,
+            on_progress=stopping_at(18),
+            **validate,
+        )
     log.add(Epoch(2, None, 0.1, None, 1.0, 2.0, 3, {"nll": None}))  # as if it had been logged, but not saved
-    history = train(normalised_network(), saving=saving, log=log, **validate)
+    history = train(normalised_network(), checkpointing=checkpointing, log=log, **validate)
     rows = read(log.path)
     assert [row["epoch"] for row in rows] == ["0", "1", "2"]
     assert [float(row["loss"]) for row in rows] == history.curve("loss")
@@ -213,7 +219,7 @@ def test_tensorboard_holds_the_curves(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     logs = Logs([TensorBoardLog(tmp_path / "curves"), CsvLog(tmp_path / "log.csv")])
-    history = train(normalised_network(), recipe=RECIPE, log=logs, validate=lambda network: {"nll": 0.25})
+    history = train(normalised_network(), config=CONFIG, log=logs, validate=lambda network: {"nll": 0.25})
     logs.close()
     events = EventAccumulator(str(tmp_path / "curves"))
     events.Reload()

@@ -184,7 +184,7 @@ class _Fit:
         return self.all_tracks
 
     def _train(self, epoch: int) -> None:
-        steps, epochs = self.batches.order.batches, self.settings.epochs
+        steps, epochs = self.batches.sampler.n_batches, self.settings.epochs
         self.sums.zero_()
         for number, (rows, targets) in enumerate(self.batches.epoch(epoch)):
             if not self.candidates:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from beliefmatch._validate import FLOATING, describe, fail, level_of_caller, require_choice
 from beliefmatch.adaptation.shards import StoredType
 from beliefmatch.adaptation.streams import Piece
-from beliefmatch.train.engine import has_fast_bf16, resolved
+from beliefmatch.train.engine import has_fast_bf16, resolve_precision
 
 __all__ = ["BF16_TOLERANCE", "Computing", "largest_difference", "running", "verified_precision"]
 
@@ -109,7 +109,7 @@ def verified_precision(computing: Computing, precision: str, first: Callable[[],
     if precision == "32" or (precision == "auto" and not has_fast_bf16(kind)):
         return computing
     try:
-        resolved("bf16", kind)
+        resolve_precision("bf16", kind)
     except ValueError as error:
         raise fail(_CALLER, f"{error}".removeprefix("Engine: ")) from error
     lower, piece = replace(computing, bf16=True), first()

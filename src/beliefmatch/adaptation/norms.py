@@ -25,7 +25,7 @@ from beliefmatch.adaptation.scoring import scored
 from beliefmatch.adaptation.settings import OnProgress
 from beliefmatch.adaptation.streams import Piece, Stream
 from beliefmatch.loss import belief_matching_loss
-from beliefmatch.train.sampler import Order
+from beliefmatch.train.sampler import EpochSampler
 
 __all__ = ["Images", "Trained", "require_norms", "train_norms"]
 
@@ -108,8 +108,8 @@ def train_norms(
     place = torch.device(device)
     first = next(validation.pieces([torch.arange(min(2, len(validation.numbers)))]))
     layers = require_norms(model, first.inputs.to(place))
-    order = Order(len(train.numbers), BATCH_SIZE, candidate.seed)
-    if order.examples < 2:
+    sampler = EpochSampler(len(train.numbers), BATCH_SIZE, candidate.seed)
+    if sampler.n_examples < 2:
         raise fail("adapt", "`norms` needs at least two images to train on, got one.")
     with _only(model, [*layers.values()], head, place) as trained:
         optimizer = torch.optim.Adam(trained, LEARNING_RATE)
@@ -118,7 +118,7 @@ def train_norms(
         result, best = Trained(tuple(layers), before, before), _kept(modules)
         for epoch in range(1, epochs + 1):
             loss = _epoch(
-                model, [*layers.values()], optimizer, candidate, train, order.epoch(epoch - 1), place
+                model, [*layers.values()], optimizer, candidate, train, sampler.batches(epoch - 1), place
             )
             now = _scores(model, candidate, validation, place)
             result.curve.append(Point(epoch, loss, now.nll, now.error))

@@ -15,7 +15,7 @@ from beliefmatch._utils import derive_seed
 from beliefmatch._validate import fail, require_index
 from beliefmatch.adaptation.rows import in_memory
 from beliefmatch.adaptation.types import Features
-from beliefmatch.train.sampler import Order
+from beliefmatch.train.sampler import EpochSampler
 
 __all__ = ["BLOCK_NUMBERS", "Batches", "block_size", "labelled", "ordered", "require_labels"]
 
@@ -91,7 +91,7 @@ class Batches:
             raise fail("fit_heads", f"`batch_size` must be at least 1, got {batch_size}.")
         self.features, self.batch_size, self.seed, self.memory = features, batch_size, seed, memory
         self.places = labelled(features)
-        self.order = Order(len(self.places), batch_size, seed)
+        self.sampler = EpochSampler(len(self.places), batch_size, seed)
         held = in_memory(features.rows, memory)
         self.rows = None if held is None else torch.from_numpy(held)
         self._room: dict[int, tuple[Tensor, Tensor]] = {}
@@ -107,7 +107,7 @@ class Batches:
             yield from self._streamed(epoch)
             return
         targets = self.features.targets
-        for chosen in self.order.epoch(epoch):
+        for chosen in self.sampler.batches(epoch):
             places = self.places[chosen]
             yield self._picked(self.rows, places), targets[places]
 

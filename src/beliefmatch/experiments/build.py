@@ -17,7 +17,7 @@ from beliefmatch.methods import build
 from beliefmatch.methods.base import Method
 from beliefmatch.models import build_model, fresh
 from beliefmatch.train.config import EngineConfig
-from beliefmatch.train.engine import Engine, processes_here
+from beliefmatch.train.engine import Engine, local_processes
 
 __all__ = [
     "bare_network",
@@ -69,7 +69,7 @@ def network_of(config: RunConfig, method: Method, data: Dataset, member: int = 0
 
 def tried_network(config: RunConfig, method: Method, data: Dataset) -> nn.Module:
     """`network_of`, tried on two made-up images: what does not fit, machine or network, is told in a line."""
-    processes_here(config.engine)
+    local_processes(config.engine)
     if config.engine.precision == "bf16":
         engine_for(config.engine)  # has to set something before torch computes anything
     network, shape, expected = _built(config, method, data), data.train.shape, (2, len(data.class_names))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from beliefmatch.data.source import Batch, Dataset
 from beliefmatch.experiments.config import RunConfig
-from beliefmatch.experiments.training_inputs import extra_loss
+from beliefmatch.experiments.training_inputs import aux_loss
 from beliefmatch.methods.base import Method
 from beliefmatch.train.engine import Engine
 
@@ -44,21 +44,21 @@ def estimate(
     recipe, shape = config.training, dataset.train.shape
     full = min(recipe.batch_size, dataset.epoch_images)
     batch = min(full, max(2, _PROBE_NUMBERS // max(1, _count(shape))))
-    network = engine.prepared(network)
+    network = engine.prepare(network)
     inputs = torch.rand(batch, *shape).to(engine.device, memory_format=torch.channels_last)
     targets = torch.randint(len(dataset.class_names), (batch,), device=engine.device)
     with engine.running():
         seconds, saved = _probe(network, _loss(config, method, inputs, targets), engine)
     steps = recipe.epochs * -(-dataset.epoch_images // recipe.batch_size)
     weights = sum(tensor.nbytes for tensor in (*network.parameters(), *network.buffers()))
-    step_seconds = seconds / batch * full / engine.world
+    step_seconds = seconds / batch * full / engine.world_size
     return Estimate(
         networks=method.members,
         parameters=sum(parameter.numel() for parameter in network.parameters()),
         steps=steps,
         step_seconds=step_seconds,
         train_seconds=step_seconds * steps * method.members,
-        memory=weights * (2 + _STATES[recipe.optimizer]) + saved // batch * full // engine.world,
+        memory=weights * (2 + _STATES[recipe.optimizer]) + saved // batch * full // engine.world_size,
         data_memory=_count(shape) * (dataset.epoch_images + len(dataset.validation) + len(dataset.test)),
     )
 
@@ -67,16 +67,16 @@ def _loss(
     config: RunConfig, method: Method, inputs: Tensor, targets: Tensor
 ) -> Callable[[nn.Module], Tensor]:
     """What a step minimises, of a network; unlabelled images, if with any, in their proportion."""
-    extra, usual = extra_loss(config, method), config.training.batch_size
+    aux, usual = aux_loss(config, method), config.training.batch_size
     size = usual if config.semi is None else config.semi.batch_size or usual
     rows = torch.arange(max(2, len(inputs) * size // usual), device=inputs.device) % len(inputs)
     unlabelled = Batch(inputs[rows], targets[rows])
 
     def loss(network: nn.Module) -> Tensor:
         total = method.objective(network(inputs).float(), targets)
-        if extra is not None:
-            further, views = extra
-            total = total + further(network, [unlabelled] * views, 0).float()
+        if aux is not None:
+            aux_loss_function, views = aux
+            total = total + aux_loss_function(network, [unlabelled] * views, 0).float()
         return total
 
     return loss

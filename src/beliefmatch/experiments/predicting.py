@@ -89,7 +89,7 @@ def restore(directory: Path, *, engine: EngineConfig | None = None) -> Restored:
         engine or EngineConfig(precision=config.engine.precision, threads=config.engine.threads)
     )
     trained = [trained_member(home, member, caller="predict") for member in range(method.members)]
-    networks = [machine.prepared(network).eval() for network in trained]
+    networks = [machine.prepare(network).eval() for network in trained]
     return Restored(
         predictor=method.restored(networks, facts["learned"]),
         class_names=tuple(facts["class_names"]),
@@ -102,7 +102,7 @@ def restore(directory: Path, *, engine: EngineConfig | None = None) -> Restored:
 def _adapted(directory: Path, engine: EngineConfig) -> Restored:
     found, machine = adapted_network(directory), engine_for(engine)
     return Restored(
-        predictor=machine.prepared(found.network).eval(),  # type: ignore[arg-type]
+        predictor=machine.prepare(found.network).eval(),  # type: ignore[arg-type]
         class_names=found.class_names,
         shape=found.shape,
         preprocessing=found.preprocessing,

@@ -33,11 +33,11 @@ from beliefmatch.experiments.scoring import Predicted, ood_scores, scores, to_np
 from beliefmatch.experiments.teacher import with_known_teacher
 from beliefmatch.experiments.training_inputs import TrainingInputs, training_inputs
 from beliefmatch.methods.base import Method, Predictor, facts_of
+from beliefmatch.train.checkpoint import Checkpointing
 from beliefmatch.train.engine import Engine
 from beliefmatch.train.history import CsvLog, History, Log, Logs, Progress, TensorBoardLog
-from beliefmatch.train.loop import Saving, fit
+from beliefmatch.train.loop import NOT_FINITE_ADVICE, fit
 from beliefmatch.train.predict import predict_all
-from beliefmatch.train.step import ADVICE
 
 __all__ = [
     "OnProgress",
@@ -101,9 +101,9 @@ class Running:
             seed=member_seed(self.config.seed, member),
             ood=self.method.ood,
             ood_source=ood,
-            extra=learnt.extra,
+            aux=learnt.aux,
             epoch_examples=learnt.epoch_examples,
-            saving=Saving(place, configuration=self._identity()),
+            checkpointing=Checkpointing(place, configuration=self._identity()),
             log=Logs(logs),
             on_progress=lambda progress: self._tell(member, progress),
             validate=self._validate,
@@ -158,7 +158,9 @@ class Running:
     def _predict(self, predictor: Predictor, source: Source) -> Predicted:
         said = Predicted(*predict_all(self.engine, predictor, source, _BATCH))
         if not said.probs.isfinite().all():
-            raise FloatingPointError(f"run: the predictions of the network are not finite. {ADVICE}")
+            raise FloatingPointError(
+                f"run: the predictions of the network are not finite. {NOT_FINITE_ADVICE}"
+            )
         return said
 
     def _batches(self, source: Source) -> Iterator[Batch]:
@@ -196,8 +198,8 @@ def execute(
         return done
     start, home = time.perf_counter(), RunDirectory(directory)
     method, data, engine = method_of(config), dataset(config.data), engine_for(config.engine)
-    with home.locked() if engine.is_first else nullcontext():
-        engine.once(lambda: home.begin(config))
+    with home.locked() if engine.is_main_process else nullcontext():
+        engine.on_main_process(lambda: home.begin(config))
         tell = on_progress or (lambda share, doing: None)
         run = Running(config, home, method, data, engine, tell, tensorboard)
         networks, histories = run.train()
@@ -213,7 +215,7 @@ def execute(
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             wall_seconds=time.perf_counter() - start,
         )
-        engine.once(lambda: _keep(run, said, record))
+        engine.on_main_process(lambda: _keep(run, said, record))
         tell(1.0, "done")
     return record
 
@@ -264,7 +266,7 @@ def _judged(said: Said) -> dict[str, Any]:
 
 def _curves(history: History) -> dict[str, list[float | None]]:
     names = ["loss", "rate", "gradient_norm", "seconds", "images_per_second", "skipped"]
-    names += list(history.epochs[0].extra) if history.epochs else []
+    names += list(history.epochs[0].aux) if history.epochs else []
     own = {name: history.curve(name) for name in names}
     watched = list(history.epochs[0].validation) if history.epochs else []
     return own | {f"validation_{name}": history.curve(name) for name in watched}

@@ -155,7 +155,7 @@ class Training:
         records = run_cells(cells, jobs=default_jobs(self.config), on_cell=tell)
         value, trials = chosen(self.search, records)
         trial = places[self.search.values.index(value)]
-        return engine_for(self.config.engine).once(lambda: self._adopt(trial, list(trials)))
+        return engine_for(self.config.engine).on_main_process(lambda: self._adopt(trial, list(trials)))
 
     def _adopt(self, trial: Path, search: list[Trial]) -> RunRecord:
         """Make the chosen trial's files those of the run, the record last."""

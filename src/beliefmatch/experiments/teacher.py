@@ -109,7 +109,7 @@ class Teacher:
 
     def votes(self, source: Source, engine: Engine) -> Tensor:
         """Votes for the classes of each image (N, K), as it looks without augmentation."""
-        restored = restore(self.directory, engine=engine.settings)
+        restored = restore(self.directory, engine=engine.config)
         if isinstance(source, MemorySource | StreamedSource):
             source = source.seen_through(restored.preprocessing)
         said = predict_all(engine, restored.predictor, source)

@@ -13,17 +13,17 @@ from beliefmatch.experiments.config import RunConfig
 from beliefmatch.experiments.teacher import Teacher
 from beliefmatch.methods.base import Method, Objective
 from beliefmatch.semi.consistency import Consistency, consistency_of
-from beliefmatch.train.aux_loss import Extra, ExtraLoss
+from beliefmatch.train.aux_loss import AuxLoss, AuxLossFunction
 from beliefmatch.train.engine import Engine
 
-__all__ = ["TrainingInputs", "check_training_inputs", "extra_loss", "training_inputs"]
+__all__ = ["TrainingInputs", "aux_loss", "check_training_inputs", "training_inputs"]
 
 
 class TrainingInputs(NamedTuple):
     """The arguments of `fit` that say what is learnt from."""
 
     source: Source
-    extra: Extra | None
+    aux: AuxLoss | None
     epoch_examples: int | None
 
 
@@ -35,8 +35,8 @@ def training_inputs(config: RunConfig, method: Method, data: Dataset, engine: En
     """
     epoch_examples = None if data.unlabelled is None else data.epoch_images
     if config.teacher is not None:
-        source, extra = _taught(config, method, data, engine)
-        return TrainingInputs(source, extra, epoch_examples)
+        source, aux = _taught(config, method, data, engine)
+        return TrainingInputs(source, aux, epoch_examples)
     return TrainingInputs(data.train, _consistent(config, method, data), epoch_examples)
 
 
@@ -53,8 +53,8 @@ def check_training_inputs(config: RunConfig, method: Method, data: Dataset) -> N
         teacher.require_networks()
 
 
-def extra_loss(config: RunConfig, method: Method) -> tuple[ExtraLoss, int] | None:
-    """The further loss of a configuration and the views it takes, if it has one."""
+def aux_loss(config: RunConfig, method: Method) -> tuple[AuxLossFunction, int] | None:
+    """The auxiliary loss of a configuration and the number of views it takes, if it has one."""
     if config.semi is not None and config.semi.full_weight:
         loss = consistency_of(config.semi, has_belief=_has_belief(config, method))
         return _ConsistencyLoss(loss), 2 if config.semi.kind == "pi" else 1
@@ -63,17 +63,19 @@ def extra_loss(config: RunConfig, method: Method) -> tuple[ExtraLoss, int] | Non
     return None
 
 
-def _consistent(config: RunConfig, method: Method, data: Dataset) -> Extra | None:
+def _consistent(config: RunConfig, method: Method, data: Dataset) -> AuxLoss | None:
     """A loss of the unlabelled images alone."""
-    found = extra_loss(config, method)
+    found = aux_loss(config, method)
     if config.semi is None or data.unlabelled is None or found is None:
         return None
     loss, views = found
     size = config.semi.batch_size
-    return Extra("consistency", data.unlabelled, loss, config.semi.weight_at, views=views, batch_size=size)
+    return AuxLoss("consistency", data.unlabelled, loss, config.semi.weight_at, views=views, batch_size=size)
 
 
-def _taught(config: RunConfig, method: Method, data: Dataset, engine: Engine) -> tuple[Source, Extra | None]:
+def _taught(
+    config: RunConfig, method: Method, data: Dataset, engine: Engine
+) -> tuple[Source, AuxLoss | None]:
     """Labelled images with their label's vote beside the teacher's, unlabelled ones with these alone."""
     assert config.teacher is not None
     _require_counts(config, method)
@@ -81,11 +83,11 @@ def _taught(config: RunConfig, method: Method, data: Dataset, engine: Engine) ->
     teacher.require_fit(config.data, data)
     votes = teacher.votes(data.train, engine)
     votes[range(len(votes)), data.train.targets] += 1
-    source, found = CountedSource(data.train, votes), extra_loss(config, method)
+    source, found = CountedSource(data.train, votes), aux_loss(config, method)
     if data.unlabelled is None or found is None:
         return source, None
     unlabelled = CountedSource(data.unlabelled, teacher.votes(data.unlabelled, engine))
-    return source, Extra("teacher", unlabelled, found[0], lambda progress: weight, views=found[1])
+    return source, AuxLoss("teacher", unlabelled, found[0], lambda progress: weight, views=found[1])
 
 
 def _has_belief(config: RunConfig, method: Method) -> bool:

@@ -37,7 +37,7 @@ from beliefmatch.reproduce.places import (
 from beliefmatch.reproduce.record import ReproducedRun
 from beliefmatch.reproduce.scales import scale_words, training_images, two_core_seconds
 from beliefmatch.reproduce.working import OnProgress, Work
-from beliefmatch.train.engine import processes_here
+from beliefmatch.train.engine import local_processes
 
 __all__ = ["Reproducing"]
 
@@ -147,7 +147,7 @@ class Reproducing(Work[Outcome]):
             require_named(self.what.id, configs, self.asked.data_dir)
         for one in self.candidates.values():
             config = one.example
-            processes_here(config.engine)
+            local_processes(config.engine)
             with missing_data(self.what.id, configs, self.asked.data_dir):
                 data = dataset(config.data)
                 self._digests_now(config)

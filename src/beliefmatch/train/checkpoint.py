@@ -1,13 +1,13 @@
-"""Checkpoints that cannot execute code, cannot be half there, and say when they are broken.
+"""Checkpoints that cannot execute code, are written completely or not at all, and are verified when read.
 
-A checkpoint is two files: tensors in `step-000012.safetensors`, and in `step-000012.json` the rest with the
-tensors' checksum. The second is written last, so that a checkpoint without it never was one. Both are written
-beside their place and moved into it. The one before is kept: if the last turns out broken, it serves.
+A checkpoint is two files: `step-000000012.safetensors` has the tensors, and `step-000000012.json` the rest
+with the checksum of the tensors. The JSON file is written last, and a checkpoint without it does not count.
+Both are written under another name and renamed. The previous checkpoint is kept in case the last one is
+damaged.
 """
 
 import hashlib
 import json
-import math
 import re
 import warnings
 from collections.abc import Iterator, Mapping
@@ -16,73 +16,203 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from beliefmatch._environment import needs
 from beliefmatch._files import EnvironmentFailure, atomic_write
 from beliefmatch._validate import fail, level_of_caller
 from beliefmatch.train.ema import MovingAverage
-from beliefmatch.train.history import History, Sums
-from beliefmatch.train.step import Guard, Stepper
+from beliefmatch.train.history import EpochSums, History
 
 __all__ = [
     "Checkpoint",
-    "Place",
-    "Saving",
-    "State",
+    "Checkpointing",
+    "TrainingState",
     "final_weights",
-    "finite",
+    "jsonable",
     "load_latest",
-    "plain",
-    "read",
+    "read_checkpoint",
     "save",
+    "write_checkpoint",
 ]
 
-FORMAT = "beliefmatch.checkpoint/1"
+FORMAT = "beliefmatch.checkpoint/2"
 KEPT = 2
 _NAME = re.compile(r"step-(\d+)\.json")
 
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A state of a training, after so many steps."""
+    """The state of a training after `step` steps: tensors, and the rest as JSON values."""
 
     step: int
     tensors: Mapping[str, Tensor]
     facts: Mapping[str, Any]
-    """What is not a tensor, as JSON can hold it."""
+
+
+@dataclass(frozen=True)
+class Checkpointing:
+    """Where and how often a training writes checkpoints.
+
+    Args:
+        directory: directory for the checkpoints of this training alone.
+        every_seconds: seconds between two checkpoints; None for none by time.
+        every_epochs: epochs between two checkpoints; None for none by epochs.
+        configuration: settings, as JSON values, that a checkpoint must agree with to be resumed. The training
+            configuration, the seed, the shapes of the network and the number of examples are always checked.
+    """
+
+    directory: Path
+    every_seconds: float | None = 120.0
+    every_epochs: int | None = None
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class TrainingState:
+    """Everything that changes during a training."""
+
+    network: nn.Module
+    optimizer: torch.optim.Optimizer
+    average: MovingAverage | None = None
+    scaler: torch.amp.GradScaler | None = None
+    epoch: int = 0
+    batch: int = 0
+    """Batches of the running epoch that are done."""
+    step: int = 0
+    """Batches since the beginning of the training."""
+    finished: bool = False
+    skipped_in_a_row: int = 0
+    sums: EpochSums = field(default_factory=EpochSums)
+    history: History = field(default_factory=History)
+
+    def facts(self) -> dict[str, Any]:
+        """What is not a tensor, as JSON values."""
+        return {
+            "position": {name: getattr(self, name) for name in _POSITION},
+            "skipped_in_a_row": self.skipped_in_a_row,
+            "sums": asdict(self.sums),
+            "history": self.history.to_json(),
+            "scaler": self.scaler and self.scaler.state_dict(),
+        }
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """All tensors by name; only the weights if the training is finished."""
+        for name, tensor in self.network.state_dict().items():
+            yield f"network.{name}", tensor
+        if self.finished:
+            return
+        for index, values in self.optimizer.state_dict()["state"].items():
+            for name, value in values.items():
+                yield f"optimizer.{index}.{name}", torch.as_tensor(value)
+        for index, tensor in enumerate(self.average.average if self.average else ()):
+            yield f"average.{index}", tensor
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Return to the state that a checkpoint holds."""
+        facts, tensors = checkpoint.facts, checkpoint.tensors
+        self.network.load_state_dict(_with_prefix("network", tensors))
+        for name, value in facts["position"].items():
+            setattr(self, name, value)
+        self.skipped_in_a_row, self.sums = facts["skipped_in_a_row"], EpochSums(**facts["sums"])
+        self.history = History.from_json(facts["history"])
+        if self.finished:
+            return
+        parameters = list(self.network.parameters())
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, tensor in _with_prefix("optimizer", tensors).items():
+            index, name = key.split(".", 1)
+            state.setdefault(int(index), {})[name] = _in_layout_of(parameters[int(index)], tensor)
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
+        if self.average is not None:
+            for index, tensor in _with_prefix("average", tensors).items():
+                self.average.average[int(index)].copy_(tensor)
+        if self.scaler is not None and facts["scaler"]:
+            self.scaler.load_state_dict(facts["scaler"])
+
+
+_POSITION = ("epoch", "batch", "step", "finished")
+
+
+def write_checkpoint(
+    directory: Path, state: TrainingState, configuration: Mapping[str, Any], engine: Mapping[str, Any]
+) -> None:
+    """Write a checkpoint of a training; the error of a full disk says how to continue."""
+    facts = {"configuration": dict(configuration), "engine": dict(engine), **state.facts()}
+    step = state.step + state.finished  # the final checkpoint must not overwrite that of the last step
+    try:
+        save(directory, Checkpoint(step, dict(state.tensors()), facts))
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"fit: no checkpoint could be written ({error.strerror}); the previous one is complete: "
+            "free some disk space and run the same command again",
+            str(directory),
+        ) from error
+
+
+def read_checkpoint(
+    directory: Path, configuration: Mapping[str, Any], engine: Mapping[str, Any]
+) -> Checkpoint | None:
+    """The last complete checkpoint, if any; EnvironmentFailure if it is one of another configuration."""
+    checkpoint = load_latest(directory)
+    if checkpoint is None:
+        return None
+    different = next(_differences(checkpoint.facts["configuration"], configuration), None)
+    if different is not None:
+        raise fail(
+            "fit",
+            f"`directory` must be new or contain the same training, got {directory}, where {different}; "
+            "choose another directory or the previous settings.",
+            EnvironmentFailure,
+        )
+    changed = next(_differences(checkpoint.facts["engine"], engine), None)
+    if changed is not None and not checkpoint.facts["position"]["finished"]:
+        warnings.warn(
+            f"fit: the training in {directory} is resumed, but not bit for bit: {changed}.",
+            stacklevel=level_of_caller(),
+        )
+    return checkpoint
+
+
+def final_weights(directory: Path) -> dict[str, Tensor] | None:
+    """The state dict of the network of a finished training; None if there is no finished training."""
+    checkpoint = load_latest(directory)
+    if checkpoint is None or not checkpoint.facts["position"]["finished"]:
+        return None
+    return _with_prefix("network", checkpoint.tensors)
 
 
 def save(directory: Path, checkpoint: Checkpoint, *, kept: int = KEPT) -> Path:
-    """Write a checkpoint and remove all but the last `kept`. OSError where the disk does not take it."""
+    """Write a checkpoint and remove all but the last `kept`; OSError if the disk is full."""
     with needs("safetensors", extra="files", caller="checkpoint"):
         from safetensors.torch import save as to_bytes
 
     directory.mkdir(parents=True, exist_ok=True)
-    content = to_bytes({name: _own(tensor) for name, tensor in checkpoint.tensors.items()})
+    content = to_bytes({name: _owned_cpu_copy(tensor) for name, tensor in checkpoint.tensors.items()})
     facts = {
         "format": FORMAT,
         "step": checkpoint.step,
         "sha256": hashlib.sha256(content).hexdigest(),
         "facts": dict(checkpoint.facts),
     }
-    tensors, said = _paths(directory, checkpoint.step)
-    atomic_write(tensors, content)
-    atomic_write(said, (json.dumps(facts, indent=1, allow_nan=False) + "\n").encode())
+    tensors_path, facts_path = _paths(directory, checkpoint.step)
+    atomic_write(tensors_path, content)
+    atomic_write(facts_path, (json.dumps(facts, indent=1, allow_nan=False) + "\n").encode())
     for step in _steps(directory)[:-kept]:
-        for path in reversed(_paths(directory, step)):  # the half that makes it one first
+        for path in reversed(_paths(directory, step)):  # the JSON file first, which makes it a checkpoint
             path.unlink(missing_ok=True)
-    return said
+    return facts_path
 
 
 def load_latest(directory: Path) -> Checkpoint | None:
-    """The last checkpoint that is whole; a warning names those that are not. None if there is none."""
+    """The last complete checkpoint, or None; a warning names each that is damaged."""
     for step in reversed(_steps(directory)):
         try:
             return _load(directory, step)
         except (OSError, ValueError) as error:
             warnings.warn(
-                f"checkpoint: {_paths(directory, step)[1]} is not used ({error}); trying the one before.",
+                f"checkpoint: {_paths(directory, step)[1]} is not used ({error}); trying the previous one.",
                 stacklevel=2,
             )
     return None
@@ -92,18 +222,22 @@ def _load(directory: Path, step: int) -> Checkpoint:
     with needs("safetensors", extra="files", caller="checkpoint"):
         from safetensors.torch import load
 
-    tensors, said = _paths(directory, step)
-    facts = json.loads(said.read_text("utf-8"))
+    tensors_path, facts_path = _paths(directory, step)
+    facts = json.loads(facts_path.read_text("utf-8"))
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
-        raise ValueError(f"expected {FORMAT}")
-    content = tensors.read_bytes()
+        raise ValueError(f"expected the format {FORMAT}")
+    content = tensors_path.read_bytes()
     if hashlib.sha256(content).hexdigest() != facts.get("sha256"):
-        raise ValueError(f"the checksum of {tensors.name} is another")
+        raise ValueError(f"the checksum of {tensors_path.name} does not match")
     return Checkpoint(facts["step"], load(content), facts["facts"])
 
 
-def _own(tensor: Tensor) -> Tensor:
-    """On the CPU, contiguous, its memory shared with nobody."""
+def jsonable(value: Any) -> Any:
+    """A value as JSON returns it: lists for tuples, None for numbers that are not finite."""
+    return json.loads(json.dumps(value), parse_constant=lambda _: None)
+
+
+def _owned_cpu_copy(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
@@ -115,155 +249,17 @@ def _paths(directory: Path, step: int) -> tuple[Path, Path]:
 def _steps(directory: Path) -> list[int]:
     if not directory.is_dir():
         return []
-    found = (_NAME.fullmatch(path.name) for path in directory.iterdir())
-    return sorted(int(match[1]) for match in found if match)
+    matches = (_NAME.fullmatch(path.name) for path in directory.iterdir())
+    return sorted(int(match[1]) for match in matches if match)
 
 
-@dataclass(frozen=True)
-class Saving:
-    """Where a training keeps its checkpoints, and how often it writes one.
-
-    Args:
-        directory: of the checkpoints of this training alone.
-        seconds: between two; None for none by time.
-        epochs: between two; None for none by epochs.
-        configuration: settings, as JSON can hold them, without which a checkpoint is not this training's. The
-            recipe, the seed, the shapes of the network and the number of examples are always among them.
-    """
-
-    directory: Path
-    seconds: float | None = 120.0
-    epochs: int | None = None
-    configuration: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class Place:
-    """How far a training is: whole epochs, and batches of the one that is running."""
-
-    epoch: int = 0
-    batch: int = 0
-    step: int = 0
-    """Batches since the beginning."""
-    finished: bool = False
-
-
-@dataclass
-class State:
-    """All that changes during a training."""
-
-    stepper: Stepper
-    average: MovingAverage | None
-    place: Place = field(default_factory=Place)
-    sums: Sums = field(default_factory=Sums)
-    guard: Guard = field(default_factory=Guard)
-    history: History = field(default_factory=History)
-
-    def save(self, directory: Path, configuration: Mapping[str, Any]) -> None:
-        """Write a checkpoint; the error of a full disk says that nothing is lost."""
-        facts = {
-            "configuration": dict(configuration),
-            "engine": self.stepper.engine.describe(),
-            "place": asdict(self.place),
-            "sums": asdict(self.sums),
-            "skipped_in_a_row": self.guard.in_a_row,
-            "history": self.history.plain(),
-            "scaler": self.stepper.engine.scaler and self.stepper.engine.scaler.state_dict(),
-        }
-        step = self.place.step + self.place.finished  # a name of its own: the one before stays whole
-        try:
-            save(directory, Checkpoint(step, dict(self._tensors()), facts))
-        except OSError as error:
-            remedy = "the checkpoint before is whole: make room and run the same command again"
-            raise OSError(
-                error.errno,
-                f"fit: no checkpoint could be written ({error.strerror}); {remedy}",
-                str(directory),
-            ) from error
-
-    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
-        for name, tensor in self.stepper.network.state_dict().items():
-            yield f"network.{name}", tensor
-        if self.place.finished:
-            return  # the weights are all that is wanted of it
-        for index, values in self.stepper.plain.state_dict()["state"].items():
-            for name, value in values.items():
-                yield f"optimizer.{index}.{name}", torch.as_tensor(value)
-        for index, tensor in enumerate(self.average.average if self.average else ()):
-            yield f"average.{index}", tensor
-
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Go back to where a checkpoint was written."""
-        facts, tensors = checkpoint.facts, checkpoint.tensors
-        self.stepper.network.load_state_dict(_below("network", tensors))
-        self.place, self.sums = Place(**facts["place"]), Sums(**facts["sums"])
-        self.guard.in_a_row = facts["skipped_in_a_row"]
-        self.history = History.of(facts["history"])
-        if self.place.finished:
-            return
-        self._restore_optimizer(_below("optimizer", tensors))
-        for name, tensor in _below("average", tensors).items() if self.average else ():
-            self.average.average[int(name)].copy_(tensor)  # type: ignore[union-attr]
-        if self.stepper.engine.scaler is not None and facts["scaler"]:
-            self.stepper.engine.scaler.load_state_dict(facts["scaler"])
-
-    def _restore_optimizer(self, tensors: Mapping[str, Tensor]) -> None:
-        parameters = list(self.stepper.network.parameters())
-        state: dict[int, dict[str, Tensor]] = {}
-        for key, tensor in tensors.items():
-            index, name = key.split(".", 1)
-            state.setdefault(int(index), {})[name] = _laid_out(tensor, parameters[int(index)])
-        whole = self.stepper.plain.state_dict()
-        self.stepper.plain.load_state_dict({**whole, "state": state})
-
-
-def read(directory: Path, configuration: Mapping[str, Any], engine: Mapping[str, Any]) -> Checkpoint | None:
-    """The last whole checkpoint, if there is one. ValueError if it belongs to another configuration."""
-    checkpoint = load_latest(directory)
-    if checkpoint is None:
-        return None
-    different = list(_differences(checkpoint.facts["configuration"], configuration))
-    if different:
-        raise fail(
-            "fit",
-            f"`directory` must be new or hold the same training, got {directory}, "
-            f"where {different[0]}; choose another directory or the settings of before.",
-            EnvironmentFailure,
-        )
-    changed = list(_differences(checkpoint.facts["engine"], engine))
-    if changed and not checkpoint.facts["place"]["finished"]:
-        warnings.warn(
-            f"fit: the training in {directory} goes on, but not bit for bit as it would have: {changed[0]}.",
-            stacklevel=level_of_caller(),
-        )
-    return checkpoint
-
-
-def final_weights(directory: Path) -> dict[str, Tensor] | None:
-    """The state dict that a finished training has left; None if there is none that is finished."""
-    checkpoint = load_latest(directory)
-    if checkpoint is None or not checkpoint.facts["place"]["finished"]:
-        return None
-    return _below("network", checkpoint.tensors)
-
-
-def plain(value: Any) -> Any:
-    """As JSON gives it back: lists for tuples, None for numbers that are not finite."""
-    return json.loads(json.dumps(value), parse_constant=lambda _: None)
-
-
-def finite(numbers: Mapping[str, float]) -> dict[str, float | None]:
-    """Numbers as JSON can hold them."""
-    return {name: float(value) if math.isfinite(value) else None for name, value in numbers.items()}
-
-
-def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     start = f"{prefix}."
     return {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
 
 
-def _laid_out(tensor: Tensor, parameter: Tensor) -> Tensor:
-    """In the memory layout of its parameter, where it has its shape: the optimiser is faster so."""
+def _in_layout_of(parameter: Tensor, tensor: Tensor) -> Tensor:
+    """A tensor in the memory layout of its parameter, which is faster for the optimiser."""
     if tensor.shape != parameter.shape:
         return tensor
     return torch.empty_like(parameter, dtype=tensor.dtype).copy_(tensor)

@@ -1,10 +1,4 @@
-"""Which numbers to compute with, by the hardware.
-
-On a CPU bfloat16 pays where there are matrix tiles (AMX); without them it was measured to be slower than
-float32. Some virtual machines announce tiles without saying how large they are. torch then ends the process
-with "illegal instruction" at the first linear layer in bfloat16. So where there are tiles, a child process
-tries them; if it dies, float32 it is, or oneDNN, which torch computes with, is told to do without tiles.
-"""
+"""Devices, processes and precision of a training, by lightning-fabric."""
 
 import faulthandler
 import os
@@ -26,115 +20,38 @@ from beliefmatch.train.config import EngineConfig
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["Engine", "Mixed", "device_type", "has_fast_bf16", "resolved"]
+__all__ = [
+    "Engine",
+    "FabricPrecision",
+    "device_type",
+    "has_fast_bf16",
+    "local_processes",
+    "resolve_precision",
+]
 
-Mixed = Literal["32-true", "bf16-mixed", "16-mixed"]
-_NAMES: dict[str, Mixed] = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
-_TILES = "amx_bf16"
-_LIMIT, _WITHOUT_TILES = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"
-_PATIENCE_SECONDS = 10.0
-
-
-def resolved(precision: str, device_type: str) -> Mixed:
-    """Lightning's name of a precision; "auto" is bf16 where the hardware is faster with it, else float32."""
-    if precision == "auto":
-        return "bf16-mixed" if has_fast_bf16(device_type) else "32-true"
-    if precision == "bf16" and device_type == "cpu" and not _bf16_is_safe():
-        raise fail(
-            "Engine",
-            "`precision` bf16 would end this process, whose processor announces tiles that it does not have; "
-            f"set {_LIMIT}={_WITHOUT_TILES} in the environment, or take 32.",
-        )
-    return _NAMES[precision]
-
-
-def has_fast_bf16(device_type: str) -> bool:
-    """Whether bfloat16 is faster than float32."""
-    if device_type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    return device_type == "cpu" and _tiles_work()
-
-
-@cache
-def _tiles_work() -> bool:
-    return _TILES in _cpu_flags() and "AMX" in os.environ.get(_LIMIT, "AMX") and _survives()
-
-
-@cache
-def _bf16_is_safe() -> bool:
-    """Whether there are no tiles, or they work, or can be done without."""
-    return _TILES not in _cpu_flags() or _tiles_work() or _survives_without_tiles()
-
-
-def _cpu_flags() -> set[str]:
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
-    except OSError:  # not Linux
-        return set()
-    return set(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))
-
-
-def _survives_without_tiles() -> bool:
-    """Whether a limit helps. It does not where torch has looked at the processor before."""
-    if _LIMIT in os.environ:  # somebody has seen to it
-        return _survives()
-    os.environ[_LIMIT] = _WITHOUT_TILES
-    if not _survives():
-        del os.environ[_LIMIT]
-    return _LIMIT in os.environ
-
-
-def _survives() -> bool:
-    """Whether a child that multiplies matrices of bfloat16 lives to tell."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: the child starts none
-        child = os.fork()
-    if child == 0:
-        _multiply_and_exit()
-    end = time.monotonic() + _PATIENCE_SECONDS
-    while time.monotonic() < end:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return status == 0
-        time.sleep(0.001)
-    os.kill(child, 9)
-    os.waitpid(child, 0)
-    return False
-
-
-def _multiply_and_exit() -> None:
-    try:
-        faulthandler.disable()  # a death here is an answer, not a fault
-        torch.set_num_threads(1)
-        ones = torch.ones(64, 64, dtype=torch.bfloat16)
-        right = bool((torch.nn.functional.linear(ones, ones) == 64).all())
-        os._exit(0 if right else 1)
-    finally:
-        os._exit(1)
-
-
+FabricPrecision = Literal["32-true", "bf16-mixed", "16-mixed"]
 Result = TypeVar("Result")
 
 
 class Engine:
-    """A launched Fabric and what the loop asks of it.
+    """A launched Fabric with the operations that the loop needs.
 
     One process works alone. More are started by this class (`devices`), each running the same script again,
-    or by `torchrun`, `fabric run` or SLURM, whose environment variables then say how many there are.
+    or by `torchrun`, `fabric run` or SLURM, whose environment variables then give their number.
     """
 
-    def __init__(self, settings: EngineConfig | None = None) -> None:
-        self.settings = settings or EngineConfig()
-        device = device_type(self.settings.accelerator)
-        self.precision = resolved(self.settings.precision, device)
-        self.fabric = _fabric(self.settings, device, self.precision)
+    def __init__(self, config: EngineConfig | None = None) -> None:
+        self.config = config or EngineConfig()
+        device = device_type(self.config.accelerator)
+        self.precision = resolve_precision(self.config.precision, device)
+        self.fabric = _make_fabric(self.config, device, self.precision)
         _join_restarted(self.fabric.device.type)
         if not int(os.environ.get("LT_CLI_USED", "0")):  # `fabric run` has launched already
             self.fabric.launch()
 
     @property
     def device(self) -> torch.device:
-        """Of this process."""
+        """Device of this process."""
         return self.fabric.device
 
     @property
@@ -143,26 +60,26 @@ class Engine:
         return self.fabric.global_rank
 
     @property
-    def world(self) -> int:
-        """Processes on all machines."""
+    def world_size(self) -> int:
+        """Number of processes on all machines."""
         return self.fabric.world_size
 
     @property
-    def is_first(self) -> bool:
-        """Whether this process speaks and writes for all."""
+    def is_main_process(self) -> bool:
+        """Whether this process writes files and reports progress for all."""
         return self.rank == 0
 
     @property
     def scaler(self) -> torch.amp.GradScaler | None:
-        """Of the loss, which keeps gradients within the range of float16."""
+        """Scaler of the loss, which keeps float16 gradients in range; None in other precisions."""
         return getattr(self.fabric.strategy.precision, "scaler", None)
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Set threads and the choice of convolutions for the time of the block."""
+        """Set the number of threads and cuDNN's benchmark mode inside the block."""
         threads, benchmark = torch.get_num_threads(), torch.backends.cudnn.benchmark
-        if self.settings.threads is not None:
-            torch.set_num_threads(self.settings.threads)
+        if self.config.threads is not None:
+            torch.set_num_threads(self.config.threads)
         torch.backends.cudnn.benchmark = self.device.type == "cuda"
         try:
             yield
@@ -170,42 +87,43 @@ class Engine:
             torch.set_num_threads(threads)
             torch.backends.cudnn.benchmark = benchmark
 
-    def prepared(self, network: nn.Module) -> nn.Module:
-        """The network itself, on the device, in the channels-last layout, normalising over all GPUs.
+    def prepare(self, network: nn.Module) -> nn.Module:
+        """The network on the device, in the channels-last layout, with batch normalisation over all GPUs.
 
-        Networks with convolutions of fewer than 16 channels stay in the default layout on a CPU: torch's
-        backward pass in the other one was seen to write beyond its memory there.
+        On a CPU, networks with convolutions of fewer than 16 output channels keep the default layout: torch's
+        channels-last backward pass was seen to write out of bounds there.
         """
-        if self.device.type == "cuda" and self.world > 1:
+        if self.device.type == "cuda" and self.world_size > 1:
             network = nn.SyncBatchNorm.convert_sync_batchnorm(network)
         network = self.fabric.to_device(network)
-        if self.device.type == "cpu" and _is_narrow(network):
-            if not getattr(network, _PLAIN_LAYOUT, False):
-                network.register_forward_pre_hook(_in_default_layout)
-                setattr(network, _PLAIN_LAYOUT, True)
+        is_narrow = any(isinstance(m, nn.Conv2d) and m.out_channels < 16 for m in network.modules())
+        if self.device.type == "cpu" and is_narrow:
+            if not getattr(network, _DEFAULT_LAYOUT, False):
+                network.register_forward_pre_hook(_inputs_in_default_layout)
+                setattr(network, _DEFAULT_LAYOUT, True)
             return network
         return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def setup(self, network: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
-        """The network and its optimiser behind Fabric; all processes start from the first one's weights."""
-        callee = torch.compile(network) if self.settings.compile else network
+        """The network and its optimiser wrapped by Fabric; all processes start from the same weights."""
+        callee = torch.compile(network) if self.config.compile else network
         return self.fabric.setup(callee, optimizer)  # type: ignore[return-value]
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Computes in the engine's precision inside the block."""
+        """Compute in the engine's precision inside the block."""
         return self.fabric.autocast()
 
-    def total(self, numbers: Sequence[float]) -> list[float]:
+    def sum_over_processes(self, numbers: Sequence[float]) -> list[float]:
         """The sum of each number over all processes."""
-        if self.world == 1:
+        if self.world_size == 1:
             return list(numbers)
         summed = torch.tensor(numbers, dtype=torch.float64, device=self.device)
         distributed.all_reduce(summed)
         return summed.tolist()
 
-    def gathered(self, rows: Tensor, lengths: Sequence[int]) -> Tensor:
-        """The rows of all processes, of which each has as many as `lengths` says, one after the other."""
-        if self.world == 1:
+    def gather(self, rows: Tensor, lengths: Sequence[int]) -> Tensor:
+        """The rows of all processes, concatenated; `lengths` has the number of rows of each process."""
+        if self.world_size == 1:
             return rows
         padded = rows.new_zeros((max(lengths), *rows.shape[1:]))
         padded[: len(rows)] = rows
@@ -213,12 +131,12 @@ class Engine:
         distributed.all_gather(parts, padded)
         return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])
 
-    def once(self, function: Callable[[], Result]) -> Result:
-        """Call a function in the first process; all get its result, or raise its exception."""
-        if self.world == 1:
+    def on_main_process(self, function: Callable[[], Result]) -> Result:
+        """Call a function in the main process; all processes get its result, or raise its exception."""
+        if self.world_size == 1:
             return function()
         result, error = None, None
-        if self.is_first:
+        if self.is_main_process:
             try:
                 result = function()
             except Exception as raised:
@@ -228,54 +146,45 @@ class Engine:
             raise error
         return result  # type: ignore[return-value]
 
-    def share_buffers(self, network: nn.Module) -> None:
-        """Give all processes the first one's buffers; each has normalised by its own examples."""
-        if self.world > 1:
+    def broadcast_buffers(self, network: nn.Module) -> None:
+        """Copy the main process's buffers to all; each process has normalised by its own examples."""
+        if self.world_size > 1:
             for buffer in network.buffers():
                 distributed.broadcast(buffer, 0)
 
     def describe(self) -> dict[str, Any]:
         """Facts for a record."""
+        is_cuda = self.device.type == "cuda"
         return {
-            "device": self._device_name(),
-            "processes": self.world,
+            "device": torch.cuda.get_device_name(self.device) if is_cuda else self.device.type,
+            "processes": self.world_size,
             "precision": self.precision,
             "layout": "channels_last",
-            "compiled": self.settings.compile,
-            "threads": self.settings.threads or torch.get_num_threads(),
+            "compiled": self.config.compile,
+            "threads": self.config.threads or torch.get_num_threads(),
         }
 
-    def _device_name(self) -> str:
-        is_cuda = self.device.type == "cuda"
-        return torch.cuda.get_device_name(self.device) if is_cuda else self.device.type
-
     def close(self) -> None:
-        """Part from the other processes."""
-        if self.world > 1 and distributed.is_initialized():
+        """Leave the process group."""
+        if self.world_size > 1 and distributed.is_initialized():
             distributed.destroy_process_group()
 
 
-_NARROW = 16  # channels
-_PLAIN_LAYOUT = "_beliefmatch_plain_layout"
+_DEFAULT_LAYOUT = "_beliefmatch_default_layout"
 
 
-def _is_narrow(network: nn.Module) -> bool:
-    """Whether a convolution gives fewer channels than torch's kernels take in the channels-last layout."""
-    return any(isinstance(m, nn.Conv2d) and m.out_channels < _NARROW for m in network.modules())
-
-
-def _in_default_layout(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+def _inputs_in_default_layout(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(one.contiguous() if isinstance(one, Tensor) else one for one in inputs)
 
 
-def _fabric(settings: EngineConfig, device_type: str, precision: Mixed) -> "Fabric":
+def _make_fabric(config: EngineConfig, device_type: str, precision: FabricPrecision) -> "Fabric":
     with needs("lightning-fabric", extra="train", caller="Engine"):
         from lightning_fabric import Fabric
         from lightning_fabric.plugins.precision import MixedPrecision
         from lightning_fabric.strategies.ddp import DDPStrategy
 
-    devices, nodes = _processes(settings)
-    several = nodes > 1 or processes_here(settings) > 1
+    devices, nodes = _devices_and_nodes(config)
+    several = nodes > 1 or local_processes(config) > 1
     plugins: list[Any] = []
     if precision != "32-true":
         # made here, because Fabric would turn float16 on a CPU into bfloat16
@@ -288,54 +197,144 @@ def _fabric(settings: EngineConfig, device_type: str, precision: Mixed) -> "Fabr
 
 
 def _join_restarted(device_type: str) -> None:
-    """Meet the other processes of a restart by `torchrun` under a name of its own.
+    """Join the process group of a restart by `torchrun` under a key of this attempt.
 
-    Its store outlives the processes, and torch asks it for addresses without saying of which attempt: whoever
-    starts first may find that of a process which has died, and fails where nobody answers.
+    The store of `torchrun` outlives the processes, and torch looks up addresses there without the number of
+    the attempt. A process that starts early may find the address of one that has died, and fails.
     """
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if attempt == 0 or not shared or distributed.is_initialized():
         return
-    world, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
-    place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    world_size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = distributed.PrefixStore(  # pyright: ignore[reportPrivateImportUsage]
         f"attempt-{attempt}",
         distributed.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
-            *place, world_size=world, is_master=False
+            *address, world_size=world_size, is_master=False
         ),
     )
     backend = "nccl" if device_type == "cuda" else "gloo"
-    distributed.init_process_group(backend, store=store, rank=rank, world_size=world)
+    distributed.init_process_group(backend, store=store, rank=rank, world_size=world_size)
 
 
-def _processes(settings: EngineConfig) -> tuple[str, int]:
-    """Devices of each machine, and machines; a launcher's environment variables decide if there are any."""
+def _devices_and_nodes(config: EngineConfig) -> tuple[str, int]:
+    """Devices per machine and number of machines; the environment variables of `torchrun` take precedence."""
     local, world = os.environ.get("LOCAL_WORLD_SIZE"), os.environ.get("WORLD_SIZE")
     if "TORCHELASTIC_RUN_ID" in os.environ and local and world:
         return local, int(world) // int(local)
-    return settings.devices, settings.nodes
+    return config.devices, config.nodes
 
 
 def device_type(accelerator: str) -> str:
-    """What a setting amounts to on this machine; a ValueError where it has no such device."""
+    """The device type, resolved where it is "auto"; ValueError if this machine has no such device."""
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    present = [name for name, is_present in available.items() if is_present]
     if accelerator == "auto":
-        return next(name for name, there in available.items() if there)
-    if not available[accelerator]:
-        there = ", ".join(name for name, there in available.items() if there)
-        raise fail("Engine", f"`accelerator` must be one of this machine ({there}), got {accelerator!r}.")
+        return present[0]
+    if accelerator not in present:
+        expected = f"available on this machine ({', '.join(present)})"
+        raise fail("Engine", f"`accelerator` must be {expected}, got {accelerator!r}.")
     return accelerator
 
 
-def processes_here(settings: EngineConfig) -> int:
-    """How many a setting amounts to on this machine; a ValueError where it has no room for them."""
-    device, (devices, _) = device_type(settings.accelerator), _processes(settings)
+def local_processes(config: EngineConfig) -> int:
+    """Number of processes on this machine; ValueError if it has not enough devices for them."""
+    device, (devices, _) = device_type(config.accelerator), _devices_and_nodes(config)
     if devices == "auto":
         return torch.cuda.device_count() if device == "cuda" else 1
-    # a CPU takes two of any machine, so that what is meant for many can be tried on one core
-    room = {"cuda": torch.cuda.device_count(), "mps": 1, "cpu": max(2, os.cpu_count() or 1)}[device]
-    if int(devices) > room and "TORCHELASTIC_RUN_ID" not in os.environ:
+    # two processes are allowed on any CPU, so that distributed training can be tried on one core
+    most = {"cuda": torch.cuda.device_count(), "mps": 1, "cpu": max(2, os.cpu_count() or 1)}[device]
+    if int(devices) > most and "TORCHELASTIC_RUN_ID" not in os.environ:
         what = "logical cores" if device == "cpu" else f"{device} devices"
-        raise fail("Engine", f"`devices` must be at most {room}, the {what} of this machine, got {devices}.")
+        raise fail("Engine", f"`devices` must be at most {most}, the {what} of this machine, got {devices}.")
     return int(devices)
+
+
+# Precision. On a CPU, bfloat16 is faster than float32 only with matrix tiles (AMX); without them it was
+# measured to be slower. Some virtual machines report tiles in the CPU flags but do not configure them; torch
+# then dies of an illegal instruction at the first linear layer in bfloat16, which no exception handler can
+# catch. So where the flags report tiles, a forked child process multiplies two matrices first. If it dies,
+# "auto" means float32, and "bf16" limits oneDNN, torch's CPU library, to instructions without tiles.
+
+_FABRIC_NAMES: dict[str, FabricPrecision] = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
+_TILES_FLAG = "amx_bf16"
+_ONEDNN_LIMIT, _WITHOUT_TILES = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"
+_CHILD_TIMEOUT_SECONDS = 10.0
+
+
+def resolve_precision(precision: str, device_type: str) -> FabricPrecision:
+    """Fabric's name of a precision; "auto" is bf16 where the hardware is faster with it, else float32."""
+    if precision == "auto":
+        return "bf16-mixed" if has_fast_bf16(device_type) else "32-true"
+    if precision == "bf16" and device_type == "cpu" and not _bf16_is_safe():
+        raise fail(
+            "Engine",
+            "`precision` must not be bf16 on this processor, which reports matrix tiles that do not work; "
+            f"set {_ONEDNN_LIMIT}={_WITHOUT_TILES} in the environment, or choose 32.",
+        )
+    return _FABRIC_NAMES[precision]
+
+
+def has_fast_bf16(device_type: str) -> bool:
+    """Whether bfloat16 is faster than float32."""
+    if device_type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return device_type == "cpu" and _tiles_work()
+
+
+@cache
+def _tiles_work() -> bool:
+    allowed = "AMX" in os.environ.get(_ONEDNN_LIMIT, "AMX")
+    return _TILES_FLAG in _cpu_flags() and allowed and _child_survives_bf16()
+
+
+@cache
+def _bf16_is_safe() -> bool:
+    """Whether there are no tiles, or they work, or oneDNN can be limited to instructions without them."""
+    if _TILES_FLAG not in _cpu_flags() or _tiles_work():
+        return True
+    if _ONEDNN_LIMIT in os.environ:
+        return _child_survives_bf16()
+    os.environ[_ONEDNN_LIMIT] = _WITHOUT_TILES
+    if _child_survives_bf16():
+        return True
+    del os.environ[_ONEDNN_LIMIT]  # it came too late: oneDNN has already looked at the processor
+    return False
+
+
+def _cpu_flags() -> set[str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
+    except OSError:  # not Linux
+        return set()
+    return set(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))
+
+
+def _child_survives_bf16() -> bool:
+    """Whether a forked child multiplies bfloat16 matrices correctly."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # about forks with threads: the child starts none
+        child = os.fork()
+    if child == 0:
+        _multiply_and_exit()
+    end = time.monotonic() + _CHILD_TIMEOUT_SECONDS
+    while time.monotonic() < end:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return status == 0
+        time.sleep(0.001)
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    return False
+
+
+def _multiply_and_exit() -> None:
+    try:
+        faulthandler.disable()  # the death of this process is an answer, not a fault to report
+        torch.set_num_threads(1)
+        ones = torch.ones(64, 64, dtype=torch.bfloat16)
+        is_correct = bool((torch.nn.functional.linear(ones, ones) == 64).all())
+        os._exit(0 if is_correct else 1)
+    finally:
+        os._exit(1)

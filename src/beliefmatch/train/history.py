@@ -1,4 +1,4 @@
-"""What a training tells of itself: on the way, after each epoch, and in the end."""
+"""The history of a training: progress after a step, numbers of each epoch, and logs that receive them."""
 
 import csv
 import io
@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, Protocol
 from beliefmatch._environment import needs
 from beliefmatch._files import atomic_write
 
-__all__ = ["CsvLog", "Epoch", "History", "Log", "Logs", "Progress", "Sums", "TensorBoardLog"]
+__all__ = ["CsvLog", "Epoch", "EpochSums", "History", "Log", "Logs", "Progress", "TensorBoardLog"]
 
 
 class Progress(NamedTuple):
-    """Where a training is; `epoch` and `step` count those that are done, `loss` is this epoch's mean."""
+    """Progress after a step; `epoch` and `step` count those done, `loss` is this epoch's mean."""
 
     epoch: int
     epochs: int
@@ -27,11 +27,11 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch, counted from 0.
+    """Numbers of one epoch, counted from 0.
 
-    `loss` and `gradient_norm` (before clipping) are means over its steps, without skipped ones; `rate` is
-    that of its last step; `seconds` are those of training, without validation and saving. `extra` has the
-    mean of a further loss by its name, before it is weighted; `loss` is the sum that is minimised.
+    `loss` is the mean of the minimised sum and `gradient_norm` that of the norm before clipping, both over
+    the steps that were not skipped. `rate` is the learning rate of the last step. `seconds` does not include
+    validation and checkpoints. `aux` has the mean of the unweighted auxiliary loss by its name.
     """
 
     epoch: int
@@ -42,7 +42,14 @@ class Epoch:
     images_per_second: float
     skipped: int
     validation: Mapping[str, float | None] = field(default_factory=dict)
-    extra: Mapping[str, float | None] = field(default_factory=dict)
+    aux: Mapping[str, float | None] = field(default_factory=dict)
+
+    def numbers(self) -> Iterator[tuple[str, Any]]:
+        """Name and value of each number: a row of a log."""
+        grouped = ("validation", "aux")
+        yield from ((name, value) for name, value in vars(self).items() if name not in grouped)
+        yield from self.aux.items()
+        yield from ((f"validation_{name}", value) for name, value in self.validation.items())
 
 
 @dataclass(frozen=True)
@@ -52,72 +59,69 @@ class History:
     epochs: list[Epoch] = field(default_factory=list)
 
     def curve(self, name: str) -> list[Any]:
-        """One number of each epoch: a field of `Epoch`, a further loss or a validation number by its name."""
-        return [_value(epoch, name) for epoch in self.epochs]
+        """One number of each epoch: a field of `Epoch`, or an auxiliary loss or validation number by name."""
+        if name in Epoch.__dataclass_fields__:
+            return [getattr(epoch, name) for epoch in self.epochs]
+        return [epoch.aux[name] if name in epoch.aux else epoch.validation[name] for epoch in self.epochs]
 
     @property
     def seconds(self) -> float:
-        """Of training, over all epochs."""
+        """Seconds of training over all epochs."""
         return sum(epoch.seconds for epoch in self.epochs)
 
     @property
     def skipped(self) -> int:
-        """Steps that were not finite."""
+        """Number of steps that were skipped because they were not finite."""
         return sum(epoch.skipped for epoch in self.epochs)
 
-    def plain(self) -> list[dict[str, Any]]:
-        """As JSON can hold it."""
+    def to_json(self) -> list[dict[str, Any]]:
+        """The epochs as JSON values."""
         return [asdict(epoch) for epoch in self.epochs]
 
     @classmethod
-    def of(cls, plain: list[dict[str, Any]]) -> "History":
-        """The history that `plain` was made of."""
-        return cls([Epoch(**epoch) for epoch in plain])
-
-
-def _value(epoch: Epoch, name: str) -> Any:
-    if name in Epoch.__dataclass_fields__:
-        return getattr(epoch, name)
-    return epoch.extra[name] if name in epoch.extra else epoch.validation[name]
+    def from_json(cls, epochs: list[dict[str, Any]]) -> "History":
+        """The history that `to_json` described."""
+        return cls([Epoch(**epoch) for epoch in epochs])
 
 
 @dataclass
-class Sums:
-    """An epoch so far."""
+class EpochSums:
+    """Sums over the steps of the running epoch."""
 
     loss: float = 0.0
-    norm: float = 0.0
+    """Sum over the images of the steps that were taken."""
     images: int = 0
-    """That the loss is a sum over."""
+    norm: float = 0.0
+    """Sum over the steps that were taken."""
     taken: int = 0
     skipped: int = 0
     seen: int = 0
-    """Images, of skipped steps too."""
+    """Images, including those of skipped steps."""
     seconds: float = 0.0
-    extra: float = 0.0
-    """Of the steps that had such a loss."""
-    extra_taken: int = 0
+    aux: float = 0.0
+    """Sum over the steps that computed an auxiliary loss."""
+    aux_taken: int = 0
 
-    def take(self, loss: float, norm: float, images: int, extra: float | None = None) -> None:
-        """Add a step that was taken, with its further loss if it had one."""
-        if extra is not None:
-            self.extra += extra
-            self.extra_taken += 1
+    def add(self, loss: float, norm: float, images: int, aux: float | None) -> None:
+        """Add a step that was taken, with its auxiliary loss if it computed one."""
         self.loss += loss * images
-        self.norm += norm
         self.images += images
+        self.norm += norm
         self.taken += 1
+        if aux is not None:
+            self.aux += aux
+            self.aux_taken += 1
 
     @property
     def mean_loss(self) -> float | None:
-        """Of the steps that were taken, if any were."""
+        """Mean over the steps that were taken, if any."""
         return self.loss / self.images if self.images else None
 
     def epoch(
-        self, epoch: int, rate: float, validation: Mapping[str, float | None], *, extra: str | None = None
+        self, epoch: int, *, rate: float, validation: Mapping[str, float | None], aux_name: str | None
     ) -> Epoch:
-        """The epoch, when it is over, with a further loss by its name if it had one."""
-        mean = self.extra / self.extra_taken if self.extra_taken else None
+        """The numbers of the finished epoch."""
+        mean_aux = self.aux / self.aux_taken if self.aux_taken else None
         return Epoch(
             epoch=epoch,
             loss=self.mean_loss,
@@ -127,59 +131,52 @@ class Sums:
             images_per_second=self.seen / self.seconds if self.seconds else 0.0,
             skipped=self.skipped,
             validation=dict(validation),
-            extra={} if extra is None else {extra: mean},
+            aux={} if aux_name is None else {aux_name: mean_aux},
         )
 
 
 class Log(Protocol):
-    """Told of every epoch."""
+    """Receives every epoch of a training."""
 
     def begin(self, history: History) -> None:
-        """Start with the epochs that are done."""
+        """Start with the epochs that are already done."""
         ...
 
     def add(self, epoch: Epoch) -> None:
-        """Take in one more."""
+        """Add an epoch."""
         ...
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Write what is left and close."""
         ...
-
-
-def _numbers(epoch: Epoch) -> Iterator[tuple[str, Any]]:
-    grouped = ("validation", "extra")
-    yield from ((name, value) for name, value in vars(epoch).items() if name not in grouped)
-    yield from epoch.extra.items()
-    yield from ((f"validation_{name}", value) for name, value in epoch.validation.items())
 
 
 @dataclass
 class CsvLog:
-    """A table with a line for each epoch; an empty field is a number that there is not."""
+    """A CSV file with a line for each epoch; a missing number is an empty field."""
 
     path: Path
 
     def begin(self, history: History) -> None:
-        """Write the table of the epochs that are done."""
+        """Write the table of the epochs that are already done."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        rows = [dict(_numbers(epoch)) for epoch in history.epochs]
-        text = _line(list(rows[0])) if rows else ""
-        atomic_write(self.path, (text + "".join(_line(list(row.values())) for row in rows)).encode())
+        rows = [dict(epoch.numbers()) for epoch in history.epochs]
+        text = _csv_line(list(rows[0])) if rows else ""
+        atomic_write(self.path, (text + "".join(_csv_line(list(row.values())) for row in rows)).encode())
 
     def add(self, epoch: Epoch) -> None:
-        """Append a line, below the names if it is the first."""
-        row = dict(_numbers(epoch))
+        """Append a line, after the header if it is the first."""
+        row = dict(epoch.numbers())
         with self.path.open("a", encoding="utf-8", newline="") as file:
             if file.tell() == 0:
-                file.write(_line(list(row)))
-            file.write(_line(list(row.values())))
+                file.write(_csv_line(list(row)))
+            file.write(_csv_line(list(row.values())))
 
     def close(self) -> None:
-        """The file is closed after every line."""
+        """Do nothing: the file is closed after every line."""
 
 
-def _line(values: list[Any]) -> str:
+def _csv_line(values: list[Any]) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerow(values)
     return text.getvalue()
@@ -195,20 +192,20 @@ class TensorBoardLog:
         self._writer: Any = None
 
     def begin(self, history: History) -> None:
-        """Open the log; what it holds beyond the epochs that are done is hidden."""
+        """Open the log; points after the epochs that are already done are hidden."""
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer = SummaryWriter(str(self.directory), purge_step=len(history.epochs))
 
     def add(self, epoch: Epoch) -> None:
         """Add a point to each curve."""
-        for name, value in _numbers(epoch):
+        for name, value in epoch.numbers():
             if name != "epoch" and value is not None:
                 self._writer.add_scalar(name.replace("validation_", "validation/"), value, epoch.epoch)
         self._writer.flush()
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write what is left and close."""
         if self._writer is not None:
             self._writer.close()
 
@@ -220,16 +217,16 @@ class Logs:
     logs: Sequence[Log]
 
     def begin(self, history: History) -> None:
-        """Start all."""
+        """Begin all logs."""
         for log in self.logs:
             log.begin(history)
 
     def add(self, epoch: Epoch) -> None:
-        """Tell all."""
+        """Add an epoch to all logs."""
         for log in self.logs:
             log.add(epoch)
 
     def close(self) -> None:
-        """End all."""
+        """Close all logs."""
         for log in self.logs:
             log.close()

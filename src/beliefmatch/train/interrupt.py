@@ -1,4 +1,4 @@
-"""Ctrl-C and requests to end: heard at once, obeyed after the step."""
+"""Ctrl-C and SIGTERM: noted at once, obeyed after the running step."""
 
 import signal
 import threading
@@ -6,33 +6,33 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["Interrupted", "Request", "listening"]
+__all__ = ["Interrupted", "StopRequest", "catch_signals"]
 
 
 class Interrupted(KeyboardInterrupt):
-    """A training that was asked to end, has saved where it is, and says how to go on."""
+    """A training was interrupted and has written a checkpoint; the message says how to resume."""
 
 
-class Request:
-    """Whether somebody has asked to end."""
+class StopRequest:
+    """Whether SIGINT or SIGTERM was received."""
 
-    made = False
+    received = False
 
-    def hear(self, number: int, frame: FrameType | None) -> None:
-        """Remember the first signal; the second ends at once."""
-        if self.made:
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Note the first signal; the second raises KeyboardInterrupt at once."""
+        if self.received:
             raise KeyboardInterrupt
-        self.made = True
+        self.received = True
 
 
 @contextmanager
-def listening(active: bool) -> Iterator[Request]:
-    """Hear SIGINT and SIGTERM for the time of the block. Only the main thread can."""
-    request = Request()
+def catch_signals(active: bool) -> Iterator[StopRequest]:
+    """Catch SIGINT and SIGTERM inside the block if `active`; only possible in the main thread."""
+    request = StopRequest()
     if not active or threading.current_thread() is not threading.main_thread():
         yield request
         return
-    before = {number: signal.signal(number, request.hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, request.handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield request
     finally:

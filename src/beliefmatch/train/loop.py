@@ -1,6 +1,7 @@
-"""A training as it runs: epochs of steps, each seeded by its place, saved and told of on the way."""
+"""The training loop: epochs of steps whose randomness depends on the seed and the position alone."""
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, nullcontext
@@ -13,323 +14,419 @@ from torch import Tensor, nn
 from beliefmatch._utils import derive_seed
 from beliefmatch._validate import fail
 from beliefmatch.data.source import Batch, Source
-from beliefmatch.train.aux_loss import Extra, ExtraPart
-from beliefmatch.train.checkpoint import Saving, State, finite, plain, read
-from beliefmatch.train.ema import MovingAverage
+from beliefmatch.methods.base import Objective
+from beliefmatch.train.aux_loss import AuxBatch, AuxLoss
+from beliefmatch.train.checkpoint import (
+    Checkpointing,
+    TrainingState,
+    jsonable,
+    read_checkpoint,
+    write_checkpoint,
+)
+from beliefmatch.train.config import TrainConfig
+from beliefmatch.train.ema import MovingAverage, foreach_copy
 from beliefmatch.train.engine import Engine
-from beliefmatch.train.history import History, Log, Progress, Sums
-from beliefmatch.train.interrupt import Interrupted, Request, listening
-from beliefmatch.train.sampler import Endless, Order, Repeated, share
-from beliefmatch.train.step import Beside, Objective, Stepper, TrainConfig, Tried, joined, seeded
+from beliefmatch.train.history import EpochSums, History, Log, Progress
+from beliefmatch.train.interrupt import Interrupted, StopRequest, catch_signals
+from beliefmatch.train.sampler import CyclicSampler, EpochSampler, RepeatingSampler, shard
 
-__all__ = ["Saving", "Training", "fit"]
+__all__ = ["NOT_FINITE_ADVICE", "clip_gradients", "fit", "make_optimizer"]
 
-_AUGMENT, _STEP, _OOD, _OOD_AUGMENT = 11, 12, 13, 14  # what a seed is for
-
-
-class _Part(NamedTuple):
-    """What this process computes of a batch of so many images."""
-
-    batch: Batch
-    ood: Batch | None
-    extra: ExtraPart | None
-    weight: float
-    images: int
-
-
-@dataclass
-class Training:
-    """The arguments of `fit`, and what it has made of them."""
-
-    engine: Engine
-    source: Source
-    recipe: TrainConfig
-    objective_at: Callable[[float], Objective]
-    seed: int
-    ood: Callable[[Tensor], Tensor] | None
-    ood_source: Source | None
-    extra: Extra | None
-    saving: Saving | None
-    log: Log | None
-    on_progress: Callable[[Progress], None] | None
-    validate: Callable[[nn.Module], Mapping[str, float]] | None
-    order: Order
-    request: Request
-    state: State
-    saved_at: float = field(default_factory=time.monotonic)
-
-    def run(self) -> History:
-        """Go on from the last checkpoint to the end."""
-        self._restore()
-        state = self.state
-        if self.log is not None:
-            self.log.begin(state.history)
-        while state.place.epoch < self.recipe.epochs:
-            self._epoch()
-        if not state.place.finished:
-            self.engine.share_buffers(state.stepper.network)
-            if state.average is not None:
-                state.average.apply()
-            state.place.finished = True
-            self._save()
-        state.stepper.plain.zero_grad(set_to_none=True)
-        state.stepper.network.eval()
-        return state.history
-
-    def _epoch(self) -> None:
-        state = self.state
-        state.stepper.wrapped.train()
-        clock = time.perf_counter()
-        with closing(self._parts()) as parts:
-            for part in parts:
-                due = self._step(part)
-                state.sums.seen += part.images
-                state.sums.seconds += time.perf_counter() - clock
-                if self.on_progress is not None:
-                    self.on_progress(self._progress())
-                if due:
-                    self._save()
-                clock = time.perf_counter()
-        self._end_epoch()
-
-    def _parts(self) -> Generator[_Part]:
-        """This process's parts of the batches of the epoch that are left."""
-        place, rank, world, device = self.state.place, self.engine.rank, self.engine.world, self.engine.device
-        first = place.batch
-        whole = self.order.epoch(place.epoch)[first:]
-        shares = [share(batch, rank, world) for batch in whole]
-        seeds = [derive_seed(self.seed, _AUGMENT, place.epoch, first + at, rank) for at in range(len(whole))]
-        batches = self.source.batches([mine.indices for mine in shares], seeds=seeds, device=device)
-        ood = self._ood_batches([len(batch) for batch in whole])
-        extra = self._extra_parts(len(whole))
-        for all_of_it, mine in zip(whole, shares, strict=True):
-            yield _Part(next(batches), next(ood, None), next(extra, None), mine.weight, len(all_of_it))
-
-    def _extra_parts(self, steps: int) -> Iterator[ExtraPart]:
-        if self.extra is None:
-            return iter(())
-        first, usual = self.state.place.step, self.recipe.batch_size
-        return self.extra.parts(self.engine, first=first, steps=steps, usual=usual, seed=self.seed)
-
-    def _ood_batches(self, sizes: list[int]) -> Iterator[Batch]:
-        """As many OOD examples for each batch as it has others."""
-        if self.ood_source is None:
-            return iter(())
-        place, rank, world = self.state.place, self.engine.rank, self.engine.world
-        row = Endless(len(self.ood_source), derive_seed(self.seed, _OOD))
-        first = place.epoch * self.order.examples + place.batch * self.order.batch_size
-        parts = [share(batch, rank, world).indices for batch in row.batches(sizes, first)]
-        seeds = [derive_seed(self.seed, _OOD_AUGMENT, place.step + at, rank) for at in range(len(sizes))]
-        return self.ood_source.batches(parts, seeds=seeds, device=self.engine.device)
-
-    def _step(self, part: _Part) -> bool:
-        """Try a step and take it if all processes can; whether a checkpoint is due."""
-        state, place, world = self.state, self.state.place, self.engine.world
-        epochs_done = place.epoch + place.batch / self.order.batches
-        progress = epochs_done / self.recipe.epochs
-        seeded(self.engine.device, derive_seed(self.seed, _STEP, place.epoch, place.batch, self.engine.rank))
-        mine = state.stepper.try_out(
-            joined(part.batch, part.ood),
-            self._loss(part, self.objective_at(progress)),
-            weight=part.weight,
-            rate=self.recipe.rate(epochs_done),
-            beside=self._beside(part, progress),
-        )
-        bad = not state.guard.is_finite(mine.loss, mine.norm)
-        losses = [mine.loss / world, (mine.beside or 0.0) / world]
-        loss, extra, bad, stop, due = self.engine.total([*losses, bad, self.request.made, self._is_due()])
-        tried = Tried(loss, mine.norm, None if mine.beside is None else extra)
-        if bad:
-            self._leave(tried)
-        else:
-            self._take(tried, part.images)
-        place.batch, place.step = place.batch + 1, place.step + 1
-        if stop:
-            self._interrupt()
-        return bool(due)
-
-    def _loss(self, part: _Part, objective: Objective) -> Callable[[Tensor], Tensor]:
-        own = len(part.batch.targets)
-
-        def loss(logits: Tensor) -> Tensor:
-            in_distribution = objective(logits[:own], part.batch.targets)
-            return in_distribution if self.ood is None else in_distribution + self.ood(logits[own:])
-
-        return loss
-
-    def _beside(self, part: _Part, progress: float) -> Beside | None:
-        """The further loss of this step; none where it has no weight."""
-        if self.extra is None or part.extra is None:
-            return None
-        weight = self.extra.weight(progress)
-        loss = self.extra.of(part.extra, self.state.place.step, self.seed, self.engine.rank)
-        return Beside(loss, weight, part.extra.weight) if weight else None
-
-    def _take(self, tried: Tried, images: int) -> None:
-        state = self.state
-        state.stepper.take()
-        if state.average is not None:
-            state.average.update(state.place.step)
-        state.guard.passed()
-        state.sums.take(tried.loss, tried.norm, images, tried.beside)
-
-    def _leave(self, tried: Tried) -> None:
-        if not self.state.stepper.leave():
-            self.state.sums.skipped += 1
-            self.state.guard.skipped(tried.loss, tried.norm)
-
-    def _end_epoch(self) -> None:
-        state, place = self.state, self.state.place
-        state.guard.epoch_ended(place.epoch, self.order.batches, state.sums.skipped)
-        rate = self.recipe.rate(place.epoch + (self.order.batches - 1) / self.order.batches)
-        name = None if self.extra is None else self.extra.name
-        ended = state.sums.epoch(place.epoch, rate, self._validated(), extra=name)
-        state.history.epochs.append(ended)
-        if self.log is not None:
-            self.log.add(ended)
-        place.epoch, place.batch, state.sums = place.epoch + 1, 0, Sums()
-        if self.saving and self.saving.epochs and place.epoch % self.saving.epochs == 0:
-            self._save()
-
-    def _validated(self) -> Mapping[str, float | None]:
-        if self.validate is None:
-            return {}
-        if not self.recipe.validates(self.state.place.epoch):
-            return dict.fromkeys(self.state.history.epochs[0].validation)
-        network, average = self.state.stepper.network.eval(), self.state.average
-        self.engine.share_buffers(network)
-        with average.applied() if average is not None else nullcontext(), torch.no_grad():
-            return finite(self.validate(network))
-
-    def _progress(self) -> Progress:
-        place, sums = self.state.place, self.state.sums
-        speed = sums.seen / sums.seconds
-        left = (self.recipe.epochs - place.epoch) * self.order.examples - sums.seen
-        return Progress(
-            epoch=place.epoch,
-            epochs=self.recipe.epochs,
-            step=place.step,
-            steps=self.recipe.epochs * self.order.batches,
-            images_per_second=speed,
-            seconds_left=left / speed,
-            loss=sums.mean_loss if sums.mean_loss is not None else float("nan"),
-        )
-
-    def _configuration(self) -> dict[str, Any]:
-        """What a checkpoint must have been made with."""
-        shapes = [(name, *value.shape) for name, value in self.state.stepper.network.state_dict().items()]
-        return plain(
-            {
-                "recipe": asdict(self.recipe),
-                "seed": self.seed,
-                "examples": len(self.source),
-                "ood_examples": len(self.ood_source) if self.ood_source is not None else None,
-                "extra_examples": len(self.extra.source) if self.extra is not None else None,
-                "epoch_examples": self.order.examples if self.order.examples != len(self.source) else None,
-                "network": hashlib.sha256(repr(shapes).encode()).hexdigest()[:16],
-                **(self.saving.configuration if self.saving else {}),
-            }
-        )
-
-    def _is_due(self) -> bool:
-        """By the first process's clock, which decides for all."""
-        if self.saving is None or self.saving.seconds is None or not self.engine.is_first:
-            return False
-        return time.monotonic() - self.saved_at >= self.saving.seconds
-
-    def _save(self) -> None:
-        if self.saving is not None:
-            directory, configuration = self.saving.directory, self._configuration()
-            self.engine.once(lambda: self.state.save(directory, configuration))
-            self.saved_at = time.monotonic()
-
-    def _restore(self) -> None:
-        if self.saving is None:
-            return
-        directory, configuration = self.saving.directory, self._configuration()
-        checkpoint = self.engine.once(lambda: read(directory, configuration, self.engine.describe()))
-        if checkpoint is not None:
-            self.state.restore(checkpoint)
-
-    def _interrupt(self) -> None:
-        self._save()
-        where = self.saving.directory if self.saving else None
-        raise Interrupted(
-            f"interrupted after step {self.state.place.step} of {self.recipe.epochs * self.order.batches}, "
-            f"saved in {where}: run the same command again to go on."
-        )
+NOT_FINITE_ADVICE = (
+    "Try a lower `learning_rate`, a longer `warmup`, a smaller `clip_norm`, `precision` 32, "
+    "or for belief matching a larger `kl_weight`."
+)
+_MAX_SKIPPED_IN_A_ROW = 20
+_AUGMENT, _DROPOUT, _OOD, _OOD_AUGMENT = 11, 12, 13, 14  # purposes of derived seeds
 
 
 def fit(
     engine: Engine,
     network: nn.Module,
     source: Source,
-    recipe: TrainConfig,
+    config: TrainConfig,
     *,
     objective_at: Callable[[float], Objective],
     seed: int,
     ood: Callable[[Tensor], Tensor] | None = None,
     ood_source: Source | None = None,
-    extra: Extra | None = None,
+    aux: AuxLoss | None = None,
     epoch_examples: int | None = None,
-    saving: Saving | None = None,
+    checkpointing: Checkpointing | None = None,
     log: Log | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     validate: Callable[[nn.Module], Mapping[str, float]] | None = None,
 ) -> History:
-    """Train a network in place; it is left in eval mode, with averaged weights if the recipe says so.
+    """Train a network in place; it is left in eval mode, with averaged weights if `config` has `ema`.
 
-    With `saving`, a training that was killed is taken up where it last saved, and ends with the weights that
-    it would have had, bit for bit on a CPU with as many processes and threads. One that is finished is only
-    loaded. Ctrl-C and SIGTERM save after the step that is running and raise `Interrupted`.
+    With `checkpointing`, a training that was killed resumes from its last checkpoint and ends with the
+    weights of an undisturbed training, bit for bit on a CPU with the same number of processes and threads.
+    A finished training is only loaded. Ctrl-C and SIGTERM write a checkpoint after the running step and
+    raise `Interrupted`. Steps whose loss or gradient is not finite are skipped; FloatingPointError if they
+    persist.
 
     Args:
-        engine: where to train.
+        engine: devices and precision to train with.
         network: maps a batch of inputs to logits.
-        source: the examples.
-        recipe: how long, how fast and by which rule.
-        objective_at: ``loss(logits, targets)``, a mean over the batch, after a share of the training.
-        seed: of order, augmentation and dropout. The caller's random state is left alone.
-        OOD: a loss of the logits of OOD examples, added to the objective.
-        ood_source: these examples; each step takes as many of them as of the others.
-        extra: a further loss, of the network itself on examples of their own.
-        epoch_examples: an epoch is as long as one pass over so many, in which the examples come again and
-            again; as many as there are if not given.
-        saving: where to keep checkpoints; none are written if not given.
-        log: told of every epoch.
-        on_progress: called after every step, in the first process.
-        validate: numbers for the history, from the network after each epoch; called in all processes.
+        source: training examples.
+        config: length, optimiser and learning rate of the training.
+        objective_at: gives ``loss(logits, targets)``, a mean over the batch, for the fraction of the training
+            that is done.
+        seed: seed of order, augmentation and dropout. The caller's random state is not changed.
+        ood: loss of the logits of OOD examples, added to the objective.
+        ood_source: OOD examples; each step takes as many of them as of the training examples.
+        aux: auxiliary loss of the network on examples of its own.
+        epoch_examples: length of an epoch in examples, which repeat; the number of examples if not given.
+        checkpointing: where and how often to write checkpoints; none are written if not given.
+        log: receives every epoch.
+        on_progress: called after every step, in the main process.
+        validate: gives numbers for the history from the network after an epoch; called in all processes.
     """
     if len(source) == 0:
-        raise fail("fit", "`source` must hold at least one example, got none.")
+        raise fail("fit", "`source` must contain at least one example, got none.")
     if (ood is None) != (ood_source is None):
         raise fail("fit", "`ood` and `ood_source` must be given together, got one of them.")
     devices = [engine.device] if engine.device.type == "cuda" else []
-    with engine.running(), torch.random.fork_rng(devices), listening(saving is not None) as request:
-        stepper = Stepper(engine, network, recipe)
-        average = MovingAverage(stepper.network, recipe.ema) if recipe.ema is not None else None
-        order = _order(len(source), recipe.batch_size, seed, epoch_examples)
-        training = Training(
+    with engine.running(), torch.random.fork_rng(devices), catch_signals(checkpointing is not None) as stop:
+        training = _Training(
             engine=engine,
+            network=engine.prepare(network),
             source=source,
-            recipe=recipe,
+            config=config,
             objective_at=objective_at,
             seed=seed,
             ood=ood,
             ood_source=ood_source,
-            extra=extra,
-            saving=saving,
-            log=log if engine.is_first else None,
-            on_progress=on_progress if engine.is_first else None,
+            aux=aux,
+            epoch_examples=epoch_examples,
+            checkpointing=checkpointing,
+            log=log if engine.is_main_process else None,
+            on_progress=on_progress if engine.is_main_process else None,
             validate=validate,
-            order=order,
-            request=request,
-            state=State(stepper, average),
+            stop=stop,
         )
         return training.run()
 
 
-def _order(examples: int, batch_size: int, seed: int, epoch_examples: int | None) -> Order:
-    if epoch_examples is None:
-        return Order(examples, batch_size, seed)
-    return Repeated(epoch_examples, batch_size, seed, few=examples)
+class _StepBatch(NamedTuple):
+    """What one process computes in one step, out of a batch of `size` examples over all processes."""
+
+    examples: Batch
+    ood: Batch | None
+    aux: AuxBatch | None
+    weight: float
+    size: int
+
+
+@dataclass
+class _Training:
+    """The arguments of `fit` and the state of the training."""
+
+    engine: Engine
+    network: nn.Module
+    source: Source
+    config: TrainConfig
+    objective_at: Callable[[float], Objective]
+    seed: int
+    ood: Callable[[Tensor], Tensor] | None
+    ood_source: Source | None
+    aux: AuxLoss | None
+    epoch_examples: int | None
+    checkpointing: Checkpointing | None
+    log: Log | None
+    on_progress: Callable[[Progress], None] | None
+    validate: Callable[[nn.Module], Mapping[str, float]] | None
+    stop: StopRequest
+    saved_at: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        engine, config = self.engine, self.config
+        self.sampler = EpochSampler(len(self.source), config.batch_size, self.seed)
+        if self.epoch_examples is not None:
+            length = self.epoch_examples
+            self.sampler = RepeatingSampler(length, config.batch_size, self.seed, len(self.source))
+        optimizer = make_optimizer(config, self.network)
+        self.wrapped, self.wrapped_optimizer = engine.setup(self.network, optimizer)
+        self.average = MovingAverage(self.network, config.ema) if config.ema is not None else None
+        self.state = TrainingState(self.network, optimizer, self.average, engine.scaler)
+        self.buffers = list(self.network.buffers())
+        self.buffers_before = [buffer.clone() for buffer in self.buffers]
+
+    def run(self) -> History:
+        """Train from the last checkpoint, if there is one, to the end."""
+        state = self.state
+        self._restore()
+        if self.log is not None:
+            self.log.begin(state.history)
+        while state.epoch < self.config.epochs:
+            self.wrapped.train()
+            started = time.perf_counter()
+            with closing(self._batches()) as batches:
+                for batch in batches:
+                    interrupted, save_is_due = self._step(batch)
+                    state.sums.seen += batch.size
+                    state.sums.seconds += time.perf_counter() - started
+                    if self.on_progress is not None:
+                        self.on_progress(self._progress())
+                    if interrupted or save_is_due:
+                        self._save()
+                    if interrupted:
+                        raise self._interrupted()
+                    started = time.perf_counter()
+            self._end_epoch()
+        if not state.finished:
+            self.engine.broadcast_buffers(self.network)
+            if self.average is not None:
+                self.average.apply()
+            state.finished = True
+            self._save()
+        state.optimizer.zero_grad(set_to_none=True)
+        self.network.eval()
+        return state.history
+
+    def _step(self, batch: _StepBatch) -> tuple[bool, bool]:
+        """Take a step if it is finite in all processes; whether to stop, and whether to save."""
+        state, engine, world_size = self.state, self.engine, self.engine.world_size
+        epochs_done = state.epoch + state.batch / self.sampler.n_batches
+        progress = epochs_done / self.config.epochs
+        _seed_dropout(engine.device, derive_seed(self.seed, _DROPOUT, state.epoch, state.batch, engine.rank))
+        for group in state.optimizer.param_groups:
+            group["lr"] = self.config.rate(epochs_done)
+        state.optimizer.zero_grad(set_to_none=True)
+        foreach_copy(self.buffers_before, self.buffers)
+
+        loss, aux = self._losses(batch, progress)
+        engine.fabric.backward(loss)
+        if engine.scaler is not None:
+            engine.scaler.unscale_(state.optimizer)
+        gradient_norm = clip_gradients(self.config, self.network)
+
+        tensors = [gradient_norm, loss] if aux is None else [gradient_norm, loss, aux]
+        numbers = torch.stack([each.detach().to(gradient_norm) for each in tensors])
+        norm, own_loss, *own_aux = numbers.tolist()  # the only wait for the device
+        not_finite = not (math.isfinite(own_loss) and math.isfinite(norm))
+        means = [own_loss / world_size, sum(own_aux) / world_size]
+        mean_loss, mean_aux, not_finite, interrupted, save_is_due = engine.sum_over_processes(
+            [*means, not_finite, self.stop.received, self._save_is_due()]
+        )
+        if not_finite:
+            self._skip_step(mean_loss, norm)
+        else:
+            self.wrapped_optimizer.step()
+            if self.average is not None:
+                self.average.update(state.step)
+            state.skipped_in_a_row = 0
+            state.sums.add(mean_loss, norm, batch.size, mean_aux if own_aux else None)
+        state.batch, state.step = state.batch + 1, state.step + 1
+        return bool(interrupted), bool(save_is_due)
+
+    def _losses(self, batch: _StepBatch, progress: float) -> tuple[Tensor, Tensor | None]:
+        """The loss to minimise, and the unweighted auxiliary loss in it, if any; float32 or wider.
+
+        Training and OOD examples share a forward pass, so that batch normalisation treats them alike.
+        """
+        inputs, targets = batch.examples
+        logits = self.wrapped(inputs if batch.ood is None else torch.cat([inputs, batch.ood.inputs]))
+        logits = _at_least_float32(logits)
+        loss = self.objective_at(progress)(logits[: len(targets)], targets)
+        if self.ood is not None:
+            loss = loss + self.ood(logits[len(targets) :])
+        loss = batch.weight * loss
+        aux_weight = self.aux.weight(progress) if self.aux is not None else 0.0
+        if self.aux is None or batch.aux is None or not aux_weight:
+            return loss, None
+        # The auxiliary loss may run the network several times, so it gets the network without its wrapper:
+        # each pass through DistributedDataParallel would overwrite the buffers, which earlier passes still
+        # need. Gradients are averaged over processes all the same, when they are accumulated.
+        with self.engine.autocast():
+            aux = _at_least_float32(self.aux.loss(self.network, batch.aux.views, batch.aux.seed))
+        aux = batch.aux.weight * aux
+        return loss + aux_weight * aux, aux
+
+    def _skip_step(self, loss: float, gradient_norm: float) -> None:
+        """Undo what the forward pass changed; FloatingPointError after too many skipped steps in a row."""
+        state, scaler = self.state, self.engine.scaler
+        foreach_copy(self.buffers, self.buffers_before)
+        if scaler is not None:
+            can_scale_down = scaler.get_scale() > 1
+            scaler.update()
+            if can_scale_down:
+                return  # float16 overflows until its loss scale is small enough; that is no failure
+        state.sums.skipped += 1
+        state.skipped_in_a_row += 1
+        if state.skipped_in_a_row >= _MAX_SKIPPED_IN_A_ROW:
+            raise FloatingPointError(
+                f"fit: {state.skipped_in_a_row} steps in a row were not finite (the last: loss {loss:.4g}, "
+                f"gradient norm {gradient_norm:.4g}). {NOT_FINITE_ADVICE}"
+            )
+
+    def _end_epoch(self) -> None:
+        """Validate, add the epoch to the history and the log, and write a checkpoint if one is due."""
+        state, n_batches = self.state, self.sampler.n_batches
+        if state.sums.skipped > n_batches / 2:
+            skipped = f"{state.sums.skipped} of the {n_batches} steps of epoch {state.epoch + 1}"
+            raise FloatingPointError(f"fit: {skipped} were not finite. {NOT_FINITE_ADVICE}")
+        epoch = state.sums.epoch(
+            state.epoch,
+            rate=self.config.rate(state.epoch + (n_batches - 1) / n_batches),
+            validation=self._validation(),
+            aux_name=None if self.aux is None else self.aux.name,
+        )
+        state.history.epochs.append(epoch)
+        if self.log is not None:
+            self.log.add(epoch)
+        state.epoch, state.batch, state.sums = state.epoch + 1, 0, EpochSums()
+        every = self.checkpointing.every_epochs if self.checkpointing else None
+        if every and state.epoch % every == 0:
+            self._save()
+
+    def _validation(self) -> Mapping[str, float | None]:
+        """Validation numbers of the averaged weights; None for each where this epoch is not validated."""
+        if self.validate is None:
+            return {}
+        if not self.config.validates(self.state.epoch):
+            return dict.fromkeys(self.state.history.epochs[0].validation)
+        self.network.eval()
+        self.engine.broadcast_buffers(self.network)
+        with self.average.applied() if self.average is not None else nullcontext(), torch.no_grad():
+            numbers = self.validate(self.network)
+        return {name: float(value) if math.isfinite(value) else None for name, value in numbers.items()}
+
+    def _batches(self) -> Generator[_StepBatch]:
+        """This process's shards of the remaining batches of the epoch, augmented."""
+        state, engine = self.state, self.engine
+        batches = self.sampler.batches(state.epoch)[state.batch :]
+        sizes = [len(batch) for batch in batches]
+        shards = [shard(batch, engine.rank, engine.world_size) for batch in batches]
+        seeds = [
+            derive_seed(self.seed, _AUGMENT, state.epoch, number, engine.rank)
+            for number in range(state.batch, state.batch + len(batches))
+        ]
+        indices = [own.indices for own in shards]
+        examples = self.source.batches(indices, seeds=seeds, device=engine.device)
+        ood, aux = self._ood_batches(sizes), self._aux_batches(len(sizes))
+        for own, size in zip(shards, sizes, strict=True):
+            yield _StepBatch(next(examples), next(ood, None), next(aux, None), own.weight, size)
+
+    def _ood_batches(self, sizes: list[int]) -> Iterator[Batch]:
+        """As many OOD examples for each batch as it has training examples."""
+        if self.ood_source is None:
+            return iter(())
+        state, engine, sampler = self.state, self.engine, self.sampler
+        cycle = CyclicSampler(len(self.ood_source), derive_seed(self.seed, _OOD))
+        first = state.epoch * sampler.n_examples + state.batch * sampler.batch_size
+        batches = cycle.batches(sizes, first)
+        indices = [shard(batch, engine.rank, engine.world_size).indices for batch in batches]
+        steps = range(state.step, state.step + len(sizes))
+        seeds = [derive_seed(self.seed, _OOD_AUGMENT, step, engine.rank) for step in steps]
+        return self.ood_source.batches(indices, seeds=seeds, device=engine.device)
+
+    def _aux_batches(self, n_steps: int) -> Iterator[AuxBatch]:
+        if self.aux is None:
+            return iter(())
+        return self.aux.batches(
+            self.engine,
+            first_step=self.state.step,
+            n_steps=n_steps,
+            batch_size=self.config.batch_size,
+            seed=self.seed,
+        )
+
+    def _progress(self) -> Progress:
+        state, sums = self.state, self.state.sums
+        speed = sums.seen / sums.seconds
+        left = (self.config.epochs - state.epoch) * self.sampler.n_examples - sums.seen
+        return Progress(
+            epoch=state.epoch,
+            epochs=self.config.epochs,
+            step=state.step,
+            steps=self.config.epochs * self.sampler.n_batches,
+            images_per_second=speed,
+            seconds_left=left / speed,
+            loss=sums.mean_loss if sums.mean_loss is not None else float("nan"),
+        )
+
+    def _configuration(self) -> dict[str, Any]:
+        """What a checkpoint must agree with to be one of this training."""
+        shapes = [(name, *value.shape) for name, value in self.network.state_dict().items()]
+        return jsonable(
+            {
+                "config": asdict(self.config),
+                "seed": self.seed,
+                "examples": len(self.source),
+                "ood_examples": len(self.ood_source) if self.ood_source is not None else None,
+                "aux_examples": len(self.aux.source) if self.aux is not None else None,
+                "epoch_examples": self.epoch_examples if self.epoch_examples != len(self.source) else None,
+                "network": hashlib.sha256(repr(shapes).encode()).hexdigest()[:16],
+                **(self.checkpointing.configuration if self.checkpointing else {}),
+            }
+        )
+
+    def _restore(self) -> None:
+        if self.checkpointing is None:
+            return
+        directory, configuration = self.checkpointing.directory, self._configuration()
+        checkpoint = self.engine.on_main_process(
+            lambda: read_checkpoint(directory, configuration, self.engine.describe())
+        )
+        if checkpoint is not None:
+            self.state.restore(checkpoint)
+
+    def _save(self) -> None:
+        if self.checkpointing is None:
+            return
+        directory, configuration = self.checkpointing.directory, self._configuration()
+        self.engine.on_main_process(
+            lambda: write_checkpoint(directory, self.state, configuration, self.engine.describe())
+        )
+        self.saved_at = time.monotonic()
+
+    def _save_is_due(self) -> bool:
+        """By the clock of the main process, which decides for all."""
+        every = self.checkpointing.every_seconds if self.checkpointing else None
+        if every is None or not self.engine.is_main_process:
+            return False
+        return time.monotonic() - self.saved_at >= every
+
+    def _interrupted(self) -> Interrupted:
+        directory = self.checkpointing.directory if self.checkpointing else None
+        return Interrupted(
+            f"interrupted after step {self.state.step} of {self.config.epochs * self.sampler.n_batches}, "
+            f"saved in {directory}: run the same command again to resume."
+        )
+
+
+def make_optimizer(config: TrainConfig, network: nn.Module) -> torch.optim.Optimizer:
+    """The optimiser of a network's parameters; the loop sets its learning rate before each step."""
+    options: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
+    if config.optimizer == "adam":
+        return torch.optim.Adam(network.parameters(), **options)
+    return torch.optim.SGD(network.parameters(), momentum=config.momentum, **options)
+
+
+@torch.no_grad()
+def clip_gradients(config: TrainConfig, network: nn.Module) -> Tensor:
+    """Clip the gradients in place; the norm of the whole gradient before, not finite if an entry is not."""
+    gradients = [p.grad for p in network.parameters() if p.grad is not None]
+    if not gradients:
+        return torch.zeros(())
+    norms = torch.stack(torch.ops.aten._foreach_norm.Scalar(gradients))
+    total = norms.norm()
+    if config.clip_norm is not None:
+        largest = norms if config.clip_each else total.expand_as(norms)
+        factors = (config.clip_norm / (largest + 1e-6)).clamp(max=1.0)
+        torch.ops.aten._foreach_mul_.List(gradients, list(factors.unbind()))
+    return total
+
+
+def _seed_dropout(device: torch.device, seed: int) -> None:
+    """Seed only the generators that dropout draws from on this device."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.default_generators[device.index or 0].manual_seed(seed)
+    elif device.type == "mps":
+        torch.mps.manual_seed(seed)
+
+
+def _at_least_float32(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.float()

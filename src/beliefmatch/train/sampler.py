@@ -1,7 +1,7 @@
-"""In which order examples are seen: a function of the seed and the epoch, with no state to save.
+"""The order of examples: a function of the seed and the epoch, without a state to save.
 
-Batches are numbered within their epoch and an epoch's order needs no epoch before it, so that a training can
-be taken up at any step. A batch is the same for any number of processes; each computes its share of it.
+Batches are numbered within their epoch, and the order of an epoch does not depend on earlier epochs, so a
+training can be resumed at any step. A batch is the same for any number of processes; each computes one shard.
 """
 
 from collections.abc import Iterator
@@ -14,107 +14,103 @@ from torch import Tensor
 from beliefmatch._utils import derive_seed
 from beliefmatch._validate import fail
 
-__all__ = ["Endless", "Order", "Repeated", "Share", "share"]
+__all__ = ["CyclicSampler", "EpochSampler", "RepeatingSampler", "Shard", "shard"]
 
-_ORDER, _ENDLESS, _REPEATED = 1, 2, 3  # what a seed is for
+_EPOCH, _CYCLE, _REPEAT = 1, 2, 3  # purposes of derived seeds
 
 
 @dataclass(frozen=True)
-class Order:
-    """Shuffled batches of examples, each example once an epoch.
+class EpochSampler:
+    """Shuffled batches that contain each example once an epoch.
 
-    A last batch of one example joins the batch before: batch normalisation has nothing to normalise it by,
-    and its gradient would count as much as that of a whole batch.
+    A last batch of one example joins the batch before it: batch normalisation cannot normalise a single
+    example, and its gradient would count as much as that of a whole batch.
     """
 
-    examples: int
+    n_examples: int
     batch_size: int
     seed: int
 
     def __post_init__(self) -> None:
-        for name in ("examples", "batch_size"):
+        for name in ("n_examples", "batch_size"):
             if getattr(self, name) < 1:
-                raise fail("Order", f"`{name}` must be at least 1, got {getattr(self, name)}.")
+                raise fail(type(self).__name__, f"`{name}` must be at least 1, got {getattr(self, name)}.")
 
     @property
-    def batches(self) -> int:
-        """Batches in an epoch."""
-        whole, left = divmod(self.examples, self.batch_size)
+    def n_batches(self) -> int:
+        """Number of batches in an epoch."""
+        whole, left = divmod(self.n_examples, self.batch_size)
         return max(1, whole + (left > 1))
 
-    def epoch(self, epoch: int) -> list[Tensor]:
-        """The batches of an epoch, as indices."""
-        order = _shuffled(self.examples, derive_seed(self.seed, _ORDER, epoch))
-        last = (self.batches - 1) * self.batch_size
-        return [*order[:last].split(self.batch_size), order[last:]] if last else [order]
+    def batches(self, epoch: int) -> list[Tensor]:
+        """Indices of the examples of each batch of an epoch."""
+        return list(_permutation(self.n_examples, derive_seed(self.seed, _EPOCH, epoch)).split(self._sizes()))
+
+    def _sizes(self) -> list[int]:
+        full = self.n_batches - 1
+        return [self.batch_size] * full + [self.n_examples - full * self.batch_size]
 
 
 @dataclass(frozen=True)
-class Endless:
-    """Examples for as many steps as are asked for, all of them seen before one comes again."""
+class CyclicSampler:
+    """An endless sequence of examples, shuffled in cycles that contain each example once."""
 
-    examples: int
+    n_examples: int
     seed: int
 
-    def taken(self, first: int, many: int) -> Tensor:
-        """The examples at places `first`, `first + 1`, ... of the endless row."""
-        pieces, cycle, at = [], *divmod(first, self.examples)
-        while many > 0:
-            piece = self._cycle(cycle)[at : at + many]
-            pieces.append(piece)
-            many, cycle, at = many - len(piece), cycle + 1, 0
+    def take(self, first: int, count: int) -> Tensor:
+        """Indices at positions `first` to `first + count - 1` of the sequence."""
+        pieces, cycle, at = [], *divmod(first, self.n_examples)
+        while count > 0:
+            order = _permutation(self.n_examples, derive_seed(self.seed, _CYCLE, cycle))
+            pieces.append(order[at : at + count])
+            count, cycle, at = count - len(pieces[-1]), cycle + 1, 0
         return torch.cat(pieces)
 
-    def _cycle(self, cycle: int) -> Tensor:
-        return _shuffled(self.examples, derive_seed(self.seed, _ENDLESS, cycle))
-
     def batches(self, sizes: list[int], first: int) -> Iterator[Tensor]:
-        """Batches of the given sizes that follow each other."""
+        """Consecutive batches of the given sizes, from position `first` on."""
         if sizes:
-            yield from self.taken(first, sum(sizes)).split(sizes)
+            yield from self.take(first, sum(sizes)).split(sizes)
 
 
 @dataclass(frozen=True)
-class Repeated(Order):
-    """Few examples in epochs as long as those of more: as many batches, and the few again and again.
+class RepeatingSampler(EpochSampler):
+    """Epochs of `n_examples` examples drawn from only `n_available`, which repeat.
 
-    Args:
-        few: examples that there are; `examples` is the number that an epoch is as long as.
+    Used with few labelled and many unlabelled examples: an epoch is as long as one pass over all of them.
     """
 
-    few: int = 1
+    n_available: int = 1
 
-    def epoch(self, epoch: int) -> list[Tensor]:
-        """The batches of an epoch, as indices of the few."""
-        last = self.examples - (self.batches - 1) * self.batch_size
-        sizes = [self.batch_size] * (self.batches - 1) + [last]
-        row = Endless(self.few, derive_seed(self.seed, _REPEATED))
-        return list(row.batches(sizes, epoch * self.examples))
+    def batches(self, epoch: int) -> list[Tensor]:
+        """Indices of the examples of each batch of an epoch."""
+        cycle = CyclicSampler(self.n_available, derive_seed(self.seed, _REPEAT))
+        return list(cycle.batches(self._sizes(), epoch * self.n_examples))
 
 
-class Share(NamedTuple):
-    """The examples of a batch that one process computes, and the factor of their mean loss.
+class Shard(NamedTuple):
+    """The examples of a batch that one process computes, and the weight of their mean loss.
 
-    With it, the mean of the processes' gradients is the gradient of the whole batch's mean loss.
+    The mean over processes of the weighted gradients is the gradient of the mean loss of the whole batch.
     """
 
     indices: Tensor
     weight: float
 
 
-def share(batch: Tensor, rank: int, world: int) -> Share:
-    """One process's part of a batch.
+def shard(batch: Tensor, rank: int, world_size: int) -> Shard:
+    """The shard of a batch that process `rank` computes.
 
-    A process always gets two examples at least, because it has to take part in every step and may have to
-    normalise by its own: a single one comes twice, which leaves its mean loss as it is, and where there is
-    none the first of the batch comes with weight zero.
+    A shard has at least two examples, because every process takes part in every step and batch normalisation
+    needs two. A single example is repeated, which leaves its mean loss unchanged. An empty shard becomes the
+    first example of the batch with weight zero.
     """
-    mine = batch.tensor_split(world)[rank]
-    weight = world * len(mine) / len(batch)
-    if len(mine) < 2:
-        mine = (mine if len(mine) else batch[:1]).repeat(2)
-    return Share(mine, weight)
+    own = batch.tensor_split(world_size)[rank]
+    weight = world_size * len(own) / len(batch)
+    if len(own) < 2:
+        own = (own if len(own) else batch[:1]).repeat(2)
+    return Shard(own, weight)
 
 
-def _shuffled(examples: int, seed: int) -> Tensor:
-    return torch.randperm(examples, generator=torch.Generator().manual_seed(seed))
+def _permutation(count: int, seed: int) -> Tensor:
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))

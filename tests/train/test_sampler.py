@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from beliefmatch.train.sampler import Endless, Order, share
+from beliefmatch.train.sampler import CyclicSampler, EpochSampler, shard
 
 
 @pytest.mark.parametrize(
@@ -19,26 +19,26 @@ from beliefmatch.train.sampler import Endless, Order, share
     ],
 )
 def test_batches_have_the_size_asked_for_and_none_is_left_alone(examples, batch_size, sizes):
-    order = Order(examples, batch_size, seed=0)
-    assert [len(batch) for batch in order.epoch(0)] == sizes
-    assert order.batches == len(sizes)
+    sampler = EpochSampler(examples, batch_size, seed=0)
+    assert [len(batch) for batch in sampler.batches(0)] == sizes
+    assert sampler.n_batches == len(sizes)
 
 
 def test_an_epoch_sees_every_example_once_in_an_order_of_its_own():
-    order = Order(101, 8, seed=3)
-    first, second = (torch.cat(order.epoch(epoch)) for epoch in (0, 1))
+    sampler = EpochSampler(101, 8, seed=3)
+    first, second = (torch.cat(sampler.batches(epoch)) for epoch in (0, 1))
     assert torch.equal(first.sort().values, torch.arange(101))
     assert torch.equal(second.sort().values, torch.arange(101))
     assert not torch.equal(first, second)
-    assert not torch.equal(first, torch.cat(Order(101, 8, seed=4).epoch(0)))
+    assert not torch.equal(first, torch.cat(EpochSampler(101, 8, seed=4).batches(0)))
 
 
 def test_an_epoch_needs_no_epoch_before_it_nor_the_global_state():
     before = torch.get_rng_state()
-    order = Order(50, 8, seed=3)
+    sampler = EpochSampler(50, 8, seed=3)
     for epoch in range(3):
-        order.epoch(epoch)
-    assert all(map(torch.equal, order.epoch(7), Order(50, 8, seed=3).epoch(7)))
+        sampler.batches(epoch)
+    assert all(map(torch.equal, sampler.batches(7), EpochSampler(50, 8, seed=3).batches(7)))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -47,7 +47,7 @@ def test_an_epoch_needs_no_epoch_before_it_nor_the_global_state():
 def test_the_mean_of_weighted_means_is_the_mean_of_the_batch(size, world):
     values = torch.randn(100, dtype=torch.float64)
     batch = torch.randperm(100)[:size]
-    shares = [share(batch, rank, world) for rank in range(world)]
+    shares = [shard(batch, rank, world) for rank in range(world)]
     means = [weight * values[indices].mean() for indices, weight in shares]
     assert torch.stack(means).mean().item() == pytest.approx(values[batch].mean().item(), rel=1e-14)
     assert all(len(indices) >= 2 for indices, _ in shares)
@@ -56,11 +56,11 @@ def test_the_mean_of_weighted_means_is_the_mean_of_the_batch(size, world):
 
 
 def test_an_endless_row_can_be_entered_anywhere():
-    row = Endless(7, seed=1)
-    whole = row.taken(0, 40)
+    row = CyclicSampler(7, seed=1)
+    whole = row.take(0, 40)
     assert all(sorted(cycle.tolist()) == list(range(7)) for cycle in whole[:35].split(7))
     for first in (0, 3, 6, 7, 20):
-        assert torch.equal(row.taken(first, 15), whole[first : first + 15])
+        assert torch.equal(row.take(first, 15), whole[first : first + 15])
     assert torch.equal(torch.cat(list(row.batches([4, 1, 6], 5))), whole[5:16])
     assert list(row.batches([], 3)) == []
 
@@ -68,4 +68,4 @@ def test_an_endless_row_can_be_entered_anywhere():
 @pytest.mark.parametrize("arguments", [(0, 4), (4, 0)])
 def test_nothing_cannot_be_ordered(arguments):
     with pytest.raises(ValueError, match="must be at least 1, got 0"):
-        Order(*arguments, seed=0)
+        EpochSampler(*arguments, seed=0)

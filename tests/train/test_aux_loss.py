@@ -7,11 +7,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from beliefmatch.train.aux_loss import Extra
-from beliefmatch.train.loop import Saving
-from beliefmatch.train.sampler import Endless, Repeated
-from beliefmatch.train.step import TrainConfig
-from small_training import RECIPE, Exactly, Examples, digest, engine, normalised_network, plain_network, train
+from beliefmatch.train.aux_loss import AuxLoss
+from beliefmatch.train.checkpoint import Checkpointing
+from beliefmatch.train.config import TrainConfig
+from beliefmatch.train.sampler import CyclicSampler, RepeatingSampler
+from small_training import CONFIG, Exactly, Examples, digest, engine, normalised_network, plain_network, train
 
 
 def agreement(network, views, seed):
@@ -25,21 +25,21 @@ def size_of_logits(network, views, seed):
     return network(views[0].inputs + 0.1 * noise.to(views[0].inputs)).square().sum(1).mean()
 
 
-def extra(loss=size_of_logits, *, weight=0.5, many=31, **options):
-    return Extra("size", Examples(many, seed=8), loss, lambda progress: weight, **options)
+def aux_loss(loss=size_of_logits, *, weight=0.5, many=31, **options):
+    return AuxLoss("size", Examples(many, seed=8), loss, lambda progress: weight, **options)
 
 
 def test_few_examples_fill_epochs_as_long_as_those_of_more():
-    order = Repeated(29, 8, seed=3, few=5)
-    batches = [batch for epoch in range(3) for batch in order.epoch(epoch)]
-    assert [len(batch) for batch in batches] == [8, 8, 8, 5] * 3 and order.batches == 4
+    sampler = RepeatingSampler(29, 8, seed=3, n_available=5)
+    batches = [batch for epoch in range(3) for batch in sampler.batches(epoch)]
+    assert [len(batch) for batch in batches] == [8, 8, 8, 5] * 3 and sampler.n_batches == 4
     row = torch.cat(batches)
     assert all(sorted(cycle.tolist()) == list(range(5)) for cycle in row[:85].split(5))
-    assert torch.equal(torch.cat(order.epoch(1)), row[29:58])  # no epoch needs the one before
+    assert torch.equal(torch.cat(sampler.batches(1)), row[29:58])  # no epoch needs the one before
 
 
 def test_weights_are_those_of_a_loop_written_out():
-    recipe = TrainConfig(
+    config = TrainConfig(
         epochs=2, batch_size=8, learning_rate=0.2, clip_norm=None, warmup=(), weight_decay=0.0
     )
     network, source, others = plain_network().double(), Exactly(5), Exactly(11, seed=1)
@@ -51,15 +51,18 @@ def test_weights_are_those_of_a_loop_written_out():
         seeds.append(seed)
         return network(views[0].inputs).square().sum(1).mean()
 
-    beside = Extra("size", others, loss, lambda progress: 0.1 + progress, batch_size=6)
-    history = train(network, recipe=recipe, source=source, seed=5, extra=beside, epoch_examples=29)
+    beside = AuxLoss("size", others, loss, lambda progress: 0.1 + progress, batch_size=6)
+    history = train(network, config=config, source=source, seed=5, aux=beside, epoch_examples=29)
 
-    order, optimizer = Repeated(29, 8, seed=5, few=5), torch.optim.SGD(by_hand.parameters(), momentum=0.9)
+    sampler, optimizer = (
+        RepeatingSampler(29, 8, seed=5, n_available=5),
+        torch.optim.SGD(by_hand.parameters(), momentum=0.9),
+    )
     seen = iter(torch.cat(others.seen).split(6))
     sizes, totals = [], []
     for epoch in range(2):
-        for number, batch in enumerate(order.epoch(epoch)):
-            optimizer.param_groups[0]["lr"] = recipe.rate(epoch + number / 4)
+        for number, batch in enumerate(sampler.batches(epoch)):
+            optimizer.param_groups[0]["lr"] = config.rate(epoch + number / 4)
             in_distribution = functional.cross_entropy(by_hand(source.images[batch]), source.targets[batch])
             size = by_hand(others.images[next(seen)]).square().sum(1).mean()
             total = in_distribution + (0.1 + (epoch + number / 4) / 2) * size
@@ -76,8 +79,8 @@ def test_weights_are_those_of_a_loop_written_out():
 
 
 def test_its_examples_come_in_an_order_of_their_own_each_before_any_comes_again():
-    beside = extra(many=10, batch_size=4)
-    train(plain_network(), extra=beside)
+    beside = aux_loss(many=10, batch_size=4)
+    train(plain_network(), aux=beside)
     row = torch.cat(beside.source.seen)
     assert len(row) == 4 * 18
     assert all(sorted(cycle.tolist()) == list(range(10)) for cycle in row[:70].split(10))
@@ -90,7 +93,7 @@ def test_views_are_the_same_examples_augmented_apart():
         pairs.append(views)
         return agreement(network, views, seed)
 
-    train(normalised_network(), extra=extra(loss, views=2), recipe=TrainConfig(epochs=1, batch_size=8))
+    train(normalised_network(), aux=aux_loss(loss, views=2), config=TrainConfig(epochs=1, batch_size=8))
     for first, second in pairs:
         assert torch.equal(first.targets, second.targets) and len(first.targets) == 8
         assert not torch.equal(first.inputs, second.inputs)
@@ -104,7 +107,7 @@ def test_without_weight_nothing_is_computed_and_nothing_changes(precision):
 
     alone, beside = normalised_network(), normalised_network()
     expected = train(alone, on=engine(precision))
-    history = train(beside, on=engine(precision), extra=extra(never, weight=0.0))
+    history = train(beside, on=engine(precision), aux=aux_loss(never, weight=0.0))
     assert digest(beside) == digest(alone)
     assert history.curve("loss") == expected.curve("loss")
     assert history.curve("size") == [None] * 3
@@ -116,7 +119,7 @@ def test_a_loss_that_says_nothing_changes_nothing_but_the_averages_it_fills():
 
     alone, beside = plain_network(), plain_network()
     train(alone)
-    history = train(beside, extra=extra(nothing, weight=1.0))
+    history = train(beside, aux=aux_loss(nothing, weight=1.0))
     assert digest(beside) == digest(alone)
     assert history.curve("size") == [0.0] * 3
 
@@ -128,7 +131,7 @@ def test_the_caller_may_skip_by_progress():
         seen.append(progress)
         return float(progress >= 0.5)
 
-    history = train(plain_network(), extra=Extra("size", Examples(9), size_of_logits, weight))
+    history = train(plain_network(), aux=AuxLoss("size", Examples(9), size_of_logits, weight))
     assert seen == pytest.approx([step / 18 for step in range(18)])
     assert history.curve("size")[0] is None and history.curve("size")[2] > 0
 
@@ -136,7 +139,7 @@ def test_the_caller_may_skip_by_progress():
 @pytest.mark.parametrize("precision", ["32", "16"])
 @pytest.mark.parametrize("stop_at", [2, 6, 11])
 def test_taken_up_again_it_ends_the_same(tmp_path, precision, stop_at):
-    options = {"extra": extra(agreement, views=2, batch_size=5), "epoch_examples": 45, "source": Examples(7)}
+    options = {"aux": aux_loss(agreement, views=2, batch_size=5), "epoch_examples": 45, "source": Examples(7)}
     whole = normalised_network()
     expected = train(whole, on=engine(precision), **options)
 
@@ -147,22 +150,33 @@ def test_taken_up_again_it_ends_the_same(tmp_path, precision, stop_at):
         if progress.step == stop_at:
             raise EnoughError
 
-    saving = Saving(tmp_path, seconds=0)
+    checkpointing = Checkpointing(tmp_path, every_seconds=0)
     with pytest.raises(EnoughError):
-        train(normalised_network(), on=engine(precision), saving=saving, on_progress=stop, **options)
+        train(
+            normalised_network(),
+            on=engine(precision),
+            checkpointing=checkpointing,
+            on_progress=stop,
+            **options,
+        )
     resumed = normalised_network(seed=99)
-    history = train(resumed, on=engine(precision), saving=saving, **options)
+    history = train(resumed, on=engine(precision), checkpointing=checkpointing, **options)
     assert digest(resumed) == digest(whole)
     for name in ("loss", "size", "gradient_norm"):
         assert history.curve(name) == expected.curve(name)
 
 
-@pytest.mark.parametrize("change", [{"extra": None}, {"epoch_examples": 46}])
-def test_a_checkpoint_of_another_lesson_is_refused(tmp_path, change):
-    options = {"extra": extra(), "epoch_examples": 45, "source": Examples(7)}
-    train(normalised_network(), saving=Saving(tmp_path), recipe=RECIPE, **options)
-    with pytest.raises(ValueError, match="must be new or hold the same training"):
-        train(normalised_network(), saving=Saving(tmp_path), recipe=RECIPE, **{**options, **change})
+@pytest.mark.parametrize("change", [{"aux": None}, {"epoch_examples": 46}])
+def test_a_checkpoint_of_another_aux_loss_is_refused(tmp_path, change):
+    options = {"aux": aux_loss(), "epoch_examples": 45, "source": Examples(7)}
+    train(normalised_network(), checkpointing=Checkpointing(tmp_path), config=CONFIG, **options)
+    with pytest.raises(ValueError, match="`directory`"):
+        train(
+            normalised_network(),
+            checkpointing=Checkpointing(tmp_path),
+            config=CONFIG,
+            **{**options, **change},
+        )
 
 
 def test_a_loss_that_is_not_finite_is_skipped_with_its_step():
@@ -172,18 +186,18 @@ def test_a_loss_that_is_not_finite_is_skipped_with_its_step():
         loss = size_of_logits(network, views, seed)
         return loss * float("nan") if next(calls) % 5 == 2 else loss
 
-    history = train(normalised_network(), extra=extra(spoiled))
+    history = train(normalised_network(), aux=aux_loss(spoiled))
     assert history.curve("skipped") == [1, 1, 2]  # steps 2, 7, 12 and 17, of six in each epoch
     assert all(value > 0 for value in history.curve("size"))
 
 
 def test_the_whole_gradient_is_clipped():
-    recipe = TrainConfig(
+    config = TrainConfig(
         epochs=1, batch_size=45, learning_rate=1.0, momentum=0.0, weight_decay=0.0, warmup=()
     )
     network = plain_network()
     before = nn.utils.parameters_to_vector(network.parameters()).detach().clone()
-    history = train(network, recipe=recipe, extra=extra(weight=1e4))
+    history = train(network, config=config, aux=aux_loss(weight=1e4))
     moved = nn.utils.parameters_to_vector(network.parameters()).detach() - before
     assert history.curve("gradient_norm")[0] > 100
     assert moved.norm().item() == pytest.approx(1.0, rel=1e-3)
@@ -192,8 +206,8 @@ def test_the_whole_gradient_is_clipped():
 def test_half_precision_learns_the_same():
     found = {}
     for precision in ("32", "16"):
-        beside = extra(agreement, views=2)
-        found[precision] = train(normalised_network(), on=engine(precision), extra=beside)
+        beside = aux_loss(agreement, views=2)
+        found[precision] = train(normalised_network(), on=engine(precision), aux=beside)
     for name in ("loss", "size"):
         assert found["16"].curve(name) == pytest.approx(found["32"].curve(name), rel=0.05)
         assert found["16"].curve(name) != found["32"].curve(name)
@@ -202,17 +216,17 @@ def test_half_precision_learns_the_same():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"many": 0}, "`source` must hold at least one example"),
+        ({"many": 0}, "`source`"),
         ({"views": 0}, "`views` must be at least 1, got 0"),
         ({"batch_size": 0}, "`batch_size` must be at least 1, got 0"),
     ],
 )
 def test_what_means_nothing_is_refused(options, said):
     with pytest.raises(ValueError, match=said):
-        extra(**options)
+        aux_loss(**options)
 
 
 def test_the_examples_of_a_step_do_not_depend_on_where_a_training_is_taken_up():
-    row = Endless(10, seed=4)
+    row = CyclicSampler(10, seed=4)
     whole = torch.cat(list(row.batches([4] * 6, 0)))
     assert torch.equal(torch.cat(list(row.batches([4] * 3, 12))), whole[12:])

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from beliefmatch.train.step import TrainConfig, clip, optimizer
+from beliefmatch.train.config import TrainConfig
+from beliefmatch.train.loop import clip_gradients, make_optimizer
 
 
 def test_rates_follow_the_paper():
@@ -15,15 +16,15 @@ def test_rates_follow_the_paper():
 
 
 def test_the_cosine_ends_at_zero_and_is_half_way_at_half():
-    recipe = TrainConfig(schedule="cosine", warmup=())
-    assert recipe.rate(0) == 0.1
-    assert recipe.rate(100) == pytest.approx(0.05)
-    assert recipe.rate(200) == pytest.approx(0, abs=1e-12)
+    config = TrainConfig(schedule="cosine", warmup=())
+    assert config.rate(0) == 0.1
+    assert config.rate(100) == pytest.approx(0.05)
+    assert config.rate(200) == pytest.approx(0, abs=1e-12)
 
 
 def test_one_cycle_rises_and_falls_to_zero():
-    recipe = TrainConfig(schedule="one_cycle", epochs=100)
-    rates = [recipe.rate(epoch) for epoch in range(101)]
+    config = TrainConfig(schedule="one_cycle", epochs=100)
+    rates = [config.rate(epoch) for epoch in range(101)]
     assert rates[0] == pytest.approx(0.004) and rates[30] == pytest.approx(0.1)
     assert rates[100] == pytest.approx(0, abs=1e-12)
     assert all(a < b for a, b in pairwise(rates[:31]))
@@ -41,14 +42,14 @@ def with_gradients():
 def test_clipping_all_together_is_torchs(norm):
     ours, torchs = with_gradients(), with_gradients()
     expected = nn.utils.clip_grad_norm_(torchs.parameters(), norm)
-    torch.testing.assert_close(clip(TrainConfig(clip_norm=norm), ours), expected)
+    torch.testing.assert_close(clip_gradients(TrainConfig(clip_norm=norm), ours), expected)
     for one, other in zip(ours.parameters(), torchs.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad)
 
 
 def test_clipping_each_is_torchs_for_every_tensor_alone():
     ours, torchs = with_gradients(), with_gradients()
-    clip(TrainConfig(clip_each=True), ours)
+    clip_gradients(TrainConfig(clip_each=True), ours)
     for one, other in zip(ours.parameters(), torchs.parameters(), strict=True):
         nn.utils.clip_grad_norm_([other], 1.0)
         torch.testing.assert_close(one.grad, other.grad)
@@ -57,15 +58,15 @@ def test_clipping_each_is_torchs_for_every_tensor_alone():
 def test_a_gradient_that_is_not_finite_is_told_by_its_norm():
     network = with_gradients()
     network[0].weight.grad[0, 0] = float("nan")
-    assert clip(TrainConfig(), network).isnan()
+    assert clip_gradients(TrainConfig(), network).isnan()
 
 
 def test_weight_decay_and_momentum_reach_the_optimiser():
     network = nn.Linear(2, 2)
-    sgd = optimizer(TrainConfig(momentum=0.8, weight_decay=0.3), network)
+    sgd = make_optimizer(TrainConfig(momentum=0.8, weight_decay=0.3), network)
     assert isinstance(sgd, torch.optim.SGD)
     assert (sgd.defaults["momentum"], sgd.defaults["weight_decay"]) == (0.8, 0.3)
-    assert isinstance(optimizer(TrainConfig(optimizer="adam"), network), torch.optim.Adam)
+    assert isinstance(make_optimizer(TrainConfig(optimizer="adam"), network), torch.optim.Adam)
 
 
 @pytest.mark.parametrize(
