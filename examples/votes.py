@@ -34,7 +34,7 @@ from beliefmatch.adaptation.refit import refit, shown
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.subsets import subset
 from beliefmatch.adaptation.types import Features
-from beliefmatch.models.pretrained import load_weights
+from beliefmatch.models import load_weights
 from examples.pretrained import resnet20_cifar, resnet32_cifar
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -111,6 +111,13 @@ def test_an_image_of_the_right_size_is_left_alone():
     assert middle(image, 5, 7) is image
 
 
+@pytest.mark.parametrize("size", [(160, 213), (213, 160), (240, 160), (161, 160), (97, 131)])
+def test_the_middle_of_an_image_lies_inside_of_it(size):
+    image = Image.new("RGB", size)
+    for wanted in range(8, 225, 3):
+        assert middle(image, wanted, wanted).size == (wanted, wanted)
+
+
 @pytest.mark.parametrize("size", [(1, 50), (50, 1), (1, 1)])
 def test_thin_images_have_a_middle_and_random_parts(size):
     image = Image.new("RGB", size, (9, 8, 7))

@@ -6,7 +6,7 @@ from torch import nn
 
 from beliefmatch.methods import mc_dropout
 from beliefmatch.methods.mc_dropout import DropoutPredictor, Rest, rest_after
-from beliefmatch.models import build_model, fresh
+from beliefmatch.models import build_model, build_seeded
 
 SAMPLES = 20
 
@@ -82,7 +82,7 @@ def quick(network, x, **options):
 @pytest.mark.parametrize("make", [Two, Wrapped, ByName, ScaledAfterwards, Residual, TwiceThrough, Hooked])
 @pytest.mark.parametrize("at_once", [1, 30, 4096])
 def test_whatever_the_network_the_masks_are_the_same(make, at_once):
-    network, x = fresh(make, 1), torch.rand(5, 4, generator=torch.Generator().manual_seed(2))
+    network, x = build_seeded(make, 1), torch.rand(5, 4, generator=torch.Generator().manual_seed(2))
     torch.testing.assert_close(quick(network, x, at_once=at_once), general(network, x, at_once=at_once))
 
 
@@ -90,7 +90,7 @@ def test_whatever_the_network_the_masks_are_the_same(make, at_once):
     ("make", "passes"), [(Two, 1), (Wrapped, 1), (ByName, SAMPLES + 1), (Residual, SAMPLES + 1)]
 )
 def test_the_layers_before_run_once_where_that_is_sure(make, passes):
-    network, x = fresh(make, 1), torch.rand(5, 4)
+    network, x = build_seeded(make, 1), torch.rand(5, 4)
     quick(network, x)
     assert network.rows == passes * len(x)
 
@@ -98,7 +98,7 @@ def test_the_layers_before_run_once_where_that_is_sure(make, passes):
 @pytest.mark.parametrize("name", ["digits", "preact_resnet18", "wrn28_2"])
 def test_our_networks_run_once(name):
     options = {"num_classes": 3, "channels": 1, "width": 2, "dropout": 0.5}
-    network = fresh(lambda: build_model(name, **options), 0)
+    network = build_seeded(lambda: build_model(name, **options), 0)
     x = torch.rand(4, 1, 8, 8)
     rows = []
     first = next(module for module in network.modules() if isinstance(module, nn.Conv2d))
@@ -110,7 +110,7 @@ def test_our_networks_run_once(name):
 
 def test_dropout_in_all_layers_runs_all_of_them():
     options = {"num_classes": 3, "channels": 1, "width": 2, "dropout": 0.5, "dropout_in_blocks": True}
-    network = fresh(lambda: build_model("digits", **options), 0)
+    network = build_seeded(lambda: build_model("digits", **options), 0)
     x = torch.rand(4, 1, 8, 8)
     rows = []
     network.layers[0].register_forward_hook(lambda module, args, output: rows.append(len(output)))
@@ -119,7 +119,7 @@ def test_dropout_in_all_layers_runs_all_of_them():
 
 
 def test_nothing_of_the_watching_stays_behind():
-    network = fresh(Two, 1).eval()
+    network = build_seeded(Two, 1).eval()
     hooks = {name: len(module._forward_hooks) for name, module in network.named_modules()}
     with torch.no_grad():
         rest = rest_after(network, network.dropout, torch.rand(5, 4))
@@ -128,7 +128,7 @@ def test_nothing_of_the_watching_stays_behind():
 
 
 def test_an_error_of_the_network_leaves_no_hooks():
-    network = fresh(Two, 1)
+    network = build_seeded(Two, 1)
     with pytest.raises(RuntimeError):
         quick(network, torch.rand(5, 99))
     assert not network.head._forward_hooks and not network.dropout._forward_hooks
@@ -136,11 +136,11 @@ def test_an_error_of_the_network_leaves_no_hooks():
 
 def test_large_inputs_go_in_fewer_at_once(monkeypatch):
     monkeypatch.setattr(mc_dropout, "NUMBERS_AT_ONCE", 6 * 10)
-    network, x, rows = fresh(Two, 1), torch.rand(5, 4), []
+    network, x, rows = build_seeded(Two, 1), torch.rand(5, 4), []
     network.head.register_forward_hook(lambda module, args, output: rows.append(len(output)))
     quick(network, x)
     assert max(rows) == 10 and sum(rows) == 5 * (SAMPLES + 2)  # watched, tried, then two masks at a time
 
 
 def test_no_examples_give_no_predictions():
-    assert quick(fresh(Two, 1), torch.rand(0, 4)).shape == (0, 3)
+    assert quick(build_seeded(Two, 1), torch.rand(0, 4)).shape == (0, 3)

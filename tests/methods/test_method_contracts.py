@@ -9,7 +9,7 @@ from torch import nn
 
 from beliefmatch.methods import AUTO, METHODS, SEARCH, build, trials
 from beliefmatch.methods.base import Calibrated, facts_of
-from beliefmatch.models import build_model, fresh
+from beliefmatch.models import build_model, build_seeded
 
 CLASSES = 4
 OPTIONS = {
@@ -38,7 +38,7 @@ each = pytest.mark.parametrize(
 
 def networks_of(method, seed=0):
     def made(member):
-        network = fresh(
+        network = build_seeded(
             lambda: build_model("digits", num_classes=CLASSES, channels=1, width=6, **method.model_options),
             1000 * seed + member,
         )

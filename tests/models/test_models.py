@@ -1,42 +1,59 @@
-"""Networks: the sizes that their papers state, the shapes that they promise."""
+"""Networks by name: ours, timm's and the user's own, with errors of one line."""
+
+import subprocess
+import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
-from beliefmatch.models.resnet import (
-    preact_resnet18,
-    preact_resnet34,
-    preact_resnet50,
-    wide_resnet,
-)
+from beliefmatch._utils import nearest, option_names, require_options
+from beliefmatch.cli import main
+from beliefmatch.models import MODELS, build_model, build_seeded
+from beliefmatch.models.digits import DigitsNet
+from beliefmatch.models.resnet import preact_resnet18, wide_resnet
+from beliefmatch.train import Engine, EngineConfig
+
+SMALL = {"digits": {"width": 4}, "wide_resnet": {"depth": 10, "width": 2}}
 
 
-def parameters(network):
-    return sum(parameter.numel() for parameter in network.parameters())
+def active_dropouts(network):
+    return [module for module in network.modules() if isinstance(module, nn.Dropout) and module.p > 0]
+
+
+def test_listing_the_networks_imports_no_torch():
+    code = "import sys, beliefmatch.models; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_network_maps_images_to_logits_and_takes_dropout(name):
+    options = {"num_classes": 7, "channels": 2, **SMALL.get(name, {"width": 2})}
+    network = build_model(name, **options)
+    for size in (8,) if name == "digits" else (16, 28):
+        assert network.eval()(torch.rand(3, 2, size, size)).shape == (3, 7)
+    assert not active_dropouts(network)
+    for in_blocks in (False, True):
+        dropouts = active_dropouts(build_model(name, **options, dropout=0.3, dropout_in_blocks=in_blocks))
+        assert (len(dropouts) > 1) is in_blocks and all(dropout.p == 0.3 for dropout in dropouts)
 
 
 @pytest.mark.parametrize(
-    ("make", "millions"),
+    ("name", "millions"),
     [
-        (preact_resnet18, 11.17),
-        (preact_resnet34, 21.28),
-        (preact_resnet50, 23.51),
-        (lambda: wide_resnet(depth=28, factor=2), 1.47),
-        (lambda: wide_resnet(depth=28, factor=10), 36.48),
+        ("preact_resnet18", 11.17),
+        ("preact_resnet34", 21.28),
+        ("preact_resnet50", 23.51),
+        ("wrn28_2", 1.47),
+        ("wrn28_10", 36.48),
     ],
-    ids=["ResNet-18", "ResNet-34", "ResNet-50", "WRN-28-2", "WRN-28-10"],
 )
-def test_networks_have_the_size_of_the_papers(make, millions):
+def test_networks_have_the_size_that_their_papers_state(name, millions):
     with torch.device("meta"):
-        assert parameters(make()) / 1e6 == pytest.approx(millions, abs=0.005)
-
-
-@pytest.mark.parametrize("make", [preact_resnet18, preact_resnet50, lambda **o: wide_resnet(depth=10, **o)])
-def test_images_become_logits(make):
-    network = make(width=4, num_classes=7, channels=1)
-    assert network(torch.rand(3, 1, 32, 32)).shape == (3, 7)
-    assert network(torch.rand(2, 1, 28, 28)).shape == (2, 7)
+        network = build_model(name, num_classes=10, channels=3)
+    assert sum(p.numel() for p in network.parameters()) / 1e6 == pytest.approx(millions, abs=0.005)
 
 
 @pytest.mark.parametrize(("stride", "first"), [(1, 32), (2, 16)])
@@ -49,33 +66,282 @@ def test_resolution_halves_between_stages(stride, first):
     assert sizes == [(4 * 2**n, first // 2**n, first // 2**n) for n in range(4)]
 
 
-@pytest.mark.parametrize("stride", [0, -1, 1.5, True, "2"])
-def test_a_stride_that_is_no_step_is_refused(stride):
-    with pytest.raises((TypeError, ValueError), match="ResidualNetwork: `stem_stride` must be a"):
-        preact_resnet18(width=4, stem_stride=stride)
-
-
-def test_logits_are_the_head_of_the_features():
-    network = preact_resnet18(width=4).eval()
-    x = torch.rand(2, 3, 32, 32)
+def test_logits_are_the_head_of_the_features_and_activations_go_by_name():
+    network, x = preact_resnet18(width=4).eval(), torch.rand(2, 3, 32, 32)
     torch.testing.assert_close(network(x), network.head(network.features(x)))
-
-
-@pytest.mark.parametrize(("in_blocks", "places"), [(False, 1), (True, 9)])
-def test_dropout_stands_before_the_last_layer_or_before_all(in_blocks, places):
-    network = preact_resnet18(width=4, dropout=0.2, dropout_in_blocks=in_blocks)
-    active = [m for m in network.modules() if isinstance(m, nn.Dropout) and m.p > 0]
-    assert len(active) == places
-
-
-def test_a_depth_that_no_wide_resnet_has_is_refused():
-    with pytest.raises(ValueError, match="wide_resnet: `depth` must be 10, 16, 22, 28"):
-        wide_resnet(depth=27)
-
-
-def test_activations_go_by_name():
     network = wide_resnet(depth=10, width=2, activation="leaky_relu")
     slopes = {module.negative_slope for module in network.modules() if isinstance(module, nn.LeakyReLU)}
     assert slopes == {0.1} and not any(isinstance(module, nn.ReLU) for module in network.modules())
-    with pytest.raises(ValueError, match="`activation` must be one of 'relu', 'leaky_relu', got 'gelu'"):
-        wide_resnet(depth=10, width=2, activation="gelu")
+
+
+@pytest.mark.parametrize(
+    ("options", "argument"),
+    [
+        *(({"stem_stride": stride}, "stem_stride") for stride in (0, -1, 1.5, True, "2")),
+        ({"depth": 27}, "depth"),
+        ({"activation": "gelu"}, "activation"),
+    ],
+)
+def test_impossible_residual_networks_are_refused(options, argument):
+    with pytest.raises((TypeError, ValueError), match=f"`{argument}` must be"):
+        wide_resnet(**{"depth": 10, "width": 2, **options})
+
+
+def test_dropout_changes_neither_the_initial_weights_nor_eval_mode():
+    plain, dropped = (
+        build_seeded(lambda r=rate: DigitsNet(dropout=r, dropout_in_blocks=True), 3) for rate in (0, 0.5)
+    )
+    x = torch.rand(4, 1, 8, 8)
+    assert torch.equal(plain.eval()(x), dropped.eval()(x))
+    assert not torch.equal(dropped.train()(x), plain.train()(x))
+
+
+def test_equal_seeds_give_equal_weights_and_the_callers_random_state_is_not_changed():
+    def broken():
+        torch.rand(3)
+        raise RuntimeError("broken")
+
+    before = torch.get_rng_state()
+    first, second, other = (build_seeded(lambda: nn.Linear(3, 4), seed) for seed in (5, 5, 6))
+    assert torch.equal(first.weight, second.weight) and not torch.equal(first.weight, other.weight)
+    with pytest.raises(RuntimeError, match="broken"):
+        build_seeded(broken, 0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("preact_resnet81", {}, "did you mean preact_resnet18?"),
+        ("zzz", {}, "`name`"),
+        ("digits", {"widht": 3}, "`widht`; did you mean `width`?"),
+        ("preact_resnet18", {"dropuot": 0.1}, "`dropuot`; did you mean `dropout`?"),
+        ("wrn28_2", {"depth": 10}, "`depth`"),
+        ("timm:resnet", {"dropout_in_blocks": True}, "timm:resnet has dropout in front of the last layer"),
+        ("a b:c", {}, "`name`"),
+        ("module:", {}, "`name`"),
+        ("no_such_package_here.x:f", {}, "importing no_such_package_here.x failed (ModuleNotFoundError"),
+    ],
+)
+def test_errors_are_one_line(name, options, words):
+    with pytest.raises((ValueError, TypeError)) as caught:
+        build_model(name, num_classes=3, channels=1, **options)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A module of the user's in the current directory, which is not on the path."""
+    (tmp_path / "mine_for_tests.py").write_text(
+        "from torch import nn\n"
+        "SEEN = []\n"
+        "def plain(num_classes): return nn.Linear(4, num_classes)\n"
+        "def coloured(num_classes, channels, width=3):\n"
+        "    SEEN.append((channels, width)); return nn.Linear(4, num_classes)\n"
+        "def open_(num_classes, **rest):\n"
+        "    SEEN.append(rest); return nn.Linear(4, num_classes)\n"
+        "def dropping(num_classes, dropout):\n"
+        "    return nn.Sequential(nn.Dropout(dropout), nn.Linear(4, num_classes))\n"
+        "def broken(num_classes): raise KeyError('two\\nlines')\n"
+        "def nothing(num_classes): return None\n"
+        "def strange(): return None\n"
+        "class House:\n    @staticmethod\n    def plain(num_classes): return nn.Linear(4, num_classes)\n"
+        "NUMBER = 3\n"
+    )
+    (tmp_path / "broken_for_tests.py").write_text("import no_such_package_at_all\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
+    path = list(sys.path)
+    yield
+    assert sys.path == path
+    for name in ("mine_for_tests", "broken_for_tests"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.usefixtures("mine")
+def test_a_factory_of_the_users_gets_what_its_signature_takes():
+    for name in ("plain", "House.plain"):
+        assert build_model(f"mine_for_tests:{name}", num_classes=6, channels=2).out_features == 6
+    build_model("mine_for_tests:coloured", num_classes=6, channels=2, width=9)
+    build_model("mine_for_tests:open_", num_classes=6, channels=2, anything=1)
+    assert sys.modules["mine_for_tests"].SEEN == [(2, 9), {"anything": 1}]
+
+
+@pytest.mark.usefixtures("mine")
+def test_dropout_in_no_block_need_not_be_understood():
+    options = {"dropout": 0.2, "dropout_in_blocks": False}
+    network = build_model("mine_for_tests:dropping", num_classes=6, channels=2, **options)
+    assert active_dropouts(network)[0].p == 0.2
+    with pytest.raises(TypeError, match="no option `dropout_in_blocks`"):
+        build_model("mine_for_tests:dropping", num_classes=6, channels=2, dropout=0.2, dropout_in_blocks=True)
+
+
+@pytest.mark.usefixtures("mine")
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("mine_for_tests:plian", ValueError, "mine_for_tests has no plian; did you mean plain?"),
+        ("mine_for_tests:NUMBER", TypeError, "mine_for_tests:NUMBER must be callable, got int."),
+        ("mine_for_tests:nothing", TypeError, "must return a torch.nn.Module, got NoneType."),
+        ("mine_for_tests:strange", TypeError, "has no option `num_classes`; it has none."),
+        ("mine_for_tests:dropping", TypeError, "must be given the option `dropout`."),
+        ("mine_for_tests:broken", ValueError, "mine_for_tests:broken failed (KeyError: 'two"),
+        (
+            "broken_for_tests:f",
+            ValueError,
+            "importing broken_for_tests failed (ModuleNotFoundError: No",
+        ),
+    ],
+)
+def test_errors_of_the_users_code_are_one_line(name, kind, words):
+    with pytest.raises(kind) as caught:
+        build_model(name, num_classes=3, channels=1)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+    assert ("failed" in words) == (caught.value.__cause__ is not None)
+
+
+MODULE = """
+import torch
+from torch import nn
+
+def wrong(num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes + 1))
+
+def pair(num_classes):
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(64, num_classes)
+        def forward(self, x):
+            return self.layer(x.flatten(1)), x
+    return Pair()
+
+def empty(num_classes):
+    return nn.Flatten()
+
+def raising(num_classes):
+    return nn.Linear(3, num_classes)
+
+def half(num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes)).half()
+
+def leaving(num_classes):
+    raise SystemExit(7)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("wrong", "must make logits of shape (2, 10)"),
+        ("pair", "must make logits of shape (2, 10)"),
+        ("empty", "must be a network with something to train"),
+        ("raising", "failed (RuntimeError"),
+        ("half", "failed (RuntimeError"),
+        ("leaving", "failed (SystemExit: 7)"),
+    ],
+)
+def test_a_network_that_does_not_fit_is_refused_before_training(tmp_path, monkeypatch, capsys, name, words):
+    (tmp_path / f"own_{name}.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    line = ["train", "--epochs", "1", "--limit", "100", "--model", f"own_{name}:{name}", "--out", "run"]
+    assert main(line) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and words in err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("width", ["-1", "100000000000", "abc"])
+def test_an_impossible_width_is_refused_in_one_line(tmp_path, capsys, width):
+    line = ["train", "--set", f"model.options.width={width}", "--out", f"{tmp_path / 'run'}"]
+    assert main(line) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert f"got width={width} (" in error
+
+
+def test_narrow_networks_stay_in_the_default_layout_and_compute_the_same():
+    engine = Engine(EngineConfig(accelerator="cpu", precision="32", threads=1))
+    network = build_model("preact_resnet18", num_classes=4, channels=3, width=4).eval()
+    images = torch.randn(2, 3, 16, 16).to(memory_format=torch.channels_last)
+    before = network(images.contiguous())
+    seen = []
+    network.stem.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    prepared = engine.prepare(engine.prepare(network))
+    torch.testing.assert_close(prepared(images), before)
+    assert seen[0].is_contiguous()
+    wide = engine.prepare(nn.Sequential(nn.Conv2d(3, 16, 3)))
+    assert wide[0].weight.is_contiguous(memory_format=torch.channels_last)
+
+
+class Functional(nn.Module):
+    """Like timm's ResNets, which use functional dropout."""
+
+    def __init__(self, num_classes, drop_rate):
+        super().__init__()
+        self.drop_rate, self.fc = drop_rate, nn.Linear(4, num_classes)
+
+    def get_classifier(self):
+        return self.fc
+
+    def forward(self, x):
+        return self.fc(functional.dropout(x, self.drop_rate, self.training))
+
+
+@pytest.fixture
+def timm(monkeypatch):
+    module, calls = ModuleType("timm"), []
+
+    def create_model(name, *, pretrained, num_classes, in_chans, drop_rate, **rest):
+        calls.append(SimpleNamespace(name=name, pretrained=pretrained, in_chans=in_chans, rest=rest))
+        if rest:
+            raise TypeError("__init__() got an unexpected keyword argument")
+        if name == "functional":
+            return Functional(num_classes, drop_rate)
+        return nn.Sequential(nn.Dropout(drop_rate), nn.Linear(4, num_classes))
+
+    module.create_model = create_model
+    module.list_models = lambda: ["functional", "modular"]
+    module.is_model = lambda name: name in module.list_models()
+    monkeypatch.setitem(sys.modules, "timm", module)
+    return calls
+
+
+@pytest.mark.parametrize("name", ["functional", "modular"])
+def test_networks_of_timm_have_dropout_as_a_module(timm, name):
+    network = build_model(f"timm:{name}", num_classes=3, channels=2, dropout=0.25)
+    (place,) = active_dropouts(network)
+    assert place.p == 0.25
+    assert (timm[0].name, timm[0].pretrained, timm[0].in_chans) == (name, False, 2)
+    x = torch.rand(5, 4)
+    assert torch.equal(network.eval()(x), network(x))
+    place.p = 1.0  # then nothing but the bias passes, and dropout by a function would have to add to it
+    linear = next(module for module in network.modules() if isinstance(module, nn.Linear))
+    assert torch.equal(network.train()(x), linear.bias.expand(5, 3))
+
+
+def test_networks_of_timm_without_dropout_are_not_changed(timm):
+    network = build_model("timm:functional", num_classes=3, channels=2, pretrained=True)
+    assert isinstance(network.fc, nn.Linear) and timm[0].pretrained
+
+
+def test_errors_of_timm_are_one_line(timm):
+    with pytest.raises(ValueError, match=r"did you mean timm:modular\?"):
+        build_model("timm:modula", num_classes=3, channels=2)
+    with pytest.raises(TypeError, match=r"timm:modular failed \(TypeError"):
+        build_model("timm:modular", num_classes=3, channels=2, wrong=1)
+
+
+def test_without_timm_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(ModuleNotFoundError, match=r'needs timm: pip install "beliefmatch\[vision\]"'):
+        build_model("timm:resnet18", num_classes=3, channels=2)
+
+
+def test_options_are_those_of_the_function_and_of_what_it_passes_them_to():
+    assert option_names(lambda a, *, b=1: None) == ("a", "b")
+    assert option_names(lambda a, **rest: None) is None
+    own = {"activation", "dropout", "dropout_in_blocks", "stem_stride"}
+    assert set(option_names(preact_resnet18)) == {"width", "num_classes", "channels"} | own
+    with pytest.raises(TypeError, match="f: g must be given the option `a`"):
+        require_options("f", "g", lambda a, *, b=1: None, {"b": 2})
+    assert nearest("xyzzy", ["softmax"]) is None

@@ -15,7 +15,7 @@ from beliefmatch.data.source import Dataset, Source
 from beliefmatch.experiments.config import RunConfig
 from beliefmatch.methods import build
 from beliefmatch.methods.base import Method
-from beliefmatch.models import build_model, fresh
+from beliefmatch.models import build_model, build_seeded
 from beliefmatch.train.config import EngineConfig
 from beliefmatch.train.engine import Engine, local_processes
 
@@ -108,7 +108,7 @@ def bare_network(
 ) -> nn.Module:
     """`network_of` without the data."""
     options = {**config.model.options, **{key: value for key, value in method.model_options.items() if value}}
-    return fresh(
+    return build_seeded(
         lambda: build_model(config.model.name, num_classes=classes, channels=channels, **options),
         member_seed(config.seed, member),
     )

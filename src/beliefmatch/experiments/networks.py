@@ -14,8 +14,7 @@ from beliefmatch.data.config import DataConfig
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.experiments.build import bare_network, method_of
 from beliefmatch.experiments.run_dir import RunDirectory
-from beliefmatch.models import fresh, pretrained_model
-from beliefmatch.models.pretrained import Expected, preprocessing_of
+from beliefmatch.models import ExpectedInput, build_seeded, preprocessing_of, pretrained_model
 from beliefmatch.train.checkpoint import final_weights
 
 __all__ = ["TrainedNetwork", "settings_for", "trained_member", "trained_network"]
@@ -30,7 +29,7 @@ class TrainedNetwork:
 
     name: str
     network: nn.Module
-    expected: Expected | None = None
+    expected: ExpectedInput | None = None
     """Preprocessing that it was trained for."""
     class_names: tuple[str, ...] | None = None
     """By the ids of its logits; known of our own runs."""
@@ -52,11 +51,11 @@ def trained_network(
             if given:
                 raise fail(_US, f"`{what}` must not be given for {name}: a run has its own.")
         return _of_run(Path(name).expanduser())
-    network = fresh(lambda: pretrained_model(name, options=options, weights=weights), _UNTRAINED)
+    network = build_seeded(lambda: pretrained_model(name, options=options, weights=weights), _UNTRAINED)
     return TrainedNetwork(name, network, preprocessing_of(network))
 
 
-def settings_for(settings: DataConfig, expected: Expected | None) -> DataConfig:
+def settings_for(settings: DataConfig, expected: ExpectedInput | None) -> DataConfig:
     """The same data as a network expects them: what the settings leave open is taken from it."""
     if expected is None:
         return settings
@@ -91,6 +90,6 @@ def _of_run(directory: Path) -> TrainedNetwork:
     how = Preprocessing.from_json(facts["preprocessing"])
     _, height, width = facts["shape"]
     size = height if height == width else None
-    expected = Expected(how.mean, how.std, size, None if size is None else how.margin, "bilinear")
+    expected = ExpectedInput(how.mean, how.std, size, None if size is None else how.margin, "bilinear")
     network = trained_member(home).eval()
     return TrainedNetwork(f"{directory}", network, expected, tuple(facts["class_names"]))

@@ -6,18 +6,30 @@ a line in `MODELS`. The table holds addresses so that listing the networks impor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from importlib import import_module
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from beliefmatch._utils import require_name, require_options
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch import nn
 
-__all__ = ["MODELS", "build_model", "fresh", "pretrained_model", "require_model"]
+    from beliefmatch.models.pretrained import ExpectedInput, load_weights, preprocessing_of, pretrained_model
+
+__all__ = [
+    "MODELS",
+    "ExpectedInput",
+    "build_model",
+    "build_seeded",
+    "load_weights",
+    "preprocessing_of",
+    "pretrained_model",
+    "require_model",
+]
+
+_OF_PRETRAINED = ("ExpectedInput", "load_weights", "preprocessing_of", "pretrained_model")
 
 Made = TypeVar("Made")
 
@@ -36,11 +48,11 @@ def build_model(name: str, *, num_classes: int, channels: int, **options: Any) -
     """Build a network by name.
 
     Args:
-        name: of `MODELS`; ``timm:NAME`` for one of timm's; ``package.module:factory`` for the user's own,
-            called with `num_classes` and, if its signature has it, `channels`.
+        name: a name of `MODELS`; ``timm:NAME`` for a network of timm; ``package.module:factory`` for the
+            user's own, called with `num_classes` and, if its signature has it, `channels`.
         num_classes: number of logits.
-        channels: of the images.
-        options: the network's own.
+        channels: number of channels of the images.
+        options: options of the network.
     """
     require_model("build_model", "name", name)
     if name.startswith("timm:"):
@@ -48,37 +60,16 @@ def build_model(name: str, *, num_classes: int, channels: int, **options: Any) -
 
         return timm_model(name.removeprefix("timm:"), num_classes=num_classes, channels=channels, **options)
     if name not in MODELS:
-        from beliefmatch.models.pretrained import own_model
+        from beliefmatch.models.pretrained import custom_model
 
-        return own_model(name, num_classes=num_classes, channels=channels, **options)
+        return custom_model(name, num_classes=num_classes, channels=channels, **options)
     factory = resolve_name(MODELS[name])
     require_options("build_model", name, factory, options)
     return factory(num_classes=num_classes, channels=channels, **options)
 
 
-def pretrained_model(
-    name: str, *, options: Mapping[str, Any] | None = None, weights: str | Path | None = None
-) -> nn.Module:
-    """Build a trained network as it is, for the classes that it was trained on.
-
-    Args:
-        name: ``timm:NAME``, ``torchvision:NAME``, or ``hf:OWNER/NAME`` of the hub of Hugging Face, with the
-            weights that are published under the name; ``hf:DIRECTORY``; a name of `MODELS`, with `weights`;
-            or ``package.module:factory`` for the user's own.
-        options: the network's own, such as `num_classes`, which is told to nobody who is not asked to be;
-            `pretrained: false` leaves published weights where they are.
-        weights: file of its weights, in place of those published; see `beliefmatch.models.pretrained`.
-
-    Raises:
-        ValueError: in one line, for a name, options or weights that will not do.
-    """
-    from beliefmatch.models.pretrained import pretrained_model
-
-    return pretrained_model(name, options=options, weights=weights)
-
-
 def require_model(function: str, argument: str, name: str) -> None:
-    """A name must be one of `MODELS`, or an address with a colon in it of what can be trained."""
+    """Require a name of `MODELS`, or the address, with a colon, of a network that can be trained."""
     kind, _, rest = name.partition(":")
     if kind in ("torchvision", "hf"):
         other = (
@@ -92,13 +83,20 @@ def require_model(function: str, argument: str, name: str) -> None:
         require_name(function, argument, name, MODELS, other=", timm:NAME or package.module:factory")
 
 
-def fresh(build: Callable[[], Made], seed: int) -> Made:
-    """What `build` makes when chance starts at `seed`: equal seeds give equal weights.
+def build_seeded(build: Callable[[], Made], seed: int) -> Made:
+    """The result of `build()` with the CPU's generator seeded: equal seeds give equal initial weights.
 
-    The caller's random state is as before. Only the CPU's counts: networks are made there and moved later.
+    The caller's random state is not changed. Networks are built on the CPU and moved later, so other
+    generators do not matter.
     """
     import torch
 
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also touch every GPU's
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also seed every GPU
         return build()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_PRETRAINED:
+        raise AttributeError(f"module 'beliefmatch.models' has no attribute {name!r}")
+    return getattr(import_module("beliefmatch.models.pretrained"), name)

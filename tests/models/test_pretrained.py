@@ -1,19 +1,20 @@
-"""Published networks by name, with random weights: timm's, torchvision's and Hugging Face's."""
+"""Published networks with random weights, and the preprocessing that their publishers state."""
 
 import json
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from beliefmatch.adaptation.heads import find_head
-from beliefmatch.experiments.networks import trained_network
-from beliefmatch.models import pretrained_model
-from beliefmatch.models.pretrained import of_transforms, preprocessing_of
+from beliefmatch.data.config import DataConfig
+from beliefmatch.experiments.networks import settings_for, trained_network
+from beliefmatch.models import ExpectedInput, preprocessing_of, pretrained_model
+from beliefmatch.models.pretrained import with_expected_input
 from outside_packages import imported
 
-# what the outside packages warn of is theirs
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of external packages are not ours
 
 RANDOM = {"pretrained": False}
 VIT = {
@@ -74,7 +75,7 @@ def test_torchvision_with_weights_of_a_file(tmp_path):
     network = check_file_of_weights("torchvision:resnet18", tmp_path, images, num_classes=5)
     assert find_head(network, images).name == "fc"
     assert pretrained_model("torchvision:squeezenet1_1", options=RANDOM).num_classes == 1000
-    with pytest.raises(ValueError, match=r"classifiers, got 'resnet19'; did you mean torchvision:resnet"):
+    with pytest.raises(ValueError, match="did you mean torchvision:resnet"):
         pretrained_model("torchvision:resnet19")
     with pytest.raises((TypeError, ValueError), match=r"^pretrained_model: torchvision:resnet18 failed"):
         pretrained_model("torchvision:resnet18", options={**RANDOM, "widht": 3})
@@ -86,15 +87,14 @@ def test_every_classifier_of_torchvision_says_what_it_expects():
     assert len(names) > 50
     for name in names:
         transforms = models.get_model_weights(name).DEFAULT.transforms()
-        said = of_transforms(transforms)
-        assert (list(said.mean), list(said.std), [said.size]) == (
-            transforms.mean,
-            transforms.std,
-            transforms.crop_size,
-        )
-        assert round(said.size * said.margin) == max(transforms.resize_size[0], said.size)
+        found = ExpectedInput.from_torchvision(transforms)
+        expected = transforms.mean, transforms.std, transforms.crop_size
+        assert (list(found.mean), list(found.std), [found.size]) == expected
+        assert round(found.size * found.margin) == max(transforms.resize_size[0], found.size)
     network = pretrained_model("torchvision:resnet18", options=RANDOM)
-    assert preprocessing_of(network) == of_transforms(models.ResNet18_Weights.DEFAULT.transforms())
+    assert preprocessing_of(network) == ExpectedInput.from_torchvision(
+        models.ResNet18_Weights.DEFAULT.transforms()
+    )
 
 
 @pytest.fixture
@@ -165,3 +165,95 @@ def test_no_pickles_and_no_code_of_hugging_face(hugging_face, tmp_path):
     with pytest.raises(ValueError, match=r"^pretrained_model: hf:.* failed"):
         pretrained_model(f"hf:{strange}")
     assert not (tmp_path / "ran").exists()
+
+
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+HALF = (0.5, 0.5, 0.5)
+TIMM = {"input_size": (3, 224, 224), "crop_pct": 0.875, "mean": IMAGENET[0], "std": IMAGENET[1]}
+
+
+def test_timms_configuration():
+    found = ExpectedInput.from_timm({**TIMM, "interpolation": "bicubic"})
+    assert found == ExpectedInput(*IMAGENET, 224, pytest.approx(256 / 224), "bicubic")
+    assert ExpectedInput.from_timm({**TIMM, "crop_pct": 1.0}).margin == 1
+    assert ExpectedInput.from_timm({**TIMM, "crop_mode": "squash"}).margin == 1
+    assert ExpectedInput.from_timm({**TIMM, "input_size": (3, 224, 192)}).size is None
+    assert ExpectedInput.from_timm({"mean": HALF, "std": HALF}) == ExpectedInput(HALF, HALF, None, None)
+
+
+@pytest.mark.parametrize(
+    ("facts", "size", "margin"),
+    [
+        ({"size": {"height": 224, "width": 224}}, 224, 1.0),
+        ({"size": 224}, 224, 1.0),
+        ({"size": [224, 224]}, 224, 1.0),
+        ({"size": {"shortest_edge": 256}, "do_center_crop": True, "crop_size": 224}, 224, 256 / 224),
+        (
+            {
+                "size": {"shortest_edge": 256},
+                "do_center_crop": True,
+                "crop_size": {"height": 224, "width": 224},
+            },
+            224,
+            256 / 224,
+        ),
+        ({"size": {"shortest_edge": 224}, "crop_pct": 0.875}, 224, 256 / 224),
+        ({"size": {"shortest_edge": 384}, "crop_pct": 0.875}, 384, 1.0),
+        ({"size": {"height": 224, "width": 200}}, None, 1.0),
+        ({"size": 224, "do_resize": False}, None, None),
+        ({"size": {"longest_edge": 3}}, None, None),
+        ({}, None, None),
+    ],
+)
+def test_sizes_of_hugging_face(facts, size, margin):
+    found = ExpectedInput.from_hugging_face({"image_mean": HALF, "image_std": HALF, **facts})
+    assert found.size == size
+    assert found.margin == (None if margin is None else pytest.approx(margin))
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"image_mean": IMAGENET[0], "image_std": IMAGENET[1]},
+        {"image_mean": [0.5], "image_std": [0.25]},
+        {"image_mean": 0.5, "image_std": 0.25},
+        {"do_normalize": False},
+        {"image_mean": HALF, "image_std": HALF, "do_rescale": False},
+        {"image_mean": HALF, "image_std": HALF, "rescale_factor": 1 / 127.5},
+        {"image_mean": HALF, "image_std": HALF, "rescale_factor": 1 / 127.5, "rescale_offset": True},
+    ],
+)
+def test_scaling_of_hugging_face_does_to_bytes_what_its_processors_do(facts):
+    pixels = np.arange(0, 256, 5.0)
+    theirs = pixels * (facts.get("rescale_factor", 1 / 255) if facts.get("do_rescale", True) else 1)
+    theirs = theirs - 1 if facts.get("rescale_offset") else theirs
+    found = ExpectedInput.from_hugging_face(facts)
+    if facts.get("do_normalize", True):
+        theirs = (theirs - np.ravel(facts["image_mean"])[0]) / np.ravel(facts["image_std"])[0]
+    np.testing.assert_allclose((pixels / 255 - found.mean[0]) / found.std[0], theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_the_preprocessing_is_what_was_set_or_what_the_network_carries():
+    network = nn.Linear(2, 2)
+    assert preprocessing_of(network) is None
+    network.pretrained_cfg = TIMM
+    assert preprocessing_of(network).size == 224
+    expected = ExpectedInput(HALF, HALF, 32, 1.0)
+    assert preprocessing_of(with_expected_input(network, expected)) is expected
+    assert list(network.state_dict()) == ["weight", "bias"]
+    other = nn.Linear(2, 2)
+    other.name_or_path = "nobody/nothing-of-this-name"
+    assert preprocessing_of(other) is None
+    assert torch.equal(with_expected_input(other, None).weight, other.weight)
+
+
+def test_data_settings_default_to_what_the_network_expects():
+    expected = ExpectedInput(HALF, HALF, 224, 1.2)
+    assert settings_for(DataConfig(), None) == DataConfig()
+    found = settings_for(DataConfig(name="cifar10", limit=7), expected)
+    assert found == DataConfig(name="cifar10", limit=7, mean=HALF, std=HALF, size=224, margin=1.2)
+    own = DataConfig(mean=(0.1,), std=(0.2,), size=96, margin=1.0)
+    assert settings_for(own, expected) == own
+    assert settings_for(DataConfig(size=96), expected).margin == 1.2
+    nothing = settings_for(DataConfig(), ExpectedInput(None, None, None, 1.2))
+    assert nothing == DataConfig()
