@@ -19,7 +19,6 @@ FLAGS = [
     "-fno-math-errno",
     "-fwrapv",
     "-fvisibility=hidden",
-    "-fvisibility=hidden",
     "-Wno-psabi",
 ]
 

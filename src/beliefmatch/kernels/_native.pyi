@@ -1,19 +1,19 @@
-"""The compiled kernel; `native.py` says what its arguments are."""
+"""The compiled kernel; `native.py` passes its arguments."""
 
-def evaluate(plan: bytes, *arguments: int) -> bool:
-    """Write the loss and, where there is room for it, the gradient; False if the problem is not for it."""
+def evaluate(header: bytes, *arguments: int) -> bool:
+    """Write the loss and, where there is memory for it, the gradient; False if the inputs are not supported."""
 
 def measure(*arguments: int) -> bool:
-    """Write a measure of every row; False if the logits are not for this kernel."""
+    """Write a measure of every row; False if the logits are not supported."""
 
 def divergence(*arguments: int) -> bool:
-    """Write every row's divergence, or its slopes; False if the logits are not for this kernel."""
+    """Write every row's divergence, or its gradients; False if the logits are not supported."""
 
 def variance(*arguments: int) -> bool:
-    """Write the variance of every class; False if the logits are not for this kernel."""
+    """Write the variance of every class; False if the logits are not supported."""
 
 def read_rows(*arguments: float) -> bool:
-    """Write what metrics need of every row; False if the rows are not for this kernel."""
+    """Write what metrics need of every row; False if the rows are not supported."""
 
 def instruction_sets() -> list[str]:
     """Names of those this processor has, best first."""

@@ -1,5 +1,4 @@
-// Vectors as wide as LANE_BYTES and the elementary functions on them. Included once for every instruction
-// set, inside a namespace of its own: no include guard.
+// Vectors as wide as LANE_BYTES and the elementary functions on them.
 
 typedef float F __attribute__((vector_size(LANE_BYTES)));
 typedef int32_t FI __attribute__((vector_size(LANE_BYTES)));
@@ -132,6 +131,7 @@ INLINE void store_up_to(float* to, int64_t left, F v) { left >= NF ? store(to, v
 INLINE D load_up_to(const double* from, int64_t left) { return left >= ND ? load(from) : load_part(from, left); }
 INLINE void store_up_to(double* to, int64_t left, D v) { left >= ND ? store(to, v) : store_part(to, left, v); }
 INLINE DI existing(int64_t left) { return left >= ND ? ~DI{} : counted(DI{}, 0, left, -1); }
+INLINE FI existing(FI, int64_t left) { return left >= NF ? ~FI{} : counted(FI{}, 0, left, -1); }
 
 template <int N> INLINE F polynomial(const float (&c)[N], F x) {
     F value = splat(c[N - 1]);
@@ -147,7 +147,7 @@ template <int N> INLINE D polynomial(const double (&c)[N], D x) {
 }
 
 // The derivative of a polynomial.
-template <int N> INLINE D slope_of(const double (&c)[N], D x) {
+template <int N> INLINE D derivative_of(const double (&c)[N], D x) {
     D value = splat((N - 1) * c[N - 1]);
     for (int i = N - 2; i >= 1; --i) value = value * x + i * c[i];
     return value;
@@ -211,6 +211,14 @@ template <bool fine = true> INLINE D logarithm_and_inverse(D x, D y, D& inverse)
     return n * 0.693147180369123816490 + (2. * s * series + n * 1.90821492927058770002e-10);
 }
 
+// ln x for normal x > 0.
+INLINE F logarithm(F x) {
+    FI bits = (FI)x - 0x3f3504f3; // so that the mantissa lies between √½ and √2
+    F n = __builtin_convertvector(bits >> 23, F);
+    F f = (F)((bits & 0x7fffff) + 0x3f3504f3) - 1.f;
+    return n * 0.693359375f + (n * -2.12194440e-4f + (f + f * f * polynomial(LOGARITHM_F, f)));
+}
+
 INLINE D logarithm(D x) {
     D one;
     return logarithm_and_inverse(x, splat(1.), one);
@@ -260,6 +268,34 @@ INLINE int64_t position_of_largest(const float* values, int64_t classes) {
     for (k = 0; k + NF <= classes && none(load(values + k) == top); k += NF) {}
     for (; k < classes - 1 && values[k] != top; ++k) {}
     return k;
+}
+
+INLINE int64_t position_of_largest(const double* values, int64_t count) {
+    int64_t k = 0;
+    double top = values[0];
+    if (count >= ND) {
+        D tops = load(values);
+        for (k = ND; k + ND <= count; k += ND) tops = larger(load(values + k), tops);
+        top = largest(tops);
+    }
+    for (; k < count; ++k) top = values[k] > top ? values[k] : top;
+    int64_t position = 0;
+    while (values[position] != top) ++position;
+    return position;
+}
+
+// NaN is not within.
+INLINE bool all_within(const double* values, int64_t count, double low, double high) {
+    DI outside{};
+    int64_t k = 0;
+    for (; k + ND <= count; k += ND) {
+        D v = load(values + k);
+        outside |= ~((v >= low) & (v <= high));
+    }
+    bool all = true;
+    for (int i = 0; i < ND; ++i) all = all && outside[i] == 0;
+    for (; k < count; ++k) all = all && values[k] >= low && values[k] <= high;
+    return all;
 }
 
 // The remainders of `special`, to 1e-16 or, for logits of single precision, to 1e-10.

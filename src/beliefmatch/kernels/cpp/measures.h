@@ -1,5 +1,5 @@
-// Measures of doubt of every row, in double lanes, the largest class kept apart: sums over the others, then a few
-// functions of the totals. Included once for every instruction set.
+// Measures of a Dirichlet, in double lanes, the largest class kept apart: sums over the others, then a few functions of
+// the totals.
 
 struct MeasureBlock {
     double z[BLOCK], rest[BLOCK], weighted[BLOCK], value[BLOCK]; // Σα and Σα·f(α) over the others
@@ -22,12 +22,12 @@ template <Measure measure, bool fine, bool sharp> INLINE D weighted_term(D alpha
 }
 
 template <Measure measure, bool fine, bool sharp>
-INLINE void measure_sums_beside(const double* z, int64_t classes, int64_t top, MeasureBlock& block, int i) {
-    int64_t beside = top / ND * ND, k = 0;
+INLINE void measure_others(const double* z, int64_t classes, int64_t top, MeasureBlock& block, int i) {
+    int64_t group = top / ND * ND, k = 0;
     D rest{}, weighted{};
     for (; k + ND <= classes; k += ND) {
         D at = load(z + k), alpha = exponential<fine>(at);
-        DI mask = k == beside ? counted(DI{}, k, classes, top) : ~DI{};
+        DI mask = k == group ? counted(DI{}, k, classes, top) : ~DI{};
         rest += keep(mask, alpha);
         weighted += keep(mask, weighted_term<measure, fine, sharp>(alpha, at, z[top]));
     }
@@ -48,9 +48,9 @@ template <Measure measure, bool fine> INLINE bool measure_sums(const double* z, 
     const int64_t top = position_of_largest(z, classes);
     // Short polynomials serve unless small α make the terms of the expected entropy cancel.
     const bool small = measure == Measure::expected_entropy && z[top] < -2, sharp = z[top] > 9;
-    if (sharp) measure_sums_beside<measure, fine, true>(z, classes, top, block, i);
-    else if (small) measure_sums_beside<measure, true, false>(z, classes, top, block, i);
-    else measure_sums_beside<measure, fine, false>(z, classes, top, block, i);
+    if (sharp) measure_others<measure, fine, true>(z, classes, top, block, i);
+    else if (small) measure_others<measure, true, false>(z, classes, top, block, i);
+    else measure_others<measure, fine, false>(z, classes, top, block, i);
     return true;
 }
 
@@ -60,16 +60,16 @@ template <Measure measure> INLINE void finish_measures(MeasureBlock& block) {
         D alpha = exponential(z), inverse = 1. / alpha, ratio = rest * inverse, total = alpha + rest;
         D share = 1. / (1. + ratio), others = ratio * share, gap = logarithm_of_next(ratio);
         D mean = weighted / total, value = gap - mean;
-        DI alike = gap < 1e-5; // total and class agree to most of their digits: take slopes
+        DI alike = gap < 1e-5; // total and class agree to most of their digits: take derivatives
         if (measure == Measure::expected_entropy) {
             Gammas own = gammas(alpha, z), all = gammas(total, z + gap);
-            D drop = select(alike, 0.5 * gap * (own.digamma_slope + all.digamma_slope),
+            D drop = select(alike, 0.5 * gap * (own.digamma_grad + all.digamma_grad),
                             all.digamma_next - own.digamma_next);
             value = larger(share * drop + (others * all.digamma_next - mean), D{});
         } else if (measure == Measure::mutual_information) {
             D w, w_total, own = digamma_gap<true, true>(alpha, z, w), all = digamma_gap<true, true>(total, z + gap, w_total);
-            D slope = -w * (1. - alpha * w * polynomial(TRIGAMMA_D, w));
-            D drop = select(alike, gap * slope, all - own);
+            D grad = -w * (1. - alpha * w * polynomial(TRIGAMMA_D, w));
+            D drop = select(alike, gap * grad, all - own);
             value = larger(mean - drop - others * own, D{});
         }
         store(block.value + i, value);
@@ -84,7 +84,7 @@ template <Measure measure, bool fine> double measure_alone(const double* z, int6
 }
 
 template <Measure measure, bool fine>
-bool measure_rows(const Problem& p, int64_t first, int64_t last, double* scratch, double* to) {
+bool measure_rows(const Inputs& p, int64_t first, int64_t last, double* scratch, double* to) {
     Source<double> logits(p.logits, p);
     logits.scratch = scratch;
     MeasureBlock block = {};
@@ -137,7 +137,7 @@ struct DensitySums {
 };
 
 // The divergence from the uniform Dirichlet without its constant, minus which is the entropy of the density.
-template <bool fine> bool density_rows(const Problem& p, int64_t first, int64_t last, double* scratch, double* to) {
+template <bool fine> bool density_rows(const Inputs& p, int64_t first, int64_t last, double* scratch, double* to) {
     Source<double> logits(p.logits, p);
     logits.scratch = scratch;
     Block block;
@@ -149,12 +149,12 @@ template <bool fine> bool density_rows(const Problem& p, int64_t first, int64_t 
             if (i >= rows) continue;
             const double* z = logits.row(i);
             if (!all_within(z, p.classes, -EXACT_RANGE, EXACT_RANGE)) return false;
-            const int64_t top = position_of_largest(z, p.classes), beside = top / ND * ND;
+            const int64_t top = position_of_largest(z, p.classes), group = top / ND * ND;
             DensitySums sums;
             for (int64_t k = 0; k < p.classes; k += ND) {
                 bool whole = k + ND <= p.classes;
                 D at = whole ? load(z + k) : load_part(z + k, p.classes - k);
-                sums.add<fine>(at, whole && k != beside ? ~DI{} : counted(DI{}, k, p.classes, top));
+                sums.add<fine>(at, whole && k != group ? ~DI{} : counted(DI{}, k, p.classes, top));
             }
             block.z[i] = z[top];
             block.mass[i] = double(p.classes - 1);
@@ -170,10 +170,10 @@ template <bool fine> bool density_rows(const Problem& p, int64_t first, int64_t 
     return true;
 }
 
-inline int64_t measure_scratch_size(const Problem& p) { return Source<double>(p.logits, p).scratch_size() + 8; }
+inline int64_t measure_scratch_size(const Inputs& p) { return Source<double>(p.logits, p).scratch_size() + 8; }
 
 template <bool fine>
-bool measure_with(Measure which, const Problem& p, int64_t first, int64_t last, double* scratch, double* to) {
+bool measure_with(Measure which, const Inputs& p, int64_t first, int64_t last, double* scratch, double* to) {
     constexpr Measure SPREAD = Measure::mutual_information;
     switch (which) {
     case Measure::entropy: return measure_rows<Measure::entropy, fine>(p, first, last, scratch, to);
@@ -184,7 +184,59 @@ bool measure_with(Measure which, const Problem& p, int64_t first, int64_t last, 
     return false;
 }
 
-inline bool measure(Measure which, const Problem& p, int64_t first, int64_t last, double* scratch, double* to) {
+inline bool measure(Measure which, const Inputs& p, int64_t first, int64_t last, double* scratch, double* to) {
     return p.logits.kind == Kind::float64 ? measure_with<true>(which, p, first, last, scratch, to)
                                           : measure_with<false>(which, p, first, last, scratch, to);
+}
+
+// The variance of every class probability.
+
+// s(1 − s)/(1 + α₀) with s = α/α₀; α₀ − α of the largest class is a sum of its own. False if a logit is out of
+// range or not a number.
+template <bool fine> INLINE bool variance_of(const double* z, int64_t classes, double* alpha, double* to) {
+    if (!all_within(z, classes, -EXACT_RANGE, EXACT_RANGE)) return false;
+    const int64_t top = position_of_largest(z, classes);
+    D unused, others{};
+    for (int64_t k = 0; k < classes; k += ND) {
+        D at;
+        exponential<fine>(load_up_to(z + k, classes - k), at, unused);
+        store(alpha + k, at);
+        DI mask = k == top / ND * ND || k + ND > classes ? counted(DI{}, k, classes, top) : ~DI{};
+        others += keep(mask, at);
+    }
+    const double rest = sum(others), total = alpha[top] + rest, inverse = 1 / total, shrink = 1 / (1 + total);
+    const double own = alpha[top] * inverse;
+    for (int64_t k = 0; k < classes; k += ND) {
+        D share = load(alpha + k) * inverse;
+        store_up_to(to + k, classes - k, (share - share * share) * shrink);
+    }
+    to[top] = own * (rest * inverse) * shrink;
+    return true;
+}
+
+inline int64_t variance_scratch_size(const Inputs& p, const Strided& to) {
+    return Source<double>(p.logits, p).scratch_size() + Source<double>(to, p).scratch_size() + pitch_of(p.classes);
+}
+
+inline bool variance(const Inputs& p, const Strided& output, int64_t first, int64_t last, double* scratch) {
+    Source<double> logits(p.logits, p);
+    Sink<double> to(output, p);
+    double* alpha = scratch;
+    logits.scratch = alpha + pitch_of(p.classes);
+    to.scratch = logits.scratch + logits.scratch_size();
+    for (int64_t row = first; row < last; row += BLOCK) {
+        const int rows = int(last - row < BLOCK ? last - row : BLOCK);
+        logits.begin(row, rows);
+        to.begin(row);
+        for (int i = 0; i < rows; ++i) {
+            const double* z = logits.row(i);
+            double* there = to.row(i);
+            bool done = p.logits.kind == Kind::float64 ? variance_of<true>(z, p.classes, alpha, there)
+                                                       : variance_of<false>(z, p.classes, alpha, there);
+            if (!done) return false;
+            to.end_row(i);
+        }
+        to.end(rows);
+    }
+    return true;
 }

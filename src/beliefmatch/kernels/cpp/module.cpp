@@ -1,9 +1,8 @@
 // The loss and its gradient in one visit of the logits each, for CPython's stable ABI. No dependence on torch:
 // tensors come as addresses, types and strides, threads from the pool that torch has loaded.
 
-#include "arguments.h"
+#include "arguments.h" // Python's header comes first
 
-#include <atomic>
 #include <new>
 #include <vector>
 
@@ -12,7 +11,6 @@
 #endif
 
 #include "dispatch.h"
-#include "work.h"
 
 namespace {
 
@@ -26,7 +24,7 @@ const InstructionSet* best() {
 const InstructionSet* in_use = best();
 
 // Whether the small inputs are what they must be; counts, priors and logits are looked at row by row.
-bool is_sound(const Problem& p) {
+bool is_sound(const Inputs& p) {
     if (p.ids)
         for (int64_t row = 0; row < p.rows(); ++row)
             if ((p.ids[row] < 0 || p.ids[row] >= p.classes) && p.ids[row] != p.ignore_index) return false;
@@ -39,7 +37,7 @@ bool is_sound(const Problem& p) {
     return p.rows() > 0 && p.prior_number >= 1e-30 && p.prior_number <= 1e30 && p.kl_weight <= 1e30;
 }
 
-double total_weight(const Problem& p) {
+double total_weight(const Inputs& p) {
     double total = 0;
     for (int64_t row = 0; row < p.rows(); ++row) total += p.row_weight(row);
     return total;
@@ -70,7 +68,7 @@ struct Result { // where to write the reduced loss, or one value a row
     }
 };
 
-struct Upstream { // the gradient that arrives: one number, or one a row; one if there is none
+struct Upstream { // the upstream gradient: one number, or one a row; 1 if there is none
     const char* data;
     bool is_double;
 
@@ -81,7 +79,7 @@ struct Upstream { // the gradient that arrives: one number, or one a row; one if
     }
 };
 
-void reduce(const Problem& p, const std::vector<double>& row_loss, double total, const Result& result) {
+void reduce(const Inputs& p, const std::vector<double>& row_loss, double total, const Result& result) {
     double reduced = 0;
     for (int64_t row = 0; row < p.rows(); ++row) {
         double weight = p.row_weight(row) / total; // first, so that a mean cannot overflow
@@ -91,8 +89,8 @@ void reduce(const Problem& p, const std::vector<double>& row_loss, double total,
     if (p.reduction != Reduction::none) result.put(0, reduced);
 }
 
-// Loss, and gradient where there is room for it. False if the problem is not for this kernel.
-bool evaluate(const Problem& p, const Result& result, const Strided& gradient, const Upstream& upstream,
+// The loss, and its gradient where there is memory for it. False if the kernel does not support the inputs.
+bool evaluate(const Inputs& p, const Result& result, const Strided& gradient, const Upstream& upstream,
               int64_t threads) {
     if (!is_sound(p)) return false;
     const double total = p.reduction == Reduction::mean ? total_weight(p) : 1;
@@ -109,79 +107,75 @@ bool evaluate(const Problem& p, const Result& result, const Strided& gradient, c
         out.row_scale = scale.data();
         prefer_large_pages(gradient.data, p.rows() * p.classes * size_of(gradient.kind));
     }
-    std::atomic<bool> done{true};
-    over_rows(p, threads, in_use->scratch_size(p), [&](int64_t first, int64_t last, double* scratch) {
-        if (!in_use->run(p, out, first, last, scratch)) done = false;
+    const bool done = over_rows(p, threads, in_use->scratch_size(p), [&](int64_t first, int64_t last, double* scratch) {
+        return in_use->run(p, out, first, last, scratch);
     });
     if (done) reduce(p, row_loss, total, result);
     return done;
 }
 
-// One value a row. False if the logits are not for this kernel.
-bool measure(Measure which, const Problem& p, const Result& result, int64_t threads) {
+// One value a row. False if the kernel does not support the logits.
+bool measure(Measure which, const Inputs& p, const Result& result, int64_t threads) {
     std::vector<double> values(size_t(p.rows()));
-    std::atomic<bool> done{true};
-    over_rows(p, threads, in_use->measure_scratch_size(p), [&](int64_t first, int64_t last, double* scratch) {
-        if (!in_use->measure(which, p, first, last, scratch, values.data())) done = false;
+    const int64_t size = in_use->measure_scratch_size(p);
+    const bool done = over_rows(p, threads, size, [&](int64_t first, int64_t last, double* scratch) {
+        return in_use->measure(which, p, first, last, scratch, values.data());
     });
     for (int64_t row = 0; done && row < p.rows(); ++row) result.put(row, values[size_t(row)]);
     return done;
 }
 
-// One value a row where there is room for it, and slopes where there is room for those.
-bool divergence(const Problem& p, const Result& result, const Strided& by_p, const Strided& by_q,
+// One value a row where there is memory for it, else gradients where there is memory for those.
+bool divergence(const Inputs& p, const Result& result, const Strided& by_p, const Strided& by_q,
                 const Upstream& upstream, int64_t threads) {
     std::vector<double> values(result.data ? size_t(p.rows()) : 0), scale(result.data ? 0 : size_t(p.rows()));
     for (size_t row = 0; row < scale.size(); ++row) scale[row] = upstream.at(int64_t(row));
     DivergenceOutput out{result.data ? values.data() : nullptr, by_p, by_q, scale.data()};
-    std::atomic<bool> done{true};
-    over_rows(p, threads, in_use->divergence_scratch_size(p, out), [&](int64_t first, int64_t last, double* scratch) {
-        if (!in_use->divergence(p, out, first, last, scratch)) done = false;
+    const int64_t size = in_use->divergence_scratch_size(p, out);
+    const bool done = over_rows(p, threads, size, [&](int64_t first, int64_t last, double* scratch) {
+        return in_use->divergence(p, out, first, last, scratch);
     });
     for (size_t row = 0; done && row < values.size(); ++row) result.put(int64_t(row), values[row]);
     return done;
 }
 
-// The variance of every class. False if the logits are not for this kernel.
-bool variance(const Problem& p, const Strided& to, int64_t threads) {
-    std::atomic<bool> done{true};
-    over_rows(p, threads, in_use->variance_scratch_size(p, to), [&](int64_t first, int64_t last, double* scratch) {
-        if (!in_use->variance(p, to, first, last, scratch)) done = false;
+// The variance of every class. False if the kernel does not support the logits.
+bool variance(const Inputs& p, const Strided& to, int64_t threads) {
+    const int64_t size = in_use->variance_scratch_size(p, to);
+    return over_rows(p, threads, size, [&](int64_t first, int64_t last, double* scratch) {
+        return in_use->variance(p, to, first, last, scratch);
     });
-    return done;
 }
 
 // What metrics need of every row. False if a row or an id is not what it must be.
-bool read_rows(const Problem& p, const Readings& out, int64_t threads) {
-    std::atomic<bool> done{true};
-    over_rows(p, threads, 0, [&](int64_t first, int64_t last, double*) {
-        if (!in_use->read_rows(p, out, first, last)) done = false;
+bool read_rows(const Inputs& p, const Readings& out, int64_t threads) {
+    return over_rows(p, threads, 0, [&](int64_t first, int64_t last, double*) {
+        return in_use->read_rows(p, out, first, last);
     });
-    return done;
 }
 
-template <class Work> bool without_gil(const Work& work) {
-    bool enough_memory = true;
+// What `work` returns, as a Python bool.
+template <class Work> PyObject* without_gil(const Work& work) {
+    bool done = false, enough_memory = true;
     Py_BEGIN_ALLOW_THREADS;
     try {
-        work();
+        done = work();
     } catch (const std::bad_alloc&) {
         enough_memory = false;
     }
     Py_END_ALLOW_THREADS;
-    if (!enough_memory) PyErr_NoMemory();
-    return enough_memory;
+    return enough_memory ? PyBool_FromLong(done) : PyErr_NoMemory();
 }
 
 PyObject* py_evaluate(PyObject*, PyObject* const* given, Py_ssize_t count) {
     if (count < 1) return PyErr_Format(PyExc_TypeError, "too few arguments");
-    Problem p;
-    Plan plan(given[0]);
-    p.outer = plan.whole(), p.classes = plan.whole(), p.inner = plan.whole();
-    p.logits = plan.strided(), p.counts = plan.strided(), p.prior = plan.strided();
-    Strided gradient = plan.strided();
-    p.ignore_index = plan.whole(), p.reduction = Reduction(plan.whole());
-    p.prior_number = plan.number(), p.kl_weight = plan.number(), p.log_normaliser = plan.number();
+    Inputs p;
+    Header header(given[0]);
+    p.outer = header.whole(), p.classes = header.whole(), p.inner = header.whole();
+    p.logits = header.strided(), p.counts = header.strided(), p.prior = header.strided();
+    Strided gradient = header.strided();
+    p.ignore_index = header.whole(), p.reduction = Reduction(header.whole());
+    p.prior_number = header.number(), p.kl_weight = header.number(), p.log_normaliser = header.number();
 
     Arguments args(given + 1, count - 1);
     int64_t threads = args.whole();
@@ -195,29 +189,25 @@ PyObject* py_evaluate(PyObject*, PyObject* const* given, Py_ssize_t count) {
     p.row_kl_weight = args.address<const double>();
     gradient.data = args.address<char>();
     Upstream upstream{args.address<char>(), is_double};
-    if (!plan.complete() || !args.complete()) return nullptr;
-    bool done = false;
-    if (!without_gil([&] { done = evaluate(p, result, gradient, upstream, threads); })) return nullptr;
-    return PyBool_FromLong(done);
+    if (!header.complete() || !args.complete()) return nullptr;
+    return without_gil([&] { return evaluate(p, result, gradient, upstream, threads); });
 }
 
 PyObject* py_measure(PyObject*, PyObject* const* given, Py_ssize_t count) {
     Arguments args(given, count);
     Measure which = Measure(args.whole());
-    Problem p;
+    Inputs p;
     p.outer = args.whole(), p.classes = args.whole(), p.inner = args.whole();
     p.logits = args.strided();
     Result result{args.address<char>(), args.whole() == int64_t(Kind::float64)};
     int64_t threads = args.whole();
     if (!args.complete()) return nullptr;
-    bool done = false;
-    if (!without_gil([&] { done = measure(which, p, result, threads); })) return nullptr;
-    return PyBool_FromLong(done);
+    return without_gil([&] { return measure(which, p, result, threads); });
 }
 
 PyObject* py_divergence(PyObject*, PyObject* const* given, Py_ssize_t count) {
     Arguments args(given, count);
-    Problem p;
+    Inputs p;
     p.outer = args.whole(), p.classes = args.whole(), p.inner = args.whole();
     p.logits = args.strided(), p.other = args.strided();
     Result result{args.address<char>(), args.whole() == int64_t(Kind::float64)};
@@ -225,27 +215,23 @@ PyObject* py_divergence(PyObject*, PyObject* const* given, Py_ssize_t count) {
     Upstream upstream{args.address<char>(), args.whole() == int64_t(Kind::float64)};
     int64_t threads = args.whole();
     if (!args.complete()) return nullptr;
-    bool done = false;
-    if (!without_gil([&] { done = divergence(p, result, by_p, by_q, upstream, threads); })) return nullptr;
-    return PyBool_FromLong(done);
+    return without_gil([&] { return divergence(p, result, by_p, by_q, upstream, threads); });
 }
 
 PyObject* py_variance(PyObject*, PyObject* const* given, Py_ssize_t count) {
     Arguments args(given, count);
-    Problem p;
+    Inputs p;
     p.outer = args.whole(), p.classes = args.whole(), p.inner = args.whole();
     p.logits = args.strided();
     Strided to = args.strided();
     int64_t threads = args.whole();
     if (!args.complete()) return nullptr;
-    bool done = false;
-    if (!without_gil([&] { done = variance(p, to, threads); })) return nullptr;
-    return PyBool_FromLong(done);
+    return without_gil([&] { return variance(p, to, threads); });
 }
 
 PyObject* py_read_rows(PyObject*, PyObject* const* given, Py_ssize_t count) {
     Arguments args(given, count);
-    Problem p;
+    Inputs p;
     Readings out;
     p.inner = 1, p.outer = args.whole(), p.classes = args.whole();
     p.logits = args.strided();
@@ -257,9 +243,7 @@ PyObject* py_read_rows(PyObject*, PyObject* const* given, Py_ssize_t count) {
     out.squares = args.address<double>(), out.doubt = args.address<double>();
     if (!out.of_probs) out.share = args.address<double>(), out.rest = args.address<double>();
     if (!args.complete()) return nullptr;
-    bool done = false;
-    if (!without_gil([&] { done = read_rows(p, out, threads); })) return nullptr;
-    return PyBool_FromLong(done);
+    return without_gil([&] { return read_rows(p, out, threads); });
 }
 
 PyObject* py_instruction_sets(PyObject*, PyObject*) {
@@ -288,15 +272,15 @@ PyObject* py_shares_pool(PyObject*, PyObject*) { return PyBool_FromLong(Pool::ge
 
 PyMethodDef methods[] = {
     {"evaluate", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(py_evaluate)), METH_FASTCALL,
-     "Write the loss and, where there is room for it, the gradient; False if the problem is not for this kernel."},
+     "Write the loss and, where there is memory for it, the gradient; False if the kernel does not support the inputs."},
     {"measure", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(py_measure)), METH_FASTCALL,
-     "Write a measure of every row; False if the logits are not for this kernel."},
+     "Write a measure of every row; False if the kernel does not support the logits."},
     {"divergence", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(py_divergence)), METH_FASTCALL,
-     "Write every row's divergence, or its slopes; False if the logits are not for this kernel."},
+     "Write every row's divergence, or its gradients; False if the kernel does not support the logits."},
     {"variance", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(py_variance)), METH_FASTCALL,
-     "Write the variance of every class; False if the logits are not for this kernel."},
+     "Write the variance of every class; False if the kernel does not support the logits."},
     {"read_rows", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(py_read_rows)), METH_FASTCALL,
-     "Write what metrics need of every row; False if the rows are not for this kernel."},
+     "Write what metrics need of every row; False if the kernel does not support the rows."},
     {"instruction_sets", py_instruction_sets, METH_NOARGS, "Names of those this processor has, best first."},
     {"in_use", py_in_use, METH_NOARGS, "Name of the instruction set in use."},
     {"use", py_use, METH_O, "Use the instruction set of this name from now on."},

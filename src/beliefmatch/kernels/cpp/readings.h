@@ -1,5 +1,5 @@
 // What metrics need of each row of probabilities or logits, from one visit while it lies in the nearest cache: the
-// largest, where the target stands, and a few sums, all of them in double. Included once for every instruction set.
+// largest, the rank of the target, and a few sums, all of them in double.
 
 template <class T> struct LanesOf;
 template <> struct LanesOf<float> {
@@ -48,13 +48,13 @@ INLINE void add_others(Sums& sums, const T* row, int64_t classes, int64_t left_o
     typedef typename LanesOf<T>::V V;
     typedef typename LanesOf<T>::Mask Mask;
     constexpr int N = LanesOf<T>::count;
-    const int64_t beside = left_out / N * N;
+    const int64_t group = left_out / N * N;
     for (int64_t first = 0; first < classes; first += RUN * N) {
         const int64_t end = first + RUN * N < classes ? first + RUN * N : classes;
         for (int64_t k = first; k < end; k += N) {
             __builtin_prefetch(next + k);
             V v = load_before(row + k, classes - k, blank);
-            if (k == beside) v = counted(Mask{}, k, classes, left_out) ? v : splat(blank);
+            if (k == group) v = counted(Mask{}, k, classes, left_out) ? v : splat(blank);
             sums.add(v);
         }
         sums.settle();
@@ -95,12 +95,12 @@ template <class T> INLINE int64_t rank_of(const T* row, int64_t classes, int64_t
     constexpr int N = LanesOf<T>::count;
     constexpr T lowest = T(-INFINITE);
     const V own = splat(row[target]);
-    const int64_t beside = target / N * N;
+    const int64_t group = target / N * N;
     Mask before{};
-    for (int64_t k = 0; k < beside; k += N) before -= load(row + k) >= own;
-    V v = load_before(row + beside, classes - beside, lowest);
-    before -= (v > own) | ((v == own) & counted(Mask{}, beside, target, -1));
-    for (int64_t k = beside + N; k < classes; k += N) before -= load_before(row + k, classes - k, lowest) > own;
+    for (int64_t k = 0; k < group; k += N) before -= load(row + k) >= own;
+    V v = load_before(row + group, classes - group, lowest);
+    before -= (v > own) | ((v == own) & counted(Mask{}, group, target, -1));
+    for (int64_t k = group + N; k < classes; k += N) before -= load_before(row + k, classes - k, lowest) > own;
     return sum(before);
 }
 
@@ -227,7 +227,7 @@ INLINE bool read_logits(const T* z, const T* next, int64_t classes, int64_t targ
 }
 
 template <class T, bool with_entropy>
-bool read_each(const Problem& p, const Readings& out, int64_t first, int64_t last) {
+bool read_each(const Inputs& p, const Readings& out, int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row) {
         const T* from = reinterpret_cast<const T*>(p.logits.row(row, 1));
         const T* next = reinterpret_cast<const T*>(p.logits.row(row + 1 < last ? row + 1 : row, 1));
@@ -241,7 +241,7 @@ bool read_each(const Problem& p, const Readings& out, int64_t first, int64_t las
 }
 
 // False if a row holds what it may not. Rows must be contiguous, of single or double precision.
-inline bool read_rows(const Problem& p, const Readings& out, int64_t first, int64_t last) {
+inline bool read_rows(const Inputs& p, const Readings& out, int64_t first, int64_t last) {
     if (p.logits.kind == Kind::float64)
         return out.with_entropy ? read_each<double, true>(p, out, first, last) : read_each<double, false>(p, out, first, last);
     return out.with_entropy ? read_each<float, true>(p, out, first, last) : read_each<float, false>(p, out, first, last);

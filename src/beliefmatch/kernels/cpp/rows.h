@@ -1,96 +1,189 @@
-// Plain rows one by one, their classes in the lanes: for rows that are contiguous and not short. Included once for
-// every instruction set.
+// Rows in the type and order that the lanes want: in place where they lie so, copied where they do not.
 
-template <bool unit_prior, bool keeps>
-INLINE void add_classes(PlainSums& sums, const float* z, int64_t from, int64_t to, const Plain& plain, const Kept& kept) {
-    int64_t k = from;
-    while (k < to) {
-        int64_t room = sums.room(), end = k + room * NF < to ? k + room * NF : to;
-        sums.added(int((end - k) / NF));
-        for (; k + NF < end; k += 2 * NF) {
-            sums.add<unit_prior, false, keeps>(load(z + k), plain, FI{}, kept, k);
-            sums.add<unit_prior, false, keeps>(load(z + k + NF), plain, FI{}, kept, k + NF);
-            sums.settle();
-        }
-        if (k < end) {
-            sums.add<unit_prior, false, keeps>(load(z + k), plain, FI{}, kept, k);
-            sums.settle();
-            k += NF;
-        }
-        if (!sums.room()) sums.flush();
-    }
+constexpr int BLOCK = 16; // rows that are visited together
+
+INLINE double largest_of(Kind kind) {
+    return kind == Kind::float64    ? 1.7976931348623157e308
+           : kind == Kind::float32  ? 3.4028234663852886e38
+           : kind == Kind::bfloat16 ? 3.3895313892515355e38
+                                    : 65504.;
 }
 
-template <bool unit_prior, bool keeps>
-INLINE void add_some_classes(PlainSums& sums, F z, int64_t k, int64_t classes, int64_t label, const Plain& plain,
-                             const Kept& kept) {
-    sums.add<unit_prior, true, keeps>(z, plain, counted(FI{}, k, classes, label), kept, k, classes - k);
-    sums.settle();
-    sums.added(1);
-    if (!sums.room()) sums.flush();
+INLINE float value_of(const float* from) { return *from; }
+INLINE double value_of(const double* from) { return *from; }
+
+struct BFloat16 {
+    uint16_t bits;
+};
+INLINE float value_of(const BFloat16* from) {
+    uint32_t bits = uint32_t(from->bits) << 16;
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
 }
 
-template <bool unit_prior, bool keeps>
-INLINE bool row_sums(const float* z, int64_t classes, int64_t label, const Plain& plain, const Kept& kept, Block& block,
-                     int i) {
-    PlainSums sums;
-    int64_t whole = classes / NF * NF, beside = label / NF * NF;
-    add_classes<unit_prior, keeps>(sums, z, 0, beside < whole ? beside : whole, plain, kept);
-    if (beside < whole) {
-        add_some_classes<unit_prior, keeps>(sums, load(z + beside), beside, classes, label, plain, kept);
-        add_classes<unit_prior, keeps>(sums, z, beside + NF, whole, plain, kept);
-    }
-    if (whole < classes) {
-        F part = load_part(z + whole, classes - whole);
-        add_some_classes<unit_prior, keeps>(sums, part, whole, classes, label, plain, kept);
-    }
-    sums.flush();
-    double body = sum(sums.whole_body(plain, 0) + sums.whole_body(plain, 1));
-    double mantissa = product(low_half(sums.mantissa) * high_half(sums.mantissa));
-    double rest = sum(sums.alpha[0] + sums.alpha[1]), excess = sum(sums.excess[0] + sums.excess[1]);
-    return enter_plain(block, i, plain, classes, z[label], rest, excess, body, mantissa);
+struct Float16 {
+    uint16_t bits;
+};
+// Infinity and NaN come out as numbers from 65536 on, beyond what any row may hold.
+INLINE float value_of(const Float16* from) {
+    uint32_t bits = uint32_t(from->bits & 0x7fff) << 13;
+    float value;
+    memcpy(&value, &bits, 4);
+    value *= 5.192296858534828e33f; // 2¹¹²: exact, subnormals included
+    return from->bits & 0x8000 ? -value : value;
 }
 
-inline bool row_sums(const float* z, int64_t classes, int64_t label, const Plain& plain, const Kept& kept, bool keeps,
-                     Block& block, int i) {
-    if (plain.prior == 1)
-        return keeps ? row_sums<true, true>(z, classes, label, plain, kept, block, i)
-                     : row_sums<true, false>(z, classes, label, plain, kept, block, i);
-    return keeps ? row_sums<false, true>(z, classes, label, plain, kept, block, i)
-                 : row_sums<false, false>(z, classes, label, plain, kept, block, i);
+INLINE void put(float* to, double value) { *to = float(value); }
+INLINE void put(double* to, double value) { *to = value; }
+INLINE void put(BFloat16* to, double value) {
+    float narrow = float(value);
+    uint32_t bits;
+    memcpy(&bits, &narrow, 4);
+    uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    to->bits = uint16_t(narrow == narrow ? rounded : 0x7fc0);
+}
+INLINE void put(Float16* to, double value) {
+    float narrow = float(value);
+    uint32_t bits;
+    memcpy(&bits, &narrow, 4);
+    uint32_t sign = bits & 0x80000000, size = bits ^ sign;
+    uint32_t normal = (size + 0xc8000fff + (size >> 13 & 1)) >> 13;
+    float shifted;
+    memcpy(&shifted, &size, 4);
+    shifted += 0.5f; // its last bit is then a half's smallest step
+    uint32_t subnormal;
+    memcpy(&subnormal, &shifted, 4);
+    subnormal -= 0x3f000000;
+    uint32_t half = size < 0x38800000 ? subnormal : size < 0x47800000 ? normal : size > 0x7f800000 ? 0x7e00 : 0x7c00;
+    to->bits = uint16_t(half | sign >> 16);
 }
 
-template <bool near>
-INLINE F row_slope(const Kept& kept, int64_t k, int64_t left, F lead, F pull, F kl_weight, F offset) {
-    F u = load_up_to(kept.u + k, left), excess = load(kept.excess + k);
-    return near ? near_slope(u, excess, lead, pull, kl_weight)
-                : far_slope(u, load(kept.alpha + k), excess, pull, kl_weight, offset);
-}
-
-template <bool near>
-INLINE void row_slopes(const Kept& kept, int64_t classes, double lead, double pull, double kl_weight, double offset,
-                       float* to) {
-    F leads = splat(float(lead)), pulls = splat(float(pull));
-    F weights = splat(float(kl_weight)), offsets = splat(float(offset));
-    int64_t whole = classes / NF * NF;
-    for (int64_t k = 0; k < whole; k += NF)
-        store(to + k, row_slope<near>(kept, k, NF, leads, pulls, weights, offsets));
-    if (int64_t left = classes - whole)
-        store_part(to + whole, left, row_slope<near>(kept, whole, left, leads, pulls, weights, offsets));
-}
-
-// The gradient of a row, times `scale`; slopes saturate at `limit`.
-inline void row_gradient(const Kept& kept, int64_t classes, int64_t label, const Plain& plain, const Block& block, int i,
-                         double scale, double limit, float* to) {
-    double lead = plain.prior * block.lead[i] * scale, pull = block.pull[i] * scale;
-    double kl_weight = plain.kl_weight * scale, offset = plain.prior * kl_weight;
-    if (std::fabs(block.lead[i]) < plain.kl_weight)
-        row_slopes<true>(kept, classes, lead, pull, kl_weight, offset, to);
+template <class From, class T>
+INLINE void copy_in(const From* from, int64_t stride, int64_t classes, T* to) {
+    if (stride == 1)
+        for (int64_t k = 0; k < classes; ++k) to[k] = T(value_of(from + k));
     else
-        row_slopes<false>(kept, classes, lead, pull, kl_weight, offset, to);
-    to[label] = float(scale * block.apart[i]);
-    if (limit < 1e30) { // only half precision has a limit that plain rows can reach
-        float most = float(limit * std::fabs(scale));
-        for (int64_t k = 0; k < classes; ++k) to[k] = to[k] > most ? most : to[k] < -most ? -most : to[k];
+        for (int64_t k = 0; k < classes; ++k) to[k] = T(value_of(from + k * stride));
+}
+template <class To, class T>
+INLINE void copy_out(To* to, int64_t stride, int64_t classes, const T* from) {
+    if (stride == 1)
+        for (int64_t k = 0; k < classes; ++k) put(to + k, from[k]);
+    else
+        for (int64_t k = 0; k < classes; ++k) put(to + k * stride, from[k]);
+}
+
+// Rows that are neighbours in memory travel together, a cache line at a time.
+template <class From, class T>
+INLINE void copy_in_adjacent(const From* from, int64_t stride, int64_t classes, int rows, T* to, int64_t pitch) {
+    for (int64_t k = 0; k < classes; ++k)
+        for (int i = 0; i < rows; ++i) to[i * pitch + k] = T(value_of(from + k * stride + i));
+}
+template <class To, class T>
+INLINE void copy_out_adjacent(To* to, int64_t stride, int64_t classes, int rows, const T* from, int64_t pitch) {
+    for (int64_t k = 0; k < classes; ++k)
+        for (int i = 0; i < rows; ++i) put(to + k * stride + i, from[i * pitch + k]);
+}
+
+INLINE bool are_adjacent(const Strided& s, int64_t first, int rows, int64_t inner) {
+    return rows > 1 && s.inner_stride == 1 && s.class_stride != 1 && first / inner == (first + rows - 1) / inner;
+}
+
+template <class T> constexpr Kind kind_of = Kind::float64;
+template <> constexpr Kind kind_of<float> = Kind::float32;
+
+template <class T> INLINE bool in_place(const Strided& s) { return s.kind == kind_of<T> && s.class_stride == 1; }
+
+template <class From, class T>
+void read_as(const Strided& s, int64_t first, int rows, int64_t inner, int64_t classes, T* to, int64_t pitch) {
+    if (are_adjacent(s, first, rows, inner)) {
+        auto from = reinterpret_cast<const From*>(s.row(first, inner));
+        copy_in_adjacent(from, s.class_stride, classes, rows, to, pitch);
+    } else {
+        for (int i = 0; i < rows; ++i) {
+            auto from = reinterpret_cast<const From*>(s.row(first + i, inner));
+            copy_in(from, s.class_stride, classes, to + i * pitch);
+        }
     }
 }
+
+template <class T>
+void read(const Strided& s, int64_t first, int rows, int64_t inner, int64_t classes, T* to, int64_t pitch) {
+    switch (s.kind) {
+    case Kind::float32: return read_as<float>(s, first, rows, inner, classes, to, pitch);
+    case Kind::float64: return read_as<double>(s, first, rows, inner, classes, to, pitch);
+    case Kind::bfloat16: return read_as<BFloat16>(s, first, rows, inner, classes, to, pitch);
+    case Kind::float16: return read_as<Float16>(s, first, rows, inner, classes, to, pitch);
+    }
+}
+
+template <class To, class T>
+void write_as(const Strided& s, int64_t first, int rows, int64_t inner, int64_t classes, const T* from, int64_t pitch) {
+    if (are_adjacent(s, first, rows, inner)) {
+        auto to = reinterpret_cast<To*>(s.row(first, inner));
+        copy_out_adjacent(to, s.class_stride, classes, rows, from, pitch);
+    } else {
+        for (int i = 0; i < rows; ++i) {
+            auto to = reinterpret_cast<To*>(s.row(first + i, inner));
+            copy_out(to, s.class_stride, classes, from + i * pitch);
+        }
+    }
+}
+
+template <class T>
+void write(const Strided& s, int64_t first, int rows, int64_t inner, int64_t classes, const T* from, int64_t pitch) {
+    switch (s.kind) {
+    case Kind::float32: return write_as<float>(s, first, rows, inner, classes, from, pitch);
+    case Kind::float64: return write_as<double>(s, first, rows, inner, classes, from, pitch);
+    case Kind::bfloat16: return write_as<BFloat16>(s, first, rows, inner, classes, from, pitch);
+    case Kind::float16: return write_as<Float16>(s, first, rows, inner, classes, from, pitch);
+    }
+}
+
+INLINE int64_t pitch_of(int64_t classes) { return (classes + 31) / 16 * 16; }
+
+// Rows of a tensor as the lanes want them.
+template <class T> struct Source {
+    const Strided* tensor;
+    T* scratch;
+    int64_t inner, classes, pitch, first = 0;
+    bool direct, together;
+
+    Source(const Strided& s, const Inputs& p)
+        : tensor(&s), scratch(nullptr), inner(p.inner), classes(p.classes), pitch(pitch_of(p.classes)),
+          direct(in_place<T>(s)), together(!direct && s.class_stride != 1 && s.inner_stride == 1 && inner > 1) {}
+
+    int64_t scratch_size() const { return direct ? 0 : together ? BLOCK * pitch : pitch; }
+
+    void begin(int64_t row, int rows) {
+        first = row;
+        if (together) read(*tensor, row, rows, inner, classes, scratch, pitch);
+    }
+    // Valid until the next call.
+    T* row(int i) {
+        if (direct) return reinterpret_cast<T*>(tensor->row(first + i, inner));
+        if (together) return scratch + i * pitch;
+        read(*tensor, first + i, 1, inner, classes, scratch, pitch);
+        return scratch;
+    }
+};
+
+// The same for writing: fill row(i), then end_row(i), then end() after the last.
+template <class T> struct Sink : Source<T> {
+    using Source<T>::Source;
+
+    void begin(int64_t row) { this->first = row; }
+    T* row(int i) {
+        if (this->direct) return reinterpret_cast<T*>(this->tensor->row(this->first + i, this->inner));
+        return this->together ? this->scratch + i * this->pitch : this->scratch;
+    }
+    void end_row(int i) {
+        if (!this->direct && !this->together)
+            write(*this->tensor, this->first + i, 1, this->inner, this->classes, this->scratch, this->pitch);
+    }
+    void end(int rows) {
+        if (this->together)
+            write(*this->tensor, this->first, rows, this->inner, this->classes, this->scratch, this->pitch);
+    }
+};
