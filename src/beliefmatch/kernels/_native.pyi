@@ -1,7 +1,7 @@
 """The compiled kernel; `native.py` passes its arguments."""
 
 def evaluate(header: bytes, *arguments: int) -> bool:
-    """Write the loss and, where there is memory for it, the gradient; False if the inputs are not supported."""
+    """Write the loss and, where there is memory for it, the gradient; False for unsupported inputs."""
 
 def measure(*arguments: int) -> bool:
     """Write a measure of every row; False if the logits are not supported."""
