@@ -21,8 +21,8 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 from beliefmatch._environment import hardware, versions
-from beliefmatch.data.memory import MemorySource
 from beliefmatch.data.preprocessing import Preprocessing
+from beliefmatch.data.sources import MemorySource
 from beliefmatch.models.resnet import preact_resnet18
 from beliefmatch.train.config import EngineConfig, TrainConfig
 from beliefmatch.train.engine import Engine

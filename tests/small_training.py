@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from beliefmatch.data.source import Batch
+from beliefmatch.data.sources import Batch
 from beliefmatch.train.config import EngineConfig, TrainConfig
 from beliefmatch.train.engine import Engine
 from beliefmatch.train.loop import fit

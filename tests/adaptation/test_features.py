@@ -12,8 +12,8 @@ from beliefmatch.adaptation.features import extract
 from beliefmatch.adaptation.keys import cache_key, model_digest
 from beliefmatch.adaptation.rows import ShardedRows
 from beliefmatch.adaptation.types import Features
-from beliefmatch.data.memory import MemorySource
 from beliefmatch.data.preprocessing import Preprocessing
+from beliefmatch.data.sources import MemorySource
 from small_features import CLASSES, FEATURES, ROWS, SHARD, data, direct, network
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from beliefmatch.data.augment import crop_and_flip, normalised
+from beliefmatch.data.transforms import crop_and_flip, normalise
 
 
 def images(n=40, height=6, width=5, channels=3):
@@ -26,7 +26,7 @@ def candidates(image, padding, flips):
 @pytest.mark.parametrize("padding", [0, 1, 2])
 def test_every_result_is_a_shift_or_the_mirror_of_one(padding, flips):
     before = images()
-    after = crop_and_flip(before, padding=padding, flips=flips, generator=torch.Generator().manual_seed(1))
+    after = crop_and_flip(before, padding=padding, flip=flips, generator=torch.Generator().manual_seed(1))
     assert after.shape == before.shape and after.dtype == torch.uint8
     for one, other in zip(before, after, strict=True):
         assert any(torch.equal(other, view) for view in candidates(one, padding, flips))
@@ -52,7 +52,7 @@ def test_the_seed_decides_and_the_global_state_is_left_alone():
 def test_normalised_images_have_the_channels_second_and_last_in_memory():
     pixels = images()
     mean, std = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
-    result = normalised(pixels, mean=mean, std=std)
+    result = normalise(pixels, mean=mean, std=std)
     expected = (pixels.permute(0, 3, 1, 2) / 255.0 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(
         std
     ).view(3, 1, 1)

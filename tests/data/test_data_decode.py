@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from beliefmatch.data import decode
-from beliefmatch.data.decode import Unreadable, as_pixels, decoded, middle, random_part
+from beliefmatch.data import images, transforms
+from beliefmatch.data.images import UnreadableImage, decode
+from beliefmatch.data.transforms import center_crop, random_crop, to_pixels
 from image_files import encoded, picture, pixels
 
 ONE = pixels(1, 5, 7)[0]
@@ -24,18 +25,18 @@ def saved(image, form="PNG", **options):
 
 @pytest.mark.parametrize("form", ["PNG", "BMP", "TIFF", "PPM"])
 def test_lossless_formats_give_back_every_pixel(form):
-    assert np.array_equal(as_pixels(decoded(encoded(ONE, form)), 3), ONE)
+    assert np.array_equal(to_pixels(decode(encoded(ONE, form)), 3), ONE)
 
 
 def test_grey_images_stay_grey_and_can_be_coloured():
-    image = decoded(encoded(ONE[..., :1]))
+    image = decode(encoded(ONE[..., :1]))
     assert image.mode == "L"
-    assert np.array_equal(as_pixels(image, 1), ONE[..., :1])
-    assert np.array_equal(as_pixels(image, 3), ONE[..., [0, 0, 0]])
+    assert np.array_equal(to_pixels(image, 1), ONE[..., :1])
+    assert np.array_equal(to_pixels(image, 3), ONE[..., [0, 0, 0]])
 
 
 def test_colour_turns_grey_by_its_brightness():
-    grey = as_pixels(decoded(encoded(ONE)), 1)[..., 0]
+    grey = to_pixels(decode(encoded(ONE)), 1)[..., 0]
     assert np.abs(grey - ONE @ np.array([0.299, 0.587, 0.114])).max() <= 1
 
 
@@ -48,14 +49,14 @@ def test_images_are_upright_whichever_way_the_camera_was_held(orientation):
     expected = np.rot90(ONE, quarters)
     if mirrored:
         expected = expected[:, ::-1]
-    image = decoded(saved(picture(ONE), "PNG", exif=exif))
-    assert np.array_equal(as_pixels(image, 3), expected)
+    image = decode(saved(picture(ONE), "PNG", exif=exif))
+    assert np.array_equal(to_pixels(image, 3), expected)
 
 
 def test_what_is_transparent_is_seen_on_white():
     alpha = np.full((5, 7, 1), 255, np.uint8)
     alpha[:2] = 0
-    image = decoded(saved(Image.fromarray(np.concatenate([ONE, alpha], 2))))
+    image = decode(saved(Image.fromarray(np.concatenate([ONE, alpha], 2))))
     assert image.mode == "RGB"
     assert (np.asarray(image)[:2] == 255).all()
     assert np.array_equal(np.asarray(image)[2:], ONE[2:])
@@ -63,12 +64,12 @@ def test_what_is_transparent_is_seen_on_white():
 
 def test_palettes_black_and_white_cmyk_and_sixteen_bits_are_understood():
     colours = Image.fromarray(ONE // 128 * 255).convert("P", palette=Image.Palette.ADAPTIVE)
-    assert np.array_equal(np.asarray(decoded(saved(colours, "GIF"))), np.asarray(colours.convert("RGB")))
+    assert np.array_equal(np.asarray(decode(saved(colours, "GIF"))), np.asarray(colours.convert("RGB")))
     black_and_white = Image.fromarray((ONE[..., 0] > 127).astype(np.uint8) * 255).convert("1")
-    assert np.array_equal(np.asarray(decoded(saved(black_and_white))), (ONE[..., 0] > 127) * 255)
-    assert decoded(saved(picture(ONE).convert("CMYK"), "JPEG")).mode == "RGB"
+    assert np.array_equal(np.asarray(decode(saved(black_and_white))), (ONE[..., 0] > 127) * 255)
+    assert decode(saved(picture(ONE).convert("CMYK"), "JPEG")).mode == "RGB"
     deep = Image.fromarray(ONE[..., 0].astype(np.uint16) * 257)
-    assert np.array_equal(np.asarray(decoded(saved(deep))), ONE[..., 0])
+    assert np.array_equal(np.asarray(decode(saved(deep))), ONE[..., 0])
 
 
 @pytest.mark.parametrize(
@@ -82,63 +83,63 @@ def test_palettes_black_and_white_cmyk_and_sixteen_bits_are_understood():
     ],
 )
 def test_what_cannot_be_read_says_why(content, reason):
-    with pytest.raises(Unreadable, match=reason):
-        decoded(content)
+    with pytest.raises(UnreadableImage, match=reason):
+        decode(content)
 
 
 def test_images_that_claim_too_many_pixels_are_refused_before_they_are_unpacked(monkeypatch):
-    monkeypatch.setattr(decode, "MAX_PIXELS", 34)
-    with pytest.raises(Unreadable, match="claims 7 x 5 pixels, above the limit of 34"):
-        decoded(encoded(ONE))
+    monkeypatch.setattr(images, "MAX_PIXELS", 34)
+    with pytest.raises(UnreadableImage, match="claims 7 x 5 pixels, above the limit of 34"):
+        decode(encoded(ONE))
     monkeypatch.undo()
     for side in (20_000, 2_000_000_000):  # above our limit, and above Pillow's own
         head = b"IHDR" + struct.pack(">2I5B", side, side, 8, 2, 0, 0, 0)
         chunk = struct.pack(">I", 13) + head + struct.pack(">I", zlib.crc32(head))
-        with pytest.raises(Unreadable, match="pixels"):
-            decoded(b"\x89PNG\r\n\x1a\n" + chunk + encoded(ONE)[33:])
+        with pytest.raises(UnreadableImage, match="pixels"):
+            decode(b"\x89PNG\r\n\x1a\n" + chunk + encoded(ONE)[33:])
 
 
 def test_the_middle_is_that_of_the_resized_image():
     photograph = Image.fromarray(_smooth(90, 60))
     whole = photograph.resize((32, 48), Image.Resampling.BILINEAR)
     expected = np.asarray(whole.crop((4, 12, 28, 36)), float)
-    result = np.asarray(middle(photograph, 24, 24, 32 / 24), float)
+    result = np.asarray(center_crop(photograph, 24, 24, 32 / 24), float)
     assert np.abs(result - expected).max() <= 2
 
 
 def test_an_image_of_the_right_size_is_left_alone():
     image = picture(ONE)
-    assert middle(image, 5, 7) is image
+    assert center_crop(image, 5, 7) is image
 
 
 @pytest.mark.parametrize("size", [(160, 213), (213, 160), (240, 160), (161, 160), (97, 131)])
 def test_the_middle_of_an_image_lies_inside_of_it(size):
     image = Image.new("RGB", size)
     for wanted in range(8, 225, 3):
-        assert middle(image, wanted, wanted).size == (wanted, wanted)
+        assert center_crop(image, wanted, wanted).size == (wanted, wanted)
 
 
 @pytest.mark.parametrize("size", [(1, 50), (50, 1), (1, 1)])
 def test_thin_images_have_a_middle_and_random_parts(size):
     image = Image.new("RGB", size, (9, 8, 7))
-    assert np.asarray(middle(image, 4, 4, 1.1)).tolist() == [[[9, 8, 7]] * 4] * 4
-    part = random_part(image, 4, 4, flips=True, chance=random.Random(0))
+    assert np.asarray(center_crop(image, 4, 4, 1.1)).tolist() == [[[9, 8, 7]] * 4] * 4
+    part = random_crop(image, 4, 4, flip=True, rng=random.Random(0))
     assert np.asarray(part).tolist() == [[[9, 8, 7]] * 4] * 4
 
 
 def test_random_parts_lie_within_have_the_area_and_the_ratio_and_flip_half_the_time():
-    boxes = [decode._random_box(100, 80, random.Random(seed)) for seed in range(400)]
+    boxes = [transforms._random_box(100, 80, random.Random(seed)) for seed in range(400)]
     for left, top, right, bottom in boxes:
         assert 0 <= left < right <= 100 and 0 <= top < bottom <= 80
         assert 0.07 <= (right - left) * (bottom - top) / 8000 <= 1
         assert 0.7 <= (right - left) / (bottom - top) <= 1.4
     ramp = Image.fromarray(np.tile(np.arange(0, 200, 2, dtype=np.uint8), (100, 1)))
     rises = [
-        np.diff(np.asarray(random_part(ramp, 4, 4, flips=True, chance=random.Random(seed)), int)).sum() > 0
+        np.diff(np.asarray(random_crop(ramp, 4, 4, flip=True, rng=random.Random(seed)), int)).sum() > 0
         for seed in range(400)
     ]
     assert 150 < sum(rises) < 250
-    never = [random_part(ramp, 4, 4, flips=False, chance=random.Random(seed)) for seed in range(20)]
+    never = [random_crop(ramp, 4, 4, flip=False, rng=random.Random(seed)) for seed in range(20)]
     assert all(np.diff(np.asarray(image, int)).sum() > 0 for image in never)
 
 

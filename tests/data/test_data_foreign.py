@@ -8,14 +8,14 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from beliefmatch.data import load, load_ood, store
+from beliefmatch.data import load, load_ood, prepare
 from beliefmatch.data.config import DataConfig
-from beliefmatch.data.decode import as_pixels, middle
 from beliefmatch.data.digits import rotated
-from beliefmatch.data.embedded import STILL_DIGITS
-from beliefmatch.data.inputs import read_images
+from beliefmatch.data.loading import read_images
+from beliefmatch.data.ood import SYMMETRIC_DIGITS
 from beliefmatch.data.preprocessing import Preprocessing
-from beliefmatch.data.streamed import StreamedSource
+from beliefmatch.data.sources import StreamedSource
+from beliefmatch.data.transforms import center_crop, to_pixels
 from image_files import encoded, labels, picture, pixels, save_folder, save_npz
 
 GREY = Preprocessing((0.0,), (240 / 255,))
@@ -64,7 +64,7 @@ def test_noise_is_uniform_over_bytes_and_as_many_as_are_reported_on(colours):
 def test_rotations_are_turned_test_digits_that_are_no_digits_any_more(digits):
     _, turned = load_ood("rotations", digits)
     (batch,) = digits.test.batches([torch.arange(len(digits.test))])
-    there = batch.inputs[[target not in STILL_DIGITS for target in batch.targets.tolist()]]
+    there = batch.inputs[[target not in SYMMETRIC_DIGITS for target in batch.targets.tolist()]]
     assert len(turned) == len(there)
     inputs = everything(turned)
     assert torch.equal(inputs, everything(load_ood("rotations", digits)[1]))
@@ -101,7 +101,7 @@ def test_a_named_set_gives_its_test_images_in_the_home_sets_form(colours, digits
     name, ood = load_ood("digits", colours)
     assert name == "digits" and ood.shape == (3, 6, 6) and len(ood) == 540
     first = digits.test.images[:1].numpy()[0]
-    expected = as_pixels(middle(picture(first), 6, 6), 3)
+    expected = to_pixels(center_crop(picture(first), 6, 6), 3)
     assert np.array_equal(ood.images[0], expected)
     assert ood.preprocessing == colours.test.preprocessing
 
@@ -151,7 +151,7 @@ def test_nothing_is_told_with_what_could_be(digits):
 
 
 def test_what_is_missing_or_misspelt_is_told(digits):
-    with pytest.raises(ValueError, match=r"`like` must tell its preprocessing in its facts, got \[\]"):
+    with pytest.raises(ValueError, match=r"`like` must have its preprocessing in its facts, got \[\]"):
         load_ood("noise", replace(digits, facts={}))
     with pytest.raises(ValueError, match="`corrupt` must be one of 'stop', 'skip', got 'ship'"):
         load_ood("digits", digits, corrupt="ship")
@@ -192,12 +192,12 @@ def test_images_to_predict_are_brought_to_size_and_channels(tmp_path):
     (tmp_path / "a.png").write_bytes(encoded(pixels(1, 20, 12)[0]))
     names, source = read_images(f"{tmp_path / 'a.png'}", like_shape=(1, 8, 8), preprocessing=GREY)
     assert names == [f"{tmp_path / 'a.png'}"] and source.shape == (1, 8, 8)
-    expected = as_pixels(middle(picture(pixels(1, 20, 12)[0]), 8, 8), 1)
+    expected = to_pixels(center_crop(picture(pixels(1, 20, 12)[0]), 8, 8), 1)
     assert np.array_equal(source.images[0], expected)
 
 
 def test_large_images_to_predict_are_streamed(tmp_path, monkeypatch):
-    monkeypatch.setattr(store, "IN_MEMORY_SIDE", 4)
+    monkeypatch.setattr(prepare, "IN_MEMORY_SIDE", 4)
     (tmp_path / "a.png").write_bytes(encoded(pixels(1, 20, 12)[0]))
     _, source = read_images(tmp_path, like_shape=(3, 8, 8), preprocessing=COLOUR, workers=0)
     assert isinstance(source, StreamedSource) and everything(source).shape == (1, 3, 8, 8)

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from beliefmatch.data.forms import find_at, find_unlabelled, part_of
-from beliefmatch.data.forms.raw import Columns
+from beliefmatch.data.datasets import Columns
+from beliefmatch.data.raw import find_at, find_unlabelled, part_of
 from image_files import CLASSES, encoded, labels, pixels, save_folder, save_npz, save_parquet
 
 IMAGES, LABELS = pixels(), labels()
@@ -24,12 +24,12 @@ def complaint(path, **options):
 
 
 def arrays(part):
-    return np.stack([np.asarray(part.pictures.picture(n)) for n in range(len(part.pictures))])
+    return np.stack([np.asarray(part.images.read(n)) for n in range(len(part.images))])
 
 
 def test_a_folder_for_each_class_is_one_set_in_the_order_of_the_names(tmp_path):
     found = find_at(save_folder(tmp_path, IMAGES, LABELS))
-    assert found.form == "folder" and found.class_names == CLASSES
+    assert found.format == "folder" and found.class_names == CLASSES
     assert found.parts["all"].labels.tolist() == sorted(LABELS)
     assert np.array_equal(arrays(found.parts["all"]), IMAGES[np.argsort(LABELS, kind="stable")])
 
@@ -75,11 +75,11 @@ def test_parquet_files_are_parts_by_their_names_and_one_after_another(tmp_path):
     save_parquet(tmp_path / "train-00001-of-00002.parquet", IMAGES[7:], LABELS[7:])
     save_parquet(tmp_path / "test-00000-of-00001.parquet", IMAGES[:5], LABELS[:5])
     found = find_at(tmp_path)
-    assert found.form == "parquet" and found.class_names is None
+    assert found.format == "parquet" and found.class_names is None
     assert list(found.parts) == ["train", "test"]
     assert np.array_equal(arrays(found.parts["train"]), IMAGES)
     assert found.parts["train"].labels.tolist() == LABELS.tolist()
-    assert found.parts["train"].pictures.name(8) == "train-00001-of-00002.parquet[1]"
+    assert found.parts["train"].images.name(8) == "train-00001-of-00002.parquet[1]"
 
 
 def test_parquet_takes_class_names_from_the_description_of_the_hub(tmp_path):
@@ -114,7 +114,7 @@ def test_columns_may_be_named_where_there_are_several(tmp_path):
         ({"x": [1]}, "must have a column of images, image or img or images, got x"),
         ({"image": [[1, 2]], "label": [0]}, "neither bytes nor {bytes, path}"),
         ({"image": [b"a"], "label": [None]}, "label has 1 empty cells"),
-        ({"image": [b"a"], "label": [0.5]}, "neither class ids nor class names"),
+        ({"image": [b"a"], "label": [0.5]}, "one class id or class name"),
         ({"image": [b"a"]}, "images must have labels to train on"),
     ],
 )
@@ -132,8 +132,8 @@ def test_what_is_no_parquet_file_is_refused(tmp_path):
 def test_an_archive_holds_images_labels_and_perhaps_class_names(tmp_path, key):
     np.savez(tmp_path / "a.npz", images=IMAGES, classes=np.array(CLASSES), **{key: LABELS})
     found = find_at(tmp_path / "a.npz")
-    assert found.form == "npz" and found.class_names == CLASSES
-    assert np.array_equal(found.parts["all"].pictures.pixels, IMAGES)
+    assert found.format == "npz" and found.class_names == CLASSES
+    assert np.array_equal(found.parts["all"].images.pixels, IMAGES)
     assert found.parts["all"].labels.tolist() == LABELS.tolist()
 
 
@@ -144,7 +144,7 @@ def test_an_archive_holds_images_labels_and_perhaps_class_names(tmp_path, key):
 )
 def test_grey_archives_gain_a_channel(tmp_path, stored):
     found = find_at(save_npz(tmp_path / "a.npz", stored, LABELS))
-    assert np.array_equal(found.parts["all"].pictures.pixels, IMAGES[..., :1])
+    assert np.array_equal(found.parts["all"].images.pixels, IMAGES[..., :1])
 
 
 def test_archives_are_parts_by_their_names_and_a_datasets_name_chooses(tmp_path):
@@ -165,7 +165,7 @@ def test_archives_are_parts_by_their_names_and_a_datasets_name_chooses(tmp_path)
 def test_files_may_be_one_level_down(tmp_path):
     save_parquet(tmp_path / "data" / "train-0.parquet", IMAGES, LABELS)
     save_parquet(tmp_path / "data" / "validation-0.parquet", IMAGES[:4], LABELS[:4])
-    found = find_at(tmp_path, name="food101", reports="validation")
+    found = find_at(tmp_path, name="food101", test_part="validation")
     assert list(found.parts) == ["train", "test"]
     assert len(found.parts["test"].labels) == 4
 
@@ -175,7 +175,7 @@ def test_two_forms_or_files_without_a_part_are_not_guessed_at(tmp_path):
     save_npz(tmp_path / "more.npz", IMAGES, LABELS)
     assert "files whose names say train, validation or test" in complaint(tmp_path)
     save_parquet(tmp_path / "test.parquet", IMAGES, LABELS)
-    assert "images in one form" in complaint(tmp_path)
+    assert "images in one format" in complaint(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_two_forms_or_files_without_a_part_are_not_guessed_at(tmp_path):
         ({"images": IMAGES, "labels": LABELS == 1}, "got bool"),
         (
             {"images": IMAGES, "labels": LABELS, "targets": LABELS},
-            "one array of targets, got labels and targets",
+            "one array of targets, got targets and labels",
         ),
         ({"images": IMAGES}, "images must have labels to train on"),
         ({"x": IMAGES, "labels": LABELS}, "must hold images under that name, got x, labels"),
@@ -223,15 +223,15 @@ def test_images_without_labels_are_found_in_every_form(tmp_path):
     np.save(tmp_path / "b.npy", IMAGES)
     pq.write_table(pa.table({"image": [encoded(i) for i in IMAGES]}), tmp_path / "c.parquet")
     for path in (folder, tmp_path / "a.npz", tmp_path / "b.npy", tmp_path / "c.parquet"):
-        assert len(find_unlabelled(path).pictures) == 12
-    assert len(find_unlabelled(folder / "ant" / "0000.png").pictures) == 1
+        assert len(find_unlabelled(path)) == 12
+    assert len(find_unlabelled(folder / "ant" / "0000.png")) == 1
     for part in ("train", "test"):
         save_folder(
             tmp_path / "parts" / part,
             IMAGES[: 12 if part == "train" else 5],
             LABELS[: 12 if part == "train" else 5],
         )
-    assert len(find_unlabelled(tmp_path / "parts").pictures) == 5
+    assert len(find_unlabelled(tmp_path / "parts")) == 5
 
 
 @pytest.mark.parametrize(

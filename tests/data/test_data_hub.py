@@ -5,9 +5,8 @@ import io
 import numpy as np
 import pytest
 
-from beliefmatch.data import load, load_ood
+from beliefmatch.data import load, load_ood, raw
 from beliefmatch.data.config import DataConfig
-from beliefmatch.data.forms import parquet
 from image_files import CLASSES, encoded, labels, picture, pixels, save_parquet
 
 datasets = pytest.importorskip("datasets")
@@ -95,7 +94,7 @@ def test_other_columns_are_told(monkeypatch):
 def test_parquet_files_too_large_for_the_memory_are_laid_out_by_the_library(tmp_path, monkeypatch):
     path = save_parquet(tmp_path / "a.parquet", IMAGES, LABELS)
     small = load(DataConfig(name=f"{path}", workers=0))
-    monkeypatch.setattr(parquet, "IN_MEMORY_BYTES", 10)
+    monkeypatch.setattr(raw, "IN_MEMORY_PARQUET_BYTES", 10)
     original = datasets.load_dataset
     monkeypatch.setattr(
         datasets, "load_dataset", lambda *a, **k: original(*a, **k, cache_dir=f"{tmp_path / 'cache'}")
@@ -105,16 +104,15 @@ def test_parquet_files_too_large_for_the_memory_are_laid_out_by_the_library(tmp_
 
 
 def test_images_may_be_files_that_rows_point_at(tmp_path, hub):
-    from beliefmatch.data.decode import Unreadable
-    from beliefmatch.data.forms.hub import Rows
+    from beliefmatch.data.images import HubImages, UnreadableImage
 
     file = io.BytesIO()
     picture(IMAGES[0]).save(file, "PNG")
     (tmp_path / "a.png").write_bytes(file.getvalue())
     cells = [{"bytes": None, "path": f"{tmp_path / name}"} for name in ("a.png", "b.png")]
     held = datasets.Dataset.from_dict({"image": cells}).cast_column("image", datasets.Image(decode=False))
-    rows = Rows(held, "image", "home")
-    assert np.array_equal(np.asarray(rows.picture(0)), IMAGES[0])
-    with pytest.raises(Unreadable, match="No such file"):
-        rows.picture(1)
+    rows = HubImages(held, "image", "home")
+    assert np.array_equal(np.asarray(rows.read(0)), IMAGES[0])
+    with pytest.raises(UnreadableImage, match="No such file"):
+        rows.read(1)
     assert rows.name(1) == "home[1]"

@@ -6,17 +6,16 @@ import torch
 
 from beliefmatch.data import load
 from beliefmatch.data.config import DataConfig
-from beliefmatch.data.counted import CountedSource
-from beliefmatch.data.memory import MemorySource
 from beliefmatch.data.preprocessing import Preprocessing
-from beliefmatch.data.splits import balanced
+from beliefmatch.data.sources import CountedSource, MemorySource
+from beliefmatch.data.splits import balanced_rows
 
 RAGGED = np.repeat([0, 1, 2, 3], [3, 40, 7, 25])[np.random.default_rng(0).permutation(75)]
 
 
 def test_the_published_division_of_cifar_is_balanced_and_leaves_the_rest_unlabelled():
     labels = np.arange(45_000) % 10
-    rows = balanced(labels, 4000, seed=3)
+    rows = balanced_rows(labels, 4000, seed=3)
     assert len(rows) == len(set(rows.tolist())) == 4000
     assert np.bincount(labels[rows]).tolist() == [400] * 10
     assert (np.diff(rows) > 0).all()
@@ -24,19 +23,19 @@ def test_the_published_division_of_cifar_is_balanced_and_leaves_the_rest_unlabel
 
 @pytest.mark.parametrize(("count", "expected"), [(4, [1, 1, 1, 1]), (12, [3, 3, 3, 3]), (36, [3, 13, 7, 13])])
 def test_classes_keep_equally_many_as_long_as_they_have_them(count, expected):
-    assert np.bincount(RAGGED[balanced(RAGGED, count)]).tolist() == expected
+    assert np.bincount(RAGGED[balanced_rows(RAGGED, count)]).tolist() == expected
 
 
 def test_where_classes_do_not_divide_the_number_none_has_two_more_than_another():
-    counts = np.bincount(RAGGED[balanced(RAGGED, 10, seed=1)])
+    counts = np.bincount(RAGGED[balanced_rows(RAGGED, 10, seed=1)])
     assert counts.sum() == 10 and set(counts.tolist()) == {2, 3}
 
 
 def test_fewer_labels_are_among_more_and_the_seed_decides():
-    more = set(balanced(RAGGED, 20, seed=5).tolist())
-    assert set(balanced(RAGGED, 8, seed=5).tolist()) < more
-    assert set(balanced(RAGGED, 20, seed=6).tolist()) != more
-    assert balanced(RAGGED, 20, seed=5).tolist() == sorted(more)
+    more = set(balanced_rows(RAGGED, 20, seed=5).tolist())
+    assert set(balanced_rows(RAGGED, 8, seed=5).tolist()) < more
+    assert set(balanced_rows(RAGGED, 20, seed=6).tolist()) != more
+    assert balanced_rows(RAGGED, 20, seed=5).tolist() == sorted(more)
 
 
 def test_five_labels_of_each_digit():
@@ -125,7 +124,7 @@ def test_images_are_shifted_by_no_more_than_asked_for():
 def test_a_set_seen_through_another_preprocessing_is_scaled_by_it():
     source = load(DataConfig(labels=50)).train
     (own,) = source.batches([torch.arange(5)])
-    (other,) = source.seen_through(Preprocessing((0.5,), (2.0,))).batches([torch.arange(5)])
+    (other,) = source.with_preprocessing(Preprocessing((0.5,), (2.0,))).batches([torch.arange(5)])
     torch.testing.assert_close(other.inputs, (own.inputs * (240 / 255) - 0.5) / 2)
     assert torch.equal(own.targets, other.targets)
 

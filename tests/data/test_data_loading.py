@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from beliefmatch.data import DATASETS, load, store
+from beliefmatch.data import DATASETS, load, prepare
 from beliefmatch.data.config import DataConfig
 from beliefmatch.data.digits import load_digits
-from beliefmatch.data.memory import MemorySource
 from beliefmatch.data.preprocessing import Preprocessing
-from beliefmatch.data.splits import divided
-from beliefmatch.data.streamed import StreamedSource
+from beliefmatch.data.sources import MemorySource, StreamedSource
+from beliefmatch.data.splits import split_rows
 from image_files import CLASSES, encoded, labels, pixels, save_folder, save_npz, save_parquet
 
 IMAGES, LABELS = pixels(60), labels(60)
@@ -73,7 +72,7 @@ def test_digits_to_report_on_stay_whatever_is_asked_of_the_others():
 
 def test_validation_is_taken_from_the_training_part_and_the_test_part_left_alone(parts):
     dataset = load(settings(parts, validation=12))
-    rows = divided(LABELS, validation=12, seed=0)
+    rows = split_rows(LABELS, validation=12, seed=0)
     assert isinstance(dataset.train, MemorySource)
     assert np.array_equal(dataset.train.images, IMAGES[rows.train])
     assert np.array_equal(dataset.validation.images, IMAGES[rows.validation])
@@ -157,7 +156,7 @@ def test_large_images_are_streamed(tmp_path):
     assert dataset.train.shape == (3, 70, 70) and not dataset.facts["in_memory"]
     assert dataset.facts["preprocessing"]["margin"] == 256 / 224
     assert dataset.facts["preprocessing"]["mean"] == [0.485, 0.456, 0.406]
-    rows = divided(np.sort(LABELS), validation=0.2, test=0.2, seed=0)
+    rows = split_rows(np.sort(LABELS), validation=0.2, test=0.2, seed=0)
     assert dataset.test.targets.tolist() == np.sort(LABELS)[rows.test].tolist()
     (folder / "ant" / "0000.png").write_bytes(encoded(IMAGES[0]) + b"more")
     assert load(settings(folder, size=70)).facts["digest"] != dataset.facts["digest"]
@@ -198,7 +197,7 @@ def test_a_margin_is_cut_off_small_and_large_images(tmp_path):
 
 
 def test_sets_too_large_for_the_memory_are_streamed_as_they_are(tmp_path, monkeypatch):
-    monkeypatch.setattr(store, "IN_MEMORY_BYTES", 1000)
+    monkeypatch.setattr(prepare, "IN_MEMORY_BYTES", 1000)
     dataset = load(settings(save_folder(tmp_path, IMAGES, LABELS)))
     assert isinstance(dataset.train, StreamedSource) and dataset.train.shape == (3, 6, 6)
     kept = load(settings(save_npz(tmp_path / "a.npz", IMAGES, LABELS)))
@@ -230,8 +229,8 @@ def test_unreadable_images_stop_or_are_skipped_and_counted(tmp_path, size):
 
 
 def test_skipping_in_workers_finds_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(store, "_FEW", 10)
-    monkeypatch.setattr(store, "_AT_ONCE", 7)
+    monkeypatch.setattr(prepare, "_FEW", 10)
+    monkeypatch.setattr(prepare, "_CHUNK", 7)
     folder = save_folder(tmp_path, IMAGES, LABELS)
     (folder / "bee" / "0004.png").write_bytes(b"")
     with pytest.warns(UserWarning, match="1 of 60"):
@@ -293,10 +292,6 @@ def test_an_empty_archive_is_refused(tmp_path):
 
 
 def test_every_name_of_the_table_leads_somewhere():
-    from pkgutil import resolve_name
-
-    for name, address in DATASETS.items():
-        known = resolve_name(address)
-        assert known.habits.augment in ("none", "crop", "crop_flip"), name
+    for name, known in DATASETS.items():
+        assert known.defaults.augment in ("none", "crop", "crop_flip"), name
         assert callable(known.find)
-        assert getattr(known, "name", "digits") == name

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from beliefmatch.data import memory
-from beliefmatch.data.augment import crop_and_flip
-from beliefmatch.data.memory import MemorySource
+from beliefmatch.data import sources
 from beliefmatch.data.preprocessing import Preprocessing, default_padding
+from beliefmatch.data.sources import MemorySource
+from beliefmatch.data.transforms import crop_and_flip
 from image_files import labels, pixels
 
 PLAIN = Preprocessing((0.4, 0.5, 0.6), (0.2, 0.25, 0.3), "crop_flip", 1)
@@ -68,7 +68,7 @@ def test_a_subset_shares_the_images_and_keeps_the_order():
     assert len(part) == 2 and part.shape == (3, 6, 6)
     assert part.targets.tolist() == [labels()[4], labels()[9]]
     assert torch.equal(part.images, torch.from_numpy(pixels()[[4, 9]]))
-    assert part._held is whole._held
+    assert part._pixels is whole._pixels
     (batch,) = part.batches([torch.tensor([1])])
     torch.testing.assert_close(batch.inputs, by_hand(pixels()[9:10]), rtol=1e-5, atol=1e-6)
 
@@ -80,13 +80,13 @@ def test_without_labels_every_target_is_minus_one():
 
 @pytest.mark.parametrize("limit", [0, 1 << 30])
 def test_images_go_to_a_device_once_or_in_batches_where_they_are_many(monkeypatch, limit):
-    monkeypatch.setattr(memory, "ON_DEVICE_BYTES", limit)
+    monkeypatch.setattr(sources, "ON_DEVICE_BYTES", limit)
     whole = source()
     batches = list(whole.batches([torch.arange(4), torch.arange(3)], device="meta"))
     assert [batch.inputs.device.type for batch in batches] == ["meta"] * 2
     assert [tuple(batch.inputs.shape) for batch in batches] == [(4, 3, 6, 6), (3, 3, 6, 6)]
     assert batches[0].targets.device.type == "meta"
-    assert list(whole._held._copies) == ([torch.device("meta")] if limit else [])
+    assert list(whole._on_device) == ([torch.device("meta")] if limit else [])
 
 
 def test_images_that_cannot_be_written_to_are_copied():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beliefmatch.data.splits import chosen, divided, fingerprint, wanted
+from beliefmatch.data.splits import fingerprint, resolve_count, split_rows, stratified_rows
 
 LABELS = st.lists(st.integers(0, 5), min_size=3, max_size=80).map(np.array)
 SEEDS = st.integers(0, 2**31)
@@ -23,7 +23,7 @@ SEEDS = st.integers(0, 2**31)
     SEEDS,
 )
 def test_divisions_are_disjoint_ascending_and_as_large_as_asked(labels, validation, test, limit, seed):
-    parts = divided(labels, validation=validation, test=test, limit=limit, seed=seed)
+    parts = split_rows(labels, validation=validation, test=test, limit=limit, seed=seed)
     together = np.concatenate(parts)
     assert len(np.unique(together)) == len(together)
     assert all((np.diff(part) > 0).all() for part in parts)
@@ -38,7 +38,7 @@ def test_divisions_are_disjoint_ascending_and_as_large_as_asked(labels, validati
 def test_every_class_is_chosen_in_proportion(labels, share, seed):
     count = int(share * len(labels))
     sizes = np.bincount(labels, minlength=6)
-    taken = np.bincount(labels[chosen(labels, count, seed)], minlength=6)
+    taken = np.bincount(labels[stratified_rows(labels, count, seed)], minlength=6)
     assert taken.sum() == count
     # Sainte-Laguë: one share t exists that, rounded to whole images, gives every class its number.
     present = sizes > 0
@@ -49,14 +49,14 @@ def test_every_class_is_chosen_in_proportion(labels, share, seed):
 
 @given(LABELS, SEEDS)
 def test_a_smaller_choice_is_part_of_a_larger_one(labels, seed):
-    choices = [set(chosen(labels, count, seed).tolist()) for count in range(len(labels) + 1)]
+    choices = [set(stratified_rows(labels, count, seed).tolist()) for count in range(len(labels) + 1)]
     assert all(small < large for small, large in itertools.pairwise(choices))
 
 
 @given(LABELS, SEEDS)
 def test_a_limit_takes_nothing_from_the_other_parts(labels, seed):
-    whole = divided(labels, validation=0.2, test=0.2, seed=seed)
-    limited = divided(labels, validation=0.2, test=0.2, limit=2, seed=seed)
+    whole = split_rows(labels, validation=0.2, test=0.2, seed=seed)
+    limited = split_rows(labels, validation=0.2, test=0.2, limit=2, seed=seed)
     assert np.array_equal(whole.validation, limited.validation)
     assert np.array_equal(whole.test, limited.test)
     assert set(limited.train) <= set(whole.train)
@@ -64,14 +64,14 @@ def test_a_limit_takes_nothing_from_the_other_parts(labels, seed):
 
 def test_the_papers_division_has_a_fifth_of_every_class():
     labels = np.repeat(np.arange(10), 5000)
-    parts = divided(labels, validation=10000, seed=0)
+    parts = split_rows(labels, validation=10000, seed=0)
     assert len(parts.train) == 40000 and len(parts.test) == 0
     assert np.bincount(labels[parts.validation]).tolist() == [1000] * 10
 
 
 def test_the_division_is_the_one_it_always_was():
     """Whatever the platform and the release of numpy: runs of different years share a test set."""
-    parts = divided(np.arange(20) % 3, validation=0.25, test=0.2, seed=7)
+    parts = split_rows(np.arange(20) % 3, validation=0.25, test=0.2, seed=7)
     assert parts.train.tolist() == TRAIN
     assert parts.validation.tolist() == VALIDATION
     assert parts.test.tolist() == TEST
@@ -84,7 +84,7 @@ TEST = [0, 4, 17, 18]
 
 def test_the_seed_decides():
     labels = np.arange(60) % 3
-    first, again, other = (divided(labels, validation=0.2, seed=seed).train for seed in (1, 1, 2))
+    first, again, other = (split_rows(labels, validation=0.2, seed=seed).train for seed in (1, 1, 2))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
 
@@ -92,7 +92,7 @@ def test_the_seed_decides():
 @pytest.mark.parametrize("amount", [10, 11, 2.5])
 def test_more_images_than_there_are_or_parts_of_images_are_refused(amount):
     with pytest.raises(ValueError, match=f"a whole number below the 10 images there are, got {amount:g}"):
-        wanted(amount, 10)
+        resolve_count(amount, 10)
 
 
 def test_a_fingerprint_is_a_sha256_of_lengths_and_contents():

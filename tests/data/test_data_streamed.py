@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from beliefmatch.data.decode import as_pixels, decoded, middle
-from beliefmatch.data.memory import MemorySource
-from beliefmatch.data.parallel import in_order
-from beliefmatch.data.pictures import Arrays, Chain, Encoded, Files
+from beliefmatch.data.images import ArrayImages, ChainedImages, EncodedImages, FileImages, decode
 from beliefmatch.data.preprocessing import Preprocessing
-from beliefmatch.data.streamed import StreamedSource
+from beliefmatch.data.sources import MemorySource, StreamedSource, in_order
+from beliefmatch.data.transforms import center_crop, to_pixels
 from image_files import encoded, labels, pixels
 
 HOW = Preprocessing((0.4, 0.5, 0.6), (0.2, 0.25, 0.3), "crop_flip", margin=8 / 7)
@@ -26,14 +24,14 @@ def source(workers=0, **changes):
     how = Preprocessing(**{**HOW.to_json(), **changes})
     names = [f"image{n}" for n in range(12)]
     return StreamedSource(
-        Encoded(contents(), names), labels(), shape=(3, 8, 8), preprocessing=how, workers=workers
+        EncodedImages(contents(), names), labels(), shape=(3, 8, 8), preprocessing=how, workers=workers
     )
 
 
 def test_without_seeds_batches_are_the_middles_scaled():
     part = torch.tensor([3, 0, 11])
     (batch,) = source().batches([part])
-    cut = np.stack([as_pixels(middle(decoded(contents()[n]), 8, 8, 8 / 7), 3) for n in part.tolist()])
+    cut = np.stack([to_pixels(center_crop(decode(contents()[n]), 8, 8, 8 / 7), 3) for n in part.tolist()])
     mean, std = torch.tensor(HOW.mean).view(3, 1, 1), torch.tensor(HOW.std).view(3, 1, 1)
     expected = (torch.from_numpy(cut).permute(0, 3, 1, 2) / 255.0 - mean) / std
     torch.testing.assert_close(batch.inputs, expected, rtol=1e-5, atol=1e-6)
@@ -79,7 +77,7 @@ def test_a_subset_keeps_order_and_labels():
 def test_an_unreadable_image_is_told_by_name_in_the_main_process(workers):
     broken = contents()
     broken[5] = broken[5][:50]
-    pictures = Encoded(broken, [f"image{n}" for n in range(12)])
+    pictures = EncodedImages(broken, [f"image{n}" for n in range(12)])
     whole = StreamedSource(pictures, shape=(3, 8, 8), preprocessing=HOW, workers=workers)
     with pytest.raises(ValueError, match=r"^data: images must be readable, got image5 \(.*corrupt") as caught:
         list(whole.batches(list(torch.arange(12).split(3))))
@@ -89,7 +87,9 @@ def test_an_unreadable_image_is_told_by_name_in_the_main_process(workers):
 def test_a_file_that_has_gone_is_told_by_its_path(tmp_path):
     (tmp_path / "a.png").write_bytes(contents()[0])
     (tmp_path / "b.png").write_bytes(contents()[1])
-    whole = StreamedSource(Files(tmp_path, ["a.png", "b.png"]), shape=(3, 8, 8), preprocessing=HOW, workers=0)
+    whole = StreamedSource(
+        FileImages(tmp_path, ["a.png", "b.png"]), shape=(3, 8, 8), preprocessing=HOW, workers=0
+    )
     (tmp_path / "b.png").unlink()
     with pytest.raises(ValueError, match=r"b\.png \(No such file or directory\)"):
         list(whole.batches([torch.arange(2)]))
@@ -97,7 +97,7 @@ def test_a_file_that_has_gone_is_told_by_its_path(tmp_path):
 
 def test_sources_can_be_sent_to_processes_that_start_afresh(tmp_path):
     (tmp_path / "a.png").write_bytes(contents()[0])
-    streamed = StreamedSource(Files(tmp_path, ["a.png"]), shape=(3, 8, 8), preprocessing=HOW, workers=0)
+    streamed = StreamedSource(FileImages(tmp_path, ["a.png"]), shape=(3, 8, 8), preprocessing=HOW, workers=0)
     in_memory = MemorySource(pixels(), labels(), preprocessing=HOW)
     for before in (source(), streamed, in_memory):
         after = pickle.loads(pickle.dumps(before))
@@ -124,15 +124,15 @@ def test_a_worker_that_dies_is_told_in_one_line():
 
 
 def test_chained_pictures_are_found_by_their_place():
-    both = Chain([Arrays(pixels(2), "a"), Arrays(pixels(3, seed=1), "b")])
+    both = ChainedImages([ArrayImages(pixels(2), "a"), ArrayImages(pixels(3, seed=1), "b")])
     assert len(both) == 5
     assert [both.name(n) for n in range(5)] == ["a[0]", "a[1]", "b[0]", "b[1]", "b[2]"]
-    assert np.array_equal(np.asarray(both.picture(3)), pixels(3, seed=1)[1])
+    assert np.array_equal(np.asarray(both.read(3)), pixels(3, seed=1)[1])
 
 
 def test_shape_and_preprocessing_must_agree():
     with pytest.raises(ValueError, match=r"StreamedSource: `shape` must have 3 channels.*got \(1, 8, 8\)"):
-        StreamedSource(Encoded(contents(), ["x"] * 12), shape=(1, 8, 8), preprocessing=HOW)
+        StreamedSource(EncodedImages(contents(), ["x"] * 12), shape=(1, 8, 8), preprocessing=HOW)
 
 
 def _slow_square(number):
@@ -163,7 +163,7 @@ def test_noise_is_added_by_the_seed_whatever_the_number_of_workers():
 def test_labels_can_be_held_back_and_images_seen_in_another_way():
     whole = source()
     assert whole.unlabelled().targets.tolist() == [-1] * 12 and whole.targets.tolist() == labels().tolist()
-    other = whole.seen_through(Preprocessing((0.0,) * 3, (1.0,) * 3))
+    other = whole.with_preprocessing(Preprocessing((0.0,) * 3, (1.0,) * 3))
     assert other.preprocessing.margin == 1.0
     (as_new,), (as_other,) = (
         each.batches([torch.tensor([2, 5])])

@@ -96,7 +96,7 @@ def test_rounded_probabilities_are_taken(tmp_path):
         ("logit_0,logit_1,y\n1,,0\n", "row 1: logit_1 must be a number, got ''"),
         ("logit_0,logit_1,y\n1,2,\n", "got the text ''"),
         ("logit_0;logit_1;y\n1,5;2;0\n", "row 1: logit_0 must be a number, got '1,5'"),
-        ("logit_0,logit_1,y,y\n1,2,0,0\n", "must name each column once"),
+        ("logit_0,logit_1,y,y\n1,2,0,0\n", "two columns named"),
         ("a,b\n1,2\n", "got a, b; name it"),
     ],
 )

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from beliefmatch.data.digits import load_digits
-from beliefmatch.data.source import Batch
+from beliefmatch.data.sources import Batch
 from beliefmatch.reproduce.activations import last_layer, penultimate, plane, seen
 from beliefmatch.reproduce.representation import _three
 from small_training import engine

@@ -1,8 +1,7 @@
 """Features that somebody else has computed, read from files that cannot execute code."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,12 +12,18 @@ from torch import Tensor
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.keys import tensors_digest
 from beliefmatch.adaptation.labelling import MOST_CLASSES
-from beliefmatch.adaptation.mapped import mapped
 from beliefmatch.adaptation.stored_names import HEAD, SPELLINGS, FeatureNames
 from beliefmatch.adaptation.types import Features
-from beliefmatch.data.fields import column_groups
-from beliefmatch.data.readers import Source, open_source, reading
-from beliefmatch.data.values import CALLER, Place, class_ids
+from beliefmatch.data.formats import (
+    ArrayFile,
+    Field,
+    Place,
+    field_name,
+    find_field,
+    missing_field,
+    open_arrays,
+)
+from beliefmatch.data.predictions import class_ids
 
 __all__ = ["FeatureNames", "StoredFeatures", "array_names", "features_from_file", "head_from_file"]
 
@@ -78,31 +83,29 @@ def features_from_file(
     Raises:
         ValueError: in one line, for a file that cannot be read or does not hold features.
     """
-    with _as_our_own():
-        source = open_source(Path(path))
-        wanted = [role for role in SPELLINGS if with_head or role not in HEAD]
-        found = dict.fromkeys(SPELLINGS, ()) | {role: _find(source, role, names) for role in wanted}
-        rows = _rows(source, found["features"])
-        weight, bias = _head(source, found, rows.shape[1])
-        known = _known_classes(classes, class_names, weight)
-        targets = _targets(source, found, names, len(rows), known, class_names) if labelled else None
-        total = _classes(targets, known)
-        if targets is not None and total is not None and every_class:
-            _require_every_class(targets, total, source.path)
-        ids = torch.full((len(rows),), -1) if targets is None else targets
-        digest = _require_finite(rows, Place(source.path, _name(found["features"])), ids)
+    file = open_arrays(path, caller=_US)
+    wanted = [role for role in SPELLINGS if with_head or role not in HEAD]
+    found = dict.fromkeys(SPELLINGS, ()) | {role: _find(file, role, names) for role in wanted}
+    rows = _rows(file, found["features"])
+    weight, bias = _head(file, found, rows.shape[1])
+    known = _known_classes(classes, class_names, weight)
+    targets = _targets(file, found, names, len(rows), known, class_names) if labelled else None
+    total = _classes(targets, known)
+    if targets is not None and total is not None and every_class:
+        _require_every_class(targets, total, file.path)
+    ids = torch.full((len(rows),), -1) if targets is None else targets
+    digest = _require_finite(rows, Place(file, field_name(found["features"])), ids)
     used = ("features", "weight", "bias", *(("targets", "counts") if labelled else ()))
-    recognised = {role: _name(field) for role in used if (field := found[role])}
-    return StoredFeatures(source.path, Features(rows, ids, digest), total, weight, bias, recognised)
+    recognised = {role: field_name(field) for role in used if (field := found[role])}
+    return StoredFeatures(file.path, Features(rows, ids, digest), total, weight, bias, recognised)
 
 
 def head_from_file(path: str | Path, *, width: int) -> tuple[Tensor, Tensor] | None:
     """The head that stands beside features of this width: `weight` (K, F) and `bias` (K,), zeros if there is
     none; None where there is no head.
     """
-    with _as_our_own():
-        source = open_source(Path(path))
-        weight, bias = _head(source, {role: _find(source, role, _USUAL) for role in HEAD}, width)
+    file = open_arrays(path, caller=_US)
+    weight, bias = _head(file, {role: _find(file, role, _USUAL) for role in HEAD}, width)
     if weight is None:
         return None
     return weight, torch.zeros(len(weight)) if bias is None else bias
@@ -110,72 +113,37 @@ def head_from_file(path: str | Path, *, width: int) -> tuple[Tensor, Tensor] | N
 
 def array_names(path: str | Path) -> tuple[str, ...]:
     """What the arrays or columns of a file are called."""
-    with _as_our_own():
-        return open_source(Path(path)).names
+    return open_arrays(path, caller=_US).names
 
 
-@contextmanager
-def _as_our_own() -> Iterator[None]:
-    """Readers are shared with predictions and say so in their errors; here they work for features."""
-    try:
-        yield
-    except (ValueError, ModuleNotFoundError) as error:
-        text = f"{error}".replace(CALLER, _US)
-        if isinstance(error, ModuleNotFoundError):
-            raise ModuleNotFoundError(text, name=error.name) from error
-        raise type(error)(text) from error
+def _find(file: ArrayFile, role: str, names: FeatureNames) -> Field:
+    """The array of this role, or columns that form a matrix; empty where there is none."""
+    name, numbered = getattr(names, role), role in ("features", "counts")
+    field = find_field(file, role, SPELLINGS[role], name=name, numbered=numbered)
+    if name is not None and field is None:
+        raise missing_field(file, role, (name,))
+    return field or ()
 
 
-def _find(source: Source, role: str, names: FeatureNames) -> tuple[str, ...]:
-    """The array of this role, or columns to set side by side; empty where there is none."""
-    name = getattr(names, role)
-    spellings = SPELLINGS[role] if name is None else (name,)
-    if name is None:
-        matches = [(held,) for held in source.names if held.lower() in spellings]
-    else:
-        matches = [(name,)] if name in source.names else []
-    if source.is_table and role in ("features", "counts"):
-        matches += list(column_groups(source, spellings))
-    if len(matches) > 1:
-        several = " and ".join(map(_name, matches))
-        raise fail(_US, f"`{role}` must be named where there are several, got {several} in {source.path}.")
-    if name is not None and not matches:
-        raise _absent(source, role, spellings)
-    return matches[0] if matches else ()
-
-
-def _name(field: tuple[str, ...]) -> str:
-    return field[0] if len(field) == 1 else f"{field[0]} … {field[-1]}"
-
-
-def _absent(source: Source, role: str, spellings: Sequence[str]) -> Exception:
-    listed = ", ".join(source.names[:12]) + (", …" if len(source.names) > 12 else "")
-    fact = f"`{role}` must be in {source.path} as {' or '.join(spellings)}, got {listed or 'nothing'}"
-    return fail(_US, f"{fact}; name it if it is called otherwise.")
-
-
-def _rows(source: Source, field: tuple[str, ...]) -> np.ndarray:
+def _rows(file: ArrayFile, field: Field) -> np.ndarray:
     if not field:
-        raise _absent(source, "features", SPELLINGS["features"])
-    place = Place(source.path, _name(field))
-    rows = None
-    if len(field) == 1 and field[0] in source.own:
-        with reading(source.path, f"`{field[0]}`"):
-            rows = mapped(source.path, field[0])
+        raise missing_field(file, "features", SPELLINGS["features"])
+    rows = file.map(field[0]) if len(field) == 1 and field[0] in file.own else None
     if rows is None:
-        rows = _numbers(source, field).numpy()
+        rows = _numbers(file, field).numpy()
     if rows.ndim != 2 or 0 in rows.shape:
-        raise place.complaint("one row of features for each example", f"shape {tuple(rows.shape)}")
+        place = Place(file, field_name(field))
+        raise place.error("one row of features for each example", f"shape {tuple(rows.shape)}")
     return rows
 
 
-def _numbers(source: Source, field: tuple[str, ...]) -> Tensor:
+def _numbers(file: ArrayFile, field: Field) -> Tensor:
     """Real numbers as float32, in memory of their own."""
-    values, place = source.load(field), Place(source.path, _name(field))
+    values, place = file.load(field), Place(file, field_name(field))
     if isinstance(values, list):
-        raise place.complaint("numbers", f"the text {values[0]!r}" if values else "nothing")
+        raise place.error("numbers", f"the text {values[0]!r}" if values else "nothing")
     if values.dtype == torch.bool or values.is_complex():
-        raise place.complaint("real numbers", f"{values.dtype}".removeprefix("torch."))
+        raise place.error("real numbers", f"{values.dtype}".removeprefix("torch."))
     return values.to(torch.float32)
 
 
@@ -189,26 +157,24 @@ def _require_finite(rows: np.ndarray, place: Place, targets: Tensor) -> str:
             good = np.isfinite(chunk.astype(np.float32))
         if not good.all():
             row, column = np.argwhere(~good)[0].tolist()
-            raise place.complaint("finite features", f"{chunk[row, column]:.6g} in row {start + row}")
+            raise place.error("finite features", f"{chunk[row, column]:.6g} in row {start + row}")
     return state.hexdigest()
 
 
-def _head(
-    source: Source, found: dict[str, tuple[str, ...]], width: int
-) -> tuple[Tensor | None, Tensor | None]:
+def _head(file: ArrayFile, found: dict[str, Field], width: int) -> tuple[Tensor | None, Tensor | None]:
     weight, bias = (
-        _numbers(source, found[role]) if found[role] and not source.is_table else None for role in HEAD
+        _numbers(file, found[role]) if found[role] and not file.is_table else None for role in HEAD
     )
     if weight is not None and (weight.dim() != 2 or weight.shape[1] != width or len(weight) < 2):
-        raise Place(source.path, _name(found["weight"])).complaint(
+        raise Place(file, field_name(found["weight"])).error(
             f"a head (K, {width}) for features of that width", f"shape {tuple(weight.shape)}"
         )
     if bias is not None and (weight is None or bias.shape != weight.shape[:1]):
         expected = "as many numbers as the weight has rows" if weight is not None else "a weight beside it"
-        raise Place(source.path, _name(found["bias"])).complaint(expected, f"shape {tuple(bias.shape)}")
+        raise Place(file, field_name(found["bias"])).error(expected, f"shape {tuple(bias.shape)}")
     for role, values in (("weight", weight), ("bias", bias)):
         if values is not None and not values.isfinite().all():
-            raise Place(source.path, _name(found[role])).complaint("finite numbers", "others")
+            raise Place(file, field_name(found[role])).error("finite numbers", "others")
     return weight, bias
 
 
@@ -225,8 +191,8 @@ def _known_classes(
 
 
 def _targets(
-    source: Source,
-    found: dict[str, tuple[str, ...]],
+    file: ArrayFile,
+    found: dict[str, Field],
     names: FeatureNames,
     rows: int,
     classes: int | None,
@@ -234,27 +200,27 @@ def _targets(
 ) -> Tensor:
     ids, counts = found["targets"], found["counts"]
     if ids and counts and (names.targets is None) == (names.counts is None):
-        got = f"{_name(ids)} and {_name(counts)} in {source.path}"
+        got = f"{field_name(ids)} and {field_name(counts)} in {file.path}"
         raise fail(_US, f"`targets` or `counts` must be named where there are both, got {got}.")
     if not ids and not counts:
-        raise _absent(source, "targets", (*SPELLINGS["targets"], *SPELLINGS["counts"]))
+        raise missing_field(file, "targets", (*SPELLINGS["targets"], *SPELLINGS["counts"]))
     if counts and (not ids or names.counts is not None):
         found["targets"] = ()
-        return _counts(_numbers(source, counts), Place(source.path, _name(counts)), rows, classes)
+        return _counts(_numbers(file, counts), Place(file, field_name(counts)), rows, classes)
     found["counts"] = ()
-    place = Place(source.path, _name(ids))
-    return class_ids(source.load(ids), place, rows, classes or MOST_CLASSES, class_names)
+    place = Place(file, field_name(ids))
+    return class_ids(file.load(ids), place, rows, classes or MOST_CLASSES, class_names)
 
 
 def _counts(counts: Tensor, place: Place, rows: int, classes: int | None) -> Tensor:
     wide = counts.dim() == 2 and counts.shape[1] >= 2 and counts.shape[1] == (classes or counts.shape[1])
     if not wide or len(counts) != rows:
         expected = f"counts ({rows}, {classes or 'K'}), one row for each example"
-        raise place.complaint(expected, f"shape {tuple(counts.shape)}")
+        raise place.error(expected, f"shape {tuple(counts.shape)}")
     wrong = ~(counts.isfinite() & (counts >= 0))
     if wrong.any():
         row, column = wrong.nonzero()[0].tolist()
-        raise place.complaint("finite counts not below 0", f"{counts[row, column].item():.6g} in row {row}")
+        raise place.error("finite counts not below 0", f"{counts[row, column].item():.6g} in row {row}")
     return counts
 
 

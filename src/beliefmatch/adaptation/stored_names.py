@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from beliefmatch.data.fields import SPELLINGS as OF_PREDICTIONS
+from beliefmatch.data.predictions import SPELLINGS as OF_PREDICTIONS
 
 __all__ = ["HEAD", "SPELLINGS", "FeatureNames"]
 

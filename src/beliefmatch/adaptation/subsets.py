@@ -9,7 +9,7 @@ from beliefmatch._utils import derive_seed
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.rows import PickedRows
 from beliefmatch.adaptation.types import Features
-from beliefmatch.data.splits import chosen, wanted
+from beliefmatch.data.splits import resolve_count, stratified_rows
 
 __all__ = ["parted", "parted_numbers", "subset"]
 
@@ -56,8 +56,8 @@ def parted_numbers(features: Features, share: float, *, seed: int = 0) -> tuple[
     targets = features.targets
     ids = targets if targets.dim() == 1 else torch.where(targets.sum(1) > 0, targets.argmax(1), -1)
     places = (ids >= 0).nonzero()[:, 0].numpy()
-    count = wanted(share, len(places))
+    count = resolve_count(share, len(places))
     if not 0 < count < len(places):
         raise fail("parted", f"`share` must leave rows on both sides, got {count} of {len(places)}.")
-    picked = places[chosen(ids.numpy()[places], count, derive_seed(seed, _SPLIT))]
+    picked = places[stratified_rows(ids.numpy()[places], count, derive_seed(seed, _SPLIT))]
     return np.setdiff1d(np.arange(len(features)), picked, assume_unique=True), picked

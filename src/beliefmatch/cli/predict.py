@@ -58,7 +58,7 @@ def predict(
             raise ValueError("predict: `abstain` must not come with `--risk`, which finds one.")
         _require_share("abstain", abstain)
         _require_share("risk", risk)
-        from beliefmatch.data.inputs import read_images
+        from beliefmatch.data.loading import read_images
         from beliefmatch.experiments.predicting import promised_confidence, restore
 
         least = abstain if risk is None else promised_confidence(Path(run), risk)

@@ -1,125 +1,226 @@
-"""From a name or a path to whole parts or a `Dataset`: found, kept, divided, described."""
+"""From a name or a path to a `Dataset`, or from paths to images for prediction."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
 
 from beliefmatch._utils import require_name
 from beliefmatch._validate import fail, require_choice
-from beliefmatch.data import DATASETS
 from beliefmatch.data.config import DataConfig
-from beliefmatch.data.found import Found, Habits, Known, Part
-from beliefmatch.data.labels import class_names_of, require_every_class, require_few_labels, require_labels
-from beliefmatch.data.parts import ROLES, Parts, Rows, ValidationFrom, assigned
-from beliefmatch.data.pictures import Arrays
+from beliefmatch.data.datasets import DATASETS, DatasetDefaults
+from beliefmatch.data.images import SUFFIXES, ArrayImages, ChainedImages, Images
+from beliefmatch.data.prepare import Frame, PreparedImages, common_frame, prepare
 from beliefmatch.data.preprocessing import Preprocessing, default_padding
-from beliefmatch.data.source import Dataset
-from beliefmatch.data.splits import balanced, fingerprint
-from beliefmatch.data.store import Frame, Stored, common_frame, stored, warn_of_skipped
+from beliefmatch.data.raw import LabelledImages, RawDataset, find_at, images_below, read_file
+from beliefmatch.data.sources import Dataset, Source
+from beliefmatch.data.splits import ROLES, Rows, ValidationFrom, assign_roles, balanced_rows, fingerprint
 
-__all__ = ["find", "load", "load_parts"]
+__all__ = ["find", "load", "read_images"]
 
-_PHOTOGRAPHS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and std of ImageNet
-
-
-def load(settings: DataConfig) -> Dataset:
-    """Read images by name, or from a path, and divide them."""
-    return load_parts(settings).dataset()
+_IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and std
+_MOST_CLASSES = 1_000_000  # a larger number is no class id
+_ARRAYS = (".npz", ".npy", ".parquet")
 
 
-def load_parts(settings: DataConfig, *, validation_from: ValidationFrom = "train") -> Parts:
-    """Read images by name, or from a path, as whole parts; see `beliefmatch.data.load_parts`."""
+def load(config: DataConfig, *, validation_from: ValidationFrom = "train") -> Dataset:
+    """Read images by name, or from a path, and split them.
+
+    Args:
+        config: which images, and how they are split, read and augmented.
+        validation_from: "train", or "test" for networks that were already trained on the train part, to which
+            none of its images is new: half of the test images, in class proportion and by the split seed, are
+            then for validation and the other half for the test, and all of the train part is for training.
+            Neither `validation` nor a validation part that is present is used then.
+
+    Raises:
+        ValueError: in one line, for data that are missing, cannot be read or cannot be split.
+    """
     require_choice("data", "validation_from", validation_from, ("train", "test"))
-    found, habits = find(settings)
-    names = class_names_of(found, habits.class_names)
-    for name, part in found.parts.items():
-        require_labels(part.labels, names, settings.name if name == "all" else f"{settings.name} ({name})")
-    kept, frame = _kept(_with_roles(found), settings, habits)
-    labels = {name: part.labels for name, part in kept.items()}
-    roles = assigned(labels, settings, validation_from=validation_from)
-    fitted = roles["train"]
-    require_every_class(labels[fitted.part][fitted.rows], names)
-    how = _preprocessing(kept[fitted.part], fitted.rows, frame, settings, habits)
-    roles, nameless = _with_labels_held_back(roles, labels, settings, names)
-    sources = {name: part.source(how, workers=settings.workers) for name, part in kept.items()}
-    facts = _facts(found.form, kept, roles, nameless, settings, how) | {"classes": len(names)}
+    raw, defaults = find(config)
+    names = _class_names(raw, defaults)
+    for name, (_, ids) in raw.parts.items():
+        _require_class_ids(ids, names, config.name if name == "all" else f"{config.name} ({name})")
+    prepared, frame = _prepare(_named_parts(raw), config, defaults)
+    labels = {name: part.labels for name, part in prepared.items()}
+    roles = assign_roles(labels, config, validation_from=validation_from)
+    part, rows = roles["train"]
+    _require_every_class(labels[part][rows], names)
+    preprocessing = _preprocessing(prepared[part], rows, frame, config, defaults)
+    held_back = None
+    if config.labels is not None:
+        _require_label_count(config.labels, len(rows), names)
+        kept = rows[balanced_rows(labels[part][rows], config.labels, config.split_seed)]
+        roles["train"], held_back = Rows(part, kept), np.setdiff1d(rows, kept, assume_unique=True)
+    sources = {
+        name: images.source(preprocessing, workers=config.workers) for name, images in prepared.items()
+    }
+    facts = _facts(raw.format, prepared, roles, held_back, config, preprocessing) | {"classes": len(names)}
     if validation_from != "train":
         facts["validation_from"] = validation_from
-    return Parts(settings.name, sources, **roles, class_names=names, facts=facts, unlabelled=nameless)
+    whole = {role: len(roles[role].rows) == len(labels[roles[role].part]) for role in ROLES}
+    by_role = {
+        role: sources[part] if whole[role] else sources[part].subset(rows)
+        for role, (part, rows) in roles.items()
+    }
+    unlabelled = None if held_back is None else sources[part].subset(held_back).unlabelled()
+    return Dataset(
+        config.name,
+        **by_role,
+        class_names=names,
+        unlabelled=unlabelled,
+        facts=facts,
+        sources=sources,
+        role_rows=roles,
+    )
 
 
-def find(settings: DataConfig, *, only: str | None = None) -> tuple[Found, Habits]:
-    """What lies under a name or a path, and what is usual for it."""
-    if settings.name in DATASETS:
-        known: Known = resolve_name(DATASETS[settings.name])
-        return known.find(settings, only=only), known.habits
-    if settings.directory is not None:
-        require_name("data", "name", settings.name, DATASETS, other=" where `directory` is given")
-    path = Path(settings.name).expanduser()
+def find(config: DataConfig, *, only: str | None = None) -> tuple[RawDataset, DatasetDefaults]:
+    """The images under a name or a path, and the defaults that apply to them."""
+    if config.name in DATASETS:
+        dataset = DATASETS[config.name]
+        return dataset.find(config.name, config, only=only), dataset.defaults
+    if config.directory is not None:
+        require_name("data", "name", config.name, DATASETS, other=" where `directory` is given")
+    path = Path(config.name).expanduser()
     if not path.exists():
-        require_name("data", "name", settings.name, DATASETS, other=", or a path to images")
-    from beliefmatch.data.forms import find_at
-
-    return find_at(path, only=only), Habits()
+        require_name("data", "name", config.name, DATASETS, other=", or a path to images")
+    return find_at(path, only=only), DatasetDefaults()
 
 
-def _with_roles(found: Found) -> dict[str, Part]:
-    """Which part is to fit on and which to report on; one to report on may be called validation."""
-    parts = dict(found.parts)
+def read_images(
+    paths: str | Path | Sequence[str | Path],
+    *,
+    like_shape: tuple[int, int, int],
+    preprocessing: Preprocessing,
+    corrupt: str = "stop",
+    workers: int = 2,
+) -> tuple[list[str], Source]:
+    """Images for prediction, brought to the form of a network's training images, in the order of the paths.
+
+    Args:
+        paths: of images, of folders of images (with all that is below them), of .npz or .npy arrays of bytes
+            (N, H, W) or (N, H, W, C), or of .parquet files.
+        like_shape: C, H, W of the network's inputs.
+        preprocessing: as the run directory keeps it.
+        corrupt: what to do with images that cannot be read, "stop" or "skip".
+        workers: processes that read large images.
+
+    Returns:
+        The name of each image, and the images; their targets are -1.
+    """
+    given = [paths] if isinstance(paths, str | Path) else list(paths)
+    if not given:
+        raise fail("read_images", "`paths` must be at least one path, got none.")
+    found = [_images_at(Path(path).expanduser()) for path in given]
+    images = found[0] if len(found) == 1 else ChainedImages(found)
+    if len(images) == 0:
+        raise fail("read_images", f"`paths` must hold images, got none in {given[0]}.")
+    channels, height, width = like_shape
+    frame, labels = Frame(height, width, preprocessing.margin), np.full(len(images), -1)
+    prepared = prepare(
+        {"given": (images, labels)}, frame, channels=channels, corrupt=corrupt, workers=workers
+    )["given"]
+    names = [images.name(row) for row in prepared.rows.tolist()]
+    return names, prepared.source(preprocessing, workers=workers)
+
+
+def _images_at(path: Path) -> Images:
+    if path.is_dir():
+        return images_below(path)
+    if not path.is_file():
+        raise fail("read_images", f"`paths` must be files or folders, got nothing at {path}.")
+    if path.suffix.lower() not in SUFFIXES + _ARRAYS:
+        expected = f"{', '.join(SUFFIXES)}, {', '.join(_ARRAYS)} or be a folder"
+        raise fail("read_images", f"`paths` must end in {expected}, got {path}.")
+    return read_file(path).images
+
+
+def _class_names(raw: RawDataset, defaults: DatasetDefaults) -> tuple[str, ...]:
+    """The names that were found, else the dataset's, else the numbers."""
+    labels = next(iter(raw.parts.values())).labels
+    if len(labels) == 0:
+        raise fail("data", "images must be at least 2 of 2 classes, got none.")
+    if raw.class_names is not None:
+        return raw.class_names
+    largest = int(labels.max())
+    if largest >= _MOST_CLASSES:
+        raise fail("data", f"labels must be class ids counted from 0, got {largest}.")
+    return defaults.class_names or tuple(f"{label}" for label in range(largest + 1))
+
+
+def _require_class_ids(labels: np.ndarray, names: tuple[str, ...], part: str) -> None:
+    wrong = np.flatnonzero((labels < 0) | (labels >= len(names)))
+    if len(wrong):
+        expected = f"class ids from 0 to {len(names) - 1}"
+        got = f"{labels[wrong[0]]} at image {wrong[0]}"
+        raise fail("data", f"labels of {part} must be {expected}, got {got}.")
+
+
+def _require_every_class(labels: np.ndarray, names: tuple[str, ...]) -> None:
+    """There must be two classes, and an image of each to train on."""
+    if len(names) < 2:
+        raise fail("data", f"images must be of 2 classes or more, got {len(names)} ({', '.join(names)}).")
+    absent = np.flatnonzero(np.bincount(labels, minlength=len(names)) == 0)
+    if len(absent):
+        which = f"class {absent[0]} ({names[absent[0]]})"
+        which += f" and {len(absent) - 1} more" if len(absent) > 1 else ""
+        remedy = "add images, raise `limit`, or lower `validation`"
+        raise fail("data", f"every class must have an image to train on, got none of {which}; {remedy}.")
+
+
+def _require_label_count(count: int, images: int, names: tuple[str, ...]) -> None:
+    """A number of labels must be enough for every class, and leave images without one."""
+    if not len(names) <= count < images:
+        expected = f"one for each of {len(names)} classes at least and below the {images} training images"
+        raise fail("data", f"`labels` must be {expected}, got {count}; leave it out to keep all labels.")
+
+
+def _named_parts(raw: RawDataset) -> dict[str, LabelledImages]:
+    """A train and a test part, or one undivided part; without a test part, validation is reported on."""
+    parts = dict(raw.parts)
     if set(parts) == {"train", "validation"}:
         parts["test"] = parts.pop("validation")
     if not ({"train", "test"} <= set(parts) or set(parts) == {"all"}):
         expected = "a train part and one to report on (test or validation), or one undivided set"
-        remedy = "give the path of that part itself to have it divided"
-        raise fail(
-            "data", f"`name` must hold {expected}, got only {', '.join(parts) or 'nothing'}; {remedy}."
-        )
+        got = f"only {', '.join(parts) or 'nothing'}"
+        remedy = "give the path of that part itself to have it split"
+        raise fail("data", f"`name` must hold {expected}, got {got}; {remedy}.")
     return parts
 
 
-def _kept(parts: Mapping[str, Part], settings: DataConfig, habits: Habits) -> tuple[dict[str, Stored], Frame]:
-    pictures = next(iter(parts.values())).pictures
-    size = settings.size or habits.size
-    if settings.margin is not None and size is None:
-        raise fail("data", f"`size` must be given with `margin`, got a margin of {settings.margin:g} alone.")
-    frame = common_frame(pictures, size, margin=settings.margin)
-    channels = None if settings.mean is None else len(settings.mean)
-    kept = stored(parts, frame, channels=channels, corrupt=settings.corrupt, workers=settings.workers)
-    warn_of_skipped(kept)
-    return kept, frame
-
-
-def _with_labels_held_back(
-    roles: dict[str, Rows], labels: Mapping[str, np.ndarray], settings: DataConfig, names: tuple[str, ...]
-) -> tuple[dict[str, Rows], Rows | None]:
-    """The division with labelled rows alone to fit on, and those that lose their labels, if any do."""
-    if settings.labels is None:
-        return roles, None
-    part, rows = roles["train"]
-    require_few_labels(settings.labels, len(rows), names)
-    kept = rows[balanced(labels[part][rows], settings.labels, settings.split_seed)]
-    return roles | {"train": Rows(part, kept)}, Rows(part, np.setdiff1d(rows, kept, assume_unique=True))
+def _prepare(
+    parts: Mapping[str, LabelledImages], config: DataConfig, defaults: DatasetDefaults
+) -> tuple[dict[str, PreparedImages], Frame]:
+    size = config.size or defaults.size
+    if config.margin is not None and size is None:
+        raise fail("data", f"`size` must be given with `margin`, got a margin of {config.margin:g} alone.")
+    frame = common_frame(next(iter(parts.values())).images, size, margin=config.margin)
+    channels = None if config.mean is None else len(config.mean)
+    prepared = prepare(parts, frame, channels=channels, corrupt=config.corrupt, workers=config.workers)
+    return prepared, frame
 
 
 def _preprocessing(
-    first: Stored, rows: np.ndarray, frame: Frame, settings: DataConfig, habits: Habits
+    train: PreparedImages, rows: np.ndarray, frame: Frame, config: DataConfig, defaults: DatasetDefaults
 ) -> Preprocessing:
-    channels, height, width = first.shape
-    usual = habits.augment or ("crop" if channels == 1 else "crop_flip")
-    augment = usual if settings.augment == "auto" else settings.augment
-    if settings.mean is not None and settings.std is not None:
-        mean, std = settings.mean, settings.std
-    elif habits.mean is not None and habits.std is not None and len(habits.mean) == channels:
-        mean, std = habits.mean, habits.std
-    elif first.in_memory and isinstance(first.pictures, Arrays):
-        mean, std = _moments(first.pictures.pixels, rows)
+    channels, height, width = train.shape
+    augment = config.augment
+    if augment == "auto":
+        augment = defaults.augment or ("crop" if channels == 1 else "crop_flip")
+    if config.mean is not None and config.std is not None:
+        mean, std = config.mean, config.std
+    elif defaults.mean is not None and defaults.std is not None and len(defaults.mean) == channels:
+        mean, std = defaults.mean, defaults.std
+    elif train.in_memory and isinstance(train.images, ArrayImages):
+        mean, std = _moments(train.images.pixels, rows)
     else:
-        mean, std = _PHOTOGRAPHS
-    padding = default_padding(height, width) if settings.shift is None else settings.shift
-    return Preprocessing(mean, std, augment, padding, frame.margin, settings.noise)
+        mean, std = _IMAGENET
+    padding = default_padding(height, width) if config.shift is None else config.shift
+    return Preprocessing(mean, std, augment, padding, frame.margin, config.noise)
 
 
 def _moments(pixels: np.ndarray, rows: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -136,32 +237,32 @@ def _moments(pixels: np.ndarray, rows: np.ndarray) -> tuple[tuple[float, ...], t
 
 def _facts(
     form: str,
-    kept: Mapping[str, Stored],
+    prepared: Mapping[str, PreparedImages],
     roles: Mapping[str, Rows],
-    nameless: Rows | None,
-    settings: DataConfig,
-    how: Preprocessing,
+    held_back: np.ndarray | None,
+    config: DataConfig,
+    preprocessing: Preprocessing,
 ) -> dict[str, Any]:
-    first = next(iter(kept.values()))
-    pieces: list[Any] = [piece for name, part in kept.items() for piece in (name, *part.identity())]
-    is_own = {role: role != "train" and _is_whole(kept, roles[role]) for role in ROLES}
+    first = next(iter(prepared.values()))
+    pieces: list[Any] = [piece for name, part in prepared.items() for piece in (name, *part.identity())]
+    is_own = {
+        role: role != "train" and len(rows) == len(prepared[part].labels)
+        for role, (part, rows) in roles.items()
+    }
     drawn = [roles[role].rows[: 0 if is_own[role] else None] for role in ROLES]
-    held_back = [] if nameless is None else [nameless.rows]
     counts = {role: len(roles[role].rows) for role in ROLES}
-    counts |= {"unlabelled": len(nameless.rows)} if nameless is not None else {}
+    if held_back is not None:
+        drawn.append(held_back)
+        counts["unlabelled"] = len(held_back)
     return {
-        "name": settings.name,
+        "name": config.name,
         "form": form,
         "in_memory": first.in_memory,
         "shape": list(first.shape),
         "counts": counts,
-        "skipped": {name: len(part.skipped) for name, part in kept.items()},
+        "skipped": {name: len(part.skipped) for name, part in prepared.items()},
         "divided_by_us": [role for role in ROLES[1:] if not is_own[role]],
-        "split_seed": settings.split_seed,
-        "digest": fingerprint([*pieces, *drawn, *held_back]),
-        "preprocessing": how.to_json(),
+        "split_seed": config.split_seed,
+        "digest": fingerprint([*pieces, *drawn]),
+        "preprocessing": preprocessing.to_json(),
     }
-
-
-def _is_whole(kept: Mapping[str, Stored], rows: Rows) -> bool:
-    return len(rows.rows) == len(kept[rows.part].labels)

@@ -1,25 +1,64 @@
 """Predictions of any model, read from files that cannot execute code."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
+import torch
 from torch import Tensor
 
-from beliefmatch._validate import fail
-from beliefmatch.data.fields import Field, FieldNames, absent, find_field, find_values
-from beliefmatch.data.readers import Source, open_source
-from beliefmatch.data.values import CALLER, Place, class_ids, pictures, require_logits, require_probs
+from beliefmatch._validate import FLOATING, fail
+from beliefmatch.data.formats import (
+    ArrayFile,
+    Column,
+    Field,
+    Place,
+    field_name,
+    find_field,
+    missing_field,
+    open_arrays,
+)
 
-__all__ = ["FieldNames", "Predictions", "read_class_names", "read_predictions"]
+__all__ = ["SPELLINGS", "FieldNames", "Predictions", "class_ids", "read_class_names", "read_predictions"]
 
-_USUAL = FieldNames()
+Kind = Literal["logits", "probs"]
+Role = Literal["logits", "probs", "targets", "images"]
+
+SPELLINGS: dict[Role, tuple[str, ...]] = {
+    "logits": ("logits", "logit"),
+    "probs": ("probs", "prob", "probabilities", "probability", "proba", "predict_proba"),
+    "targets": ("targets", "target", "labels", "label", "y_true", "y"),
+    "images": ("images", "image"),
+}
+"""Unambiguous names, in any case. "scores" or "outputs" might be logits or probabilities, and "predictions"
+class ids: such arrays must be named by the user."""
+
+SUM_TOLERANCE = 1e-2
+"""Allowed difference of a row's sum of probabilities from one: half precision adds up only this well."""
+
+_CALLER = "read_predictions"
+_CHUNK = 1 << 20  # values checked at a time
+
+
+@dataclass(frozen=True)
+class FieldNames:
+    """What the arrays or columns are called; None for any of the default spellings."""
+
+    logits: str | None = None
+    probs: str | None = None
+    targets: str | None = None
+    images: str | None = None
+
+
+_DEFAULT_NAMES = FieldNames()
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What a model said about N examples, and what came true.
+    """Predictions of a model for N examples, with the true classes.
 
     Args:
         path: of the file.
@@ -27,11 +66,11 @@ class Predictions:
         values: shape (N, K), checked: finite logits, or probabilities whose rows sum to one.
         targets: class ids from 0 to K - 1, shape (N,); None for OOD examples.
         images: shape (N, H, W), (N, H, W, C) or (N, C, H, W), where the file has some.
-        recognised: the name in the file by what it was taken for; "unused" are probabilities beside logits.
+        recognised: the name in the file of each role; "unused" are probabilities in a file with logits.
     """
 
     path: Path
-    kind: Literal["logits", "probs"]
+    kind: Kind
     values: Tensor
     targets: Tensor | None
     images: Tensor | None
@@ -41,87 +80,230 @@ class Predictions:
 def read_predictions(
     path: str | Path,
     *,
-    names: FieldNames = _USUAL,
+    names: FieldNames = _DEFAULT_NAMES,
     class_names: Sequence[str] | None = None,
     targets_file: str | Path | None = None,
     labelled: bool = True,
 ) -> Predictions:
     """Read one model's predictions from .npz, .npy, .parquet, .csv or .safetensors.
 
-    The formats, spellings and rules are told in `docs/evaluate.md`. Whether values are logits or
-    probabilities is read from their name, never guessed from their size.
+    `docs/evaluate.md` describes formats, spellings and rules. The name of an array decides whether its values
+    are logits or probabilities; this is never guessed from the values.
 
     Args:
         path: of the file.
-        names: what its arrays or columns are called, where not as usual.
-        class_names: by id, one for each class; targets may then be given as text.
-        targets_file: where the targets are, if not beside the values.
+        names: what its arrays or columns are called, where no default spelling applies.
+        class_names: by id, one for each class; targets may then be text.
+        targets_file: the file of the targets, if it is another one.
         labelled: whether to read targets and images; OOD examples have no targets.
 
     Raises:
         ValueError: in one line, for a file that cannot be read or does not hold predictions.
     """
-    source = open_source(Path(path))
-    field, unused = find_values(source, names)
-    check = require_logits if field.role == "logits" else require_probs
-    values = check(source.load(field.names), Place(source.path, f"{field}"))
+    file = open_arrays(path, caller=_CALLER)
+    kind, field, unused = _find_values(file, names)
+    check = _require_logits if kind == "logits" else _require_probs
+    values = check(file.load(field), Place(file, field_name(field)))
     if class_names is not None and len(class_names) != values.shape[1]:
-        expected = f"one for each of the {values.shape[1]} classes of {source.path}"
-        raise fail(CALLER, f"`class_names` must be {expected}, got {len(class_names)}.")
-    recognised = {field.role: f"{field}", **({"unused": unused} if unused else {})}
-    kind = cast(Literal["logits", "probs"], field.role)
-    found = Predictions(source.path, kind, values, None, None, recognised)
+        expected = f"one for each of the {values.shape[1]} classes of {file.path}"
+        raise fail(_CALLER, f"`class_names` must be {expected}, got {len(class_names)}.")
+    recognised = {kind: field_name(field), **({"unused": unused} if unused else {})}
+    found = Predictions(file.path, kind, values, None, None, recognised)
     if not labelled:
         return found
-    found = _with_targets(found, source, names, class_names, targets_file)
-    return _with_images(found, source, names)
+    found = _with_targets(found, file, names, class_names, targets_file)
+    return _with_images(found, file, names)
+
+
+def _find_values(file: ArrayFile, names: FieldNames) -> tuple[Kind, Field, str]:
+    """The logits or the probabilities, and the other of the two where it is there ("" if not).
+
+    What the user named takes precedence over what was recognised, and logits over probabilities.
+    """
+    both: tuple[Kind, ...] = ("logits", "probs")
+    if names.logits is not None and names.logits == names.probs:
+        raise fail(_CALLER, f"`logits` and `probs` must differ, got {names.logits!r} for both.")
+    named: tuple[Kind, ...] = tuple(role for role in both if getattr(names, role) is not None)
+    roles = named or both
+    found: list[tuple[Kind, Field]] = [(role, field) for role in roles if (field := _find(file, role, names))]
+    if not found:
+        expected = [name for role in roles for name in _expected(role, names)]
+        raise missing_field(file, roles[0], expected)
+    kind, field = found[0]
+    return kind, field, field_name(found[1][1]) if len(found) > 1 else ""
+
+
+def _find(file: ArrayFile, role: Role, names: FieldNames) -> Field | None:
+    is_value = role in ("logits", "probs")
+    name = getattr(names, role)
+    return find_field(file, role, SPELLINGS[role], name=name, numbered=is_value, own=is_value)
+
+
+def _expected(role: Role, names: FieldNames) -> tuple[str, ...]:
+    name = getattr(names, role)
+    return SPELLINGS[role] if name is None else (name,)
 
 
 def _with_targets(
     found: Predictions,
-    source: Source,
+    file: ArrayFile,
     names: FieldNames,
     class_names: Sequence[str] | None,
-    file: str | Path | None,
+    targets_file: str | Path | None,
 ) -> Predictions:
-    source = source if file is None else open_source(Path(file))
-    if file is not None and len(source.own) == 1:
-        field = Field("targets", source.own)  # the only thing that can be meant
-    else:
-        field = find_field(source, "targets", names)
+    if targets_file is not None:
+        file = open_arrays(targets_file, caller=_CALLER)
+    alone = targets_file is not None and len(file.own) == 1  # the only array that can be meant
+    field = file.own if alone else _find(file, "targets", names)
     if field is None:
-        raise absent(source, ["targets"], names)
-    place = Place(source.path, f"{field}")
+        raise missing_field(file, "targets", _expected("targets", names))
     rows, classes = found.values.shape
-    targets = class_ids(source.load(field.names), place, rows, classes, class_names)
-    said = f"{field}" if file is None else f"{field} in {source.path}"
-    return replace(found, targets=targets, recognised={**found.recognised, "targets": said})
+    targets = class_ids(file.load(field), Place(file, field_name(field)), rows, classes, class_names)
+    origin = "" if targets_file is None else f" in {file.path}"
+    recognised = {**found.recognised, "targets": field_name(field) + origin}
+    return replace(found, targets=targets, recognised=recognised)
 
 
-def _with_images(found: Predictions, source: Source, names: FieldNames) -> Predictions:
-    if source.is_table and names.images is None:  # a column of that name holds paths or files
+def _with_images(found: Predictions, file: ArrayFile, names: FieldNames) -> Predictions:
+    if file.is_table and names.images is None:  # a column of that name holds paths or encoded files
         return found
-    field = find_field(source, "images", names)
+    field = _find(file, "images", names)
     if field is None:
         if names.images is not None:
-            raise absent(source, ["images"], names)
+            raise missing_field(file, "images", _expected("images", names))
         return found
-    images = pictures(source.load(field.names), Place(source.path, f"{field}"), len(found.values))
-    return replace(found, images=images, recognised={**found.recognised, "images": f"{field}"})
+    images = _require_images(file.load(field), Place(file, field_name(field)), len(found.values))
+    return replace(found, images=images, recognised={**found.recognised, "images": field_name(field)})
 
 
 def read_class_names(path: str | Path) -> list[str]:
-    """Read class names from a text file, one a line in the order of the class ids."""
+    """Read class names from a text file, one on each line in the order of the class ids."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise fail(
-            "read_class_names", f"`class_names` must be a text file, got {path} ({reason})."
-        ) from error
+        fact = f"`class_names` must be a text file, got {path} ({reason})."
+        raise fail("read_class_names", fact) from error
     names = [line.strip() for line in text.rstrip().split("\n")]
     wrong = next((name for name in names if not name or names.count(name) > 1), None)
     if wrong is not None:
         what = f"{wrong!r} twice" if wrong else f"an empty line {names.index('') + 1}"
         raise fail("read_class_names", f"`class_names` must be one a line, none twice, got {what} in {path}.")
     return names
+
+
+def _require_logits(values: Column, place: Place) -> Tensor:
+    """Finite numbers of shape (N, K)."""
+    logits = _matrix(values, place)
+    _require_rows(logits, lambda rows: rows.isfinite().all(1), "finite logits", place)
+    return logits
+
+
+def _require_probs(values: Column, place: Place) -> Tensor:
+    """Numbers in [0, 1] of shape (N, K); each row has the sum one."""
+    probs = _matrix(values, place)
+    within = "probabilities in [0, 1] (logits are called logits)"
+    _require_rows(probs, lambda rows: ((rows >= 0) & (rows <= 1)).all(1), within, place)
+
+    def total(rows: Tensor) -> Tensor:
+        return rows.sum(1, dtype=torch.float64)
+
+    def sums_to_one(rows: Tensor) -> Tensor:
+        return (total(rows) - 1).abs() <= SUM_TOLERANCE
+
+    _require_rows(probs, sums_to_one, "probabilities whose rows sum to 1", place, show=total)
+    return probs
+
+
+def _matrix(values: Column, place: Place) -> Tensor:
+    if isinstance(values, list):
+        raise place.error("numbers", f"the text {values[0]!r}" if values else "nothing")
+    if values.dtype == torch.bool or values.is_complex():
+        raise place.error("real numbers", f"{values.dtype}".removeprefix("torch."))
+    if values.ndim != 2 or values.shape[0] < 1 or values.shape[1] < 2:
+        expected = "one row for each example and one column for each of two or more classes"
+        raise place.error(expected, f"shape {tuple(values.shape)}")
+    return values if values.dtype in FLOATING else values.double()
+
+
+def _require_rows(
+    values: Tensor,
+    holds: Callable[[Tensor], Tensor],
+    expected: str,
+    place: Place,
+    show: Callable[[Tensor], Tensor] | None = None,
+) -> None:
+    """Every row must pass; the error shows the first that does not, by its first bad value or by `show`."""
+    size = max(1, _CHUNK // values.shape[1])
+    for start in range(0, len(values), size):
+        rows = values[start : start + size]
+        good = holds(rows)
+        if not good.all():
+            index = int((~good).nonzero()[0])
+            row = rows[index : index + 1]
+            shown = show(row) if show else row[0][~holds(row.T)]
+            raise place.error(expected, f"{shown[0].item():.6g} in row {start + index}")
+
+
+def class_ids(values: Column, place: Place, rows: int, classes: int, names: Sequence[str] | None) -> Tensor:
+    """Class ids of shape (rows,), from whole numbers or from class names."""
+    ids = _ids_of_text(values, place, names) if isinstance(values, list) else _ids_of_numbers(values, place)
+    if ids.shape != (rows,):
+        expected = f"one class id for each of the {rows} rows"
+        raise place.error(expected, f"{len(ids)}" if ids.ndim == 1 else f"shape {tuple(ids.shape)}")
+    within = (ids >= 0) & (ids < classes)
+    if not within.all():
+        row = int((~within).nonzero()[0])
+        # As written in the file: the number may be too large for an id.
+        number = values.flatten()[row].item() if isinstance(values, Tensor) else ids[row].item()
+        received = f"{number:.15g}" if isinstance(number, float) else f"{number}"
+        raise place.error(f"class ids from 0 to {classes - 1}", f"{received} in row {row}")
+    if isinstance(values, Tensor) and names is not None and place.file.path.suffix.lower() == ".csv":
+        # In a text file the number 4 may be an id or the name of another class; it is not guessed which.
+        by_name = {name: index for index, name in enumerate(names)}
+        for value in ids.unique().tolist():
+            if by_name.get(f"{value}", value) != value:
+                expected = "class ids that are not the names of other classes"
+                raise place.error(expected, f"{value}, the name of class {by_name[f'{value}']}")
+    return ids
+
+
+def _ids_of_numbers(values: Tensor, place: Place) -> Tensor:
+    if values.dtype == torch.bool or values.is_complex():
+        raise place.error("class ids", f"{values.dtype}".removeprefix("torch."))
+    flat = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+    if flat.ndim != 1:
+        raise place.error("one class id for each row", f"shape {tuple(values.shape)}")
+    if not values.is_floating_point():
+        return flat.to(torch.int64)  # an unsigned id too large for it becomes negative and is refused
+    whole = flat.isfinite() & (flat == flat.round())
+    if not whole.all():
+        row = int((~whole).nonzero()[0])
+        raise place.error("whole class ids", f"{flat[row].item():.6g} in row {row}")
+    return flat.clamp(-(2.0**62), 2.0**62).to(torch.int64)
+
+
+def _ids_of_text(texts: list[str], place: Place, names: Sequence[str] | None) -> Tensor:
+    if names is None:
+        others = (text for text in texts if not text.strip().lstrip("-").isdigit())
+        first = next(others, texts[0] if texts else "")
+        raise place.error("class ids where no class names are given", f"the text {first!r}")
+    by_name = {name: index for index, name in enumerate(names)}
+    unknown = next((row for row, text in enumerate(texts) if text not in by_name), None)
+    if unknown is not None:
+        raise place.error("class ids or class names", f"{texts[unknown]!r} in row {unknown}")
+    return torch.tensor([by_name[text] for text in texts], dtype=torch.int64)
+
+
+def _require_images(values: Column, place: Place, rows: int) -> Tensor:
+    """Images of shape (N, H, W), (N, H, W, C) or (N, C, H, W), C of 1, 3 or 4."""
+    if isinstance(values, list) or values.is_complex():
+        raise place.error("images", "no real numbers")
+    shape = tuple(values.shape)
+    channels = (shape[1], shape[-1]) if len(shape) == 4 else (1,)
+    if len(shape) not in (3, 4) or 0 in shape or not {1, 3, 4} & set(channels):
+        expected = "images of shape (N, H, W), (N, H, W, C) or (N, C, H, W) with 1, 3 or 4 channels"
+        raise place.error(expected, f"shape {shape}")
+    if len(values) != rows:
+        raise place.error(f"one image for each of the {rows} rows", f"{len(values)}")
+    return values

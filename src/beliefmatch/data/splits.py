@@ -1,97 +1,159 @@
-"""Divisions that are the same on every machine, and their fingerprint.
+"""Splits that are the same on every machine, and the fingerprint of data.
 
-Each image draws a random word, and within each class the images with the smallest go first. The words are
-the raw output of PCG64 seeded through `numpy.random.SeedSequence`, both of which numpy promises never to
+Each image draws a random word, and within each class the images with the smallest words go first. The words
+are the raw output of PCG64 seeded through `numpy.random.SeedSequence`, both of which numpy promises never to
 change; nothing depends on how numpy shuffles, on the platform, or on the number of threads.
 """
 
+from __future__ import annotations
+
 import hashlib
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from beliefmatch._utils import derive_seed
 from beliefmatch._validate import fail
 
-__all__ = ["TEST_SHARE", "Division", "balanced", "chosen", "divided", "fingerprint", "halved", "wanted"]
+if TYPE_CHECKING:
+    from beliefmatch.data.config import DataConfig
+
+__all__ = [
+    "ROLES",
+    "TEST_SHARE",
+    "Rows",
+    "Split",
+    "ValidationFrom",
+    "assign_roles",
+    "balanced_rows",
+    "fingerprint",
+    "halves",
+    "resolve_count",
+    "split_rows",
+    "stratified_rows",
+]
+
+ROLES = ("train", "validation", "test")
+ValidationFrom = Literal["train", "test"]
 
 TEST_SHARE = 0.2
-"""Of all images, where a set comes without images to report on."""
+"""Of all images, where a dataset comes without a test part."""
 
-# Streams of chance: changing one share leaves the others' draws alone.
+# Random streams: changing one share does not change the draws of the others.
 _TEST, _VALIDATION, _LIMIT, _HALF, _LABELS = 1, 2, 3, 4, 5
 
 
-class Division(NamedTuple):
-    """Rows to fit on, to choose settings on and to report on; disjoint, each in ascending order."""
+class Rows(NamedTuple):
+    """Some rows of a part of a dataset, ascending; int64."""
+
+    part: str
+    rows: np.ndarray
+
+
+class Split(NamedTuple):
+    """Rows to train, validate and test on; disjoint, each in ascending order."""
 
     train: np.ndarray
     validation: np.ndarray
     test: np.ndarray
 
 
-def divided(
+def assign_roles(
+    labels: Mapping[str, np.ndarray], config: DataConfig, *, validation_from: ValidationFrom
+) -> dict[str, Rows]:
+    """The rows for training, validation and test.
+
+    Args:
+        labels: class ids of each part: of "train" and "test", perhaps "validation"; or of "all".
+        config: the amount of validation images, the limit and the seed.
+        validation_from: "train", unless there is a validation part; or "test", of which one half is then for
+            validation and the other for the test, while all of the train part is for training.
+    """
+    first, from_test = "all" if "all" in labels else "train", validation_from == "test"
+    has_own = "validation" in labels and not from_test
+    split = split_rows(
+        labels[first],
+        validation=0 if has_own or from_test else config.validation,
+        test=TEST_SHARE if first == "all" else 0,
+        limit=config.limit,
+        seed=config.split_seed,
+    )
+    roles = {role: Rows(first, rows) for role, rows in split._asdict().items()}
+    for role in ("validation",) * has_own + ("test",) * ("test" in labels):
+        roles[role] = Rows(role, np.arange(len(labels[role])))
+    if from_test:
+        part, rows = roles["test"]
+        for role, half in zip(ROLES[1:], halves(labels[part][rows], config.split_seed), strict=True):
+            roles[role] = Rows(part, rows[half])
+    return roles
+
+
+def split_rows(
     labels: np.ndarray, *, validation: float, test: float = 0.0, limit: int | None = None, seed: int = 0
-) -> Division:
-    """Divide one set of images, each class in proportion.
+) -> Split:
+    """Split one set of images, each class in proportion.
 
     Args:
         labels: class id of each image.
         validation: of what `test` leaves: a share below 1, or a number; 0 for none.
         test: of all images, likewise.
-        limit: of the images left for training, as many are kept at most.
-        seed: of the division.
+        limit: the largest number of images kept for training.
+        seed: of the split.
     """
     everything = np.arange(len(labels))
-    reported = chosen(labels, wanted(test, len(labels)), derive_seed(seed, _TEST))
-    rest = np.setdiff1d(everything, reported, assume_unique=True)
-    picked = rest[chosen(labels[rest], wanted(validation, len(rest)), derive_seed(seed, _VALIDATION))]
-    fitted = np.setdiff1d(rest, picked, assume_unique=True)
+    tested = stratified_rows(labels, resolve_count(test, len(labels)), derive_seed(seed, _TEST))
+    rest = np.setdiff1d(everything, tested, assume_unique=True)
+    count = resolve_count(validation, len(rest))
+    validated = rest[stratified_rows(labels[rest], count, derive_seed(seed, _VALIDATION))]
+    trained = np.setdiff1d(rest, validated, assume_unique=True)
     if limit is not None:
-        fitted = fitted[chosen(labels[fitted], min(limit, len(fitted)), derive_seed(seed, _LIMIT))]
-    return Division(fitted, picked, reported)
+        count = min(limit, len(trained))
+        trained = trained[stratified_rows(labels[trained], count, derive_seed(seed, _LIMIT))]
+    return Split(trained, validated, tested)
 
 
-def halved(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def halves(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows of two halves, each class in proportion; of an odd number the second has one more."""
     if len(labels) < 2:
-        raise fail("data", f"images to report on must be at least 2 to be halved, got {len(labels)}.")
-    first = chosen(labels, len(labels) // 2, derive_seed(seed, _HALF))
+        raise fail("data", f"test images must be at least 2 to be halved, got {len(labels)}.")
+    first = stratified_rows(labels, len(labels) // 2, derive_seed(seed, _HALF))
     return first, np.setdiff1d(np.arange(len(labels)), first, assume_unique=True)
 
 
-def chosen(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """As many rows, drawn by the seed, each class in proportion (Sainte-Laguë's method); ascending.
+def stratified_rows(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """Draw `count` rows, each class in proportion (Sainte-Laguë's method); ascending.
 
-    The choice of a smaller number is part of the choice of a larger one.
+    The rows of a smaller count are among those of a larger one.
     """
-    words = np.random.PCG64(seed).random_raw(len(labels))
-    order = np.lexsort((words, labels))  # by class, then by chance
-    sizes = np.unique(labels, return_counts=True)[1]
-    within = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    order, within, sizes, _ = _by_class(labels, seed)
     turn = (within + 0.5) / np.repeat(sizes, sizes)
     return np.sort(order[np.argsort(turn, kind="stable")[:count]])
 
 
-def balanced(labels: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
-    """As many rows, drawn by the seed, equally many of each class; ascending.
+def balanced_rows(labels: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
+    """Draw `count` rows, equally many of each class; ascending.
 
-    Where the classes do not divide the number, some have one more; one that has too few images gives all of
-    them. The choice of a smaller number is part of the choice of a larger one.
+    Where the number of classes does not divide the count, some have one more; a class with too few images
+    gives all of them. The rows of a smaller count are among those of a larger one.
 
-    >>> balanced(np.array([0, 0, 0, 0, 1, 1, 1]), 4).shape
+    >>> balanced_rows(np.array([0, 0, 0, 0, 1, 1, 1]), 4).shape
     (4,)
     """
-    words = np.random.PCG64(derive_seed(seed, _LABELS)).random_raw(len(labels))
-    order = np.lexsort((words, labels))  # by class, then by chance
-    sizes = np.unique(labels, return_counts=True)[1]
-    turn = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    order, turn, _, words = _by_class(labels, derive_seed(seed, _LABELS))
     return np.sort(order[np.lexsort((words[order], turn))[:count]])
 
 
-def wanted(amount: float, available: int) -> int:
-    """A share below 1 of what there is, rounded, or a number of images."""
+def _by_class(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Rows sorted by class and then at random, their ranks within the class, class sizes, random words."""
+    words = np.random.PCG64(seed).random_raw(len(labels))
+    order = np.lexsort((words, labels))
+    sizes = np.unique(labels, return_counts=True)[1]
+    return order, np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes), sizes, words
+
+
+def resolve_count(amount: float, available: int) -> int:
+    """A share below 1 of the available images, rounded, or a number of images."""
     count = round(amount * available) if amount < 1 else int(amount)
     if amount >= 1 and (count != amount or count >= available):
         expected = f"a share below 1 or a whole number below the {available} images there are"
@@ -100,7 +162,7 @@ def wanted(amount: float, available: int) -> int:
 
 
 def fingerprint(pieces: Iterable[bytes | str | np.ndarray]) -> str:
-    """SHA-256 over texts, bytes and arrays with their lengths; the same on every platform."""
+    """SHA-256 of texts, bytes and arrays with their lengths; the same on every platform."""
     state = hashlib.sha256()
     for piece in pieces:
         if isinstance(piece, np.ndarray):

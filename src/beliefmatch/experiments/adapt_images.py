@@ -24,12 +24,11 @@ from beliefmatch.adaptation.settings import OnProgress
 from beliefmatch.adaptation.sizes import planned_bytes
 from beliefmatch.adaptation.subsets import subset
 from beliefmatch.adaptation.types import Features
-from beliefmatch.data import load_ood, load_parts
+from beliefmatch.data import load, load_ood
 from beliefmatch.data.config import DataConfig
-from beliefmatch.data.parts import ROLES, Parts
 from beliefmatch.data.preprocessing import Preprocessing
-from beliefmatch.data.source import Source
-from beliefmatch.data.splits import fingerprint
+from beliefmatch.data.sources import Dataset, Source
+from beliefmatch.data.splits import ROLES, fingerprint
 from beliefmatch.experiments.adapt_config_file import ImageAdaptConfig
 from beliefmatch.experiments.adapt_networks import network_and_settings
 
@@ -57,7 +56,7 @@ class Images:
 
     config: ImageAdaptConfig
     network: nn.Module
-    parts: Parts
+    parts: Dataset
     ood: Mapping[str, Source]
 
     @classmethod
@@ -65,7 +64,7 @@ class Images:
         """Build the network and find the images; what a user can get wrong is refused here."""
         _require_device(config.device)
         network, settings = network_and_settings(config)
-        parts = load_parts(settings, validation_from=config.validation_from)
+        parts = load(settings, validation_from=config.validation_from)
         made = cls(config, network, parts, _ood(ood, parts, settings))
         _ = made.head, made.cache  # what is wrong with them is to be told now
         if norms:
@@ -117,8 +116,7 @@ class Images:
 
     def with_norms(self, better: nn.Module, made: Adaptation, on_progress: OnProgress) -> Adaptation:
         """Train the BatchNorm layers of the adapted network in place; see `beliefmatch.adaptation.norms`."""
-        data = self.parts.dataset()
-        sets: dict[str, Any] = {role: getattr(data, role) for role in ROLES}
+        sets: dict[str, Any] = {role: getattr(self.parts, role) for role in ROLES}
         sets |= {OOD + name: source for name, source in self.ood.items()}
         place = self.config.device
         return with_norms(better, made, self._some, sets, None, device=place, on_progress=on_progress)
@@ -126,7 +124,7 @@ class Images:
     @property
     def _some(self) -> Tensor:
         """A few inputs."""
-        source = self.parts.sources[self.parts.train.part]
+        source = self.parts.sources[self.parts.rows("train").part]
         (batch,) = source.batches([torch.arange(min(4, len(source)))], device="cpu")
         return batch.inputs
 
@@ -177,7 +175,7 @@ class Images:
     def inputs(self) -> str:
         """How images become inputs, in words."""
         how = Preprocessing.from_json(self.parts.facts["preprocessing"])
-        channels, height, width = self.parts.sources[self.parts.train.part].shape
+        channels, height, width = self.parts.sources[self.parts.rows("train").part].shape
         mean, std = (",".join(f"{one:.6g}" for one in values) for values in (how.mean, how.std))
         margin = f", margin {how.margin:.4g}" if how.margin != 1 else ""
         return f"{channels} x {height} x {width}{margin}, mean {mean}, std {std}"
@@ -195,11 +193,11 @@ def _require_device(name: str) -> None:
         raise fail("adapt", f"`device` must be one that torch has here, got {name!r} ({told}).") from error
 
 
-def _ood(texts: tuple[str, ...], parts: Parts, settings: DataConfig) -> dict[str, Source]:
-    like, found = parts.dataset(), dict[str, Source]()
+def _ood(texts: tuple[str, ...], parts: Dataset, settings: DataConfig) -> dict[str, Source]:
+    found = dict[str, Source]()
     for text in texts:
         name, source = load_ood(
-            text, like, directory=settings.directory, corrupt=settings.corrupt, workers=settings.workers
+            text, parts, directory=settings.directory, corrupt=settings.corrupt, workers=settings.workers
         )
         if name in found or name in parts.sources:
             raise fail("adapt", f"`ood` must name each set once and none {name!r}, got {text!r}.")

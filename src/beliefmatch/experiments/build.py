@@ -11,7 +11,7 @@ from beliefmatch._utils import derive_seed
 from beliefmatch._validate import describe, fail
 from beliefmatch.data import load, load_ood
 from beliefmatch.data.config import DataConfig
-from beliefmatch.data.source import Dataset, Source
+from beliefmatch.data.sources import Dataset, Source
 from beliefmatch.experiments.config import RunConfig
 from beliefmatch.methods import build
 from beliefmatch.methods.base import Method

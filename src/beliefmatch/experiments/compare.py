@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from beliefmatch._environment import hardware, versions
-from beliefmatch.data.memory import MemorySource
 from beliefmatch.data.predictions import Predictions, read_predictions
+from beliefmatch.data.sources import MemorySource
 from beliefmatch.experiments.build import (
     dataset,
     engine_for,

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from beliefmatch.data.source import Batch, Dataset
+from beliefmatch.data.sources import Batch, Dataset
 from beliefmatch.experiments.config import RunConfig
 from beliefmatch.experiments.training_inputs import aux_loss
 from beliefmatch.methods.base import Method

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from beliefmatch._validate import fail
+from beliefmatch.data.formats import open_arrays
 from beliefmatch.data.predictions import FieldNames, Predictions, read_class_names, read_predictions
-from beliefmatch.data.readers import open_source
 from beliefmatch.experiments.evaluate import STEPS, evaluate
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.experiments.evaluation_settings import EvaluateConfig, ModelFiles
@@ -52,7 +52,7 @@ class Evaluations:
         self.class_names = None if class_names is None else read_class_names(class_names)
         self._first: _First | None = None
         for path in (path for model in models for path in (model.path, *model.ood.values())):
-            open_source(path)
+            open_arrays(path, caller="read_predictions")
 
     @property
     def steps(self) -> int:

@@ -11,7 +11,7 @@ from torch import Tensor
 from beliefmatch._validate import fail
 from beliefmatch.data.predictions import read_predictions
 from beliefmatch.data.preprocessing import Preprocessing
-from beliefmatch.data.source import Source
+from beliefmatch.data.sources import Source
 from beliefmatch.experiments.adapted_directory import adapted_network
 from beliefmatch.experiments.build import engine_for, method_of
 from beliefmatch.experiments.networks import trained_member

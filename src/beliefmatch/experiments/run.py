@@ -14,7 +14,7 @@ from torch import nn
 
 from beliefmatch._environment import hardware, versions
 from beliefmatch._files import atomic_write
-from beliefmatch.data.source import Batch, Dataset, Source
+from beliefmatch.data.sources import Batch, Dataset, Source
 from beliefmatch.experiments.build import (
     dataset,
     digests_of,

@@ -10,9 +10,7 @@ from torch import Tensor
 
 from beliefmatch._validate import fail
 from beliefmatch.data.config import DataConfig
-from beliefmatch.data.memory import MemorySource
-from beliefmatch.data.source import Dataset, Source
-from beliefmatch.data.streamed import StreamedSource
+from beliefmatch.data.sources import Dataset, MemorySource, Source, StreamedSource
 from beliefmatch.experiments.config import RunConfig, TeacherConfig
 from beliefmatch.experiments.predicting import restore
 from beliefmatch.experiments.records import RunRecord
@@ -111,7 +109,7 @@ class Teacher:
         """Votes for the classes of each image (N, K), as it looks without augmentation."""
         restored = restore(self.directory, engine=engine.config)
         if isinstance(source, MemorySource | StreamedSource):
-            source = source.seen_through(restored.preprocessing)
+            source = source.with_preprocessing(restored.preprocessing)
         said = predict_all(engine, restored.predictor, source)
         logits = said.probs.log() if said.logits is None else said.logits
         return teacher_votes(

@@ -6,9 +6,8 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from beliefmatch._validate import fail
-from beliefmatch.data.counted import CountedSource
 from beliefmatch.data.preprocessing import Preprocessing
-from beliefmatch.data.source import Batch, Dataset, Source
+from beliefmatch.data.sources import Batch, CountedSource, Dataset, Source
 from beliefmatch.experiments.config import RunConfig
 from beliefmatch.experiments.teacher import Teacher
 from beliefmatch.methods.base import Method, Objective

@@ -7,7 +7,7 @@ from itertools import combinations
 import torch
 from torch import Tensor, nn
 
-from beliefmatch.data.source import Source
+from beliefmatch.data.sources import Source
 from beliefmatch.train.engine import Engine
 
 __all__ = ["Seen", "last_layer", "penultimate", "plane", "seen"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from beliefmatch._files import EnvironmentFailure, atomic_write_dir, one_line
 from beliefmatch.adaptation.adapt_config import AdaptConfig
-from beliefmatch.data import load_parts
+from beliefmatch.data import load
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.experiments.adapt_config_file import AdaptRunConfig, ImageAdaptConfig
 from beliefmatch.experiments.adapt_record import AdaptRecord, adapt_evaluation_paths
@@ -224,7 +224,7 @@ def _digest(config: TransferConfig, record: AdaptRecord) -> str | None:
         return record.data.get("digest")
     how = Preprocessing.from_json(record.data["preprocessing"])
     seen = replace(config.data, size=record.data["shape"][1], margin=how.margin, mean=how.mean, std=how.std)
-    return load_parts(seen).facts.get("digest")
+    return load(seen).facts.get("digest")
 
 
 def _counted(record: AdaptRecord) -> str:

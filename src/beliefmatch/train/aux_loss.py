@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from beliefmatch._utils import derive_seed
 from beliefmatch._validate import fail
-from beliefmatch.data.source import Batch, Source
+from beliefmatch.data.sources import Batch, Source
 from beliefmatch.train.engine import Engine
 from beliefmatch.train.sampler import CyclicSampler, shard
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from beliefmatch._utils import derive_seed
 from beliefmatch._validate import fail
-from beliefmatch.data.source import Batch, Source
+from beliefmatch.data.sources import Batch, Source
 from beliefmatch.methods.base import Objective
 from beliefmatch.train.aux_loss import AuxBatch, AuxLoss
 from beliefmatch.train.checkpoint import (

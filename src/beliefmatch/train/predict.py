@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from beliefmatch._validate import fail
-from beliefmatch.data.source import Source
+from beliefmatch.data.sources import Source
 from beliefmatch.methods.base import Prediction, Predictor
 from beliefmatch.train.engine import Engine
 

@@ -1,0 +1,132 @@
+"""Named datasets: where they are, and their default preprocessing; read without torch and numpy.
+
+A new dataset is one entry in `DATASETS`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from beliefmatch.data.preprocessing import Augment
+
+if TYPE_CHECKING:
+    from beliefmatch.data.config import DataConfig
+    from beliefmatch.data.raw import RawDataset
+
+__all__ = ["DATASETS", "Columns", "DatasetDefaults", "EmbeddedDigits", "HubDataset", "NamedDataset"]
+
+
+@dataclass(frozen=True)
+class DatasetDefaults:
+    """What applies to a dataset where the configuration says nothing else; None where nothing is known."""
+
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    augment: Augment | None = None
+    size: int | None = None
+    class_names: tuple[str, ...] | None = None
+
+
+class Columns(NamedTuple):
+    """The names of a table's columns; None for any of the default spellings."""
+
+    image: str | None = None
+    label: str | None = None
+
+
+_COLUMNS = Columns("image", "label")
+
+
+class NamedDataset(Protocol):
+    """A dataset that has a name in `DATASETS`."""
+
+    @property
+    def defaults(self) -> DatasetDefaults:
+        """Its default preprocessing and class names."""
+        ...
+
+    def find(self, name: str, config: DataConfig, *, only: str | None = None) -> RawDataset:
+        """All parts, or, to save time, one of them alone."""
+        ...
+
+
+@dataclass(frozen=True)
+class HubDataset:
+    """A dataset on the hub of Hugging Face, or in a directory on this machine.
+
+    Args:
+        hub: its address on the hub.
+        defaults: its default preprocessing and class names.
+        config: its variant on the hub.
+        test_part: the split to report on; the other is "train".
+        columns: of images and labels.
+    """
+
+    hub: str
+    defaults: DatasetDefaults
+    config: str | None = None
+    test_part: str = "test"
+    columns: Columns = _COLUMNS
+
+    def find(self, name: str, config: DataConfig, *, only: str | None = None) -> RawDataset:
+        """From the directory if one is configured, else from the hub."""
+        from beliefmatch.data.raw import find_at, join_parts, read_hub
+
+        if config.directory is not None:
+            place = Path(config.directory).expanduser()
+            return find_at(place, name=name, only=only, test_part=self.test_part, columns=self.columns)
+        splits = {"train": "train", "test": self.test_part}
+        parts = {
+            part: read_hub(self.hub, self.config, split, self.columns, name=name)
+            for part, split in splits.items()
+            if only in (None, part)
+        }
+        return join_parts("hub", parts)
+
+
+@dataclass(frozen=True)
+class EmbeddedDigits:
+    """The handwritten digits inside scikit-learn: 1797 grey images of 8 by 8 pixels."""
+
+    defaults: DatasetDefaults
+
+    def find(self, name: str, config: DataConfig, *, only: str | None = None) -> RawDataset:
+        """All three parts; there is no time to save."""
+        from beliefmatch.data.digits import find_digits
+
+        return find_digits(config)
+
+
+_DIGITS = tuple("0123456789")
+_CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_PHOTOGRAPHS = DatasetDefaults((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), "crop_flip", size=224)
+
+DATASETS: dict[str, NamedDataset] = {
+    "digits": EmbeddedDigits(DatasetDefaults((0.0,), (240 / 255,), "none", class_names=_DIGITS)),
+    "cifar10": HubDataset(
+        "uoft-cs/cifar10",
+        DatasetDefaults(
+            (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), "crop_flip", class_names=_CIFAR10
+        ),
+        columns=Columns("img", "label"),
+    ),
+    "cifar100": HubDataset(
+        "uoft-cs/cifar100",
+        DatasetDefaults((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), "crop_flip"),
+        columns=Columns("img", "fine_label"),
+    ),
+    "svhn": HubDataset(
+        "ufldl-stanford/svhn",
+        DatasetDefaults((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970), "crop", class_names=_DIGITS),
+        config="cropped_digits",
+    ),
+    "mnist": HubDataset("ylecun/mnist", DatasetDefaults((0.1307,), (0.3081,), "crop", class_names=_DIGITS)),
+    "fashion_mnist": HubDataset(
+        "zalando-datasets/fashion_mnist", DatasetDefaults((0.2860,), (0.3530,), "crop_flip")
+    ),
+    "food101": HubDataset("ethz/food101", _PHOTOGRAPHS, test_part="validation"),
+    "stanford_cars": HubDataset("tanganke/stanford_cars", _PHOTOGRAPHS),
+    "imagenet-1k": HubDataset("ILSVRC/imagenet-1k", _PHOTOGRAPHS, test_part="validation"),
+}

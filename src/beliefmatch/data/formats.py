@@ -1,0 +1,464 @@
+"""Files of named arrays or columns: one reader for each format, shared by predictions, features and images.
+
+No reader executes what it reads: pickled objects are refused.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import struct
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from beliefmatch._environment import needs
+from beliefmatch._validate import fail
+
+__all__ = [
+    "ArrayFile",
+    "Column",
+    "Field",
+    "Place",
+    "field_name",
+    "find_field",
+    "missing_field",
+    "open_arrays",
+    "reading",
+]
+
+Column = Tensor | list[str]
+"""Numbers of any shape, or one text for each row."""
+
+Field = tuple[str, ...]
+"""The name of an array, or the names of columns that form a matrix together."""
+
+_SHOWN = 12  # names listed in an error
+_CHUNK_BYTES = 1 << 22
+_CSV_ROWS = 4096  # parsed at a time: text takes ten times the memory of the numbers in it
+
+
+def open_arrays(path: str | Path, *, caller: str) -> ArrayFile:
+    """Open a file by its extension; arrays are read by `load`.
+
+    Args:
+        path: .npz, .npy, .parquet, .csv or .safetensors.
+        caller: the function that errors name.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in FORMATS:
+        *others, last = FORMATS
+        remedy = "save arrays with numpy.savez, pickles are not read"
+        raise fail(caller, f"`path` must end in {', '.join(others)} or {last}, got {path}; {remedy}.")
+    if not path.is_file():
+        what = "the directory " if path.is_dir() else "" if path.exists() else "no file at "
+        raise fail(caller, f"`path` must be a file, got {what}{path}.")
+    return FORMATS[path.suffix.lower()](path, caller=caller)
+
+
+@contextmanager
+def reading(path: Path, what: str = "", *, caller: str) -> Iterator[None]:
+    """Report any exception of a decoder as a fault of the file.
+
+    Only calls into decoders belong inside such a block: they raise exceptions of any type (zipfile alone has
+    seven), and a mistake in this library must not pass for one in the file.
+    """
+    try:
+        yield
+    except ModuleNotFoundError:
+        raise
+    except Exception as error:
+        reason = " ".join(f"{error}".split())[:160].rstrip(".") or type(error).__name__
+        if "allow_pickle" in reason:
+            reason = "it holds Python objects, which only a pickle can; save numbers or text"
+        what = f"{what} of " if what else ""
+        fact = f"`path` must be a whole {path.suffix.lower()} file, cannot read {what}{path} ({reason})."
+        raise fail(caller, fact) from error
+
+
+class ArrayFile:
+    """An open file of named arrays or columns.
+
+    Attributes:
+        path: of the file.
+        caller: the function that errors name.
+        names: of the arrays or columns.
+        own: those in the file itself, not in a neighbouring file.
+        is_table: whether the file has columns, which can form a matrix, or arrays of any shape.
+    """
+
+    is_table = False
+
+    def __init__(self, path: Path, *, caller: str) -> None:
+        self.path, self.caller = path, caller
+        with reading(path, caller=caller):
+            self.names = tuple(self._list())
+        self.own = self.names
+
+    def load(self, field: Sequence[str]) -> Column:
+        """Read one array, or several columns of equal length as a matrix (N, len(field))."""
+        what = "" if self.is_table else f"`{field[0]}`"
+        with reading(self.path_of(field[0]), what, caller=self.caller):
+            values = self._read(field)
+        if isinstance(values, Tensor):
+            return values
+        if values.dtype.kind in "SU":
+            texts = values.ravel().tolist()
+            return [text.decode("utf-8", "replace") if isinstance(text, bytes) else text for text in texts]
+        if values.dtype.kind not in "biuf":
+            expected = f"`{field[0]}` in {self.path} must be numbers or text"
+            raise fail(self.caller, f"{expected}, got {values.dtype}.")
+        if values.dtype.kind == "f" and values.dtype.itemsize > 8:  # torch has no longer type
+            values = values.astype(np.float64)
+        native = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
+        return torch.from_numpy(native if native.flags.writeable else native.copy())
+
+    def map(self, name: str) -> np.ndarray | None:
+        """A read-only memory map of an array of floating-point numbers.
+
+        None where the format has none, or where the array is compressed or must be converted.
+        """
+        with reading(self.path, f"`{name}`", caller=self.caller):
+            return self._map(name)
+
+    def path_of(self, name: str) -> Path:
+        """The file that holds an array."""
+        return self.path
+
+    # What a format defines; these may raise anything.
+    def _list(self) -> Sequence[str]:
+        raise NotImplementedError
+
+    def _read(self, field: Sequence[str]) -> np.ndarray | Tensor:
+        raise NotImplementedError
+
+    def _map(self, name: str) -> np.ndarray | None:
+        return None
+
+
+class NpzFile(ArrayFile):
+    """An archive of arrays, as `numpy.savez` writes it."""
+
+    def _list(self) -> Sequence[str]:
+        with zipfile.ZipFile(self.path) as archive:
+            self.nbytes = {
+                entry.filename.removesuffix(".npy"): entry.file_size for entry in archive.infolist()
+            }
+            self._members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+        return list(self._members)
+
+    def _read(self, field: Sequence[str]) -> np.ndarray:
+        (name,) = field
+        with zipfile.ZipFile(self.path) as archive, archive.open(self._members[name]) as file:
+            # numpy.load would take what is no array for a pickle, and suggest to load it as such.
+            return np.lib.format.read_array(file, allow_pickle=False)
+
+    def _map(self, name: str) -> np.ndarray | None:
+        with zipfile.ZipFile(self.path) as archive:
+            info = archive.getinfo(self._members[name])
+            if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
+                return None
+            with archive.open(info) as member:  # a map checks nothing; reading to the end checks the CRC
+                while member.read(_CHUNK_BYTES):
+                    pass
+        with self.path.open("rb") as file:
+            header_bytes = 30  # of a local file header, before the member's name
+            file.seek(info.header_offset)
+            name_and_extra = struct.unpack("<HH", file.read(header_bytes)[-4:])
+        return _map_npy(self.path, info.header_offset + header_bytes + sum(name_and_extra))
+
+
+class NpyFile(ArrayFile):
+    """A single array, as `numpy.save` writes it; the last word of the file's name says what it holds.
+
+    `resnet_targets.npy` is another array of `resnet_logits.npy`. Words end at a dot, a dash or an underscore.
+    """
+
+    def __init__(self, path: Path, *, caller: str) -> None:
+        super().__init__(path, caller=caller)
+        self.own = self.names[:1]
+
+    def _list(self) -> Sequence[str]:
+        stem, word = _words(self.path)
+        files = sorted(file for file in self.path.parent.iterdir() if file.suffix.lower() == ".npy")
+        held = {_words(file)[1]: file for file in files if _words(file)[0] == stem and file.is_file()}
+        self._files = {word: self.path} | {name: file for name, file in held.items() if name != word}
+        return list(self._files)
+
+    def path_of(self, name: str) -> Path:
+        """The file that holds an array: this one or a neighbour."""
+        return self._files[name]
+
+    def _read(self, field: Sequence[str]) -> np.ndarray:
+        (name,) = field
+        with self._files[name].open("rb") as file:
+            return np.lib.format.read_array(file, allow_pickle=False)
+
+    def _map(self, name: str) -> np.ndarray | None:
+        return _map_npy(self._files[name], 0)
+
+
+def _words(path: Path) -> tuple[str, str]:
+    """All but the last word of a file's name, and the last."""
+    found = re.fullmatch(r"(.*[._-])?([^._-]+)", path.stem)
+    return (found[1] or "", found[2]) if found else ("", path.stem)
+
+
+def _map_npy(path: Path, offset: int) -> np.ndarray | None:
+    with path.open("rb") as file:
+        file.seek(offset)
+        header = _npy_header(file)
+        offset = file.tell()
+    if header is None:
+        return None
+    shape, fortran_order, dtype = header
+    if dtype.kind != "f" or dtype.itemsize > 8 or 0 in shape:
+        return None
+    return np.memmap(path, dtype, "r", offset, shape, "F" if fortran_order else "C")
+
+
+def _npy_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype] | None:
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(file)
+    return np.lib.format.read_array_header_2_0(file) if version == (2, 0) else None
+
+
+class SafetensorsFile(ArrayFile):
+    """Tensors in a safetensors file, read one at a time."""
+
+    def _list(self) -> Sequence[str]:
+        with needs("safetensors", extra="files", caller=self.caller):
+            from safetensors import safe_open
+        self._open = safe_open
+        with safe_open(self.path, framework="pt") as file:
+            return list(file.keys())
+
+    def _read(self, field: Sequence[str]) -> Tensor:
+        (name,) = field
+        with self._open(self.path, framework="pt") as file:
+            return file.get_tensor(name)
+
+    def _map(self, name: str) -> np.ndarray | None:
+        with self.path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            entry = json.loads(file.read(length))[name]
+        dtype = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}.get(entry["dtype"])
+        if dtype is None or 0 in entry["shape"]:
+            return None
+        offset = 8 + length + entry["data_offsets"][0]
+        return np.memmap(self.path, dtype, "r", offset, tuple(entry["shape"]))
+
+
+class ParquetFile(ArrayFile):
+    """A table of which only the requested columns are read: numbers, text, or lists of one length."""
+
+    is_table = True
+
+    def _list(self) -> Sequence[str]:
+        extra = "data" if self.caller == "data" else "files"
+        with needs("pyarrow", extra=extra, caller=self.caller):
+            import pyarrow.parquet as pq
+        self._open = pq.ParquetFile
+        with pq.ParquetFile(self.path) as file:
+            self.metadata: dict[bytes, bytes] = file.schema_arrow.metadata or {}
+            return file.schema_arrow.names
+
+    def _read(self, field: Sequence[str]) -> np.ndarray:
+        with self._open(self.path) as file:
+            table = file.read(columns=list(field))
+            values = [_parquet_values(table.column(name), name) for name in field]
+        return np.stack(values, 1) if len(field) > 1 else values[0]
+
+    def encoded_images(self, name: str) -> list[bytes]:
+        """The bytes of each image, stored as bytes or as {bytes, path}; empty where a cell has none."""
+        with reading(self.path, caller=self.caller), self._open(self.path) as file:
+            cells = file.read(columns=[name]).column(name).to_pylist()
+            contents = [cell.get("bytes") if isinstance(cell, dict) else cell for cell in cells]
+            if not all(content is None or isinstance(content, bytes) for content in contents):
+                raise ValueError("its images are neither bytes nor {bytes, path}")
+        return [content or b"" for content in contents]
+
+
+def _parquet_values(chunks: Any, name: str) -> np.ndarray:
+    import pyarrow as pa
+
+    if chunks.null_count:
+        raise ValueError(f"{name} has {chunks.null_count} empty cells")
+    values = chunks.combine_chunks()
+    if isinstance(values, pa.ChunkedArray):  # of none or several chunks where one cannot hold all
+        values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        return np.array(values.to_pylist(), dtype=np.str_)
+    if pa.types.is_fixed_size_list(values.type):
+        lengths = np.array([values.type.list_size])
+    elif pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+        lengths = np.unique(values.value_lengths())
+    else:
+        return values.to_numpy(zero_copy_only=False)
+    if len(lengths) > 1:
+        raise ValueError(f"{name} has lists of {lengths[0]} to {lengths[-1]} numbers")
+    flat = values.flatten()
+    if flat.null_count:
+        raise ValueError(f"{name} has {flat.null_count} empty cells in its lists")
+    return flat.to_numpy(zero_copy_only=False).reshape(len(values), *lengths.tolist() or [0])
+
+
+class CsvFile(ArrayFile):
+    """A table of text separated by commas, semicolons or tabs; the first line names the columns.
+
+    Numbers have decimal points, whatever the locale. Each call of `load` is one pass over the file.
+    """
+
+    is_table = True
+
+    def _list(self) -> Sequence[str]:
+        with self._text() as file:
+            self._delimiter = max(",;\t", key=file.readline().count)
+        with self._text() as file:
+            names = [name.strip() for name in next(csv.reader(file, delimiter=self._delimiter), [])]
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise ValueError(f"it has two columns named {twice[0]!r}")
+        return names
+
+    def _read(self, field: Sequence[str]) -> np.ndarray:
+        """A single column that is not all numbers is text."""
+        chosen = [self.names.index(name) for name in field]
+        with self._text() as file:
+            rows = csv.reader(file, delimiter=self._delimiter)
+            next(rows)
+            chunks = self._chunks(rows, chosen)
+            if len(field) > 1:
+                tables = [_csv_numbers(columns, field, before) for before, columns in chunks]
+                return np.concatenate(tables) if tables else np.empty((0, len(field)))
+            cells = list(chain.from_iterable(column for _, (column,) in chunks))
+        try:
+            return np.array(list(map(float, cells)), dtype=np.float64)
+        except ValueError:
+            return np.array([cell.strip() for cell in cells], dtype=np.str_)
+
+    def _text(self) -> Any:
+        return self.path.open(encoding="utf-8-sig", newline="")
+
+    def _chunks(self, reader: Any, chosen: list[int]) -> Iterator[tuple[int, list[tuple[str, ...]]]]:
+        """The chosen columns of some rows, with the number of rows before them; blank lines do not count."""
+        width, before = len(self.names), 0
+        rows = (row for row in reader if row)
+        while chunk := list(islice(rows, _CSV_ROWS)):
+            for number, row in enumerate(chunk, before + 1):
+                if len(row) != width:
+                    raise ValueError(f"row {number} has {len(row)} cells, the heading {width}")
+            columns = list(zip(*chunk, strict=True))
+            yield before, [columns[index] for index in chosen]
+            before += len(chunk)
+
+
+def _csv_numbers(columns: list[tuple[str, ...]], names: Sequence[str], before: int) -> np.ndarray:
+    numbers = []
+    for name, cells in zip(names, columns, strict=True):
+        try:
+            numbers.append(list(map(float, cells)))
+        except ValueError:
+            row, text = next((row, text) for row, text in enumerate(cells, 1) if not _is_number(text))
+            raise ValueError(f"row {before + row}: {name} must be a number, got {text!r}") from None
+    return np.array(numbers).T
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+FORMATS: dict[str, type[ArrayFile]] = {
+    ".npz": NpzFile,
+    ".npy": NpyFile,
+    ".parquet": ParquetFile,
+    ".csv": CsvFile,
+    ".safetensors": SafetensorsFile,
+}
+
+
+class Place(NamedTuple):
+    """An array in a file, for errors about its values."""
+
+    file: ArrayFile
+    name: str
+
+    def error(self, expected: str, received: str) -> Exception:
+        """The error that the array is not as expected."""
+        return fail(
+            self.file.caller, f"{self.file.path} must hold {expected} in `{self.name}`, got {received}."
+        )
+
+
+def find_field(
+    file: ArrayFile,
+    role: str,
+    spellings: Sequence[str],
+    *,
+    name: str | None = None,
+    numbered: bool = False,
+    own: bool = False,
+) -> Field | None:
+    """The array or the columns that hold a role; None where there is none, an error where there are several.
+
+    Args:
+        file: the open file.
+        role: what the array is, for the error.
+        spellings: names that are recognised in any case, where the user gave no name.
+        name: what the user calls it.
+        numbered: whether the columns logit_0, logit_1, ... of a table form one matrix.
+        own: whether neighbouring files are left out.
+    """
+    held = file.own if own else file.names
+    if name is None:
+        matches: list[Field] = [(one,) for one in held if one.lower() in spellings]
+    else:
+        matches = [(name,)] if name in held else []
+    if file.is_table and numbered:
+        matches += _numbered_columns(file, spellings if name is None else (name,))
+    if len(matches) > 1:
+        several = " and ".join(map(field_name, matches))
+        fact = f"`{role}` must be named where there are several, got {several} in {file.path}."
+        raise fail(file.caller, fact)
+    return matches[0] if matches else None
+
+
+def _numbered_columns(file: ArrayFile, spellings: Sequence[str]) -> Iterator[Field]:
+    """Columns such as logit_0, logit_1, ... in the order of their numbers, for each spelling that occurs."""
+    for spelling in spellings:
+        pattern = re.compile(rf"{re.escape(spelling)}[ ._-]?(\d+)", re.IGNORECASE)
+        found = {name: int(match[1]) for name in file.names if (match := pattern.fullmatch(name))}
+        ordered = sorted(found, key=found.__getitem__)
+        if [found[name] for name in ordered] != list(range(len(ordered))):
+            numbers = ", ".join(f"{found[name]}" for name in ordered[:_SHOWN])
+            fact = f"must have one column for each class, counted from 0, got {spelling} {numbers}"
+            raise fail(file.caller, f"`path` {fact} in {file.path}.")
+        if ordered:
+            yield tuple(ordered)
+
+
+def field_name(field: Field) -> str:
+    """A field in an error or a report."""
+    return field[0] if len(field) == 1 else f"{field[0]} … {field[-1]}"
+
+
+def missing_field(file: ArrayFile, role: str, expected: Sequence[str]) -> Exception:
+    """The error for a field that the file does not hold, with the names that it does."""
+    listed = ", ".join(file.names[:_SHOWN]) + (", …" if len(file.names) > _SHOWN else "")
+    fact = f"must be in {file.path} as {' or '.join(expected)}, got {listed or 'nothing'}"
+    return fail(file.caller, f"`{role}` {fact}; name it if it is called otherwise.")

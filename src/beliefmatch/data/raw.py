@@ -1,0 +1,496 @@
+"""Images and labels as found on a disk or on the hub: arrays in .npz, rows in .parquet, files in folders."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import numpy as np
+
+from beliefmatch._environment import needs
+from beliefmatch._validate import fail
+from beliefmatch.data.datasets import DATASETS, Columns
+from beliefmatch.data.formats import ArrayFile, NpyFile, NpzFile, ParquetFile
+from beliefmatch.data.images import SUFFIXES, ArrayImages, EncodedImages, FileImages, HubImages, Images
+from beliefmatch.data.predictions import SPELLINGS
+
+__all__ = [
+    "LabelledImages",
+    "RawDataset",
+    "RawPart",
+    "find_at",
+    "find_unlabelled",
+    "holds",
+    "images_below",
+    "join_parts",
+    "part_of",
+    "read_file",
+    "read_hub",
+]
+
+MAX_NPZ_BYTES = 16 << 30
+"""Of one array, unpacked; an archive of a few kilobytes may claim any number."""
+IN_MEMORY_PARQUET_BYTES = 4 << 30
+"""Larger Parquet files are laid out for random access by Hugging Face's `datasets`, in its cache."""
+
+_COLUMNS = {
+    "images": ("image", "img", "images"),
+    "targets": ("label", "labels", "target", "targets", "fine_label", "y"),
+}
+_PART_WORDS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test", "testing"),
+    "all": ("all",),
+}
+_ANY_COLUMNS = Columns()
+
+T = TypeVar("T")
+
+
+class RawPart(NamedTuple):
+    """Images, a label for each (whole numbers or texts) and class names, where there are any."""
+
+    images: Images
+    labels: np.ndarray | None = None
+    class_names: tuple[str, ...] | None = None
+
+
+class LabelledImages(NamedTuple):
+    """Images and their class ids (N,), int64; -1 where there are none."""
+
+    images: Images
+    labels: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class RawDataset:
+    """The parts of a dataset as found: "train", "validation" and "test" as far as present, or "all".
+
+    Images are not yet brought to one size, and "all" is still to be split.
+    """
+
+    format: str
+    parts: Mapping[str, LabelledImages]
+    class_names: tuple[str, ...] | None = None
+
+
+def find_at(
+    path: Path,
+    *,
+    name: str = "",
+    only: str | None = None,
+    test_part: str = "test",
+    columns: Columns = _ANY_COLUMNS,
+) -> RawDataset:
+    """The labelled images at a path, by part where there are several.
+
+    Args:
+        path: a .npz or .parquet file; or a directory that holds such files, or folders of images.
+        name: of the dataset; files whose names begin with it are preferred to others.
+        only: the part to read if not all.
+        test_part: the part to report on.
+        columns: what the columns of Parquet files are called, where no default spelling applies.
+    """
+    if path.is_file():
+        return join_parts(_format_of(path), {"all": read_file(path, columns)})
+    if not path.is_dir():
+        raise fail("data", f"`directory` must be a directory or a file, got nothing at {path}.")
+    form, files = _files_in(path, name)
+    if not files:
+        directory = _own_folder(path, name)
+        parts = _class_folders(directory, lambda found: _choose_parts(found, only, test_part))
+        return join_parts("folder", parts)
+    by_part = _choose_parts(_by_part(files, path), only, test_part)
+    return join_parts(form, {part: _READERS[form](some, columns) for part, some in by_part.items()})
+
+
+def find_unlabelled(path: Path, *, name: str = "") -> Images:
+    """The images at a path, whatever their labels; of a directory with parts, the test part.
+
+    Files whose names begin with `name` are preferred to others.
+    """
+    if path.is_file():
+        return read_file(path).images
+    form, files = _files_in(path, name)
+    if not files and name:
+        form, files = _files_in(path, "")
+    if files:
+        by_part = _choose_parts(_by_part(files, path), "test", "test")
+        return _READERS[form](next(iter(by_part.values())), _ANY_COLUMNS).images
+    parts = _choose_parts(_part_folders(path), "test", "test")
+    return images_below(next(iter(parts.values()), path))
+
+
+def holds(directory: Path, name: str) -> bool:
+    """Whether a directory holds a dataset by its name, as a folder or in files that begin with it."""
+    if directory.name == name or (directory / name).is_dir():
+        return True
+    places = [place for place in (directory, directory / "data") if place.is_dir()]
+    return any(_begins_with(name, file) for place in places for file in place.iterdir() if file.is_file())
+
+
+def read_file(path: Path, columns: Columns = _ANY_COLUMNS) -> RawPart:
+    """One file of images, or one image."""
+    suffix = path.suffix.lower()
+    if suffix in SUFFIXES:
+        return RawPart(FileImages(path.parent, [path.name]))
+    if suffix == ".npy":
+        file = NpyFile(path, caller="data")
+        return RawPart(ArrayImages(_load_pixels(file, file.own[0]), path.name))
+    return _READERS[_format_of(path)]([path], columns)
+
+
+def join_parts(form: str, parts: Mapping[str, RawPart]) -> RawDataset:
+    """Turn the labels of all parts into class ids of the same classes."""
+    named = {part.class_names for part in parts.values() if part.class_names is not None}
+    if len(named) > 1:
+        some, others = list(named)[:2]
+        odd = sorted(set(some) ^ set(others))
+        got = f"{odd[0]!r} in one only" if odd else "another order in one"
+        raise fail("data", f"all parts must have the same classes, got {got}.")
+    names = named.pop() if named else None
+    joined = {}
+    for part, (images, labels, _) in parts.items():
+        if labels is None:
+            raise fail("data", f"images must have labels to train on, got none in the {part} part.")
+        if names is None and labels.dtype.kind == "U":  # the first part is the one to train on
+            names = tuple(f"{name}" for name in np.unique(labels))
+        joined[part] = LabelledImages(images, _class_ids(labels, names, part))
+    return RawDataset(form, joined, names)
+
+
+def _class_ids(labels: np.ndarray, names: tuple[str, ...] | None, part: str) -> np.ndarray:
+    if labels.dtype.kind in "iu" and labels.ndim == 1:
+        return labels.astype(np.int64)
+    if labels.dtype.kind != "U" or labels.ndim != 1 or names is None:
+        got = f"{labels.dtype} of shape {labels.shape}"
+        raise fail("data", f"labels must be one class id or class name for each image, got {got}.")
+    by_name = {name: index for index, name in enumerate(names)}
+    unknown = sorted(set(labels.tolist()) - set(by_name))
+    if unknown:
+        raise fail("data", f"labels must be among the classes, got {unknown[0]!r} in the {part} part.")
+    return np.array([by_name[label] for label in labels.tolist()], np.int64)
+
+
+# Files, and which part of which dataset they hold.
+
+
+def _format_of(path: Path) -> str:
+    if path.suffix.lower().lstrip(".") not in _READERS:
+        expected = f"a directory, or a file that ends in {' or '.join(f'.{form}' for form in _READERS)}"
+        raise fail("data", f"`name` must be {expected}, got {path}; pickles are not read.")
+    return path.suffix.lower().lstrip(".")
+
+
+def _files_in(directory: Path, name: str) -> tuple[str, list[Path]]:
+    """Files of one format, here or one level down in `data` or in a folder of the dataset's name."""
+    for place in (directory, directory / name, directory / "data"):
+        files = sorted(file for file in place.iterdir() if file.is_file()) if place.is_dir() else []
+        by_format = {form: [file for file in files if file.suffix.lower() == f".{form}"] for form in _READERS}
+        by_format = {form: own for form, held in by_format.items() if (own := _of_dataset(held, name))}
+        if len(by_format) > 1:
+            expected = "images in one format, or a dataset in a directory of its own"
+            raise fail("data", f"`directory` must hold {expected}, got .npz and .parquet files in {place}.")
+        for form, own in by_format.items():
+            return form, own
+    return "", []
+
+
+def _of_dataset(files: list[Path], name: str) -> list[Path]:
+    """Files that begin with the name, else those that begin with a part's; all where there is no name."""
+    if not name:
+        return files
+    own = [file for file in files if _begins_with(name, file)]
+    return own or [file for file in files if part_of(re.split(r"[^A-Za-z]+", file.stem)[0])]
+
+
+def _begins_with(name: str, file: Path) -> bool:
+    start = rf"{re.escape(name).replace('_', '[-_]')}(?![a-z0-9])"
+    return re.match(start, file.stem, re.IGNORECASE) is not None
+
+
+def part_of(stem: str) -> str | None:
+    """The part that a file's name mentions as a whole word, if it is exactly one.
+
+    >>> part_of("svhn_test10k"), part_of("val"), part_of("pretrained")
+    ('test', 'validation', None)
+    """
+    words = set(re.split(r"[^a-z]+", stem.lower()))
+    named = [part for part, spellings in _PART_WORDS.items() if words & set(spellings)]
+    return named[0] if len(named) == 1 else None
+
+
+def _by_part(files: Sequence[Path], place: Path) -> dict[str, list[Path]]:
+    if len(files) == 1 and part_of(files[0].stem) is None:
+        return {"all": list(files)}
+    by_part: dict[str, list[Path]] = {}
+    for file in files:
+        part = part_of(file.stem)
+        if part is None:
+            expected = "files whose names say train, validation or test, or one file"
+            raise fail("data", f"`directory` must hold {expected}, got {file.name} among others in {place}.")
+        by_part.setdefault(part, []).append(file)
+    return {part: by_part[part] for part in _PART_WORDS if part in by_part}
+
+
+def _choose_parts(parts: Mapping[str, T], only: str | None, test_part: str) -> dict[str, T]:
+    """The requested parts; the one to report on is called "test"."""
+    parts = dict(parts)
+    if test_part != "test" and test_part in parts:
+        parts["test"] = parts.pop(test_part)
+    if only is None:
+        return parts
+    choice = next((part for part in (only, "validation", "all", "train") if part in parts), None)
+    return {} if choice is None else {only: parts[choice]}
+
+
+# Arrays and tables.
+
+
+def _read_npz(paths: Sequence[Path], columns: Columns) -> RawPart:
+    """`images` (N, H, W, C) or (N, H, W) of bytes, `labels` or `targets`, and perhaps `classes`."""
+    if len(paths) > 1:
+        expected = "one .npz file for each part; a dataset's name chooses among several datasets"
+        raise fail("data", f"`directory` must hold {expected}, got {paths[0].name} and {paths[1].name}.")
+    file = NpzFile(paths[0], caller="data")
+    image, label = _column(file, "images", columns.image), _column(file, "targets", columns.label)
+    if image is None:
+        got = ", ".join(file.names) or "nothing"
+        raise fail("data", f"{file.path} must hold images under that name, got {got}.")
+    if max(file.nbytes[image], file.nbytes.get(label or "", 0)) > MAX_NPZ_BYTES:
+        remedy = "save them as image files or Parquet, which are read as needed"
+        raise fail("data", f"{file.path} must hold at most {MAX_NPZ_BYTES >> 30} GB, got more; {remedy}.")
+    pixels = _load_pixels(file, image)
+    labels = None if label is None else _load_array(file, label)
+    if labels is not None and (labels.ndim != 1 or len(labels) != len(pixels)):
+        got = f"{label} of shape {labels.shape}"
+        raise fail("data", f"{file.path} must hold one label for each of {len(pixels)} images, got {got}.")
+    classes = next((name for name in file.names if name in ("classes", "class_names")), None)
+    names = None if classes is None else tuple(map(str, _load_array(file, classes).ravel().tolist()))
+    return RawPart(ArrayImages(pixels, file.path.name), labels, names)
+
+
+def _read_parquet(paths: Sequence[Path], columns: Columns) -> RawPart:
+    """All rows of the files, one after another: an image as bytes or {bytes, path}, and a label."""
+    files = [ParquetFile(path, caller="data") for path in paths]
+    first = files[0]
+    image, label = _column(first, "images", columns.image), _column(first, "targets", columns.label)
+    if image is None:
+        expected, got = " or ".join(_COLUMNS["images"]), ", ".join(first.names) or "no columns"
+        raise fail("data", f"{first.path} must have a column of images, {expected}, got {got}.")
+    if sum(path.stat().st_size for path in paths) > IN_MEMORY_PARQUET_BYTES:
+        with needs("datasets", extra="data", caller="data"):
+            import datasets
+
+        table = datasets.load_dataset("parquet", data_files=[f"{path}" for path in paths], split="train")
+        return _from_table(table, Columns(image, label), paths[0].parent.name)
+    contents: list[bytes] = []
+    names: list[str] = []
+    labels: list[np.ndarray] = []
+    for file in files:
+        held = file.encoded_images(image)
+        contents += held
+        names += [f"{file.path.name}[{row}]" for row in range(len(held))]
+        if label is not None:
+            labels.append(_load_array(file, label) if held else np.zeros(0, np.int64))
+    ids = np.concatenate(labels) if labels else None
+    return RawPart(EncodedImages(contents, names), ids, _class_names(first.metadata, label))
+
+
+_READERS: dict[str, Callable[[Sequence[Path], Columns], RawPart]] = {
+    "npz": _read_npz,
+    "parquet": _read_parquet,
+}
+
+
+def _column(file: ArrayFile, role: Literal["images", "targets"], given: str | None) -> str | None:
+    """The array or column of a role; in a table the first spelling counts, in an archive the only one."""
+    spellings = _COLUMNS[role] if file.is_table else SPELLINGS[role]
+    held = [name for spelling in spellings for name in file.names if name.lower() == spelling]
+    if given in file.names:
+        return given
+    if len(held) > 1 and not file.is_table:
+        raise fail("data", f"{file.path} must hold one array of {role}, got {' and '.join(held)}.")
+    return held[0] if held else None
+
+
+def _load_array(file: ArrayFile, name: str) -> np.ndarray:
+    values = file.load((name,))
+    return np.array(values, np.str_) if isinstance(values, list) else values.numpy()
+
+
+def _load_pixels(file: ArrayFile, name: str) -> np.ndarray:
+    """(N, H, W, C); channels that come second go last where that is unambiguous."""
+    pixels = _load_array(file, name)
+    if pixels.ndim == 3:
+        pixels = pixels[..., None]
+    if pixels.ndim == 4 and pixels.shape[3] not in (1, 3) and pixels.shape[1] in (1, 3):
+        pixels = pixels.transpose(0, 2, 3, 1)
+    if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[3] not in (1, 3) or 0 in pixels.shape[1:]:
+        expected = "images as uint8 of shape (N, H, W), (N, H, W, 1) or (N, H, W, 3)"
+        raise fail("data", f"{file.path} must hold {expected}, got {pixels.dtype} of shape {pixels.shape}.")
+    return np.ascontiguousarray(pixels)
+
+
+def _class_names(metadata: Mapping[bytes, bytes], label: str | None) -> tuple[str, ...] | None:
+    """From the description that Hugging Face writes into its Parquet files, where it is well-formed."""
+    try:
+        names = json.loads(metadata[b"huggingface"])["info"]["features"][label]["names"]
+    except (KeyError, ValueError, TypeError):
+        return None
+    if isinstance(names, list) and names and all(isinstance(name, str) for name in names):
+        return tuple(names)
+    return None
+
+
+# The hub.
+
+
+def read_hub(path: str, config: str | None, split: str, columns: Columns, *, name: str) -> RawPart:
+    """One split of a dataset on the hub, or in the local cache. No code of the dataset is run."""
+    with needs("datasets", extra="data", caller=f"data {name}"):
+        import datasets
+
+    try:
+        with _quiet_hub():
+            table = datasets.load_dataset(path, config, split=split)
+    except Exception as error:  # of the network, the hub, the cache or the disk
+        reason = " ".join(f"{error}".split())[:160].rstrip(".") or type(error).__name__
+        remedy = "go online, sign in if it is gated, or give its directory on this machine (--data-dir)"
+        fact = f"`name` must be within reach, cannot load {name} ({reason}); {remedy}."
+        raise fail("data", fact) from error
+    return _from_table(table, columns, f"{name}/{split}")
+
+
+@contextmanager
+def _quiet_hub() -> Iterator[None]:
+    """Suppress the hub's warnings of every attempt; the outcome is reported once."""
+    log = logging.getLogger("huggingface_hub")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
+def _from_table(table: Any, columns: Columns, origin: str) -> RawPart:
+    """A table of `datasets` with its labels and class names."""
+    import datasets
+
+    for column in columns:
+        if column is not None and column not in table.column_names:
+            got = ", ".join(table.column_names)
+            raise fail("data", f"{origin} must have a column {column}, got {got}.")
+    image = columns.image or "image"
+    if not isinstance(table.features[image], datasets.Image):
+        table = table.cast_column(image, datasets.Image())
+    images = HubImages(table.cast_column(image, datasets.Image(decode=False)), image, origin)
+    if columns.label is None:
+        return RawPart(images)
+    names = getattr(table.features[columns.label], "names", None)
+    return RawPart(images, np.array(table[columns.label][:]), tuple(names) if names else None)
+
+
+# Folders.
+
+
+def _own_folder(directory: Path, name: str) -> Path:
+    """The folder of a named dataset: the one of its name, or a directory without those of other datasets."""
+    if not name:
+        return directory
+    if (directory / name).is_dir():
+        return directory / name
+    others = sorted(folder.name for folder in directory.iterdir() if folder.name in DATASETS)
+    if others:
+        got = f"{', '.join(others)} in {directory}"
+        raise fail("data", f"`directory` must hold {name} in files or a folder of that name, got {got}.")
+    return directory
+
+
+def _class_folders(
+    directory: Path, choose: Callable[[Mapping[str, Path]], dict[str, Path]]
+) -> dict[str, RawPart]:
+    """The images of each part, labelled by their folder; classes are in the order of their names.
+
+    Without folders of parts, the folders of classes are one set, still to be split.
+    """
+    parts = _part_folders(directory)
+    first = next(iter(parts.values()), directory)  # the train part, where there is one
+    names = tuple(folder.name for folder in _folders(first))
+    if not names:
+        expected = "a folder for each class, or .npz or .parquet files (of that name, if it holds others)"
+        raise fail("data", f"`directory` must hold {expected}, got {_contents(first)} in {first}.")
+    chosen = choose(parts) if parts else {"all": directory}
+    return {part: _labelled_folder(folder, names) for part, folder in chosen.items()}
+
+
+def _part_folders(directory: Path) -> dict[str, Path]:
+    """Folders called train, validation (or val) and test, or a single one called all."""
+    folders = _folders(directory)
+    if [folder.name for folder in folders] == ["all"]:
+        return {"all": folders[0]}
+    parts = {word: part for part in ("train", "validation", "test") for word in _PART_WORDS[part]}
+    del parts["dev"]  # the name of a class, perhaps
+    found: dict[str, Path] = {}
+    for folder in folders:
+        part = parts.get(folder.name.lower())
+        if part in found:
+            got = f"{found[part].name} and {folder.name}"
+            raise fail("data", f"`directory` must hold one folder for each part, got {got} in {directory}.")
+        if part is not None:
+            found[part] = folder
+    return {part: found[part] for part in ("train", "validation", "test") if part in found}
+
+
+def _labelled_folder(directory: Path, classes: tuple[str, ...]) -> RawPart:
+    own = [folder.name for folder in _folders(directory)]
+    unknown = sorted(set(own) - set(classes))
+    if unknown:
+        raise fail("data", f"every class must be one to train on, got {unknown[0]!r} in {directory} only.")
+    names, labels = [], []
+    for label, name in enumerate(classes):
+        images = _image_names(directory / name) if name in own else []
+        names += [f"{name}/{image}" for image in images]
+        labels += [label] * len(images)
+    if not names:
+        raise fail("data", f"`directory` must hold images, got none in the folders of {directory}.")
+    return RawPart(FileImages(directory, names), np.array(labels, np.int64), classes)
+
+
+def images_below(directory: Path) -> Images:
+    """Every image below a directory, in the order of the paths."""
+    names = _image_names(directory)
+    if not names:
+        raise fail("data", f"`directory` must hold images, got {_contents(directory)} in {directory}.")
+    return FileImages(directory, names)
+
+
+def _image_names(directory: Path) -> list[str]:
+    found = []
+    for place, folders, files in os.walk(directory):
+        folders[:] = [folder for folder in folders if not folder.startswith((".", "__"))]
+        here = os.path.relpath(place, directory)
+        images = [file for file in files if not file.startswith(".") and file.lower().endswith(SUFFIXES)]
+        found += images if here == "." else [f"{here}/{image}" for image in images]
+    return sorted(found)
+
+
+def _folders(directory: Path) -> list[Path]:
+    """In the order of their names, without hidden ones and those that archives leave behind."""
+    inside = sorted(directory.iterdir(), key=lambda path: path.name)
+    return [path for path in inside if not path.name.startswith((".", "__")) and path.is_dir()]
+
+
+def _contents(directory: Path) -> str:
+    held = sorted(path.name for path in directory.iterdir())
+    more = f" and {len(held) - 1} more" if len(held) > 1 else ""
+    return f"{held[0]}{more}" if held else "nothing"
