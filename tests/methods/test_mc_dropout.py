@@ -1,11 +1,11 @@
-"""MC dropout in front of the last layer runs the layers before it once, and gives the same."""
+"""MC dropout in front of the last layer runs the earlier layers once, with the same result."""
 
 import pytest
 import torch
 from torch import nn
 
 from beliefmatch.methods import mc_dropout
-from beliefmatch.methods.mc_dropout import DropoutPredictor, Rest, rest_after
+from beliefmatch.methods.mc_dropout import DropoutPredictor, Suffix, suffix_after
 from beliefmatch.models import build_model, build_seeded
 
 SAMPLES = 20
@@ -71,7 +71,7 @@ def general(network, x, **options):
     """Full passes, whatever the network."""
     predictor = DropoutPredictor(network, samples=SAMPLES, **options)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mc_dropout, "rest_after", lambda network, place, x: Rest(network, x))
+        patch.setattr(mc_dropout, "suffix_after", lambda network, dropout, x: Suffix(network, x))
         return predictor.predict(x).probs
 
 
@@ -95,43 +95,30 @@ def test_the_layers_before_run_once_where_that_is_sure(make, passes):
     assert network.rows == passes * len(x)
 
 
-@pytest.mark.parametrize("name", ["digits", "preact_resnet18", "wrn28_2"])
-def test_our_networks_run_once(name):
-    options = {"num_classes": 3, "channels": 1, "width": 2, "dropout": 0.5}
+@pytest.mark.parametrize(
+    ("name", "in_blocks", "passes"),
+    [("digits", False, 1), ("preact_resnet18", False, 1), ("wrn28_2", False, 1), ("digits", True, SAMPLES)],
+)
+def test_our_networks_run_once_unless_all_layers_have_dropout(name, in_blocks, passes):
+    options = {"num_classes": 3, "channels": 1, "width": 2, "dropout": 0.5, "dropout_in_blocks": in_blocks}
     network = build_seeded(lambda: build_model(name, **options), 0)
-    x = torch.rand(4, 1, 8, 8)
-    rows = []
+    x, rows = torch.rand(4, 1, 8, 8), []
     first = next(module for module in network.modules() if isinstance(module, nn.Conv2d))
     first.register_forward_hook(lambda module, args, output: rows.append(len(output)))
     received = quick(network, x)
-    assert rows == [4]
+    assert sum(rows) == passes * 4
     torch.testing.assert_close(received, general(network, x))
 
 
-def test_dropout_in_all_layers_runs_all_of_them():
-    options = {"num_classes": 3, "channels": 1, "width": 2, "dropout": 0.5, "dropout_in_blocks": True}
-    network = build_seeded(lambda: build_model("digits", **options), 0)
-    x = torch.rand(4, 1, 8, 8)
-    rows = []
-    network.layers[0].register_forward_hook(lambda module, args, output: rows.append(len(output)))
-    quick(network, x)
-    assert sum(rows) == SAMPLES * 4
-
-
-def test_nothing_of_the_watching_stays_behind():
+def test_no_hooks_stay_behind():
     network = build_seeded(Two, 1).eval()
     hooks = {name: len(module._forward_hooks) for name, module in network.named_modules()}
     with torch.no_grad():
-        rest = rest_after(network, network.dropout, torch.rand(5, 4))
-    assert rest.module is network.head and rest.is_dropped_first and rest.inputs.shape == (5, 6)
-    assert {name: len(module._forward_hooks) for name, module in network.named_modules()} == hooks
-
-
-def test_an_error_of_the_network_leaves_no_hooks():
-    network = build_seeded(Two, 1)
+        suffix = suffix_after(network, network.dropout, torch.rand(5, 4))
+    assert suffix.module is network.head and suffix.starts_with_dropout and suffix.inputs.shape == (5, 6)
     with pytest.raises(RuntimeError):
         quick(network, torch.rand(5, 99))
-    assert not network.head._forward_hooks and not network.dropout._forward_hooks
+    assert {name: len(module._forward_hooks) for name, module in network.named_modules()} == hooks
 
 
 def test_large_inputs_go_in_fewer_at_once(monkeypatch):
@@ -139,7 +126,7 @@ def test_large_inputs_go_in_fewer_at_once(monkeypatch):
     network, x, rows = build_seeded(Two, 1), torch.rand(5, 4), []
     network.head.register_forward_hook(lambda module, args, output: rows.append(len(output)))
     quick(network, x)
-    assert max(rows) == 10 and sum(rows) == 5 * (SAMPLES + 2)  # watched, tried, then two masks at a time
+    assert max(rows) == 10 and sum(rows) == 5 * (SAMPLES + 2)  # observed, verified, then two masks at a time
 
 
 def test_no_examples_give_no_predictions():

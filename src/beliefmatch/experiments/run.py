@@ -116,7 +116,7 @@ class Running:
 
     def _validate(self, network: nn.Module) -> dict[str, float]:
         """Numbers for the curves."""
-        found = scores(self._predict(self.method.watcher(network), self.data.validation))
+        found = scores(self._predict(self.method.validation_predictor(network), self.data.validation))
         return {"error": found.error, "nll": math.inf if found.nll is None else found.nll, "ece": found.ece}
 
     def _tell(self, member: int, progress: Progress) -> None:

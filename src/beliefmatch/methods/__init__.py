@@ -1,7 +1,7 @@
-"""Methods: what a network is trained towards and how its logits are read, one file each.
+"""Methods: an objective to train a network with, and a way to read its logits.
 
-A new method is a file with a function that returns a `Method`, and a line in `METHODS`.
-The table holds addresses rather than functions so that listing the methods imports none of them.
+A new method is a function that returns a `Method`, and a line in `METHODS`. The table has addresses rather
+than functions, so that listing the methods imports none of them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ METHODS = {
 }
 
 AUTO = "auto"
-"""An option's value that stands for the best of its grid by validation error."""
+"""Value of an option that is to be chosen from its grid by validation error."""
 
 SEARCH: dict[str, tuple[str, tuple[float, ...]]] = {
     "belief_matching": ("kl_weight", (0.01, 0.003, 0.001)),  # the paper's table 1
@@ -40,22 +40,22 @@ SEARCH: dict[str, tuple[str, tuple[float, ...]]] = {
     "mc_dropout": ("rate", (0.1, 0.2, 0.5)),  # the paper's table 1
     "label_smoothing": ("matched_kl_weight", (0.01, 0.003, 0.001)),  # belief matching's, to be its control
 }
-"""The option of a method that validation may choose, and the values to try."""
+"""The option of a method that can be `AUTO`, and the values to try."""
 
 
 def trials(name: str, options: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The options of each training that a search for `AUTO` takes; the given ones alone where there is none.
+    """The options of each training that a search needs; only the given ones if none of them is `AUTO`.
 
     >>> trials("mc_dropout", {"rate": "auto", "samples": 50})[2]
     {'rate': 0.5, 'samples': 50}
     """
     require_name("trials", "name", name, METHODS)
-    asked = [option for option, value in options.items() if value == AUTO]
-    if not asked:
+    searched = [option for option, value in options.items() if value == AUTO]
+    if not searched:
         return [dict(options)]
     option, values = SEARCH.get(name, ("", ()))
-    if asked != [option]:
-        wrong = next(one for one in asked if one != option)
+    if searched != [option]:
+        wrong = next(one for one in searched if one != option)
         grids = ", ".join(f"{method}'s `{option}`" for method, (option, _) in SEARCH.items())
         raise ValueError(f"trials: {AUTO} must be for one of {grids}, got {name}'s `{wrong}`.")
     return [{**options, option: value} for value in values]

@@ -1,4 +1,4 @@
-"""The two halves of a method and what they exchange with the rest of the house."""
+"""The interface of a method: an objective to train with, and a predictor that reads trained networks."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ __all__ = ["Calibrated", "Method", "NetworkPredictor", "Objective", "Prediction"
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """Class probabilities (N, K), the belief they are the mean of and logits where the method has them."""
+    """Class probabilities (N, K), and the belief and logits that they come from, if any."""
 
     probs: Tensor
     belief: Belief | None = None
     logits: Tensor | None = None
-    """Whose softmax the probabilities are: of one network, or the log-concentrations of a belief."""
+    """Logits of one network whose softmax the probabilities are, or the log-concentrations of a belief."""
 
 
 class Predictor(Protocol):
-    """Anything that turns inputs into a prediction."""
+    """Predicts the classes of a batch of inputs."""
 
     def predict(self, x: Tensor) -> Prediction:
         """Predict the classes of a batch."""
@@ -37,59 +37,59 @@ class Predictor(Protocol):
 
 @runtime_checkable
 class Calibrated(Predictor, Protocol):
-    """A predictor that has learnt more than its networks' weights hold, such as a temperature."""
+    """A predictor that has fitted more than the weights of its networks, such as a temperature."""
 
     def facts(self) -> Mapping[str, Any]:
-        """What it has learnt, as JSON can hold it; the method's `predictor` takes it back by these names."""
+        """Fitted values, as JSON values; the method's `predictor` accepts them as keyword arguments."""
         ...
 
 
 def facts_of(predictor: Predictor) -> dict[str, Any]:
-    """What has to be kept beside the weights to have this predictor again; nothing for most."""
+    """What must be stored with the weights to restore this predictor; empty for most methods."""
     return dict(predictor.facts()) if isinstance(predictor, Calibrated) else {}
 
 
 Objective = Callable[[Tensor, Tensor], Tensor]
-"""``loss(logits, targets)``, a scalar to minimise."""
+"""``loss(logits, targets)``, a mean over the batch."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """What to minimise, how to read the trained networks, and the options it was built with."""
+    """An objective, a predictor of trained networks, and the options that the method was built with."""
 
     objective: Objective
     predictor: Callable[..., Predictor]
-    """From the trained networks, one argument each, and by name what a `Calibrated` one has learnt."""
+    """Called with the trained networks, and by keyword with the fitted values of a `Calibrated` predictor."""
     options: Mapping[str, Any] = field(default_factory=dict)
     members: int = 1
-    """Networks to train, each from its own seed."""
+    """Number of networks to train, each from its own seed."""
     model_options: Mapping[str, Any] = field(default_factory=dict)
-    """What the network has to be built with, such as dropout."""
+    """Options that the network must be built with, such as dropout."""
     schedule: Callable[[float], Objective] | None = None
-    """The objective after a share of the training, for methods that change it on the way."""
+    """The objective at a fraction of the training, for methods whose objective changes."""
     ood: Callable[[Tensor], Tensor] | None = None
-    """A loss of the logits of examples that belong to no class, for methods that train on some."""
+    """A loss of the logits of OOD examples, for methods that train on them."""
     calibrate: Callable[[Predictor, Iterable[tuple[Tensor, Tensor]]], Predictor] | None = None
-    """A better predictor from validation batches of inputs and targets, for methods that need them."""
-    quick: Callable[[nn.Module], Predictor] | None = None
-    """A cheaper predictor of one network to watch it by while it trains, for methods that have one."""
+    """Returns a calibrated predictor from validation batches of inputs and targets."""
+    fast_predictor: Callable[[nn.Module], Predictor] | None = None
+    """A cheaper predictor of one network for validation during training, for methods that have one."""
 
     reads: Literal["softmax", "belief"] | None = None
-    """How one network's logits are read: up to a constant, by softmax; as log-concentrations of a belief; or
-    in another way, for which two predictions cannot be compared by their logits."""
+    """How the logits of one network are read: by softmax, or as log-concentrations of a belief. None if two
+    predictions cannot be compared by their logits."""
     takes_counts: bool = False
-    """Whether the objective takes votes (N, K) for class ids, as an example's own prior or as soft labels."""
+    """Whether the objective also accepts votes (N, K) in place of class ids."""
 
-    def watcher(self, network: nn.Module) -> Predictor:
-        """What one network predicts on its own while it trains."""
-        return (self.quick or self.predictor)(network)
+    def validation_predictor(self, network: nn.Module) -> Predictor:
+        """The predictor of one network for validation during training."""
+        return (self.fast_predictor or self.predictor)(network)
 
     def objective_at(self, progress: float) -> Objective:
-        """What to minimise after a share of the training."""
+        """The objective at a fraction of the training."""
         return self.objective if self.schedule is None else self.schedule(progress)
 
     def restored(self, networks: Sequence[nn.Module], facts: Mapping[str, Any] | None = None) -> Predictor:
-        """The predictor of networks that were trained before, with what `facts_of` said of it then."""
+        """The predictor of networks that were trained before, with the stored result of `facts_of`."""
         if len(networks) != self.members:
             raise ValueError(f"restored: `networks` must be {self.members}, got {len(networks)}.")
         return self.predictor(*networks, **(facts or {}))
@@ -97,10 +97,10 @@ class Method:
 
 @dataclass(frozen=True)
 class NetworkPredictor:
-    """One network whose logits are read by one function.
+    """A predictor of one network, whose logits a function turns into a prediction.
 
-    They are read in double precision where the device has it, so that the logarithm of a small
-    probability stays finite. Leaves the network in eval mode.
+    Logits are read in double precision where the device has it, so that the logarithm of a small probability
+    stays finite. The network is left in eval mode.
     """
 
     network: nn.Module

@@ -19,22 +19,22 @@ def belief_matching(*, kl_weight: float, prior: float = 1.0) -> Method:
         kl_weight: λ, the weight of the prior.
         prior: β, the same for every class.
     """
-    told = {} if prior == 1 else {"prior": prior}
+    other = {} if prior == 1 else {"prior": prior}
     return Method(
         objective=BeliefMatchingLoss(kl_weight=kl_weight, prior=prior),
         predictor=partial(NetworkPredictor, read=read),
-        options={"kl_weight": kl_weight, **told},
+        options={"kl_weight": kl_weight, **other},
         reads="belief",
         takes_counts=True,
     )
 
 
 def belief_matching_without_kl() -> Method:
-    """The paper's ablation: the expected log-likelihood alone, without a prior to hold it back."""
+    """The paper's ablation: the expected log-likelihood alone, without a prior."""
     return replace(belief_matching(kl_weight=0.0), options={}, takes_counts=False)
 
 
 def read(logits: Tensor) -> Prediction:
-    """The belief that the logits stand for, and its mean."""
+    """The belief with these log-concentrations, and its mean."""
     belief = Belief(logits)
     return Prediction(probs=belief.probs, belief=belief)

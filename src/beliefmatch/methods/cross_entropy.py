@@ -1,5 +1,6 @@
-"""The usual classifier: softmax cross-entropy."""
+"""Softmax classifiers: cross-entropy, label smoothing and the confidence penalty."""
 
+from dataclasses import replace
 from functools import partial
 
 from torch import Tensor
@@ -22,7 +23,7 @@ def softmax() -> Method:
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """Towards class ids, or towards the shares of votes (N, K), however many there are.
+    """Cross-entropy with class ids, or with votes (N, K) normalised to probabilities.
 
     >>> import torch
     >>> votes, ids = torch.tensor([[0.0, 3.0]]), torch.tensor([1])
@@ -39,54 +40,40 @@ def read(logits: Tensor) -> Prediction:
     return Prediction(probs=logits.softmax(-1), logits=logits)
 
 
-USUAL = 0.1
-
-
 def label_smoothing(*, smoothing: float | None = None, matched_kl_weight: float | None = None) -> Method:
     """Train towards (1 − ε) onehot + ε/K; the probabilities are the softmax of the logits.
 
     Args:
         smoothing: ε, 0.1 if neither is given.
-        matched_kl_weight: instead of ε, the λ of a belief matching that asks for the same confidence
-            (`matched_smoothing`): the control that has its target and not its loss.
+        matched_kl_weight: instead of ε, the λ of belief matching with the same target confidence
+            (`matched_smoothing`): a control that has its target but not its loss.
     """
-    if matched_kl_weight is not None:
-        return _matched(matched_kl_weight, smoothing)
-    smoothing = USUAL if smoothing is None else smoothing
-    if not 0 <= require_finite_number("label_smoothing", "smoothing", smoothing) < 1:
-        raise fail("label_smoothing", f"`smoothing` must lie in [0, 1), got {smoothing!r}.")
-    return Method(
-        objective=partial(cross_entropy, label_smoothing=smoothing),
-        predictor=partial(NetworkPredictor, read=read),
-        options={"smoothing": smoothing},
-        reads="softmax",
-        takes_counts=True,
-    )
+    if matched_kl_weight is None:
+        smoothing = 0.1 if smoothing is None else smoothing
+        if not 0 <= require_finite_number("label_smoothing", "smoothing", smoothing) < 1:
+            raise fail("label_smoothing", f"`smoothing` must lie in [0, 1), got {smoothing!r}.")
+        objective = partial(cross_entropy, label_smoothing=smoothing)
+        options = {"smoothing": smoothing}
+    else:
+        if smoothing is not None:
+            raise fail("label_smoothing", "`smoothing` or `matched_kl_weight` must be given, got both.")
+        if not require_finite_number("label_smoothing", "matched_kl_weight", matched_kl_weight) >= 0:
+            fact = "`matched_kl_weight` must not be negative"
+            raise fail("label_smoothing", f"{fact}, got {matched_kl_weight!r}.")
+        objective = partial(_matched_cross_entropy, kl_weight=matched_kl_weight)
+        options = {"matched_kl_weight": matched_kl_weight}
+    return replace(softmax(), objective=objective, options=options)
 
 
-def _matched(kl_weight: float, smoothing: float | None) -> Method:
-    if smoothing is not None:
-        raise fail("label_smoothing", "`smoothing` or `matched_kl_weight` must be given, got both.")
-    if not require_finite_number("label_smoothing", "matched_kl_weight", kl_weight) >= 0:
-        raise fail("label_smoothing", f"`matched_kl_weight` must not be negative, got {kl_weight!r}.")
-    return Method(
-        objective=partial(_matched_loss, kl_weight=kl_weight),
-        predictor=partial(NetworkPredictor, read=read),
-        options={"matched_kl_weight": kl_weight},
-        reads="softmax",
-        takes_counts=True,
-    )
-
-
-def _matched_loss(logits: Tensor, targets: Tensor, *, kl_weight: float) -> Tensor:
-    """Towards the mean of belief matching's optimum, α = 1 + c/λ, of an id as of many votes."""
+def _matched_cross_entropy(logits: Tensor, targets: Tensor, *, kl_weight: float) -> Tensor:
+    """Cross-entropy with the mean of belief matching's optimum α = 1 + c/λ, for class ids or votes."""
     if targets.is_floating_point():
         return cross_entropy(logits, targets + kl_weight)
     return cross_entropy(logits, targets, label_smoothing=matched_smoothing(kl_weight, logits.shape[1]))
 
 
 def matched_smoothing(kl_weight: float, classes: int) -> float:
-    """The ε that asks for the confidence that belief matching with this λ and β = 1 asks for: λK/(1 + λK).
+    """The ε with the target confidence of belief matching with this λ and β = 1: λK/(1 + λK).
 
     >>> round(matched_smoothing(0.01, 10), 4)
     0.0909
@@ -95,18 +82,18 @@ def matched_smoothing(kl_weight: float, classes: int) -> float:
 
 
 def confidence_penalty(*, weight: float = 0.1) -> Method:
-    """Train with CE − weight · H(softmax(logits)), a divergence from the uniform distribution in reverse."""
+    """Train with cross-entropy − weight · H(softmax(logits)) (Pereyra et al. 2017)."""
     if not require_finite_number("confidence_penalty", "weight", weight) >= 0:
         raise fail("confidence_penalty", f"`weight` must not be negative, got {weight!r}.")
     return Method(
-        objective=partial(_loss, weight=weight),
+        objective=partial(_penalised_cross_entropy, weight=weight),
         predictor=partial(NetworkPredictor, read=read),
         options={"weight": weight},
         reads="softmax",
     )
 
 
-def _loss(logits: Tensor, targets: Tensor, *, weight: float) -> Tensor:
+def _penalised_cross_entropy(logits: Tensor, targets: Tensor, *, weight: float) -> Tensor:
     log_probs = logits.log_softmax(1)
     entropy = -(log_probs.exp() * log_probs).sum(1).mean()
     return functional.nll_loss(log_probs, targets) - weight * entropy

@@ -13,20 +13,22 @@ from beliefmatch.methods.base import Method, Prediction
 from beliefmatch.methods.belief_matching import belief_matching
 from beliefmatch.methods.cross_entropy import softmax
 
-__all__ = ["EnsemblePredictor", "belief_ensemble", "combined", "ensemble"]
+__all__ = ["EnsemblePredictor", "belief_ensemble", "combine", "ensemble"]
 
 
 def ensemble(*, members: int = 5) -> Method:
     """Train with cross-entropy from several seeds; the probabilities are the mean of the members'."""
-    return _of(softmax(), members, {"members": members})
+    return _ensemble(softmax(), members, {"members": members})
 
 
 def belief_ensemble(*, kl_weight: float, members: int = 5) -> Method:
-    """Train with belief matching from several seeds; the members' Dirichlets are one mixture (`combined`)."""
-    return _of(belief_matching(kl_weight=kl_weight), members, {"kl_weight": kl_weight, "members": members})
+    """Train with belief matching from several seeds; the members' Dirichlets are combined (`combine`)."""
+    return _ensemble(
+        belief_matching(kl_weight=kl_weight), members, {"kl_weight": kl_weight, "members": members}
+    )
 
 
-def _of(member: Method, members: int, options: dict[str, float]) -> Method:
+def _ensemble(member: Method, members: int, options: dict[str, float]) -> Method:
     if require_index("ensemble", "members", members) < 1:
         raise fail("ensemble", f"`members` must be at least 1, got {members!r}.")
     return Method(
@@ -41,7 +43,7 @@ def _of(member: Method, members: int, options: dict[str, float]) -> Method:
 
 @dataclass(frozen=True, init=False)
 class EnsemblePredictor:
-    """The mean of the members' probabilities; where they have beliefs, also one that combines them."""
+    """The mean of the members' probabilities, and one belief that combines theirs if they have beliefs."""
 
     networks: tuple[nn.Module, ...]
     member: Method
@@ -55,26 +57,26 @@ class EnsemblePredictor:
         predictions = [self.member.predictor(network).predict(x) for network in self.networks]
         beliefs = [prediction.belief for prediction in predictions if prediction.belief is not None]
         if len(beliefs) == len(predictions):
-            belief = combined(beliefs)
+            belief = combine(beliefs)
             return Prediction(probs=belief.probs, belief=belief)
         return Prediction(probs=torch.stack([p.probs for p in predictions]).mean(0))
 
 
-def combined(beliefs: list[Belief]) -> Belief:
+def combine(beliefs: list[Belief]) -> Belief:
     r"""One Dirichlet with the mean and the total variance of an equal mixture of Dirichlets.
 
-    Members that disagree add variance that none of them has, so the result is less sure than each:
-    with mean :math:`m` and variances :math:`v_k` of the mixture,
+    Disagreement between members adds variance, so the result is less certain than its members. With mean
+    :math:`m` and variances :math:`v_k` of the mixture,
     :math:`α_0 = \sum_k m_k(1 - m_k) / \sum_k v_k - 1` and :math:`α = α_0 m`.
     """
     log_means = torch.stack([belief.log_alpha.log_softmax(-1) for belief in beliefs])
     log_mean = log_means.logsumexp(0) - math.log(len(beliefs))
     means, mean = log_means.exp(), log_mean.exp()
     within = torch.stack([belief.variance for belief in beliefs]).mean(0)
-    spread = (within + (means - mean).square().mean(0)).sum(-1, keepdim=True)
+    variance = (within + (means - mean).square().mean(0)).sum(-1, keepdim=True)
     log_precisions = torch.stack([belief.log_precision[..., None] for belief in beliefs])
-    ratio = (mean * (1 - mean)).sum(-1, keepdim=True) / spread - 1
-    # where all members are sure beyond the digits of their probabilities, only their precisions are left
-    is_plain = (spread > 1e-12) & (ratio > 0)
-    log_precision = torch.where(is_plain, ratio.clamp(min=1e-300).log(), log_precisions.mean(0))
+    ratio = (mean * (1 - mean)).sum(-1, keepdim=True) / variance - 1
+    # where all members are certain to the last digit of their probabilities, their mean precision is used
+    is_resolved = (variance > 1e-12) & (ratio > 0)
+    log_precision = torch.where(is_resolved, ratio.clamp(min=1e-300).log(), log_precisions.mean(0))
     return Belief(log_mean + log_precision)

@@ -1,9 +1,9 @@
-"""Evidential deep learning (Sensoy, Kaplan and Kandemir 2018): evidence of the network plus a uniform prior.
+"""Evidential deep learning (Sensoy, Kaplan and Kandemir 2018): evidence plus a uniform prior.
 
-α = 1 + evidence(logits), the evidence by "relu" (the paper), "exp" or "softplus"; the loss is the paper's
-equation 3 ("likelihood", type II), 4 ("cross_entropy", expected) or 5 ("squared", which they recommend), plus
-a divergence from the uniform Dirichlet of the belief without the label's evidence, at a weight that grows to
-one over the first part of the training.
+α = 1 + evidence(logits), with "relu" (the paper), "exp" or "softplus" as evidence. The loss is equation 3
+("likelihood", type II), 4 ("cross_entropy", expected) or 5 ("squared", recommended) of the paper, plus the KL
+divergence of the belief without the label's evidence from the uniform Dirichlet. Its weight grows to one over
+the first part of the training.
 """
 
 from collections.abc import Callable
@@ -33,9 +33,10 @@ def evidential(*, data: Data = "squared", evidence: str = "relu", annealing: flo
     """Train on evidence; the probabilities are the mean α/α₀ of the belief.
 
     Args:
-        data: the data term.
-        evidence: how logits become evidence.
-        annealing: share of the training over which the divergence comes in; the paper's ten epochs of fifty.
+        data: data term of the loss.
+        evidence: function that turns logits into evidence.
+        annealing: fraction of the training over which the weight of the divergence grows; the paper has ten
+            epochs of fifty.
     """
     require_choice("evidential", "data", data, tuple(_DATA))
     require_choice("evidential", "evidence", evidence, tuple(EVIDENCE))
@@ -69,7 +70,7 @@ def _loss(
 ) -> Tensor:
     alpha = 1 + evidence(logits)
     label = functional.one_hot(targets, logits.shape[1]).to(alpha)
-    misleading = (label + (1 - label) * alpha).log()  # 1 in place of the label's α
+    misleading = (label + (1 - label) * alpha).log()  # α = 1 for the label
     divergence = dirichlet_kl(misleading, torch.zeros_like(misleading))
     return (data(alpha, label) + weight * divergence).mean()
 

@@ -1,8 +1,8 @@
-"""Prior networks (Malinin and Gales 2018, 2019): a sharp Dirichlet at home, the uniform one abroad.
+"""Prior networks (Malinin and Gales 2018, 2019): a sharp Dirichlet in distribution, a flat one OOD.
 
-The target is Dir(1 + precision · onehot) for an example of a class and Dir(1) for an OOD one. "forward" is
-KL(target ‖ model), the first paper's; "reverse" KL(model ‖ target), the second's, which does not spread over
-classes that are confused.
+The target is Dir(1 + precision · onehot) for an in-distribution example and Dir(1) for an OOD example.
+"forward" is KL(target ‖ model) of the first paper, and "reverse" is KL(model ‖ target) of the second, which
+does not spread over classes that are confused.
 """
 
 import math
@@ -28,9 +28,9 @@ def prior_network(
     """Train towards a Dirichlet for each example; needs OOD examples to train on.
 
     Args:
-        direction: order of the divergence.
-        precision: concentration that the label adds to one.
-        ood_weight: of the loss of OOD examples beside that of the others.
+        direction: order of the arguments of the divergence.
+        precision: concentration of the label's class in addition to one.
+        ood_weight: weight of the loss of OOD examples.
     """
     require_choice("prior_network", "direction", direction, ("reverse", "forward"))
     if not require_finite_number("prior_network", "precision", precision) > 0:

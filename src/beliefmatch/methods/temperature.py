@@ -1,4 +1,4 @@
-"""Temperature scaling (Guo et al. 2017): softmax of logits divided by a number fitted on validation data."""
+"""Temperature scaling (Guo et al. 2017): softmax of logits divided by a fitted number."""
 
 import math
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ __all__ = ["TemperaturePredictor", "fit_temperature", "temperature"]
 
 
 def temperature() -> Method:
-    """Train with cross-entropy, then divide the logits by the temperature of the lowest validation NLL."""
+    """Train with cross-entropy, then divide the logits by the temperature with the lowest validation NLL."""
     return Method(
         objective=functional.cross_entropy,
         predictor=TemperaturePredictor,
@@ -38,12 +38,12 @@ class TemperaturePredictor:
             raise fail("temperature", f"`temperature` must be positive, got {self.temperature!r}.")
 
     def facts(self) -> dict[str, float]:
-        """What was fitted."""
+        """The fitted temperature."""
         return {"temperature": self.temperature}
 
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
-        """Before the division."""
+        """Logits of a batch before the division."""
         logits = self.network.eval()(x)
         return logits.to(work_dtype(logits.device))
 
@@ -55,8 +55,8 @@ class TemperaturePredictor:
 def fit_temperature(logits: Tensor, targets: Tensor, *, steps: int = 60) -> float:
     """The temperature that minimises the NLL, between e^−5 and e^5.
 
-    The NLL is convex in 1/T, so its slope by ln T changes sign once: bisection finds where. Targets are class
-    ids (N,), or counts (N, K), each row's votes by their shares.
+    The NLL is convex in 1/T, so its derivative by ln T changes sign once, and bisection finds where. Targets
+    are class ids (N,), or counts (N, K), which are normalised to probabilities.
     """
     if targets.is_floating_point():
         label = (targets / targets.sum(1, keepdim=True) * logits).sum(1)
@@ -77,6 +77,6 @@ def _calibrate(predictor: Predictor, batches: Iterable[tuple[Tensor, Tensor]]) -
     assert isinstance(predictor, TemperaturePredictor)
     pairs = [(predictor.logits(inputs), targets) for inputs, targets in batches]
     if not pairs:
-        raise fail("temperature", "`batches` must hold validation examples, got none.")
+        raise fail("temperature", "`batches` must contain validation examples, got none.")
     logits, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
     return replace(predictor, temperature=fit_temperature(logits, targets.to(logits.device)))
