@@ -19,14 +19,14 @@ LOSSES = {"vat": lambda *given, **how: vat(*given, epsilon=0.7, **how), "pi": pi
 
 
 def total(loss, network, rank, step):
-    """A supervised loss and the extra one, of this process's own examples, with its own dropout."""
+    """A supervised and a consistency loss of the examples and dropout of this process."""
     labelled, unlabelled = drawn(5, 6, seed=mine(rank, step, 0)), drawn(7, 6, seed=mine(rank, step, 1))
     torch.manual_seed(mine(rank, step, 2))
     supervised = functional.cross_entropy(network(labelled), torch.tensor([0, 1, 2, 3, 0]))
     before = [buffer.clone() for buffer in network.buffers()]
-    extra = LOSSES[loss](network, unlabelled, generator=seeded(mine(rank, step, 3)))
+    consistency = LOSSES[loss](network, unlabelled, generator=seeded(mine(rank, step, 3)))
     same = all(torch.equal(*pair) for pair in zip(before, network.buffers(), strict=True))
-    return supervised + extra, extra.item(), same
+    return supervised + consistency, consistency.item(), same
 
 
 def mine(*numbers):
@@ -41,20 +41,20 @@ def compared(loss, rank):
 
 
 def compared_step(loss, rank, step, parallel, network, alone):
-    value, extra, same = total(loss, parallel, rank, step)
+    value, consistency, same = total(loss, parallel, rank, step)
     value.backward()
     total(loss, alone, rank, step)[0].backward()
-    gap, spread = 0.0, 0.0
+    gap, between = 0.0, 0.0
     for own, other in zip(network.parameters(), alone.parameters(), strict=True):
         before = other.grad.clone()
         distributed.all_reduce(other.grad)
         gap = max(gap, (own.grad - other.grad / 2).abs().max().item())
-        spread = max(spread, (before - other.grad / 2).abs().max().item())
+        between = max(between, (before - other.grad / 2).abs().max().item())
         with torch.no_grad():
             own -= 0.1 * own.grad
             other.copy_(own)
         own.grad = other.grad = None
-    return {"gap": gap, "mutual_information": spread, "extra": extra, "same": same}
+    return {"gap": gap, "between": between, "consistency": consistency, "same": same}
 
 
 def work(rank, place):

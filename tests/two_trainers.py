@@ -13,7 +13,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 from beliefmatch.methods import build
-from beliefmatch.semi import SemiConfig, consistency_of
+from beliefmatch.semi import Consistency, SemiConfig
 from beliefmatch.train.aux_loss import AuxLoss
 from beliefmatch.train.checkpoint import Checkpointing
 from beliefmatch.train.config import EngineConfig, TrainConfig
@@ -62,7 +62,7 @@ def trained_beside(engine):
 
 def consistent(engine, kind):
     """Searched for by each process on its own, and the weights the same in both."""
-    consistency = consistency_of(SemiConfig(kind, weight=1.0, epsilon=1.0), has_belief=True)
+    consistency = Consistency(SemiConfig(kind, weight=1.0, epsilon=1.0), has_belief=True)
 
     def loss(network, views, seed):
         return consistency.loss(network, views[0].inputs, seed, views[-1].inputs if kind == "pi" else None)

@@ -26,8 +26,8 @@ def said():
 def test_gradients_behind_ddp_are_the_mean_over_processes(said, loss):
     for steps in said:
         for step in steps[loss]:
-            assert step["gap"] < 1e-12 < 1e-3 < step["mutual_information"]
-            assert step["extra"] > 0
+            assert step["gap"] < 1e-12 < 1e-3 < step["between"]
+            assert step["consistency"] > 0
 
 
 @pytest.mark.parametrize("loss", ["vat", "pi"])

@@ -1,4 +1,4 @@
-"""Passes that leave no trace: buffers, modes, chance, precision, wrappers."""
+"""Passes without side effects: buffers, modes, random state, precision, wrappers."""
 
 from functools import partial
 
@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from beliefmatch.semi import adversarial_direction, pi_model, vat
-from beliefmatch.semi.passes import bare, still, unrecorded
+from beliefmatch.semi.passes import keep_buffers, unwrap, without_dropout
 from small_classifiers import DOUBLE, built, curved, drawn, normalising, seeded
 
 LOSSES = {"vat": partial(vat, epsilon=0.7), "pi_model": pi_model}
@@ -73,17 +73,17 @@ def test_statistics_are_kept_again_afterwards():
 @pytest.mark.parametrize("training", [True, False])
 def test_passes_normalise_as_ever(training):
     network, inputs = normalising().train(training), drawn(5, 6)
-    with unrecorded(network):
-        in_distribution = network(inputs)
-    assert torch.equal(in_distribution, network(inputs))
+    with keep_buffers(network):
+        inside = network(inputs)
+    assert torch.equal(inside, network(inputs))
 
 
 def test_backward_of_a_pass_before_is_not_disturbed():
     """Restoring the averages by writing to them would be an error: BatchNorm keeps them for its backward."""
     network, inputs = full(dropout=0.0).train(), drawn(5, 6)
     supervised = functional.cross_entropy(network(inputs), torch.tensor([0, 1, 2, 3, 0]))
-    extra = LOSSES["vat"](network, drawn(7, 6, seed=1), generator=seeded())
-    (supervised + extra).backward()
+    consistency = LOSSES["vat"](network, drawn(7, 6, seed=1), generator=seeded())
+    (supervised + consistency).backward()
     assert all(parameter.grad is not None for parameter in network.parameters())
 
 
@@ -113,11 +113,11 @@ def test_everything_is_put_back_after_an_error():
     assert all(now is buffer for (buffer, *_), now in zip(before, network.buffers(), strict=True))
     assert all(module.training for module in network.modules())
     assert torch.equal(torch.get_rng_state(), state)
-    assert not bare(network)._forward_pre_hooks
+    assert not unwrap(network)._forward_pre_hooks
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_global_chance_is_left_alone_if_a_generator_is_given(loss):
+def test_the_global_generator_is_not_changed_if_one_is_given(loss):
     network, inputs = normalising(dropout=0.5).train(), drawn(5, 6)
     state = torch.get_rng_state()
     LOSSES[loss](network, inputs, generator=seeded())
@@ -125,7 +125,7 @@ def test_global_chance_is_left_alone_if_a_generator_is_given(loss):
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_global_chance_is_drawn_from_if_no_generator_is_given(loss):
+def test_the_global_generator_is_drawn_from_if_none_is_given(loss):
     network, inputs = normalising(dropout=0.5).train(), drawn(5, 6)
     with torch.random.fork_rng(devices=[]):
         values = []
@@ -170,7 +170,7 @@ def test_dropout_drops_anew_or_nothing_in_the_target_of_the_pi_model(target, is_
 def test_without_stochastic_parts_the_batch_still_normalises():
     network, inputs = normalising(dropout=0.5).train(), drawn(5, 6)
     plain = normalising(dropout=0.0).train()
-    with still(network):
+    with without_dropout(network):
         assert torch.equal(network(inputs), plain(inputs))
     assert all(module.training for module in network.modules())
 
@@ -198,12 +198,8 @@ def test_inputs_of_half_precision_are_lifted_for_the_search():
     network, inputs = Spying(), drawn(5, 6, dtype=torch.bfloat16)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = vat(network, inputs, generator=seeded())
-    assert [kind for _, kind in network.calls] == [
-        torch.bfloat16,
-        torch.float32,
-        torch.float32,
-        torch.bfloat16,
-    ]
+    half, single = torch.bfloat16, torch.float32
+    assert [kind for _, kind in network.calls] == [half, single, single, half]
     assert loss.dtype == torch.float32 and loss > 0
 
 
@@ -218,7 +214,7 @@ def test_networks_behind_fabric_are_searched_inside_of_its_precision(precision, 
     fabric = pytest.importorskip("lightning_fabric")
     network, inputs = Spying(), drawn(5, 6, dtype=torch.float32)
     wrapped = fabric.Fabric(accelerator="cpu", devices=1, precision=precision).setup_module(network)
-    assert bare(wrapped) is network
+    assert unwrap(wrapped) is network
     loss = vat(wrapped, inputs, generator=seeded())
     assert len(network.calls) == passes
     if passes == 4:
@@ -274,22 +270,15 @@ def test_networks_may_work_on_their_input_in_place(loss):
 @pytest.mark.parametrize("made", [torch.jit.script, partial(torch.jit.trace, example_inputs=drawn(5, 6))])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_torchscript_is_refused(loss, made):
-    with pytest.raises(TypeError, match=r"`model` must be a torch\.nn\.Module that is not TorchScript"):
+    with pytest.raises(TypeError, match="`model`"):
         LOSSES[loss](made(curved()), drawn(5, 6))
 
 
 def test_tokens_have_predictions_that_may_agree():
     network = nn.Sequential(nn.Embedding(9, 4), nn.Dropout(0.5), nn.Flatten(), nn.Linear(12, 3))
     assert pi_model(network, torch.arange(6).view(2, 3), generator=seeded()) > 0
-    with pytest.raises(TypeError, match="vat: `inputs` must be a dense floating-point tensor"):
+    with pytest.raises(TypeError, match="`inputs`"):
         vat(network, torch.arange(6).view(2, 3))
-
-
-@pytest.mark.parametrize("wrong", [lambda first, second: 3.0, lambda first, second: (first - second).sum()])
-@pytest.mark.parametrize("loss", LOSSES)
-def test_a_divergence_must_give_a_value_for_each_row(loss, wrong):
-    with pytest.raises(TypeError, match="`divergence` must give a value for each of 5 rows"):
-        LOSSES[loss](curved(), drawn(5, 6), divergence=wrong)
 
 
 def test_saturated_values_have_a_mean():

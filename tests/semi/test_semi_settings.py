@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import beliefmatch.semi
-from beliefmatch.semi import SemiConfig, consistency_of, pi_model, vat
+from beliefmatch.semi import Consistency, SemiConfig, pi_model, vat
 from small_classifiers import curved, drawn, normalising, seeded
 
 
@@ -89,7 +89,7 @@ def test_what_is_wrong_is_named(options, complaint):
 def test_vat_is_called_as_the_settings_say(has_belief):
     settings = SemiConfig("vat", epsilon=0.7, xi=1e-4, iterations=2, order="release", direction="squared")
     network, inputs = curved(), drawn(5, 6)
-    consistency = consistency_of(settings, has_belief=has_belief)
+    consistency = Consistency(settings, has_belief=has_belief)
     expected = vat(
         network,
         inputs,
@@ -109,7 +109,7 @@ def test_vat_is_called_as_the_settings_say(has_belief):
 def test_pi_model_is_called_as_the_settings_say(has_belief):
     settings = SemiConfig("pi", order="release", target="stochastic")
     network, inputs, others = normalising(dropout=0.5).train(), drawn(5, 6), drawn(5, 6, seed=1)
-    consistency = consistency_of(settings, has_belief=has_belief)
+    consistency = Consistency(settings, has_belief=has_belief)
     divergence = "dirichlet" if has_belief else "squared"
     options = {"divergence": divergence, "order": "release", "target": "stochastic"}
     for pair in ((inputs,), (inputs, others)):
@@ -119,7 +119,7 @@ def test_pi_model_is_called_as_the_settings_say(has_belief):
 
 def test_no_pass_is_made_where_the_weight_is_zero():
     network = torch.nn.Module()  # cannot be called
-    consistency = consistency_of(SemiConfig("vat", weight=0.0), has_belief=True)
+    consistency = Consistency(SemiConfig("vat", weight=0.0), has_belief=True)
     assert consistency(network, drawn(5, 6), seed=0, progress=1.0) == 0
 
 

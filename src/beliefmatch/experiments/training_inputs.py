@@ -11,7 +11,7 @@ from beliefmatch.data.sources import Batch, CountedSource, Dataset, Source
 from beliefmatch.experiments.config import RunConfig
 from beliefmatch.experiments.teacher import Teacher
 from beliefmatch.methods.base import Method, Objective
-from beliefmatch.semi.consistency import Consistency, consistency_of
+from beliefmatch.semi.consistency import Consistency
 from beliefmatch.train.aux_loss import AuxLoss, AuxLossFunction
 from beliefmatch.train.engine import Engine
 
@@ -55,7 +55,7 @@ def check_training_inputs(config: RunConfig, method: Method, data: Dataset) -> N
 def aux_loss(config: RunConfig, method: Method) -> tuple[AuxLossFunction, int] | None:
     """The auxiliary loss of a configuration and the number of views it takes, if it has one."""
     if config.semi is not None and config.semi.full_weight:
-        loss = consistency_of(config.semi, has_belief=_has_belief(config, method))
+        loss = Consistency(config.semi, has_belief=_has_belief(config, method))
         return _ConsistencyLoss(loss), 2 if config.semi.kind == "pi" else 1
     if config.teacher is not None and config.teacher.weight and config.data.labels is not None:
         return _ObjectiveLoss(method.objective), 1

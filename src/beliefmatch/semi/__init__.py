@@ -1,9 +1,9 @@
 """Learning from unlabelled examples: consistency under perturbation, and a teacher's belief as the prior.
 
-    extra = beliefmatch.semi.vat(network, unlabelled)            # or pi_model; add it to the loss
+    loss += weight * beliefmatch.semi.vat(network, unlabelled)   # or pi_model
     prior = beliefmatch.semi.teacher_prior(teacher(unlabelled))  # for belief_matching_loss(prior=...)
 
-Names are loaded on first use, so that the settings can be read without torch.
+Names are loaded on first use, so that the configuration can be read without torch.
 """
 
 from importlib import import_module
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         Divergence,
         adversarial_direction,
         categorical_kl,
-        consistency_of,
         pi_model,
         squared_distance,
         vat,
@@ -31,7 +30,6 @@ __all__ = [
     "SemiConfig",
     "adversarial_direction",
     "categorical_kl",
-    "consistency_of",
     "pi_model",
     "squared_distance",
     "teacher_prior",
@@ -47,7 +45,6 @@ _HOME = {
         "Divergence",
         "adversarial_direction",
         "categorical_kl",
-        "consistency_of",
         "pi_model",
         "squared_distance",
         "vat",

@@ -1,4 +1,4 @@
-"""Passes through a network that leave no trace: in its buffers, its mode, or the caller's chance."""
+"""Forward passes without side effects on the buffers and modes of a network or the caller's random state."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,21 +11,21 @@ from torch.nn.parallel import DistributedDataParallel
 from beliefmatch._validate import describe, fail, require_floating
 
 __all__ = [
-    "bare",
-    "drawn_seed",
+    "draw_seed",
+    "keep_buffers",
     "logits_of",
+    "observe_autocast",
     "parameter_dtype",
     "require_batch",
-    "sees_autocast",
-    "still",
-    "unrecorded",
+    "unwrap",
+    "without_dropout",
 ]
 
 
 def require_batch(function: str, model: Any, inputs: Any, *, floating: bool = True) -> None:
-    """A network, and a batch of inputs that it can be differentiated by if they are `floating`."""
+    """Require a network and a batch of inputs; floating-point ones if they will be differentiated by."""
     if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
-        expected = "a torch.nn.Module that is not TorchScript"  # whose buffers cannot be kept from changing
+        expected = "a torch.nn.Module that is not TorchScript"  # the buffers of which cannot be replaced
         raise fail(function, f"`model` must be {expected}, got {describe(model)}.", TypeError)
     if floating:
         require_floating(function, "inputs", inputs)
@@ -35,20 +35,23 @@ def require_batch(function: str, model: Any, inputs: Any, *, floating: bool = Tr
         raise fail(function, f"`inputs` must have shape (N, ...), got {tuple(inputs.shape)}.")
 
 
-def drawn_seed(generator: torch.Generator | None) -> int:
-    """A seed drawn from a generator, the global one if there is none."""
+def draw_seed(generator: torch.Generator | None) -> int:
+    """A seed drawn from a generator, or from the global one."""
     device = "cpu" if generator is None else generator.device
     return int(torch.randint(2**62, (), generator=generator, device=device).item())
 
 
 def logits_of(function: str, model: nn.Module, inputs: Tensor, seed: int) -> Tensor:
-    """The logits of a batch, by a pass that leaves no trace; dropout and its like draw from the seed.
+    """The logits of a batch by a pass without side effects, in which dropout draws from the seed.
 
-    Passes with the same seed are passes through the same function: they start from the same buffers, too. The
-    network gets a copy of the batch, which it may work on in place.
+    Passes with the same seed evaluate the same function, because they also start from the same buffers. The
+    network gets a copy of the batch, which it may modify in place.
     """
-    with unrecorded(model), _chance(inputs.device, seed):
-        logits = model(_copy(inputs, model))
+    # compiled networks warn about inputs that require a gradient and are not leaves, such as copies
+    is_compiled = any(hasattr(module, "_orig_mod") for module in model.modules())
+    batch = inputs if is_compiled and inputs.requires_grad else inputs.clone()
+    with keep_buffers(model), _seeded(inputs.device, seed):
+        logits = model(batch)
     is_batch = isinstance(logits, Tensor) and logits.is_floating_point() and logits.dim() >= 2
     if not is_batch or len(logits) != len(inputs):
         expected = f"logits of shape ({len(inputs)}, K, ...)"
@@ -56,15 +59,9 @@ def logits_of(function: str, model: nn.Module, inputs: Tensor, seed: int) -> Ten
     return logits
 
 
-def _copy(inputs: Tensor, model: nn.Module) -> Tensor:
-    """Of what is differentiated by, compiled networks take leaves alone without a warning."""
-    is_compiled = any(hasattr(module, "_orig_mod") for module in model.modules())
-    return inputs if is_compiled and inputs.requires_grad else inputs.clone()
-
-
 @contextmanager
-def _chance(device: torch.device, seed: int) -> Iterator[None]:
-    """Seed the generators that layers on a device draw from; put them back in the end."""
+def _seeded(device: torch.device, seed: int) -> Iterator[None]:
+    """Seed the generators that layers on a device draw from, and restore them after the block."""
     on_mps = torch.mps.get_rng_state() if device.type == "mps" else None
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.default_generator.manual_seed(seed)
@@ -79,8 +76,8 @@ def _chance(device: torch.device, seed: int) -> Iterator[None]:
                 torch.mps.set_rng_state(on_mps)
 
 
-def bare(model: nn.Module) -> nn.Module:
-    """The network inside of Fabric's wrapper and DDP's, without their precision and their communication."""
+def unwrap(model: nn.Module) -> nn.Module:
+    """The network inside the wrappers of Fabric and DDP, without their precision and communication."""
     while True:
         is_parallel = isinstance(model, DistributedDataParallel)
         inner = model.module if is_parallel else getattr(model, "_forward_module", None)
@@ -90,30 +87,30 @@ def bare(model: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def unrecorded(model: nn.Module) -> Iterator[None]:
-    """A pass inside the block changes no buffer of the network, and computes as it would outside.
+def keep_buffers(model: nn.Module) -> Iterator[None]:
+    """Give the layers copies of their buffers inside the block, so that a pass does not change them.
 
-    The layers work on copies. Restoring the buffers by writing to them would not do: a pass before the block
-    may have kept them for its backward, which refuses what was written to since. DDP need not send copies
-    around.
+    Writing the old values back instead would fail: an earlier pass may have saved the buffers for its
+    backward pass, which refuses tensors that were written to since. DDP does not broadcast the copies.
     """
-    changes: list[_Change] = [
-        (module, "_buffers", _copied(module._buffers)) for module in model.modules() if module._buffers
-    ]
-    parallel = (module for module in model.modules() if isinstance(module, DistributedDataParallel))
-    with _changed([*changes, *((module, "broadcast_buffers", False) for module in parallel)]):
+    changes: list[_Change] = []
+    for module in model.modules():
+        if module._buffers:
+            copies = {name: None if one is None else one.clone() for name, one in module._buffers.items()}
+            changes.append((module, "_buffers", copies))
+        if isinstance(module, DistributedDataParallel):
+            changes.append((module, "broadcast_buffers", False))
+    with _set_attributes(changes):
         yield
 
 
-def _copied(buffers: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
-    return {name: None if buffer is None else buffer.clone() for name, buffer in buffers.items()}
-
-
 @contextmanager
-def still(model: nn.Module, wanted: bool = True) -> Iterator[None]:
-    """Without stochastic parts: all layers in eval mode but those that normalise by the batch."""
-    modules = model.modules() if wanted else ()
-    with _changed([(module, "training", False) for module in modules if not hasattr(module, "running_mean")]):
+def without_dropout(model: nn.Module, active: bool = True) -> Iterator[None]:
+    """If `active`, put all layers in eval mode inside the block, except those that normalise by the batch."""
+    modules = model.modules() if active else ()
+    with _set_attributes(
+        [(module, "training", False) for module in modules if not hasattr(module, "running_mean")]
+    ):
         yield
 
 
@@ -121,8 +118,8 @@ _Change = tuple[nn.Module, str, Any]
 
 
 @contextmanager
-def _changed(changes: list[_Change]) -> Iterator[None]:
-    """Attributes of modules, set for the time of the block, past all that watches them being set."""
+def _set_attributes(changes: list[_Change]) -> Iterator[None]:
+    """Set attributes of modules inside the block, without the side effects of `nn.Module.__setattr__`."""
     before = [(module, name, getattr(module, name)) for module, name, _ in changes]
     try:
         for change in changes:
@@ -134,15 +131,15 @@ def _changed(changes: list[_Change]) -> Iterator[None]:
 
 
 @contextmanager
-def sees_autocast(model: nn.Module, device: torch.device) -> Iterator[list[bool]]:
-    """A list that is not empty once the bare network was called under autocast, whoever switched it on."""
+def observe_autocast(model: nn.Module, device: torch.device) -> Iterator[list[bool]]:
+    """A list that is not empty after the unwrapped network ran under autocast, wherever it was enabled."""
     seen: list[bool] = []
 
     def look(*_: Any) -> None:
         if torch.is_autocast_enabled(device.type):
             seen.append(True)
 
-    handle = bare(model).register_forward_pre_hook(look)
+    handle = unwrap(model).register_forward_pre_hook(look)
     try:
         yield seen
     finally:
@@ -150,5 +147,5 @@ def sees_autocast(model: nn.Module, device: torch.device) -> Iterator[list[bool]
 
 
 def parameter_dtype(model: nn.Module, default: torch.dtype) -> torch.dtype:
-    """The floating-point type of a network's parameters; of the first, if they differ."""
+    """The floating-point dtype of a network's first such parameter."""
     return next((p.dtype for p in model.parameters() if p.is_floating_point()), default)

@@ -1,8 +1,7 @@
 r"""A teacher's belief as the input-dependent prior of a student (the paper's last paragraph).
 
-Belief matching's optimum is α = β + c/λ: a vote adds 1/λ to a concentration, and what is in the prior has
-been seen already. A teacher can therefore speak as votes, or as the prior that those votes lead to; the two
-have one gradient.
+The optimum of belief matching is α = β + c/λ: a vote adds 1/λ to a concentration. A teacher's belief can
+therefore be given as votes, or as the prior that those votes lead to; both have the same gradient.
 """
 
 import torch
@@ -17,16 +16,16 @@ __all__ = ["teacher_prior", "teacher_votes"]
 
 
 def teacher_votes(logits: Tensor, *, strength: float = 1.0, temperature: float = 1.0) -> Tensor:
-    """Counts for `belief_matching_loss`: `strength` votes, divided as the teacher's mean divides them.
+    """Counts for `belief_matching_loss`: `strength` votes in proportion to the teacher's mean.
 
     Args:
-        logits: the teacher's, (K,), (N, K) or (N, K, ...), of a belief or of a softmax.
-        strength: the number of votes, not necessarily whole; a label has 1.
-        temperature: of the mean softmax(logits/temperature). Below 1 it sharpens, towards a pseudo-label;
-            above 1 it flattens.
+        logits: logits of the teacher, (K,), (N, K) or (N, K, ...), of a belief or of a softmax.
+        strength: number of votes, not necessarily whole; a label counts 1.
+        temperature: temperature of the mean softmax(logits/temperature). Below 1 it sharpens the mean towards
+            a pseudo-label; above 1 it flattens it.
 
     Returns:
-        Counts in the shape of the logits, without a gradient. Add those of labels where there are some.
+        Counts in the shape of the logits, without a gradient. Add the counts of labels to them.
 
     Example:
         >>> teacher_votes(torch.tensor([[0.0, 0.0]]), strength=3.0).tolist()
@@ -48,17 +47,17 @@ def teacher_prior(
     """The prior β of each example for `belief_matching_loss`, from a teacher's logits.
 
     Args:
-        logits: the teacher's, (K,), (N, K) or (N, K, ...).
-        strength: votes that the teacher's word is worth: β = base + strength · mean / λ. With one, it is
-            worth a label. If not given, the teacher's own belief is the prior, β = e^logits, its mean at
-            the temperature; that takes a teacher with a belief, since softmax logits have no total.
-        temperature: of the teacher's mean, softmax(logits/temperature).
-        kl_weight: λ of the student's loss, 0.01 if not given. Of use with `strength` only.
-        base: the prior that the votes are added to. Of use with `strength` only.
+        logits: logits of the teacher, (K,), (N, K) or (N, K, ...).
+        strength: number of votes that the teacher counts: β = base + strength · mean / λ. With 1 it counts as
+            much as a label. If not given, the teacher's own belief is the prior, β = e^logits, its mean at
+            the temperature; this needs a teacher with a belief, since softmax logits have no total.
+        temperature: temperature of the teacher's mean, softmax(logits/temperature).
+        kl_weight: λ of the student's loss, 0.01 if not given. Used with `strength` only.
+        base: prior that the votes are added to. Used with `strength` only.
 
     Returns:
-        β > 0 in the shape of the logits, without a gradient. Unlabelled examples are trained with counts of
-        zero; their optimum is β.
+        β > 0 in the shape of the logits, without a gradient. Train unlabelled examples with counts of zero;
+        their optimum is β.
 
     Example:
         >>> teacher_prior(torch.tensor([[0.0, 0.0]]), strength=3.0, kl_weight=0.5).tolist()
@@ -69,7 +68,7 @@ def teacher_prior(
     mean, limits = _mean(name, logits, dim, temperature), torch.finfo(result_dtype(logits.dtype))
     if strength is None:
         total = special.exp_saturating(_work(logits).logsumexp(dim, keepdim=True))
-        prior = total.clamp(max=limits.max) * mean  # the total is what saturates, and the mean stays
+        prior = total.clamp(max=limits.max) * mean  # the total saturates, and the mean does not change
     else:
         weight = require_kl_weight(name, kl_weight)
         if weight == 0:
