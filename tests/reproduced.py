@@ -6,14 +6,14 @@ from pathlib import Path
 from beliefmatch.cli import main
 from beliefmatch.experiments.records import RunRecord
 from beliefmatch.experiments.run_dir import RunDirectory
-from beliefmatch.reproduce import begin, reproduction
-from beliefmatch.reproduce.asked import ReproduceConfig
+from beliefmatch.reproduce import runner_for
+from beliefmatch.reproduce.config import ReproduceConfig
 from beliefmatch.reproduce.record import ReproductionRecord
 
 
-def work(name: str, **asked):
-    """What one reproduction would run."""
-    return begin(reproduction(name), ReproduceConfig(**asked))
+def runner(name: str, **options):
+    """The runner of one reproduction."""
+    return runner_for(name, ReproduceConfig(**options))
 
 
 def all_reproduced(place: Path) -> Path:
@@ -35,5 +35,5 @@ def record_of(out: Path, name: str) -> ReproductionRecord:
 
 def runs_of(out: Path) -> dict[str, RunRecord]:
     """The trainings of all of them, by fingerprint."""
-    homes = [path for path in (out / "runs").iterdir() if not (path / "adaptation.json").is_file()]
-    return {path.name: RunDirectory(path).finished() for path in homes}
+    run_dirs = [path for path in (out / "runs").iterdir() if not (path / "adaptation.json").is_file()]
+    return {path.name: RunDirectory(path).finished() for path in run_dirs}

@@ -17,9 +17,9 @@ from pathlib import Path
 from beliefmatch._files import atomic_write
 from beliefmatch.experiments.config import config_from, to_mapping
 from beliefmatch.experiments.run_dir import RunDirectory
-from beliefmatch.report.reproduction_text import reproduction_markdown
+from beliefmatch.report.reproduction import reproduction_markdown
 from beliefmatch.reproduce import REPRODUCTIONS
-from beliefmatch.reproduce.places import anywhere
+from beliefmatch.reproduce.dataset_paths import without_paths
 from beliefmatch.reproduce.record import ReproductionRecord
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
@@ -104,7 +104,7 @@ def _copy_runs(names: Iterable[str], home: Path, published: Path, target: Path) 
     for name in sorted({*names, *here}):
         record, before = RunDirectory(home / name).record(), published / f"{name}.json"
         if record is not None:
-            config = to_mapping(anywhere(config_from(record.config)))
+            config = to_mapping(without_paths(config_from(record.config)))
             atomic_write(target / before.name, replace(record, config=config).to_json().encode())
         elif before.is_file():
             shutil.copy(before, target)

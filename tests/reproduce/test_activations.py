@@ -6,8 +6,7 @@ from torch import nn
 
 from beliefmatch.data.digits import load_digits
 from beliefmatch.data.sources import Batch
-from beliefmatch.reproduce.activations import last_layer, penultimate, plane, seen
-from beliefmatch.reproduce.representation import _three
+from beliefmatch.reproduce.activations import class_ids, last_layer, penultimate, plane, project
 from small_training import engine
 
 
@@ -16,36 +15,27 @@ def test_a_plane_goes_through_the_templates():
     basis = plane(templates)
     assert torch.allclose(basis.T @ basis, torch.eye(2, dtype=torch.float64))
     flat = templates @ basis
-    for one, other in ((0, 1), (0, 2), (1, 2)):  # on their own plane nothing is lost
-        assert (flat[one] - flat[other]).norm() == pytest.approx(
-            (templates[one] - templates[other]).norm().item()
-        )
+    assert torch.allclose(torch.pdist(flat), torch.pdist(templates))  # on their own plane nothing is lost
     first, second = flat[1] - flat[0], flat[2] - flat[0]
-    assert first[0] > 0
-    assert first[1].abs() < 1e-12
-    assert second[1] > 0
+    assert first[0] > 0 and first[1].abs() < 1e-12 and second[1] > 0
 
 
 def test_tightness_is_the_spread_within_over_the_distance_between():
     targets = torch.tensor([4, 4, 9, 9, 30, 30])
     centres = torch.tensor([[0.0, 0, 0], [0, 0, 0], [6, 0, 0], [6, 0, 0], [0, 8, 0], [0, 8, 0]])
     apart = torch.tensor([[0.0, 0, 2], [0, 0, -2], [0, 0, 2], [0, 0, -2], [0, 0, 2], [0, 0, -2]])
-    found = seen((centres + apart).double(), targets, torch.eye(3, dtype=torch.float64)[:, :2])
+    found = project((centres + apart).double(), targets, torch.eye(3, dtype=torch.float64)[:, :2])
     assert found.tightness == pytest.approx(2 / ((6 + 8 + 10) / 3))
     assert found.extent == 8
     assert found.points.tolist() == centres[:, :2].tolist()
+    constant = project(torch.ones(6, 4), torch.arange(6) % 3, torch.eye(4)[:, :2])
+    assert (constant.extent, constant.tightness) == (0.0, None)
 
 
-def test_the_three_classes_are_the_papers_wherever_they_can_be_told():
-    named = [f"{place}" for place in range(100)]
-    assert _three(named) == [4, 30, 55]  # CIFAR-100 without names is in its own order
-    assert _three(["otter", "x", "beaver", "dolphin"]) == [2, 3, 0]
-    assert _three(list("0123456789")) == [0, 1, 2]
-
-
-def test_a_network_that_sees_nothing_has_no_tightness():
-    points = seen(torch.ones(6, 4), torch.arange(6) % 3, torch.eye(4)[:, :2])
-    assert (points.extent, points.tightness) == (0.0, None)
+def test_the_three_classes_are_the_papers_wherever_possible():
+    assert class_ids([f"{index}" for index in range(100)]) == [4, 30, 55]  # CIFAR-100 in its own order
+    assert class_ids(["otter", "x", "beaver", "dolphin"]) == [2, 3, 0]
+    assert class_ids(list("0123456789")) == [0, 1, 2]
 
 
 class _Source:
@@ -57,7 +47,7 @@ class _Source:
             yield Batch(self.images[part], self.targets[part])
 
 
-def test_penultimate_activations_are_what_the_last_layer_is_given():
+def test_penultimate_activations_are_the_inputs_of_the_last_layer():
     test = load_digits().test
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.ReLU(), nn.Linear(5, 10))
     features, targets = penultimate(network, _Source(test.images, test.targets), [2, 5, 7], engine())
@@ -66,5 +56,5 @@ def test_penultimate_activations_are_what_the_last_layer_is_given():
     with torch.no_grad():
         assert torch.allclose(features, network[:3](test.images[chosen].float()).double())
     assert last_layer(network) is network[3]
-    with pytest.raises(ValueError, match="must end in a linear layer"):
+    with pytest.raises(ValueError, match="`model`"):
         last_layer(nn.ReLU())

@@ -1,11 +1,7 @@
-"""What every reproduction ends with: runs, records, tables, figures, the published page."""
+"""What every reproduction ends with: its record, rows, figures and pages."""
 
 import json
-import re
-import shutil
 import statistics
-import subprocess
-import sys
 from dataclasses import replace
 from io import StringIO
 
@@ -17,25 +13,23 @@ from rich.console import Console
 from beliefmatch.cli import main
 from beliefmatch.experiments.adapt_record import AdaptRecord
 from beliefmatch.experiments.config import to_mapping
-from beliefmatch.experiments.records import RunRecord
 from beliefmatch.experiments.run_dir import RunDirectory
-from beliefmatch.report.reproduction_rows import ours_text
-from beliefmatch.report.reproduction_tables import reproduction_tables
-from beliefmatch.report.reproduction_text import summary_markdown
+from beliefmatch.report.reproduction import ours_text, reproduction_tables, summary_markdown
 from beliefmatch.reproduce import REPRODUCTIONS, reproduction
-from beliefmatch.reproduce.outcome import Run
-from beliefmatch.reproduce.predicted import (
+from beliefmatch.reproduce.record import ReproductionRecord, Row
+from beliefmatch.reproduce.tables import (
+    Outcome,
+    Run,
+    Transferred,
+    belief_spread,
     has_belief,
-    mean_mutual_information,
     median_precision,
     mistake_auroc,
     top_error,
 )
-from beliefmatch.reproduce.record import ReproductionRecord
-from beliefmatch.reproduce.transfer import TABLE3, Transferred
-from reproduced import record_of, runs_of, work
+from beliefmatch.reproduce.transfer import scaled_transfer, transfer_arms
+from reproduced import record_of, runner, runs_of
 
-TRANSFERS = ("table3", "figure-transfer")
 READ = {
     "error": lambda run: 100 * run.test.error,
     "top-1 error": lambda run: 100 * run.test.error,
@@ -52,42 +46,73 @@ FIGURES = {
     "figure-beta": "beta",
     "controls": "data_size",
 }
+# As the paper prints them; on CIFAR with ResNet-18 (CIFAR-10, CIFAR-100) before ResNet-50.
+PRINTED = [
+    ("table1", "softmax", "6.13±.13 26.44±.33 5.76±.06 25.00±.23"),
+    ("table1", "MC dropout, last layer", "6.13±.08 26.15±.10 5.75±.22 25.17±.09"),
+    ("table1", "MC dropout, all layers", "6.50±.14 27.32±.45 5.84±.23 26.74±.37"),
+    ("table1", "belief matching", "5.93±.07 24.19±.34 5.59±.05 23.86±.37"),
+    ("ablation-kl", "softmax", "5.76±.06 25.00±.23"),
+    ("ablation-kl", "belief matching without KL", "5.68 24.69"),
+    ("ablation-kl", "belief matching", "5.59±.05 23.86±.37"),
+    ("figure-reliability", "softmax", "3.82 13.48"),
+    ("figure-reliability", "MC dropout, last layer", "3.78 13.52"),
+    ("figure-reliability", "MC dropout, all layers", "1.50 9.76"),
+    ("figure-reliability", "ensemble", "1.04 3.54"),
+    ("figure-reliability", "belief matching", "1.66 4.25"),
+    ("table2", "softmax", "22.23 6.36 20.72 5.59"),  # top-1 and top-5 of ResNeXt-50, of ResNeXt-101
+    ("table2", "belief matching, λ 0.001", "22.03 6.29"),
+    ("table2", "belief matching, λ 0.0001", "20.23 5.26"),
+    ("table3", "softmax", "5.44±.10 28.49±.08 42.99±.14"),
+    ("table3", "belief matching", "5.03±.04 26.41±.07 39.99±.20"),
+    ("table4", "softmax", "16.52±.21 13.33±.37"),
+    ("table4", "belief matching", "16.01±.36 12.40±.23"),
+]
 
 
 @pytest.mark.parametrize("name", REPRODUCTIONS)
-def test_every_reproduction_runs_to_its_record(everything, name):
+def test_every_reproduction_ends_with_its_record_rows_and_figures(everything, name):
     record, runs = record_of(everything, name), runs_of(everything)
-    assert record.id == name
-    assert record.rows
+    assert record.id == name and record.rows
     assert record.scale_words.startswith("tiny scale: ")
     assert ReproductionRecord.from_json(record.to_json()) == record
     assert {run.fingerprint for run in record.runs} <= {path.name for path in (everything / "runs").iterdir()}
     assert record.command == ["beliefmatch", "reproduce", "all", "--scale", "tiny"]
+    assert all(len(row.values) == len(row.seeds) == 1 for row in record.rows)
+    arms = {(arm.group, arm.label): arm.key for arm in reproduction(name).arms("tiny")}
+    by_arm = {run.arm: run.fingerprint for run in record.runs}
     for row in record.rows:
-        assert len(row.values) == len(row.seeds) == 1
-    if name in TRANSFERS:
-        return
-    arms = {(arm.group, arm.label): arm.key for arm in work(name, scale="tiny").arms.values()}
-    of_arm = {run.arm: runs[run.fingerprint] for run in record.runs}
-    for row in record.rows:
-        run = of_arm[arms[row.group.partition(":")[0], row.label]] if row.measure in READ else None
-        assert run is None or row.values == [pytest.approx(READ[row.measure](run))]
+        if row.measure in READ and arms:
+            run = runs[by_arm[arms[row.group.partition(":")[0], row.label]]]
+            assert row.values == [pytest.approx(READ[row.measure](run))]
+    directory = everything / "tiny" / name
+    assert record.scale_words in (directory / "summary.md").read_text("utf-8")
+    figures = {path.name: path.read_bytes() for path in directory.glob("figures/*")}
+    assert set(figures) == ({f"{FIGURES[name]}.png", f"{FIGURES[name]}.svg"} if name in FIGURES else set())
+    for file, content in figures.items():
+        assert content.startswith(b"\x89PNG" if file.endswith("png") else b"<?xml")
+        assert file.endswith("png") or f"<!-- {record.scale_words}; 1 seed -->".encode() in content
 
 
-@pytest.mark.parametrize("name", REPRODUCTIONS)
-def test_every_output_tells_the_scale(everything, name):
-    place, words = everything / "tiny" / name, record_of(everything, name).scale_words
-    assert words in (place / "summary.md").read_text("utf-8")
-    drawn = sorted(path.name for path in (place / "figures").iterdir()) if name in FIGURES else []
-    assert drawn == ([f"{FIGURES[name]}.png", f"{FIGURES[name]}.svg"] if name in FIGURES else [])
-    for path in drawn:
-        content = (place / "figures" / path).read_bytes()
-        assert content.startswith(b"\x89PNG" if path.endswith("png") else b"<?xml")
-        assert path.endswith("png") or f"<!-- {words}; 1 seed -->".encode() in content
+@pytest.mark.parametrize(("name", "label", "numbers"), PRINTED)
+def test_the_papers_numbers_are_those_that_it_prints(everything, name, label, numbers):
+    rows = [row for row in record_of(everything, name).rows if row.label == label]
+    found = [(row.paper.value, row.paper.deviation) for row in rows if row.paper is not None]
+    printed = [number.partition("±")[::2] for number in numbers.split()]
+    assert found == [(float(value), float(deviation) if deviation else None) for value, deviation in printed]
+
+
+def test_no_other_row_has_a_number_of_the_paper(everything):
+    records = [record_of(everything, name) for name in REPRODUCTIONS if name != "figure-beta"]
+    rows = [row for record in records for row in record.rows if row.paper is not None]
+    assert len(rows) == sum(len(numbers.split()) for _, _, numbers in PRINTED)
+    assert not any(row.paper for row in record_of(everything, "figure-beta").rows)  # e^8 is not in its sweep
+    beta = {arm.key for arm in reproduction("figure-beta").arms("paper")}
+    assert "cifar10/preact_resnet18/alone/8" in beta
 
 
 @pytest.mark.parametrize("name", ["table1", "figure-rotation"])
-def test_rows_can_be_told_apart_in_a_narrow_terminal(everything, name):
+def test_rows_are_distinguishable_in_a_narrow_terminal(everything, name):
     record = record_of(everything, name)
     page = Console(width=40, file=StringIO())
     page.print(*reproduction_tables(record), crop=False)
@@ -96,57 +121,58 @@ def test_rows_can_be_told_apart_in_a_narrow_terminal(everything, name):
         assert word in shown
 
 
-def test_the_summary_has_every_reproduction_and_what_was_left_out(everything):
+def test_the_summary_has_every_reproduction(everything):
     text = (everything / "tiny" / "summary.md").read_text("utf-8")
     records = [record_of(everything, name) for name in REPRODUCTIONS]
-    for record in records:
-        assert f"## {record.id}: " in text
+    assert all(f"## {record.id}: " in text for record in records)
     assert "## Not run" not in text
-    assert text.startswith(summary_markdown(records, {}).rstrip())
+    assert text == summary_markdown(records, {})
 
 
-def test_table1_sets_the_paper_beside_the_runs(everything):
+def test_a_number_says_how_many_seeds_it_is_of():
+    row = Row("g", "softmax", "NLL", "nats", None, [None, None, None], [0, 1, 2], 1.0, "")
+    assert ours_text(replace(row, diverged=1)) == "—"  # the method has no such number
+    assert ours_text(replace(row, diverged=3)) == "diverged"
+    assert ours_text(replace(row, values=[1.0, None, 2.0], diverged=1)) == "1.50 ± 0.71"
+    assert ours_text(replace(row, values=[1.0, None, 2.0], diverged=0)) == "1.50 ± 0.71 (2 of 3 seeds)"
+
+
+def test_the_value_of_the_lowest_validation_error_is_chosen(everything):
     record, runs = record_of(everything, "table1"), runs_of(everything)
     row = next(row for row in record.rows if row.label == "belief matching")
-    assert (row.paper.value, row.paper.deviation) == (5.93, 0.07)
     run = next(run for run in record.runs if run.arm == "cifar10/preact_resnet18/belief_matching")
     tried = {one.value: one.validation for one in run.search}
     assert sorted(tried) == [0.001, 0.003, 0.01]
-    (taken,) = [one.value for one in run.search if one.chosen]
-    assert taken == min(tried, key=lambda value: (tried[value].error, tried[value].nll))
-    assert runs[run.fingerprint].options == {"kl_weight": taken}
-    assert row.note.startswith(f"λ = {taken:g} by validation")  # and at chance, after so few steps
+    (chosen,) = [one.value for one in run.search if one.chosen]
+    assert chosen == min(tried, key=lambda value: (tried[value].error, tried[value].nll))
+    assert runs[run.fingerprint].options == {"kl_weight": chosen}
+    assert row.note.startswith(f"λ = {chosen:g} by validation")  # and at chance, after so few steps
     text = (everything / "tiny" / "table1" / "summary.md").read_text("utf-8")
     assert f"| 5.93 ± 0.07 | {row.values[0]:.2f} | 1 |" in text
 
 
-def test_reliability_has_the_groups_of_the_calibration_error(everything):
+def test_reliability_has_the_bins_of_the_calibration_error(everything):
     record, runs = record_of(everything, "figure-reliability"), runs_of(everything)
     (drawing,) = record.drawings
     assert len(drawing.panels) == 10
-    first = next(run for run in record.runs)
-    bars, dots, line = drawing.panels[0].series
-    said = np.load(everything / "runs" / first.fingerprint / "predictions" / "test.npz")
-    logits = said["logits"].astype(np.float64)
-    probs = np.exp(logits - logits.max(1, keepdims=True))
-    probs /= probs.sum(1, keepdims=True)
-    group = np.ceil(probs.max(1) * 15).astype(int) - 1  # (i/15, (i+1)/15]
-    right = probs.argmax(1) == said["targets"]
-    held = sorted(set(group.tolist()))
+    first, (bars, dots, line) = record.runs[0], drawing.panels[0].series
+    predictions = np.load(everything / "runs" / first.fingerprint / "predictions" / "test.npz")
+    probs = torch.tensor(predictions["logits"]).double().softmax(1).numpy()
+    bins = np.ceil(probs.max(1) * 15).astype(int) - 1  # (i/15, (i+1)/15]
+    right = probs.argmax(1) == predictions["targets"]
+    held = sorted(set(bins.tolist()))
     assert bars.x == pytest.approx([(i + 0.5) / 15 for i in held])
-    assert bars.y == pytest.approx([right[group == i].mean() for i in held])
-    assert dots.y == pytest.approx([probs.max(1)[group == i].mean() for i in held], abs=1e-6)
-    gaps = [(group == i).mean() * abs(a - c) for i, a, c in zip(held, bars.y, dots.y, strict=True)]
+    assert bars.y == pytest.approx([right[bins == i].mean() for i in held])
+    assert dots.y == pytest.approx([probs.max(1)[bins == i].mean() for i in held], abs=1e-6)
+    gaps = [(bins == i).mean() * abs(a - c) for i, a, c in zip(held, bars.y, dots.y, strict=True)]
     assert 100 * sum(gaps) == pytest.approx(record.rows[0].values[0], abs=1e-4)
-    assert record.rows[0].values[0] == pytest.approx(100 * runs[first.fingerprint].test.ece)
     assert (line.x, line.y) == ([0, 1], [0, 1])
     fitted = {row.label: row for row in record.rows if row.measure == "training loss"}
     assert list(fitted) == ["softmax", "MC dropout, last layer", "MC dropout, all layers", "ensemble"]
-    for label in ("softmax", "ensemble"):  # networks see the same digits for both sets at this scale
+    for label, members in (("softmax", 1), ("ensemble", 2)):
         run = next(run for run in record.runs if run.arm.endswith(f"/{label}"))
-        curves = runs[run.fingerprint].curves
-        assert len(curves) == (2 if label == "ensemble" else 1)
-        assert fitted[label].values == [statistics.fmean(curve["loss"][-1] for curve in curves)]
+        losses = [curve["loss"][-1] for curve in runs[run.fingerprint].curves]
+        assert len(losses) == members and fitted[label].values == [statistics.fmean(losses)]
 
 
 def test_densities_of_known_and_ood_images_have_an_area_of_one(everything):
@@ -157,47 +183,41 @@ def test_densities_of_known_and_ood_images_have_an_area_of_one(everything):
             assert np.trapezoid(series.y, series.x) == pytest.approx(1, abs=0.01)
 
 
-def test_numbers_of_predictions_are_those_computed_by_hand(everything):
-    name, record = next((n, r) for n, r in runs_of(everything).items() if r.method == "belief_matching")
+def _run_of(everything, method):
+    name, record = next((name, one) for name, one in runs_of(everything).items() if one.method == method)
     run = Run(record, RunDirectory(everything / "runs" / name))
-    said = np.load(run.home.predictions("test"))
-    alpha = torch.tensor(said["logits"]).double().exp()
-    total = alpha.sum(1, keepdim=True)
-    mean = alpha / total
-    expected = (mean * ((alpha + 1).digamma() - (total + 1).digamma())).sum(1)  # −E[H]
-    spread = (-(mean * mean.log()).sum(1) + expected).mean().item()
-    assert mean_mutual_information(run) == pytest.approx(spread, rel=1e-5)
-    assert median_precision(run) == pytest.approx(np.median(total.numpy()), rel=1e-5)
-    order = np.argsort(-said["logits"], axis=1)
-    assert top_error(run, 10) is top_error(run, 12) is None  # of ten classes: all would be among them
-    for count in (1, 3, 9):
-        missed = [target not in row[:count] for row, target in zip(order, said["targets"], strict=True)]
-        assert top_error(run, count) == pytest.approx(100 * statistics.fmean(missed))
+    return run, np.load(run.run_dir.predictions("test"))
 
 
-def test_mistakes_are_told_by_pairs(everything):
-    """AUROC: the share of pairs of a mistake and a hit in which the mistake is the more doubtful."""
-    runs = {(run.method, name): run for name, run in runs_of(everything).items()}
-    for method, scores in (
-        ("belief_matching", ("confidence", "mutual_information")),
-        ("softmax", ("confidence",)),
-    ):
-        name, record = next((name, run) for (own, name), run in runs.items() if own == method)
-        run = Run(record, RunDirectory(everything / "runs" / name))
-        said = np.load(run.home.predictions("test"))
-        alpha = torch.tensor(said["logits"]).double().exp()
-        mean, total = alpha / alpha.sum(1, keepdim=True), alpha.sum(1, keepdim=True)
-        inner = (mean * ((alpha + 1).digamma() - (total + 1).digamma())).sum(1)
-        doubt = {"confidence": -mean.max(1).values, "mutual_information": inner - (mean * mean.log()).sum(1)}
-        right = mean.argmax(1) == torch.tensor(said["targets"])
-        for score in scores:
-            wrong, good = doubt[score][~right][:, None], doubt[score][right][None]
+def test_measures_of_predictions_are_those_computed_by_hand(everything):
+    """AUROC is the share of pairs of a mistake and a hit in which the mistake is the more doubtful."""
+    for method in ("softmax", "belief_matching"):
+        run, predictions = _run_of(everything, method)
+        alpha = torch.tensor(predictions["logits"]).double().exp()
+        total = alpha.sum(1, keepdim=True)
+        mean = alpha / total
+        inner = (mean * ((alpha + 1).digamma() - (total + 1).digamma())).sum(1)  # −E[H]
+        spread = inner - (mean * mean.log()).sum(1)
+        right = mean.argmax(1) == torch.tensor(predictions["targets"])
+        scores = {"confidence": -mean.max(1).values, "mutual_information": spread}
+        for score, doubt in scores.items():
+            if method == "softmax" and score == "mutual_information":
+                assert mistake_auroc(score).of(run) is None  # softmax has no belief
+                continue
+            wrong, good = doubt[~right][:, None], doubt[right][None]
             pairs = (wrong > good).double() + 0.5 * (wrong == good)
-            assert mistake_auroc(score)(run) == pytest.approx(100 * pairs.mean().item(), abs=0.01)
-    assert mistake_auroc("mutual_information")(run) is None  # softmax has no belief
-    name = next(name for (method, name) in runs if method == "belief_matching")
-    alone = Run(replace(runs["belief_matching", name], ood=[]), RunDirectory(everything / "runs" / name))
-    assert has_belief(alone)  # whether or not there were OOD images
+            assert mistake_auroc(score).of(run) == pytest.approx(100 * pairs.mean().item(), abs=0.01)
+        if method == "softmax":
+            assert belief_spread(run) is median_precision(run) is None
+    assert belief_spread(run) == pytest.approx(spread.mean().item(), rel=1e-5)
+    assert median_precision(run) == pytest.approx(np.median(total.numpy()), rel=1e-5)
+    assert has_belief(Run(replace(run.record, ood=[]), run.run_dir))  # with or without OOD images
+    order = np.argsort(-predictions["logits"], axis=1)
+    assert top_error(10).of(run) is top_error(12).of(run) is None  # all ten classes would be among them
+    for count in (1, 3, 9):
+        rows = zip(order, predictions["targets"], strict=True)
+        missed = statistics.fmean(target not in row[:count] for row, target in rows)
+        assert top_error(count).of(run) == pytest.approx(100 * missed)
 
 
 def test_every_seed_of_every_arm_is_its_own_run(tmp_path):
@@ -218,107 +238,34 @@ def test_every_seed_of_every_arm_is_its_own_run(tmp_path):
         assert own[0].test.nll != own[1].test.nll
         mean, deviation = statistics.fmean(row.values), statistics.stdev(row.values)
         assert ours_text(row) == f"{mean:.2f} ± {deviation:.2f}"
-    ended = work("ablation-kl", scale="tiny", seeds=2, directory=tmp_path)
+    ended = runner("ablation-kl", scale="tiny", seeds=2, directory=tmp_path)
     assert ended.finished() == len(ended.costs()) == len(runs)
 
 
-def test_a_head_that_diverged_is_told(everything):
-    """As if one seed more had been asked for and come to nothing."""
+def test_a_head_that_diverged_is_counted(everything):
+    """As if there had been one seed more, which diverged."""
     kept = everything / "runs" / record_of(everything, "table3").runs[0].fingerprint / "adaptation.json"
-    found = Transferred(AdaptRecord.from_json(kept.read_text("utf-8")), [], [0, 1])
-    first, *_ = TABLE3.rows({"cifar10": found})
+    transfer = Transferred(AdaptRecord.from_json(kept.read_text("utf-8")), [], [0, 1])
+    arms = transfer_arms("cifar10", transfer, scaled_transfer("cifar10", "tiny"), "fingerprint")
+    first, *_ = reproduction("table3").rows(Outcome("tiny", {one.arm.key: one for one in arms}))
     assert (first.seeds, first.values[1], first.diverged, first.note) == ([0, 1], None, 1, "1 of 2 diverged")
+    assert [run.diverged is not None for run in arms[0].recorded] == [False, True]
 
 
 def test_transfer_reads_the_heads_of_its_adaptation(everything):
-    record = record_of(everything, "table3")
-    told = "Food-101: 10 classes, not 101, 100 images to fit on and 540 to judge on."
-    assert told in record.differences  # of digits, which stand for it
-    place = everything / "runs" / record.runs[0].fingerprint
-    kept = json.loads((place / "adaptation.json").read_text("utf-8"))
-    errors = {head["label"]: 100 * head["scores"]["error"] for head in kept["judged"]}
-    assert {row.label: row.values for row in record.rows} == {
-        "softmax": [errors["softmax"]],
-        "label smoothing, matched": [errors["label smoothing"]],
-        "belief matching": [errors["belief matching"]],
-    }
-    reported = {
-        row.group: (row.paper.value, row.paper.deviation) for row in record.rows if row.label == "softmax"
-    }
-    assert reported == {
-        "CIFAR-10": (5.44, 0.10),
-        "Food-101, 10 of 101 classes": (28.49, 0.08),
-        "Cars, 10 of 196 classes": (42.99, 0.14),
-    }
-    figure = record_of(everything, "figure-transfer")
-    assert [panel.title for panel in figure.drawings[0].panels] == ["softmax", "belief matching"]
-    for panel in figure.drawings[0].panels:
+    record, figure = record_of(everything, "table3"), record_of(everything, "figure-transfer")
+    incomplete = "Food-101: 10 classes, not 101, 100 images to fit on and 540 to judge on."
+    assert incomplete in record.differences  # of digits, which stand for it
+    groups = list(dict.fromkeys(row.group for row in record.rows))
+    assert groups == ["CIFAR-10", "Food-101, 10 of 101 classes", "Cars, 10 of 196 classes"]
+    run_dir = everything / "runs" / record.runs[0].fingerprint
+    heads = {one["label"]: one for one in json.loads((run_dir / "adaptation.json").read_text())["judged"]}
+    assert {row.label for row in record.rows} == {"softmax", "label smoothing, matched", "belief matching"}
+    for row in record.rows:
+        assert row.values == [100 * heads[row.label.removesuffix(", matched")]["scores"]["error"]]
+    for row in figure.rows:
+        assert row.values == [100 * heads[row.label.removesuffix(", matched")]["ood"][0]["auroc"]["entropy"]]
+    panels = figure.drawings[0].panels
+    assert [panel.title for panel in panels] == ["softmax", "belief matching"]
+    for panel in panels:
         assert [one.label for one in panel.series] == ["known: digits", "ood: noise"]
-    aurocs = {head["label"]: 100 * head["ood"][0]["auroc"]["entropy"] for head in kept["judged"]}
-    assert {row.label: row.values[0] for row in figure.rows} == {
-        row.label: aurocs[row.label.removesuffix(", matched")] for row in figure.rows
-    }
-
-
-def test_publishing_refuses_what_it_cannot_publish_and_leaves_the_page(everything, tmp_path):
-    docs = tmp_path / "docs"
-    (docs / "results" / "reproduction" / "table1").mkdir(parents=True)
-    page = "before <!-- results: begin --> old <!-- results: end --> after"
-    (docs / "reproduction.md").write_text(page)
-    for directory in (tmp_path / "nothing", everything / "tiny"):
-        done = subprocess.run(
-            [sys.executable, "tools/publish_reproduction.py", f"{directory}", "--docs", f"{docs}"],
-            capture_output=True, text=True,
-        )  # fmt: skip
-        assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
-        assert (docs / "reproduction.md").read_text() == page
-        assert (docs / "results" / "reproduction" / "table1").is_dir()
-    done = subprocess.run(
-        [sys.executable, "tools/publish_reproduction.py", f"{everything / 'tiny'}", "--docs", f"{docs}",
-         "--scale", "tiny"], capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    text = (docs / "reproduction.md").read_text()
-    assert text.startswith("before ") and text.endswith(" after") and " old " not in text
-    for name in REPRODUCTIONS:
-        assert f"### {name}: " in text
-        assert (docs / "results" / "reproduction" / name / "reproduction.json").is_file()
-    for link in re.findall(r"!\[[^]]*\]\(([^)]*)\)", text):
-        assert (docs / link).is_file()
-
-
-def test_records_of_runs_are_published_and_outlive_the_machine_that_made_them(everything, tmp_path):
-    docs, home = tmp_path / "docs", tmp_path / "home"
-    docs.mkdir()
-    (docs / "reproduction.md").write_text("<!-- results: begin --><!-- results: end -->")
-    shutil.copytree(everything / "tiny" / "table1", home / "tiny" / "table1")
-    named = {run.fingerprint for run in record_of(everything, "table1").runs}
-    for name in named:
-        shutil.copytree(everything / "runs" / name, home / "runs" / name)
-    marked = next(iter(named))
-    file = home / "runs" / marked / "record.json"
-    made = RunRecord.from_json(file.read_text("utf-8"))
-    ood = made.config | {"data": made.config["data"] | {"directory": "/home/somebody/data"}}
-    file.write_text(replace(made, config=ood).to_json(), "utf-8")
-    command = [sys.executable, "tools/publish_reproduction.py", f"{home / 'tiny'}", "--docs", f"{docs}"]
-    for _ in range(2):  # with the runs there, and after they are gone
-        subprocess.run([*command, "--scale", "tiny"], capture_output=True, check=True)
-        kept = {file.stem: file.read_text("utf-8") for file in (docs / "results/reproduction/runs").iterdir()}
-        assert set(kept) == named and "/home/somebody" not in kept[marked]
-        for name, text in kept.items():
-            assert RunRecord.from_json(text).test == runs_of(everything)[name].test
-        shutil.rmtree(home / "runs", ignore_errors=True)
-
-
-def test_publishing_some_leaves_the_others_as_they_were_published(everything, tmp_path):
-    docs = tmp_path / "docs"
-    docs.mkdir()
-    (docs / "reproduction.md").write_text("<!-- results: begin --><!-- results: end -->")
-    command = [sys.executable, "tools/publish_reproduction.py", "--docs", f"{docs}", "--scale", "tiny"]
-    for name in ("figure-rotation", "table1"):
-        shutil.copytree(everything / "tiny" / name, tmp_path / name / name)
-        done = subprocess.run([*command, f"{tmp_path / name}"], capture_output=True, text=True, check=True)
-    assert "figure-rotation: no record, stays as it was published" in done.stdout
-    text = (docs / "reproduction.md").read_text()
-    assert text.index("### table1: ") < text.index("### figure-rotation: ")
-    for file in ("reproduction.json", "rotated_digit.png"):
-        assert (docs / "results" / "reproduction" / "figure-rotation" / file).is_file()

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,9 +14,9 @@ from beliefmatch.cli.run_options import Settings
 from beliefmatch.reproduce import REPRODUCTIONS
 
 if TYPE_CHECKING:
-    from beliefmatch.reproduce.asked import ReproduceConfig
+    from beliefmatch.reproduce.config import ReproduceConfig
     from beliefmatch.reproduce.record import ReproductionRecord
-    from beliefmatch.reproduce.working import Work
+    from beliefmatch.reproduce.runner import Runner
 
 __all__ = ["reproduce"]
 
@@ -67,20 +67,20 @@ def reproduce(
     no run is made twice, and all tables and figures share them.
     """
     with user_errors(*BAD_INPUT, EnvironmentFailure, command=context):
-        from beliefmatch.reproduce.asked import ReproduceConfig
+        from beliefmatch.reproduce.config import ReproduceConfig
 
         _require_extras()
         if not out.strip():
             raise ValueError("reproduce: `out` must be a directory, got an empty name.")
-        asked = ReproduceConfig(scale, Path(out), data_dir, tuple(set_ or ()), seeds, jobs)
-        works = _works(id_, asked)
-        _require_use(id_, works, asked)
+        config = ReproduceConfig(scale, Path(out), data_dir, tuple(set_ or ()), seeds, jobs)
+        runners = _runners(id_, config)
+        _require_use(id_, runners, config)
         if id_ == "list":
-            _show_list(asked)
+            _show_list(config)
         elif dry_run:
-            _show_plans(works)
+            _show_configs(runners)
     if id_ != "list" and not dry_run:
-        _run_all(context, works, asked)
+        _run_all(context, runners, config)
 
 
 def _require_extras() -> None:
@@ -90,23 +90,23 @@ def _require_extras() -> None:
         import matplotlib  # noqa: F401
 
 
-def _works(name: str, asked: "ReproduceConfig") -> list["Work[Any]"]:
+def _runners(name: str, config: "ReproduceConfig") -> list["Runner"]:
     from beliefmatch._utils import require_name
-    from beliefmatch.reproduce import begin, reproduction
+    from beliefmatch.reproduce import runner_for
     from beliefmatch.reproduce.scales import SCALES
 
-    require_name("reproduce", "scale", asked.scale, SCALES)
+    require_name("reproduce", "scale", config.scale, SCALES)
     names = REPRODUCTIONS if name in ("all", "list") else [name]
-    return [begin(reproduction(one), asked) for one in names]
+    return [runner_for(one, config) for one in names]
 
 
-def _require_use(name: str, works: list["Work[Any]"], asked: "ReproduceConfig") -> None:
+def _require_use(name: str, runners: list["Runner"], config: "ReproduceConfig") -> None:
     """Every setting must be one of what is run; a ValueError says where it belongs."""
-    for setting in asked.settings:
-        if not any(work.takes(setting) for work in works):
+    for setting in config.settings:
+        if not any(runner.takes(setting) for runner in runners):
             own = (
                 "those of a transfer, as transfer.KEY=VALUE"
-                if works[0].takes("transfer.")
+                if runners[0].takes("transfer.")
                 else "those of training"
             )
             raise ValueError(
@@ -114,29 +114,29 @@ def _require_use(name: str, works: list["Work[Any]"], asked: "ReproduceConfig") 
             )
 
 
-def _show_list(asked: "ReproduceConfig") -> None:
+def _show_list(config: "ReproduceConfig") -> None:
     from dataclasses import replace
 
     from beliefmatch.cli.terminal import show
-    from beliefmatch.report.reproduction_list import Listed, list_tables
+    from beliefmatch.report.reproduction import Listed, list_tables
 
-    scales = {scale: _works("all", replace(asked, scale=scale)) for scale in ("paper", "cpu")}
+    scales = {scale: _runners("all", replace(config, scale=scale)) for scale in ("paper", "cpu")}
     listed = [
         Listed(
-            id=paper.what.id,
-            title=paper.what.title,
+            id=paper.id,
+            title=paper.reproduction.title,
             runs=(len(paper.costs()), len(cpu.costs())),
             seconds=(_sum(paper.costs()), _sum(cpu.costs())),
         )
         for paper, cpu in zip(scales["paper"], scales["cpu"], strict=True)
     ]
-    paper, cpu = (_together(works) for works in scales.values())
+    paper, cpu = (_together(runners) for runners in scales.values())
     show(*list_tables(listed, Listed("all", "", (paper[0], cpu[0]), (paper[1], cpu[1]))))
 
 
-def _together(works: list["Work[Any]"]) -> tuple[int, float | None]:
+def _together(runners: list["Runner"]) -> tuple[int, float | None]:
     """Different runs, and the seconds of those that can be told."""
-    costs = {name: seconds for work in works for name, seconds in work.costs().items()}
+    costs = {name: seconds for runner in runners for name, seconds in runner.costs().items()}
     return len(costs), _sum({name: seconds for name, seconds in costs.items() if seconds is not None})
 
 
@@ -146,74 +146,74 @@ def _sum(costs: "dict[str, float | None]") -> float | None:
     return sum(told) if len(told) == len(costs) else None
 
 
-def _show_plans(works: list["Work[Any]"]) -> None:
+def _show_configs(runners: list["Runner"]) -> None:
     from beliefmatch.experiments.config import as_yaml
 
-    for work in works:
-        typer.echo(f"# {work.what.id} ({work.what.place}): {work.what.title}\n# {work.words}")
-        for key, config in work.described().items():
-            typer.echo(f"---\n# {key}, seeds 0 to {len(work.seeds) - 1}")
+    for runner in runners:
+        about = runner.reproduction
+        typer.echo(f"# {about.id} ({about.place}): {about.title}\n# {runner.scale_words}")
+        for key, config in runner.described().items():
+            typer.echo(f"---\n# {key}, seeds 0 to {len(runner.seeds) - 1}")
             typer.echo(as_yaml(config).rstrip())
-        typer.echo(f"# runs in all {len(work.costs())}, of which {work.finished()} are finished")
-        typer.echo("\n".join(f"# differs from the paper: {sentence}" for sentence in work.differences))
+        typer.echo(f"# runs in all {len(runner.costs())}, of which {runner.finished()} are finished")
+        typer.echo("\n".join(f"# differs from the paper: {sentence}" for sentence in runner.differences))
 
 
-def _run_all(command: typer.Context, works: list["Work[Any]"], asked: "ReproduceConfig") -> None:
+def _run_all(command: typer.Context, runners: list["Runner"], config: "ReproduceConfig") -> None:
     """One, or all: then those that cannot be run are left out, and told.
 
     That data are missing is no failure of all the others; anything else is, once they are done.
     """
-    ready, left_out, failed = _ready(command, works)
+    ready, left_out, failed = _ready(command, runners)
     with user_errors(*BAD_INPUT, command=command):
-        ready_directory(f"{asked.directory}", caller="reproduce")
-    records = {work.what.id: _run(command, work) for work in ready}
-    if len(works) > 1:
-        _summarise(command, works, records, left_out, asked)
+        ready_directory(f"{config.directory}", caller="reproduce")
+    records = {runner.id: _run(command, runner) for runner in ready}
+    if len(runners) > 1:
+        _summarise(command, runners, records, left_out, config)
     if failed:
         raise UserError(f"beliefmatch reproduce: {', '.join(failed)} could not be run; see above why.")
 
 
 def _ready(
-    command: typer.Context, works: list["Work[Any]"]
-) -> tuple[list["Work[Any]"], dict[str, str], list[str]]:
+    command: typer.Context, runners: list["Runner"]
+) -> tuple[list["Runner"], dict[str, str], list[str]]:
     """What can be run, why others cannot, and which of these do not just lack data."""
     from beliefmatch import kernels
-    from beliefmatch.reproduce.places import MissingDataError
+    from beliefmatch.reproduce.dataset_paths import MissingDataError
 
     ready, left_out, failed = [], {}, []
-    for work in works:
+    for runner in runners:
         try:
             with user_errors(*BAD_INPUT, *OUTSIDE, command=command):
                 kernels.status()  # asked for one that there is?
-                work.check()
-            ready.append(work)
+                runner.check()
+            ready.append(runner)
         except UserError as error:
-            left_out[work.what.id] = f"{error}"
+            left_out[runner.id] = f"{error}"
             if not isinstance(error.__cause__, MissingDataError):
-                failed.append(work.what.id)
-            if len(works) > 1:
-                typer.echo(f"left out: {work.what.id}: {error}", err=True)
+                failed.append(runner.id)
+            if len(runners) > 1:
+                typer.echo(f"left out: {runner.id}: {error}", err=True)
     if not ready:
         raise UserError(next(iter(left_out.values())))
     return ready, left_out, failed
 
 
-def _run(command: typer.Context, work: "Work[Any]") -> "ReproductionRecord":
+def _run(command: typer.Context, runner: "Runner") -> "ReproductionRecord":
     from beliefmatch.cli.terminal import share_done, show
-    from beliefmatch.report.reproduction_files import reproduction_files
-    from beliefmatch.report.reproduction_tables import reproduction_tables
+    from beliefmatch.report.reproduction import reproduction_files, reproduction_tables
 
     with resumable(), user_errors(*OUTSIDE, command=command), share_done() as tell:
-        record = work.run(
-            lambda share, doing: tell(share, f"{work.what.id}: {doing}"), command=_repeat(command)
+        record = runner.run(
+            lambda share, doing: tell(share, f"{runner.id}: {doing}"), command=_repeat(command)
         )
         files = reproduction_files(record)
-        with _writing(work.directory):
-            work.directory.mkdir(parents=True, exist_ok=True)
-            atomic_write_dir(work.directory, files)
+        with _writing(runner.directory):
+            runner.directory.mkdir(parents=True, exist_ok=True)
+            atomic_write_dir(runner.directory, files)
     show(*reproduction_tables(record))
     for name, _ in files:
-        typer.echo(work.directory / name)
+        typer.echo(runner.directory / name)
     return record
 
 
@@ -247,29 +247,29 @@ def _repeat(command: typer.Context) -> list[str]:
 
 def _summarise(
     command: typer.Context,
-    works: list["Work[Any]"],
+    runners: list["Runner"],
     records: dict[str, "ReproductionRecord"],
     left_out: dict[str, str],
-    asked: "ReproduceConfig",
+    config: "ReproduceConfig",
 ) -> None:
     """One page, also with what was run before and could not be looked at again."""
-    from beliefmatch.report.reproduction_text import summary_markdown
+    from beliefmatch.report.reproduction import summary_markdown
 
-    known = {work.what.id: records.get(work.what.id) or _kept(work) for work in works}
+    known = {runner.id: records.get(runner.id) or _kept(runner) for runner in runners}
     shown = [record for record in known.values() if record is not None]
     earlier = "; what is shown above is of an earlier call"
     missing = {name: f"{why}{earlier if known[name] else ''}" for name, why in left_out.items()}
-    place = asked.directory / asked.scale / "summary.md"
+    place = config.directory / config.scale / "summary.md"
     with user_errors(*OUTSIDE, command=command):
         atomic_write(place, summary_markdown(shown, missing).encode())
     typer.echo(place)
 
 
-def _kept(work: "Work[Any]") -> "ReproductionRecord | None":
+def _kept(runner: "Runner") -> "ReproductionRecord | None":
     """The record that an earlier call left, if it can be read."""
     from beliefmatch.reproduce.record import ReproductionRecord
 
     try:
-        return ReproductionRecord.from_json((work.directory / "reproduction.json").read_text("utf-8"))
+        return ReproductionRecord.from_json((runner.directory / "reproduction.json").read_text("utf-8"))
     except (OSError, ValueError):
         return None

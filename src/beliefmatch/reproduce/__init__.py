@@ -1,47 +1,47 @@
-"""The paper's tables and figures, each by a name: what to train, what to read of it, what the paper says.
+"""The tables and figures of the paper, by id: what to train, what to read from it, the paper's numbers.
 
-A new one is a file with a `Reproduction`, and a line in `REPRODUCTIONS`. The table holds addresses so that
-naming them imports none of them.
+The ids are listed here without importing what they stand for; `registry` describes all of them.
 """
 
 from __future__ import annotations
 
-from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from beliefmatch._utils import require_name
 
 if TYPE_CHECKING:
-    from beliefmatch.reproduce.asked import ReproduceConfig
-    from beliefmatch.reproduce.base import Reproduction
-    from beliefmatch.reproduce.working import Work
+    from beliefmatch.reproduce.config import ReproduceConfig
+    from beliefmatch.reproduce.registry import Reproduction
+    from beliefmatch.reproduce.runner import Runner
 
-__all__ = ["REPRODUCTIONS", "begin", "reproduction"]
+__all__ = ["REPRODUCTIONS", "reproduction", "runner_for"]
 
-_HERE = "beliefmatch.reproduce"
-
-REPRODUCTIONS = {
-    "table1": f"{_HERE}.table1:TABLE1",
-    "table2": f"{_HERE}.table2:TABLE2",
-    "ablation-kl": f"{_HERE}.ablation:ABLATION",
-    "figure-reliability": f"{_HERE}.reliability:RELIABILITY",
-    "figure-ood": f"{_HERE}.ood:OOD",
-    "figure-rotation": f"{_HERE}.rotation:ROTATION",
-    "figure-representation": f"{_HERE}.representation:REPRESENTATION",
-    "figure-beta": f"{_HERE}.beta:BETA",
-    "controls": f"{_HERE}.controls:CONTROLS",
-    "table3": f"{_HERE}.transfer:TABLE3",
-    "figure-transfer": f"{_HERE}.transfer:FIGURE",
-    "table4": f"{_HERE}.semi_supervised:TABLE4",
-}
+REPRODUCTIONS = (
+    "table1",
+    "table2",
+    "ablation-kl",
+    "figure-reliability",
+    "figure-ood",
+    "figure-rotation",
+    "figure-representation",
+    "figure-beta",
+    "controls",
+    "table3",
+    "figure-transfer",
+    "table4",
+)
 
 
 def reproduction(name: str) -> Reproduction:
-    """One of the table by its name; a ValueError has the nearest to a mistyped one."""
+    """The table or figure with an id; a ValueError suggests the nearest to a mistyped one."""
     require_name("reproduce", "id", name, REPRODUCTIONS, other=", or all, or list")
-    return resolve_name(REPRODUCTIONS[name])
+    from beliefmatch.reproduce.registry import REGISTRY
+
+    return REGISTRY[name]
 
 
-def begin(what: Reproduction, asked: ReproduceConfig) -> Work[Any]:
-    """What runs a reproduction."""
-    return resolve_name(what.worker)(what, asked)
+def runner_for(name: str, config: ReproduceConfig) -> Runner:
+    """The runner of a table or figure; it reads and trains nothing before `check` and `run`."""
+    from beliefmatch.reproduce.runner import Runner
+
+    return Runner(reproduction(name), config)

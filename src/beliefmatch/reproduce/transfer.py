@@ -1,165 +1,271 @@
-"""Table 3 and its figure: the last layer of an ImageNet ResNet-50 fitted to smaller sets."""
+"""Transfers: the last layer of a pretrained network fitted to smaller datasets, one adaptation a dataset."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 
+from beliefmatch._files import EnvironmentFailure, atomic_write_dir, one_line
+from beliefmatch.adaptation.adapt_config import AdaptConfig
+from beliefmatch.data import load
 from beliefmatch.data.config import DataConfig
-from beliefmatch.experiments.adapt_record import AdaptRecord, Judged
+from beliefmatch.data.preprocessing import Preprocessing
+from beliefmatch.experiments.adapt_config_file import AdaptRunConfig, ImageAdaptConfig
+from beliefmatch.experiments.adapt_record import AdaptRecord, Judged, adapt_evaluation_paths
+from beliefmatch.experiments.adapting import Adapting
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
-from beliefmatch.reproduce.base import Reproduction
-from beliefmatch.reproduce.places import CLASSES
-from beliefmatch.reproduce.record import Drawing, Panel, Reported, Row, Series
-from beliefmatch.reproduce.transfer_config import TransferConfig
+from beliefmatch.reproduce.arms import Arm
+from beliefmatch.reproduce.config import ReproduceConfig
+from beliefmatch.reproduce.dataset_paths import (
+    CLASSES,
+    changed_images,
+    explain_missing_data,
+    with_data_dir,
+    without_paths,
+)
+from beliefmatch.reproduce.protocol_diff import (
+    PaperArm,
+    ood_sentences,
+    precision_sentences,
+    protocol_differences,
+)
+from beliefmatch.reproduce.record import ReproducedRun
+from beliefmatch.reproduce.registry import Reproduction
+from beliefmatch.reproduce.scales import scale_name
+from beliefmatch.reproduce.tables import ArmResult, Outcome, Transferred
+from beliefmatch.reproduce.transfer_config import TransferConfig, transfer_config, transfer_fingerprint
 
-__all__ = ["ERRORS", "FIGURE", "LABELS", "SETS", "TABLE3", "Transferred", "planned"]
+__all__ = ["TransferRuns", "scaled_transfer", "transfer_arms"]
 
-ERRORS = {
-    "cifar10/softmax": Reported(5.44, 0.10),
-    "cifar10/belief_matching": Reported(5.03, 0.04),
-    "food101/softmax": Reported(28.49, 0.08),
-    "food101/belief_matching": Reported(26.41, 0.07),
-    "stanford_cars/softmax": Reported(42.99, 0.14),
-    "stanford_cars/belief_matching": Reported(39.99, 0.20),
+_RECORD = "adaptation.json"
+_TITLES = {"cifar10": "CIFAR-10", "food101": "Food-101", "stanford_cars": "Cars"}
+_HEADS = {
+    "softmax": ("softmax", "softmax"),
+    "label smoothing": ("label_smoothing", "label smoothing, matched"),
+    "belief matching": ("belief_matching", "belief matching"),
 }
-"""Test error in percent."""
-
-TITLES = {"cifar10": "CIFAR-10", "food101": "Food-101", "stanford_cars": "Cars"}
-SETS = {"table3": tuple(TITLES), "figure-transfer": ("cifar10",)}
-"""That a reproduction transfers to."""
-LABELS = {"softmax": "softmax", "label smoothing": "label_smoothing", "belief matching": "belief_matching"}
-"""Lines of an adaptation that are read."""
-_SHOWN = {"label smoothing": "label smoothing, matched"}
-"""What they are called here."""
-_OOD = ("svhn", "food101", "stanford_cars")
-_DRAWN = ("softmax", "belief matching")
+"""Method and label of a head, by its label in the record of an adaptation."""
 
 
-class Transferred(NamedTuple):
-    """What an adaptation to one set came to."""
-
-    record: AdaptRecord
-    evaluations: Sequence[EvaluationRecord]
-    """Of the first seed of each line."""
-    seeds: Sequence[int]
-
-    def heads(self, label: str) -> list[Judged | None]:
-        """Of one line, by seed; None where its numbers left the finite ones."""
-        found = {head.seed: head for head in self.record.judged if head.label == label}
-        return [found.get(seed) for seed in self.seeds]
-
-
-def planned(data: str, scale: str) -> TransferConfig:
-    """The paper's settings for a set, or those of a smaller scale."""
+def scaled_transfer(data: str, scale: str) -> TransferConfig:
+    """The configuration of a transfer to a dataset at a scale."""
     if scale == "tiny":
         digits = DataConfig(name="digits", limit=100, validation=0.1)
         untrained = "beliefmatch.models.digits:DigitsNet"
         return TransferConfig(digits, model=untrained, ood=("noise",), epochs=2, precision="32")
-    size, margin = (
-        (256, 1.0) if data == "cifar10" else (224, None)
-    )  # 32 pixels enlarged eight times, all of them
-    limit = 2500 if scale == "cpu" else None
-    settings = DataConfig(name=data, size=size, margin=margin, validation=0.1, limit=limit, augment="none")
+    is_cifar, is_cpu = data == "cifar10", scale == "cpu"
     return TransferConfig(
-        settings,
-        ood=_OOD if data == "cifar10" else (),
-        precision="32" if scale == "cpu" else "auto",
+        DataConfig(
+            name=data,
+            size=256 if is_cifar else 224,  # the 32 pixels of CIFAR enlarged eight times, without a crop
+            margin=1.0 if is_cifar else None,
+            validation=0.1,
+            limit=2500 if is_cpu else None,
+            augment="none",
+        ),
+        ood=("svhn", "food101", "stanford_cars") if is_cifar else (),
+        precision="32" if is_cpu else "auto",
     )
 
 
-def _errors(found: Mapping[str, Transferred]) -> list[Row]:
-    return [
-        _row(data, one, label, "error", lambda head: head.scores.error, ERRORS.get(f"{data}/{key}"))
-        for data, one in found.items()
-        for label, key in LABELS.items()
-    ]
+class TransferRuns:
+    """Transfers of one network to each dataset of a reproduction; every head of a dataset has all seeds."""
+
+    packages = ("beliefmatch", "torch", "numpy")
+
+    def __init__(self, reproduction: Reproduction, config: ReproduceConfig, seeds: Sequence[int]) -> None:
+        self.reproduction, self.config, self.seeds = reproduction, config, list(seeds)
+        self.configs: dict[str, TransferConfig] = {}
+        for data in reproduction.transfers:
+            own = transfer_config(scaled_transfer(data, config.scale), config.transfer_settings)
+            self.configs[data] = with_data_dir(own, config.data_dir)
+
+    def differences(self) -> list[str]:
+        """Settings that are not the paper's, each as a sentence."""
+        paper = [
+            PaperArm(data, _TITLES[data], _TITLES[data], scaled_transfer(data, "paper"))
+            for data in self.configs
+        ]
+        return protocol_differences(paper, {data: _portable(one) for data, one in self.configs.items()})
+
+    def notes(self, outcome: Outcome | None = None) -> list[str]:
+        """Origin of the weights, and precision of the features."""
+        configs = self.configs.values()
+        weights = "Weights are those that come with the network's name; the paper's are of Keras."
+        return [
+            *([weights] if any(config.weights is None for config in configs) else []),
+            *precision_sentences(config.precision for config in configs),
+        ]
+
+    def data_differences(self, outcome: Outcome) -> list[str]:
+        """Datasets of which only some classes or images were there."""
+        found = []
+        for data, transfer in outcome.transfers.items():
+            classes, counts = transfer.record.classes, transfer.record.data["counts"]
+            if classes != CLASSES[data]:
+                images = f"{counts['train']:,} images to fit on and {counts['test']:,} to judge on"
+                found.append(f"{_TITLES[data]}: {classes} classes, not {CLASSES[data]}, {images}.")
+        heads = [transfer.record.judged[0] for transfer in outcome.transfers.values()]
+        return found + ood_sentences({one.name: one.examples for head in heads for one in head.ood})
+
+    def scale_words(self, outcome: Outcome | None = None) -> str:
+        """Images, epochs, network and λ."""
+        first = _portable(next(iter(self.configs.values())))
+        images = "all" if first.data.limit is None else f"at most {first.data.limit:,}"
+        fitted = f"{first.epochs} epochs of the last layer of {first.model}, λ {first.kl_weight:g}"
+        return f"{scale_name(self.config.scale)}: {images} training images, {fitted}"
+
+    def costs(self) -> dict[str, float | None]:
+        """No estimates: most of the time goes into features, and depends on the network."""
+        return {transfer_fingerprint(config, self.seeds): None for config in self.configs.values()}
+
+    def finished(self) -> int:
+        """Number of adaptations that have ended."""
+        return sum((self.config.directory / "runs" / name / _RECORD).is_file() for name in self.costs())
+
+    def _directory(self, config: TransferConfig) -> Path:
+        return self.config.directory / "runs" / transfer_fingerprint(config, self.seeds)
+
+    def check(self) -> None:
+        """Build the network and find the images of every adaptation that has not ended."""
+        configs = list(self.configs.values())
+        for config in configs:
+            if self._kept(config) is None:
+                with explain_missing_data(self.reproduction.id, configs, self.config.data_dir):
+                    Adapting(self._adaptation(config))
+
+    def execute(self, on_progress: Callable[[float, str], None]) -> Outcome:
+        """Make the adaptations that have not been made, and read all of them."""
+        transfers: dict[str, Transferred] = {}
+        for index, (data, config) in enumerate(self.configs.items()):
+            transfers[data] = self._transferred(
+                config,
+                lambda fraction, description, index=index: on_progress(
+                    (index + fraction) / len(self.configs), description
+                ),
+            )
+        arms = [
+            result
+            for data, one in transfers.items()
+            for result in transfer_arms(
+                data, one, self.configs[data], self._directory(self.configs[data]).name
+            )
+        ]
+        return Outcome(self.config.scale, {result.arm.key: result for result in arms}, transfers)
+
+    def portable_configs(self, outcome: Outcome) -> dict[str, TransferConfig]:
+        """Configurations without the paths of this machine."""
+        return {data: _portable(config) for data, config in self.configs.items()}
+
+    def _transferred(self, config: TransferConfig, on_progress: Callable[[float, str], None]) -> Transferred:
+        kept = self._kept(config)
+        if kept is not None:
+            on_progress(1.0, "finished before")
+            return kept
+        try:
+            outcome = Adapting(self._adaptation(config)).run(on_progress)
+        except EnvironmentFailure:
+            raise
+        except ValueError as error:  # of numbers that are not finite, or files
+            raise EnvironmentFailure(f"{error}") from error
+        evaluations = list(outcome.evaluations)
+        paths = adapt_evaluation_paths(outcome.record.row_labels)
+        files = [(path, one.to_json().encode()) for path, one in zip(paths, evaluations, strict=True)]
+        directory = self._directory(config)
+        directory.mkdir(parents=True, exist_ok=True)
+        atomic_write_dir(directory, [*files, (_RECORD, outcome.record.to_json().encode())])
+        return Transferred(outcome.record, evaluations, self.seeds)
+
+    def _kept(self, config: TransferConfig) -> Transferred | None:
+        """The adaptation that an earlier call has made; an EnvironmentFailure if it was of other images."""
+        directory = self._directory(config)
+        if not (directory / _RECORD).is_file():
+            return None
+        try:
+            record = AdaptRecord.from_json((directory / _RECORD).read_text("utf-8"))
+            paths = [directory / path for path in adapt_evaluation_paths(record.row_labels)]
+            evaluations = [EvaluationRecord.from_json(path.read_text("utf-8")) for path in paths]
+        except (ValueError, OSError) as error:
+            raise EnvironmentFailure(
+                f"reproduce: {directory} is damaged ({one_line(error)}). "
+                "Remove it, and the same command fits it again."
+            ) from error
+        if config.data.name != "digits" and _current_digest(config, record) != record.data.get("digest"):
+            raise changed_images(directory, config.data.name, config.data.directory)
+        return Transferred(record, evaluations, self.seeds)
+
+    def _adaptation(self, config: TransferConfig) -> AdaptRunConfig:
+        image_config = ImageAdaptConfig(
+            model=config.model,
+            options=config.options,
+            weights=config.weights,
+            data=config.data,
+            cache_dir=f"{self.config.directory / 'features'}",
+            device=config.device,
+            precision=config.precision,
+            compile=config.compile,
+            batch_size=config.batch,
+        )
+        adapt_config = AdaptConfig(
+            labels="new",
+            kl_weights=(config.kl_weight,),
+            seeds=tuple(self.seeds),
+            controls=("softmax", "label_smoothing"),
+            choose_by="error",
+            epochs=config.epochs,
+            batch_size=config.batch_size,
+            learning_rate=config.learning_rate,
+            patience=None,
+        )
+        return AdaptRunConfig(image_config, adapt_config, config.ood)
 
 
-def _row(
-    data: str,
-    found: Transferred,
-    label: str,
-    measure: str,
-    of: Callable[[Judged], float],
-    paper: Reported | None = None,
-) -> Row:
-    heads = found.heads(label)
-    return Row(
-        group=_title(data, found.record),
-        label=_SHOWN.get(label, label),
-        measure=measure,
-        unit="%",
-        paper=paper,
-        values=[None if head is None else 100 * of(head) for head in heads],
-        seeds=list(found.seeds),
-        train_seconds=found.record.wall_seconds,
-        note=f"{heads.count(None)} of {len(heads)} diverged" if None in heads else "",
-        diverged=heads.count(None),
-    )
+def transfer_arms(
+    data: str, transfer: Transferred, config: TransferConfig, fingerprint: str
+) -> list[ArmResult[Judged]]:
+    """The heads of a transfer, an arm for each method."""
+    classes = transfer.record.classes
+    few = "" if classes == CLASSES[data] else f", {classes} of {CLASSES[data]} classes"
+    results = []
+    for name, (method, label) in _HEADS.items():
+        heads = transfer.heads(name)
+        diverged = heads.count(None)
+        recorded = [
+            ReproducedRun(
+                arm=f"{data}/{method}",
+                seed=seed,
+                fingerprint=fingerprint,
+                method=method,
+                options={} if head is None else dict(head.options),
+                train_seconds=None,
+                skipped_steps=None,
+                diverged="its numbers left the finite ones" if head is None else None,
+                search=[],
+            )
+            for seed, head in zip(transfer.seeds, heads, strict=True)
+        ]
+        results.append(
+            ArmResult(
+                arm=Arm(f"{data}/{method}", f"{_TITLES[data]}{few}", label),
+                config=config,
+                seeds=transfer.seeds,
+                runs=heads,
+                train_seconds=transfer.record.wall_seconds,
+                note=f"{diverged} of {len(heads)} diverged" if diverged else "",
+                recorded=recorded,
+            )
+        )
+    return results
 
 
-def _title(data: str, record: AdaptRecord) -> str:
-    """With the classes that were there, where not all of them were."""
-    whole = CLASSES[data]
-    few = "" if record.classes == whole else f", {record.classes} of {whole} classes"
-    return f"{TITLES[data]}{few}"
+def _current_digest(config: TransferConfig, record: AdaptRecord) -> str | None:
+    """Digest of the current images, preprocessed as those of the record were."""
+    how = Preprocessing.from_json(record.data["preprocessing"])
+    seen = replace(config.data, size=record.data["shape"][1], margin=how.margin, mean=how.mean, std=how.std)
+    return load(seen).facts.get("digest")
 
 
-def _detections(found: Mapping[str, Transferred]) -> list[Row]:
-    return [
-        _row(data, one, label, f"AUROC, {ood.name}", partial(_auroc, place))
-        for data, one in found.items()
-        for label in LABELS
-        for place, ood in enumerate(one.record.judged[0].ood)
-    ]
-
-
-def _auroc(place: int, head: Judged) -> float:
-    return head.ood[place].auroc["entropy"]
-
-
-def _densities(found: Mapping[str, Transferred]) -> list[Drawing]:
-    panels = [
-        _panel(transferred.record.data["name"], label, one)
-        for transferred in found.values()
-        for label, one in zip(transferred.record.row_labels, transferred.evaluations, strict=True)
-        if label in _DRAWN
-    ]
-    return [Drawing("entropy", "Density of the predictive entropy after transfer, first seed", 2, panels)]
-
-
-def _panel(name: str, label: str, seen: EvaluationRecord) -> Panel:
-    home = Series(f"known: {name}", "line", seen.entropy.x, seen.entropy.y)
-    others = [Series(f"ood: {one.name}", "line", one.entropy.x, one.entropy.y) for one in seen.ood]
-    return Panel(label, "entropy (nats)", "density", [home, *others])
-
-
-_NOTES = (
-    "A tenth of the training images chooses the epoch of each head, by its error; the paper tells of none.",
-    "Heads of several seeds differ in their first weights; the order of the batches and the division of the "
-    "images are the same. So ± is smaller than that of independent experiments.",
-    "There is no warm-up and no clipping of the gradient; the paper says that all experiments have both.",
-    "Features are computed once, without augmentation, by a network in evaluation mode; the authors' code "
-    "also trains the BatchNorm layers and prints the best test epoch.",
-    "Seconds are of the whole adaptation, with all heads and seeds.",
-)
-_WORKER = "beliefmatch.reproduce.transferring:Transferring"
-
-TABLE3 = Reproduction(
-    id="table3",
-    title="Transfer of an ImageNet ResNet-50 by its last layer: softmax, belief matching",
-    place="table 3",
-    rows=_errors,
-    trials=5,
-    worker=_WORKER,
-    notes=_NOTES,
-)
-FIGURE = Reproduction(
-    id="figure-transfer",
-    title="Predictive entropy after transfer, CIFAR-10 and SVHN, Food-101, Cars",
-    place="figure on transfer",
-    rows=_detections,
-    drawings=_densities,
-    worker=_WORKER,
-    notes=(*_NOTES, "CIFAR-10 has automobiles: Cars is no OOD set for it, as the paper says."),
-)
+def _portable(config: TransferConfig) -> TransferConfig:
+    """The configuration without the paths of data, network and weights on this machine."""
+    weights = None if config.weights is None else Path(config.weights).name
+    model = Path(config.model).name if Path(config.model).is_absolute() else config.model
+    return replace(without_paths(config), weights=weights, model=model)

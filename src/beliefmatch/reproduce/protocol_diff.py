@@ -8,14 +8,14 @@ from beliefmatch.experiments.config import RunConfig, plain
 from beliefmatch.reproduce.scales import training_images
 
 __all__ = [
-    "Meant",
+    "PaperArm",
     "class_sentences",
     "compiled_sentences",
     "count_sentences",
-    "differences",
     "ood_sentences",
     "precision_sentences",
-    "seeds_sentence",
+    "protocol_differences",
+    "seed_sentences",
 ]
 
 _WORDS = {
@@ -43,11 +43,11 @@ _WORDS = {
     "model": "network, the paper's being Keras's ResNet-50",
     "weights": "weights",
 }
-_ASIDE = re.compile(
+_IGNORED = re.compile(
     r"engine\.|precision$|data\.directory$|data\.workers$|training\.validate_every$|seed$|device$|compile$|batch$"
 )
-"""Where and how fast; the last three are of transfers."""
-_USUAL = {
+"""Settings that decide where and how fast something runs; the last three belong to transfers."""
+_DEFAULTS = {
     "data.limit": "all",
     "data.margin": "the network's",
     "data.mean": "the network's",
@@ -56,8 +56,13 @@ _USUAL = {
     "method.options.samples": 100,
     "method.options.members": 5,
 }
-"""What a setting that is not there amounts to."""
-_WHOLE = {
+"""Meaning of a setting that is absent."""
+_NETWORK_DEFAULTS = {
+    "preact_resnet18": {"width": 64, "stem_stride": 1},
+    "preact_resnet50": {"width": 64, "stem_stride": 1},
+    "wrn28_2": {"depth": 28, "factor": 2},
+}
+_TEST_IMAGES = {
     "cifar10": 10_000,
     "cifar100": 10_000,
     "food101": 25_250,
@@ -65,18 +70,13 @@ _WHOLE = {
     "stanford_cars": 8041,
     "svhn": 26_032,
 }
-"""Test images."""
-_USUAL_OPTIONS = {
-    "preact_resnet18": {"width": 64, "stem_stride": 1},
-    "preact_resnet50": {"width": 64, "stem_stride": 1},
-    "wrn28_2": {"depth": 28, "factor": 2},
-}
-"""Of networks."""
-_PRECISION = "Numbers are of the precision that the machine has, bfloat16 where it can; the paper tells none."
+_AUTO_PRECISION = (
+    "Numbers are of the precision that the machine has, bfloat16 where it can; the paper tells none."
+)
 
 
-class Meant(NamedTuple):
-    """An arm and the paper's configuration of it, a dataclass of settings."""
+class PaperArm(NamedTuple):
+    """An arm with the paper's configuration of it, a `RunConfig` or `TransferConfig`."""
 
     key: str
     group: str
@@ -84,12 +84,12 @@ class Meant(NamedTuple):
     config: Any
 
 
-def differences(paper: Sequence[Meant], ours: Mapping[str, Any]) -> list[str]:
+def protocol_differences(paper: Sequence[PaperArm], ours: Mapping[str, Any]) -> list[str]:
     """A sentence for each setting that is not the paper's.
 
     Args:
-        paper: the arms at the paper's scale.
-        ours: by their keys, the configurations that were run; arms of another number have others.
+        paper: The arms at the paper's scale.
+        ours: The configurations of a reproduction by the keys of their arms; others are not compared.
     """
     found: dict[str, dict[tuple[str, str], list[str]]] = {}
     compared = [arm for arm in paper if arm.key in ours]
@@ -99,71 +99,67 @@ def differences(paper: Sequence[Meant], ours: Mapping[str, Any]) -> list[str]:
     return [_sentence(key, pairs, compared) for key, pairs in found.items()]
 
 
-def seeds_sentence(seeds: int, trials: int | None) -> list[str]:
-    """Whether the seeds are as many as the paper's trials, where it tells them."""
-    if trials is None or seeds == trials:
-        return []
-    return [f"Seeds: {seeds} instead of {trials}."]
+def seed_sentences(seeds: int, trials: int | None) -> list[str]:
+    """A sentence if the number of seeds is not the paper's, where it gives one."""
+    return [] if trials is None or seeds == trials else [f"Seeds: {seeds} instead of {trials}."]
 
 
 def precision_sentences(precisions: Iterable[str]) -> list[str]:
-    """What networks computed in, where not in float32."""
-    told = {"32": "", "auto": _PRECISION}
-    found = [told.get(one, f"Numbers are of precision {one}; the paper tells none.") for one in precisions]
+    """A sentence for each precision that is not float32."""
+    known = {"32": "", "auto": _AUTO_PRECISION}
+    found = [known.get(one, f"Numbers are of precision {one}; the paper tells none.") for one in precisions]
     return [sentence for sentence in dict.fromkeys(found) if sentence]
 
 
 def count_sentences(config: RunConfig, counts: Mapping[str, int]) -> list[str]:
-    """Known images that are not as many as the configuration and the whole set would have.
+    """A sentence for each part of the data that is not as large as the configuration and the dataset promise.
 
     Args:
-        configuration: of a run.
-        counts: of its images, by their use.
+        config: Configuration of a run.
+        counts: Images of the run, by part.
     """
     data = config.data
-    meant = {
-        "training": ("train", training_images(config) if data.labels is None else data.labels),
-        "validation": ("validation", None if data.validation < 1 else round(data.validation)),
-        "test": ("test", _WHOLE.get(data.name)),
+    expected = {
+        "train": training_images(config) if data.labels is None else data.labels,
+        "validation": None if data.validation < 1 else round(data.validation),
+        "test": _TEST_IMAGES.get(data.name),
     }
+    titles = {"train": "Training", "validation": "Validation", "test": "Test"}
     return [
-        f"{words.capitalize()} images: {counts[role]:,} of {data.name}, where {expected:,} were meant."
-        for words, (role, expected) in meant.items()
-        if expected is not None and counts[role] != expected
+        f"{titles[part]} images: {counts[part]:,} of {data.name}, where {count:,} were meant."
+        for part, count in expected.items()
+        if count is not None and counts[part] != count
     ]
 
 
 def class_sentences(config: RunConfig, classes: int) -> list[str]:
-    """Whether a folder that stands for ImageNet has fewer classes; other sets must have theirs."""
-    meant = 1000 if config.data.name == "imagenet-1k" else classes
-    return [] if classes == meant else [f"Classes: {classes:,} instead of {meant:,}."]
+    """A sentence if a folder that stands for ImageNet has fewer classes; other datasets must have theirs."""
+    expected = 1000 if config.data.name == "imagenet-1k" else classes
+    return [] if classes == expected else [f"Classes: {classes:,} instead of {expected:,}."]
 
 
 def compiled_sentences(compiled: int, runs: int) -> list[str]:
-    """How many runs were of compiled networks, if any; that is no part of a run's name."""
+    """A sentence if networks were compiled, which the fingerprint of a run does not show."""
     if not compiled:
         return []
     which = "all" if compiled == runs else f"{compiled} of {runs}"
     return [f"Networks of {which} runs were compiled (`engine.compile`), which changes last digits."]
 
 
-def ood_sentences(seen: Mapping[str, int]) -> list[str]:
-    """OOD sets that are not whole.
-
-    Args:
-        seen: images by the name of the set.
-    """
+def ood_sentences(counts: Mapping[str, int]) -> list[str]:
+    """A sentence for each OOD set that is not complete, by its number of images."""
     return [
-        f"OOD images: {count:,} of {name} instead of {_WHOLE[name]:,}."
-        for name, count in seen.items()
-        if _WHOLE.get(name, count) != count
+        f"OOD images: {count:,} of {name} instead of {_TEST_IMAGES[name]:,}."
+        for name, count in counts.items()
+        if _TEST_IMAGES.get(name, count) != count
     ]
 
 
 def _changed(paper: Any, ours: Any) -> dict[str, tuple[str, str]]:
+    """Our text and the paper's for each setting that differs."""
     before, after = _flat(plain(paper)), _flat(plain(ours))
-    keys = [key for key in {**before, **after} if not _ASIDE.match(key)]
-    for option, value in _USUAL_OPTIONS.get(before.get("model.name", ""), {}).items():
+    keys = [key for key in {**before, **after} if not _IGNORED.match(key)]
+    for option, value in _NETWORK_DEFAULTS.get(before.get("model.name", ""), {}).items():
         before.setdefault(f"model.options.{option}", value)
     pairs = {key: (_text(key, after.get(key)), _text(key, before.get(key))) for key in keys}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
@@ -178,7 +174,7 @@ def _flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def _text(key: str, value: Any) -> str:
-    value = _USUAL.get(key, "none") if value is None else value
+    value = _DEFAULTS.get(key, "none") if value is None else value
     if isinstance(value, list):
         return ", ".join(f"{one}" for one in value) or "none"
     if isinstance(value, float) and key == "data.validation" and value < 1:
@@ -188,8 +184,8 @@ def _text(key: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else f"{value}"
 
 
-def _sentence(key: str, pairs: Mapping[tuple[str, str], Sequence[str]], arms: Sequence[Meant]) -> str:
-    """Which arms are meant is told where not all of them change, and alike."""
+def _sentence(key: str, pairs: Mapping[tuple[str, str], Sequence[str]], arms: Sequence[PaperArm]) -> str:
+    """One setting; arms are named where not all of them change alike."""
     parts = []
     for (after, before), keys in pairs.items():
         where = "" if len(keys) == len(arms) else f" ({_where(keys, arms)})"
@@ -199,13 +195,15 @@ def _sentence(key: str, pairs: Mapping[tuple[str, str], Sequence[str]], arms: Se
     return f"{start}{words[1:]}: {'; '.join(parts)}."
 
 
-def _where(keys: Sequence[str], arms: Sequence[Meant]) -> str:
-    """Whole groups by their names, a method in all groups by its own, else single arms by both."""
-    meant = [arm for arm in arms if arm.key in keys]
-    whole = {one.group for one in meant if all(arm.key in keys for arm in arms if arm.group == one.group)}
-    common = {one.label for one in meant if all(arm.key in keys for arm in arms if arm.label == one.label)}
+def _where(keys: Sequence[str], arms: Sequence[PaperArm]) -> str:
+    """Complete groups by their titles, a method in all groups by its label, else single arms by both."""
+    chosen = [arm for arm in arms if arm.key in keys]
+    others = [arm for arm in arms if arm.key not in keys]
+    groups, labels = {arm.group for arm in others}, {arm.label for arm in others}
     names = [
-        arm.group if arm.group in whole else arm.label if arm.label in common else f"{arm.group}: {arm.label}"
-        for arm in meant
-    ]
+        arm.group if arm.group not in groups
+        else arm.label if arm.label not in labels
+        else f"{arm.group}: {arm.label}"
+        for arm in chosen
+    ]  # fmt: skip
     return "; ".join(dict.fromkeys(names))

@@ -1,0 +1,112 @@
+"""Where the datasets of a reproduction are, and errors that say which ones are missing."""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from beliefmatch._files import EnvironmentFailure, one_line
+from beliefmatch.data import DATASETS
+from beliefmatch.experiments.config import RunConfig
+from beliefmatch.reproduce.transfer_config import TransferConfig
+
+__all__ = [
+    "CLASSES",
+    "MissingDataError",
+    "changed_images",
+    "explain_missing_data",
+    "require_classes",
+    "require_datasets",
+    "required_datasets",
+    "with_data_dir",
+    "without_paths",
+]
+
+Config = TypeVar("Config", RunConfig, TransferConfig)
+
+CLASSES = {"cifar10": 10, "cifar100": 100, "food101": 101, "stanford_cars": 196}
+_MISSING = re.compile(r"(data|load_ood): `(name|directory|text)`")
+"""Start of an error about where data are, as opposed to what they hold or to another setting."""
+
+
+class MissingDataError(ValueError):
+    """Datasets that a reproduction needs are missing."""
+
+
+def with_data_dir(config: Config, directory: str | None) -> Config:
+    """The configuration with its datasets and OOD sets in a directory, where they are found by name."""
+    return config if directory is None else replace(config, data=replace(config.data, directory=directory))
+
+
+def without_paths(config: Config) -> Config:
+    """The configuration without the paths of data on this machine."""
+    ood = tuple(name.partition("=")[0] for name in config.ood)
+    return replace(config, data=replace(config.data, directory=None), ood=ood)
+
+
+def required_datasets(configs: Sequence[RunConfig | TransferConfig]) -> list[str]:
+    """Names of the datasets that configurations read and that are not embedded."""
+    names = [name.partition("=")[0] for config in configs for name in (config.data.name, *config.ood)]
+    return [name for name in dict.fromkeys(names) if name in DATASETS and name != "digits"]
+
+
+def require_datasets(name: str, configs: Sequence[RunConfig | TransferConfig], directory: str | None) -> None:
+    """Several datasets must be in the directory by their names, so that none is read for another."""
+    names = required_datasets(configs)
+    root = None if directory is None else Path(directory).expanduser()
+    if root is None or len(names) < 2 or not root.exists():
+        return
+    listed = f"{', '.join(names[:-1])} and {names[-1]}"
+    if not root.is_dir():
+        raise MissingDataError(f"reproduce: `data_dir` must be a directory with {listed}, got a file.")
+    entries = [entry.name for entry in root.iterdir()]
+    missing = [
+        one
+        for one in names
+        if not any(entry == one or entry.startswith((f"{one}_", f"{one}-", f"{one}.")) for entry in entries)
+    ]
+    if missing:
+        raise MissingDataError(
+            f"reproduce: `data_dir` must hold {listed} by their names for {name} (NAME_test and, "
+            f"to train on, NAME_train as .npz or Parquet, or a folder NAME, see docs/data.md); there is no "
+            f"{' and no '.join(missing)} in {root}."
+        )
+
+
+def require_classes(name: str, count: int, *, scale: str) -> None:
+    """A dataset must have its classes; at the smaller scales any folder may stand for ImageNet."""
+    classes = CLASSES | ({"imagenet-1k": 1000} if scale == "paper" else {})
+    if count != classes.get(name, count):
+        raise ValueError(
+            f"reproduce: `data_dir` must hold {name} with its {classes[name]} classes, got {count} classes."
+        )
+
+
+def changed_images(run_dir: Path, name: str, directory: str | None) -> EnvironmentFailure:
+    """The error for a finished run of other images than the dataset has now."""
+    return EnvironmentFailure(
+        f"reproduce: `out` must be new for other images: {run_dir} was made of other ones than {name} in "
+        f"{directory or 'the hub'} has now. Choose another directory, or remove that one."
+    )
+
+
+@contextmanager
+def explain_missing_data(
+    name: str, configs: Sequence[RunConfig | TransferConfig], directory: str | None
+) -> Iterator[None]:
+    """An error about data inside the block also says which datasets are needed, and where."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        names = required_datasets(configs)
+        if not names or (isinstance(error, ValueError) and not _MISSING.match(f"{error}")):
+            raise
+        expected = (
+            "be given, or the hub be in reach" if directory is None else f"be where they lie, got {directory}"
+        )
+        raise MissingDataError(
+            f"reproduce: `data_dir` must {expected}; {name} needs {', '.join(names)} "
+            f"(NAME_train and NAME_test as .npz or Parquet, or folders, see docs/data.md): {one_line(error)}."
+        ) from error

@@ -1,0 +1,415 @@
+"""Run a reproduction at a scale: its configurations, their runs, and the record of what came out."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from beliefmatch._environment import hardware, versions
+from beliefmatch._files import EnvironmentFailure, one_line
+from beliefmatch.experiments.build import dataset, digests_of, method_of, ood_sets, tried_network
+from beliefmatch.experiments.config import RunConfig, config_from, fingerprint, overridden, plain
+from beliefmatch.experiments.grid import Cell, Ran, attempt_cells, default_jobs
+from beliefmatch.experiments.records import Diverged, RunRecord, Trial
+from beliefmatch.experiments.run_dir import RunDirectory
+from beliefmatch.experiments.search import Candidates
+from beliefmatch.experiments.training_inputs import check_training_inputs
+from beliefmatch.reproduce.config import ReproduceConfig, is_transfer_setting
+from beliefmatch.reproduce.dataset_paths import (
+    changed_images,
+    explain_missing_data,
+    require_classes,
+    require_datasets,
+    with_data_dir,
+    without_paths,
+)
+from beliefmatch.reproduce.protocol_diff import (
+    PaperArm,
+    class_sentences,
+    compiled_sentences,
+    count_sentences,
+    ood_sentences,
+    precision_sentences,
+    protocol_differences,
+    seed_sentences,
+)
+from beliefmatch.reproduce.record import ReproducedRun, ReproductionRecord
+from beliefmatch.reproduce.registry import Reproduction
+from beliefmatch.reproduce.scales import scale_words, seeds_of, training_images, two_core_seconds
+from beliefmatch.reproduce.tables import ArmResult, Outcome, Run
+from beliefmatch.reproduce.transfer import TransferRuns
+from beliefmatch.train.engine import local_processes
+
+__all__ = ["OnProgress", "Runner", "TrainingRuns", "arm_note"]
+
+OnProgress = Callable[[float, str], None]
+"""Called with the fraction that is done and a description of the current step."""
+
+_TRAINING_FIXED = (
+    "method", "defaults", "data.name", "data.directory", "model.name", "semi.kind", "teacher", "seed",
+)  # fmt: skip
+_TRANSFER_FIXED = ("data.name", "data.directory")
+"""Settings that identify rows, and those that have an option of their own."""
+_OPTIONS = {"seed": "say how many with `--seeds`", "data.directory": "say where data lie with `--data-dir`"}
+_NEAR_CHANCE = 0.95  # of the error of guessing
+
+
+class Runner:
+    """A reproduction at a scale; it reads and trains nothing before `check` and `run`.
+
+    What it runs is up to `runs`: trainings of the arms, or transfers of a pretrained network. Both give an
+    `Outcome`, which the rows and figures are read from.
+    """
+
+    def __init__(self, reproduction: Reproduction, config: ReproduceConfig) -> None:
+        self.reproduction, self.config, self.id = reproduction, config, reproduction.id
+        self.seeds = list(range(config.seeds or seeds_of(config.scale, reproduction.trials)))
+        self._require_free_settings()
+        kind = TransferRuns if reproduction.transfers else TrainingRuns
+        self.runs = kind(reproduction, config, self.seeds)
+
+    def takes(self, setting: str) -> bool:
+        """Whether a `--set` is a setting of its configurations."""
+        return is_transfer_setting(setting) == bool(self.reproduction.transfers)
+
+    def _require_free_settings(self) -> None:
+        """A setting must not change what identifies a row; a ValueError if it does."""
+        transfers = bool(self.reproduction.transfers)
+        fixed = (*(_TRANSFER_FIXED if transfers else _TRAINING_FIXED), *self.reproduction.fixed)
+        for setting in self.config.transfer_settings if transfers else self.config.training_settings:
+            key = setting.partition("=")[0].strip()
+            for name in fixed:
+                if f"{key}.".startswith(f"{name}.") or f"{name}.".startswith(f"{key}."):  # or a section of it
+                    remedy = _OPTIONS.get(name, "the rows are named by it")
+                    raise ValueError(
+                        f"reproduce: `set` must leave {key} of {self.reproduction.id} as it is; {remedy}."
+                    )
+
+    @property
+    def directory(self) -> Path:
+        """Directory of the record, table and figures."""
+        return self.config.directory / self.config.scale / self.reproduction.id
+
+    @property
+    def configs(self) -> Mapping[str, Any]:
+        """Configurations, by arm or, of a transfer, by dataset."""
+        return self.runs.configs
+
+    def described(self) -> dict[str, dict[str, Any]]:
+        """Every configuration as a plain mapping."""
+        return {key: plain(config) for key, config in self.configs.items()}
+
+    @property
+    def scale_words(self) -> str:
+        """The scale, as it stands with every number."""
+        return self._scale_words()
+
+    def _scale_words(self, outcome: Outcome | None = None) -> str:
+        if self.config.scale != "paper":
+            return self.runs.scale_words(outcome)
+        is_changed = self.runs.differences() or self._seed_differences
+        return "paper scale with changed settings" if is_changed else "paper scale"
+
+    @property
+    def differences(self) -> list[str]:
+        """Differences from the paper's protocol, as far as the configurations show them."""
+        return [
+            *self.runs.differences(),
+            *self._seed_differences,
+            *self.reproduction.notes,
+            *self.runs.notes(),
+        ]
+
+    @property
+    def _seed_differences(self) -> list[str]:
+        return seed_sentences(len(self.seeds), self.reproduction.trials)
+
+    def costs(self) -> dict[str, float | None]:
+        """Rough seconds of each run on two cores, by its fingerprint; None where there is no estimate."""
+        return self.runs.costs()
+
+    def finished(self) -> int:
+        """Number of runs that have ended; an EnvironmentFailure where one is damaged."""
+        return self.runs.finished()
+
+    def check(self) -> None:
+        """Read data and build networks once, so that mistakes show before anything is trained."""
+        require_datasets(self.reproduction.id, list(self.configs.values()), self.config.data_dir)
+        self.runs.check()
+
+    def run(
+        self, on_progress: OnProgress | None = None, *, command: Sequence[str] = ()
+    ) -> ReproductionRecord:
+        """Run what has not been run, and read the rows and figures.
+
+        Args:
+            on_progress: Called with (fraction, description).
+            command: Command that repeats it, for the record.
+        """
+        start = time.perf_counter()
+        outcome = self.runs.execute(on_progress or (lambda fraction, description: None))
+        data, words = self.runs.data_differences(outcome), self._scale_words(outcome)
+        notes = [*self.reproduction.notes, *self.runs.notes(outcome)]
+        try:
+            rows, drawings = self.reproduction.rows(outcome), self.reproduction.drawings(outcome)
+        except EnvironmentFailure:
+            raise
+        except ValueError as error:  # files of a finished run may have been damaged since
+            remedy = "Remove the directory of that run, and the same command trains it again"
+            raise EnvironmentFailure(
+                f"reproduce: a finished run cannot be read: {one_line(error)}. {remedy}."
+            ) from error
+        return ReproductionRecord(
+            id=self.reproduction.id,
+            title=self.reproduction.title,
+            place=self.reproduction.place,
+            scale=self.config.scale,
+            scale_words=f"{words} on other images" if data and self.config.scale == "paper" else words,
+            rows=rows,
+            differences=[*data, *self.runs.differences(), *self._seed_differences, *notes],
+            drawings=drawings,
+            runs=[run for result in outcome.arms.values() for run in result.recorded],
+            seeds=self.seeds,
+            configs={key: plain(config) for key, config in self.runs.portable_configs(outcome).items()},
+            command=list(command),
+            versions=versions(*self.runs.packages),
+            hardware=hardware(),
+            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            wall_seconds=time.perf_counter() - start,
+        )
+
+
+class TrainingRuns:
+    """Trainings of the arms of a reproduction, each with every seed."""
+
+    packages = ("beliefmatch", "torch", "numpy", "lightning-fabric")
+
+    def __init__(self, reproduction: Reproduction, config: ReproduceConfig, seeds: Sequence[int]) -> None:
+        self.reproduction, self.config, self.seeds = reproduction, config, list(seeds)
+        self.arms = {arm.key: arm for arm in reproduction.arms(config.scale)}
+        self.candidates: dict[str, Candidates] = {}
+        for key, arm in self.arms.items():
+            own = config_from(overridden(arm.settings, config.training_settings))
+            own = replace(with_data_dir(own, config.data_dir), seed=self.seeds[0])
+            self.candidates[key] = Candidates.of(own)
+        self.configs = {key: one.config for key, one in self.candidates.items()}
+        self._digests: dict[Any, tuple[str | None, Mapping[str, str]]] = {}
+
+    def differences(self) -> list[str]:
+        """Settings that are not the paper's, each as a sentence."""
+        arms = self.reproduction.arms("paper")
+        paper = [PaperArm(arm.key, arm.group, arm.label, arm.config) for arm in arms]
+        return protocol_differences(paper, {key: without_paths(one) for key, one in self.configs.items()})
+
+    def notes(self, outcome: Outcome | None = None) -> list[str]:
+        """Precision of the networks, and whether they were compiled."""
+        notes = precision_sentences(config.engine.precision for config in self.configs.values())
+        results = () if outcome is None else outcome.arms.values()
+        records = {run.record.fingerprint: run.record for result in results for run in result.finished}
+        compiled = sum(bool(record.engine.get("compiled")) for record in records.values())
+        return notes + compiled_sentences(compiled, len(records))
+
+    def data_differences(self, outcome: Outcome) -> list[str]:
+        """Datasets of which only some images or classes were there."""
+        results = [result for result in outcome.arms.values() if result.finished]
+        first = [(result.config, result.finished[0].record) for result in results]
+        found = [text for config, run in first for text in count_sentences(config, run.data["counts"])]
+        found += [text for config, run in first for text in class_sentences(config, len(run.class_names))]
+        ood = {one.name: one.examples for _, run in first for one in run.ood}
+        return [*dict.fromkeys(found), *ood_sentences(ood)]
+
+    def scale_words(self, outcome: Outcome | None = None) -> str:
+        """Images, epochs and width."""
+        if outcome is None:
+            return scale_words(self.config.scale, list(self.configs.values()))
+        results = list(outcome.arms.values())
+        configs, counts = [result.config for result in results], [_training_images(one) for one in results]
+        return scale_words(self.config.scale, configs, counts)
+
+    def directory_of(self, config: RunConfig) -> RunDirectory:
+        """Directory of one run, named by its fingerprint so that reproductions share it."""
+        return RunDirectory(self.config.directory / "runs" / fingerprint(config))
+
+    def expected(self) -> dict[str, RunConfig]:
+        """Every run by its fingerprint; the first value of a search stands for a choice yet to be made."""
+        configs = [config for one in self.candidates.values() for config in one.known(self.seeds)]
+        for one in self.candidates.values():
+            if one.search is not None:
+                configs += [replace(self._likely(one), seed=seed) for seed in self.seeds[1:]]
+        return {fingerprint(config): config for config in configs}
+
+    def _likely(self, one: Candidates) -> RunConfig:
+        """The chosen configuration where all candidates have ended, else that with the first value."""
+        run_dirs = [self.directory_of(config) for config in one.known(self.seeds)]
+        if not all(run_dir.is_ended for run_dir in run_dirs):
+            return one.example
+        records = [run_dir.record() for run_dir in run_dirs]
+        return one.choose({record.fingerprint: record for record in records if record is not None})[0]
+
+    def costs(self) -> dict[str, float | None]:
+        """Rough seconds of each run on two cores, by its fingerprint."""
+        return {name: two_core_seconds(config) for name, config in self.expected().items()}
+
+    def finished(self) -> int:
+        """Number of expected runs that have ended; an EnvironmentFailure where one is damaged."""
+        return sum(self._ended(config) is not None for config in self.expected().values())
+
+    def _ended(self, config: RunConfig) -> Ran | None:
+        run_dir = self.directory_of(config)
+        return run_dir.record() or run_dir.diverged()
+
+    def check(self) -> None:
+        """Read the data and build each network once."""
+        built: set[tuple[str, ...]] = set()
+        for one in self.candidates.values():
+            config = one.example
+            local_processes(config.engine)
+            with explain_missing_data(
+                self.reproduction.id, list(self.configs.values()), self.config.data_dir
+            ):
+                data = dataset(config.data)
+                self._current_digests(config)
+            require_classes(config.data.name, len(data.class_names), scale=self.config.scale)
+            method, model = method_of(config), config.model
+            check_training_inputs(config, method, data)
+            network = (config.data.name, model.name, f"{model.options}", f"{method.model_options}")
+            if network not in built:
+                tried_network(config, method, data)
+            built.add(network)
+        for config in self.expected().values():
+            self._require_same_images(config)
+
+    def execute(self, on_progress: OnProgress) -> Outcome:
+        """Train first what depends on no choice, then the chosen configurations with the other seeds."""
+        known = [config for one in self.candidates.values() for config in one.known(self.seeds)]
+        total = len(self.expected())
+        ran = self._train(known, on_progress, 0, total)
+        records = {name: one for name, one in ran.items() if isinstance(one, RunRecord)}
+        chosen = {key: one.choose(records) for key, one in self.candidates.items()}
+        configs = [replace(config, seed=seed) for config, _ in chosen.values() for seed in self.seeds]
+        left = [config for config in configs if fingerprint(config) not in ran]
+        ran |= self._train(left, on_progress, len(ran), total)
+        arms = {key: self._result(key, config, trials, ran) for key, (config, trials) in chosen.items()}
+        return Outcome(self.config.scale, arms)
+
+    def _train(
+        self, configs: Sequence[RunConfig], on_progress: OnProgress, before: int, total: int
+    ) -> dict[str, Ran]:
+        """How each training ended, by its fingerprint."""
+        unique = {fingerprint(config): config for config in configs}
+        cells = []
+        for config in unique.values():
+            self._require_same_images(config)
+            cells.append(Cell(config, self.directory_of(config).path, may_diverge=True))
+        fractions = [0.0] * len(cells)
+
+        def on_cell(index: int, fraction: float, description: str) -> None:
+            fractions[index] = fraction
+            own = cells[index].config
+            run = f"{own.method.name}, {own.model.name}, {own.data.name}, seed {own.seed}"
+            done = (before + sum(fractions)) / max(total, before + len(cells))
+            on_progress(done, f"{run}: {description}")
+
+        default = default_jobs(next(iter(self.configs.values())))
+        ended = attempt_cells(cells, jobs=self.config.jobs or default, on_cell=on_cell)
+        return dict(zip(unique, ended, strict=True))
+
+    def _result(
+        self, key: str, config: RunConfig, trials: Sequence[Trial], ran: Mapping[str, Ran]
+    ) -> ArmResult[Run]:
+        """What an arm came to with every seed."""
+        configs = [replace(config, seed=seed) for seed in self.seeds]
+        ended = [ran[fingerprint(one)] for one in configs]
+        runs = [
+            Run(one, self.directory_of(own)) if isinstance(one, RunRecord) else None
+            for own, one in zip(configs, ended, strict=True)
+        ]
+        seconds = [run.record.costs.train_seconds for run in runs if run is not None]
+        search, settled = self.candidates[key].search, self.candidates[key].settled
+        values = search.values if search is not None else ()
+        lost = [value for value in values if isinstance(ran[fingerprint(settled(value))], Diverged)]
+        return ArmResult(
+            arm=self.arms[key],
+            config=config,
+            seeds=self.seeds,
+            runs=runs,
+            train_seconds=fmean(seconds) if seconds else None,
+            note=arm_note(runs, trials, lost),
+            recorded=[
+                ReproducedRun(
+                    arm=key,
+                    seed=seed,
+                    fingerprint=one.fingerprint,
+                    method=config.method.name,
+                    options=dict(config.method.options),
+                    train_seconds=one.costs.train_seconds if isinstance(one, RunRecord) else None,
+                    skipped_steps=one.skipped_steps if isinstance(one, RunRecord) else None,
+                    diverged=one.message if isinstance(one, Diverged) else None,
+                    search=list(trials),
+                )
+                for seed, one in zip(self.seeds, ended, strict=True)
+            ],
+        )
+
+    def portable_configs(self, outcome: Outcome) -> dict[str, RunConfig]:
+        """Configurations with the engine of the first run, which an earlier call may have made."""
+        configs = {key: without_paths(result.config) for key, result in outcome.arms.items()}
+        for key, result in outcome.arms.items():
+            if result.finished:
+                engine = config_from(result.finished[0].record.config).engine
+                configs[key] = replace(configs[key], engine=engine)
+        return configs
+
+    def _require_same_images(self, config: RunConfig) -> None:
+        """A finished run must be of the current images, which its fingerprint does not cover."""
+        ended, path = self._ended(config), self.directory_of(config).path
+        if ended is None:
+            return
+        digest, ood = self._current_digests(config)
+        if ended.data_digest != digest and config.data.name != "digits":  # which are always the same
+            raise changed_images(path, config.data.name, config.data.directory)
+        before = ended.data.get("ood_digests", {}) if isinstance(ended, RunRecord) else {}
+        for name, own in before.items():
+            if own != ood.get(name):
+                raise changed_images(path, name, config.data.directory)
+
+    def _current_digests(self, config: RunConfig) -> tuple[str | None, Mapping[str, str]]:
+        """Digests of the current images: of the dataset, and of the OOD sets by name."""
+        key = (config.data, config.ood)
+        if key not in self._digests:
+            data = dataset(config.data)
+            self._digests[key] = data.facts.get("digest"), digests_of(ood_sets(config, data))
+        return self._digests[key]
+
+
+def arm_note(runs: Sequence[Run | None], trials: Sequence[Trial], lost: Sequence[float]) -> str:
+    """What was chosen, how many seeds diverged, and how many are no better than guessing.
+
+    Args:
+        runs: By seed; None where training diverged.
+        trials: Values that an option was chosen from.
+        lost: Values of that option with which training diverged.
+    """
+    notes = []
+    for trial in [trial for trial in trials if trial.chosen][:1]:
+        names = {"kl_weight": "λ", "rate": "rate", "matched_kl_weight": "matched λ"}
+        diverged = f" ({', '.join(f'{value:g}' for value in lost)} diverged)" if lost else ""
+        notes.append(f"{names.get(trial.option, trial.option)} = {trial.value:g} by validation{diverged}")
+    records = [run.record for run in runs if run is not None]
+    if len(records) < len(runs):
+        notes.append(f"{len(runs) - len(records)} of {len(runs)} diverged")
+    guessing = sum(one.test.error >= _NEAR_CHANCE * (1 - 1 / len(one.class_names)) for one in records)
+    if guessing:
+        notes.append(f"{guessing} of {len(runs)} at chance")
+    return "; ".join(notes)
+
+
+def _training_images(result: ArmResult[Run]) -> int | None:
+    """Training images, labelled or not; by the configuration where no run has ended."""
+    if not result.finished:
+        return training_images(result.config)
+    counts = result.finished[0].record.data["counts"]
+    return counts["train"] + counts.get("unlabelled", 0)
