@@ -53,7 +53,7 @@ def contenders(classes: int) -> dict[str, Contender]:
     return {
         "read: probs.sum()": lambda batch: batch.probs.sum(),
         "Summary, probs": lambda batch: ours.update(batch.probs, batch.targets),
-        "Summary, logits": lambda batch: of_logits.update(logits=batch.logits, targets=batch.targets),
+        "Summary, logits": lambda batch: of_logits.update(logits=batch.logits, target=batch.targets),
         "outcomes, probs": lambda batch: outcomes(batch.targets, probs=batch.probs),
         **{f"torchmetrics, {name}": _update(metric) for name, metric in theirs.items()},
     }

@@ -9,9 +9,9 @@ import torch
 
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.refit import refit
-from beliefmatch.adaptation.result import FeatureSets, NormsResult
+from beliefmatch.adaptation.result import BatchNormResult, FeatureSets
 from beliefmatch.adaptation.types import Features
-from beliefmatch.experiments.adapted_judging import adapt_evaluations, adapt_record
+from beliefmatch.experiments.adapted_evaluation import adapt_evaluations, adapt_record
 from beliefmatch.experiments.evaluation_settings import EvaluateConfig
 
 CLASSES, WIDTH = 3, 6
@@ -42,21 +42,21 @@ def sets(*, test=True, ood=True, votes=False):
     )
 
 
-def start():
+def init():
     """A head that points at the centres, too loudly."""
     return 4 * CENTRES, -2 * CENTRES.square().sum(1)
 
 
 @cache
 def adaptation(kind="repair"):
-    """One of "repair", "new" with two seeds and no test rows, "votes", and "norms" with trained layers."""
+    """One of "repair", "new" with two seeds and no test rows, "votes", "batchnorm" with trained layers."""
     adapt_config = {"kl_weights": (0.1, 0.01), "epochs": 4, "batch_size": 32, "risks": (0.3,)}
     if kind == "repair":
         return refit(
-            sets(), classes=CLASSES, start=start(), adapt_config=AdaptConfig(labels="same", **adapt_config)
+            sets(), classes=CLASSES, init=init(), adapt_config=AdaptConfig(labels="same", **adapt_config)
         )
-    if kind == "norms":
-        return _normed(adaptation("repair"))
+    if kind == "batchnorm":
+        return _with_batchnorm(adaptation("repair"))
     if kind == "new":
         given = sets(test=False)
         return refit(
@@ -69,13 +69,15 @@ def adaptation(kind="repair"):
         )
 
 
-def _normed(made):
+def _with_batchnorm(made):
     """With a head and features of its own, as if BatchNorm layers had been trained."""
     head = replace(made.chosen, weight=made.chosen.weight + 0.5, epoch=2)
     given, scores = made.sets, made.chosen.validation
     features = _seen_anew(given.validation), _seen_anew(given.test)
     ood = {name: _seen_anew(one) for name, one in given.ood.items()}
-    return replace(made, norms=NormsResult(("one", "two"), scores, scores, 2, (), head, *features, ood))
+    return replace(
+        made, batchnorm=BatchNormResult(("one", "two"), scores, scores, 2, (), head, *features, ood)
+    )
 
 
 def _seen_anew(features):

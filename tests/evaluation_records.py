@@ -19,7 +19,7 @@ from beliefmatch.experiments.evaluation_record import (
     Example,
     Number,
     OODSet,
-    Promise,
+    RiskThresholdRecord,
 )
 
 SCORES = ("entropy", "confidence", "mutual_information", "differential_entropy", "precision", "energy")
@@ -115,7 +115,7 @@ def _record(name, classes, known, strange, *, images, scores):
         misclassification=_detections(entropy[right], entropy[~right], scores),
         ood=[_ood(place, *found, entropy, scores) for place, found in strange.items()],
         risk_coverage=risk,
-        promises=[_promise(target, risk, confidence) for target in (0.001, 0.01, 0.05, 0.1)],
+        risk_thresholds=[_risk_threshold(target, risk, confidence) for target in (0.001, 0.01, 0.05, 0.1)],
         confusion=_confusion(targets, predicted, len(classes)),
         classes=[_class(index, probs, targets, predicted) for index in range(len(classes))],
         mistakes=_examples(np.flatnonzero(~right), -confidence, probs, targets, images),
@@ -126,7 +126,7 @@ def _record(name, classes, known, strange, *, images, scores):
             "brier": "Sum over classes of squared differences, mean over examples.",
         },
         settings={
-            "groups": 15,
+            "n_bins": 15,
             "top_k": 5,
             "resamples": 1000,
             "seed": 0,
@@ -247,15 +247,15 @@ def _risk(confidence, right):
     return Curve(((kept + 1) / len(right)).tolist(), risk[kept].tolist())
 
 
-def _promise(target, risk, confidence):
+def _risk_threshold(target, risk, confidence):
     allowed = [
         x for x, y in zip(risk.x, risk.y, strict=True) if y <= 0.8 * target and x * len(confidence) > 40
     ]
     if not allowed:
-        return Promise(target, 0.05, None, 0.0, None, None)
+        return RiskThresholdRecord(target, 0.05, None, 0.0, None, None)
     coverage = max(allowed)
     threshold = float(np.quantile(confidence, 1 - coverage))
-    return Promise(target, 0.05, threshold, coverage, 0.7 * target, 0.98 * target)
+    return RiskThresholdRecord(target, 0.05, threshold, coverage, 0.7 * target, 0.98 * target)
 
 
 def _confusion(targets, predicted, classes):

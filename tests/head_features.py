@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.adaptation.fitted import FittedHead
-from beliefmatch.adaptation.starting import first_weights
+from beliefmatch.adaptation.head_init import initial_weights
 from beliefmatch.adaptation.types import Features
 from beliefmatch.loss import belief_matching_loss
 from beliefmatch.train.sampler import EpochSampler
@@ -55,7 +55,7 @@ def trained_alone(
     weight_decay: float = 0.0,
 ) -> nn.Linear:
     """One `nn.Linear` by autograd and torch's Adam, from the same first weights and over the same batches."""
-    weight, bias = first_weights([candidate], None, classes, data.rows.shape[1])
+    weight, bias = initial_weights([candidate], None, classes, data.rows.shape[1])
     head = nn.Linear(data.rows.shape[1], classes)
     with torch.no_grad():
         head.weight.copy_(weight[0])

@@ -18,12 +18,12 @@ from beliefmatch._environment import needs
 from beliefmatch._files import ready_directory
 from beliefmatch.adaptation.adapt import adapt_classifier
 from beliefmatch.adaptation.adapt_config import CONTROLS, AdaptConfig, Labels
-from beliefmatch.adaptation.add_belief import BeliefMixin
+from beliefmatch.adaptation.belief_mixin import BeliefMixin
 from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adaptation.result import Adaptation
 from beliefmatch.adaptation.settings import OnProgress
+from beliefmatch.experiments.adapted_evaluation import adapt_evaluations, adapt_record
 from beliefmatch.experiments.adapted_head import head_file
-from beliefmatch.experiments.adapted_judging import adapt_evaluations, adapt_record
 
 __all__ = ["Adapted", "adapt"]
 
@@ -100,7 +100,7 @@ def adapt(
     learning_rate: float | None = None,
     optimizer: Literal["adam", "lbfgs"] = "adam",
     patience: int | None = 10,
-    norms: bool = False,
+    batchnorm: bool = False,
     risks: Sequence[float] = (0.01, 0.05),
     delta: float = 0.05,
     cache: FeatureCache | str | Path | None = None,
@@ -137,7 +137,7 @@ def adapt(
         learning_rate: Learning rate of Adam; by default the paper's, scaled with the batch size.
         optimizer: "adam", or "lbfgs" for the convex heads.
         patience: Epochs without a better validation score after which a head stops; None for never.
-        norms: Whether BatchNorm layers are trained together with the chosen head afterwards.
+        batchnorm: Whether BatchNorm layers are trained together with the chosen head afterwards.
         risks: Error rates among answered examples for which to compute a confidence threshold.
         delta: Probability with which each of these thresholds may fail.
         cache: Directory, or `FeatureCache`, that keeps the features for the next call.
@@ -164,7 +164,7 @@ def adapt(
         learning_rate=learning_rate,
         optimizer=optimizer,
         patience=patience,
-        norms=norms,
+        batchnorm=batchnorm,
         risks=risks,
         delta=delta,
     )

@@ -24,7 +24,7 @@ def digits():
 
 @pytest.fixture(scope="module")
 def network(digits):
-    """Trained with cross-entropy until it fits."""
+    """BatchNormTraining with cross-entropy until it fits."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         made = DigitsNet(width=8)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from beliefmatch.adaptation.heads import find_head, head_inputs
-from beliefmatch.adaptation.modes import batch_norms
+from beliefmatch.adaptation.modes import batchnorm_layers
 from beliefmatch.adaptation.outputs import logits_of
 from beliefmatch.adaptation.surgery import with_head
 from outside_packages import imported
@@ -121,10 +121,10 @@ def test_torchvision(name):
 def test_auxiliary_heads_of_training_are_no_obstacle_and_no_layers_to_train():
     models = imported("torchvision").models
     model = models.inception_v3(weights=None, num_classes=11, init_weights=False, aux_logits=True)
-    names = batch_norms(model, torch.randn(2, 3, 80, 80))
+    names = batchnorm_layers(model, torch.randn(2, 3, 80, 80))
     assert names
     assert not any(name.startswith("AuxLogits") for name in names)
-    assert any(name.startswith("AuxLogits") for name in batch_norms(model))
+    assert any(name.startswith("AuxLogits") for name in batchnorm_layers(model))
 
 
 def test_the_rectifier_behind_squeezenets_convolution_is_told():

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from beliefmatch.adaptation.heads import find_head, head_inputs
-from beliefmatch.adaptation.modes import batch_norms
+from beliefmatch.adaptation.modes import batchnorm_layers
 from beliefmatch.adaptation.surgery import with_head
 from head_networks import IMAGES, NEW, PLAIN, WIDTH, K, N, Net, Tokens, TwoHeads, made, returned
 
@@ -135,8 +135,8 @@ def test_batch_norms_in_use():
     model.aux = nn.Sequential(nn.BatchNorm1d(WIDTH))
     model.frozen = nn.BatchNorm1d(WIDTH, affine=False, track_running_stats=False)
     model.group = nn.GroupNorm(2, WIDTH)
-    assert list(batch_norms(model)) == ["norm", "aux.0"]
-    assert batch_norms(model, IMAGES) == {"norm": model.norm}
+    assert list(batchnorm_layers(model)) == ["norm", "aux.0"]
+    assert batchnorm_layers(model, IMAGES) == {"norm": model.norm}
     assert model.training
     assert int(model.norm.num_batches_tracked) == 0
 

@@ -15,7 +15,7 @@ import beliefmatch
 from adaptations import CLASSES, WIDTH, rows
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adapting import Adapted
-from beliefmatch.experiments import adapted_judging
+from beliefmatch.experiments import adapted_evaluation
 from beliefmatch.experiments.adapt_record import AdaptRecord
 from beliefmatch.metrics import nll
 from beliefmatch.report import adaptation_figures
@@ -116,7 +116,7 @@ def test_a_convolution_keeps_the_shape_of_its_weight(better):
 
 
 def test_the_record_of_a_network_is_json(better):
-    made = adapted_judging.adapt_record(better.adaptation, model_name="x")
+    made = adapted_evaluation.adapt_record(better.adaptation, model_name="x")
     assert json.loads(made.to_json())["head"] == {
         "name": "head",
         "in_features": 8,

@@ -8,8 +8,8 @@ from torch.nn import functional
 from beliefmatch.adaptation import lbfgs
 from beliefmatch.adaptation.batched import fit_heads, heads_together, paper_rate
 from beliefmatch.adaptation.candidates import Candidate, candidates, default_kl_weights
+from beliefmatch.adaptation.head_init import initial_weights
 from beliefmatch.adaptation.scoring import score
-from beliefmatch.adaptation.starting import first_weights
 from beliefmatch.adaptation.types import Features
 from beliefmatch.loss import belief_matching_loss
 from beliefmatch.metrics import error, expected_calibration_error, nll
@@ -45,9 +45,9 @@ def test_counts_are_votes_or_soft_labels():
 def test_counts_of_one_vote_are_class_ids():
     data, heads = features(), candidates(CLASSES, controls=["softmax", "label_smoothing"])
     one_hot = Features(data.rows, functional.one_hot(data.targets, CLASSES).float(), "")
-    judged = {"validation": features(40, 3), "epochs": 4, **FAST}
-    by_ids = fit_heads(data, heads, classes=CLASSES, **judged)
-    for one, other in zip(by_ids, fit_heads(one_hot, heads, **judged), strict=True):
+    scored = {"validation": features(40, 3), "epochs": 4, **FAST}
+    by_ids = fit_heads(data, heads, classes=CLASSES, **scored)
+    for one, other in zip(by_ids, fit_heads(one_hot, heads, **scored), strict=True):
         assert_same(one, other)
 
 
@@ -87,8 +87,14 @@ def test_lbfgs_is_the_same_over_blocks(monkeypatch):
 
 @pytest.mark.parametrize("monitor", ["nll", "error"])
 def test_each_head_keeps_its_best_epoch_and_leaves_on_its_own(monitor):
-    data, judge = features(24), features(60, 5)
-    options = {"classes": CLASSES, "validation": judge, "epochs": 40, "learning_rate": 0.05, "batch_size": 8}
+    data, held_out = features(24), features(60, 5)
+    options = {
+        "classes": CLASSES,
+        "validation": held_out,
+        "epochs": 40,
+        "learning_rate": 0.05,
+        "batch_size": 8,
+    }
     together = fit_heads(data, ALL, patience=3, monitor=monitor, **options)
     ends = {len(head.curve) for head in together}
     assert len(ends) > 1 and min(ends) < 40
@@ -102,22 +108,22 @@ def test_each_head_keeps_its_best_epoch_and_leaves_on_its_own(monitor):
 
 
 def test_validation_scores_are_those_of_the_metrics():
-    judge = features(50, 5)
-    fitted = fit_heads(features(), ALL, classes=CLASSES, validation=judge, epochs=2, **FAST)
+    held_out = features(50, 5)
+    fitted = fit_heads(features(), ALL, classes=CLASSES, validation=held_out, epochs=2, **FAST)
     for head in fitted:
-        probs = head.predict(torch.from_numpy(judge.rows)).probs
-        assert head.nll == pytest.approx(nll(probs, judge.targets), rel=1e-5)
-        assert head.error == pytest.approx(error(probs, judge.targets), abs=1e-12)
-        assert head.ece == pytest.approx(expected_calibration_error(probs, judge.targets), rel=1e-4)
-        assert score(head, judge) == head.validation
+        probs = head.predict(torch.from_numpy(held_out.rows)).probs
+        assert head.nll == pytest.approx(nll(probs, held_out.targets), rel=1e-5)
+        assert head.error == pytest.approx(error(probs, held_out.targets), abs=1e-12)
+        assert head.ece == pytest.approx(expected_calibration_error(probs, held_out.targets), rel=1e-4)
+        assert score(head, held_out) == head.validation
 
 
 def test_scores_of_counts_are_shares_of_votes():
-    judge = votes(50, 5)
-    (head,) = fit_heads(features(), ALL[:1], classes=CLASSES, validation=judge, epochs=2, **FAST)
-    some = judge.targets.sum(1) > 0
-    shares = (judge.targets / judge.targets.sum(1, keepdim=True))[some].double()
-    probs = head.predict(torch.from_numpy(judge.rows)[some]).probs
+    held_out = votes(50, 5)
+    (head,) = fit_heads(features(), ALL[:1], classes=CLASSES, validation=held_out, epochs=2, **FAST)
+    some = held_out.targets.sum(1) > 0
+    shares = (held_out.targets / held_out.targets.sum(1, keepdim=True))[some].double()
+    probs = head.predict(torch.from_numpy(held_out.rows)[some]).probs
     assert head.validation is not None and head.validation.rows == int(some.sum())
     assert head.nll == pytest.approx(-(shares * probs.log()).sum(1).mean().item(), rel=1e-5)
     hits = shares.gather(1, probs.argmax(1, keepdim=True))
@@ -194,24 +200,24 @@ def test_fits_repeat_by_seed_and_leave_chance_alone():
 
 def test_heads_start_from_the_existing_one():
     data = features()
-    start = torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(3)), torch.zeros(CLASSES)
+    init = torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(3)), torch.zeros(CLASSES)
     heads = candidates(CLASSES)
-    for head in fit_heads(data, heads, start=start, epochs=1, batch_size=90, learning_rate=1e-5):
+    for head in fit_heads(data, heads, init=init, epochs=1, batch_size=90, learning_rate=1e-5):
         if head.candidate.kind == "belief_matching":  # scaled, by a number of its own
-            scale = head.weight.norm() / start[0].norm()
-            torch.testing.assert_close(head.weight, scale * start[0], rtol=0, atol=5e-5)
+            scale = head.weight.norm() / init[0].norm()
+            torch.testing.assert_close(head.weight, scale * init[0], rtol=0, atol=5e-5)
         else:
-            torch.testing.assert_close(head.weight, start[0], rtol=0, atol=2e-5)
+            torch.testing.assert_close(head.weight, init[0], rtol=0, atol=2e-5)
     with pytest.raises(ValueError, match="seeds make no difference"):
-        fit_heads(data, candidates(CLASSES, seeds=[0, 1]), start=start)
+        fit_heads(data, candidates(CLASSES, seeds=[0, 1]), init=init)
 
 
 def test_belief_starts_from_the_scale_and_shift_of_the_lowest_loss():
     data, (one,) = features(), candidates(CLASSES, kl_weights=[0.01], controls=[])
     options = {"classes": CLASSES, "epochs": 20, "optimizer": "lbfgs"}
     (head,) = fit_heads(data, [Candidate("softmax", "softmax")], **options)
-    start = 8 * head.weight, 8 * head.bias  # of far too much confidence
-    weight, bias = first_weights([one], start, CLASSES, WIDTH, data)
+    init = 8 * head.weight, 8 * head.bias  # of far too much confidence
+    weight, bias = initial_weights([one], init, CLASSES, WIDTH, data)
     rows = torch.from_numpy(data.rows).double()
     logits = rows @ weight[0].double().t() + bias[0]
 
@@ -220,7 +226,7 @@ def test_belief_starts_from_the_scale_and_shift_of_the_lowest_loss():
 
     best = loss(1, 0)
     assert best < min(loss(1.02, 0), loss(0.98, 0), loss(1, 0.05), loss(1, -0.05))
-    assert torch.equal(logits.argmax(1), (rows @ start[0].double().t() + start[1]).argmax(1))
+    assert torch.equal(logits.argmax(1), (rows @ init[0].double().t() + init[1]).argmax(1))
 
 
 def test_the_rate_is_the_papers_at_its_batch_size():
@@ -236,7 +242,7 @@ def test_a_head_that_diverges_is_left_out_and_the_others_go_on(monkeypatch):
     whole = fit_heads(data, heads, **options)
     from beliefmatch.adaptation.objectives import Objectives
 
-    real, calls = Objectives.slopes, []
+    real, calls = Objectives.grads, []
 
     def broken(self, logits, targets, out, progress=1.0):
         losses = real(self, logits, targets, out, progress)
@@ -245,7 +251,7 @@ def test_a_head_that_diverges_is_left_out_and_the_others_go_on(monkeypatch):
             losses[1], out[1] = float("nan"), float("nan")
         return losses
 
-    monkeypatch.setattr(Objectives, "slopes", broken)
+    monkeypatch.setattr(Objectives, "grads", broken)
     fitted = fit_heads(data, heads, **options)
     (lost,) = [head for head in fitted if head.diverged]
     assert lost.epoch == 1 and "epoch 2" in lost.notes[0] and bool(lost.weight.isfinite().all())
@@ -297,8 +303,8 @@ def test_the_grid_follows_the_number_of_classes():
         ({"features": votes(), "candidates": [Candidate("e", "evidential")]}, "needs class ids"),
         ({"candidates": [Candidate("u", "untouched")]}, "kind` must be one of"),
         ({"candidates": [Candidate("p", "belief_matching", {"prior": [1, 1]})]}, "`prior` must have 4"),
-        ({"start": (torch.zeros(3, WIDTH), torch.zeros(3))}, "`start` must have 4 classes, got 3"),
-        ({"start": (torch.zeros(4, 2), torch.zeros(4))}, "must have rows of 2 numbers"),
+        ({"init": (torch.zeros(3, WIDTH), torch.zeros(3))}, "`init` must have 4 classes, got 3"),
+        ({"init": (torch.zeros(4, 2), torch.zeros(4))}, "must have rows of 2 numbers"),
         ({"validation": features(10, width=3)}, "`validation` must have rows of 7 numbers"),
         (
             {"features": Features(np.full((9, WIDTH), np.nan, np.float32), torch.zeros(9).long(), "")},

@@ -13,14 +13,14 @@ from beliefmatch.adaptation.batched import fit_heads
 from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.adaptation.choosing import choose, contamination, table
 from beliefmatch.adaptation.contamination import copied_share
-from beliefmatch.adaptation.fitted import FittedHead, Scores
+from beliefmatch.adaptation.fitted import FittedHead, HeadScores
 from beliefmatch.adaptation.types import Features
 from beliefmatch.methods.temperature import fit_temperature
 from head_features import CLASSES, WIDTH, features, votes
 
 
 def _head(name, nll, error, ece=0.1, kind="belief_matching", **more):
-    scores = None if nll is None else Scores(nll, error, ece, 10)
+    scores = None if nll is None else HeadScores(nll, error, ece, 10)
     return FittedHead(Candidate(name, kind), torch.zeros(2, 3), torch.zeros(2), 1, scores, **more)
 
 
@@ -123,16 +123,16 @@ def _noisy(data):
 
 
 def test_new_rows_are_told_from_learnt_ones():
-    start, train, new = _learnt()
-    assert contamination(new, train=train, start=start).seen is False
-    verdict = contamination(_noisy(train), train=train, start=start)
+    init, train, new = _learnt()
+    assert contamination(new, train=train, init=init).seen is False
+    verdict = contamination(_noisy(train), train=train, init=init)
     assert verdict.seen is True and "nearly by heart" in verdict.why and "temperature 0." in verdict.why
-    assert contamination(new, train=_noisy(new), start=start).seen is None  # both or neither
+    assert contamination(new, train=_noisy(new), init=init).seen is None  # both or neither
     few = np.arange(0, 800, 20)
-    assert "too few" in contamination(_rows(_noisy(train), few), train=train, start=start).why
-    alone = contamination(train, start=start)
+    assert "too few" in contamination(_rows(_noisy(train), few), train=train, init=init).why
+    alone = contamination(train, init=init)
     assert alone.seen is None and "may be training data" in alone.why
-    assert contamination(new, start=start).seen is None
+    assert contamination(new, init=init).seen is None
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float16])
@@ -155,7 +155,7 @@ def test_empty_rows_are_no_copies():
 
 
 def test_bad_arguments_of_contamination_are_named():
-    with pytest.raises(ValueError, match="`train` or `start` must be given"):
+    with pytest.raises(ValueError, match="`train` or `init` must be given"):
         contamination(features())
     with pytest.raises(ValueError, match="as wide as"):
         contamination(features(), train=features(width=3))

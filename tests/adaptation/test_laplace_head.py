@@ -139,8 +139,8 @@ def test_a_refit_has_one_for_every_softmax_head(laplace):
 
 def test_a_repair_has_one_around_the_untouched_head(laplace):
     old = softmax_head()
-    start = old.weight, old.bias
-    rows = shown(refit(SETS, start=start, adapt_config=replace(FEW, seeds=(0, 1), labels="same")))
+    init = old.weight, old.bias
+    rows = shown(refit(SETS, init=init, adapt_config=replace(FEW, seeds=(0, 1), labels="same")))
     (head,) = rows["laplace"]
     assert torch.equal(head.weight, rows["untouched"][0].weight)
     assert head.notes == ("around the weights of untouched",)

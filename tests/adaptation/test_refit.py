@@ -10,7 +10,7 @@ import torch
 from beliefmatch.adaptation.batched import fit_heads
 from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.adaptation.choosing import choose_setting
-from beliefmatch.adaptation.fitted import FittedHead, Scores
+from beliefmatch.adaptation.fitted import FittedHead, HeadScores
 from beliefmatch.adaptation.refit import refit, shown
 from beliefmatch.adaptation.result import FeatureSets
 from head_features import CLASSES, assert_same, features, votes
@@ -45,7 +45,7 @@ def test_fresh_heads_of_all_seeds_are_those_fitted_alone():
 
 def test_seeds_are_trials_of_a_repair_too(old):
     """Each is the order of batches, from the same first weights."""
-    made = refit(SETS, start=old, adapt_config=replace(FEW, seeds=(0, 1, 2), labels="same"))
+    made = refit(SETS, init=old, adapt_config=replace(FEW, seeds=(0, 1, 2), labels="same"))
     trained = [head for head in made.fitted if head.epoch]
     assert len(trained) == 3 * (2 + 1 + 2 + 1)
     weights = [head.weight for head in trained if head.candidate.kind == "softmax"]
@@ -53,14 +53,14 @@ def test_seeds_are_trials_of_a_repair_too(old):
     options = {"epochs": 6, "learning_rate": 0.01, "batch_size": 32, "validation": SETS.validation}
     for head in trained:
         one = [replace(head.candidate, seed=0)]
-        (alone,) = fit_heads(SETS.train, one, start=old, order_seed=head.candidate.seed, **options)
+        (alone,) = fit_heads(SETS.train, one, init=old, order_seed=head.candidate.seed, **options)
         assert_same(head, alone)
 
 
 def test_progress_of_several_passes_grows_to_one(old):
     told = []
     adapt_config = replace(FEW, seeds=(4, 9), labels="same")
-    refit(SETS, start=old, adapt_config=adapt_config, on_progress=lambda *news: told.append(news))
+    refit(SETS, init=old, adapt_config=adapt_config, on_progress=lambda *news: told.append(news))
     shares = [share for share, _ in told]
     assert shares == sorted(shares) and shares[-1] == 1
     assert "seed 4" in told[0][1] and "seed 9" in told[-1][1]
@@ -69,14 +69,14 @@ def test_progress_of_several_passes_grows_to_one(old):
 def test_lbfgs_from_one_head_has_no_use_for_seeds(old):
     adapt_config = replace(FEW, seeds=(4, 9), labels="same", optimizer="lbfgs", epochs=2)
     with pytest.warns(UserWarning, match="make no difference .* only 4 is fitted"):
-        made = refit(SETS, start=old, adapt_config=adapt_config)
+        made = refit(SETS, init=old, adapt_config=adapt_config)
     assert {head.candidate.seed for head in made.fitted if head.epoch} == {4}
 
 
 def head_of(kl_weight, seed, nll, error=0.1, *, diverged=False, kind="belief_matching"):
     candidate = Candidate(f"{kl_weight} {seed}", kind, {"kl_weight": kl_weight}, seed)
     weight = torch.zeros(2, 1)
-    return FittedHead(candidate, weight, weight[:, 0], 1, Scores(nll, error, 0.0, 9), diverged=diverged)
+    return FittedHead(candidate, weight, weight[:, 0], 1, HeadScores(nll, error, 0.0, 9), diverged=diverged)
 
 
 def test_the_setting_is_chosen_by_its_mean_and_then_the_best_of_its_seeds():
@@ -104,7 +104,7 @@ def test_the_choice_of_a_fit_is_that_of_the_means():
 
 
 def test_the_honest_table_has_one_head_for_every_seed(old):
-    rows = shown(refit(SETS, start=old, adapt_config=replace(FEW, seeds=(0, 1))))
+    rows = shown(refit(SETS, init=old, adapt_config=replace(FEW, seeds=(0, 1))))
     assert {label: len(heads) for label, heads in rows.items()} == {
         "untouched": 1,
         "temperature": 1,

@@ -11,10 +11,10 @@ from beliefmatch.adaptation import scoring, starting
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.batched import fit_heads
 from beliefmatch.adaptation.candidates import candidates
-from beliefmatch.adaptation.promising import promises
 from beliefmatch.adaptation.reading import Batches
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import FeatureSets
+from beliefmatch.adaptation.risk_thresholds import risk_thresholds
 from beliefmatch.adaptation.rows import ShardedRows, in_memory
 from beliefmatch.adaptation.subsets import parted, subset
 from beliefmatch.adaptation.types import Features
@@ -25,13 +25,15 @@ from refit_sets import FEW, SETS, quiet
 
 @pytest.mark.parametrize("kind", ["ids", "counts"])
 def test_promises_are_those_of_the_metrics(kind):
-    judge = features(800, 8) if kind == "ids" else votes(800, 8)
-    made = quiet(FeatureSets(features(400), judge), adapt_config=replace(FEW, risks=(0.4, 1e-4), delta=0.1))
-    some = torch.ones(len(judge), dtype=torch.bool) if kind == "ids" else judge.targets.sum(1) > 0
-    right = judge.targets[some] if kind == "ids" else judge.targets[some].argmax(1)
-    probs = made.chosen.predict(torch.from_numpy(judge.rows)[some]).probs
+    held_out = features(800, 8) if kind == "ids" else votes(800, 8)
+    made = quiet(
+        FeatureSets(features(400), held_out), adapt_config=replace(FEW, risks=(0.4, 1e-4), delta=0.1)
+    )
+    some = torch.ones(len(held_out), dtype=torch.bool) if kind == "ids" else held_out.targets.sum(1) > 0
+    right = held_out.targets[some] if kind == "ids" else held_out.targets[some].argmax(1)
+    probs = made.chosen.predict(torch.from_numpy(held_out.rows)[some]).probs
     confidence, place = probs.max(1)
-    likely, unlikely = made.promises
+    likely, unlikely = made.risk_thresholds
     expected = coverage_at_risk(confidence, place == right, risk=0.4, delta=0.1)
     assert likely.threshold == pytest.approx(expected.threshold, rel=1e-6)
     assert (likely.coverage, likely.bound) == pytest.approx((expected.coverage, expected.bound))
@@ -42,9 +44,9 @@ def test_promises_are_those_of_the_metrics(kind):
 def test_promises_do_not_depend_on_the_size_of_blocks(monkeypatch):
     made = refit(SETS, adapt_config=FEW)
     monkeypatch.setattr("beliefmatch.adaptation.scoring._LOGITS", 4 * CLASSES)
-    again = promises(made.chosen, SETS.validation, risks=(0.4,), delta=0.05)
-    assert again[0].coverage == made.promises[0].coverage
-    assert again[0].threshold == pytest.approx(made.promises[0].threshold, rel=1e-6)
+    again = risk_thresholds(made.chosen, SETS.validation, risks=(0.4,), delta=0.05)
+    assert again[0].coverage == made.risk_thresholds[0].coverage
+    assert again[0].threshold == pytest.approx(made.risk_thresholds[0].threshold, rel=1e-6)
 
 
 def test_subsets_read_as_the_rows_they_are(tmp_path):
@@ -116,13 +118,13 @@ def test_thousands_of_classes_in_few_rows_at_a_time(monkeypatch):
     assert made.classes == classes and made.chosen.weight.shape == (classes, width)
     assert max(logits.numel() for logits in seen) <= 500_000
     assert made.chosen.curve[-1].loss < made.chosen.curve[0].loss
-    start = torch.from_numpy(centres).float(), torch.zeros(classes)
+    init = torch.from_numpy(centres).float(), torch.zeros(classes)
     monkeypatch.setattr(starting, "_LOGITS", 50_000)
     rows, targets = starting._some(sets.train, classes)
     assert len(rows) == len(targets) == 20
-    weight, _ = starting.first_weights([made.chosen.candidate], start, classes, width, sets.train)
-    scale = weight.norm() / start[0].norm()
-    torch.testing.assert_close(weight[0], scale * start[0], rtol=1e-4, atol=1e-5)
+    weight, _ = starting.initial_weights([made.chosen.candidate], init, classes, width, sets.train)
+    scale = weight.norm() / init[0].norm()
+    torch.testing.assert_close(weight[0], scale * init[0], rtol=1e-4, atol=1e-5)
 
 
 def test_rows_in_shards_are_streamed_where_they_have_no_room():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from beliefmatch.adaptation.add_belief import BeliefMixin
+from beliefmatch.adaptation.belief_mixin import BeliefMixin
 from beliefmatch.adaptation.heads import find_head, head_inputs
 from beliefmatch.adaptation.surgery import with_head
 from beliefmatch.belief import Belief

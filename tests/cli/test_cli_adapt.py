@@ -76,12 +76,12 @@ def own(home, monkeypatch):
 def test_a_run_is_adapted_on_its_own_images(run, adapted, capsys):
     record = record_of(adapted)
     assert record.labels == "same"
-    assert record.judged_on == "test"
+    assert record.scored_on == "test"
     assert record.row_labels == ["untouched", "temperature", "softmax", "label smoothing", "belief matching"]
     before = json.loads((run / "record.json").read_text("utf-8"))["test"]
-    assert record.judged[0].scores.error == pytest.approx(before["error"])
-    assert record.judged[0].scores.nll == pytest.approx(before["nll"], rel=1e-4)
-    assert [one.name for one in record.judged[0].ood] == ["noise"]
+    assert record.scored[0].scores.error == pytest.approx(before["error"])
+    assert record.scored[0].scores.nll == pytest.approx(before["nll"], rel=1e-4)
+    assert [one.name for one in record.scored[0].ood] == ["noise"]
 
 
 def test_only_the_head_is_new(run, adapted):
@@ -124,10 +124,10 @@ def test_predict_and_evaluate_take_the_directory(adapted, tmp_path, capsys):
     best = network.network.predict(inputs).probs.max(1)
     assert [int(row["predicted"]) for row in rows] == best.indices.tolist()
     assert [float(row["confidence"]) for row in rows] == pytest.approx(best.values.tolist(), rel=1e-4)
-    out = tmp_path / "judged"
+    out = tmp_path / "scored"
     assert main(["evaluate", f"{adapted}", "--resamples", "20", "--out", f"{out}"]) == 0
-    judged = json.loads((out / "adapted.json").read_text("utf-8"))
-    assert judged["scores"]["error"]["value"] == pytest.approx(
+    scored = json.loads((out / "adapted.json").read_text("utf-8"))
+    assert scored["scores"]["error"]["value"] == pytest.approx(
         record_of(adapted).delivered("belief matching").scores.error
     )
     capsys.readouterr()
@@ -148,7 +148,7 @@ def test_a_second_time_nothing_is_computed(run, adapted, home, cache, monkeypatc
     out = home / "again"
     line = ["adapt", "--model", f"{run}", "--ood", "noise", *SHORT, *cache, "--out", f"{out}"]
     assert main(line) == 0
-    assert record_of(out).judged == record_of(adapted).judged
+    assert record_of(out).scored == record_of(adapted).scored
     capsys.readouterr()
 
 
@@ -181,7 +181,7 @@ def test_a_network_of_ones_own_on_other_classes(own, cache, tmp_path, capsys):
     record = record_of(out)
     assert record.labels == "new"
     assert record.row_labels == ["softmax", "label smoothing", "belief matching"]
-    assert {one.seed for one in record.judged} == {0, 1}
+    assert {one.seed for one in record.scored} == {0, 1}
     assert "±" in capsys.readouterr().out
     again = adapted_network(out).network.predict(torch.rand(3, 1, 8, 8)).probs
     assert again.shape == (3, 10)

@@ -215,7 +215,7 @@ def test_records_of_different_classes_are_not_mixed(done, tmp_path, capsys):
 BAD_ARGUMENTS = [
     (["missing.npz"], "`path` must be a file, got no file at missing.npz"),
     (["."], "must hold a finished run"),
-    (["a.npz", "--groups", "0"], "beliefmatch evaluate: `--groups` must be at least 1, got 0"),
+    (["a.npz", "--n-bins", "0"], "beliefmatch evaluate: `--groups` must be at least 1, got 0"),
     (["a.npz", "--resamples", "-1"], "beliefmatch evaluate: `--resamples` must be at least 0, got -1"),
     (["a.npz", "--seed", "-1"], "`--seed` must be at least 0, got -1"),
     (["a.npz", "--risk", "0.1", "--risk", "7"], "`--risk` must lie strictly in (0, 1), got 7"),

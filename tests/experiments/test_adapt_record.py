@@ -13,11 +13,11 @@ from sklearn.metrics import log_loss, roc_auc_score
 from adaptations import CLASSES, NAMES, QUICK, adaptation, evaluations, record, rows
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.refit import shown
-from beliefmatch.adaptation.result import NormsResult, Promised
-from beliefmatch.experiments import adapted_judging
+from beliefmatch.adaptation.result import BatchNormResult, RiskThreshold
+from beliefmatch.experiments import adapted_evaluation
 from beliefmatch.experiments.adapt_record import AdaptRecord, adapt_evaluation_paths
+from beliefmatch.experiments.adapted_evaluation import adapt_evaluations, adapt_record
 from beliefmatch.experiments.adapted_head import head_file
-from beliefmatch.experiments.adapted_judging import adapt_evaluations, adapt_record
 from beliefmatch.experiments.adapted_scores import answers
 from beliefmatch.experiments.plain_values import plain_values
 from beliefmatch.methods.base import Prediction
@@ -57,15 +57,15 @@ def test_every_head_is_there_with_its_validation_scores(kind):
 def test_lines_stand_in_the_order_of_the_honest_table():
     assert record("repair").row_labels == LINES
     assert record("new").row_labels == LINES[2:]
-    assert [one.seed for one in record("new").judged if one.label == "softmax"] == [3, 8]
+    assert [one.seed for one in record("new").scored if one.label == "softmax"] == [3, 8]
 
 
 @pytest.mark.parametrize(("kind", "part"), [("repair", "test"), ("new", "validation")])
 def test_scores_of_labels_are_those_of_other_libraries(kind, part):
     features = getattr(adaptation(kind).sets, part)
     made = record(kind)
-    assert (made.judged_on, made.targets) == (part, "labels")
-    for one, (label, head) in zip(made.judged, heads(kind), strict=True):
+    assert (made.scored_on, made.targets) == (part, "labels")
+    for one, (label, head) in zip(made.scored, heads(kind), strict=True):
         p, y = probs(head, features), features.targets.numpy()
         assert one.label == label and one.kl is None and one.scores.examples == len(y)
         assert one.scores.nll == pytest.approx(log_loss(y, p, labels=range(CLASSES)), rel=1e-9)
@@ -82,7 +82,7 @@ def test_votes_count_by_their_shares():
     kept = counts.sum(1) > 0
     assert made.targets == "votes" and 0 < kept.sum() < len(counts) + 1
     shares = counts[kept] / counts[kept].sum(1, keepdims=True)
-    for one, (_, head) in zip(made.judged, heads("votes"), strict=True):
+    for one, (_, head) in zip(made.scored, heads("votes"), strict=True):
         p = probs(head, features)[kept]
         one_hot = np.eye(CLASSES)[None]
         brier = (shares * ((p[:, None] - one_hot) ** 2).sum(2)).sum(1).mean()
@@ -96,7 +96,7 @@ def test_votes_count_by_their_shares():
 
 def test_ood_sets_are_told_apart_as_scikit_learn_says():
     given = adaptation("repair").sets
-    for one, (_, head) in zip(record("repair").judged, heads("repair"), strict=True):
+    for one, (_, head) in zip(record("repair").scored, heads("repair"), strict=True):
         home, ood = probs(head, given.test), probs(head, given.ood["noise"])
         (found,) = (each for each in one.ood if each.name == "noise")
         for score, of in (("confidence", lambda p: 1 - p.max(1)), ("entropy", entropy)):
@@ -117,7 +117,7 @@ def entropy(p):
 
 
 def test_what_an_evaluation_says_is_what_the_record_says():
-    for made, one in zip(evaluations("repair"), record("repair").judged, strict=True):
+    for made, one in zip(evaluations("repair"), record("repair").scored, strict=True):
         assert made.name == one.label and made.class_names == NAMES
         for key in ("error", "nll", "brier", "ece"):
             assert made.scores[key].value == pytest.approx(getattr(one.scores, key), rel=1e-4, abs=1e-6)
@@ -142,7 +142,7 @@ def test_of_votes_the_majority_is_evaluated_and_that_is_told():
 
 
 def test_too_many_numbers_are_evaluated_on_evenly_spaced_rows(monkeypatch):
-    monkeypatch.setattr(adapted_judging, "MOST_NUMBERS", 140)
+    monkeypatch.setattr(adapted_evaluation, "MOST_NUMBERS", 140)
     made = adapt_evaluations(
         replace(adaptation("repair"), fitted=[adaptation("repair").chosen]), settings=QUICK
     )
@@ -152,13 +152,13 @@ def test_too_many_numbers_are_evaluated_on_evenly_spaced_rows(monkeypatch):
 
 def test_a_promise_is_put_to_the_test():
     said = answers(adaptation("repair").chosen, adaptation("repair").sets.test)
-    promised = (Promised(0.1, 0.05, 0.7, 0.5, 0.09), Promised(0.001, 0.05, None, 0.0, None))
-    made = adapt_record(replace(adaptation("repair"), promises=promised), model_name="x")
-    kept, none = made.promises
+    promised = (RiskThreshold(0.1, 0.05, 0.7, 0.5, 0.09), RiskThreshold(0.001, 0.05, None, 0.0, None))
+    made = adapt_record(replace(adaptation("repair"), risk_thresholds=promised), model_name="x")
+    kept, none = made.risk_thresholds
     sure = said.confidence >= 0.7
-    assert kept.judged_coverage == pytest.approx(sure.double().mean().item())
-    assert kept.judged_risk == pytest.approx(1 - said.hits[sure].mean().item())
-    assert none.judged_coverage is none.judged_risk is none.threshold is None
+    assert kept.test_coverage == pytest.approx(sure.double().mean().item())
+    assert kept.test_risk == pytest.approx(1 - said.hits[sure].mean().item())
+    assert none.test_coverage is none.test_risk is none.threshold is None
 
 
 def test_heads_that_say_probabilities_alone_are_judged_too():
@@ -172,7 +172,7 @@ def test_heads_that_say_probabilities_alone_are_judged_too():
     chosen = adaptation("repair").chosen
     sure = Sure(chosen.candidate, chosen.weight, chosen.bias, 0, chosen.validation)
     made = adapt_record(replace(adaptation("repair"), chosen=sure, fitted=[sure]), model_name="x")
-    (one,) = made.judged
+    (one,) = made.scored
     shares = torch.bincount(adaptation("repair").sets.test.targets, minlength=3) / 140
     assert one.scores.nll == pytest.approx(-(shares @ torch.tensor([0.7, 0.2, 0.1]).log()).item(), rel=1e-6)
     assert set(one.ood[0].auroc) == {"entropy", "confidence"}
@@ -182,21 +182,21 @@ def test_trained_batchnorm_has_a_line_with_features_of_its_own():
     whole = adaptation("repair")
     head, new, scores = whole.chosen, rows(70, 21), whole.chosen.validation
     ood = {"noise": rows(30, 22, ood=True)}
-    norms = NormsResult(("bn",), scores, scores, 2, (), head, rows(50, 20), new, ood)
-    promised = (Promised(0.1, 0.05, 0.7, 0.5, 0.09),)
-    made = replace(whole, norms=norms, promises=promised, notes=("No Laplace.",))
+    batchnorm = BatchNormResult(("bn",), scores, scores, 2, (), head, rows(50, 20), new, ood)
+    promised = (RiskThreshold(0.1, 0.05, 0.7, 0.5, 0.09),)
+    made = replace(whole, batchnorm=batchnorm, risk_thresholds=promised, notes=("No Laplace.",))
     one = adapt_record(made, model_name="x")
-    line = one.judged[-1]
+    line = one.scored[-1]
     assert (line.label, line.scores.examples) == ("belief matching and BatchNorm", 70)
     p, y = probs(head, new), new.targets.numpy()
     assert line.scores.nll == pytest.approx(log_loss(y, p, labels=range(CLASSES)))
     assert [(each.name, each.examples) for each in line.ood] == [("noise", 30)]
-    assert one.norms["taken"] and one.norms["layers"] == 1 and one.notes == ["No Laplace."]
-    assert one.promises[0].judged_coverage == pytest.approx((p.max(1) >= 0.7).mean())
+    assert one.batchnorm["taken"] and one.batchnorm["layers"] == 1 and one.notes == ["No Laplace."]
+    assert one.risk_thresholds[0].test_coverage == pytest.approx((p.max(1) >= 0.7).mean())
     assert AdaptRecord.from_json(one.to_json()) == one
     assert [each.examples for each in adapt_evaluations(made, settings=QUICK)][-1] == 70
-    kept = replace(norms, epoch=0)
-    assert "BatchNorm" not in adapt_record(replace(made, norms=kept), model_name="x").row_labels[-1]
+    kept = replace(batchnorm, epoch=0)
+    assert "BatchNorm" not in adapt_record(replace(made, batchnorm=kept), model_name="x").row_labels[-1]
 
 
 def test_heads_that_diverged_are_not_in_the_table():
@@ -238,7 +238,7 @@ def test_bad_input_is_told_in_one_line():
     [
         ({"schema": "beliefmatch.adaptation/0"}, "`schema` must be 'beliefmatch.adaptation/1'"),
         ({"chosen": "nobody"}, "`chosen` must be one of the tried heads, got 'nobody'"),
-        ({"judged": []}, "`judged` must have a line 'belief matching', got none"),
+        ({"scored": []}, "`scored` must have a line 'belief matching', got none"),
         ({"class_names": ["a"]}, "`class_names` must be 3, one a class, got 1"),
         ({"extra": 1}, "got others: extra"),
     ],

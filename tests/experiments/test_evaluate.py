@@ -16,7 +16,7 @@ from sklearn.metrics import (
 from beliefmatch.experiments.evaluate import evaluate
 from beliefmatch.experiments.evaluation_record import EvaluationRecord, Number
 from beliefmatch.experiments.evaluation_settings import EvaluateConfig
-from judged_models import LOGITS, PROBS, QUICK, RIGHT, TARGETS, K, N, gaps_of, judged, predictions
+from scored_models import LOGITS, PROBS, QUICK, RIGHT, TARGETS, K, N, gaps_of, judged, predictions
 
 
 @pytest.fixture(name="record")

@@ -1,4 +1,4 @@
-"""Detection, promises and risk-coverage of an evaluation, against scikit-learn and scipy."""
+"""Detection, risk thresholds and risk-coverage of an evaluation, against scikit-learn and scipy."""
 
 import math
 
@@ -17,7 +17,7 @@ from beliefmatch.experiments.evaluate import evaluate
 from beliefmatch.experiments.evaluation_record import EvaluationRecord, Number
 from beliefmatch.experiments.evaluation_settings import EvaluateConfig
 from beliefmatch.experiments.evaluation_views import entropy_density
-from judged_models import (
+from scored_models import (
     LOGITS,
     OOD,
     OTHER_PROBS,
@@ -112,7 +112,7 @@ def test_long_curves_are_thinned_but_keep_their_ends():
 
 
 def test_promises_keep_what_they_say(record):
-    for promise in record.promises:
+    for promise in record.risk_thresholds:
         answered = PROBS.max(1) >= promise.threshold
         wrong = (~RIGHT[answered]).sum()
         assert promise.coverage == pytest.approx(answered.mean())
@@ -120,12 +120,12 @@ def test_promises_keep_what_they_say(record):
         bound = beta.ppf(1 - 0.05 / 50, wrong + 1, answered.sum() - wrong)
         assert promise.bound == pytest.approx(bound, rel=1e-6)
         assert promise.bound <= promise.risk
-    assert [promise.risk for promise in record.promises] == [0.3, 0.5]
+    assert [promise.risk for promise in record.risk_thresholds] == [0.3, 0.5]
 
 
 def test_a_promise_that_cannot_be_made_is_none():
     hard = EvaluateConfig(resamples=0, risks=(1e-6,))
-    (promise,) = evaluate(predictions(LOGITS, targets=TARGETS), settings=hard).promises
+    (promise,) = evaluate(predictions(LOGITS, targets=TARGETS), settings=hard).risk_thresholds
     assert (promise.threshold, promise.coverage, promise.bound) == (None, 0, None)
 
 

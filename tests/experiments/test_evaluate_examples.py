@@ -14,7 +14,7 @@ from sklearn.metrics import (
 
 from beliefmatch.experiments.evaluate import evaluate
 from beliefmatch.experiments.thumbnails import LONGEST_SIDE, thumbnail
-from judged_models import LOGITS, PROBS, QUICK, RIGHT, TARGETS, K, N, judged, predictions
+from scored_models import LOGITS, PROBS, QUICK, RIGHT, TARGETS, K, N, judged, predictions
 
 
 @pytest.fixture(name="record")

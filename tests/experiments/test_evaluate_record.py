@@ -7,7 +7,7 @@ import torch
 from beliefmatch.experiments.evaluate import STEPS, evaluate
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.experiments.evaluation_settings import EvaluateConfig
-from judged_models import LOGITS, OTHERS, QUICK, TARGETS, K, N, judged, predictions
+from scored_models import LOGITS, OTHERS, QUICK, TARGETS, K, N, judged, predictions
 
 
 @pytest.fixture(name="record")
@@ -114,7 +114,7 @@ def test_targets_are_needed():
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("groups", 0), ("resamples", -1), ("level", 1.0), ("seed", -1), ("seed", 2**63), ("delta", 0.0)],
+    [("n_bins", 0), ("resamples", -1), ("level", 1.0), ("seed", -1), ("seed", 2**63), ("delta", 0.0)],
 )
 def test_settings_out_of_range_are_refused(option, value):
     with pytest.raises(ValueError, match=f"evaluate: `{option}` must"):

@@ -20,11 +20,11 @@ def forecast(examples: int, classes: int, seed: int) -> tuple[torch.Tensor, torc
     return logits.softmax(1), torch.randint(classes, (examples,), generator=generator)
 
 
-def ece_by_loop(probs: np.ndarray, targets: np.ndarray, groups: int) -> float:
+def ece_by_loop(probs: np.ndarray, targets: np.ndarray, n_bins: int) -> float:
     """The definition, one group and one example at a time."""
     total = 0.0
-    for group in range(groups):
-        low, high = group / groups, (group + 1) / groups
+    for group in range(n_bins):
+        low, high = group / n_bins, (group + 1) / n_bins
         members = [
             (row.max(), row.argmax() == target)
             for row, target in zip(probs, targets, strict=True)
@@ -47,10 +47,10 @@ def test_error_and_nll_equal_scikit_learn(examples, classes, seed):
 
 @given(st.integers(1, 60), st.integers(2, 12), st.integers(1, 20), st.integers(0, 2**31))
 @settings(max_examples=40, deadline=None)
-def test_calibration_error_equals_a_plain_loop(examples, classes, groups, seed):
+def test_calibration_error_equals_a_plain_loop(examples, classes, n_bins, seed):
     probs, targets = forecast(examples, classes, seed)
-    expected = ece_by_loop(probs.numpy(), targets.numpy(), groups)
-    assert expected_calibration_error(probs, targets, groups=groups) == pytest.approx(expected)
+    expected = ece_by_loop(probs.numpy(), targets.numpy(), n_bins)
+    assert expected_calibration_error(probs, targets, n_bins=n_bins) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("edge", range(8, 16))
@@ -151,8 +151,8 @@ def test_bad_input_is_refused_in_one_line(metric, probs, targets, kind, words):
 
 
 def test_groups_must_be_positive():
-    with pytest.raises(ValueError, match="`groups` must be at least 1, got 0"):
-        expected_calibration_error(PROBS, IDS, groups=0)
+    with pytest.raises(ValueError, match="`n_bins` must be at least 1, got 0"):
+        expected_calibration_error(PROBS, IDS, n_bins=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8])

@@ -38,11 +38,11 @@ OF_PROBS = {
     "top_k_error": lambda p, y: top_k_error(p, y, k=2),
     "nll": nll,
     "brier": brier,
-    "ece": lambda p, y: expected_calibration_error(p, y, groups=6),
-    "mce": lambda p, y: maximum_calibration_error(p, y, groups=6),
-    "adaptive_ece": lambda p, y: adaptive_calibration_error(p, y, groups=6),
-    "debiased_ece": lambda p, y: debiased_calibration_error(p, y, groups=6),
-    "overconfidence": lambda p, y: overconfidence(p, y, groups=6).signed,
+    "ece": lambda p, y: expected_calibration_error(p, y, n_bins=6),
+    "mce": lambda p, y: maximum_calibration_error(p, y, n_bins=6),
+    "adaptive_ece": lambda p, y: adaptive_calibration_error(p, y, n_bins=6),
+    "debiased_ece": lambda p, y: debiased_calibration_error(p, y, n_bins=6),
+    "overconfidence": lambda p, y: overconfidence(p, y, n_bins=6).signed,
     "mean_confidence": lambda p, y: p.amax(1).mean().item(),
     "mean_entropy": lambda p, y: torch.special.entr(p).sum(1).mean().item(),
     "aurc": lambda p, y: aurc(p.amax(1), p.argmax(1) == y),
@@ -97,7 +97,7 @@ def test_weights_of_two_sets_are_as_good_as_copies(in_distribution, ood, ties, s
 
 def test_fast_and_plain_intervals_agree():
     _, probs, targets = forecast(200, 4, seed=1)
-    fast = bootstrap_outcomes(outcomes(targets, probs=probs), top_k=2, groups=6, resamples=800, seed=1)
+    fast = bootstrap_outcomes(outcomes(targets, probs=probs), top_k=2, n_bins=6, resamples=800, seed=1)
     for name in ("error", "ece", "aurc"):
         plain = bootstrap(OF_PROBS[name], [probs, targets], resamples=800, seed=2)
         assert fast[name].value == pytest.approx(plain.value)

@@ -20,7 +20,7 @@ def test_an_edge_belongs_to_the_group_below_here_and_above_in_torchmetrics_and_n
     """A wrong 0.75 and a right 0.8 in four groups: two groups here, as in scikit-learn, one there."""
     netcal = pytest.importorskip("netcal.metrics")
     confidence, correct = torch.tensor([0.75, 0.8]).double(), torch.tensor([False, True])
-    ours = calibration_error(reliability_bins(confidence, correct, groups=4))
+    ours = calibration_error(reliability_bins(confidence, correct, n_bins=4))
     assert ours == pytest.approx((0.75 + 0.2) / 2)
     torchmetrics = binary_calibration_error(confidence, correct.long(), n_bins=4).item()
     other = netcal.ECE(bins=4, detection=True).measure(confidence.numpy(), correct.long().numpy())

@@ -46,7 +46,7 @@ def drawn_rows(seed: int) -> np.ndarray:
 
 def test_every_draw_is_of_the_rows_that_numpy_draws():
     first, _, targets = two_models()
-    found = resample_outcomes(seen_of(first, targets), groups=GROUPS, resamples=DRAWS, seed=3)
+    found = resample_outcomes(seen_of(first, targets), n_bins=GROUPS, resamples=DRAWS, seed=3)
     expected = [of_rows(first, targets, rows) for rows in drawn_rows(3)]
     for key in expected[0]:
         assert found.draws[key].tolist() == pytest.approx([draw[key] for draw in expected], rel=1e-9)

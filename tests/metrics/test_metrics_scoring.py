@@ -73,15 +73,15 @@ def test_hand_worked_brier_scores():
     assert brier(torch.full((3, 4), 0.25), torch.tensor([0, 1, 3])) == pytest.approx(0.75)
 
 
-def parts_by_loop(probs: np.ndarray, targets: np.ndarray, groups: int) -> tuple[float, ...]:
+def parts_by_loop(probs: np.ndarray, targets: np.ndarray, n_bins: int) -> tuple[float, ...]:
     """Murphy's parts class by class and group by group, the remainder by its own formula."""
     classes = probs.shape[1]
     reliability = resolution = uncertainty = remainder = 0.0
     for k in range(classes):
         p, y = probs[:, k], (targets == k).astype(float)
         uncertainty += y.mean() * (1 - y.mean())
-        for i in range(groups):
-            in_distribution = (p > i / groups) & (p <= (i + 1) / groups) | ((i == 0) & (p == 0))
+        for i in range(n_bins):
+            in_distribution = (p > i / n_bins) & (p <= (i + 1) / n_bins) | ((i == 0) & (p == 0))
             if in_distribution.any():
                 pi, yi, share = p[in_distribution], y[in_distribution], in_distribution.mean()
                 reliability += share * (pi.mean() - yi.mean()) ** 2
@@ -93,10 +93,10 @@ def parts_by_loop(probs: np.ndarray, targets: np.ndarray, groups: int) -> tuple[
 
 @given(st.integers(1, 60), st.integers(2, 6), st.integers(1, 16), seeds)
 @settings(max_examples=30, deadline=None)
-def test_parts_of_the_brier_score_equal_a_plain_loop_and_add_up(examples, classes, groups, seed):
+def test_parts_of_the_brier_score_equal_a_plain_loop_and_add_up(examples, classes, n_bins, seed):
     _, probs, targets = forecast(examples, classes, seed)
-    parts = brier_parts(probs, targets, groups=groups)
-    assert tuple(parts) == pytest.approx(parts_by_loop(probs.numpy(), targets.numpy(), groups), abs=1e-12)
+    parts = brier_parts(probs, targets, n_bins=n_bins)
+    assert tuple(parts) == pytest.approx(parts_by_loop(probs.numpy(), targets.numpy(), n_bins), abs=1e-12)
     whole = parts.reliability - parts.resolution + parts.uncertainty + parts.remainder
     assert whole == pytest.approx(brier(probs, targets), abs=1e-14)
 

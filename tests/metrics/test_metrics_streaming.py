@@ -26,12 +26,12 @@ PAIRS = {
         metrics.expected_calibration_error,
     ),
     "MaximumCalibrationError": (
-        lambda: metrics.MaximumCalibrationError(groups=4),
-        lambda p, y: metrics.maximum_calibration_error(p, y, groups=4),
+        lambda: metrics.MaximumCalibrationError(n_bins=4),
+        lambda p, y: metrics.maximum_calibration_error(p, y, n_bins=4),
     ),
     "ClasswiseCalibrationError": (
-        lambda: metrics.ClasswiseCalibrationError(CLASSES, groups=7),
-        lambda p, y: metrics.classwise_calibration_error(p, y, groups=7),
+        lambda: metrics.ClasswiseCalibrationError(CLASSES, n_bins=7),
+        lambda p, y: metrics.classwise_calibration_error(p, y, n_bins=7),
     ),
     "AURC": (lambda: metrics.AURC(), lambda p, y: metrics.aurc(p.amax(1), p.argmax(1) == y)),
 }
@@ -52,7 +52,7 @@ def test_any_split_into_batches_gives_the_value_of_the_whole(name, cuts, seed):
     of_probs, of_logits = make(), make()
     for z, p, y in batches(cuts, logits, probs, targets):
         of_probs.update(p, y)
-        of_logits.update(logits=z, targets=y)
+        of_logits.update(logits=z, target=y)
     expected = pytest.approx(function(probs, targets), rel=1e-9)
     assert of_probs.compute().item() == expected
     assert of_logits.compute().item() == expected
@@ -62,7 +62,7 @@ def test_any_split_into_batches_gives_the_value_of_the_whole(name, cuts, seed):
 @settings(max_examples=15, deadline=None)
 def test_the_summary_is_all_of_them_at_once(cuts, seed):
     _, probs, targets = forecast(60, CLASSES, seed)
-    summary = metrics.Summary(k=2, groups=9)
+    summary = metrics.Summary(k=2, n_bins=9)
     for batch in batches(cuts, probs, targets):
         summary.update(*batch)
     found = {name: value.item() for name, value in summary.compute().items()}
@@ -71,8 +71,8 @@ def test_the_summary_is_all_of_them_at_once(cuts, seed):
         "top_k_error": pytest.approx(metrics.top_k_error(probs, targets, k=2)),
         "nll": pytest.approx(metrics.nll(probs, targets)),
         "brier": pytest.approx(metrics.brier(probs, targets)),
-        "ece": pytest.approx(metrics.expected_calibration_error(probs, targets, groups=9)),
-        "mce": pytest.approx(metrics.maximum_calibration_error(probs, targets, groups=9)),
+        "ece": pytest.approx(metrics.expected_calibration_error(probs, targets, n_bins=9)),
+        "mce": pytest.approx(metrics.maximum_calibration_error(probs, targets, n_bins=9)),
     }
 
 
@@ -170,9 +170,9 @@ def test_a_collection_bins_once_for_mean_and_maximum():
 
 def test_diagrams_can_be_read_from_the_sums():
     _, probs, targets = forecast(80, CLASSES, seed=4)
-    stream = metrics.ExpectedCalibrationError(groups=6)
+    stream = metrics.ExpectedCalibrationError(n_bins=6)
     stream.update(probs, targets)
-    expected = metrics.reliability_bins(probs.amax(1), probs.argmax(1) == targets, groups=6)
+    expected = metrics.reliability_bins(probs.amax(1), probs.argmax(1) == targets, n_bins=6)
     for name in ("lower", "upper", "count", "confidence", "accuracy"):
         torch.testing.assert_close(
             getattr(stream.reliability_bins(), name), getattr(expected, name), equal_nan=True
@@ -195,15 +195,15 @@ def test_bad_batches_are_refused_and_leave_the_sums_alone():
     logits, probs, targets = forecast(40, CLASSES, seed=6)
     stream = metrics.Error()
     stream.update(probs, targets)
-    with pytest.raises(ValueError, match=r"^Error: `probs` must be in \[0, 1\]"):
+    with pytest.raises(ValueError, match=r"^Error: `preds` must be in \[0, 1\]"):
         stream.update(logits, targets)
-    with pytest.raises(TypeError, match=r"^Error: `targets` must be given, got None\.$"):
+    with pytest.raises(TypeError, match=r"^Error: `target` must be given, got None\.$"):
         stream.update(probs)
-    with pytest.raises(TypeError, match=r"^Error: expected either `probs` or `logits`, got both\.$"):
+    with pytest.raises(TypeError, match=r"^Error: expected either `preds` or `logits`, got both\.$"):
         stream.update(probs, targets, logits=logits)
     assert stream.compute().item() == metrics.error(probs, targets)
     area = metrics.AUROC()
-    with pytest.raises(TypeError, match=r"^AUROC: `ood` must be a bool tensor of shape \(40,\)"):
+    with pytest.raises(TypeError, match=r"^AUROC: `target` must be a bool tensor of shape \(40,\)"):
         area.update(probs[:, 0], targets)
     assert (stream.update_count, area.update_count) == (1, 0)
 
@@ -257,7 +257,7 @@ def test_a_bad_batch_given_by_forward_loses_nothing():
     logits, probs, targets = forecast(40, CLASSES, seed=6)
     stream = metrics.AURC()
     stream(probs, targets)
-    with pytest.raises(ValueError, match=r"^AURC: `probs` must be in"):
+    with pytest.raises(ValueError, match=r"^AURC: `preds` must be in"):
         stream(logits, targets)
     assert stream.compute().item() == pytest.approx(PAIRS["AURC"][1](probs, targets))
     assert stream.update_count == 1 and stream.sync_on_compute

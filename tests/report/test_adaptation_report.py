@@ -9,7 +9,7 @@ from rich.console import Console
 
 from adaptations import NAMES, evaluations, record
 from beliefmatch.cli import main
-from beliefmatch.experiments.adapt_record import KeptPromise, Seen
+from beliefmatch.experiments.adapt_record import RiskThresholdCheck, VerdictRecord
 from beliefmatch.experiments.evaluation_record import Number
 from beliefmatch.report import adaptation_figures as figures
 from beliefmatch.report.adaptation_caveats import caveats
@@ -87,30 +87,30 @@ def test_as_good_or_better_is_said_only_of_what_is_better_somewhere(spans, said)
 
 
 def test_with_trained_layers_what_is_delivered_is_the_new_head():
-    made, judged = record("norms"), evaluations("norms")
+    made, scored = record("batchnorm"), evaluations("batchnorm")
     assert made.new_label == made.row_labels[-1] == "belief matching and BatchNorm"
     (starred,) = (line for line in adaptation_summary(made).splitlines() if line.startswith("*"))
     assert "belief matching and BatchNorm" in starred
     console = Console(width=160, file=io.StringIO(), highlight=False)
-    console.print(*adaptation_tables(made, judged), crop=False)
+    console.print(*adaptation_tables(made, scored), crop=False)
     arrows = [line for line in console.file.getvalue().splitlines() if "→ belief" in line]
     assert len(arrows) == 2 and all("→ belief matching and BatchNorm" in line for line in arrows)
-    done, changed, *others = told(made, judged)
+    done, changed, *others = told(made, scored)
     before, after = (made.delivered(label).scores.nll for label in ("untouched", made.new_label))
     assert "2 BatchNorm layers trained together with the head" in done
     assert f"NLL {before:.4f} → {after:.4f}" in changed
     assert any(
         one.startswith("Belief matching (λ") and " belief matching and BatchNorm in " in one for one in others
     )
-    assert "belief matching" in [one.label for one in against(made, judged)]
-    page = render_adaptation(made, judged)
+    assert "belief matching" in [one.label for one in against(made, scored)]
+    page = render_adaptation(made, scored)
     assert "belief matching and BatchNorm less …" in page
-    (_, drawn) = figures._before_and_after(made, judged)
+    (_, drawn) = figures._before_and_after(made, scored)
     assert drawn.name == made.new_label
 
 
 def test_layers_that_were_not_taken_are_told():
-    kept = replace(record(), norms={**record("norms").norms, "layers": 1, "taken": False})
+    kept = replace(record(), batchnorm={**record("batchnorm").batchnorm, "layers": 1, "taken": False})
     assert kept.new_label == "belief matching"
     assert "Training 1 BatchNorm layer with the head did not improve" in told(kept)[0]
 
@@ -141,29 +141,33 @@ def shown_everywhere(made, kind):
             None,
             "! Whether the network has seen the validation examples cannot be told: it has no head",
         ),
-        ("repair", True, "! Do not rely on the choice and the promises: λ was chosen on examples that the"),
+        (
+            "repair",
+            True,
+            "! Do not rely on the choice and the risk thresholds: λ was chosen on examples that the",
+        ),
         ("new", True, "! Do not rely on any of these numbers: λ was chosen on examples that the heads have"),
     ],
 )
 def test_validation_data_that_may_have_been_seen_are_warned_of(kind, seen, words):
-    made = replace(record(kind), verdict=Seen(seen, "Too few."))
+    made = replace(record(kind), verdict=VerdictRecord(seen, "Too few."))
     for text in shown_everywhere(made, kind):
         assert words in text
 
 
 def test_validation_data_that_were_not_seen_need_no_warning():
-    clear = replace(record(), verdict=Seen(False, "The head is less sure of them."))
+    clear = replace(record(), verdict=VerdictRecord(False, "The head is less sure of them."))
     assert not any("seen" in one or "rely" in one for one in caveats(clear))
     assert "i The head is less sure of them." in adaptation_summary(clear)
 
 
 def test_a_share_of_copies_stays_in_the_short_words():
-    copies = Seen(None, "Few are copies; only its own head could tell. (0.6% of them are copies.)")
+    copies = VerdictRecord(None, "Few are copies; only its own head could tell. (0.6% of them are copies.)")
     said = caveats(replace(record("new"), verdict=copies))[0]
     assert said.endswith("cannot be told: it has no head for these classes. (0.6% of them are copies.)")
 
 
-PROMISE = KeptPromise(0.05, 0.05, 0.7, 0.8, 0.04, 0.75, 0.02)
+PROMISE = RiskThresholdCheck(0.05, 0.05, 0.7, 0.8, 0.04, 0.75, 0.02)
 
 
 @pytest.mark.parametrize(
@@ -174,21 +178,21 @@ PROMISE = KeptPromise(0.05, 0.05, 0.7, 0.8, 0.04, 0.75, 0.02)
             PROMISE,
             "(with probability 95 %): 75.00 % of the test examples are answered, 2.00 % of them wrongly.",
         ),
-        (replace(PROMISE, threshold=0.0, judged_coverage=1.0), "Everything can be answered, and the error"),
-        (replace(PROMISE, threshold=1 / 3, judged_coverage=1.0), ": all of the test examples are answered,"),
-        (replace(PROMISE, judged_coverage=None), ": 80.0 % of the validation examples are answered."),
-        (replace(PROMISE, judged_coverage=0.0, judged_risk=None), "none of the test examples are answered."),
+        (replace(PROMISE, threshold=0.0, test_coverage=1.0), "Everything can be answered, and the error"),
+        (replace(PROMISE, threshold=1 / 3, test_coverage=1.0), ": all of the test examples are answered,"),
+        (replace(PROMISE, test_coverage=None), ": 80.0 % of the validation examples are answered."),
+        (replace(PROMISE, test_coverage=0.0, test_risk=None), "none of the test examples are answered."),
         (replace(PROMISE, threshold=None), "An error of 5 % among its answers cannot be promised"),
     ],
 )
 def test_a_promise_in_words(promise, said):
-    unseen = replace(record(), verdict=Seen(None, "Too few."), promises=[promise])
+    unseen = replace(record(), verdict=VerdictRecord(None, "Too few."), risk_thresholds=[promise])
     (told_of,) = told(unseen)[-1:]
     assert said in told_of.replace("\u00a0", " ") and "0.0000" not in told_of and "relied" not in told_of
 
 
 def test_promises_found_on_seen_data_are_not_to_be_relied_upon():
-    seen = replace(record(), verdict=Seen(True, "By heart."), promises=[PROMISE, PROMISE])
+    seen = replace(record(), verdict=VerdictRecord(True, "By heart."), risk_thresholds=[PROMISE, PROMISE])
     assert sum("Not to be relied upon: it was found on examples seen" in one for one in told(seen)) == 2
 
 
@@ -221,7 +225,7 @@ def test_the_page_holds_the_numbers_of_the_record():
     page = Page(render_adaptation(record(), evaluations()))
     for title, key, scale, digits in (("Error", "error", 100, 2), ("Negative log-likelihood", "nll", 1, 4)):
         cells = [cell["text"] for cell in row(page, title)]
-        wanted = [f"{scale * getattr(one.scores, key):.{digits}f}" for one in record().judged]
+        wanted = [f"{scale * getattr(one.scores, key):.{digits}f}" for one in record().scored]
         assert [cell.strip() for cell in cells] == wanted
     plots = {plot["id"]: plot for plot in data_of(page)["plots"]}
     assert {"choice-nll", "choice-ece", "choice-error", "fitting"} <= set(plots)
@@ -267,7 +271,7 @@ def test_the_summary_is_plain_text_with_a_star():
 
 def test_the_csv_is_exact():
     lines = list(csv.DictReader(io.StringIO(adaptation_csv(record()))))
-    for one in record().judged:
+    for one in record().scored:
         (found,) = (
             line
             for line in lines
@@ -342,4 +346,4 @@ def test_missing_evaluations_are_refused():
     with pytest.raises(ValueError, match=r"`evaluations` must be one for each of the 6 lines, got 1"):
         adaptation_files(record(), evaluations()[:1])
     with pytest.raises(ValueError, match=r"render_adaptation: `record` must have a line 'belief matching'"):
-        render_adaptation(replace(record(), judged=record().judged[:1]), evaluations())
+        render_adaptation(replace(record(), scored=record().scored[:1]), evaluations())

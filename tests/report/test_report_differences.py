@@ -159,7 +159,7 @@ def test_other_draws_are_not_paired(records, options):
 
 
 def test_other_groups_leave_only_the_calibration_unpaired(records):
-    assert set(rows_of([records[0], judged("worse", groups=10)], DIFFERENCES)) == {
+    assert set(rows_of([records[0], judged("worse", n_bins=10)], DIFFERENCES)) == {
         "error_difference",
         "nll_difference",
         "brier_difference",

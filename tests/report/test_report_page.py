@@ -192,7 +192,7 @@ def test_a_record_without_most_things_makes_a_page():
     nothing = Curve([], [])
     record = model(examples=40, images=False)
     bare = replace(
-        record, scores={}, misclassification=[], ood=[], promises=[], classes=[], mistakes=[],
+        record, scores={}, misclassification=[], ood=[], risk_thresholds=[], classes=[], mistakes=[],
         doubtful=[], conventions={}, settings={}, versions={}, hardware={}, entropy=nothing,
         risk_coverage=nothing, confusion=Confusion(None, []),
     )  # fmt: skip

@@ -48,7 +48,7 @@ def test_a_matrix_shows_long_names_by_their_beginning_and_holds_the_whole():
 
 def test_settings_are_told_in_words():
     settings = {
-        "groups": 15,
+        "n_bins": 15,
         "top_k": 5,
         "risks": [0.01, 0.05],
         "targets_sha256": "abc",

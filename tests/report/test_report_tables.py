@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from beliefmatch.experiments.evaluation_record import EvaluationRecord, Number, Promise
+from beliefmatch.experiments.evaluation_record import EvaluationRecord, Number, RiskThresholdRecord
 from beliefmatch.report.evaluation_marks import best
 from beliefmatch.report.evaluation_rows import detection_sections, summary
 from beliefmatch.report.evaluation_tables import terminal_table, to_csv, to_markdown
@@ -265,9 +265,9 @@ def test_a_shown_threshold_keeps_the_promise(threshold):
 
 def test_a_threshold_of_nothing_answers_everything():
     for threshold in (0.0, -math.inf):
-        promise = tidy([Promise(0.1, 0.05, threshold, 1.0, 0.01, 0.02)])[0]
+        promise = tidy([RiskThresholdRecord(0.1, 0.05, threshold, 1.0, 0.01, 0.02)])[0]
         assert answers_text(promise) == ("answers everything", "")
-    some = Promise(0.1, 0.05, 0.12341, 0.5, 0.01, 0.02)
+    some = RiskThresholdRecord(0.1, 0.05, 0.12341, 0.5, 0.01, 0.02)
     assert answers_text(some) == ("answers 50.0\u00a0%", "confidence ≥ 0.1235")
 
 

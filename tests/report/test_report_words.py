@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from scipy.stats import binomtest
 
-from beliefmatch.experiments.evaluation_record import Bins, Confusion, Promise
+from beliefmatch.experiments.evaluation_record import Bins, Confusion, RiskThresholdRecord
 from beliefmatch.report.evaluation_bins import joined, thin, wilson
 from beliefmatch.report.page import render_page
 from evaluation_records import model, single_example, three
@@ -104,8 +104,11 @@ def test_confusion_without_a_matrix_says_so(page):
 
 
 def test_promises_are_rounded_to_the_safe_side_or_answer_everything():
-    kept = [Promise(0.05, 0.05, 0.70001, 0.6, 0.01, 0.04), Promise(0.2, 0.05, 0.0, 1.0, 0.1, 0.15)]
-    page = Page(render_page([replace(model(examples=60, images=False), promises=kept)]))
+    kept = [
+        RiskThresholdRecord(0.05, 0.05, 0.70001, 0.6, 0.01, 0.04),
+        RiskThresholdRecord(0.2, 0.05, 0.0, 1.0, 0.1, 0.15),
+    ]
+    page = Page(render_page([replace(model(examples=60, images=False), risk_thresholds=kept)]))
     assert row(page, "error ≤ 5 %")[0]["text"] == "answers 60.0\u00a0%confidence ≥ 0.7001"
     assert row(page, "error ≤ 20 %")[0]["text"] == "answers everything"
     assert any(

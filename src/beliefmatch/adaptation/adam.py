@@ -15,7 +15,7 @@ class Adam:
         weight: first weights; taken over.
         bias: first biases; taken over.
         learning_rate: the paper's is 3e-4.
-        weight_decay: added to the slope of the weights, times the weight; biases have none.
+        weight_decay: added to the grad of the weights, times the weight; biases have none.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class Adam:
         """(H, K); changes in place with every step."""
         return self._bias.detach()
 
-    def step(self, weight_slope: Tensor, bias_slope: Tensor) -> None:
+    def step(self, weight_grad: Tensor, bias_grad: Tensor) -> None:
         """Take a step of all heads."""
-        self._weight.grad, self._bias.grad = weight_slope, bias_slope
+        self._weight.grad, self._bias.grad = weight_grad, bias_grad
         self._optimizer.step()
 
     def keep(self, places: Tensor) -> None:

@@ -10,12 +10,11 @@ from torch import nn
 
 from beliefmatch._validate import describe, fail
 from beliefmatch.adaptation.adapt_config import VAL_FRACTION, AdaptConfig
-from beliefmatch.adaptation.add_belief import Mixin
+from beliefmatch.adaptation.batchnorm import require_batchnorm
+from beliefmatch.adaptation.belief_mixin import Mixin
 from beliefmatch.adaptation.computing import running
 from beliefmatch.adaptation.heads import find_head, head_weights
 from beliefmatch.adaptation.laplace_head import require_laplace
-from beliefmatch.adaptation.normed import Numbers, require_repeatable, with_norms
-from beliefmatch.adaptation.norms import require_norms
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.sets import OOD, as_cache, extracted, first_inputs, given_sets
@@ -23,6 +22,7 @@ from beliefmatch.adaptation.settings import OnProgress
 from beliefmatch.adaptation.subsets import parted_numbers, subset
 from beliefmatch.adaptation.surgery import with_head
 from beliefmatch.adaptation.types import Features
+from beliefmatch.adaptation.with_batchnorm import Numbers, require_repeatable, with_batchnorm
 
 __all__ = ["adapt_classifier"]
 
@@ -54,29 +54,29 @@ def adapt_classifier(
         require_laplace()
     data = given_sets(train, validation, test, ood)
     options = {"cache": as_cache(cache), "precision": precision, "compile": compile}
-    if config.norms:
+    if config.batchnorm:
         require_repeatable(data)
     began = time.perf_counter()
     with running(model, torch.device(device)) as place:
         batch, data["train"] = first_inputs(train, place)
         found = find_head(model, batch, name=head)
-        if config.norms:
-            require_norms(model, batch)
+        if config.batchnorm:
+            require_batchnorm(model, batch)
         rows = extracted(model, found, data, device=place, on_progress=on_progress, **options)
         sets, numbers = _sets(rows)
         seconds = {"features": time.perf_counter() - began}
         made = refit(
             sets,
             classes=classes,
-            start=head_weights(found),
-            adapt_config=replace(config, norms=False),
+            init=head_weights(found),
+            adapt_config=replace(config, batchnorm=False),
             val_fraction=None if numbers is None else VAL_FRACTION,
             on_progress=on_progress,
         )
     better = with_head(model, found, made.chosen.weight, made.chosen.bias, mixin=mixin)
     made = replace(made, head=found, adapt_config=config, seconds={**seconds, **made.seconds})
-    if config.norms:
-        made = with_norms(better, made, batch, data, numbers, device=place, on_progress=on_progress)
+    if config.batchnorm:
+        made = with_batchnorm(better, made, batch, data, numbers, device=place, on_progress=on_progress)
     return better, made
 
 

@@ -33,8 +33,8 @@ class AdaptConfig:
         learning_rate: of Adam; the paper's, in proportion to the batch, if not given.
         optimizer: "adam", or "lbfgs" for the convex heads.
         patience: epochs without a better validation value after which a head stops; None for never.
-        norms: whether the affine parameters and statistics of BatchNorm layers are trained together with the
-            chosen head afterwards, as the paper's published code does.
+        batchnorm: whether the affine parameters and statistics of BatchNorm layers are trained together with
+            the chosen head afterwards, as the paper's published code does.
         risks: error rates to promise among answers.
         delta: with which probability such a promise may fail.
     """
@@ -51,7 +51,7 @@ class AdaptConfig:
     learning_rate: float | None = None
     optimizer: Literal["adam", "lbfgs"] = "adam"
     patience: int | None = 10
-    norms: bool = False
+    batchnorm: bool = False
     risks: Sequence[float] = (0.01, 0.05)
     delta: float = 0.05
 

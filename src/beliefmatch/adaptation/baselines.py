@@ -5,9 +5,9 @@ from torch import Tensor
 
 from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.adaptation.fitted import FittedHead
+from beliefmatch.adaptation.head_init import Init, require_init
 from beliefmatch.adaptation.reading import require_labels
-from beliefmatch.adaptation.scoring import Judge
-from beliefmatch.adaptation.starting import Start, require_start
+from beliefmatch.adaptation.scoring import Evaluator
 from beliefmatch.adaptation.types import Features
 from beliefmatch.methods.temperature import fit_temperature
 
@@ -17,18 +17,18 @@ MOST_LOGITS = 20_000_000
 """Numbers that a temperature is fitted on, 160 MB; of more, evenly spaced rows."""
 
 
-def untouched(start: Start, validation: Features) -> FittedHead:
+def untouched(init: Init, validation: Features) -> FittedHead:
     """The head as it was, with its scores."""
-    weight, bias = _checked("untouched", start, validation)
+    weight, bias = _checked("untouched", init, validation)
     return _scored(Candidate("untouched", "untouched"), weight, bias, validation, ())
 
 
-def temperature(start: Start, validation: Features) -> FittedHead:
+def temperature(init: Init, validation: Features) -> FittedHead:
     """The head with weight and bias divided by the temperature of the lowest NLL on the validation rows.
 
     Its scores are on the rows it was fitted on, a little better than on others: one number was fitted.
     """
-    weight, bias = _checked("temperature", start, validation)
+    weight, bias = _checked("temperature", init, validation)
     logits, targets, step = head_logits((weight, bias), validation)
     fitted = fit_temperature(logits, targets)
     candidate = Candidate("temperature", "temperature", {"temperature": fitted})
@@ -36,13 +36,13 @@ def temperature(start: Start, validation: Features) -> FittedHead:
     return _scored(candidate, weight / fitted, bias / fitted, validation, notes)
 
 
-def head_logits(start: Start, features: Features) -> tuple[Tensor, Tensor, int]:
+def head_logits(init: Init, features: Features) -> tuple[Tensor, Tensor, int]:
     """Logits (n, K) in double and targets of every nth row that belongs to a class, and n."""
-    weight, bias = start
-    judge = Judge(features)
-    step = -(-len(judge) * len(bias) // MOST_LOGITS)
+    weight, bias = init
+    evaluator = Evaluator(features)
+    step = -(-len(evaluator) * len(bias) // MOST_LOGITS)
     parts, labels, at = [], [], 0
-    for logits, targets in judge.logits(weight[None], bias[None]):
+    for logits, targets in evaluator.logits(weight[None], bias[None]):
         first = -at % step
         at += len(targets)
         parts.append(logits[0].t()[first::step].double())
@@ -50,8 +50,8 @@ def head_logits(start: Start, features: Features) -> tuple[Tensor, Tensor, int]:
     return torch.cat(parts), torch.cat(labels), step
 
 
-def _checked(function: str, start: Start, validation: Features) -> Start:
-    weight, bias = require_start(function, start)
+def _checked(function: str, init: Init, validation: Features) -> Init:
+    weight, bias = require_init(function, init)
     require_labels(function, "validation", validation, *weight.shape)
     return weight, bias
 
@@ -59,5 +59,5 @@ def _checked(function: str, start: Start, validation: Features) -> Start:
 def _scored(
     candidate: Candidate, weight: Tensor, bias: Tensor, validation: Features, notes: tuple[str, ...]
 ) -> FittedHead:
-    scores = Judge(validation).scores([candidate], weight[None], bias[None])[0]
+    scores = Evaluator(validation).scores([candidate], weight[None], bias[None])[0]
     return FittedHead(candidate, weight, bias, 0, scores, notes=notes)

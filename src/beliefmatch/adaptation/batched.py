@@ -17,11 +17,11 @@ from beliefmatch.adaptation import lbfgs
 from beliefmatch.adaptation.adam import Adam
 from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.adaptation.fitted import FittedHead, Point
+from beliefmatch.adaptation.head_init import Init, initial_weights, require_init
 from beliefmatch.adaptation.objectives import Objectives, in_order
 from beliefmatch.adaptation.reading import Batches, require_labels
-from beliefmatch.adaptation.scoring import Judge, product
+from beliefmatch.adaptation.scoring import Evaluator, product
 from beliefmatch.adaptation.settings import HeadConfig, OnProgress, known_classes, require_candidates
-from beliefmatch.adaptation.starting import Start, first_weights, require_start
 from beliefmatch.adaptation.stopping import Track
 from beliefmatch.adaptation.types import Features
 
@@ -29,8 +29,8 @@ __all__ = ["BATCH_SIZE", "MEMORY", "OnProgress", "fit_heads", "heads_together", 
 
 BATCH_SIZE = 256
 MEMORY = 2 << 30
-_COPIES = 5  # of a head's weights: themselves, slopes, two moments, the best
-_LOGITS = 6  # of a batch's logits: themselves, slopes, and what losses need on the way
+_COPIES = 5  # of a head's weights: themselves, grads, two moments, the best
+_LOGITS = 6  # of a batch's logits: themselves, grads, and what losses need on the way
 
 
 def fit_heads(
@@ -43,7 +43,7 @@ def fit_heads(
     batch_size: int = BATCH_SIZE,
     learning_rate: float | None = None,
     weight_decay: float = 0.0,
-    start: Start | None = None,
+    init: Init | None = None,
     patience: int | None = 10,
     monitor: Literal["nll", "error"] = "nll",
     optimizer: Literal["adam", "lbfgs"] = "adam",
@@ -59,13 +59,13 @@ def fit_heads(
         candidates: the heads.
         validation: rows that neither the heads nor the network have seen. Each head keeps the weights of its
             best epoch by them. Without any, all train to the end.
-        classes: K; known where there is a `start` or where targets are counts.
+        classes: K; known where there is a `init` or where targets are counts.
         epochs: passes over the features, or iterations of L-BFGS.
         batch_size: rows of a step. The paper's is 64; an epoch of 256 costs less than half of that.
         learning_rate: of Adam; `paper_rate(batch_size)` if not given, the paper's 3e-4 at its 64.
         weight_decay: times half the sum of squares of a head's weights is added to its loss.
-        start: weight and bias that all heads start from, for the repair of an existing head; those of belief
-            matching scaled and shifted to fit their λ (`first_weights`). Otherwise each seed draws its own.
+        init: weight and bias that all heads start from, for the repair of an existing head; those of belief
+            matching scaled and shifted to fit their λ (`initial_weights`). Otherwise each seed draws its own.
         patience: a head stops when as many epochs have brought no better validation value; None for never.
         monitor: the validation value, "nll" or "error".
         optimizer: "adam", or "lbfgs" with all rows in every step: for softmax and label smoothing, which are
@@ -78,24 +78,24 @@ def fit_heads(
     rate = paper_rate(batch_size) if learning_rate is None else learning_rate
     settings = HeadConfig(epochs, batch_size, rate, weight_decay, patience, monitor, order_seed, memory)
     require_choice("fit_heads", "optimizer", optimizer, ("adam", "lbfgs"))
-    start = None if start is None else require_start("fit_heads", start)
-    classes = known_classes(features, start, classes)
-    require_candidates(candidates, features, start, classes)
-    width = features.rows.shape[-1] if start is None else start[0].shape[1]
+    init = None if init is None else require_init("fit_heads", init)
+    classes = known_classes(features, init, classes)
+    require_candidates(candidates, features, init, classes)
+    width = features.rows.shape[-1] if init is None else init[0].shape[1]
     require_labels("fit_heads", "features", features, classes, width)
     if validation is not None:
         require_labels("fit_heads", "validation", validation, classes, width)
-    judge = None if validation is None else Judge(validation)
+    evaluator = None if validation is None else Evaluator(validation)
     batches = Batches(features, batch_size, order_seed, memory)
     fitted: dict[int, FittedHead] = {}
     passes = [*_passes(candidates, classes, width, settings)]
     for number, places in enumerate(passes):
         heads = [candidates[place] for place in places]
-        stacks = first_weights(heads, start, classes, width, features)
+        stacks = initial_weights(heads, init, classes, width, features)
         run = lbfgs.run if optimizer == "lbfgs" else _run
         tell = _telling(on_progress, number, len(passes), len(heads))
-        tracks = run(heads, stacks, batches, settings, judge, tell)
-        fitted |= zip(places, _results(heads, tracks, stacks, judge), strict=True)
+        tracks = run(heads, stacks, batches, settings, evaluator, tell)
+        fitted |= zip(places, _results(heads, tracks, stacks, evaluator), strict=True)
     return [fitted[place] for place in range(len(candidates))]
 
 
@@ -138,13 +138,13 @@ def _telling(on_progress: OnProgress | None, number: int, passes: int, heads: in
 
 def _run(
     candidates: Sequence[Candidate],
-    stacks: Start,
+    stacks: Init,
     batches: Batches,
     settings: HeadConfig,
-    judge: Judge | None,
+    evaluator: Evaluator | None,
     tell: OnProgress,
 ) -> list[Track]:
-    return _Fit(candidates, stacks, batches, settings, judge).run(tell)
+    return _Fit(candidates, stacks, batches, settings, evaluator).run(tell)
 
 
 class _Fit:
@@ -153,13 +153,13 @@ class _Fit:
     def __init__(
         self,
         candidates: Sequence[Candidate],
-        stacks: Start,
+        stacks: Init,
         batches: Batches,
         settings: HeadConfig,
-        judge: Judge | None,
+        evaluator: Evaluator | None,
     ) -> None:
         self.candidates, self.classes, self.batches = [*candidates], stacks[1].shape[1], batches
-        self.settings, self.judge = settings, judge
+        self.settings, self.evaluator = settings, evaluator
         self.all_tracks = [Track() for _ in candidates]
         self.tracks = self.all_tracks[:]
         weight, bias = (stack.clone() for stack in stacks)
@@ -169,7 +169,7 @@ class _Fit:
 
     def _arrange(self) -> None:
         self.objectives = Objectives(self.candidates, self.classes)
-        self.weight_slope = torch.empty_like(self.adam.weight)
+        self.weight_grad = torch.empty_like(self.adam.weight)
         self.sums = torch.zeros(len(self.candidates), dtype=torch.float64)
 
     def run(self, tell: OnProgress) -> list[Track]:
@@ -193,32 +193,32 @@ class _Fit:
 
     def _step(self, rows: Tensor, targets: Tensor, progress: float, epoch: int) -> None:
         logits = product(self.adam.weight, self.adam.bias, rows)
-        slopes = torch.empty_like(logits)
-        losses = self.objectives.slopes(logits, targets, slopes, progress)
+        grads = torch.empty_like(logits)
+        losses = self.objectives.grads(logits, targets, grads, progress)
         finite = losses.isfinite()
         if not bool(finite.all()):
             for place in (~finite).nonzero()[:, 0].tolist():
                 self.tracks[place].diverged_at = epoch + 1
-            slopes, losses = slopes[finite], losses[finite]
+            grads, losses = grads[finite], losses[finite]
             self._keep(finite.nonzero()[:, 0])
             if not self.candidates:
                 return
         self.sums += losses.double() * len(rows)
-        torch.mm(slopes.view(-1, len(rows)), rows, out=self.weight_slope.view(-1, rows.shape[1]))
-        self.adam.step(self.weight_slope, slopes.sum(2))
+        torch.mm(grads.view(-1, len(rows)), rows, out=self.weight_grad.view(-1, rows.shape[1]))
+        self.adam.step(self.weight_grad, grads.sum(2))
 
     def _end(self, epoch: int) -> None:
-        """Judge every head and let go of those that are done."""
+        """Evaluator every head and let go of those that are done."""
         if not self.candidates:
             return
         weight, bias = self.adam.weight, self.adam.bias
-        seen = None if self.judge is None else self.judge.watch(self.candidates, weight, bias)
+        seen = None if self.evaluator is None else self.evaluator.watch(self.candidates, weight, bias)
         losses = (self.sums / len(self.batches.places)).tolist()
         for place, track in enumerate(self.tracks):
             nll, error = (None, None) if seen is None else (seen[0][place].item(), seen[1][place].item())
             value = nll if self.settings.monitor == "nll" else error
             track.add(Point(epoch, losses[place], nll, error), value, weight[place], bias[place])
-        patience = self.settings.patience if self.judge else None
+        patience = self.settings.patience if self.evaluator else None
         left = [place for place, track in enumerate(self.tracks) if not track.is_over(patience)]
         if len(left) < len(self.tracks):
             self._keep(torch.tensor(left, dtype=torch.int64))
@@ -233,13 +233,13 @@ class _Fit:
 
 
 def _results(
-    candidates: Sequence[Candidate], tracks: Sequence[Track], stacks: Start, judge: Judge | None
+    candidates: Sequence[Candidate], tracks: Sequence[Track], stacks: Init, evaluator: Evaluator | None
 ) -> Iterator[FittedHead]:
     """What became of each; a head that never had a good epoch has the weights it started from."""
     for candidate, track, *first in zip(candidates, tracks, *stacks, strict=True):
         weight, bias = (track.weight, track.bias) if track.weight is not None else first
         assert weight is not None and bias is not None
-        scores = judge.scores([candidate], weight[None], bias[None])[0] if judge else None
+        scores = evaluator.scores([candidate], weight[None], bias[None])[0] if evaluator else None
         notes = [*track.notes]
         if track.diverged_at is not None:
             notes.append(f"diverged in epoch {track.diverged_at}: its loss was not finite; try a lower rate")

@@ -20,8 +20,8 @@ def choose(
     """The head of the lowest validation value among those of these kinds.
 
     Ties are broken by the other value, then by the calibration error, then by the order given. Heads that
-    diverged are not looked at. The validation value of the best of many is better than it deserves to be:
-    judge the chosen head on rows that did not choose it.
+    diverged are skipped. The validation score of the best of many is optimistic: evaluate the chosen head on
+    rows that did not choose it.
 
     Args:
         fitted: heads with validation scores.
@@ -42,7 +42,7 @@ def choose_setting(
 ) -> FittedHead:
     """The best head of the best setting, where several seeds were fitted with each.
 
-    A setting is judged by the mean over its seeds, so that none is taken for one lucky seed. Settings of
+    A setting is scored by the mean over its seeds, so that none is taken for one lucky seed. Settings of
     which a seed diverged are looked at only where there are no others. Ties as in `choose`.
 
     Args:

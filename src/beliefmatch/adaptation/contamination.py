@@ -1,4 +1,4 @@
-"""Whether validation rows can judge: a network is surer of what it was trained on than of anything else.
+"""Whether validation rows can evaluator: a network is surer of what it was trained on than of anything else.
 
 On images that it was trained on every head looks certain and well chosen, and the choice made there is wrong
 elsewhere. The measured case: a CIFAR-10 ResNet-20 on a slice of its own training images asks for a
@@ -28,8 +28,8 @@ from torch import Tensor
 
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.baselines import head_logits
+from beliefmatch.adaptation.head_init import Init, require_init
 from beliefmatch.adaptation.reading import block_size, require_labels
-from beliefmatch.adaptation.starting import Start, require_start
 from beliefmatch.adaptation.types import Features
 from beliefmatch.methods.temperature import fit_temperature
 from beliefmatch.metrics import auroc
@@ -56,17 +56,17 @@ class Verdict(NamedTuple):
 
 
 def contamination(
-    validation: Features, *, train: Features | None = None, start: Start | None = None
+    validation: Features, *, train: Features | None = None, init: Init | None = None
 ) -> Verdict:
     """Whether validation rows were seen in training, in plain words; see the head of this module.
 
     Args:
         validation: rows that are to choose.
         train: rows that heads are trained on; of the network's own training data if it is to be repaired.
-        start: weight and bias of the head that the network was trained with, if its classes are these.
+        init: weight and bias of the head that the network was trained with, if its classes are these.
     """
-    if train is None and start is None:
-        raise fail("contamination", "`train` or `start` must be given, got neither.")
+    if train is None and init is None:
+        raise fail("contamination", "`train` or `init` must be given, got neither.")
     said = ""
     if train is not None:
         if train.rows.shape[1:] != validation.rows.shape[1:]:
@@ -77,10 +77,10 @@ def contamination(
             return Verdict(True, f"{share:.0%} of the validation rows are among the training rows.")
         if share >= SOME_COPIES:
             said = f" ({share:.1%} of them are among the training rows; look for duplicates.)"
-    if start is None:
+    if init is None:
         why = "No validation row is among the training rows" if not said else "Few validation rows are copies"
         return Verdict(None, f"{why}; whether the network saw them only its own head could tell.{said}")
-    seen, why = _by_surprise(validation, train, require_start("contamination", start))
+    seen, why = _by_surprise(validation, train, require_init("contamination", init))
     return Verdict(None if said and seen is False else seen, why + said)
 
 
@@ -93,9 +93,9 @@ class _Reading(NamedTuple):
     temperature: float
 
 
-def _read(name: str, features: Features, start: Start) -> _Reading:
-    require_labels("contamination", name, features, *start[0].shape)
-    logits, targets, _ = head_logits(start, features)
+def _read(name: str, features: Features, init: Init) -> _Reading:
+    require_labels("contamination", name, features, *init[0].shape)
+    logits, targets, _ = head_logits(init, features)
     ids = targets.argmax(1) if targets.dim() == 2 else targets
     logs = logits.log_softmax(1)
     confidence, best = logs.max(1)
@@ -107,8 +107,8 @@ def _read(name: str, features: Features, start: Start) -> _Reading:
     )
 
 
-def _by_surprise(validation: Features, train: Features | None, start: Start) -> Verdict:
-    new = _read("validation", validation, start)
+def _by_surprise(validation: Features, train: Features | None, init: Init) -> Verdict:
+    new = _read("validation", validation, init)
     shown = (
         f"accuracy {new.accuracy:.1%}, mean confidence {new.confidence:.1%}, "
         f"fitted temperature {new.temperature:.2f}"
@@ -119,7 +119,7 @@ def _by_surprise(validation: Features, train: Features | None, start: Start) -> 
         return Verdict(None, f"{why}. Give the training data too, and it can be told.")
     if train is None:
         return Verdict(None, f"Without training rows to compare with it cannot be told ({shown}).")
-    old = _read("train", train, start)
+    old = _read("train", train, init)
     above, error = _surprised(old.surprise, new.surprise)
     shown += f"; on training rows accuracy {old.accuracy:.1%}, confidence {old.confidence:.1%}"
     if above > max(CLEAR, SIGMAS * error):

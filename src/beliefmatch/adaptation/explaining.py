@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from beliefmatch.adaptation.tracing import Layer, Run
+from beliefmatch.adaptation.tracing import Layer, TracedRun
 
 __all__ = ["layers_told", "obstacle", "why_no_head"]
 
@@ -39,7 +39,7 @@ def obstacle(network: nn.Module, layer: Layer) -> str | None:
     return None
 
 
-def why_no_head(network: nn.Module, seen: Run, tried: Sequence[Layer], name: str | None) -> str:
+def why_no_head(network: nn.Module, seen: TracedRun, tried: Sequence[Layer], name: str | None) -> str:
     """The fact for the error, from the layers that could have been the head."""
     want = "`model` must return the output of a linear layer or 1x1 convolution"
     if name is not None:
@@ -58,7 +58,7 @@ def _neighbours(network: nn.Module, layer: Layer) -> list[str]:
     return [*beside, *dict(layer.module.named_parameters())]
 
 
-def _changed(layer: Layer, seen: Run) -> str | None:
+def _changed(layer: Layer, seen: TracedRun) -> str | None:
     """What was done to a layer's output on the way to the logits, if it is one of the usual things."""
     logits, outputs = seen.logits.cpu().double(), _outputs(layer, seen)
     if outputs is None:
@@ -78,7 +78,7 @@ def _changed(layer: Layer, seen: Run) -> str | None:
     return None
 
 
-def _mixed(tried: Sequence[Layer], seen: Run) -> str | None:
+def _mixed(tried: Sequence[Layer], seen: TracedRun) -> str | None:
     """Two layers whose outputs are averaged or added."""
     outputs = {layer: made.mean(1) for layer in tried if (made := _outputs(layer, seen)) is not None}
     for one, other in combinations(reversed(outputs), 2):
@@ -89,7 +89,7 @@ def _mixed(tried: Sequence[Layer], seen: Run) -> str | None:
     return None
 
 
-def _outputs(layer: Layer, seen: Run) -> Tensor | None:
+def _outputs(layer: Layer, seen: TracedRun) -> Tensor | None:
     """What the layer made of its last input at each place, (N, places, K)."""
     weight = layer.module._parameters.get("weight")
     inputs = seen.inputs.get(layer.module, [])

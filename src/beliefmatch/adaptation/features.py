@@ -20,10 +20,10 @@ from beliefmatch.adaptation.sizes import shard_rows_for
 from beliefmatch.adaptation.streams import Stream, as_stream
 from beliefmatch.adaptation.types import Features
 
-__all__ = ["Progress", "extract", "features_from_directory"]
+__all__ = ["ExtractProgress", "extract", "features_from_directory"]
 
 
-class Progress(NamedTuple):
+class ExtractProgress(NamedTuple):
     """How far it is. The first one comes before the first shard is computed and announces the size."""
 
     rows: int
@@ -51,7 +51,7 @@ def extract(
     precision: str = "32",
     compile: bool = False,
     dtype: StoredType = "float32",
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[ExtractProgress], None] | None = None,
 ) -> Features:
     """The features of all examples, from the cache or computed into it.
 
@@ -74,7 +74,7 @@ def extract(
             with the digest of the data and "split" where the caller knows them.
         cache: where to keep them. None, or data that nothing tells from other data (no "data" in
             `key_parts`, no `data_key`, no tensors to look at): a temporary directory, gone with the result.
-        data_key: the caller's word for the data: the same word promises the same rows in the same order.
+        data_key: Identifier of the data: the same key means the same rows in the same order.
         device: where to compute.
         batch_size: examples at a time; batches of a DataLoader or an iterable are taken as they come.
         precision: "32"; "bf16", used if every row of the first batch differs from float32 by less than 2 % of
@@ -109,10 +109,12 @@ def extract(
         return _computed(store, key, said, stream, computing, on_progress, stale)
 
 
-def _told(found: Features, folder: ShardFolder, on_progress: Callable[[Progress], None] | None) -> Features:
+def _told(
+    found: Features, folder: ShardFolder, on_progress: Callable[[ExtractProgress], None] | None
+) -> Features:
     if on_progress is not None:
         many = len(found)
-        on_progress(Progress(many, many, many, folder.bytes(), folder.path))
+        on_progress(ExtractProgress(many, many, many, folder.bytes(), folder.path))
     return found
 
 
@@ -154,7 +156,7 @@ def _computed(
     parts: Mapping[str, Any],
     stream: Stream,
     computing: Computing,
-    on_progress: Callable[[Progress], None] | None,
+    on_progress: Callable[[ExtractProgress], None] | None,
     stale: str | None = None,
 ) -> Features:
     with store.writing(key):
@@ -201,7 +203,7 @@ def _fill(
 
 
 def _teller(
-    on_progress: Callable[[Progress], None] | None, filler: Filler, layout: Layout, folder: ShardFolder
+    on_progress: Callable[[ExtractProgress], None] | None, filler: Filler, layout: Layout, folder: ShardFolder
 ) -> Callable[[int], None]:
     """Takes the number of rows that were computed and tells of all."""
     found = sum(line.rows for line in filler.lines)
@@ -212,7 +214,7 @@ def _teller(
         nonlocal rows
         rows += more
         if on_progress is not None:
-            on_progress(Progress(rows, layout.rows, found, planned, folder.path))
+            on_progress(ExtractProgress(rows, layout.rows, found, planned, folder.path))
 
     return tell
 

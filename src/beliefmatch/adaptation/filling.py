@@ -10,7 +10,7 @@ from torch import Tensor
 
 from beliefmatch._files import EnvironmentFailure
 from beliefmatch._validate import fail
-from beliefmatch.adaptation.shards import Layout, Line, ShardFolder
+from beliefmatch.adaptation.shards import Layout, ShardEntry, ShardFolder
 from beliefmatch.adaptation.sizes import told
 
 __all__ = ["Filler", "full_disk_errors"]
@@ -32,7 +32,7 @@ class Filler:
         self,
         folder: ShardFolder,
         layout: Layout,
-        there: Mapping[int, Line],
+        there: Mapping[int, ShardEntry],
         make_room: Callable[[int], object],
     ) -> None:
         self._folder, self._layout, self._make_room = folder, layout, make_room
@@ -42,7 +42,7 @@ class Filler:
         self._open: tuple[int, int] | None = None  # the shard that is being filled, and its rows so far
 
     @property
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[ShardEntry]:
         """Of all shards that are there."""
         return sorted(self._there.values())
 

@@ -8,16 +8,16 @@ from torch import Tensor
 from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.methods.base import Prediction
 
-__all__ = ["FittedHead", "Point", "Scores"]
+__all__ = ["FittedHead", "HeadScores", "Point"]
 
 
-class Scores(NamedTuple):
+class HeadScores(NamedTuple):
     """Means over rows; of counts, each row's votes count by their shares."""
 
     nll: float
     error: float
     ece: float
-    """In 15 groups of equal width."""
+    """In 15 bins of equal width."""
     rows: int
 
 
@@ -45,7 +45,7 @@ class FittedHead:
     """(K,), float32."""
     epoch: int
     """Epochs that these weights were trained for."""
-    validation: Scores | None = None
+    validation: HeadScores | None = None
     curve: tuple[Point, ...] = ()
     diverged: bool = False
     """Its loss was not finite at some step: it was left out from there on, and is not to be chosen."""

@@ -18,7 +18,16 @@ from beliefmatch._validate import fail
 from beliefmatch.adaptation.explaining import layers_told, obstacle, why_no_head
 from beliefmatch.adaptation.modes import evaluating
 from beliefmatch.adaptation.outputs import arguments, logits_of
-from beliefmatch.adaptation.tracing import Kind, Layer, Run, capturing, layer_named, layer_of, run, unwrapped
+from beliefmatch.adaptation.tracing import (
+    Kind,
+    Layer,
+    TracedRun,
+    capturing,
+    layer_named,
+    layer_of,
+    run,
+    unwrapped,
+)
 
 __all__ = ["Head", "Pooling", "find_head", "head_inputs", "head_weights", "pooled"]
 
@@ -121,7 +130,7 @@ def _head(layer: Layer, prefix: str, pooling: Pooling, siblings: tuple[str, ...]
     )
 
 
-def _named(network: nn.Module, seen: Run, name: str, prefix: str) -> Layer:
+def _named(network: nn.Module, seen: TracedRun, name: str, prefix: str) -> Layer:
     """The layer of that name; an error where there is none, it is no linear layer, or it was not used."""
     modules = dict(network.named_modules(remove_duplicate=False))
     inner = name if name in modules else name.removeprefix(prefix)
@@ -149,14 +158,14 @@ def _require_open(model: Any) -> None:
         raise fail("find_head", f"`model` must have run once, but {lazy[0]} has no shape yet.")
 
 
-def _require_finite(seen: Run) -> None:
+def _require_finite(seen: TracedRun) -> None:
     if len(seen.logits) == 0:
         raise fail("find_head", "`batch` must hold at least one example, got none.")
     if not seen.logits.isfinite().all():
         raise fail("find_head", "the model must return finite logits for `batch`, got NaN or infinity.")
 
 
-def _pooling(network: nn.Module, layer: Layer, batch: Any, seen: Run) -> Pooling | None:
+def _pooling(network: nn.Module, layer: Layer, batch: Any, seen: TracedRun) -> Pooling | None:
     """How features are read off for a layer that is a head; None where it is none."""
     weight, bias = _other_weights(layer, seen)
     inner = f"{layer.name}." if layer.name else ""
@@ -176,7 +185,7 @@ def _pooling(network: nn.Module, layer: Layer, batch: Any, seen: Run) -> Pooling
     return "other" if _agrees(rows, weight, bias, logits) else None
 
 
-def _other_weights(layer: Layer, seen: Run) -> tuple[Tensor, Tensor]:
+def _other_weights(layer: Layer, seen: TracedRun) -> tuple[Tensor, Tensor]:
     """Random weights that give logits of about 4: large enough to meet a bound, whatever was learnt."""
     own = layer.module.weight
     chance = torch.Generator().manual_seed(layer.in_features)

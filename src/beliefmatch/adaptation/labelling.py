@@ -8,9 +8,9 @@ from torch import Tensor
 from beliefmatch._validate import fail, level_of_caller, require_index
 from beliefmatch.adaptation.adapt_config import Labels
 from beliefmatch.adaptation.baselines import untouched
+from beliefmatch.adaptation.head_init import Init, require_init
 from beliefmatch.adaptation.reading import labelled, require_labels
 from beliefmatch.adaptation.result import FeatureSets
-from beliefmatch.adaptation.starting import Start, require_start
 from beliefmatch.adaptation.types import Features
 
 __all__ = ["MOST_CLASSES", "LabelSet", "knows", "label_set", "require_sets"]
@@ -30,7 +30,7 @@ class LabelSet(NamedTuple):
     classes: int
 
 
-def require_sets(sets: FeatureSets, start: Start | None) -> Start | None:
+def require_sets(sets: FeatureSets, init: Init | None) -> Init | None:
     """All sets must have rows of one width, that of the existing head; its weights in float32."""
     width = sets.train.width
     others = {"validation": sets.validation, "test": sets.test}
@@ -39,16 +39,16 @@ def require_sets(sets: FeatureSets, start: Start | None) -> Start | None:
         if one is not None and one.width != width:
             fact = f"`{name}` must have rows of {width} numbers as `train` has, got {one.width}"
             raise fail(_CALLER, f"{fact}; compute them with the same network and layer.")
-    if start is None:
+    if init is None:
         return None
-    start = require_start(_CALLER, start)
-    if start[0].shape[1] != width:
-        fact = f"`train` must have rows of {start[0].shape[1]} numbers for this head, got {width}"
+    init = require_init(_CALLER, init)
+    if init[0].shape[1] != width:
+        fact = f"`train` must have rows of {init[0].shape[1]} numbers for this head, got {width}"
         raise fail(_CALLER, f"{fact}: the features are of another network or layer.")
-    return start
+    return init
 
 
-def label_set(sets: FeatureSets, *, classes: int | None, start: Start | None, labels: Labels) -> LabelSet:
+def label_set(sets: FeatureSets, *, classes: int | None, init: Init | None, labels: Labels) -> LabelSet:
     """Whether the classes are those of the existing head, and how many there are; see `AdaptConfig.labels`.
 
     Raises:
@@ -57,7 +57,7 @@ def label_set(sets: FeatureSets, *, classes: int | None, start: Start | None, la
     for name, one in _labelled_sets(sets).items():
         _require_plain_ids(name, one)
     told = _told_classes(sets, classes)
-    found = _decided(sets, told, start, labels)
+    found = _decided(sets, told, init, labels)
     for name, one in _labelled_sets(sets).items():
         _require_ids(name, one, found.classes, f"of the {found.classes} classes")
         require_labels(_CALLER, name, one, found.classes, sets.train.width)
@@ -121,20 +121,20 @@ def _require_ids(name: str, features: Features, classes: int, said: str) -> None
         raise fail(_CALLER, f"{fact}; ids run from 0 to {classes - 1}.")
 
 
-def _decided(sets: FeatureSets, told: int | None, start: Start | None, labels: Labels) -> LabelSet:
+def _decided(sets: FeatureSets, told: int | None, init: Init | None, labels: Labels) -> LabelSet:
     seen = _classes_seen(sets) if told is None else told
-    if start is None:
+    if init is None:
         if labels == "same":
             raise fail(_CALLER, "`labels` must be new or auto where there is no head to repair, got same.")
         return LabelSet("new", seen)
-    own = len(start[0])
+    own = len(init[0])
     fits = seen == own if told is not None else seen <= own
     if labels == "same" and not fits:
         there = f"targets have {seen}" if told is None else f"there are {seen}"
         raise fail(_CALLER, f"`labels` must be new where the head has {own} classes and {there}, got same.")
     if labels == "new" or not fits:
         return LabelSet("new", seen)
-    if labels == "same" or _knows(start, sets.validation, seen):
+    if labels == "same" or _knows(init, sets.validation, seen):
         return LabelSet("same", own)
     return LabelSet("new", seen)
 
@@ -144,16 +144,16 @@ def _classes_seen(sets: FeatureSets) -> int:
     return max(2, *(int(one.targets.max()) + 1 for one in _labelled_sets(sets).values()))
 
 
-def _knows(start: Start, validation: Features, seen: int) -> bool:
+def _knows(init: Init, validation: Features, seen: int) -> bool:
     if not len(labelled(validation)):
         return False
-    error = untouched(start, validation).error
-    return error is not None and knows(start, 1 - error, seen)
+    error = untouched(init, validation).error
+    return error is not None and knows(init, 1 - error, seen)
 
 
-def knows(start: Start, right: float, seen: int) -> bool:
+def knows(init: Init, right: float, seen: int) -> bool:
     """Whether a head that is right for this share of rows, of so many classes, is so far above chance."""
-    own = len(start[0])
+    own = len(init[0])
     return right > (min(_OFTEN, _BETTER_THAN_CHANCE / own) if seen == own else _OFTEN)
 
 

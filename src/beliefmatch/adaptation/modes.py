@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from beliefmatch.adaptation.outputs import arguments
 
-__all__ = ["batch_norms", "evaluating"]
+__all__ = ["batchnorm_layers", "evaluating"]
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
                     module.training = training
 
 
-def batch_norms(model: nn.Module, batch: Any = None) -> dict[str, nn.Module]:
+def batchnorm_layers(model: nn.Module, batch: Any = None) -> dict[str, nn.Module]:
     """The BatchNorm layers that "head plus BatchNorm" trains, by name; with a batch, those it runs through.
 
     All kinds that estimate statistics of a batch, also the fused and synchronised ones; not those that are

@@ -1,7 +1,7 @@
-"""Losses of many heads at once, and their slopes by the logits.
+"""Losses of many heads at once, and their grads by the logits.
 
 Logits are laid out (H, K, B), a head's together and the examples of a class side by side: so comes the
-product of all weights with a batch, so the kernel of belief matching reads fastest, and so the slopes go into
+product of all weights with a batch, so the kernel of belief matching reads fastest, and so the grads go into
 the product with the features. Heads of like objective stand together and are computed by one call.
 """
 
@@ -22,7 +22,7 @@ __all__ = ["Objectives", "in_order"]
 
 Losses = Callable[[Tensor, Tensor, Tensor, float], Tensor]
 """From logits (H, K, B), targets and the share of the training that is over, the mean loss of each head (H,);
-writes the slopes to the third argument, shaped like the first."""
+writes the grads to the third argument, shaped like the first."""
 
 _IGNORED = -100  # no target is: OOD rows were left out
 
@@ -63,8 +63,8 @@ class Objectives:
             self.groups.append(_Group(start, start + len(heads), _losses_of(heads, classes)))
             start += len(heads)
 
-    def slopes(self, logits: Tensor, targets: Tensor, out: Tensor, progress: float = 1.0) -> Tensor:
-        """Write the slopes of every head's mean loss to `out`; the mean losses (H,).
+    def grads(self, logits: Tensor, targets: Tensor, out: Tensor, progress: float = 1.0) -> Tensor:
+        """Write the grads of every head's mean loss to `out`; the mean losses (H,).
 
         Args:
             logits: (H, K, B).
@@ -103,15 +103,15 @@ def _belief_matching(candidate: Candidate) -> Losses:
         with torch.enable_grad():
             value = kernels.eager_loss(LossInputs(leaf, labels, None, priors, None, options))
         each = torch.full((), 1 / rows, dtype=value.dtype).expand_as(value)
-        (slope,) = torch.autograd.grad(value, leaf, each)
-        out.copy_(slope)
+        (grad,) = torch.autograd.grad(value, leaf, each)
+        out.copy_(grad)
         return value.detach().mean(1)
 
     return losses
 
 
 def _cross_entropy(smoothing: Tensor, classes: int) -> Losses:
-    """Softmax and label smoothing: targets t mixed with the uniform distribution, slope Σt · p − t.
+    """Softmax and label smoothing: targets t mixed with the uniform distribution, grad Σt · p − t.
 
     Counts are labels of the shares of their votes; a row without votes counts for nothing.
     """
@@ -149,8 +149,8 @@ def _evidential(method: Method) -> Losses:
             leaf = head.t().detach().requires_grad_()
             with torch.enable_grad():
                 value = objective(leaf, targets)
-            (slope,) = torch.autograd.grad(value, leaf)
-            room.copy_(slope.t())
+            (grad,) = torch.autograd.grad(value, leaf)
+            room.copy_(grad.t())
             values.append(value.detach())
         return torch.stack(values).to(logits.dtype)
 

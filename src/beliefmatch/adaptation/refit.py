@@ -14,14 +14,14 @@ from beliefmatch.adaptation.batched import fit_heads
 from beliefmatch.adaptation.candidates import Candidate, candidates
 from beliefmatch.adaptation.choosing import choose_setting, setting
 from beliefmatch.adaptation.contamination import Verdict, contamination
+from beliefmatch.adaptation.diagnostics import on_data, on_the_choice, on_the_labels, sentence
 from beliefmatch.adaptation.fitted import FittedHead
+from beliefmatch.adaptation.head_init import Init
 from beliefmatch.adaptation.labelling import LabelSet, label_set, require_sets
 from beliefmatch.adaptation.laplace_head import laplace_head, require_laplace, why_no_laplace
-from beliefmatch.adaptation.promising import promises
-from beliefmatch.adaptation.remarks import on_data, on_the_choice, on_the_labels, sentence
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
+from beliefmatch.adaptation.risk_thresholds import risk_thresholds
 from beliefmatch.adaptation.settings import OnProgress
-from beliefmatch.adaptation.starting import Start
 
 __all__ = ["refit", "shown"]
 
@@ -41,7 +41,7 @@ def refit(
     sets: FeatureSets,
     *,
     classes: int | None = None,
-    start: Start | None = None,
+    init: Init | None = None,
     adapt_config: AdaptConfig = _USUAL,
     val_fraction: float | None = None,
     on_progress: OnProgress | None = None,
@@ -55,7 +55,7 @@ def refit(
     Args:
         sets: features of the data; `test` and `ood` are only kept.
         classes: K, where neither counts nor the existing head tell; else one more than the largest id.
-        start: weight and bias of the existing head, where there is one.
+        init: weight and bias of the existing head, where there is one.
         adapt_config: what to fit and by what to choose.
         val_fraction: Share of the training rows that was held out for validation because no validation data
             were given; a warning explains the consequence.
@@ -64,23 +64,23 @@ def refit(
     Raises:
         ValueError: features that do not match each other or the head, targets that do not fit the classes.
     """
-    if adapt_config.norms:
-        fact = "`norms` must be False for features alone: BatchNorm layers are trained on images"
+    if adapt_config.batchnorm:
+        fact = "`batchnorm` must be False for features alone: BatchNorm layers are trained on images"
         raise fail("refit", f"{fact}; use `adapt` with the network and its data.")
     if adapt_config.laplace:
         require_laplace()
     began = time.perf_counter()
-    start = require_sets(sets, start)
-    found = label_set(sets, classes=classes, start=start, labels=adapt_config.labels)
-    old = start if found.kind == "same" else None
-    verdict = contamination(sets.validation, train=sets.train, start=old)
+    init = require_sets(sets, init)
+    found = label_set(sets, classes=classes, init=init, labels=adapt_config.labels)
+    old = init if found.kind == "same" else None
+    verdict = contamination(sets.validation, train=sets.train, init=old)
     _warn(verdict, found, val_fraction)
-    remarks = on_the_labels(sets, found, start) if adapt_config.labels == "auto" else []
-    remarks += _told(on_data(sets, found, start))
+    diagnostics = on_the_labels(sets, found, init) if adapt_config.labels == "auto" else []
+    diagnostics += _told(on_data(sets, found, init))
     fitted = _fitted(sets, found.classes, old, adapt_config, on_progress)
     chosen = choose_setting(fitted, by=adapt_config.choose_by)
     before = [] if old is None else [untouched(old, sets.validation), temperature(old, sets.validation)]
-    remarks += _told(on_the_choice(chosen, before[0] if before else None))
+    diagnostics += _told(on_the_choice(chosen, before[0] if before else None))
     spread, notes = _spread([*before, *fitted], sets, found) if adapt_config.laplace else ([], ())
     return Adaptation(
         chosen=chosen,
@@ -90,17 +90,19 @@ def refit(
         classes=found.classes,
         sets=sets,
         adapt_config=adapt_config,
-        promises=promises(chosen, sets.validation, risks=adapt_config.risks, delta=adapt_config.delta),
+        risk_thresholds=risk_thresholds(
+            chosen, sets.validation, risks=adapt_config.risks, delta=adapt_config.delta
+        ),
         seconds={"heads": time.perf_counter() - began},
-        notes=(*map(sentence, remarks), *notes),
+        notes=(*map(sentence, diagnostics), *notes),
     )
 
 
-def _told(remarks: list[str]) -> list[str]:
+def _told(diagnostics: list[str]) -> list[str]:
     """Each as a warning; and as they are, for the notes."""
-    for remark in remarks:
-        warnings.warn(f"adapt: {remark}.", stacklevel=level_of_caller())
-    return remarks
+    for diagnostic in diagnostics:
+        warnings.warn(f"adapt: {diagnostic}.", stacklevel=level_of_caller())
+    return diagnostics
 
 
 def _spread(
@@ -158,11 +160,11 @@ def _warn(verdict: Verdict, found: LabelSet, val_fraction: float | None) -> None
 def _fitted(
     sets: FeatureSets,
     classes: int,
-    start: Start | None,
+    init: Init | None,
     adapt_config: AdaptConfig,
     on_progress: OnProgress | None,
 ) -> list[FittedHead]:
-    wanted = _wanted(sets, classes, start, adapt_config)
+    wanted = _wanted(sets, classes, init, adapt_config)
 
     def fit(some: Sequence[Candidate], order_seed: int, tell: OnProgress | None) -> list[FittedHead]:
         return fit_heads(
@@ -173,7 +175,7 @@ def _fitted(
             epochs=adapt_config.epochs,
             batch_size=adapt_config.batch_size,
             learning_rate=adapt_config.learning_rate,
-            start=start,
+            init=init,
             patience=adapt_config.patience,
             monitor=adapt_config.choose_by,
             optimizer=adapt_config.optimizer,
@@ -181,7 +183,7 @@ def _fitted(
             on_progress=tell,
         )
 
-    alone = start is None
+    alone = init is None
     fitted = fit(wanted, 0, on_progress) if alone else _seed_by_seed(wanted, fit, on_progress)
     _require_one_that_converged(fitted, adapt_config)
     return fitted
@@ -198,11 +200,9 @@ def _require_one_that_converged(fitted: Sequence[FittedHead], adapt_config: Adap
     raise fail("adapt", f"{fact}: no loss stayed finite; {remedy}.")
 
 
-def _wanted(
-    sets: FeatureSets, classes: int, start: Start | None, adapt_config: AdaptConfig
-) -> list[Candidate]:
+def _wanted(sets: FeatureSets, classes: int, init: Init | None, adapt_config: AdaptConfig) -> list[Candidate]:
     seeds = [*adapt_config.seeds]
-    if start is not None and adapt_config.optimizer == "lbfgs" and len(seeds) > 1:
+    if init is not None and adapt_config.optimizer == "lbfgs" and len(seeds) > 1:
         fact = "`seeds` make no difference where L-BFGS starts from the existing head"
         warnings.warn(f"adapt: {fact}; only {seeds[0]} is fitted.", stacklevel=level_of_caller())
         seeds = seeds[:1]
@@ -210,7 +210,7 @@ def _wanted(
     controls = [
         one for one in adapt_config.controls if has_ids or one != "evidential"
     ]  # which cannot learn counts
-    if adapt_config.laplace and start is None and "softmax" not in controls:
+    if adapt_config.laplace and init is None and "softmax" not in controls:
         controls.append("softmax")  # which it is the spread of
     return candidates(
         classes,

@@ -6,11 +6,11 @@ from typing import Literal
 
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.contamination import Verdict
-from beliefmatch.adaptation.fitted import FittedHead, Point, Scores
+from beliefmatch.adaptation.fitted import FittedHead, HeadScores, Point
 from beliefmatch.adaptation.heads import Head
 from beliefmatch.adaptation.types import Features
 
-__all__ = ["Adaptation", "FeatureSets", "NormsResult", "Promised"]
+__all__ = ["Adaptation", "BatchNormResult", "FeatureSets", "RiskThreshold"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,16 +20,17 @@ class FeatureSets:
     train: Features
     validation: Features
     test: Features | None = None
-    """To judge on; nothing is chosen by them."""
+    """For the scores of the report; they choose nothing."""
     ood: Mapping[str, Features] = field(default_factory=dict)
     """Examples that belong to no class, by the name of their set."""
 
 
 @dataclass(frozen=True)
-class Promised:
-    """Answer at a confidence of `threshold` or more, and the error among the answers stays below `risk`.
+class RiskThreshold:
+    """Confidence from which on a head may answer so that the error among the answers stays below `risk`.
 
-    Found on validation rows; it fails with probability `delta` at most. No threshold where none will do.
+    Computed on validation rows; it fails with probability `delta` at most. `threshold` is None where no
+    threshold meets the risk.
     """
 
     risk: float
@@ -40,14 +41,14 @@ class Promised:
 
 
 @dataclass(frozen=True, eq=False)
-class NormsResult:
+class BatchNormResult:
     """What came of training BatchNorm layers together with the chosen head."""
 
     layers: tuple[str, ...]
     """That were trained, by their names in the network."""
-    before: Scores
+    before: HeadScores
     """Of the chosen head alone, on the validation images."""
-    after: Scores
+    after: HeadScores
     """Of the best epoch."""
     epoch: int
     """The best one; 0 where none was better than the chosen head alone."""
@@ -78,13 +79,14 @@ class Adaptation:
     classes: int
     sets: FeatureSets
     adapt_config: AdaptConfig
-    promises: tuple[Promised, ...] = ()
-    """Of the head that the network has in the end."""
+    risk_thresholds: tuple[RiskThreshold, ...] = ()
+    """Of the head that the returned network has."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """Spent on "features", "heads" and "norms"."""
+    """Spent on "features", "heads" and "batchnorm"."""
     head: Head | None = None
     """Where it stands in the network, if there is one."""
-    norms: NormsResult | None = None
-    """If BatchNorm layers were trained too. The network's head is its `head` then, the promises are of it."""
+    batchnorm: BatchNormResult | None = None
+    """Result of training BatchNorm layers too; its `head` is then the network's, and the risk thresholds are
+    of that head."""
     notes: tuple[str, ...] = ()
     """What could not be done and why, what was decided, and what is odd about the data or the choice."""

@@ -6,16 +6,16 @@ import torch
 from torch import Tensor
 
 from beliefmatch.adaptation.candidates import Candidate
-from beliefmatch.adaptation.fitted import FittedHead, Scores
+from beliefmatch.adaptation.fitted import FittedHead, HeadScores
 from beliefmatch.adaptation.reading import labelled, ordered, require_labels
 from beliefmatch.adaptation.types import Features
 from beliefmatch.methods.base import Prediction
 from beliefmatch.metrics import calibration_error
 from beliefmatch.metrics.bins import bins_of
 
-__all__ = ["Judge", "predicted", "product", "score", "scored"]
+__all__ = ["Evaluator", "predicted", "product", "score", "scored"]
 
-GROUPS = 15
+N_BINS = 15
 _LOGITS = 16_000_000  # numbers of logits held at once
 _HELD = 1 << 30  # bytes of validation rows that are kept in float32, since every epoch reads them
 
@@ -27,8 +27,8 @@ def product(weight: Tensor, bias: Tensor, rows: Tensor) -> Tensor:
     return logits.view(heads, classes, len(rows))
 
 
-class Judge:
-    """Scores of heads on the same features, rows that belong to no class left out.
+class Evaluator:
+    """HeadScores of heads on the same features, rows that belong to no class left out.
 
     Args:
         features: rows and targets.
@@ -74,11 +74,11 @@ class Judge:
                 error[place] += _misses(logs, shares)[0]
         return nll / len(self), error / len(self)
 
-    def scores(self, candidates: Sequence[Candidate], weight: Tensor, bias: Tensor) -> list[Scores]:
+    def scores(self, candidates: Sequence[Candidate], weight: Tensor, bias: Tensor) -> list[HeadScores]:
         """All scores of each head; a head at a time, so that one head's columns are all that is held."""
         nll, error = self.watch(candidates, weight, bias)
         return [
-            Scores(
+            HeadScores(
                 nll[place].item(), error[place].item(), self._ece(one, weight[place], bias[place]), len(self)
             )
             for place, one in enumerate(candidates)
@@ -92,7 +92,7 @@ class Judge:
             confidence.append(top)
             hits.append(_taken(_shares(targets), place))
         columns = torch.cat(confidence).clamp(0, 1), torch.cat(hits)
-        return calibration_error(bins_of(*columns, GROUPS, "width"))
+        return calibration_error(bins_of(*columns, N_BINS, "width"))
 
 
 def _shares(targets: Tensor) -> Tensor:
@@ -124,22 +124,25 @@ def _taken(shares: Tensor, place: Tensor) -> Tensor:
 
 def predicted(head: FittedHead, features: Features) -> Iterator[tuple[Prediction, Tensor]]:
     """What a head says of the rows that belong to a class, and their targets, some rows at a time."""
-    judge, step = Judge(features), max(1, _LOGITS // (4 * len(head.bias)))  # in double, and more than once
-    for rows, targets in judge.rows():
+    evaluator, step = (
+        Evaluator(features),
+        max(1, _LOGITS // (4 * len(head.bias))),
+    )  # in double, and more than once
+    for rows, targets in evaluator.rows():
         for some, of_some in zip(rows.split(step), targets.split(step), strict=True):
             yield head.predict(some), of_some
 
 
-def score(head: FittedHead, features: Features) -> Scores:
+def score(head: FittedHead, features: Features) -> HeadScores:
     """NLL, error and calibration error of a head on features, such as those of a test set."""
     classes, width = head.weight.shape
     require_labels("score", "features", features, classes, width)
     if head.is_linear:
-        return Judge(features).scores([head.candidate], head.weight[None], head.bias[None])[0]
+        return Evaluator(features).scores([head.candidate], head.weight[None], head.bias[None])[0]
     return scored(predicted(head, features))
 
 
-def scored(pairs: Iterable[tuple[Prediction, Tensor]]) -> Scores:
+def scored(pairs: Iterable[tuple[Prediction, Tensor]]) -> HeadScores:
     """The scores of predictions by their targets, some rows at a time."""
     nll, confidence, hits = 0.0, [], []
     for prediction, targets in pairs:
@@ -149,5 +152,5 @@ def scored(pairs: Iterable[tuple[Prediction, Tensor]]) -> Scores:
         confidence.append(top)
         hits.append(_taken(shares, place))
     hit = torch.cat(hits)
-    ece = calibration_error(bins_of(torch.cat(confidence).clamp(0, 1), hit, GROUPS, "width"))
-    return Scores(nll / len(hit), 1 - hit.mean().item(), ece, len(hit))
+    ece = calibration_error(bins_of(torch.cat(confidence).clamp(0, 1), hit, N_BINS, "width"))
+    return HeadScores(nll / len(hit), 1 - hit.mean().item(), ece, len(hit))

@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 from beliefmatch._validate import describe, fail
 from beliefmatch.adaptation.backbone import HeadInputs
 from beliefmatch.adaptation.cache import FeatureCache
-from beliefmatch.adaptation.features import Progress, extract
+from beliefmatch.adaptation.features import ExtractProgress, extract
 from beliefmatch.adaptation.heads import Head
 from beliefmatch.adaptation.settings import OnProgress
 from beliefmatch.adaptation.streams import as_stream, as_tensor
@@ -125,11 +125,11 @@ def extracted(
     return found
 
 
-def _telling(name: str, on_progress: OnProgress | None) -> Callable[[Progress], None] | None:
+def _telling(name: str, on_progress: OnProgress | None) -> Callable[[ExtractProgress], None] | None:
     if on_progress is None:
         return None
 
-    def tell(now: Progress) -> None:
+    def tell(now: ExtractProgress) -> None:
         share = 0.0 if not now.total else now.rows / now.total
         of = "" if now.total is None else f" of {now.total}"
         on_progress(share, f"features of {name}: {now.rows}{of} rows")

@@ -6,7 +6,7 @@ from typing import Literal
 
 from beliefmatch._validate import fail, require_choice, require_finite_number, require_index
 from beliefmatch.adaptation.candidates import KINDS, Candidate
-from beliefmatch.adaptation.starting import Start
+from beliefmatch.adaptation.head_init import Init
 from beliefmatch.adaptation.types import Features
 
 __all__ = ["HeadConfig", "OnProgress", "known_classes", "require_candidates"]
@@ -39,26 +39,24 @@ class HeadConfig:
         require_choice("fit_heads", "monitor", self.monitor, ("nll", "error"))
 
 
-def known_classes(features: Features, start: Start | None, classes: int | None) -> int:
+def known_classes(features: Features, init: Init | None, classes: int | None) -> int:
     """K, as given or as the existing head or the counts tell it."""
     known = classes
-    if known is None and start is not None:
-        known = len(start[0])
+    if known is None and init is not None:
+        known = len(init[0])
     if known is None and features.targets.dim() == 2:
         known = features.targets.shape[1]
     if known is None:
-        raise fail(
-            "fit_heads", "`classes` must be given where targets are class ids and there is no `start`."
-        )
+        raise fail("fit_heads", "`classes` must be given where targets are class ids and there is no `init`.")
     if require_index("fit_heads", "classes", known) < 2:
         raise fail("fit_heads", f"`classes` must be at least 2, got {known}.")
-    if start is not None and len(start[0]) != known:
-        raise fail("fit_heads", f"`start` must have {known} classes, got {len(start[0])}; leave it out.")
+    if init is not None and len(init[0]) != known:
+        raise fail("fit_heads", f"`init` must have {known} classes, got {len(init[0])}; leave it out.")
     return known
 
 
 def require_candidates(
-    candidates: Sequence[Candidate], features: Features, start: Start | None, classes: int
+    candidates: Sequence[Candidate], features: Features, init: Init | None, classes: int
 ) -> None:
     """Candidates must be such as can be trained on these targets, and differ."""
     if not candidates:
@@ -70,8 +68,8 @@ def require_candidates(
             raise fail("fit_heads", f"`candidates` must do with counts, got {one.name}; it needs class ids.")
         if isinstance(one.prior, tuple) and len(one.prior) != classes:
             raise fail("fit_heads", f"`prior` must have {classes} numbers, got {len(one.prior)}.")
-        settings = repr((one.kind, sorted(one.options.items()), None if start else one.seed))
+        settings = repr((one.kind, sorted(one.options.items()), None if init else one.seed))
         if settings in seen:
-            same = "; from one `start` the seeds make no difference" if start else ""
+            same = "; from one `init` the seeds make no difference" if init else ""
             raise fail("fit_heads", f"`candidates` must differ, got {one.name} twice{same}.")
         seen.add(settings)

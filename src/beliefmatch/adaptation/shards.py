@@ -30,7 +30,7 @@ from beliefmatch._validate import level_of_caller
 from beliefmatch.adaptation.rows import ShardedRows
 from beliefmatch.adaptation.sizes import planned_bytes
 
-__all__ = ["FORMAT", "Layout", "Line", "ShardFolder", "StoredType"]
+__all__ = ["FORMAT", "Layout", "ShardEntry", "ShardFolder", "StoredType"]
 
 FORMAT = "beliefmatch.features/1"
 StoredType = Literal["float32", "float16"]
@@ -65,7 +65,7 @@ class Layout:
         return 0 if rows is None else planned_bytes(rows, self.features, self.dtype, classes=self.classes)
 
 
-class Line(NamedTuple):
+class ShardEntry(NamedTuple):
     """What the manifest says of a shard."""
 
     shard: int
@@ -116,21 +116,21 @@ class ShardFolder:
         for file in self.path.iterdir():
             file.unlink()
 
-    def write(self, shard: int, rows: np.ndarray, targets: np.ndarray) -> Line:
+    def write(self, shard: int, rows: np.ndarray, targets: np.ndarray) -> ShardEntry:
         """Write a shard, then the line that tells of it."""
         digests = []
         for path, values in zip(self._files(shard), (rows, targets), strict=True):
             content = _npy(values)
             atomic_write(path, content)
             digests.append(hashlib.sha256(content).hexdigest())
-        line = Line(shard, len(rows), *digests)
+        line = ShardEntry(shard, len(rows), *digests)
         with (self.path / "manifest.jsonl").open("ab") as file:
             file.write(json.dumps(line).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
         return line
 
-    def resume(self) -> dict[int, Line]:
+    def resume(self) -> dict[int, ShardEntry]:
         """The shards that are there and whole; the manifest is brought to just these, the others go."""
         whole = self.verified()
         (self.path / "complete.json").unlink(missing_ok=True)
@@ -138,13 +138,13 @@ class ShardFolder:
         atomic_write(self.path / "manifest.jsonl", b"".join(lines))
         return whole
 
-    def complete(self, lines: Iterable[Line]) -> None:
+    def complete(self, lines: Iterable[ShardEntry]) -> None:
         """Say that all shards are there."""
         lines = sorted(lines)
         rows = sum(line.rows for line in lines)
         atomic_write(self.path / "complete.json", _bytes({"format": FORMAT, "rows": rows, "shards": lines}))
 
-    def lines(self) -> dict[int, Line]:
+    def lines(self) -> dict[int, ShardEntry]:
         """What complete.json, or else the manifest, tells of the shards; a broken line tells nothing."""
         whole = _json(self.path / "complete.json")
         if whole.get("format") == FORMAT:
@@ -155,7 +155,7 @@ class ShardFolder:
             return {}
         return {line.shard: line for text in texts if (line := _line(_parsed(text)))}
 
-    def verified(self, *, warn: bool = True) -> dict[int, Line]:
+    def verified(self, *, warn: bool = True) -> dict[int, ShardEntry]:
         """The shards whose checksums are right; a warning names each of the others, if asked to."""
         whole, layout = {}, self.layout()
         for shard, line in sorted(self.lines().items() if layout else ()):
@@ -167,7 +167,7 @@ class ShardFolder:
                 warnings.warn(told, stacklevel=level_of_caller())
         return whole
 
-    def is_whole(self, lines: Mapping[int, Line]) -> bool:
+    def is_whole(self, lines: Mapping[int, ShardEntry]) -> bool:
         """Whether these are all shards of a complete set."""
         layout = self.layout()
         return self.is_complete and layout is not None and list(lines) == list(range(layout.shards or 0))
@@ -199,7 +199,7 @@ class ShardFolder:
     def _files(self, shard: int) -> tuple[Path, Path]:
         return self.path / f"rows-{shard:06d}.npy", self.path / f"targets-{shard:06d}.npy"
 
-    def _fault(self, line: Line) -> str | None:
+    def _fault(self, line: ShardEntry) -> str | None:
         """What is wrong with a shard, in a few words."""
         for path, digest in zip(self._files(line.shard), line[2:], strict=True):
             try:
@@ -243,7 +243,7 @@ def _parsed(text: bytes) -> Any:
         return None
 
 
-def _line(entry: Any) -> Line | None:
+def _line(entry: Any) -> ShardEntry | None:
     kinds = (int, int, str, str)
     is_line = isinstance(entry, list) and len(entry) == len(kinds)
-    return Line(*entry) if is_line and all(map(isinstance, entry, kinds)) else None
+    return ShardEntry(*entry) if is_line and all(map(isinstance, entry, kinds)) else None

@@ -16,8 +16,8 @@ import torch
 from beliefmatch._validate import fail, level_of_caller
 from beliefmatch.adaptation.adapt_config import VAL_FRACTION
 from beliefmatch.adaptation.features import features_from_directory
+from beliefmatch.adaptation.head_init import Init
 from beliefmatch.adaptation.result import FeatureSets
-from beliefmatch.adaptation.starting import Start
 from beliefmatch.adaptation.stored import array_names, features_from_file, head_from_file
 from beliefmatch.adaptation.stored_names import SPELLINGS, FeatureNames
 from beliefmatch.adaptation.subsets import parted
@@ -59,7 +59,7 @@ def feature_sets(
     classes: int | None = None,
     class_names: Sequence[str] | None = None,
     split_seed: int = 0,
-) -> tuple[FeatureSets, Start | None, int | None]:
+) -> tuple[FeatureSets, Init | None, int | None]:
     """Read the features of every set, and the head that they are of, if it is there.
 
     Args:
@@ -95,7 +95,7 @@ def feature_sets(
         found["train"], found["validation"] = _set_aside(found["train"], share, split_seed)
     others = {name.removeprefix(_OOD): one for name, one in found.items() if name.startswith(_OOD)}
     sets = FeatureSets(found["train"], found["validation"], found.get("test"), others)
-    return sets, _start(places["train"].path, sets), _classes(places, found, classes)
+    return sets, _init(places["train"].path, sets), _classes(places, found, classes)
 
 
 def _path(name: str, given: str | Path) -> Path:
@@ -201,7 +201,7 @@ def _set_aside(train: Features, share: float | None, seed: int) -> tuple[Feature
     return parted(train, VAL_FRACTION if share is None else share, seed=seed)
 
 
-def _start(path: Path, sets: FeatureSets) -> Start | None:
+def _init(path: Path, sets: FeatureSets) -> Init | None:
     return None if path.is_dir() else head_from_file(path, width=sets.train.width)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from beliefmatch._validate import describe, fail, level_of_caller
-from beliefmatch.adaptation.add_belief import BeliefMixin, Mixin, add_belief
+from beliefmatch.adaptation.belief_mixin import BeliefMixin, Mixin, add_belief
 from beliefmatch.adaptation.explaining import obstacle
 from beliefmatch.adaptation.heads import Head
 from beliefmatch.adaptation.tracing import Layer, layer_named, unwrapped

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from beliefmatch.adaptation.outputs import arguments, logits_of
 
-__all__ = ["Kind", "Layer", "Run", "capturing", "layer_named", "layer_of", "run", "unwrapped"]
+__all__ = ["Kind", "Layer", "TracedRun", "capturing", "layer_named", "layer_of", "run", "unwrapped"]
 
 Kind = Literal["linear", "conv1x1"]
 
@@ -29,7 +29,7 @@ class Layer:
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class TracedRun:
     """One batch through a network: the logits (N, K), and the inputs of each linear layer in order of use."""
 
     logits: Tensor
@@ -76,14 +76,14 @@ def layer_named(network: nn.Module, name: str) -> Layer | None:
     return layer_of(name, modules[name]) if name in modules else None
 
 
-def run(network: nn.Module, batch: Any, *, caller: str) -> Run:
+def run(network: nn.Module, batch: Any, *, caller: str) -> TracedRun:
     """Send a batch through, with an eye on every linear layer."""
     names = {module: name for name, module in network.named_modules() if layer_of(name, module)}
     with capturing(names) as inputs:
         args, kwargs = arguments(batch)
         logits = logits_of(network(*args, **kwargs), caller=caller)
     used = (layer_of(names[module], module) for module in inputs)
-    return Run(logits, tuple(layer for layer in used if layer), inputs)
+    return TracedRun(logits, tuple(layer for layer in used if layer), inputs)
 
 
 @contextmanager

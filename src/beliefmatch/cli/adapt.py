@@ -9,6 +9,7 @@ from beliefmatch._environment import needs
 from beliefmatch._files import ready_directory
 from beliefmatch.cli.adapt_flags import config_of
 from beliefmatch.cli.adapt_options import (
+    BatchNorm,
     CacheDir,
     CacheSize,
     ChooseBy,
@@ -29,7 +30,6 @@ from beliefmatch.cli.adapt_options import (
     Mean,
     ModelOptions,
     Network,
-    Norms,
     Optimizer,
     Precision,
     Priors,
@@ -49,8 +49,8 @@ from beliefmatch.cli.errors import BAD_INPUT, OUTSIDE, UserError, user_errors
 from beliefmatch.cli.run_options import DataDir, DataName, DryRun, Ood
 
 if TYPE_CHECKING:
-    from beliefmatch.experiments.adapt_config_file import AdaptRunConfig
-    from beliefmatch.experiments.adapting import Adapting, Outcome
+    from beliefmatch.experiments.adapt_run_config import AdaptRunConfig
+    from beliefmatch.experiments.adapting import Adapting, AdaptResult
 
 __all__ = ["adapt"]
 
@@ -93,7 +93,7 @@ def adapt(
     batch_size: HeadBatch = 256,
     learning_rate: HeadRate = None,
     optimizer: Optimizer = "adam",
-    train_norms: Norms = False,
+    train_batchnorm: BatchNorm = False,
     risk: Risks = [0.01, 0.05],  # noqa: B006 (typer's way to say several)
     out: Annotated[
         str, typer.Option(metavar="DIRECTORY", help="For the new weights, records and report.")
@@ -153,10 +153,10 @@ def _announce(work: "Adapting") -> None:
 
 
 def _write_and_show(
-    command: typer.Context, place: Path, config: "AdaptRunConfig", outcome: "Outcome"
+    command: typer.Context, place: Path, config: "AdaptRunConfig", outcome: "AdaptResult"
 ) -> None:
     from beliefmatch.cli.terminal import show
-    from beliefmatch.experiments.adapt_config_file import ImageAdaptConfig
+    from beliefmatch.experiments.adapt_run_config import ImageAdaptConfig
     from beliefmatch.experiments.adapted_directory import kept_files
     from beliefmatch.experiments.adapted_head import head_file
     from beliefmatch.report.adaptation_files import write_adaptation

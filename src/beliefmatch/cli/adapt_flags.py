@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from beliefmatch.adaptation.adapt_config import AdaptConfig
     from beliefmatch.data.config import DataConfig
-    from beliefmatch.experiments.adapt_config_file import AdaptRunConfig, FeatureAdaptConfig, ImageAdaptConfig
+    from beliefmatch.experiments.adapt_run_config import AdaptRunConfig, FeatureAdaptConfig, ImageAdaptConfig
 
 __all__ = ["config_of"]
 
 
 def config_of(params: Mapping[str, Any]) -> "AdaptRunConfig":
     """The configuration that the parameters of the command amount to."""
-    from beliefmatch.experiments.adapt_config_file import AdaptRunConfig
+    from beliefmatch.experiments.adapt_run_config import AdaptRunConfig
 
     given = _features(params) if params["features"] is not None else _images(params)
     return AdaptRunConfig(given, _adapt_config(params), tuple(params["ood"] or ()))
 
 
 def _features(params: Mapping[str, Any]) -> "FeatureAdaptConfig":
-    from beliefmatch.experiments.adapt_config_file import FeatureAdaptConfig
+    from beliefmatch.experiments.adapt_run_config import FeatureAdaptConfig
 
     for name in ("model", "weights", "data"):
         if params[name] is not None:
@@ -33,7 +33,7 @@ def _features(params: Mapping[str, Any]) -> "FeatureAdaptConfig":
 
 
 def _images(params: Mapping[str, Any]) -> "ImageAdaptConfig":
-    from beliefmatch.experiments.adapt_config_file import ImageAdaptConfig
+    from beliefmatch.experiments.adapt_run_config import ImageAdaptConfig
 
     if params["model"] is None:
         remedy = "`--model NAME --data NAME`, or `--features FILE`"
@@ -81,7 +81,7 @@ def _adapt_config(params: Mapping[str, Any]) -> "AdaptConfig":
         "priors": _numbers("prior", params["prior"]),
         "seeds": tuple(range(_at_least_one("seeds", params["seeds"]))),
         "controls": tuple(name.strip() for name in params["controls"].split(",") if name.strip()),
-        "norms": params["train_norms"],
+        "batchnorm": params["train_batchnorm"],
         "risks": tuple(params["risk"]),
     }
     named = {field.name for field in fields(AdaptConfig)} - set(made)

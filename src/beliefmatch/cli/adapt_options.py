@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 __all__ = [
+    "BatchNorm",
     "CacheDir",
     "CacheSize",
     "ChooseBy",
@@ -25,7 +26,6 @@ __all__ = [
     "Mean",
     "ModelOptions",
     "Network",
-    "Norms",
     "Optimizer",
     "Precision",
     "Priors",
@@ -215,10 +215,10 @@ HeadRate = Annotated[
 Optimizer = Annotated[
     str, typer.Option(metavar="adam|lbfgs", help="lbfgs for convex heads.", rich_help_panel=_HEADS)
 ]
-Norms = Annotated[
+BatchNorm = Annotated[
     bool,
     typer.Option(
-        "--train-norms",
+        "--train-batchnorm",
         help="Then train the BatchNorm layers together with the head, as the paper's code does.",
         rich_help_panel=_HEADS,
     ),

@@ -27,7 +27,7 @@ _OPTIONS = {
     "risks": "risk",
     "kl_weights": "kl_weight",
     "priors": "prior",
-    "norms": "train_norms",
+    "batchnorm": "train_batchnorm",
 }
 """Options that are called otherwise than the last word of the setting that they set."""
 

@@ -53,7 +53,7 @@ def evaluate(
     targets_file: Annotated[
         str | None, typer.Option(metavar="FILE", help="Targets of all models, if not in their files.")
     ] = None,
-    groups: Annotated[int, typer.Option(help="Groups of like confidence.")] = _DEFAULT.groups,
+    n_bins: Annotated[int, typer.Option(help="Number of confidence bins.")] = _DEFAULT.n_bins,
     resamples: Annotated[
         int, typer.Option(help="Of the bootstrap; 0 for no intervals.")
     ] = _DEFAULT.resamples,
@@ -76,7 +76,7 @@ def evaluate(
     """
     with ExitStack() as stack:
         with user_errors(*BAD_INPUT, command=context):
-            settings = EvaluateConfig(groups=groups, resamples=resamples, seed=seed, risks=tuple(risk))
+            settings = EvaluateConfig(n_bins=n_bins, resamples=resamples, seed=seed, risks=tuple(risk))
             chosen = config(models, names=name or [], ood=ood or [])
             render = _renderer()
             from beliefmatch.data.predictions import FieldNames

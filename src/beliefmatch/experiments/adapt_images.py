@@ -13,26 +13,26 @@ from torch import Tensor, nn
 
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.backbone import HeadInputs
+from beliefmatch.adaptation.batchnorm import require_batchnorm
 from beliefmatch.adaptation.cache import FeatureCache
-from beliefmatch.adaptation.features import Progress, extract
+from beliefmatch.adaptation.features import ExtractProgress, extract
 from beliefmatch.adaptation.heads import Head, find_head
-from beliefmatch.adaptation.normed import with_norms
-from beliefmatch.adaptation.norms import require_norms
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.sets import OOD
 from beliefmatch.adaptation.settings import OnProgress
 from beliefmatch.adaptation.sizes import planned_bytes
 from beliefmatch.adaptation.subsets import subset
 from beliefmatch.adaptation.types import Features
+from beliefmatch.adaptation.with_batchnorm import with_batchnorm
 from beliefmatch.data import load, load_ood
 from beliefmatch.data.config import DataConfig
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.sources import Dataset, Source
 from beliefmatch.data.splits import ROLES, fingerprint
-from beliefmatch.experiments.adapt_config_file import ImageAdaptConfig
 from beliefmatch.experiments.adapt_networks import network_and_settings
+from beliefmatch.experiments.adapt_run_config import ImageAdaptConfig
 
-__all__ = ["Images", "Wanted"]
+__all__ = ["AdaptImages", "Wanted"]
 
 
 class Wanted(NamedTuple):
@@ -44,7 +44,7 @@ class Wanted(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Images:
+class AdaptImages:
     """A network, images, and where it looks at them from.
 
     Args:
@@ -60,15 +60,15 @@ class Images:
     ood: Mapping[str, Source]
 
     @classmethod
-    def of(cls, config: ImageAdaptConfig, ood: tuple[str, ...], *, norms: bool = False) -> Images:
+    def of(cls, config: ImageAdaptConfig, ood: tuple[str, ...], *, batchnorm: bool = False) -> AdaptImages:
         """Build the network and find the images; what a user can get wrong is refused here."""
         _require_device(config.device)
         network, settings = network_and_settings(config)
         parts = load(settings, validation_from=config.validation_from)
         made = cls(config, network, parts, _ood(ood, parts, settings))
         _ = made.head, made.cache  # what is wrong with them is to be told now
-        if norms:
-            require_norms(network, made._some)
+        if batchnorm:
+            require_batchnorm(network, made._some)
         return made
 
     @cached_property
@@ -114,12 +114,12 @@ class Images:
         roles = {role: self._rows(role, computed) for role in ROLES}
         return FeatureSets(**roles, ood={name: computed[name] for name in self.ood})
 
-    def with_norms(self, better: nn.Module, made: Adaptation, on_progress: OnProgress) -> Adaptation:
-        """Train the BatchNorm layers of the adapted network in place; see `beliefmatch.adaptation.norms`."""
+    def with_batchnorm(self, better: nn.Module, made: Adaptation, on_progress: OnProgress) -> Adaptation:
+        """Train the BatchNorm layers of the adapted network in place."""
         sets: dict[str, Any] = {role: getattr(self.parts, role) for role in ROLES}
         sets |= {OOD + name: source for name, source in self.ood.items()}
         place = self.config.device
-        return with_norms(better, made, self._some, sets, None, device=place, on_progress=on_progress)
+        return with_batchnorm(better, made, self._some, sets, None, device=place, on_progress=on_progress)
 
     @property
     def _some(self) -> Tensor:
@@ -133,7 +133,7 @@ class Images:
         """One object for all sets, so that `--compile` compiles the network once."""
         return HeadInputs(self.network, self.head)
 
-    def _computed(self, one: Wanted, tell: Callable[[Progress], None]) -> Features:
+    def _computed(self, one: Wanted, tell: Callable[[ExtractProgress], None]) -> Features:
         how = self.parts.facts["preprocessing"]
         shape = list(one.source.shape)
         return extract(
@@ -209,8 +209,8 @@ def _digest(source: Any) -> str:
     return source.digest()
 
 
-def _teller(on_progress: OnProgress, name: str, before: int, total: int) -> Callable[[Progress], None]:
-    def tell(progress: Progress) -> None:
+def _teller(on_progress: OnProgress, name: str, before: int, total: int) -> Callable[[ExtractProgress], None]:
+    def tell(progress: ExtractProgress) -> None:
         many = f"{progress.rows:,} of {progress.total:,}" if progress.total else f"{progress.rows:,}"
         on_progress((before + progress.rows) / total, f"features of {name}: {many}")
 

@@ -11,23 +11,23 @@ from beliefmatch.experiments.records import OODScores, Scores, from_json, to_jso
 
 __all__ = [
     "ADAPT_SCHEMA",
+    "BATCHNORM_LABEL",
     "CHOSEN_LABEL",
-    "NORMS_LABEL",
     "AdaptRecord",
     "FeatureFacts",
     "HeadFacts",
-    "Judged",
-    "KeptPromise",
-    "Seen",
+    "RiskThresholdCheck",
+    "ScoredHead",
     "TriedHead",
     "ValidationCurve",
+    "VerdictRecord",
     "adapt_evaluation_paths",
 ]
 
 ADAPT_SCHEMA = "beliefmatch.adaptation/1"
 CHOSEN_LABEL = "belief matching"
 """Of the row that the chosen head belongs to."""
-NORMS_LABEL = "belief matching and BatchNorm"
+BATCHNORM_LABEL = "belief matching and BatchNorm"
 """Of the row of the network whose BatchNorm layers were trained with the chosen head."""
 
 
@@ -68,7 +68,7 @@ class TriedHead:
 
 
 @dataclass(frozen=True)
-class Seen:
+class VerdictRecord:
     """Whether the validation rows were seen in training, None where it cannot be told; and why."""
 
     seen: bool | None
@@ -76,8 +76,8 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A head of the honest table on the rows that it is judged by."""
+class ScoredHead:
+    """A head of the honest table on the rows that it is scored by."""
 
     label: str
     """Of its line, such as "label smoothing"; heads of other seeds have the same."""
@@ -94,15 +94,15 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class KeptPromise:
+class RiskThresholdCheck:
     """An error rate promised on validation rows, and what came of it on others.
 
     Args:
         threshold: the least confidence to answer at; None where no coverage can be promised.
         coverage: share of the validation rows that are answered.
         bound: on their error, which holds with probability 1 − delta.
-        judged_coverage: share of the test rows that are answered; None where there are none.
-        judged_risk: error among these answers; None where there are none.
+        test_coverage: share of the test rows that are answered; None where there are none.
+        test_risk: error among these answers; None where there are none.
     """
 
     risk: float
@@ -110,8 +110,8 @@ class KeptPromise:
     threshold: float | None
     coverage: float
     bound: float | None
-    judged_coverage: float | None
-    judged_risk: float | None
+    test_coverage: float | None
+    test_risk: float | None
 
 
 @dataclass(frozen=True)
@@ -137,14 +137,14 @@ class AdaptRecord:
     tried: list[TriedHead]
     chosen: str
     """The name of the chosen one among the tried."""
-    verdict: Seen
-    judged_on: str
+    verdict: VerdictRecord
+    scored_on: str
     """"test", or "validation": then these rows chose as well."""
     targets: str
     """"labels" or "votes"."""
-    judged: list[Judged]
-    promises: list[KeptPromise]
-    norms: dict[str, Any] | None
+    scored: list[ScoredHead]
+    risk_thresholds: list[RiskThresholdCheck]
+    batchnorm: dict[str, Any] | None
     """What came of training the BatchNorm layers too, if that was asked for."""
     notes: list[str]
     """What could not be done, and why."""
@@ -175,7 +175,7 @@ class AdaptRecord:
     @property
     def row_labels(self) -> list[str]:
         """The lines of the honest table, each once, in their order."""
-        return list(dict.fromkeys(one.label for one in self.judged))
+        return list(dict.fromkeys(one.label for one in self.scored))
 
     @property
     def chosen_head(self) -> TriedHead:
@@ -185,11 +185,11 @@ class AdaptRecord:
     @property
     def new_label(self) -> str:
         """The line of what is delivered: with trained BatchNorm layers where they were taken."""
-        return NORMS_LABEL if NORMS_LABEL in self.row_labels else CHOSEN_LABEL
+        return BATCHNORM_LABEL if BATCHNORM_LABEL in self.row_labels else CHOSEN_LABEL
 
-    def delivered(self, label: str) -> Judged:
+    def delivered(self, label: str) -> ScoredHead:
         """The head of a line with the seed of the chosen one; the first where a line has no such seed."""
-        of_line = [one for one in self.judged if one.label == label]
+        of_line = [one for one in self.scored if one.label == label]
         seed = self.chosen_head.seed
         return next((one for one in of_line if one.seed == seed), of_line[0])
 
@@ -198,7 +198,7 @@ def _check_choice(record: AdaptRecord) -> None:
     if record.chosen not in {one.name for one in record.tried}:
         raise ValueError(f"AdaptRecord: `chosen` must be one of the tried heads, got {record.chosen!r}.")
     if CHOSEN_LABEL not in record.row_labels:
-        raise ValueError(f"AdaptRecord: `judged` must have a line {CHOSEN_LABEL!r}, got none.")
+        raise ValueError(f"AdaptRecord: `scored` must have a line {CHOSEN_LABEL!r}, got none.")
     if len(record.class_names) != record.classes:
         expected, received = f"{record.classes}, one a class", len(record.class_names)
         raise ValueError(f"AdaptRecord: `class_names` must be {expected}, got {received}.")

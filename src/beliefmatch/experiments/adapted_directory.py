@@ -19,15 +19,15 @@ from torch import Tensor, nn
 
 from beliefmatch._environment import needs
 from beliefmatch._validate import fail
-from beliefmatch.adaptation.add_belief import BeliefMixin
+from beliefmatch.adaptation.belief_mixin import BeliefMixin
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.heads import find_head
 from beliefmatch.adaptation.surgery import with_head
 from beliefmatch.adaptation.types import Features
 from beliefmatch.data.preprocessing import Preprocessing
-from beliefmatch.experiments.adapt_config_file import ImageAdaptConfig
 from beliefmatch.experiments.adapt_networks import run_of
 from beliefmatch.experiments.adapt_record import AdaptRecord
+from beliefmatch.experiments.adapt_run_config import ImageAdaptConfig
 from beliefmatch.experiments.build import bare_network, method_of
 from beliefmatch.experiments.config import config_from, to_mapping
 from beliefmatch.experiments.run_dir import ADAPTED_SCHEMA, RunDirectory
@@ -35,7 +35,7 @@ from beliefmatch.experiments.scoring import Predicted, as_npz
 from beliefmatch.models import MODELS, pretrained_model
 
 if TYPE_CHECKING:
-    from beliefmatch.experiments.adapting import Outcome
+    from beliefmatch.experiments.adapting import AdaptResult
 
 __all__ = ["AdaptedNetwork", "adapted_network", "kept_files"]
 
@@ -55,10 +55,10 @@ class AdaptedNetwork:
     preprocessing: Preprocessing
 
 
-def kept_files(outcome: Outcome, config: ImageAdaptConfig | None) -> Iterator[tuple[str, bytes]]:
+def kept_files(outcome: AdaptResult, config: ImageAdaptConfig | None) -> Iterator[tuple[str, bytes]]:
     """Name and content of the files that hold predictions of every set, and the network if there is one."""
     here, made = RunDirectory(Path()), outcome.adaptation
-    taken = made.norms if made.norms is not None and made.norms.is_taken else None
+    taken = made.batchnorm if made.batchnorm is not None and made.batchnorm.is_taken else None
     head, sets = (made.chosen, made.sets) if taken is None else (taken.head, taken)
     places = {here.predictions("validation"): sets.validation, here.predictions("test"): sets.test}
     ood = here.ood_predictions(list(sets.ood))
@@ -74,7 +74,7 @@ def kept_files(outcome: Outcome, config: ImageAdaptConfig | None) -> Iterator[tu
         yield here.model_file.as_posix(), (json.dumps(facts, indent=1, allow_nan=False) + "\n").encode()
 
 
-def _described(outcome: Outcome) -> dict[str, Any]:
+def _described(outcome: AdaptResult) -> dict[str, Any]:
     head = outcome.adaptation.head
     assert head is not None
     return {

@@ -25,8 +25,8 @@ def head_file(adaptation: Adaptation, network: nn.Module | None = None) -> bytes
     """
     with needs("safetensors", extra="files", caller="report"):
         from safetensors.torch import save
-    head, norms = adaptation.head, adaptation.norms
-    taken = norms if norms is not None and norms.is_taken else None
+    head, batchnorm = adaptation.head, adaptation.batchnorm
+    taken = batchnorm if batchnorm is not None and batchnorm.is_taken else None
     new = adaptation.chosen if taken is None else taken.head
     weight = new.weight if head is None else _shaped(new.weight, head.module.weight.dim())
     before = f"{head.name}." if head is not None and head.name else ""

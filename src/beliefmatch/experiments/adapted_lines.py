@@ -1,4 +1,4 @@
-"""What is set side by side of an adaptation: heads, and the rows that each is judged by."""
+"""What is set side by side of an adaptation: heads, and the rows that each is scored by."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -8,13 +8,13 @@ from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.refit import shown
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.types import Features
-from beliefmatch.experiments.adapt_record import NORMS_LABEL
-from beliefmatch.experiments.adapted_scores import judgeable
+from beliefmatch.experiments.adapt_record import BATCHNORM_LABEL
+from beliefmatch.experiments.adapted_scores import scorable
 
-__all__ = ["Line", "class_names_of", "judging", "lines"]
+__all__ = ["TableLine", "class_names_of", "lines", "scored_rows"]
 
 
-class Line(NamedTuple):
+class TableLine(NamedTuple):
     """A line of the honest table, and what its heads see of the data."""
 
     label: str
@@ -23,22 +23,22 @@ class Line(NamedTuple):
     ood: Mapping[str, Features]
 
 
-def lines(adaptation: Adaptation) -> list[Line]:
+def lines(adaptation: Adaptation) -> list[TableLine]:
     """Without heads that diverged; at the end the network with trained BatchNorm layers, if it has such."""
     sets = adaptation.sets
     able = {label: [one for one in heads if not one.diverged] for label, heads in shown(adaptation).items()}
-    made = [Line(label, heads, judging(sets)[0], sets.ood) for label, heads in able.items() if heads]
-    norms = adaptation.norms
-    if norms is not None and norms.is_taken:
-        features = norms.validation if norms.test is None else norms.test
-        made.append(Line(NORMS_LABEL, [norms.head], features, norms.ood))
+    made = [TableLine(label, heads, scored_rows(sets)[0], sets.ood) for label, heads in able.items() if heads]
+    batchnorm = adaptation.batchnorm
+    if batchnorm is not None and batchnorm.is_taken:
+        features = batchnorm.validation if batchnorm.test is None else batchnorm.test
+        made.append(TableLine(BATCHNORM_LABEL, [batchnorm.head], features, batchnorm.ood))
     return made
 
 
-def judging(sets: FeatureSets) -> tuple[Features, str]:
+def scored_rows(sets: FeatureSets) -> tuple[Features, str]:
     """The rows to judge by, and whether they are those of "test" or of "validation"."""
     features, name = (sets.validation, "validation") if sets.test is None else (sets.test, "test")
-    if not len(judgeable(features)):
+    if not len(scorable(features)):
         raise fail("adapt_record", f"`{name}` must have rows with a class or votes, got none.")
     return features, name
 

@@ -18,9 +18,9 @@ from beliefmatch.experiments.records import Scores
 from beliefmatch.metrics import calibration_error, outcomes
 from beliefmatch.metrics.bins import bins_of
 
-__all__ = ["Answers", "Said", "answers", "doubts", "is_votes", "judgeable", "said_of"]
+__all__ = ["Answers", "HeadOutput", "answers", "doubts", "is_votes", "said_of", "scorable"]
 
-_GROUPS = 15
+N_BINS = 15
 _NUMBERS = 4_000_000  # of logits held at once
 
 
@@ -44,7 +44,7 @@ class Answers:
             error=(1 - self.hits).mean().item(),
             nll=nll if math.isfinite(nll) else None,
             brier=self.brier.mean().item(),
-            ece=calibration_error(bins_of(self.confidence.clamp(0, 1), self.hits, _GROUPS, "width")),
+            ece=calibration_error(bins_of(self.confidence.clamp(0, 1), self.hits, N_BINS, "width")),
             mean_confidence=self.confidence.mean().item(),
         )
 
@@ -59,13 +59,13 @@ def is_votes(features: Features) -> bool:
     return features.targets.dim() == 2
 
 
-def judgeable(features: Features) -> Tensor:
+def scorable(features: Features) -> Tensor:
     """Places of the rows that have a class, or at least one vote."""
     places = labelled(features)
     return places[features.targets[places].sum(1) > 0] if is_votes(features) else places
 
 
-class Said(NamedTuple):
+class HeadOutput(NamedTuple):
     """What a head says of a block of rows."""
 
     kind: Literal["logits", "probs"]
@@ -81,7 +81,7 @@ class Said(NamedTuple):
 
 
 @torch.no_grad()
-def said_of(head: FittedHead, features: Features, places: Tensor | None = None) -> Iterator[Said]:
+def said_of(head: FittedHead, features: Features, places: Tensor | None = None) -> Iterator[HeadOutput]:
     """What a head says of the rows at these places, or of all, a bounded number at a time, in order."""
     wanted = torch.arange(len(features)) if places is None else places
     step = max(1, _NUMBERS // len(head.bias))
@@ -90,24 +90,24 @@ def said_of(head: FittedHead, features: Features, places: Tensor | None = None) 
             said = head.predict(some)
             logits = said.logits if said.belief is None else said.belief.log_alpha
             kind, values = ("probs", said.probs) if logits is None else ("logits", logits)
-            yield Said(kind, values, said.belief is not None, of_some)
+            yield HeadOutput(kind, values, said.belief is not None, of_some)
 
 
 def answers(head: FittedHead, features: Features) -> Answers:
     """How a head answers the rows that have a class or votes."""
     read = _by_votes if is_votes(features) else _by_labels
-    parts = [read(said) for said in said_of(head, features, judgeable(features))]
+    parts = [read(said) for said in said_of(head, features, scorable(features))]
     columns = [torch.cat(column) for column in zip(*parts, strict=True)]
     return Answers(*columns, *([] if is_votes(features) else [None]))
 
 
-def _by_labels(said: Said) -> tuple[Tensor, ...]:
+def _by_labels(said: HeadOutput) -> tuple[Tensor, ...]:
     given: dict[str, Any] = {said.kind: said.values}
     seen = outcomes(said.targets, **given)
     return seen.confidence, seen.correct.double(), seen.nll, seen.brier
 
 
-def _by_votes(said: Said) -> tuple[Tensor, ...]:
+def _by_votes(said: HeadOutput) -> tuple[Tensor, ...]:
     """The expectation of each score over one vote drawn from the row's; of a label it is the score itself."""
     shares, logs = said.targets.double(), said.logs
     shares = shares / shares.sum(1, keepdim=True)

@@ -9,33 +9,33 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from beliefmatch._validate import fail
-from beliefmatch.adaptation.add_belief import BeliefMixin
+from beliefmatch.adaptation.belief_mixin import BeliefMixin
+from beliefmatch.adaptation.head_init import Init
 from beliefmatch.adaptation.heads import head_weights
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.sizes import told
-from beliefmatch.adaptation.starting import Start
 from beliefmatch.adaptation.stored_sets import feature_sets
 from beliefmatch.adaptation.surgery import with_head
-from beliefmatch.experiments.adapt_config_file import (
+from beliefmatch.experiments.adapt_images import AdaptImages
+from beliefmatch.experiments.adapt_record import AdaptRecord
+from beliefmatch.experiments.adapt_run_config import (
     AdaptRunConfig,
     FeatureAdaptConfig,
     ImageAdaptConfig,
     to_mapping,
 )
-from beliefmatch.experiments.adapt_images import Images
-from beliefmatch.experiments.adapt_record import AdaptRecord
-from beliefmatch.experiments.adapted_judging import adapt_evaluations, adapt_record
+from beliefmatch.experiments.adapted_evaluation import adapt_evaluations, adapt_record
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 
-__all__ = ["Adapting", "Outcome"]
+__all__ = ["AdaptResult", "Adapting"]
 
 OnProgress = Callable[[float, str], None]
 _FEATURES = 0.7  # of the work, where there are features to compute; the bar knows no better
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class AdaptResult:
     """What an adaptation gives."""
 
     adaptation: Adaptation
@@ -50,17 +50,19 @@ class Adapting:
 
     def __init__(self, config: AdaptRunConfig) -> None:
         self.config = config
-        given, norms = config.given, config.adapt_config.norms
+        given, batchnorm = config.given, config.adapt_config.batchnorm
         self.images = (
-            Images.of(given, config.ood, norms=norms) if isinstance(given, ImageAdaptConfig) else None
+            AdaptImages.of(given, config.ood, batchnorm=batchnorm)
+            if isinstance(given, ImageAdaptConfig)
+            else None
         )
         self.stored = _stored(given, config.ood) if isinstance(given, FeatureAdaptConfig) else None
 
-    def run(self, on_progress: OnProgress) -> Outcome:
+    def run(self, on_progress: OnProgress) -> AdaptResult:
         """Compute features, fit, choose, judge."""
         began = time.perf_counter()
         adaptation, network = self._adapted(on_progress)
-        on_progress(1.0, "judging")
+        on_progress(1.0, "scoring")
         said = {"model_name": self._name, "class_names": self._class_names(adaptation)}
         record = adapt_record(
             adaptation,
@@ -70,7 +72,7 @@ class Adapting:
             wall_seconds=time.perf_counter() - began,
         )
         evaluations = adapt_evaluations(adaptation, **said)
-        return Outcome(adaptation, record, evaluations, network)
+        return AdaptResult(adaptation, record, evaluations, network)
 
     def announcement(self) -> Iterator[str]:
         """What is to be done, and what it takes on the disk."""
@@ -85,33 +87,35 @@ class Adapting:
 
     def _adapted(self, on_progress: OnProgress) -> tuple[Adaptation, nn.Module | None]:
         if self.stored is not None:
-            sets, start, classes = self.stored
+            sets, init, classes = self.stored
             return refit(
                 sets,
                 classes=classes,
-                start=start,
+                init=init,
                 adapt_config=self.config.adapt_config,
                 on_progress=on_progress,
             ), None
         assert self.images is not None
         return self._of_images(self.images, on_progress)
 
-    def _of_images(self, images: Images, on_progress: OnProgress) -> tuple[Adaptation, nn.Module]:
+    def _of_images(self, images: AdaptImages, on_progress: OnProgress) -> tuple[Adaptation, nn.Module]:
         began = time.perf_counter()
         sets = images.features(lambda share, doing: on_progress(_FEATURES * share, doing))
         spent = time.perf_counter() - began
         made = refit(
             sets,
             classes=len(images.parts.class_names),
-            start=head_weights(images.head),
-            adapt_config=replace(self.config.adapt_config, norms=False),
+            init=head_weights(images.head),
+            adapt_config=replace(self.config.adapt_config, batchnorm=False),
             on_progress=lambda share, doing: on_progress(_FEATURES + (1 - _FEATURES) * share, doing),
         )
         spent_on = {"features": spent, **made.seconds}
         made = replace(made, head=images.head, adapt_config=self.config.adapt_config, seconds=spent_on)
         chosen = made.chosen
         better = with_head(images.network, images.head, chosen.weight, chosen.bias, mixin=BeliefMixin)
-        return (images.with_norms(better, made, on_progress) if made.adapt_config.norms else made), better
+        return (
+            images.with_batchnorm(better, made, on_progress) if made.adapt_config.batchnorm else made
+        ), better
 
     @property
     def _name(self) -> str:
@@ -124,7 +128,7 @@ class Adapting:
         return [f"{index}" for index in range(adaptation.classes)]
 
 
-def _stored(config: FeatureAdaptConfig, ood: Sequence[str]) -> tuple[FeatureSets, Start | None, int | None]:
+def _stored(config: FeatureAdaptConfig, ood: Sequence[str]) -> tuple[FeatureSets, Init | None, int | None]:
     return feature_sets(
         config.train,
         validation=config.validation,

@@ -14,20 +14,20 @@ _WORDS = {
     "nll": "Mean of −ln p(target), in nats.",
     "brier": (
         "Mean of Σ (p − one-hot)² over all classes, from 0 to 2. Its parts are Murphy's (1973), class"
-        " by class over {groups} groups of equal width; the remainder is what differs within groups."
+        " by class over {n_bins} bins of equal width; the remainder is what differs within bins."
     ),
     "ece": (
-        "Mean gap between confidence and accuracy over {groups} groups (i/M, (i+1)/M] of equal width;"
+        "Mean gap between confidence and accuracy over {n_bins} bins (i/M, (i+1)/M] of equal width;"
         " a confidence of 0 counts in the first. Biased upwards in small samples."
     ),
-    "mce": "Largest gap of these groups; one of few examples can decide it.",
-    "adaptive_ece": "Mean gap over {groups} groups of equal size.",
+    "mce": "Largest gap of these bins; one of few examples can decide it.",
+    "adaptive_ece": "Mean gap over {n_bins} bins of equal size.",
     "classwise_ece": (
-        "Mean gap between a class's probability and its frequency over {groups} groups of equal "
+        "Mean gap between a class's probability and its frequency over {n_bins} bins of equal "
         "width, and mean of that over the classes. It has no interval."
     ),
     "debiased_ece": (
-        "Root mean squared gap over {groups} groups of equal size less what chance adds to it (Kumar,"
+        "Root mean squared gap over {n_bins} bins of equal size less what chance adds to it (Kumar,"
         " Liang and Ma 2019)."
     ),
     "overconfidence": "Mean confidence less accuracy: positive if overconfident, negative if underconfident.",
@@ -45,7 +45,7 @@ _WORDS = {
         "Dirichlet spread, differential entropy and −ln α₀: of the Dirichlet that logits stand for under "
         "belief matching. Energy: −ln Σ exp(logits), the same number as −ln α₀."
     ),
-    "promises": (
+    "risk_thresholds": (
         "Answering at or above the threshold keeps the error among answers below the bound, except "
         "with probability {delta}: Clopper and Pearson's bound at 50 coverages fixed beforehand, with"
         " Bonferroni's correction. It holds for examples drawn like these, if these chose nothing "

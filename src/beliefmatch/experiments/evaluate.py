@@ -17,7 +17,13 @@ from beliefmatch._validate import fail
 from beliefmatch.data.predictions import Predictions
 from beliefmatch.experiments.conventions import conventions
 from beliefmatch.experiments.detections import misclassification, ood_set, score_columns
-from beliefmatch.experiments.evaluation_record import BrierShares, Draws, EvaluationRecord, Number, Promise
+from beliefmatch.experiments.evaluation_record import (
+    BrierShares,
+    Draws,
+    EvaluationRecord,
+    Number,
+    RiskThresholdRecord,
+)
 from beliefmatch.experiments.evaluation_settings import EvaluateConfig
 from beliefmatch.experiments.evaluation_views import (
     class_scores,
@@ -65,7 +71,7 @@ def evaluate(
         name: of the model; that of the file if not given.
         class_names: one for each class; "0", "1", ... if not given.
         OOD: predictions of the same model for examples that belong to no class, by the name of the set.
-        settings: groups, resamples, seed and the like.
+        settings: bins, resamples, seed and the like.
         on_step: called after each step with what was done.
 
     Returns:
@@ -76,10 +82,10 @@ def evaluate(
     classes = predictions.values.shape[1]
     names = [f"{index}" for index in range(classes)] if class_names is None else list(class_names)
     _check(predictions, names, ood)
-    judged = _judged(predictions, settings)
+    scored = _scored(predictions, settings)
     announce(f"{name}: scores")
     in_distribution = score_columns(predictions)
-    mistaken = misclassification(in_distribution, judged.pop("correct"), settings)
+    mistaken = misclassification(in_distribution, scored.pop("correct"), settings)
     announce(f"{name}: mistakes")
     sets = []
     for title, others in ood.items():
@@ -94,7 +100,7 @@ def evaluate(
         class_names=names,
         misclassification=mistaken,
         ood=sets,
-        **judged,
+        **scored,
         **_circumstances(predictions, ood, settings, start),
     )
 
@@ -105,7 +111,7 @@ def _text(path: str | Path) -> str:
 
 
 def _digest(predictions: Predictions) -> str:
-    """Of the targets: models of equal ones were judged on the same examples."""
+    """Of the targets: models of equal ones were scored on the same examples."""
     assert predictions.targets is not None
     return hashlib.sha256(predictions.targets.contiguous().numpy().astype("<i8").tobytes()).hexdigest()
 
@@ -124,18 +130,18 @@ def _check(predictions: Predictions, names: list[str], ood: Mapping[str, Predict
             raise fail("evaluate", f"`ood` set {title!r} must have {expected}, got {received}.")
 
 
-def _judged(predictions: Predictions, settings: EvaluateConfig) -> dict[str, Any]:
+def _scored(predictions: Predictions, settings: EvaluateConfig) -> dict[str, Any]:
     """Those parts of a record that labelled examples tell, and which of them are right."""
     assert predictions.targets is not None  # as checked
     given: dict[str, Any] = {predictions.kind: predictions.values}
     seen = outcomes(predictions.targets, **given)
-    bins = class_bins(predictions.targets, groups=settings.groups, **given)
+    bins = class_bins(predictions.targets, n_bins=settings.n_bins, **given)
     classes = predictions.values.shape[1]
     drawn = _resampled(seen, settings)
     wrong, every = (~seen.correct).nonzero()[:, 0], torch.arange(len(seen))
-    groups, images, shown = settings.groups, predictions.images, settings.shown
-    by_width = reliability_bins(seen.confidence, seen.correct, groups=groups)
-    by_mass = reliability_bins(seen.confidence, seen.correct, groups=groups, scheme="mass")
+    n_bins, images, shown = settings.n_bins, predictions.images, settings.shown
+    by_width = reliability_bins(seen.confidence, seen.correct, n_bins=n_bins)
+    by_mass = reliability_bins(seen.confidence, seen.correct, n_bins=n_bins, scheme="mass")
     return {
         "correct": seen.correct,
         "scores": _scores(drawn, bins, settings),
@@ -145,7 +151,7 @@ def _judged(predictions: Predictions, settings: EvaluateConfig) -> dict[str, Any
         "reliability_by_mass": reliability(by_mass),
         "entropy": entropy_density(seen.entropy, classes),
         "risk_coverage": thinned(*risk_coverage(seen.confidence, seen.correct)),
-        "promises": [_promise(seen, risk, settings.delta) for risk in settings.risks],
+        "risk_thresholds": [_risk_threshold(seen, risk, settings.delta) for risk in settings.risks],
         "confusion": confusion(seen, classes),
         "classes": class_scores(seen, bins),
         "mistakes": examples(seen, images, seen.confidence, wrong, shown),
@@ -157,7 +163,7 @@ def _resampled(seen: Outcomes, settings: EvaluateConfig) -> Resampled:
     return resample_outcomes(
         seen,
         top_k=settings.top_k,
-        groups=settings.groups,
+        n_bins=settings.n_bins,
         resamples=max(1, settings.resamples),
         seed=settings.seed,
     )
@@ -208,11 +214,11 @@ _ORDER = (
 _MAIN = ("error", "nll", "brier", "ece")
 
 
-def _promise(seen: Outcomes, risk: float, delta: float) -> Promise:
+def _risk_threshold(seen: Outcomes, risk: float, delta: float) -> RiskThresholdRecord:
     found = coverage_at_risk(seen.confidence, seen.correct, risk=risk, delta=delta)
     if not found.coverage:
-        return Promise(risk, delta, threshold=None, coverage=0.0, observed_risk=None, bound=None)
-    return Promise(risk, delta, found.threshold, found.coverage, found.risk, found.bound)
+        return RiskThresholdRecord(risk, delta, threshold=None, coverage=0.0, observed_risk=None, bound=None)
+    return RiskThresholdRecord(risk, delta, found.threshold, found.coverage, found.risk, found.bound)
 
 
 def _circumstances(

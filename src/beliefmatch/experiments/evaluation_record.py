@@ -18,7 +18,7 @@ __all__ = [
     "Example",
     "Number",
     "OODSet",
-    "Promise",
+    "RiskThresholdRecord",
 ]
 
 SCHEMA = "beliefmatch.evaluation/2"
@@ -91,7 +91,7 @@ class OODSet:
 
 
 @dataclass(frozen=True)
-class Promise:
+class RiskThresholdRecord:
     """Answer only above `threshold`, and the error among the answers stays below `risk`."""
 
     risk: float
@@ -173,7 +173,7 @@ class EvaluationRecord:
     misclassification: list[Detection]
     ood: list[OODSet]
     risk_coverage: Curve
-    promises: list[Promise]
+    risk_thresholds: list[RiskThresholdRecord]
     confusion: Confusion
     classes: list[ClassScores]
     mistakes: list[Example]
@@ -183,7 +183,7 @@ class EvaluationRecord:
     conventions: dict[str, str]
     """By metric, in words."""
     settings: dict[str, Any]
-    """Groups, resamples, seed, level, names of fields, ..."""
+    """Bins, resamples, seed, level, names of fields, ..."""
     versions: dict[str, str]
     hardware: dict[str, Any]
     created: str

@@ -21,7 +21,7 @@ class EvaluateConfig:
     """How predictions are judged.
 
     Args:
-        groups: number of groups of like confidence; the paper's 15.
+        n_bins: number of confidence bins; the paper's 15.
         resamples: of the bootstrap; 0 for no intervals.
         level: of the intervals.
         seed: of the bootstrap.
@@ -31,7 +31,7 @@ class EvaluateConfig:
         shown: how many of the most confident mistakes, and of the most doubtful examples, are kept.
     """
 
-    groups: int = 15
+    n_bins: int = 15
     resamples: int = 1000
     level: float = 0.95
     seed: int = 0
@@ -41,7 +41,7 @@ class EvaluateConfig:
     shown: int = 12
 
     def __post_init__(self) -> None:
-        least = {"groups": 1, "resamples": 0, "seed": 0, "top_k": 1, "shown": 0}
+        least = {"n_bins": 1, "resamples": 0, "seed": 0, "top_k": 1, "shown": 0}
         for name, smallest in least.items():
             if getattr(self, name) < smallest:
                 raise ValueError(

@@ -66,7 +66,7 @@ def thinned(x: Tensor, y: Tensor) -> Curve:
 
 
 def reliability(bins: ReliabilityBins) -> Bins:
-    """The groups as plain numbers."""
+    """The bins as plain numbers."""
     return Bins(
         lower=bins.lower.tolist(),
         upper=bins.upper.tolist(),

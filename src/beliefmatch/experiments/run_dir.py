@@ -106,7 +106,7 @@ class RunDirectory:
         """Sets of no class that predictions are kept of; a ValueError if nothing finished is here."""
         if _schema(self.record_file) == ADAPT_SCHEMA:
             record = AdaptRecord.from_json(self.record_file.read_text("utf-8"))
-            return [one.name for one in record.judged[0].ood]
+            return [one.name for one in record.scored[0].ood]
         return [one.name for one in self.finished().ood]
 
     def finished(self) -> RunRecord:

@@ -1,4 +1,4 @@
-"""Groups of like confidence."""
+"""Bins of like confidence."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,14 +9,14 @@ from torch import Tensor
 from beliefmatch._validate import require_choice, require_values
 from beliefmatch.metrics._inputs import answers, require_at_least_one
 
-__all__ = ["ReliabilityBins", "Scheme", "bins_of", "group_of", "reliability_bins", "share_ties"]
+__all__ = ["ReliabilityBins", "Scheme", "bin_of", "bins_of", "reliability_bins", "share_ties"]
 
 Scheme = Literal["width", "mass"]
 
 
 @dataclass(frozen=True, eq=False)
 class ReliabilityBins:
-    """A reliability diagram of M groups (lower, upper]; columns of shape (M,), means NaN where empty."""
+    """A reliability diagram of M bins (lower, upper]; columns of shape (M,), means NaN where empty."""
 
     lower: Tensor
     upper: Tensor
@@ -39,49 +39,49 @@ class ReliabilityBins:
 
 
 def reliability_bins(
-    confidence: Tensor, correct: Tensor, *, groups: int = 15, scheme: Scheme = "width"
+    confidence: Tensor, correct: Tensor, *, n_bins: int = 15, scheme: Scheme = "width"
 ) -> ReliabilityBins:
-    """Group predictions by confidence, and compare in each group confidence with accuracy.
+    """Bin predictions by confidence and compare confidence with accuracy in each bin.
 
     Args:
         confidence: probability of the predicted class, shape (N,), in [0, 1].
         correct: whether the predicted class came true, shape (N,).
-        groups: number M of groups.
-        scheme: "width" for the groups (i/M, (i+1)/M], a confidence of 0 counting in the first; "mass" for
-            groups of N/M examples in order of confidence, sizes differing by at most one. Examples of the
-            same confidence that fall into two groups share their hits evenly, so that their order is moot.
+        n_bins: number M of bins.
+        scheme: "width" for the bins (i/M, (i+1)/M], a confidence of 0 counting in the first; "mass" for
+            bins of N/M examples in order of confidence, sizes differing by at most one. Examples of the
+            same confidence that fall into two bins share their hits evenly, so that their order is moot.
 
     >>> import torch
-    >>> bins = reliability_bins(torch.tensor([0.5, 0.75, 1.0]), torch.tensor([True, False, True]), groups=4)
+    >>> bins = reliability_bins(torch.tensor([0.5, 0.75, 1.0]), torch.tensor([True, False, True]), n_bins=4)
     >>> bins.count.tolist(), bins.accuracy.tolist()
     ([0, 1, 1, 1], [nan, 1.0, 0.0, 1.0])
     """
     name = "reliability_bins"
-    groups = require_at_least_one(name, "groups", groups)
+    n_bins = require_at_least_one(name, "n_bins", n_bins)
     require_choice(name, "scheme", scheme, ("width", "mass"))
     confidence, correct = answers(name, confidence, correct)
     within = (confidence >= 0) & (confidence <= 1)
     require_values(name, "confidence", confidence, within, "in [0, 1]")
-    return bins_of(confidence, correct, groups, scheme)
+    return bins_of(confidence, correct, n_bins, scheme)
 
 
-def bins_of(confidence: Tensor, correct: Tensor, groups: int, scheme: Scheme) -> ReliabilityBins:
+def bins_of(confidence: Tensor, correct: Tensor, n_bins: int, scheme: Scheme) -> ReliabilityBins:
     """`reliability_bins` of columns of doubles that were checked."""
-    return (_by_width if scheme == "width" else _by_mass)(confidence, correct, groups)
+    return (_by_width if scheme == "width" else _by_mass)(confidence, correct, n_bins)
 
 
-def _by_width(confidence: Tensor, correct: Tensor, groups: int) -> ReliabilityBins:
-    place = group_of(confidence, groups)
-    edges = torch.arange(groups + 1, dtype=torch.float64) / groups
+def _by_width(confidence: Tensor, correct: Tensor, n_bins: int) -> ReliabilityBins:
+    place = bin_of(confidence, n_bins)
+    edges = torch.arange(n_bins + 1, dtype=torch.float64) / n_bins
     return _means(edges, place, confidence, correct)
 
 
-def _by_mass(confidence: Tensor, correct: Tensor, groups: int) -> ReliabilityBins:
+def _by_mass(confidence: Tensor, correct: Tensor, n_bins: int) -> ReliabilityBins:
     confidence, order = confidence.sort()
     examples = len(confidence)
-    ends = torch.arange(groups + 1) * examples // groups  # sizes differ by at most one
-    place = torch.repeat_interleave(torch.arange(groups), ends.diff())
-    inner = confidence[(ends[1:-1] - 1).clamp(min=0)] if groups > 1 else confidence[:0]
+    ends = torch.arange(n_bins + 1) * examples // n_bins  # sizes differ by at most one
+    place = torch.repeat_interleave(torch.arange(n_bins), ends.diff())
+    inner = confidence[(ends[1:-1] - 1).clamp(min=0)] if n_bins > 1 else confidence[:0]
     edges = torch.cat([torch.zeros(1).double(), inner, torch.ones(1).double()])
     return _means(edges, place, confidence, share_ties(confidence, correct[order]))
 
@@ -92,10 +92,10 @@ def _means(edges: Tensor, place: Tensor, *columns: Tensor) -> ReliabilityBins:
     return ReliabilityBins(edges[:-1], edges[1:], count, *(total / count.double() for total in sums))
 
 
-def group_of(values: Tensor, groups: int) -> Tensor:
-    """Index i of the group (i/M, (i+1)/M] that holds each value; 0 for the value 0."""
-    # bucketize counts the edges strictly below a value: groups are open below, closed above.
-    edges = torch.arange(1, groups, dtype=torch.float64, device=values.device) / groups
+def bin_of(values: Tensor, n_bins: int) -> Tensor:
+    """Index i of the bin (i/M, (i+1)/M] that holds each value; 0 for the value 0."""
+    # bucketize counts the edges strictly below a value: bins are open below, closed above.
+    edges = torch.arange(1, n_bins, dtype=torch.float64, device=values.device) / n_bins
     return torch.bucketize(values, edges)
 
 

@@ -92,7 +92,7 @@ def bootstrap_outcomes(
     seen: Outcomes,
     *,
     top_k: int = 5,
-    groups: int = 15,
+    n_bins: int = 15,
     resamples: int = 1000,
     level: float = 0.95,
     seed: int = 0,
@@ -105,7 +105,7 @@ def bootstrap_outcomes(
     """
     level, resamples = _checked("bootstrap_outcomes", level, resamples)
     drawn = resample_outcomes(
-        seen, top_k=top_k, groups=groups, resamples=resamples, seed=seed, function="bootstrap_outcomes"
+        seen, top_k=top_k, n_bins=n_bins, resamples=resamples, seed=seed, function="bootstrap_outcomes"
     )
     return intervals_of(drawn, level)
 
@@ -115,7 +115,7 @@ def bootstrap_differences(
     second: Outcomes,
     *,
     top_k: int = 5,
-    groups: int = 15,
+    n_bins: int = 15,
     resamples: int = 1000,
     level: float = 0.95,
     seed: int = 0,
@@ -131,7 +131,7 @@ def bootstrap_differences(
         expected = "outcomes of the same examples, with the targets of `first`"
         raise fail(name, f"`second` must be {expected}, got {len(second)} with others.")
     one, two = (
-        resample_outcomes(seen, top_k=top_k, groups=groups, resamples=resamples, seed=seed, function=name)
+        resample_outcomes(seen, top_k=top_k, n_bins=n_bins, resamples=resamples, seed=seed, function=name)
         for seen in (first, second)
     )
     return {
@@ -151,7 +151,7 @@ def resample_outcomes(
     seen: Outcomes,
     *,
     top_k: int = 5,
-    groups: int = 15,
+    n_bins: int = 15,
     resamples: int = 1000,
     seed: int = 0,
     function: str = "resample_outcomes",
@@ -160,8 +160,8 @@ def resample_outcomes(
 
     Which rows are drawn depends on `seed`, `resamples` and the number of examples alone.
     """
-    groups = require_at_least_one(function, "groups", groups)
-    sums = OutcomeSums(seen, require_at_least_one(function, "top_k", top_k), groups)
+    n_bins = require_at_least_one(function, "n_bins", n_bins)
+    sums = OutcomeSums(seen, require_at_least_one(function, "top_k", top_k), n_bins)
     rows, digest, draws = sums.order.double(), hashlib.sha256(), []
     for (weights,) in _weights([sums.place], len(seen), resamples, seed):
         digest.update((weights @ rows).numpy().astype("<i8").tobytes())  # the sum of each draw's rows

@@ -11,7 +11,7 @@ from beliefmatch.metrics._inputs import (
     require_at_least_one,
     the_given,
 )
-from beliefmatch.metrics.bins import group_of
+from beliefmatch.metrics.bins import bin_of
 from beliefmatch.metrics.readings import below_top, best_of_logits, best_of_probs, chunks, row_sums
 
 __all__ = ["ClassBins", "class_bins", "classwise_calibration_error"]
@@ -19,7 +19,7 @@ __all__ = ["ClassBins", "class_bins", "classwise_calibration_error"]
 
 @dataclass(frozen=True, eq=False)
 class ClassBins:
-    """Sums over the examples whose probability for class k lies in group i; each of shape (K, M), float64."""
+    """Sums over the examples whose probability for class k lies in bin i; each of shape (K, M), float64."""
 
     count: Tensor
     """Number of examples."""
@@ -49,16 +49,16 @@ def class_bins(
     *,
     probs: Tensor | None = None,
     logits: Tensor | None = None,
-    groups: int = 15,
+    n_bins: int = 15,
     function: str = "class_bins",
 ) -> ClassBins:
-    """Put the probability of every class of every example into groups (i/M, (i+1)/M], in one pass."""
-    groups = require_at_least_one(function, "groups", groups)
+    """Put the probability of every class of every example into bins (i/M, (i+1)/M], in one pass."""
+    n_bins = require_at_least_one(function, "n_bins", n_bins)
     name, values = the_given(function, probs, logits)
     check_layout(function, name, values, targets)
     targets = targets.detach().to("cpu", torch.int64)
-    sums = torch.zeros(3, values.shape[1] * groups, dtype=torch.float64)
-    first = torch.arange(values.shape[1]) * groups
+    sums = torch.zeros(3, values.shape[1] * n_bins, dtype=torch.float64)
+    first = torch.arange(values.shape[1]) * n_bins
     for span, rows, scratch in chunks(values):
         if name == "logits":
             _, top = best_of_logits(function, rows)
@@ -66,27 +66,27 @@ def class_bins(
             rows /= row_sums(rows)[:, None]
         else:
             best_of_probs(function, rows)
-        _add(sums, first, torch.from_numpy(rows), targets[span], groups)
-    count, probability, hits = sums.view(3, -1, groups)
+        _add(sums, first, torch.from_numpy(rows), targets[span], n_bins)
+    count, probability, hits = sums.view(3, -1, n_bins)
     count[:, 0] = len(values) - count[:, 1:].sum(1)
     return ClassBins(count, probability.clamp_(min=0), hits)
 
 
-def _add(sums: Tensor, first: Tensor, probs: Tensor, targets: Tensor, groups: int) -> None:
-    """Add the examples to the sums of each class and group.
+def _add(sums: Tensor, first: Tensor, probs: Tensor, targets: Tensor, n_bins: int) -> None:
+    """Add the examples to the sums of each class and bin.
 
-    Nearly all probabilities are in the first group: a row has fewer than M above 1/M. Only those are placed
+    Nearly all probabilities are in the first bin: a row has fewer than M above 1/M. Only those are placed
     one by one, and the others are what remains of the sum.
     """
-    row, column = _above(probs, 1 / groups)
+    row, column = _above(probs, 1 / n_bins)
     high = probs[row, column].double()
-    places = first[column] + group_of(high, groups)
+    places = first[column] + bin_of(high, n_bins)
     sums[0].index_add_(0, places, torch.ones_like(high))
     sums[1].index_add_(0, places, high)
     sums[1].index_add_(0, first[column], -high)
     sums[1].index_add_(0, first, probs.sum(0).double())
     own = probs.gather(1, targets[:, None])[:, 0].double()
-    sums[2].index_add_(0, targets * groups + group_of(own, groups), torch.ones_like(own))
+    sums[2].index_add_(0, targets * n_bins + bin_of(own, n_bins), torch.ones_like(own))
 
 
 def _above(probs: Tensor, edge: float) -> tuple[Tensor, Tensor]:
@@ -96,7 +96,7 @@ def _above(probs: Tensor, edge: float) -> tuple[Tensor, Tensor]:
     return places // probs.shape[1], places % probs.shape[1]
 
 
-def classwise_calibration_error(probs: Tensor, targets: Tensor, *, groups: int = 15) -> float:
+def classwise_calibration_error(probs: Tensor, targets: Tensor, *, n_bins: int = 15) -> float:
     r"""Mean over the classes of the calibration error of their probability, in [0, 1].
 
     .. math:: \frac1K \sum_k \sum_{i<M} \frac{n_{ki}}{N} \left|\bar y_{ki} - \bar p_{ki}\right|
@@ -108,11 +108,11 @@ def classwise_calibration_error(probs: Tensor, targets: Tensor, *, groups: int =
     Args:
         probs: class probabilities, shape (N, K).
         targets: class ids, shape (N,).
-        groups: number M of groups of equal width, (i/M, (i+1)/M].
+        n_bins: number M of bins of equal width, (i/M, (i+1)/M].
 
     >>> import torch
     >>> classwise_calibration_error(torch.tensor([[0.75, 0.25]] * 4), torch.tensor([0, 0, 1, 1]))
     0.25
     """
-    bins = class_bins(targets, probs=probs, groups=groups, function="classwise_calibration_error")
+    bins = class_bins(targets, probs=probs, n_bins=n_bins, function="classwise_calibration_error")
     return bins.errors.mean().item()

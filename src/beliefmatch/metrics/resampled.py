@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from beliefmatch.metrics.bins import group_of
+from beliefmatch.metrics.bins import bin_of
 from beliefmatch.metrics.detection import needed
 from beliefmatch.metrics.outcomes import Outcomes
 
@@ -18,8 +18,8 @@ def _steps(totals: Tensor) -> Tensor:
 class OutcomeSums:
     """The metrics of `bootstrap_outcomes`, as functions of weights (R, N) of the examples in `order`."""
 
-    def __init__(self, seen: Outcomes, top_k: int, groups: int) -> None:
-        self.groups = groups
+    def __init__(self, seen: Outcomes, top_k: int, n_bins: int) -> None:
+        self.n_bins = n_bins
         confidence, order = seen.confidence.sort()
         distinct, count = torch.unique_consecutive(confidence, return_counts=True)
         self.order, self.place = order, order.argsort()
@@ -29,7 +29,7 @@ class OutcomeSums:
         others = (seen.rank >= top_k).double(), seen.nll, seen.brier
         means = [wrong, *(column[order] for column in others), confidence, seen.entropy[order]]
         self.names = ["error", "top_k_error", "nll", "brier", "mean_confidence", "mean_entropy"]
-        place = torch.nn.functional.one_hot(group_of(confidence, groups), groups).double()
+        place = torch.nn.functional.one_hot(bin_of(confidence, n_bins), n_bins).double()
         gap = confidence - 1 + wrong
         features = torch.stack(means, 1)
         self.infinite = features.isinf().double()
@@ -44,7 +44,7 @@ class OutcomeSums:
         sums = weights @ self.features / examples
         infinite = (weights @ self.infinite > 0) if self.infinite.any() else self.infinite[:1] > 0
         means = sums[:, :count].masked_fill(infinite, torch.inf)
-        gaps, shares = sums[:, count:].split(self.groups, 1)
+        gaps, shares = sums[:, count:].split(self.n_bins, 1)
         found = dict(zip(self.names, means.T, strict=True))
         found["overconfidence"] = gaps.sum(1)
         found["ece"] = gaps.abs().sum(1)
@@ -59,9 +59,9 @@ class OutcomeSums:
         return total if self.last is None else total[:, self.last]
 
     def _by_mass(self, drawn: Tensor, wrong: Tensor, confidence: Tensor) -> dict[str, Tensor]:
-        """Groups of equal size; an example or a tie that two groups share is split between them."""
+        """Bins of equal size; an example or a tie that two bins share is split between them."""
         examples = drawn[0, -1]
-        ends = torch.arange(1, self.groups + 1) * int(examples) // self.groups
+        ends = torch.arange(1, self.n_bins + 1) * int(examples) // self.n_bins
         at = torch.searchsorted(drawn, ends.double().expand(len(drawn), -1).contiguous())
         behind = drawn.gather(1, at) - ends
         size = _steps(drawn).gather(1, at)

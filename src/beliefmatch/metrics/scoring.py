@@ -83,44 +83,44 @@ class BrierParts(NamedTuple):
     """Brier score = reliability − resolution + uncertainty + remainder."""
 
     reliability: float
-    """How far the probabilities of a group are from how often it came true; 0 is best."""
+    """How far the probabilities of a bin are from how often it came true; 0 is best."""
     resolution: float
-    """How much the groups differ in how often they come true; higher is better."""
+    """How much the bins differ in how often they come true; higher is better."""
     uncertainty: float
     """The score of the class frequencies alone; no property of the model."""
     remainder: float
-    """What differs inside the groups, and would be zero if each held one probability only."""
+    """What differs inside the bins, and would be zero if each held one probability only."""
 
 
-def brier_parts(probs: Tensor, targets: Tensor, *, groups: int = 15) -> BrierParts:
+def brier_parts(probs: Tensor, targets: Tensor, *, n_bins: int = 15) -> BrierParts:
     r"""Murphy's (1973) three parts of the Brier score, and what binning leaves over.
 
-    Each class is a forecast of its own, yes or no, its probabilities put into the groups
+    Each class is a forecast of its own, yes or no, its probabilities put into the bins
     :math:`(i/M, (i+1)/M]`; the parts are summed over the classes.
 
     .. math:: \frac1N\sum_{k,i} n_{ki} (\bar p_{ki} - \bar y_{ki})^2
               - \frac1N\sum_{k,i} n_{ki} (\bar y_{ki} - \bar y_k)^2
               + \sum_k \bar y_k (1 - \bar y_k) + \mathrm{remainder}
 
-    The remainder is Stephenson, Coelho and Jolliffe's (2008) variance within the groups less twice
+    The remainder is Stephenson, Coelho and Jolliffe's (2008) variance within the bins less twice
     the covariance with the outcome.
 
     Args:
         probs: class probabilities, shape (N, K).
         targets: class ids, shape (N,).
-        groups: number M of groups of equal width.
+        n_bins: number M of bins of equal width.
 
     >>> import torch
     >>> probs = torch.tensor([[0.75, 0.25]] * 4)
     >>> brier_parts(probs, torch.tensor([0, 0, 0, 1]))
     BrierParts(reliability=0.0, resolution=0.0, uncertainty=0.375, remainder=0.0)
     """
-    bins = class_bins(targets, probs=probs, groups=groups, function="brier_parts")
+    bins = class_bins(targets, probs=probs, n_bins=n_bins, function="brier_parts")
     return brier_parts_of(bins, brier(probs, targets))
 
 
 def brier_parts_of(bins: ClassBins, score: float) -> BrierParts:
-    """The parts of a Brier `score` from the groups of its classes."""
+    """The parts of a Brier `score` from the bins of its classes."""
     examples = bins.count[0].sum()
     filled = bins.count.clamp(min=1)
     reliability = ((bins.probability - bins.hits).square() / filled).sum() / examples

@@ -1,6 +1,6 @@
 """Metrics of predictions that come in batches, on torchmetrics' base class.
 
-Each class takes `update(probs, targets)` or `update(logits=logits, targets=targets)`; any split into batches,
+Each class takes `update(preds, target)`, or `update(logits=logits, target=target)`; any split into batches,
 and any split among processes, gives the result of the whole. The sums have a size of their own, whatever the
 number of examples; only the areas under curves keep two numbers of each. All arithmetic is that of the
 functions. States have names of their own, because torchmetrics takes metrics whose states have the same names
@@ -15,7 +15,7 @@ from torch import Tensor
 from beliefmatch._environment import needs
 from beliefmatch._validate import describe, fail
 from beliefmatch.metrics._inputs import columns, require_at_least_one
-from beliefmatch.metrics.bins import ReliabilityBins, group_of
+from beliefmatch.metrics.bins import ReliabilityBins, bin_of
 from beliefmatch.metrics.calibration import calibration_error
 from beliefmatch.metrics.classwise import ClassBins, class_bins
 from beliefmatch.metrics.detection import auroc
@@ -107,14 +107,14 @@ class _Calibration(OfPredictions):
 
     _norm: ClassVar[Literal["mean", "max"]]
 
-    def __init__(self, *, groups: int = 15, **options: Any) -> None:
+    def __init__(self, *, n_bins: int = 15, **options: Any) -> None:
         super().__init__(**options)
-        self.groups = require_at_least_one(type(self).__name__, "groups", groups)
-        self._state = f"groups_of_{groups}"  # the same for both norms, which torchmetrics then updates once
-        self._add_sum(self._state, 3, groups)
+        self.n_bins = require_at_least_one(type(self).__name__, "n_bins", n_bins)
+        self._state = f"bins_of_{n_bins}"  # the same for both norms, which torchmetrics then updates once
+        self._add_sum(self._state, 3, n_bins)
 
     def _add_batch(self, targets: Tensor, probs: Tensor | None, logits: Tensor | None) -> None:
-        self._add(self._state, _group_sums(self._observe(targets, probs, logits), self.groups))
+        self._add(self._state, _bin_sums(self._observe(targets, probs, logits), self.n_bins))
 
     def reliability_bins(self) -> ReliabilityBins:
         """The reliability diagram of the examples of this process."""
@@ -127,13 +127,13 @@ class _Calibration(OfPredictions):
 
 
 class ExpectedCalibrationError(_Calibration):
-    """Mean gap between confidence and accuracy over groups, as `expected_calibration_error`."""
+    """Mean gap between confidence and accuracy over bins, as `expected_calibration_error`."""
 
     _norm = "mean"
 
 
 class MaximumCalibrationError(_Calibration):
-    """Largest gap between confidence and accuracy of a group, as `maximum_calibration_error`."""
+    """Largest gap between confidence and accuracy of a bin, as `maximum_calibration_error`."""
 
     _norm = "max"
 
@@ -141,21 +141,21 @@ class MaximumCalibrationError(_Calibration):
 class ClasswiseCalibrationError(OfPredictions):
     """Mean calibration error of the classes, as `classwise_calibration_error`."""
 
-    def __init__(self, num_classes: int, *, groups: int = 15, **options: Any) -> None:
+    def __init__(self, num_classes: int, *, n_bins: int = 15, **options: Any) -> None:
         super().__init__(
             require_at_least_one("ClasswiseCalibrationError", "num_classes", num_classes), **options
         )
-        self.groups = require_at_least_one("ClasswiseCalibrationError", "groups", groups)
-        self._state = f"class_groups_of_{groups}"
-        self._add_sum(self._state, 3, num_classes, groups)
+        self.n_bins = require_at_least_one("ClasswiseCalibrationError", "n_bins", n_bins)
+        self._state = f"class_bins_of_{n_bins}"
+        self._add_sum(self._state, 3, num_classes, n_bins)
 
     def _add_batch(self, targets: Tensor, probs: Tensor | None, logits: Tensor | None) -> None:
         name = "ClasswiseCalibrationError"
-        bins = class_bins(targets, probs=probs, logits=logits, groups=self.groups, function=name)
+        bins = class_bins(targets, probs=probs, logits=logits, n_bins=self.n_bins, function=name)
         self._add(self._state, torch.stack([bins.count, bins.probability, bins.hits]))
 
     def class_bins(self) -> ClassBins:
-        """The groups of every class, of the examples of this process."""
+        """The bins of every class, of the examples of this process."""
         return ClassBins(*getattr(self, self._state).cpu())
 
     def compute(self) -> Tensor:
@@ -166,24 +166,24 @@ class ClasswiseCalibrationError(OfPredictions):
 class Summary(OfPredictions):
     """Error, top-k error, NLL, Brier score and calibration errors from one look at each batch."""
 
-    def __init__(self, *, k: int = 5, groups: int = 15, **options: Any) -> None:
+    def __init__(self, *, k: int = 5, n_bins: int = 15, **options: Any) -> None:
         super().__init__(**options)
-        self.k, self.groups = (
-            require_at_least_one("Summary", *named) for named in (("k", k), ("groups", groups))
+        self.k, self.n_bins = (
+            require_at_least_one("Summary", *named) for named in (("k", k), ("n_bins", n_bins))
         )
-        self._means, self._groups = f"means_with_{k}", f"summary_groups_of_{groups}"
+        self._means, self._bins_state = f"means_with_{k}", f"summary_bins_of_{n_bins}"
         self._add_sum(self._means, 4)
-        self._add_sum(self._groups, 3, groups)
+        self._add_sum(self._bins_state, 3, n_bins)
 
     def _add_batch(self, targets: Tensor, probs: Tensor | None, logits: Tensor | None) -> None:
         seen = self._observe(targets, probs, logits)
         each = (~seen.correct).double(), (seen.rank >= self.k).double(), seen.nll, seen.brier
         self._add(self._means, torch.stack([column.sum() for column in each]))
-        self._add(self._groups, _group_sums(seen, self.groups))
+        self._add(self._bins_state, _bin_sums(seen, self.n_bins))
 
     def compute(self) -> dict[str, Tensor]:
         """By name: error, top_k_error, nll, brier, ece, mce."""
-        bins = _bins(getattr(self, self._groups))
+        bins = _bins(getattr(self, self._bins_state))
         means = getattr(self, self._means) / bins.count.sum().to(self.device)
         found = dict(zip(("error", "top_k_error", "nll", "brier"), means, strict=True))
         gaps = {"ece": calibration_error(bins), "mce": calibration_error(bins, norm="max")}
@@ -224,15 +224,15 @@ class AUROC(Streaming):
         self.add_state("scores", [], dist_reduce_fx="cat")
         self.add_state("ood", [], dist_reduce_fx="cat")
 
-    def update(self, scores: Tensor, ood: Tensor) -> None:
-        """Add a batch of scores, higher for more OOD, and for each whether it is OOD."""
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Add a batch of scores `preds`, higher for more OOD; `target` is True where an example is OOD."""
         with self._uncounted_if_refused():
-            (column,) = columns("AUROC", scores=scores)
-            if not isinstance(ood, Tensor) or ood.dtype != torch.bool or ood.shape != column.shape:
+            (column,) = columns("AUROC", preds=preds)
+            if not isinstance(target, Tensor) or target.dtype != torch.bool or target.shape != column.shape:
                 expected = f"a bool tensor of shape {tuple(column.shape)}"
-                raise fail("AUROC", f"`ood` must be {expected}, got {describe(ood)}.", TypeError)
+                raise fail("AUROC", f"`target` must be {expected}, got {describe(target)}.", TypeError)
             self.scores.append(column.to(self.device))
-            self.ood.append(ood.to(self.device))
+            self.ood.append(target.to(self.device))
 
     def compute(self) -> Tensor:
         """The area over all examples."""
@@ -241,10 +241,10 @@ class AUROC(Streaming):
         return torch.tensor(value, dtype=torch.float64, device=self.device)
 
 
-def _group_sums(seen: Outcomes, groups: int) -> Tensor:
-    """Number, confidence and hits of each group, shape (3, M)."""
+def _bin_sums(seen: Outcomes, n_bins: int) -> Tensor:
+    """Number, confidence and hits of each bin, shape (3, M)."""
     columns = torch.stack([torch.ones_like(seen.confidence), seen.confidence, seen.correct.double()])
-    return columns.new_zeros(3, groups).index_add_(1, group_of(seen.confidence, groups), columns)
+    return columns.new_zeros(3, n_bins).index_add_(1, bin_of(seen.confidence, n_bins), columns)
 
 
 def _bins(sums: Tensor) -> ReliabilityBins:

@@ -29,29 +29,32 @@ class Streaming(Metric):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._aside: dict[str, Any] = {}
-        """The states while `forward` looks at a batch alone."""
+        self._before_batch: dict[str, Any] = {}
+        """Copies of the states while `forward` computes the value of a batch alone."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Add a batch and return its own value."""
         before = dict(self.__dict__)
-        self._aside = {name: _copy(state) for name, state in self.metric_state.items()}
+        self._before_batch = {name: _copy(state) for name, state in self.metric_state.items()}
         try:
             value = super().forward(*args, **kwargs)
         except BaseException:  # torchmetrics would leave the states empty
-            vars(self).update(before | self._aside)
+            vars(self).update(before | self._before_batch)
             raise
-        self._aside = {}
+        self._before_batch = {}
         return value
 
     @contextmanager
     def _uncounted_if_refused(self) -> Iterator[None]:
-        """Take back what torchmetrics counted before it asked."""
+        """Do not count a batch that was refused; errors name the arguments of `update`."""
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             self._update_count -= 1
-            raise
+            if type(error) not in (ValueError, TypeError):
+                raise
+            text = f"{error}".replace("`probs`", "`preds`").replace("`targets`", "`target`")
+            raise type(error)(text) from error
 
     def _add_sum(self, name: str, *size: int) -> None:
         self.add_state(name, torch.zeros(size, dtype=torch.float64), dist_reduce_fx="sum")
@@ -76,21 +79,27 @@ class OfPredictions(Streaming):
         self.add_state("classes", torch.tensor(classes), dist_reduce_fx=_the_same)
 
     def update(
-        self, probs: Tensor | None = None, targets: Tensor | None = None, *, logits: Tensor | None = None
+        self, preds: Tensor | None = None, target: Tensor | None = None, *, logits: Tensor | None = None
     ) -> None:
-        """Add a batch."""
+        """Add a batch.
+
+        Args:
+            preds: Probabilities (N, K); either these or `logits` are given.
+            target: Class ids (N,).
+            logits: Logits (N, K).
+        """
         function = type(self).__name__
         with self._uncounted_if_refused():
-            name, values = the_given(function, probs, logits)
-            if targets is None:
-                raise fail(function, "`targets` must be given, got None.", TypeError)
+            name, values = the_given(function, preds, logits)
+            if target is None:
+                raise fail(function, "`target` must be given, got None.", TypeError)
             check_rows(function, name, values)
             self._require_classes(name, values.shape[1])
-            self._add_batch(targets, probs, logits)
+            self._add_batch(target, preds, logits)
             self.classes = torch.full_like(self.classes, values.shape[1])
 
     def _require_classes(self, name: str, received: int) -> None:
-        expected = int(self._aside.get("classes", self.classes))
+        expected = int(self._before_batch.get("classes", self.classes))
         if expected not in (_UNKNOWN, received):
             known, remedy = (
                 ("as `num_classes` says", "make the metric with that number")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from beliefmatch.experiments.adapt_record import AdaptRecord, TriedHead
 from beliefmatch.report.adaptation_rows import (
-    Series,
+    ChoiceSeries,
     choice_series,
     kl_weights,
     line_titles,
@@ -60,7 +60,7 @@ def _choice_card(record: AdaptRecord, key: str, title: str) -> Card:
     return Card(f"choice-{key}", title, _choice_words(found, key, title, text), plot, table)
 
 
-def _series_traces(record: AdaptRecord, series: Series, key: str, form: str) -> list[dict]:
+def _series_traces(record: AdaptRecord, series: ChoiceSeries, key: str, form: str) -> list[dict]:
     place = record.row_labels.index(series.label)
     common = {"name": as_text(series.title), "meta": {"model": place}}
     weights = [point.kl_weight for point in series.points]
@@ -86,7 +86,9 @@ def _series_traces(record: AdaptRecord, series: Series, key: str, form: str) -> 
     return traces
 
 
-def _choice_words(found: list[Series], key: str, title: str, text: Callable[[float | None], str]) -> str:
+def _choice_words(
+    found: list[ChoiceSeries], key: str, title: str, text: Callable[[float | None], str]
+) -> str:
     parts = []
     for series in found:
         points = [point for point in series.points if point.mean(key) is not None]

@@ -11,7 +11,7 @@ __all__ = ["caveats"]
 def caveats(record: AdaptRecord) -> list[str]:
     """Warnings, the gravest first; what is merely to be known is in the record's notes."""
     found = [*_seen(record)]
-    if record.judged_on == "validation":
+    if record.scored_on == "validation":
         found.append(
             "There were no test examples: these numbers are of the validation examples that chose λ, epoch "
             "and temperature, and are better than they would be on new ones. Give test data to judge by."
@@ -28,8 +28,8 @@ def _seen(record: AdaptRecord) -> Iterator[str]:
     """Whether the network knew the examples that chose, unless it clearly did not."""
     seen, why = record.verdict.seen, record.verdict.why
     if seen:
-        spoilt = "the choice and the promises" if record.promises else "the choice"
-        if record.judged_on == "validation":
+        spoilt = "the choice and the risk thresholds" if record.risk_thresholds else "the choice"
+        if record.scored_on == "validation":
             spoilt = "any of these numbers"
         who = "the network has" if record.labels == "same" else "the heads have"
         yield (

@@ -11,7 +11,7 @@ from beliefmatch.experiments.adapt_record import AdaptRecord
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.report.adaptation_page import named_evaluations
 from beliefmatch.report.adaptation_rows import (
-    Series,
+    ChoiceSeries,
     before_label,
     choice_series,
     kl_weights,
@@ -83,7 +83,7 @@ def _legend(figure: Figure, panels: Sequence[Axes]) -> None:
     figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=4)
 
 
-def _draw_series(axes: Axes, series: Series, key: str, index: int) -> None:
+def _draw_series(axes: Axes, series: ChoiceSeries, key: str, index: int) -> None:
     points = [point for point in series.points if point.mean(key) is not None]
     looks = look(index)
     for point in points:

@@ -12,12 +12,12 @@ from beliefmatch.report.adaptation_caveats import caveats
 from beliefmatch.report.adaptation_rows import (
     detection_row,
     detection_scores,
-    judged_words,
     line_titles,
     most_seeds,
     ood_sets,
     presentable_adaptation,
     score_rows,
+    scored_on_text,
     seeds_words,
 )
 from beliefmatch.report.adaptation_words import against, told
@@ -75,9 +75,9 @@ def _content(record: AdaptRecord, models: Sequence[EvaluationRecord]) -> dict[st
         "record": record,
         "sentences": sentences,
         "caveats": caveats(record),
-        "judged": judged_words(record),
+        "scored": scored_on_text(record),
         "seed": seed,
-        "seeds": sorted({one.seed for one in record.judged}),
+        "seeds": sorted({one.seed for one in record.scored}),
         "marked": any(cell.mark for row in score_rows(record) for cell in row.cells()),
         "many": most_seeds(record) > 1,
         "over_seeds": seeds_words(record),
@@ -138,7 +138,7 @@ def _facts(record: AdaptRecord) -> Facts:
         "model": record.model,
         **layer,
         "classes": f"{record.classes:,}, {'as before' if record.labels == 'same' else 'new'}",
-        "judged on": record.judged_on,
+        "scored on": record.scored_on,
         "validation seen before": {True: "yes", False: "no", None: "not known"}[record.verdict.seen],
         "why": record.verdict.why,
         "made": record.created,
@@ -151,7 +151,7 @@ def _facts(record: AdaptRecord) -> Facts:
         ("Features", sets),
         ("Data", record.data),
         ("Asked for", _unsaid(record.config or record.adapt_config)),
-        ("BatchNorm layers trained too", record.norms or {}),
+        ("BatchNorm layers trained too", record.batchnorm or {}),
         ("Versions", record.versions),
         ("Hardware", record.hardware),
     ]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from beliefmatch.experiments.adapt_record import CHOSEN_LABEL, AdaptRecord, Judged, TriedHead
+from beliefmatch.experiments.adapt_record import CHOSEN_LABEL, AdaptRecord, ScoredHead, TriedHead
 from beliefmatch.report.comparison_rows import AUROC, FPR95, INFINITE, KNOWN, SeedCell, SeedRow
 from beliefmatch.report.evaluation_metrics import Metric
 from beliefmatch.report.evaluation_text import MISSING, count_text, tidy
@@ -12,13 +12,12 @@ from beliefmatch.report.evaluation_text import MISSING, count_text, tidy
 __all__ = [
     "KL",
     "SCORED",
+    "ChoiceSeries",
     "Reached",
-    "Series",
     "before_label",
     "choice_series",
     "detection_row",
     "detection_scores",
-    "judged_words",
     "kl_weights",
     "line_title",
     "line_titles",
@@ -27,6 +26,7 @@ __all__ = [
     "presentable_adaptation",
     "reference_lines",
     "score_rows",
+    "scored_on_text",
     "seeds_words",
     "short_scores",
 ]
@@ -39,7 +39,7 @@ _REFERENCES = ("untouched", "softmax", "label smoothing")
 
 def presentable_adaptation(record: AdaptRecord, *, caller: str) -> AdaptRecord:
     """The record with visible characters and finite numbers only."""
-    if not record.judged or CHOSEN_LABEL not in record.row_labels:
+    if not record.scored or CHOSEN_LABEL not in record.row_labels:
         raise ValueError(f"{caller}: `record` must have a line {CHOSEN_LABEL!r}, got {record.row_labels}.")
     return tidy(record)
 
@@ -49,9 +49,9 @@ def before_label(record: AdaptRecord) -> str | None:
     return next((label for label in _REFERENCES if label in record.row_labels), None)
 
 
-def lines(record: AdaptRecord) -> list[list[Judged]]:
+def lines(record: AdaptRecord) -> list[list[ScoredHead]]:
     """The heads of each line, in the order of the lines."""
-    return [[one for one in record.judged if one.label == label] for label in record.row_labels]
+    return [[one for one in record.scored if one.label == label] for label in record.row_labels]
 
 
 def line_titles(record: AdaptRecord) -> list[str]:
@@ -59,10 +59,10 @@ def line_titles(record: AdaptRecord) -> list[str]:
     return [line_title(record.delivered(label)) for label in record.row_labels]
 
 
-def line_title(judged: Judged) -> str:
+def line_title(scored: ScoredHead) -> str:
     """The label of a line with what was chosen for it."""
-    told = [_OPTIONS[name](value) for name, value in judged.options.items() if name in _OPTIONS]
-    label = _TITLES.get(judged.label, judged.label)
+    told = [_OPTIONS[name](value) for name, value in scored.options.items() if name in _OPTIONS]
+    label = _TITLES.get(scored.label, scored.label)
     return f"{label} ({', '.join(told)})" if told else label
 
 
@@ -101,11 +101,11 @@ def seeds_words(record: AdaptRecord) -> str:
     return f"mean ± sd of {most} seeds" + (", where a head is trained" if alone else "")
 
 
-def judged_words(record: AdaptRecord) -> str:
+def scored_on_text(record: AdaptRecord) -> str:
     """On what the numbers are."""
-    examples = record.judged[0].scores.examples
+    examples = record.scored[0].scores.examples
     votes = " with votes" if record.targets == "votes" else ""
-    return f"{count_text(examples, f'{record.judged_on} example')}{votes}"
+    return f"{count_text(examples, f'{record.scored_on} example')}{votes}"
 
 
 class _HeadRow(SeedRow):
@@ -117,7 +117,9 @@ class _HeadRow(SeedRow):
         return cells if is_whole else [cell._replace(mark="") for cell in cells]
 
 
-def _row(record: AdaptRecord, metric: Metric, of: Callable[[Judged], float | None], **more: str) -> SeedRow:
+def _row(
+    record: AdaptRecord, metric: Metric, of: Callable[[ScoredHead], float | None], **more: str
+) -> SeedRow:
     found = lines(record)
     return _HeadRow(
         metric, [[of(one) for one in line] for line in found], [[one.seed for one in line] for line in found],
@@ -130,7 +132,7 @@ def score_rows(record: AdaptRecord) -> list[SeedRow]:
     rows = []
     for key in SCORED:
 
-        def value(one: Judged, key: str = key) -> float | None:
+        def value(one: ScoredHead, key: str = key) -> float | None:
             return getattr(one.scores, key)
 
         rows.append(_row(record, KNOWN[key], value, gap=INFINITE if key == "nll" else MISSING))
@@ -141,12 +143,12 @@ def score_rows(record: AdaptRecord) -> list[SeedRow]:
 
 def ood_sets(record: AdaptRecord) -> list[str]:
     """Every OOD set, in the order of their first appearance."""
-    return list(dict.fromkeys(ood.name for one in record.judged for ood in one.ood))
+    return list(dict.fromkeys(ood.name for one in record.scored for ood in one.ood))
 
 
 def detection_scores(record: AdaptRecord) -> list[str]:
     """Every score of doubt; the paper's first."""
-    found = dict.fromkeys(score for one in record.judged for ood in one.ood for score in ood.auroc)
+    found = dict.fromkeys(score for one in record.scored for ood in one.ood for score in ood.auroc)
     return sorted(found, key=lambda score: score != _HEADLINE)
 
 
@@ -159,7 +161,7 @@ def short_scores(record: AdaptRecord) -> list[str]:
 def detection_row(record: AdaptRecord, name: str, score: str, key: str = "auroc") -> SeedRow:
     """AUROC or FPR95 of every head, for one OOD set and one score."""
 
-    def of(one: Judged) -> float | None:
+    def of(one: ScoredHead) -> float | None:
         ood = next((ood for ood in one.ood if ood.name == name), None)
         return None if ood is None else getattr(ood, key).get(score)
 
@@ -182,7 +184,7 @@ class Reached(NamedTuple):
         return fmean(values) if values else None
 
 
-class Series(NamedTuple):
+class ChoiceSeries(NamedTuple):
     """One kind of heads over the values of λ, in growing order."""
 
     label: str
@@ -191,24 +193,24 @@ class Series(NamedTuple):
     points: list[Reached]
 
 
-def choice_series(record: AdaptRecord) -> list[Series]:
+def choice_series(record: AdaptRecord) -> list[ChoiceSeries]:
     """Belief matching by prior and λ, and label smoothing by the λ that it was matched to."""
     found = (*_matched(record), *_smoothed(record))
     return [series for series in found if series.points and series.label in record.row_labels]
 
 
-def _matched(record: AdaptRecord) -> Iterator[Series]:
+def _matched(record: AdaptRecord) -> Iterator[ChoiceSeries]:
     heads = [one for one in record.tried if one.kind == "belief_matching"]
     priors = list(dict.fromkeys(_prior(one) for one in heads))
     for prior in priors:
         title = CHOSEN_LABEL if len(priors) == 1 else f"{CHOSEN_LABEL}, β = {prior}"
         of_prior = [one for one in heads if _prior(one) == prior]
-        yield Series(CHOSEN_LABEL, title, _points(of_prior, "kl_weight", record.chosen_head))
+        yield ChoiceSeries(CHOSEN_LABEL, title, _points(of_prior, "kl_weight", record.chosen_head))
 
 
-def _smoothed(record: AdaptRecord) -> Iterator[Series]:
+def _smoothed(record: AdaptRecord) -> Iterator[ChoiceSeries]:
     heads = [one for one in record.tried if one.kind == "label_smoothing"]
-    yield Series("label smoothing", "label smoothing to match", _points(heads, "matched_kl_weight"))
+    yield ChoiceSeries("label smoothing", "label smoothing to match", _points(heads, "matched_kl_weight"))
 
 
 def _prior(head: TriedHead) -> str:

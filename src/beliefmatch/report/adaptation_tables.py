@@ -12,11 +12,11 @@ from beliefmatch.report.adaptation_caveats import caveats
 from beliefmatch.report.adaptation_rows import (
     choice_series,
     detection_row,
-    judged_words,
     line_titles,
     ood_sets,
     presentable_adaptation,
     score_rows,
+    scored_on_text,
     seeds_words,
     short_scores,
 )
@@ -73,11 +73,11 @@ def _scores(record: AdaptRecord) -> FirstThatFits:
             Column(_HEADINGS[row.key], [cell_text(cell, between) for cell in row.cells()]) for row in rows
         ]
 
-    chose = "; these examples chose λ as well" if record.judged_on == "validation" else ""
+    chose = "; these examples chose λ as well" if record.scored_on == "validation" else ""
     return fitting(
         text_column("head", _titles(record)),
         columns,
-        title=f"{judged_words(record)}{chose}",
+        title=f"{scored_on_text(record)}{chose}",
         caption=f"{seeds_words(record)}; less is better{_marks(rows)}; → the new head",
     )
 

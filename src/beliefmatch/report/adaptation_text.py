@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from io import StringIO
 from textwrap import fill
 
-from beliefmatch.experiments.adapt_record import AdaptRecord, Judged
+from beliefmatch.experiments.adapt_record import AdaptRecord, ScoredHead
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.report.adaptation_caveats import caveats
 from beliefmatch.report.adaptation_rows import (
@@ -13,15 +13,15 @@ from beliefmatch.report.adaptation_rows import (
     choice_series,
     detection_row,
     detection_scores,
-    judged_words,
     line_titles,
     ood_sets,
     presentable_adaptation,
     score_rows,
+    scored_on_text,
     seeds_words,
     short_scores,
 )
-from beliefmatch.report.adaptation_words import norms_outcome, told
+from beliefmatch.report.adaptation_words import batchnorm_outcome, told
 from beliefmatch.report.comparison_rows import SeedCell, SeedRow
 from beliefmatch.report.evaluation_metrics import score_title
 from beliefmatch.report.evaluation_text import MISSING, number_text
@@ -46,11 +46,11 @@ def adaptation_summary(record: AdaptRecord) -> str:
         for name in ood_sets(shown)[:_MOST_SETS]:
             columns.append((f"AUROC % {name[:20]}", detection_row(shown, name, score)))
     lines = _aligned(shown, columns)
-    note = f"On {judged_words(shown)}, {seeds_words(shown)}. AUROC by {score_title('entropy')}."
+    note = f"On {scored_on_text(shown)}, {seeds_words(shown)}. AUROC by {score_title('entropy')}."
     if not ood_sets(shown):
         note = note.partition(" AUROC")[0]
     unseen = [shown.verdict.why] if shown.verdict.seen is False else []  # else the caveats tell it
-    notes = (*norms_outcome(shown), *shown.notes, *unseen)
+    notes = (*batchnorm_outcome(shown), *shown.notes, *unseen)
     signed = [f"! {one}" for one in caveats(shown)] + [f"i {one}" for one in notes]
     words = [fill(note, _WIDTH), *(fill(one, _WIDTH, subsequent_indent="  ") for one in signed)]
     return "\n".join([*lines, *words])
@@ -81,7 +81,7 @@ def _aligned(record: AdaptRecord, columns: Sequence[tuple[str, SeedRow]]) -> lis
 def adaptation_csv(record: AdaptRecord) -> str:
     """One line for each head, seed and metric, in full precision and never in percent.
 
-    First the lines of the table on what they are judged by, then every head that was tried on the validation
+    First the lines of the table on what they are scored by, then every head that was tried on the validation
     examples. Safe to open in a spreadsheet. A value is empty where there is none, and "inf" where it is
     infinite.
     """
@@ -89,7 +89,7 @@ def adaptation_csv(record: AdaptRecord) -> str:
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_CSV_HEAD)
-    for one in shown.judged:
+    for one in shown.scored:
         writer.writerows(_exact(one.label, one.name, one.seed, line) for line in _lines(shown, one))
     for head in shown.tried:
         for key in ("nll", "error", "ece"):
@@ -110,11 +110,11 @@ def _exact(label: str, name: str, seed: int, line: Line) -> list[str]:
     ]
 
 
-def _lines(record: AdaptRecord, one: Judged) -> Iterator[Line]:
+def _lines(record: AdaptRecord, one: ScoredHead) -> Iterator[Line]:
     for key in SCORED:
-        yield record.judged_on, "", "", key, getattr(one.scores, key)
+        yield record.scored_on, "", "", key, getattr(one.scores, key)
     if record.targets == "votes":
-        yield record.judged_on, "", "", "kl", one.kl
+        yield record.scored_on, "", "", "kl", one.kl
     for ood in one.ood:
         for metric, by_score in (("auroc", ood.auroc), ("fpr95", ood.fpr95)):
             for score, value in by_score.items():
@@ -152,7 +152,7 @@ def _cell(cell: SeedCell) -> str:
 def _scores(record: AdaptRecord) -> Iterator[str]:
     rows = score_rows(record)
     heads = [" ".join(filter(None, (row.title, row.unit))) + _ARROWS[row.better] for row in rows]
-    yield _table(judged_words(record), ["head", *heads], _by_line(record, rows))
+    yield _table(scored_on_text(record), ["head", *heads], _by_line(record, rows))
 
 
 def _detection(record: AdaptRecord) -> Iterator[str]:

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from beliefmatch.experiments.adapt_record import NORMS_LABEL, AdaptRecord, KeptPromise
+from beliefmatch.experiments.adapt_record import BATCHNORM_LABEL, AdaptRecord, RiskThresholdCheck
 from beliefmatch.experiments.evaluation_record import EvaluationRecord, Number
 from beliefmatch.report.adaptation_rows import (
     before_label,
-    judged_words,
     kl_weights,
     line_title,
     ood_sets,
+    scored_on_text,
 )
 from beliefmatch.report.evaluation_marks import difference, has_interval
 from beliefmatch.report.evaluation_metrics import score_title
@@ -136,7 +136,7 @@ def _value(record: AdaptRecord, label: str, key: str) -> float | None:
 
 
 def told(record: AdaptRecord, evaluations: Sequence[EvaluationRecord] = ()) -> list[str]:
-    """Sentences: what was done, what it changed, what does as well or better, OOD sets, promises."""
+    """Sentences: what was done, what it changed, what does as well or better, OOD sets, risk thresholds."""
     keys = ("error", "nll", "kl", "ece") if record.targets == "votes" else _TOLD
     found = against(record, evaluations, keys)
     reference = before_label(record)
@@ -147,7 +147,7 @@ def told(record: AdaptRecord, evaluations: Sequence[EvaluationRecord] = ()) -> l
         *(_changed(record, one) for one in first),
         *(sentence for one in others if (sentence := _rival(one, record.new_label))),
         *_ood(record, reference),
-        *(_promise(record, one) for one in record.promises),
+        *(_risk_threshold(record, one) for one in record.risk_thresholds),
     ]
 
 
@@ -160,16 +160,16 @@ def _done(record: AdaptRecord) -> str:
     by = "error" if record.adapt_config.get("choose_by") == "error" else "NLL"
     of = f"of {count} values the one with the lowest validation {by}" if count > 1 else "the only one tried"
     done = f"The {layer} of {record.model} was {how} with belief matching{aim}, λ = {weight:g}: {of}."
-    return " ".join([done, *norms_outcome(record)])
+    return " ".join([done, *batchnorm_outcome(record)])
 
 
-def norms_outcome(record: AdaptRecord) -> Iterator[str]:
+def batchnorm_outcome(record: AdaptRecord) -> Iterator[str]:
     """One sentence on the training of BatchNorm layers, if it was requested."""
-    if record.norms is None:
+    if record.batchnorm is None:
         return
-    layers = count_text(record.norms["layers"], "BatchNorm layer")
-    before, after = (record.norms[f"validation_{when}"]["nll"] for when in ("before", "after"))
-    if record.new_label == NORMS_LABEL:
+    layers = count_text(record.batchnorm["layers"], "BatchNorm layer")
+    before, after = (record.batchnorm[f"validation_{when}"]["nll"] for when in ("before", "after"))
+    if record.new_label == BATCHNORM_LABEL:
         yield f"{layers} trained together with the head: validation NLL {before:.4f} -> {after:.4f}."
     else:
         yield f"Training {layers} with the head did not improve the validation score; they were restored."
@@ -181,7 +181,7 @@ def _changed(record: AdaptRecord, one: Against) -> str:
         "softmax": "Against a softmax head fitted to the same features",
     }
     who = named.get(one.label, f"Against {one.title}")
-    return f"{who}, on {judged_words(record)}: {'; '.join(map(change_words, one.changes))}."
+    return f"{who}, on {scored_on_text(record)}: {'; '.join(map(change_words, one.changes))}."
 
 
 def change_words(change: Change) -> str:
@@ -226,7 +226,7 @@ def _auroc(record: AdaptRecord, label: str, name: str) -> float | None:
     return None if found is None else found.auroc.get(_HEADLINE)
 
 
-def _promise(record: AdaptRecord, one: KeptPromise) -> str:
+def _risk_threshold(record: AdaptRecord, one: RiskThresholdCheck) -> str:
     risk = f"{100 * one.risk:g}\u00a0%"
     if one.threshold is None:
         return f"An error of {risk} among its answers cannot be promised, whatever it leaves unanswered."
@@ -239,14 +239,14 @@ def _promise(record: AdaptRecord, one: KeptPromise) -> str:
     return f"{when} keeps the error below {risk} {sure}{_kept(one)}.{doubt}"
 
 
-def _kept(one: KeptPromise) -> str:
+def _kept(one: RiskThresholdCheck) -> str:
     """What comes of a promise on test examples, or else on those that it was found on."""
-    if one.judged_coverage is None:
+    if one.test_coverage is None:
         return f": {_answered(one.coverage, 1)} of the validation examples are answered"
-    of = f": {_answered(one.judged_coverage, 2)} of the test examples are answered"
-    if one.judged_risk is None:
+    of = f": {_answered(one.test_coverage, 2)} of the test examples are answered"
+    if one.test_risk is None:
         return of
-    return f"{of}, {number_text(one.judged_risk, 2, scale=100)}\u00a0% of them wrongly"
+    return f"{of}, {number_text(one.test_risk, 2, scale=100)}\u00a0% of them wrongly"
 
 
 def _answered(share: float, digits: int) -> str:

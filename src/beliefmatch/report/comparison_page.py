@@ -48,7 +48,7 @@ def render_comparison(record: ComparisonRecord, evaluations: Sequence[Evaluation
     return render_models(models, caller="render_comparison", comparison=content, first_cards=cards)
 
 
-class Group(NamedTuple):
+class ScoreRows(NamedTuple):
     """Rows under a heading, each with its name in words."""
 
     title: str
@@ -90,7 +90,7 @@ def _lead(record: ComparisonRecord) -> str:
     return f"Trained with {count_text(len(record.seeds), 'seed')}{f' ({seeds})' if seeds else ''}."
 
 
-def _detection(record: ComparisonRecord) -> Iterator[Group]:
+def _detection(record: ComparisonRecord) -> Iterator[ScoreRows]:
     """AUROC by every score, and what passes by the first."""
     scores = detection_scores(record)
     for name in ood_sets(record):
@@ -99,7 +99,7 @@ def _detection(record: ComparisonRecord) -> Iterator[Group]:
             (f"{key.upper()}, {_short(score)}", detection_row(record, name, score, key))
             for key, score in asked
         ]
-        yield Group(name, rows)
+        yield ScoreRows(name, rows)
 
 
 def _short(score: str) -> str:

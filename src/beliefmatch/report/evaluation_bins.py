@@ -1,18 +1,18 @@
-"""The groups of a reliability diagram: how sure their accuracy is, and which are joined by a line."""
+"""The bins of a reliability diagram: how sure their accuracy is, and which are joined by a line."""
 
 from math import sqrt
 from typing import NamedTuple
 
 from beliefmatch.experiments.evaluation_record import Bins
 
-__all__ = ["FEW", "Group", "groups", "joined", "thin", "wilson"]
+__all__ = ["FEW", "DrawnBin", "drawn_bins", "joined", "thin", "wilson"]
 
 FEW = 10
-"""Groups of fewer examples are drawn pale, and no line runs to them."""
+"""Bins of fewer examples are drawn pale, and no line runs to them."""
 _Z = 1.959964  # a normal variable lies within it 95 times in 100
 
 
-class Group(NamedTuple):
+class DrawnBin(NamedTuple):
     """Examples of like confidence; `low` and `high` are the interval of the accuracy."""
 
     lower: float
@@ -37,28 +37,28 @@ def wilson(share: float, count: int) -> tuple[float, float]:
     return min(max(middle - half, 0.0), share), max(min(middle + half, 1.0), share)
 
 
-def groups(bins: Bins) -> list[Group | None]:
-    """Every group in its place, None where it is empty."""
+def drawn_bins(bins: Bins) -> list[DrawnBin | None]:
+    """Every bin in its place, None where it is empty."""
     columns = zip(bins.lower, bins.upper, bins.count, bins.confidence, bins.accuracy, strict=True)
     return [
-        Group(lower, upper, count, confidence, accuracy, *wilson(accuracy, count))
+        DrawnBin(lower, upper, count, confidence, accuracy, *wilson(accuracy, count))
         if count and confidence is not None and accuracy is not None
         else None
         for lower, upper, count, confidence, accuracy in columns
     ]
 
 
-def joined(bins: Bins) -> list[Group | None]:
-    """The groups that a line joins, with None between those that have none or a thin one in between."""
-    kept: list[Group | None] = []
-    for group in groups(bins):
-        if group is not None and group.examples >= FEW:
-            kept.append(group)
+def joined(bins: Bins) -> list[DrawnBin | None]:
+    """The bins that a line joins, with None between those that have none or a thin one in between."""
+    kept: list[DrawnBin | None] = []
+    for drawn in drawn_bins(bins):
+        if drawn is not None and drawn.examples >= FEW:
+            kept.append(drawn)
         elif kept and kept[-1] is not None:
             kept.append(None)
     return kept[:-1] if kept and kept[-1] is None else kept
 
 
-def thin(bins: Bins) -> list[Group]:
-    """The groups of few examples."""
-    return [group for group in groups(bins) if group is not None and group.examples < FEW]
+def thin(bins: Bins) -> list[DrawnBin]:
+    """The bins of few examples."""
+    return [drawn for drawn in drawn_bins(bins) if drawn is not None and drawn.examples < FEW]

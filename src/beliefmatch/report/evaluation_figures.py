@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from beliefmatch.experiments.evaluation_record import Bins, EvaluationRecord
-from beliefmatch.report.evaluation_bins import Group, joined, thin
+from beliefmatch.report.evaluation_bins import DrawnBin, joined, thin
 from beliefmatch.report.evaluation_classes import (
     MOST_CLASSES,
     class_errors,
@@ -29,7 +29,7 @@ __all__ = ["entropy_figure", "evaluation_files", "figure_name", "reliability_fig
 _KINDS = ("svg", "pdf", "png")
 _REFERENCE = {"color": "#808080", "linewidth": 0.9, "linestyle": (0, (4, 3)), "zorder": 1}
 _INSIDE = "#7F7F7F"
-_PALE = 0.35  # of groups with few examples
+_PALE = 0.35  # of bins with few examples
 
 
 def evaluation_files(records: Sequence[EvaluationRecord]) -> Iterator[tuple[str, bytes]]:
@@ -59,7 +59,7 @@ def figure_name(text: str, taken: Container[str]) -> str:
 
 
 def reliability_figure(models: Sequence[EvaluationRecord]) -> Figure:
-    """Accuracy over confidence with Wilson's intervals, and below it the share of examples in each group."""
+    """Accuracy over confidence with Wilson's intervals, and below it the share of examples in each bin."""
     figure = Figure(figsize=(4.2, 5.4), layout="constrained")
     upper, lower = figure.subplots(2, 1, height_ratios=[3, 1], sharex=True)
     upper.plot([0, 1], [0, 1], **_REFERENCE)
@@ -75,12 +75,12 @@ def reliability_figure(models: Sequence[EvaluationRecord]) -> Figure:
 def _draw_bins(upper: Axes, lower: Axes, bins: Bins, index: int, label: str) -> None:
     points = {"marker": look(index).marker, "markersize": 4.5, "clip_on": False}
     firm, few = joined(bins), thin(bins)
-    xs = [group.confidence if group else nan for group in firm]
-    ys = [group.accuracy if group else nan for group in firm]
+    xs = [drawn.confidence if drawn else nan for drawn in firm]
+    ys = [drawn.accuracy if drawn else nan for drawn in firm]
     upper.plot(xs, ys, label=label, **points, **model_line(index))
-    _draw_intervals(upper, [group for group in firm if group], index, alpha=0.8)
+    _draw_intervals(upper, [drawn for drawn in firm if drawn], index, alpha=0.8)
     if few:
-        xs, ys = [group.confidence for group in few], [group.accuracy for group in few]
+        xs, ys = [drawn.confidence for drawn in few], [drawn.accuracy for drawn in few]
         upper.plot(xs, ys, linestyle="", alpha=_PALE, color=look(index).colour, **points)
         _draw_intervals(upper, few, index, alpha=_PALE)
     total = max(sum(bins.count), 1)
@@ -89,9 +89,9 @@ def _draw_bins(upper: Axes, lower: Axes, bins: Bins, index: int, label: str) -> 
         lower.stairs(shares, [bins.lower[0], *bins.upper], linewidth=1.4, **model_line(index))
 
 
-def _draw_intervals(axes: Axes, found: Sequence[Group], index: int, alpha: float) -> None:
-    places = [group.confidence for group in found]
-    ends = [group.low for group in found], [group.high for group in found]
+def _draw_intervals(axes: Axes, found: Sequence[DrawnBin], index: int, alpha: float) -> None:
+    places = [drawn.confidence for drawn in found]
+    ends = [drawn.low for drawn in found], [drawn.high for drawn in found]
     axes.vlines(places, *ends, color=look(index).colour, alpha=alpha, linewidth=0.9)
 
 
@@ -141,7 +141,7 @@ def _risk_coverage(models: Sequence[EvaluationRecord]) -> Figure:
     for index, model in enumerate(models):
         curve, looks = model.risk_coverage, look(index)
         axes.plot(curve.x, curve.y, label=drawn_text(model.name), **model_line(index))
-        kept = [promise for promise in model.promises if promise.threshold is not None]
+        kept = [promise for promise in model.risk_thresholds if promise.threshold is not None]
         axes.plot(
             [promise.coverage for promise in kept],
             [promise.risk for promise in kept],

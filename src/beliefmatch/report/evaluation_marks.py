@@ -113,5 +113,5 @@ def _drawn(record: EvaluationRecord, key: str) -> tuple[object, ...] | None:
         return None
     if not targets or not isinstance(level, float) or not 0 < level < 1:
         return None
-    groups = record.settings.get("groups") if key == "ece" else None
-    return record.examples, targets, level, groups, record.draws.rows_sha256, len(values)
+    n_bins = record.settings.get("n_bins") if key == "ece" else None
+    return record.examples, targets, level, n_bins, record.draws.rows_sha256, len(values)

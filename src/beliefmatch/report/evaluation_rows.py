@@ -25,9 +25,9 @@ from beliefmatch.report.evaluation_text import number_text, ood_names
 __all__ = [
     "DIFFERENCES",
     "MISCLASSIFICATION",
-    "Cell",
-    "Row",
+    "MetricRow",
     "Section",
+    "TableCell",
     "detection_sections",
     "has_differences",
     "same_examples",
@@ -39,7 +39,7 @@ MISCLASSIFICATION = None
 """Stands in the place of an OOD set's name: wrong predictions are to be told from right ones."""
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """One number as text. `interval` is empty where there is none, `why` where nothing is missing."""
 
     value: str
@@ -53,7 +53,7 @@ class Cell(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Row:
+class MetricRow:
     """One metric of every model, in the order of the records."""
 
     metric: Metric
@@ -90,21 +90,21 @@ class Row:
         """The best ones, and those not told from them by their own intervals."""
         return best(self.numbers, self.better if self.metric.comparable and self.compares else "")
 
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[TableCell]:
         """The numbers as text, with the best ones marked."""
         chances = self.chances or [None] * len(self.numbers)
         paired = self.paired or [None] * len(self.numbers)
         parts = zip(self.numbers, self.marks(), chances, paired, strict=True)
         return [self._cell(*each) for each in parts]
 
-    def _cell(self, number: Number, mark: Mark, chance: float | None, paired: Mark | None) -> Cell:
+    def _cell(self, number: Number, mark: Mark, chance: float | None, paired: Mark | None) -> TableCell:
         if number.value is None:
-            return Cell("—", "", number.why or "not evaluated", "")
+            return TableCell("—", "", number.why or "not evaluated", "")
         low, high = self._text(number.low), self._text(number.high)
         interval = f"[{low}, {high}]" if has_interval(number) else ""
         guess = "" if chance is None else f"chance {self._text(chance)}"
         known = paired is not None
-        return Cell(self._text(number.value), interval, "", paired if known else mark, guess, known)
+        return TableCell(self._text(number.value), interval, "", paired if known else mark, guess, known)
 
     def _text(self, value: float | None) -> str:
         share = self.metric.is_share
@@ -115,7 +115,7 @@ class Section(NamedTuple):
     """Rows under a heading; `set` is an OOD set's name, None for misclassification, "" for neither."""
 
     title: str
-    rows: list[Row]
+    rows: list[MetricRow]
     set: str | None = ""
 
 
@@ -135,7 +135,7 @@ def summary(records: Sequence[EvaluationRecord]) -> list[Section]:
 def _with_differences(records: Sequence[EvaluationRecord], sections: list[Section]) -> list[Section]:
     """Marks of the main metrics by the differences from the best, and these in a section of their own."""
     shown: list[Section] = []
-    rows: list[Row] = []
+    rows: list[MetricRow] = []
     for section in sections:
         found = [_paired(records, row) for row in section.rows]
         shown.append(section._replace(rows=[row for row, _ in found]))
@@ -143,13 +143,13 @@ def _with_differences(records: Sequence[EvaluationRecord], sections: list[Sectio
     return [*shown[:2], Section(DIFFERENCES, rows), *shown[2:]] if rows else shown
 
 
-def _paired(records: Sequence[EvaluationRecord], row: Row) -> tuple[Row, Row | None]:
+def _paired(records: Sequence[EvaluationRecord], row: MetricRow) -> tuple[MetricRow, MetricRow | None]:
     marks = row.marks()
     differences = above_best(records, row.key, marks) if row.key in PAIRED else []
     if not differences:
         return row, None
     paired = detection_scores(marks, differences)
-    return replace(row, paired=paired), Row(difference_of(row.metric), differences, paired=paired)
+    return replace(row, paired=paired), MetricRow(difference_of(row.metric), differences, paired=paired)
 
 
 def has_differences(sections: Sequence[Section]) -> bool:
@@ -170,12 +170,12 @@ def _compared(records: Sequence[EvaluationRecord], sections: list[Section]) -> l
     return [s._replace(rows=[replace(row, compares=same) for row in s.rows]) for s in sections]
 
 
-def _score_rows(records: Sequence[EvaluationRecord], metrics: Sequence[Metric]) -> Iterator[Row]:
+def _score_rows(records: Sequence[EvaluationRecord], metrics: Sequence[Metric]) -> Iterator[MetricRow]:
     absent = Number(None, why="not in this record")
     for metric in metrics:
         if any(metric.key in record.scores for record in records):
             numbers = [record.scores.get(metric.key, absent) for record in records]
-            yield Row(metric._replace(title=_with_k(metric.title, records)), numbers)
+            yield MetricRow(metric._replace(title=_with_k(metric.title, records)), numbers)
 
 
 def _with_k(title: str, records: Sequence[EvaluationRecord]) -> str:
@@ -184,24 +184,24 @@ def _with_k(title: str, records: Sequence[EvaluationRecord]) -> str:
     return title.replace("Top-k", f"Top-{found.pop()}") if len(found) == 1 else title
 
 
-def _other_rows(records: Sequence[EvaluationRecord]) -> Iterator[Row]:
+def _other_rows(records: Sequence[EvaluationRecord]) -> Iterator[MetricRow]:
     """Metrics of a later version: shown, without an opinion on which way is better."""
     known = {metric.key for metric in (*PREDICTIONS, *CALIBRATION, *SELECTION)}
     keys = dict.fromkeys(key for record in records for key in record.scores if key not in known)
     yield from _score_rows(records, [Metric(key, key.replace("_", " "), "", False) for key in keys])
 
 
-def _brier_rows(records: Sequence[EvaluationRecord]) -> Iterator[Row]:
+def _brier_rows(records: Sequence[EvaluationRecord]) -> Iterator[MetricRow]:
     for metric in BRIER:
         part = metric.key.removeprefix("brier_")
-        yield Row(metric, [_part(getattr(record.brier_shares, part)) for record in records])
+        yield MetricRow(metric, [_part(getattr(record.brier_shares, part)) for record in records])
 
 
 def _part(value: float | None) -> Number:
     return Number(value, why="" if value is not None else "no finite value")
 
 
-def _headlines(records: Sequence[EvaluationRecord]) -> Iterator[Row]:
+def _headlines(records: Sequence[EvaluationRecord]) -> Iterator[MetricRow]:
     score = headline_score(records)
     for name in (MISCLASSIFICATION, *ood_names(records)):
         shown = ("auroc", "fpr95") if name is not None else ("auroc",)
@@ -227,7 +227,7 @@ def detection_sections(records: Sequence[EvaluationRecord], *, twins: bool = Fal
 
 def _detection_rows(
     records: Sequence[EvaluationRecord], name: str | None, score: str, keys: Sequence[str] = ()
-) -> Iterator[Row]:
+) -> Iterator[MetricRow]:
     found = [detection_of(record, name, score) for record in records]
     if not any(found):
         return
@@ -236,7 +236,7 @@ def _detection_rows(
     for key in keys or metrics:
         numbers = [getattr(detection, key) if detection else absent for detection in found]
         chances = [] if metrics[key].comparable else [_chance(record, key) for record in records]
-        yield Row(metrics[key], numbers, "misclassification" if name is None else name, score, chances)
+        yield MetricRow(metrics[key], numbers, "misclassification" if name is None else name, score, chances)
 
 
 def _chance(record: EvaluationRecord, key: str) -> float | None:

@@ -12,9 +12,9 @@ from rich.table import Table
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.report.evaluation_metrics import score_title
 from beliefmatch.report.evaluation_rows import (
-    Cell,
-    Row,
+    MetricRow,
     Section,
+    TableCell,
     detection_sections,
     has_differences,
     same_examples,
@@ -83,7 +83,7 @@ def _heading(name: str) -> str:
     return escape("\n".join(wrap(shorten(name, 48), 16)))
 
 
-def _terminal_cell(cell: Cell, between: str) -> str:
+def _terminal_cell(cell: TableCell, between: str) -> str:
     """The mark stands before the number, so that digits stay below digits."""
     parts = [f"{_MARKS[cell.mark]} {cell.value}".strip(), *([cell.interval] if cell.interval else [])]
     return escape(between.join(parts))
@@ -97,7 +97,7 @@ def _title(models: Sequence[EvaluationRecord]) -> str:
     return f"{examples}, {len(first.class_names)} classes"
 
 
-def _plain_title(row: Row) -> str:
+def _plain_title(row: MetricRow) -> str:
     name = shorten(row.metric.short or row.title, 40)
     return escape(" ".join(part for part in (name, row.unit, _ARROWS[row.better]) if part))
 
@@ -146,7 +146,7 @@ def _markdown_blocks(models: Sequence[EvaluationRecord]) -> Iterator[str]:
 
 
 def _markdown_table(
-    title: str, models: Sequence[EvaluationRecord], rows: Sequence[Row], titles: Sequence[str]
+    title: str, models: Sequence[EvaluationRecord], rows: Sequence[MetricRow], titles: Sequence[str]
 ) -> str:
     head = [" ", *(markdown_text(model.name) for model in models)]
     lines = [head, ["---", *("---:" for _ in models)]]
@@ -157,7 +157,7 @@ def _markdown_table(
     return f"### {markdown_text(title)}\n\n{table}"
 
 
-def _markdown_cell(cell: Cell) -> str:
+def _markdown_cell(cell: TableCell) -> str:
     if cell.why:
         return f"{cell.value} ({markdown_text(cell.why)})"
     value = f"**{cell.value}**" if cell.mark == "best" else f"{_MARKS[cell.mark]} {cell.value}".strip()

@@ -14,7 +14,7 @@ from beliefmatch.experiments.evaluation_record import (
     EvaluationRecord,
     Example,
     Number,
-    Promise,
+    RiskThresholdRecord,
 )
 
 __all__ = [
@@ -35,7 +35,7 @@ MISSING = "—"
 _REQUIRED: dict[type, tuple[str, ...]] = {
     ClassScores: ("mean_probability", "calibration_error"),
     Example: ("confidence", "target_probability", "entropy"),
-    Promise: ("risk", "delta", "coverage"),
+    RiskThresholdRecord: ("risk", "delta", "coverage"),
 }
 _BIDI = frozenset(chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A)))
 
@@ -71,7 +71,7 @@ def tidy(value: Any) -> Any:
         return _finite_bins(value)
     if isinstance(value, Number):
         return _finite_number(value)
-    if isinstance(value, Promise) and value.threshold == -math.inf:
+    if isinstance(value, RiskThresholdRecord) and value.threshold == -math.inf:
         return tidy(replace(value, threshold=0.0))  # answers everything, as zero does
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{field.name: tidy(getattr(value, field.name)) for field in fields(value)})
@@ -133,7 +133,7 @@ def threshold_text(value: float | None) -> str:
     return str(Decimal(repr(value)).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_CEILING))
 
 
-def answers_text(promise: Promise) -> tuple[str, str]:
+def answers_text(promise: RiskThresholdRecord) -> tuple[str, str]:
     """How much a promise answers, and from which confidence on; no confidence where it answers everything."""
     if promise.threshold is not None and promise.threshold <= 0:
         return "answers everything", ""

@@ -28,7 +28,7 @@ from beliefmatch.report.evaluation_text import (
 )
 from beliefmatch.report.page_classes import class_note
 from beliefmatch.report.page_facts import facts
-from beliefmatch.report.page_sections import Card, cards, confusions, promises
+from beliefmatch.report.page_sections import Card, cards, confusions, risk_thresholds
 from beliefmatch.report.page_words import percent
 
 __all__ = ["render_models", "render_page"]
@@ -105,7 +105,7 @@ def _content(models: Sequence[EvaluationRecord]) -> dict[str, Any]:
         "detection": [section for section in detection_sections(models) if section.rows],
         "scores": score_names(models),
         "headline": headline_score(models),
-        "promises": promises(models),
+        "risk_thresholds": risk_thresholds(models),
         "confusions": confusions(models),
         "facts": facts(models),
         "conventions": _conventions(models),

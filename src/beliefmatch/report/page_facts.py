@@ -9,7 +9,7 @@ from beliefmatch.report.evaluation_text import count_text, number_text
 __all__ = ["facts", "flattened", "side_by_side"]
 
 _WORDS = {
-    "groups": "groups of like confidence",
+    "n_bins": "confidence bins",
     "resamples": "resamples asked for",
     "resamples_drawn": "resamples drawn",
     "level": "level of the intervals",

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from beliefmatch.experiments.evaluation_record import Curve, EvaluationRecord, Promise
+from beliefmatch.experiments.evaluation_record import Curve, EvaluationRecord, RiskThresholdRecord
 from beliefmatch.report.evaluation_metrics import sides
 from beliefmatch.report.evaluation_scores import detection_of, score_names
 from beliefmatch.report.evaluation_style import look
@@ -84,13 +84,13 @@ def risk_coverage_plot(models: Sequence[EvaluationRecord]) -> Plot:
     for index, model in enumerate(models):
         curve, common = model.risk_coverage, {"name": as_text(model.name), "meta": {"model": index}}
         traces.append(line(curve.x, curve.y, line=stroke(index), hovertemplate=hover, **common))
-        kept = [promise for promise in model.promises if promise.threshold is not None]
+        kept = [promise for promise in model.risk_thresholds if promise.threshold is not None]
         traces.append(
             line(
                 [promise.coverage for promise in kept],
                 [promise.risk for promise in kept],
                 mode="markers",
-                text=[_promise_text(promise) for promise in kept],
+                text=[_risk_threshold_text(promise) for promise in kept],
                 marker={
                     "symbol": f"{look(index).plotly_marker}-open",
                     "size": 11,
@@ -106,7 +106,7 @@ def risk_coverage_plot(models: Sequence[EvaluationRecord]) -> Plot:
     return Plot(traces, layout(x, y))
 
 
-def _promise_text(promise: Promise) -> str:
+def _risk_threshold_text(promise: RiskThresholdRecord) -> str:
     parts = [f"promise: error below {100 * promise.risk:g}\u00a0%", *answers_text(promise)]
     return "<br>".join(part for part in parts if part).replace("%", "&#37;")
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from beliefmatch.experiments.evaluation_record import Bins, EvaluationRecord
-from beliefmatch.report.evaluation_bins import Group, joined, thin
+from beliefmatch.report.evaluation_bins import DrawnBin, joined, thin
 from beliefmatch.report.evaluation_style import look
 from beliefmatch.report.evaluation_text import count_text
 from beliefmatch.report.plot_parts import Plot, as_text, axis, diagonal, layout, line, rounded, stroke
@@ -16,7 +16,7 @@ _HOVER = "<b>%{fullData.name}</b><br>confidence %{x:.1%}, accuracy %{y:.1%}<br>%
 
 
 def reliability_plot(models: Sequence[EvaluationRecord]) -> Plot:
-    """Accuracy over confidence, and below it the share of examples in each group."""
+    """Accuracy over confidence, and below it the share of examples in each bin."""
     traces = [diagonal()]
     for index, model in enumerate(models):
         for choice, bins in (("width", model.reliability), ("mass", model.reliability_by_mass)):
@@ -33,7 +33,7 @@ def reliability_plot(models: Sequence[EvaluationRecord]) -> Plot:
 
 
 def _bin_traces(index: int, bins: Bins) -> list[dict[str, Any]]:
-    """Joined groups, pale ones if there are any, and the shares."""
+    """Joined bins, pale ones if there are any, and the shares."""
     total = max(sum(bins.count), 1)
     firm, few = joined(bins), thin(bins)
     traces = [_points(index, firm, total, mode="lines+markers", line=stroke(index))] if firm else []
@@ -42,21 +42,21 @@ def _bin_traces(index: int, bins: Bins) -> list[dict[str, Any]]:
     return [*traces, _steps(index, bins, total)]
 
 
-def _points(index: int, found: Sequence[Group | None], total: int, **options: Any) -> dict[str, Any]:
+def _points(index: int, found: Sequence[DrawnBin | None], total: int, **options: Any) -> dict[str, Any]:
     colour = look(index).colour
     bars = {
         "type": "data",
         "symmetric": False,
-        "array": rounded([group and group.high - group.accuracy for group in found]),
-        "arrayminus": rounded([group and group.accuracy - group.low for group in found]),
+        "array": rounded([drawn and drawn.high - drawn.accuracy for drawn in found]),
+        "arrayminus": rounded([drawn and drawn.accuracy - drawn.low for drawn in found]),
         "color": colour,
         "thickness": 1.25,
         "width": 3,
     }
     return line(
-        [group and group.confidence for group in found],
-        [group and group.accuracy for group in found],
-        text=[_about(group, total) if group else "" for group in found],
+        [drawn and drawn.confidence for drawn in found],
+        [drawn and drawn.accuracy for drawn in found],
+        text=[_about(drawn, total) if drawn else "" for drawn in found],
         connectgaps=False,
         error_y=bars,
         marker={"symbol": look(index).plotly_marker, "size": 8, "color": colour},
@@ -65,9 +65,9 @@ def _points(index: int, found: Sequence[Group | None], total: int, **options: An
     )
 
 
-def _about(group: Group, total: int) -> str:
-    interval = f"95\u00a0&#37; interval {100 * group.low:.1f} to {100 * group.high:.1f}\u00a0&#37;"
-    return f"{interval}<br>{_range(group.lower, group.upper, group.examples, total)}"
+def _about(drawn: DrawnBin, total: int) -> str:
+    interval = f"95\u00a0&#37; interval {100 * drawn.low:.1f} to {100 * drawn.high:.1f}\u00a0&#37;"
+    return f"{interval}<br>{_range(drawn.lower, drawn.upper, drawn.examples, total)}"
 
 
 def _range(low: float, high: float, count: int, total: int) -> str:

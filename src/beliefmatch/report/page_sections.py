@@ -1,10 +1,10 @@
-"""The parts of the page: plots with their words and numbers, promises, confusions, and how all came about."""
+"""The parts of the page: plots with their words and numbers, risk thresholds, confusions, provenance."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from beliefmatch.experiments.evaluation_record import Curve, EvaluationRecord, Promise
+from beliefmatch.experiments.evaluation_record import Curve, EvaluationRecord, RiskThresholdRecord
 from beliefmatch.report import page_classes as classes
 from beliefmatch.report import page_words as words
 from beliefmatch.report.evaluation_classes import (
@@ -24,7 +24,7 @@ from beliefmatch.report.page_plots import (
 from beliefmatch.report.page_reliability import reliability_plot
 from beliefmatch.report.plot_parts import Plot
 
-__all__ = ["Card", "Promised", "cards", "confusions", "promises"]
+__all__ = ["Card", "RiskThresholdRow", "cards", "confusions", "risk_thresholds"]
 
 _LARGEST_TABLE = 16  # classes of a confusion matrix that is written out
 _LARGEST_MAP = 100  # and of one that is drawn
@@ -123,23 +123,23 @@ def _confusion_cards(models: Sequence[EvaluationRecord]) -> Iterator[Card]:
             yield Card(f"confusion-{index}", "", words.confusion_words(model), plot, None, model=index)
 
 
-class Promised(NamedTuple):
+class RiskThresholdRow(NamedTuple):
     """A risk that must not be exceeded, and what each model can promise; None where it was not asked."""
 
     risk: float
     delta: float
-    by_model: list[Promise | None]
+    by_model: list[RiskThresholdRecord | None]
 
 
-def promises(models: Sequence[EvaluationRecord]) -> list[Promised]:
+def risk_thresholds(models: Sequence[EvaluationRecord]) -> list[RiskThresholdRow]:
     """By risk, the smallest first."""
-    asked = sorted({(promise.risk, promise.delta) for model in models for promise in model.promises})
+    asked = sorted({(promise.risk, promise.delta) for model in models for promise in model.risk_thresholds})
     return [
-        Promised(
+        RiskThresholdRow(
             risk,
             delta,
             [
-                next((p for p in model.promises if (p.risk, p.delta) == (risk, delta)), None)
+                next((p for p in model.risk_thresholds if (p.risk, p.delta) == (risk, delta)), None)
                 for model in models
             ],
         )

@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from beliefmatch.experiments.evaluation_record import Bins, Curve, EvaluationRecord
-from beliefmatch.report.evaluation_bins import groups
+from beliefmatch.report.evaluation_bins import drawn_bins
 from beliefmatch.report.evaluation_metrics import score_title, set_title, sides
 from beliefmatch.report.evaluation_scores import detection_of
 from beliefmatch.report.evaluation_text import class_label, number_text
@@ -75,28 +75,28 @@ def reliability_words(models: Sequence[EvaluationRecord]) -> str:
 
 
 def reliability_table(models: Sequence[EvaluationRecord]) -> DataTable:
-    """Every group that holds examples."""
+    """Every bin that holds examples."""
     rows = [
         DataRow([model.name, *cells], index, choice)
         for index, model in enumerate(models)
         for choice, bins in (("width", model.reliability), ("mass", model.reliability_by_mass))
         for cells in _bin_cells(bins)
     ]
-    head = ["model", "group", "examples", "confidence", "accuracy", "95\u00a0% interval"]
+    head = ["model", "bin", "examples", "confidence", "accuracy", "95\u00a0% interval"]
     return DataTable(head, rows, "bins")
 
 
 def _bin_cells(bins: Bins) -> list[list[str]]:
     return [
         [
-            f"{group.lower:.3g}–{group.upper:.3g}",
-            f"{group.examples:,}",
-            percent(group.confidence),
-            percent(group.accuracy),
-            f"[{number_text(group.low, 1, scale=100)}, {number_text(group.high, 1, scale=100)}]",
+            f"{drawn.lower:.3g}–{drawn.upper:.3g}",
+            f"{drawn.examples:,}",
+            percent(drawn.confidence),
+            percent(drawn.accuracy),
+            f"[{number_text(drawn.low, 1, scale=100)}, {number_text(drawn.high, 1, scale=100)}]",
         ]
-        for group in groups(bins)
-        if group
+        for drawn in drawn_bins(bins)
+        if drawn
     ]
 
 

@@ -63,7 +63,7 @@ def _reliability_series(predictions: Predictions) -> list[Series]:
     """Accuracy and confidence of each bin that holds an example, and the diagonal."""
     assert predictions.targets is not None  # the test set has labels
     outcome = outcomes(predictions.targets, **{predictions.kind: predictions.values})
-    bins = reliability_bins(outcome.confidence, outcome.correct, groups=BINS)
+    bins = reliability_bins(outcome.confidence, outcome.correct, n_bins=BINS)
     held = bins.count > 0
     middles = ((bins.lower + bins.upper) / 2)[held].tolist()
     return [

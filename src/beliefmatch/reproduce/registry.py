@@ -146,7 +146,7 @@ _SEMI_ERRORS = {
 # Notes that several share
 
 _LAST_EPOCH = (
-    "The weights of the last epoch are judged; the paper takes the epoch of the lowest validation error."
+    "The weights of the last epoch are scored; the paper takes the epoch of the lowest validation error."
 )
 _CIFAR_NOTES = (
     _LAST_EPOCH,
@@ -204,7 +204,7 @@ def _transfer_auroc_rows(outcome: Outcome) -> list[Row]:
         for data, transfer in outcome.transfers.items()
         for key, result in outcome.arms.items()
         if key.startswith(f"{data}/")
-        for index, ood in enumerate(transfer.record.judged[0].ood)
+        for index, ood in enumerate(transfer.record.scored[0].ood)
     ]
 
 
@@ -423,7 +423,7 @@ _ENTRIES = (
         trials=5,
         notes=(
             "What the labels alone teach, NLL and ECE are ours: the paper gives errors of the two others.",
-            "The weights of the last epoch are judged.",
+            "The weights of the last epoch are scored.",
             "There is no warm-up, and at paper scale no clipping of the gradient, as in the settings of "
             "Oliver et al. that the paper refers to; it says elsewhere that it has both in all experiments.",
             "The labels alone are trained with VAT's settings.",

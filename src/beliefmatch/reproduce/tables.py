@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from beliefmatch import metrics
 from beliefmatch.data.predictions import Predictions, read_predictions
-from beliefmatch.experiments.adapt_record import AdaptRecord, Judged
+from beliefmatch.experiments.adapt_record import AdaptRecord, ScoredHead
 from beliefmatch.experiments.detections import score_columns
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.experiments.records import RunRecord
@@ -52,7 +52,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class ArmResult(Generic[AnyRun]):
-    """The runs of one arm: trainings (`Run`), or heads of a transfer (`Judged`)."""
+    """The runs of one arm: trainings (`Run`), or heads of a transfer (`ScoredHead`)."""
 
     arm: Arm
     config: Any
@@ -88,9 +88,9 @@ class Transferred(NamedTuple):
     """Of the first seed of each row of the record."""
     seeds: Sequence[int]
 
-    def heads(self, label: str) -> list[Judged | None]:
+    def heads(self, label: str) -> list[ScoredHead | None]:
         """Heads of one method, by seed; None where training diverged."""
-        found = {head.seed: head for head in self.record.judged if head.label == label}
+        found = {head.seed: head for head in self.record.scored if head.label == label}
         return [found.get(seed) for seed in self.seeds]
 
 

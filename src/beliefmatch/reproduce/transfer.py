@@ -9,8 +9,8 @@ from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.data import load
 from beliefmatch.data.config import DataConfig
 from beliefmatch.data.preprocessing import Preprocessing
-from beliefmatch.experiments.adapt_config_file import AdaptRunConfig, ImageAdaptConfig
-from beliefmatch.experiments.adapt_record import AdaptRecord, Judged, adapt_evaluation_paths
+from beliefmatch.experiments.adapt_record import AdaptRecord, ScoredHead, adapt_evaluation_paths
+from beliefmatch.experiments.adapt_run_config import AdaptRunConfig, ImageAdaptConfig
 from beliefmatch.experiments.adapting import Adapting
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.reproduce.arms import Arm
@@ -104,7 +104,7 @@ class TransferRuns:
             if classes != CLASSES[data]:
                 images = f"{counts['train']:,} images to fit on and {counts['test']:,} to judge on"
                 found.append(f"{_TITLES[data]}: {classes} classes, not {CLASSES[data]}, {images}.")
-        heads = [transfer.record.judged[0] for transfer in outcome.transfers.values()]
+        heads = [transfer.record.scored[0] for transfer in outcome.transfers.values()]
         return found + ood_sentences({one.name: one.examples for head in heads for one in head.ood})
 
     def scale_words(self, outcome: Outcome | None = None) -> str:
@@ -221,7 +221,7 @@ class TransferRuns:
 
 def transfer_arms(
     data: str, transfer: Transferred, config: TransferConfig, fingerprint: str
-) -> list[ArmResult[Judged]]:
+) -> list[ArmResult[ScoredHead]]:
     """The heads of a transfer, an arm for each method."""
     classes = transfer.record.classes
     few = "" if classes == CLASSES[data] else f", {classes} of {CLASSES[data]} classes"

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 import torch
 
 from beliefmatch.adaptation.fitted import FittedHead
-from beliefmatch.adaptation.result import Promised
+from beliefmatch.adaptation.result import RiskThreshold
 from beliefmatch.adaptation.scoring import predicted
 from beliefmatch.adaptation.types import Features
 from beliefmatch.metrics import coverage_at_risk
 
-__all__ = ["promises"]
+__all__ = ["risk_thresholds"]
 
 
-def promises(
+def risk_thresholds(
     head: FittedHead, validation: Features, *, risks: Sequence[float], delta: float
-) -> tuple[Promised, ...]:
+) -> tuple[RiskThreshold, ...]:
     """For each risk the threshold of the largest coverage; see `beliefmatch.metrics.coverage_at_risk`.
 
     Of counts, the class of the most votes is the right one. The promise holds for rows drawn like these.
@@ -39,6 +39,6 @@ def promises(
         threshold, coverage, _, bound = coverage_at_risk(*columns, risk=risk, delta=delta)
         is_there = math.isfinite(threshold)
         found.append(
-            Promised(risk, delta, threshold if is_there else None, coverage, bound if is_there else None)
+            RiskThreshold(risk, delta, threshold if is_there else None, coverage, bound if is_there else None)
         )
     return tuple(found)

@@ -47,11 +47,11 @@ def predictions(values: np.ndarray, kind: str = "logits", targets=None, images=N
     )
 
 
-def gaps_of(confidence: np.ndarray, hits: np.ndarray, groups: int) -> list[tuple[int, float, float]]:
+def gaps_of(confidence: np.ndarray, hits: np.ndarray, n_bins: int) -> list[tuple[int, float, float]]:
     """Count, mean confidence and share of hits of each group of equal width, one group at a time."""
     found = []
-    for group in range(groups):
-        in_distribution = (confidence > group / groups) & (confidence <= (group + 1) / groups)
+    for group in range(n_bins):
+        in_distribution = (confidence > group / n_bins) & (confidence <= (group + 1) / n_bins)
         found += (
             [(in_distribution.sum(), confidence[in_distribution].mean(), hits[in_distribution].mean())]
             if in_distribution.any()

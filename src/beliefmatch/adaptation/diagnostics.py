@@ -5,10 +5,10 @@ import math
 from beliefmatch.adaptation.baselines import untouched
 from beliefmatch.adaptation.contamination import MANY_COPIES, copied_share
 from beliefmatch.adaptation.fitted import FittedHead
+from beliefmatch.adaptation.head_init import Init
 from beliefmatch.adaptation.labelling import LabelSet, knows
 from beliefmatch.adaptation.reading import labelled
 from beliefmatch.adaptation.result import FeatureSets
-from beliefmatch.adaptation.starting import Start
 from beliefmatch.adaptation.types import Features
 
 __all__ = ["on_data", "on_the_choice", "on_the_labels", "sentence"]
@@ -17,28 +17,28 @@ _LEAST_ROWS, _LEAST_OF_CLASS = 50, 5
 _WORSE, _ERRORS = 0.02, 2.0  # by which a head is clearly worse: in error, and in standard errors
 
 
-def on_data(sets: FeatureSets, found: LabelSet, start: Start | None) -> list[str]:
+def on_data(sets: FeatureSets, found: LabelSet, init: Init | None) -> list[str]:
     """What is odd about the data, before anything is fitted."""
-    said = [_numbered_differently(sets, found, start), _copied(sets), _few(sets.validation, found)]
+    said = [_numbered_differently(sets, found, init), _copied(sets), _few(sets.validation, found)]
     return [one for one in said if one is not None]
 
 
-def on_the_labels(sets: FeatureSets, found: LabelSet, start: Start | None) -> list[str]:
+def on_the_labels(sets: FeatureSets, found: LabelSet, init: Init | None) -> list[str]:
     """How it was decided whether the classes are those of the existing head, where nobody said."""
-    if start is None:
+    if init is None:
         return []
     taken = "the same classes" if found.kind == "same" else "other classes"
-    if _fits(sets.validation, found, start):
-        right = _right(start, sets.validation)
+    if _fits(sets.validation, found, init):
+        right = _right(init, sets.validation)
         why = f"the existing head is right for {100 * right:.1f} % of the validation rows"
     else:
-        why = f"the existing head has {len(start[0])} classes and there are {found.classes}"
+        why = f"the existing head has {len(init[0])} classes and there are {found.classes}"
     return [f"{why}, so they are taken as {taken}; `labels` to say otherwise"]
 
 
-def sentence(remark: str) -> str:
+def sentence(diagnostic: str) -> str:
     """As it stands in a report."""
-    return f"{remark[:1].upper()}{remark[1:]}."
+    return f"{diagnostic[:1].upper()}{diagnostic[1:]}."
 
 
 def on_the_choice(chosen: FittedHead, before: FittedHead | None) -> list[str]:
@@ -54,12 +54,12 @@ def on_the_choice(chosen: FittedHead, before: FittedHead | None) -> list[str]:
     return [f"the chosen head ({chosen.candidate.name}) {values}: {remedy}"]
 
 
-def _numbered_differently(sets: FeatureSets, found: LabelSet, start: Start | None) -> str | None:
+def _numbered_differently(sets: FeatureSets, found: LabelSet, init: Init | None) -> str | None:
     """The existing head knows the labels of one set and not those of the other."""
-    if start is None or not all(_fits(one, found, start) for one in (sets.train, sets.validation)):
+    if init is None or not all(_fits(one, found, init) for one in (sets.train, sets.validation)):
         return None
-    right = {name: _right(start, getattr(sets, name)) for name in ("train", "validation")}
-    known = {name: knows(start, share, found.classes) for name, share in right.items()}
+    right = {name: _right(init, getattr(sets, name)) for name in ("train", "validation")}
+    known = {name: knows(init, share, found.classes) for name, share in right.items()}
     better, worse = sorted(right, key=lambda name: -right[name])
     if known[worse] or not known[better] or 2 * right[worse] > right[better]:
         return None
@@ -88,13 +88,13 @@ def _few(validation: Features, found: LabelSet) -> str | None:
     return f"very few rows choose λ, {many} of `validation` for {found.classes} classes: {wanted}"
 
 
-def _fits(features: Features, found: LabelSet, start: Start) -> bool:
+def _fits(features: Features, found: LabelSet, init: Init) -> bool:
     """Whether the existing head can be asked for the labels of these rows."""
-    own = len(start[0])
+    own = len(init[0])
     few = found.classes == own if features.targets.dim() == 2 else found.classes <= own
     return few and len(labelled(features)) > 0
 
 
-def _right(start: Start, features: Features) -> float:
-    error = untouched(start, features).error
+def _right(init: Init, features: Features) -> float:
+    error = untouched(init, features).error
     return 0.0 if error is None else 1 - error

@@ -11,22 +11,22 @@ from torch import Tensor
 
 from beliefmatch._environment import hardware, versions
 from beliefmatch.adaptation.fitted import FittedHead, Point
-from beliefmatch.adaptation.result import Adaptation, FeatureSets, NormsResult
+from beliefmatch.adaptation.result import Adaptation, BatchNormResult, FeatureSets
 from beliefmatch.adaptation.types import Features
 from beliefmatch.data.predictions import Predictions
 from beliefmatch.experiments.adapt_record import (
-    NORMS_LABEL,
+    BATCHNORM_LABEL,
     AdaptRecord,
     FeatureFacts,
     HeadFacts,
-    Judged,
-    KeptPromise,
-    Seen,
+    RiskThresholdCheck,
+    ScoredHead,
     TriedHead,
     ValidationCurve,
+    VerdictRecord,
 )
-from beliefmatch.experiments.adapted_lines import Line, class_names_of, judging, lines
-from beliefmatch.experiments.adapted_scores import Said, answers, doubts, is_votes, judgeable, said_of
+from beliefmatch.experiments.adapted_lines import TableLine, class_names_of, lines, scored_rows
+from beliefmatch.experiments.adapted_scores import HeadOutput, answers, doubts, is_votes, said_of, scorable
 from beliefmatch.experiments.evaluate import evaluate
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.experiments.evaluation_settings import EvaluateConfig
@@ -64,7 +64,7 @@ def adapt_record(
         command: what to type to have the same again.
         wall_seconds: that all of it took; what the adaptation says of its parts if not given.
     """
-    features, judged_on = judging(adaptation.sets)
+    features, scored_on = scored_rows(adaptation.sets)
     spent = sum(adaptation.seconds.values()) if wall_seconds is None else wall_seconds
     return AdaptRecord(
         model=model_name,
@@ -74,12 +74,12 @@ def adapt_record(
         class_names=class_names_of(adaptation.classes, class_names),
         tried=[_tried(head) for head in adaptation.fitted],
         chosen=adaptation.chosen.candidate.name,
-        verdict=Seen(*adaptation.verdict),
-        judged_on=judged_on,
+        verdict=VerdictRecord(*adaptation.verdict),
+        scored_on=scored_on,
         targets="votes" if is_votes(features) else "labels",
-        judged=_judged(adaptation),
-        promises=_promises(adaptation),
-        norms=_norms(adaptation.norms),
+        scored=_scored(adaptation),
+        risk_thresholds=_risk_thresholds(adaptation),
+        batchnorm=_batchnorm(adaptation.batchnorm),
         notes=list(adaptation.notes),
         data=plain_values(dict(data_facts or {})),
         config=plain_values(dict(config or {})),
@@ -124,18 +124,18 @@ def _thinned(curve: Sequence[Point]) -> ValidationCurve:
     return ValidationCurve([point.epoch for point in points], [finite(point.nll) for point in points])
 
 
-def _judged(adaptation: Adaptation) -> list[Judged]:
-    return [_judged_head(line, head) for line in lines(adaptation) for head in line.heads]
+def _scored(adaptation: Adaptation) -> list[ScoredHead]:
+    return [_scored_head(line, head) for line in lines(adaptation) for head in line.heads]
 
 
-def _judged_head(line: Line, head: FittedHead) -> Judged:
+def _scored_head(line: TableLine, head: FittedHead) -> ScoredHead:
     said = answers(head, line.features)
     columns, has_belief, ood_columns = _told(head, line.features, line.ood)
     ood = [
         detection_scores(name, columns, other, has_belief=has_belief) for name, other in ood_columns.items()
     ]
-    extra = ", BatchNorm trained" if line.label == NORMS_LABEL else ""
-    return Judged(
+    extra = ", BatchNorm trained" if line.label == BATCHNORM_LABEL else ""
+    return ScoredHead(
         label=line.label,
         name=f"{head.candidate.name}{extra}",
         seed=head.candidate.seed,
@@ -147,16 +147,16 @@ def _judged_head(line: Line, head: FittedHead) -> Judged:
     )
 
 
-def _norms(norms: NormsResult | None) -> dict[str, Any] | None:
+def _batchnorm(batchnorm: BatchNormResult | None) -> dict[str, Any] | None:
     """What came of training BatchNorm layers, without the features."""
-    if norms is None:
+    if batchnorm is None:
         return None
     return {
-        "layers": len(norms.layers),
-        "taken": norms.is_taken,
-        "epoch": norms.epoch,
-        "validation_before": plain_values(norms.before),
-        "validation_after": plain_values(norms.after),
+        "layers": len(batchnorm.layers),
+        "taken": batchnorm.is_taken,
+        "epoch": batchnorm.epoch,
+        "validation_before": plain_values(batchnorm.before),
+        "validation_after": plain_values(batchnorm.after),
     }
 
 
@@ -164,22 +164,22 @@ def _told(
     head: FittedHead, features: Features, ood: Mapping[str, Features]
 ) -> tuple[dict[str, Tensor], bool, dict[str, dict[str, Tensor]]]:
     """Scores of doubt at home, whether they are of a belief, and those of each OOD set."""
-    places = judgeable(features)
+    places = scorable(features)
     home, has_belief = doubts(head, features, places if ood else places[:1])
     return home, has_belief, {name: doubts(head, rows)[0] for name, rows in ood.items()}
 
 
-def _promises(adaptation: Adaptation) -> list[KeptPromise]:
+def _risk_thresholds(adaptation: Adaptation) -> list[RiskThresholdCheck]:
     """As made on validation rows, and what comes of them on test rows."""
-    if not adaptation.promises:
+    if not adaptation.risk_thresholds:
         return []
-    norms = adaptation.norms
+    batchnorm = adaptation.batchnorm
     head, test = adaptation.chosen, adaptation.sets.test
-    if norms is not None and norms.is_taken:
-        head, test = norms.head, norms.test
+    if batchnorm is not None and batchnorm.is_taken:
+        head, test = batchnorm.head, batchnorm.test
     said = None if test is None else answers(head, test)
     made = []
-    for one in adaptation.promises:
+    for one in adaptation.risk_thresholds:
         threshold = None if one.threshold is None else max(one.threshold, 0.0)
         coverage = risk = None
         if said is not None and threshold is not None:
@@ -187,7 +187,7 @@ def _promises(adaptation: Adaptation) -> list[KeptPromise]:
             coverage = answered.double().mean().item()
             risk = (1 - said.hits[answered]).mean().item() if coverage else None
         bound = finite(one.bound)
-        made.append(KeptPromise(one.risk, one.delta, threshold, one.coverage, bound, coverage, risk))
+        made.append(RiskThresholdCheck(one.risk, one.delta, threshold, one.coverage, bound, coverage, risk))
     return made
 
 
@@ -208,24 +208,24 @@ def adapt_evaluations(
     settings: EvaluateConfig = _USUAL,
     on_step: Callable[[str], None] | None = None,
 ) -> list[EvaluationRecord]:
-    """One head of each line of the honest table judged in full: those of the chosen head's seed.
+    """One head of each line of the honest table scored in full: those of the chosen head's seed.
 
-    Counts are judged by the class of the most votes, the first of several. Where there are more than
-    `MOST_NUMBERS` probabilities, evenly spaced rows are judged. Both is told in the evaluations.
+    Counts are scored by the class of the most votes, the first of several. Where there are more than
+    `MOST_NUMBERS` probabilities, evenly spaced rows are scored. Both is told in the evaluations.
 
     Args:
         adaptation: of `adapt` or `refit`.
         model_name: what was adapted.
         class_names: one for each class; "0", "1", ... if not given.
-        settings: groups, resamples, seed and the like.
+        settings: bins, resamples, seed and the like.
         on_step: called after each step with what was done.
     """
-    judged_on = judging(adaptation.sets)[1]
+    scored_on = scored_rows(adaptation.sets)[1]
     names, seed = class_names_of(adaptation.classes, class_names), adaptation.chosen.candidate.seed
     made = []
     for line in lines(adaptation):
         head = next((one for one in line.heads if one.candidate.seed == seed), line.heads[0])
-        home = _predictions(head, line.features, f"{model_name}, {judged_on}", judgeable(line.features))
+        home = _predictions(head, line.features, f"{model_name}, {scored_on}", scorable(line.features))
         ood = {
             name: _predictions(head, rows, f"{model_name}, {name}", torch.arange(len(rows)))
             for name, rows in line.ood.items()
@@ -252,7 +252,7 @@ def _predictions(head: FittedHead, features: Features, name: str, places: Tensor
     return Predictions(path, said[0].kind, torch.cat([one.values for one in said]), None, None, {})
 
 
-def _single(blocks: Iterator[Said]) -> Iterator[Said]:
+def _single(blocks: Iterator[HeadOutput]) -> Iterator[HeadOutput]:
     """In single precision, and no block is held in double any longer."""
     for said in blocks:
         yield said._replace(values=said.values.float())
@@ -260,7 +260,7 @@ def _single(blocks: Iterator[Said]) -> Iterator[Said]:
 
 def _labelled(said: Predictions, features: Features) -> Predictions:
     """With the class of each row, of votes that of the most."""
-    places = judgeable(features)
+    places = scorable(features)
     targets = features.targets[places][:: -(-len(places) * said.values.shape[1] // MOST_NUMBERS)]
     by = {"targets": "the class of the most votes"} if is_votes(features) else {}
     ids = targets.argmax(1) if is_votes(features) else targets

@@ -9,9 +9,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from beliefmatch import adapt
-from beliefmatch.adaptation import norms
+from beliefmatch.adaptation import batchnorm
+from beliefmatch.adaptation.batchnorm import ImageRows, train_batchnorm
 from beliefmatch.adaptation.candidates import Candidate
-from beliefmatch.adaptation.norms import Images, train_norms
 from beliefmatch.adaptation.streams import as_stream
 from beliefmatch.experiments.adapted_head import head_file
 from beliefmatch.loss import belief_matching_loss
@@ -55,11 +55,11 @@ def network(seed=0):
 
 
 def part(pair):
-    return Images(as_stream(pair, batch_size=64, device=torch.device("cpu")), np.arange(len(pair[1])))
+    return ImageRows(as_stream(pair, batch_size=64, device=torch.device("cpu")), np.arange(len(pair[1])))
 
 
 def trained(model, **options):
-    return train_norms(model, model.fc, ONE, part(TRAIN), part(VALIDATION), **{"epochs": 3, **options})
+    return train_batchnorm(model, model.fc, ONE, part(TRAIN), part(VALIDATION), **{"epochs": 3, **options})
 
 
 def by_hand(model, epochs):
@@ -109,7 +109,7 @@ def test_modes_flags_and_chance_are_put_back():
 
 @pytest.mark.parametrize("monitor", ["nll", "error"])
 def test_the_best_epoch_is_kept_and_scored_as_by_the_metrics(monkeypatch, monitor):
-    monkeypatch.setattr(norms, "LEARNING_RATE", 0.1)  # so that it becomes worse again
+    monkeypatch.setattr(batchnorm, "LEARNING_RATE", 0.1)  # so that it becomes worse again
     model = network()
     result = trained(model, epochs=30, patience=4, monitor=monitor)
     values = [getattr(point, monitor) for point in result.curve]
@@ -125,7 +125,7 @@ def test_the_best_epoch_is_kept_and_scored_as_by_the_metrics(monkeypatch, monito
 
 def test_a_model_that_only_becomes_worse_stays_as_it_was(monkeypatch):
     model = by_hand(network(), 60)
-    monkeypatch.setattr(norms, "LEARNING_RATE", 30.0)
+    monkeypatch.setattr(batchnorm, "LEARNING_RATE", 30.0)
     before = copy.deepcopy(model.state_dict())
     result = trained(model, patience=2)
     assert result.epoch == 0 and result.after == result.before and len(result.curve) <= 2
@@ -136,7 +136,7 @@ def test_counts_and_priors_of_classes():
     model = network()
     one_hot = TRAIN[0], nn.functional.one_hot(TRAIN[1], CLASSES).float()
     uneven = Candidate("u", "belief_matching", {"kl_weight": 0.01, "prior": [1.0, 1.0, 1.0]}, seed=4)
-    train_norms(model, model.fc, uneven, part(one_hot), part(VALIDATION), epochs=2)
+    train_batchnorm(model, model.fc, uneven, part(one_hot), part(VALIDATION), epochs=2)
     torch.testing.assert_close(model.fc.weight, by_hand(network(), 2).fc.weight, rtol=1e-4, atol=1e-6)
 
 
@@ -155,14 +155,14 @@ def better():
     model = network()
     state = copy.deepcopy(model.state_dict())
     given = {"test": TEST, "ood": {"noise": DataLoader(torch.randn(20, 1, 6, 6), 8)}}
-    made = adapt(model, TRAIN, validation=VALIDATION, norms=True, **given, **OPTIONS)
+    made = adapt(model, TRAIN, validation=VALIDATION, batchnorm=True, **given, **OPTIONS)
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
     return made
 
 
 def test_the_adapted_model_is_the_best_epochs(better):
     made = better.adaptation
-    result = made.norms
+    result = made.batchnorm
     assert result.is_taken and result.after.nll < result.before.nll
     assert result.before.nll == pytest.approx(made.chosen.nll, rel=1e-4)
     probs = better.predict(VALIDATION[0]).probs
@@ -174,8 +174,8 @@ def test_the_adapted_model_is_the_best_epochs(better):
         )
         assert torch.equal(features.targets, pair[1])
     assert len(result.ood["noise"]) == 20
-    assert set(made.seconds) == {"features", "heads", "norms"} and made.adapt_config.norms
-    (promise,) = made.promises
+    assert set(made.seconds) == {"features", "heads", "batchnorm"} and made.adapt_config.batchnorm
+    (promise,) = made.risk_thresholds
     if promise.threshold is not None:
         assert (probs.max(1).values >= promise.threshold).double().mean() == pytest.approx(promise.coverage)
     assert f"NLL {result.before.nll:.4f} -> {result.after.nll:.4f}" in better.summary()
@@ -195,30 +195,30 @@ def test_the_file_of_the_head_makes_the_network_that_is_delivered(better):
 @pytest.mark.filterwarnings("ignore:.* very few rows choose")
 def test_without_validation_data_the_images_set_aside_choose():
     with pytest.warns(UserWarning, match="held out"):
-        better = adapt(network(), TRAIN, norms=True, **OPTIONS)
+        better = adapt(network(), TRAIN, batchnorm=True, **OPTIONS)
     made = better.adaptation
-    assert made.norms.before.nll == pytest.approx(made.chosen.nll, rel=1e-4)
-    assert torch.equal(made.norms.validation.targets, made.sets.validation.targets)
-    rows = torch.tensor(np.asarray(made.norms.validation.rows))
-    probs = made.norms.head.predict(rows).probs
-    assert nll(probs, made.norms.validation.targets) == pytest.approx(made.norms.after.nll, rel=1e-4)
+    assert made.batchnorm.before.nll == pytest.approx(made.chosen.nll, rel=1e-4)
+    assert torch.equal(made.batchnorm.validation.targets, made.sets.validation.targets)
+    rows = torch.tensor(np.asarray(made.batchnorm.validation.rows))
+    probs = made.batchnorm.head.predict(rows).probs
+    assert nll(probs, made.batchnorm.validation.targets) == pytest.approx(made.batchnorm.after.nll, rel=1e-4)
 
 
 def test_data_parallel_is_trained_too():
-    better = adapt(nn.DataParallel(network()), TRAIN, validation=VALIDATION, norms=True, **OPTIONS)
-    assert better.adaptation.norms.layers == ("module.norm",)
+    better = adapt(nn.DataParallel(network()), TRAIN, validation=VALIDATION, batchnorm=True, **OPTIONS)
+    assert better.adaptation.batchnorm.layers == ("module.norm",)
 
 
 def test_what_cannot_be_trained_is_told():
     plain = nn.Sequential(nn.Flatten(), nn.LayerNorm(36), nn.Linear(36, CLASSES))
     with pytest.raises(ValueError, match="without BatchNorm layers to train, got only LayerNorm;"):
-        adapt(plain, TRAIN, validation=VALIDATION, norms=True)
+        adapt(plain, TRAIN, validation=VALIDATION, batchnorm=True)
     with pytest.raises(ValueError, match="got an iterator for `train`"):
-        adapt(network(), iter([TRAIN]), validation=VALIDATION, norms=True)
+        adapt(network(), iter([TRAIN]), validation=VALIDATION, batchnorm=True)
     with pytest.raises(ValueError, match="in an order of their own for `validation`"):
-        adapt(network(), TRAIN, validation=[VALIDATION], norms=True)
+        adapt(network(), TRAIN, validation=[VALIDATION], batchnorm=True)
     with pytest.raises(ValueError, match="a model in float32 to train, got float64"):
-        norms.require_norms(network().double(), TRAIN[0][:2].double())
-    one = Images(part(TRAIN).stream, np.arange(1))
+        batchnorm.require_batchnorm(network().double(), TRAIN[0][:2].double())
+    one = ImageRows(part(TRAIN).stream, np.arange(1))
     with pytest.raises(ValueError, match="at least two images"):
-        train_norms(network(), network().fc, ONE, one, part(VALIDATION), epochs=1)
+        train_batchnorm(network(), network().fc, ONE, one, part(VALIDATION), epochs=1)

@@ -76,7 +76,7 @@ class FeatureAdaptConfig:
 
 @dataclass(frozen=True)
 class AdaptRunConfig:
-    """Images or features, OOD sets, and how heads are fitted to them."""
+    """AdaptImages or features, OOD sets, and how heads are fitted to them."""
 
     given: ImageAdaptConfig | FeatureAdaptConfig
     adapt_config: AdaptConfig = field(default_factory=AdaptConfig)

@@ -14,46 +14,46 @@ from beliefmatch.adaptation.reading import labelled
 from beliefmatch.adaptation.types import Features
 from beliefmatch.loss import belief_matching_loss
 
-__all__ = ["Start", "first_weights", "require_start"]
+__all__ = ["Init", "initial_weights", "require_init"]
 
-Start = tuple[Tensor, Tensor]
+Init = tuple[Tensor, Tensor]
 """Weight (K, F) and bias (K,) of a head that is there already."""
 
 _FRESH = 5  # what a seed is for
 _SOME, _LOGITS = 2000, 8_000_000  # rows that scale and shift are fitted on, and their logits, at most
 
 
-def require_start(function: str, start: Start) -> Start:
+def require_init(function: str, init: Init) -> Init:
     """Weight and bias of one head, in float32."""
-    weight, bias = start
+    weight, bias = init
     if weight.dim() != 2 or bias.shape != weight.shape[:1]:
         got = f"{describe(weight)} and {describe(bias)}"
-        raise fail(function, f"`start` must be a weight (K, F) and a bias (K,), got {got}.")
+        raise fail(function, f"`init` must be a weight (K, F) and a bias (K,), got {got}.")
     if not bool(weight.isfinite().all() and bias.isfinite().all()):
-        raise fail(function, "`start` must be finite, got weights that are not.")
+        raise fail(function, "`init` must be finite, got weights that are not.")
     return weight.detach().cpu().float(), bias.detach().cpu().float()
 
 
-def first_weights(
+def initial_weights(
     candidates: Sequence[Candidate],
-    start: Start | None,
+    init: Init | None,
     classes: int,
     width: int,
     features: Features | None = None,
-) -> Start:
-    """Stacks (H, K, F) and (H, K): the start, or what each seed draws as `torch.nn.Linear` does.
+) -> Init:
+    """Stacks (H, K, F) and (H, K): the given weights, or what each seed draws as `torch.nn.Linear` does.
 
     The logits z of an existing head are known up to a constant, and a belief is not: heads of belief matching
     start from s·z + c, with the two numbers of the lowest loss on some of the `features`. They predict the
     same classes. Without that, concentrations of e^20 beside e^−10 hold a head where it is for long.
     """
     many = len(candidates)
-    if start is not None:
-        weight, bias = (one.expand(many, *one.shape).clone() for one in start)
+    if init is not None:
+        weight, bias = (one.expand(many, *one.shape).clone() for one in init)
         fitting = [place for place, one in enumerate(candidates) if one.kind == "belief_matching"]
         if features is not None and fitting:
             rows, targets = _some(features, classes)
-            logits = rows @ start[0].t() + start[1]
+            logits = rows @ init[0].t() + init[1]
             for place in fitting:
                 scale, shift = _rescaled(logits, targets, candidates[place])
                 weight[place] *= scale

@@ -10,21 +10,21 @@ import torch
 from torch import nn
 
 from beliefmatch._validate import fail
+from beliefmatch.adaptation.batchnorm import BATCH_SIZE, BatchNormTraining, ImageRows, train_batchnorm
 from beliefmatch.adaptation.computing import running
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.heads import Head, find_head, head_weights
-from beliefmatch.adaptation.norms import BATCH_SIZE, Images, Trained, train_norms
-from beliefmatch.adaptation.promising import promises
 from beliefmatch.adaptation.reading import labelled
-from beliefmatch.adaptation.result import Adaptation, FeatureSets, NormsResult
-from beliefmatch.adaptation.scoring import Judge
+from beliefmatch.adaptation.result import Adaptation, BatchNormResult, FeatureSets
+from beliefmatch.adaptation.risk_thresholds import risk_thresholds
+from beliefmatch.adaptation.scoring import Evaluator
 from beliefmatch.adaptation.sets import OOD, as_given, extracted
 from beliefmatch.adaptation.settings import OnProgress
 from beliefmatch.adaptation.streams import as_stream
 from beliefmatch.adaptation.subsets import subset
 from beliefmatch.adaptation.types import Features
 
-__all__ = ["Numbers", "require_repeatable", "with_norms"]
+__all__ = ["Numbers", "require_repeatable", "with_batchnorm"]
 
 Numbers = tuple[np.ndarray, np.ndarray]
 """Which rows of the training data are to train on, and which to choose on."""
@@ -34,17 +34,19 @@ def require_repeatable(data: Mapping[str, Any]) -> None:
     """All data must be such as can be read more than once, and those to train on in any order."""
     for name, one in data.items():
         if isinstance(one, Iterator):
-            fact = f"`norms` needs data that can be read more than once, got an iterator for `{name}`"
+            fact = f"`batchnorm` needs data that can be read more than once, got an iterator for `{name}`"
             raise fail("adapt", f"{fact}; give a dataset or tensors.")
     for name in ("train", "validation"):
         with as_given(name):
             stream = as_stream(data[name], batch_size=1, device=torch.device("cpu")) if name in data else None
         if stream is not None and stream.rows is None:
-            fact = "`norms` needs images that can be read in any order, got batches in an order of their own"
+            fact = (
+                "`batchnorm` needs images that can be read in any order, got batches in an order of their own"
+            )
             raise fail("adapt", f"{fact} for `{name}`; give a dataset or tensors.")
 
 
-def with_norms(
+def with_batchnorm(
     model: nn.Module,
     made: Adaptation,
     batch: Any,
@@ -70,7 +72,7 @@ def with_norms(
     with running(model, torch.device(device)) as place:
         head = _head_of(model, made.head.name, batch)
         train, validation = _images(data, numbers, made.sets, place)
-        trained = train_norms(
+        trained = train_batchnorm(
             model,
             head.module,
             made.chosen.candidate,
@@ -83,13 +85,13 @@ def with_norms(
             on_progress=on_progress,
         )
         result = _result(model, head, made, trained, data, numbers, place)
-    adapt_config, seconds = made.adapt_config, {**made.seconds, "norms": time.perf_counter() - began}
-    promised = made.promises
+    adapt_config, seconds = made.adapt_config, {**made.seconds, "batchnorm": time.perf_counter() - began}
+    promised = made.risk_thresholds
     if result.is_taken:
-        promised = promises(
+        promised = risk_thresholds(
             result.head, result.validation, risks=adapt_config.risks, delta=adapt_config.delta
         )
-    return replace(made, norms=result, promises=promised, seconds=seconds)
+    return replace(made, batchnorm=result, risk_thresholds=promised, seconds=seconds)
 
 
 def _head_of(model: nn.Module, name: str, batch: Any) -> Head:
@@ -102,7 +104,7 @@ def _head_of(model: nn.Module, name: str, batch: Any) -> Head:
 
 def _images(
     data: Mapping[str, Any], numbers: Numbers | None, sets: FeatureSets, device: torch.device
-) -> tuple[Images, Images]:
+) -> tuple[ImageRows, ImageRows]:
     """Of the same rows as the features that the head was chosen by."""
     everything = (np.arange(len(sets.train)), np.arange(len(sets.validation)))
     to_train, to_choose = everything if numbers is None else numbers
@@ -111,8 +113,8 @@ def _images(
         for name in ("train", "train" if numbers is not None else "validation")
     ]
     return (
-        Images(streams[0], to_train[labelled(sets.train).numpy()]),
-        Images(streams[1], to_choose[Judge(sets.validation).places.numpy()]),
+        ImageRows(streams[0], to_train[labelled(sets.train).numpy()]),
+        ImageRows(streams[1], to_choose[Evaluator(sets.validation).places.numpy()]),
     )
 
 
@@ -120,11 +122,11 @@ def _result(
     model: nn.Module,
     head: Head,
     made: Adaptation,
-    trained: Trained,
+    trained: BatchNormTraining,
     data: Mapping[str, Any],
     numbers: Numbers | None,
     device: torch.device,
-) -> NormsResult:
+) -> BatchNormResult:
     """What came of it, with features anew where the network has changed."""
     fitted, sets, curve = made.chosen, made.sets, tuple(trained.curve)
     validation, test, ood = sets.validation, sets.test, sets.ood
@@ -137,7 +139,7 @@ def _result(
         if numbers is not None:
             validation = subset(validation, numbers[1])
         ood = _ood(rows)
-    return NormsResult(
+    return BatchNormResult(
         layers=trained.layers,
         before=trained.before,
         after=trained.after,

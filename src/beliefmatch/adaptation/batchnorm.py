@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.candidates import Candidate
-from beliefmatch.adaptation.fitted import Point, Scores
-from beliefmatch.adaptation.modes import batch_norms
+from beliefmatch.adaptation.fitted import HeadScores, Point
+from beliefmatch.adaptation.modes import batchnorm_layers
 from beliefmatch.adaptation.outputs import logits_of
 from beliefmatch.adaptation.scoring import scored
 from beliefmatch.adaptation.settings import OnProgress
@@ -27,13 +27,13 @@ from beliefmatch.adaptation.streams import Piece, Stream
 from beliefmatch.loss import belief_matching_loss
 from beliefmatch.train.sampler import EpochSampler
 
-__all__ = ["Images", "Trained", "require_norms", "train_norms"]
+__all__ = ["BatchNormTraining", "ImageRows", "require_batchnorm", "train_batchnorm"]
 
 LEARNING_RATE, BATCH_SIZE = 3e-4, 64
 """The paper's."""
 
 
-class Images(NamedTuple):
+class ImageRows(NamedTuple):
     """Some of the rows of a stream that can be read in any order, and their targets."""
 
     stream: Stream
@@ -44,50 +44,52 @@ class Images(NamedTuple):
         numbers = torch.from_numpy(self.numbers)
         found = self.stream.picked([numbers[part] for part in parts])
         if found is None:
-            fact = "`norms` needs images that can be read in any order, got batches in an order of their own"
+            fact = (
+                "`batchnorm` needs images that can be read in any order, got batches in an order of their own"
+            )
             raise fail("adapt", f"{fact}; give a dataset or tensors.")
         return found
 
 
 @dataclass
-class Trained:
+class BatchNormTraining:
     """How it went, and the best epoch: 0 for the network as it was."""
 
     layers: tuple[str, ...]
-    before: Scores
-    after: Scores
+    before: HeadScores
+    after: HeadScores
     epoch: int = 0
     curve: list[Point] = field(default_factory=list)
 
 
-def require_norms(model: nn.Module, batch: Any) -> dict[str, nn.Module]:
+def require_batchnorm(model: nn.Module, batch: Any) -> dict[str, nn.Module]:
     """The BatchNorm layers that a batch goes through, by name; there must be some, in float32."""
-    layers = batch_norms(model, batch)
+    layers = batchnorm_layers(model, batch)
     if not layers:
         kinds = {type(module).__name__ for module in model.modules() if "Norm" in type(module).__name__}
         there = f"only {', '.join(sorted(kinds))}" if kinds else "none"
-        fact = f"`norms` must be False for a model without BatchNorm layers to train, got {there}"
+        fact = f"`batchnorm` must be False for a model without BatchNorm layers to train, got {there}"
         raise fail("adapt", f"{fact}; the head alone can be adapted.")
     wrong = {parameter.dtype for parameter in model.parameters()} - {torch.float32}
     if wrong:
         kind = f"{wrong.pop()}".removeprefix("torch.")
-        raise fail("adapt", f"`norms` needs a model in float32 to train, got {kind}; use model.float().")
+        raise fail("adapt", f"`batchnorm` needs a model in float32 to train, got {kind}; use model.float().")
     return layers
 
 
-def train_norms(
+def train_batchnorm(
     model: nn.Module,
     head: nn.Module,
     candidate: Candidate,
-    train: Images,
-    validation: Images,
+    train: ImageRows,
+    validation: ImageRows,
     *,
     epochs: int,
     patience: int | None = 10,
     monitor: Literal["nll", "error"] = "nll",
     device: torch.device | str = "cpu",
     on_progress: OnProgress | None = None,
-) -> Trained:
+) -> BatchNormTraining:
     """Train BatchNorm layers and head in place by Adam; the model keeps its best epoch, or stays as it is.
 
     Statistics are those of batches while an epoch runs, and their moving averages on validation images. All
@@ -107,15 +109,15 @@ def train_norms(
     """
     place = torch.device(device)
     first = next(validation.pieces([torch.arange(min(2, len(validation.numbers)))]))
-    layers = require_norms(model, first.inputs.to(place))
+    layers = require_batchnorm(model, first.inputs.to(place))
     sampler = EpochSampler(len(train.numbers), BATCH_SIZE, candidate.seed)
     if sampler.n_examples < 2:
-        raise fail("adapt", "`norms` needs at least two images to train on, got one.")
+        raise fail("adapt", "`batchnorm` needs at least two images to train on, got one.")
     with _only(model, [*layers.values()], head, place) as trained:
         optimizer = torch.optim.Adam(trained, LEARNING_RATE)
         before = _scores(model, candidate, validation, place)
         modules = [*layers.values(), head]
-        result, best = Trained(tuple(layers), before, before), _kept(modules)
+        result, best = BatchNormTraining(tuple(layers), before, before), _kept(modules)
         for epoch in range(1, epochs + 1):
             loss = _epoch(
                 model, [*layers.values()], optimizer, candidate, train, sampler.batches(epoch - 1), place
@@ -137,7 +139,7 @@ def _epoch(
     layers: Sequence[nn.Module],
     optimizer: torch.optim.Optimizer,
     candidate: Candidate,
-    train: Images,
+    train: ImageRows,
     parts: Sequence[Tensor],
     device: torch.device,
 ) -> float:
@@ -160,7 +162,7 @@ def _epoch(
 
 
 @torch.no_grad()
-def _scores(model: nn.Module, candidate: Candidate, images: Images, device: torch.device) -> Scores:
+def _scores(model: nn.Module, candidate: Candidate, images: ImageRows, device: torch.device) -> HeadScores:
     read = candidate.read
 
     def pairs() -> Iterator[Any]:

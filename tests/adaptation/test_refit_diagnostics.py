@@ -8,10 +8,10 @@ import torch
 
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.candidates import Candidate
-from beliefmatch.adaptation.fitted import FittedHead, Scores
+from beliefmatch.adaptation.diagnostics import on_the_choice
+from beliefmatch.adaptation.fitted import FittedHead, HeadScores
 from beliefmatch.adaptation.labelling import label_set
 from beliefmatch.adaptation.refit import refit
-from beliefmatch.adaptation.remarks import on_the_choice
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.types import Features
 from head_features import CLASSES, WIDTH, features, votes
@@ -24,13 +24,13 @@ def old():
 
 
 def test_labels_are_told_from_how_well_the_head_knows_them(old):
-    assert quiet(SETS, start=old, adapt_config=FEW).labels == "same"
-    assert quiet(SETS, start=old, adapt_config=replace(FEW, labels="new")).labels == "new"
+    assert quiet(SETS, init=old, adapt_config=FEW).labels == "same"
+    assert quiet(SETS, init=old, adapt_config=replace(FEW, labels="new")).labels == "new"
     turned = FeatureSets(*(Features(one.rows, (one.targets + 1) % CLASSES, "") for one in halves()))
-    assert quiet(turned, start=old, adapt_config=FEW).labels == "new"
+    assert quiet(turned, init=old, adapt_config=FEW).labels == "new"
     fewer = FeatureSets(*(Features(one.rows, one.targets % 2, "") for one in halves()))
-    assert label_set(fewer, classes=2, start=old, labels="auto") == ("new", 2)
-    assert label_set(fewer, classes=None, start=old, labels="auto") == ("new", 2)
+    assert label_set(fewer, classes=2, init=old, labels="auto") == ("new", 2)
+    assert label_set(fewer, classes=None, init=old, labels="auto") == ("new", 2)
 
 
 def halves():
@@ -46,7 +46,7 @@ def test_a_head_is_known_by_most_of_its_classes(old):
     """Where the last class has no example, its number must not make the labels new."""
     some = FeatureSets(*(without(one, CLASSES - 1) for one in halves()))
     with pytest.warns(UserWarning, match=f"none of {CLASSES - 1}: the new head unlearns them"):
-        assert label_set(some, classes=None, start=old, labels="auto") == ("same", CLASSES)
+        assert label_set(some, classes=None, init=old, labels="auto") == ("same", CLASSES)
 
 
 def test_a_class_without_examples_is_named():
@@ -63,7 +63,7 @@ def test_a_class_without_examples_is_named():
     full.targets[:, 0] += 1
     empty.targets[:, 2] = 0
     with pytest.warns(UserWarning, match="got none of 2: no head"):
-        label_set(FeatureSets(empty, full), classes=None, start=None, labels="auto")
+        label_set(FeatureSets(empty, full), classes=None, init=None, labels="auto")
 
 
 @pytest.mark.parametrize(
@@ -89,17 +89,17 @@ def test_a_class_without_examples_is_named():
         ({"ood": {"far": features(width=3)}}, {}, r"`ood\['far'\]` must have rows of 7"),
         (
             {},
-            {"start": (torch.zeros(4, 9), torch.zeros(4))},
+            {"init": (torch.zeros(4, 9), torch.zeros(4))},
             "rows of 9 numbers for this head, got 7: the feat",
         ),
-        ({}, {"start": (torch.zeros(4, 7), torch.zeros(3))}, "`start` must be a weight"),
+        ({}, {"init": (torch.zeros(4, 7), torch.zeros(3))}, "`init` must be a weight"),
         ({}, {"adapt_config": AdaptConfig(labels="same")}, "no head to repair"),
         (
             {},
-            {"adapt_config": AdaptConfig(labels="same"), "start": (torch.zeros(3, 7), torch.zeros(3))},
+            {"adapt_config": AdaptConfig(labels="same"), "init": (torch.zeros(3, 7), torch.zeros(3))},
             "`labels` must be new where the head has 3 classes and targets have 4",
         ),
-        ({}, {"adapt_config": AdaptConfig(norms=True)}, "`norms` must be False for features alone"),
+        ({}, {"adapt_config": AdaptConfig(batchnorm=True)}, "`batchnorm` must be False for features alone"),
         ({"test": features(20, classes=9)}, {"classes": 4}, "`test` has the ids"),
         (
             {"validation": Features(SETS.validation.rows, torch.full((150,), -1), "")},
@@ -131,7 +131,7 @@ def test_rows_of_no_class_are_counted_in_one_warning():
     empty.targets[3:6] = 0
     given = FeatureSets(Features(SETS.train.rows, targets, ""), empty)
     with pytest.warns(UserWarning, match="belong to no class") as told:
-        label_set(given, classes=None, start=None, labels="auto")
+        label_set(given, classes=None, init=None, labels="auto")
     (one,) = told
     expected = "7 of 200 rows of `train` (of class −1) and 3 of 150 rows of `validation` (without a vote)"
     assert expected in f"{one.message}"
@@ -184,7 +184,7 @@ def test_a_choice_on_seen_rows_is_told():
 
 def test_a_part_of_the_training_rows_is_told(old):
     with pytest.warns(UserWarning, match="20% of `train`, on which the network has probably been trained"):
-        refit(SETS, start=old, val_fraction=0.2, adapt_config=FEW)
+        refit(SETS, init=old, val_fraction=0.2, adapt_config=FEW)
     with pytest.warns(UserWarning, match="20% of `train` are held out to choose λ"):
         refit(SETS, val_fraction=0.2, adapt_config=FEW)
 
@@ -192,7 +192,7 @@ def test_a_part_of_the_training_rows_is_told(old):
 def test_labels_numbered_differently_and_a_head_that_got_worse_are_told(old):
     turned = Features(SETS.train.rows, (SETS.train.targets + 1) % CLASSES, "")
     with pytest.warns(UserWarning, match="adapt: ") as told:
-        made = refit(replace(SETS, train=turned), start=old, adapt_config=FEW)
+        made = refit(replace(SETS, train=turned), init=old, adapt_config=FEW)
     said = [f"{one.message}" for one in told]
     (numbered,) = [one for one in said if "numbered differently" in one]
     right = 1 - made.fitted[0].error
@@ -229,7 +229,7 @@ def test_a_choice_on_very_few_rows_is_told():
 
 
 def test_how_the_labels_were_taken_is_told(old):
-    made = quiet(SETS, start=old, adapt_config=FEW)
+    made = quiet(SETS, init=old, adapt_config=FEW)
     right = 100 * (1 - made.fitted[0].error)
     expected = f"The existing head is right for {right:.1f} % of the validation rows, so they are taken as"
     assert made.notes[0] == f"{expected} the same classes; `labels` to say otherwise."
@@ -240,19 +240,23 @@ def test_how_the_labels_were_taken_is_told(old):
             for name, one in (("train", SETS.train), ("validation", SETS.validation))
         },
     )
-    assert "so they are taken as other classes" in quiet(turned, start=old, adapt_config=FEW).notes[0]
-    more = quiet(SETS, start=(torch.ones(3, WIDTH), torch.zeros(3)), adapt_config=FEW)
+    assert "so they are taken as other classes" in quiet(turned, init=old, adapt_config=FEW).notes[0]
+    more = quiet(SETS, init=(torch.ones(3, WIDTH), torch.zeros(3)), adapt_config=FEW)
     assert more.notes[0].startswith(
         "The existing head has 3 classes and there are 4, so they are taken as other"
     )
-    assert quiet(SETS, start=old, adapt_config=replace(FEW, labels="same")).notes == ()
+    assert quiet(SETS, init=old, adapt_config=replace(FEW, labels="same")).notes == ()
     assert quiet(SETS, adapt_config=FEW).notes == ()
 
 
 def test_a_head_is_clearly_worse_beyond_two_points_and_two_standard_errors():
     def head(error, rows):
         return FittedHead(
-            Candidate("softmax", "softmax"), torch.zeros(2, 2), torch.zeros(2), 0, Scores(1, error, 0, rows)
+            Candidate("softmax", "softmax"),
+            torch.zeros(2, 2),
+            torch.zeros(2),
+            0,
+            HeadScores(1, error, 0, rows),
         )
 
     assert on_the_choice(head(0.131, 10_000), head(0.1, 10_000))
