@@ -187,7 +187,7 @@ def test_what_are_no_features_is_refused():
 
 def test_bfloat16_is_taken_only_if_it_is_close(monkeypatch):
     model, seen = network(), []
-    monkeypatch.setattr(computing, "resolved", lambda *_: seen.append("asked"))
+    monkeypatch.setattr(computing, "resolve_precision", lambda *_: seen.append("asked"))
 
     def rough(by):  # bfloat16 itself may not be there: what matters is what is done with the difference
         return lambda inputs: model(inputs) * (1 + by * torch.is_autocast_enabled("cpu"))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from beliefmatch.adaptation import scoring, starting
+from beliefmatch.adaptation import head_init, scoring
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.batched import fit_heads
 from beliefmatch.adaptation.candidates import candidates
@@ -119,10 +119,10 @@ def test_thousands_of_classes_in_few_rows_at_a_time(monkeypatch):
     assert max(logits.numel() for logits in seen) <= 500_000
     assert made.chosen.curve[-1].loss < made.chosen.curve[0].loss
     init = torch.from_numpy(centres).float(), torch.zeros(classes)
-    monkeypatch.setattr(starting, "_LOGITS", 50_000)
-    rows, targets = starting._some(sets.train, classes)
+    monkeypatch.setattr(head_init, "_LOGITS", 50_000)
+    rows, targets = head_init._some(sets.train, classes)
     assert len(rows) == len(targets) == 20
-    weight, _ = starting.initial_weights([made.chosen.candidate], init, classes, width, sets.train)
+    weight, _ = head_init.initial_weights([made.chosen.candidate], init, classes, width, sets.train)
     scale = weight.norm() / init[0].norm()
     torch.testing.assert_close(weight[0], scale * init[0], rtol=1e-4, atol=1e-5)
 

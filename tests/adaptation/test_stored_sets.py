@@ -62,9 +62,9 @@ def test_a_file_for_each_set(files, tmp_path):
     (a, train), (b, validation), (c, test) = files.values()
     far = save_npz(tmp_path / "far.npz", features=rows(7, 5))
     near = save_npz(tmp_path / "near.npz", **arrays(8, 6))
-    sets, start, classes = feature_sets(a, validation=b, test=c, ood={"far": far, "near": f"{near}"})
+    sets, init, classes = feature_sets(a, validation=b, test=c, ood={"far": far, "near": f"{near}"})
     assert same(sets.train, train) and same(sets.validation, validation) and same(sets.test, test)
-    assert start is None and classes is None
+    assert init is None and classes is None
     assert list(sets.ood) == ["far", "near"]
     assert sets.ood["near"].targets.tolist() == [-1] * 8
     np.testing.assert_array_equal(sets.ood["far"].rows, rows(7, 5))
@@ -77,11 +77,11 @@ def test_one_archive_of_several_sets_and_the_head(tmp_path, extension):
     path = save(tmp_path, extension, **held, weight=WEIGHT)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        sets, start, classes = feature_sets(path, validation=0.5)  # which yields to the rows that are there
+        sets, init, classes = feature_sets(path, validation=0.5)  # which yields to the rows that are there
     assert same(sets.train, train) and same(sets.validation, validation) and same(sets.test, test)
     np.testing.assert_array_equal(sets.ood["svhn"].rows, far["features"])
     assert sets.ood["svhn"].targets.tolist() == [-1] * 4
-    assert torch.equal(start[0], torch.from_numpy(WEIGHT)) and start[1].tolist() == [0] * CLASSES
+    assert torch.equal(init[0], torch.from_numpy(WEIGHT)) and init[1].tolist() == [0] * CLASSES
     assert classes is None
 
 
@@ -127,9 +127,9 @@ def test_directories_of_the_cache_serve_as_files_do(tmp_path, files):
         return cache.directory / ({found.key for found in cache.sets()} - known).pop(), one
 
     (a, train), (b, validation) = kept(20, 11), kept(10, 12)
-    sets, start, _ = feature_sets(a, validation=b, test=files["c"][0], ood={"other": b})
+    sets, init, _ = feature_sets(a, validation=b, test=files["c"][0], ood={"other": b})
     assert same(sets.train, train) and same(sets.validation, validation)
-    assert start is None and sets.ood["other"].targets.tolist() == [-1] * 10
+    assert init is None and sets.ood["other"].targets.tolist() == [-1] * 10
     assert "got none at" in complaint(tmp_path, validation=b)
 
 
@@ -142,25 +142,25 @@ def test_a_head_of_other_classes_is_no_obstacle(tmp_path):
     """For new labels the head that comes along is that of the old ones."""
     for classes in (2, 9):
         head = {"weight": np.ones((classes, WIDTH), np.float32), "bias": np.ones(classes, np.float32)}
-        sets, start, _ = feature_sets(save_npz(tmp_path / "a.npz", **arrays(20), **head), validation=0.3)
-        assert len(start[0]) == classes and sets.train.targets.max() == 2
+        sets, init, _ = feature_sets(save_npz(tmp_path / "a.npz", **arrays(20), **head), validation=0.3)
+        assert len(init[0]) == classes and sets.train.targets.max() == 2
 
 
 def test_what_is_read_can_be_refitted(tmp_path):
     held = archive(train=arrays(200), validation=arrays(90, 1), test=arrays(50, 2))
-    sets, start, classes = feature_sets(save_npz(tmp_path / "a.npz", **held, weight=WEIGHT))
+    sets, init, classes = feature_sets(save_npz(tmp_path / "a.npz", **held, weight=WEIGHT))
     found = refit(
         sets,
         classes=classes,
-        start=start,
+        init=init,
         adapt_config=AdaptConfig(epochs=2, kl_weights=(0.01,), controls=()),
     )
     assert (found.labels, found.classes) == ("same", CLASSES)
-    sets, start, classes = feature_sets(save_npz(tmp_path / "b.npz", **arrays(200)), validation=0.3)
+    sets, init, classes = feature_sets(save_npz(tmp_path / "b.npz", **arrays(200)), validation=0.3)
     found = refit(
         sets,
         classes=classes,
-        start=start,
+        init=init,
         adapt_config=AdaptConfig(epochs=2, kl_weights=(0.01,), controls=()),
     )
     assert (found.labels, found.classes) == ("new", CLASSES)

@@ -214,7 +214,7 @@ def values_of(metric: Metric) -> list[Tensor]:
     return [found] if isinstance(found, Tensor) else [found[name] for name in sorted(found)]
 
 
-@pytest.mark.parametrize("kind", ["probs", "logits"])
+@pytest.mark.parametrize("kind", ["preds", "logits"])
 @pytest.mark.parametrize("way", ["update", "forward"])
 @pytest.mark.parametrize("name", [*PAIRS, "Summary"])
 def test_a_later_batch_of_other_classes_is_refused_as_if_it_had_never_come(name, way, kind):
@@ -223,14 +223,14 @@ def test_a_later_batch_of_other_classes_is_refused_as_if_it_had_never_come(name,
     logits, probs, targets = forecast(40, CLASSES, seed=7)
     stream.update(probs, targets)
     before, states = values_of(stream), copy.deepcopy(stream.metric_state)
-    wider = forecast(9, CLASSES + 2, seed=8)[1 if kind == "probs" else 0]
-    batch = {kind: wider, "targets": torch.zeros(9, dtype=torch.int64)}
+    wider = forecast(9, CLASSES + 2, seed=8)[1 if kind == "preds" else 0]
+    batch = {kind: wider, "target": torch.zeros(9, dtype=torch.int64)}
     with pytest.raises(ValueError, match=rf"^{name}: `{kind}` must have 5 classes, as .*, got 7; \w+ .*\.$"):
         getattr(stream, way)(**batch)
     assert stream.update_count == 1
     torch.testing.assert_close(stream.metric_state, states, rtol=0, atol=0)
     torch.testing.assert_close(values_of(stream), before, rtol=0, atol=0)
-    getattr(stream, way)(**{kind: {"probs": probs, "logits": logits}[kind]}, targets=targets)
+    getattr(stream, way)(**{kind: {"preds": probs, "logits": logits}[kind]}, target=targets)
     assert stream.update_count == 2
     twice.update(probs.repeat(2, 1), targets.repeat(2))
     torch.testing.assert_close(values_of(stream), values_of(twice))

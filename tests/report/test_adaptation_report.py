@@ -182,7 +182,10 @@ PROMISE = RiskThresholdCheck(0.05, 0.05, 0.7, 0.8, 0.04, 0.75, 0.02)
         (replace(PROMISE, threshold=1 / 3, test_coverage=1.0), ": all of the test examples are answered,"),
         (replace(PROMISE, test_coverage=None), ": 80.0 % of the validation examples are answered."),
         (replace(PROMISE, test_coverage=0.0, test_risk=None), "none of the test examples are answered."),
-        (replace(PROMISE, threshold=None), "An error of 5 % among its answers cannot be promised"),
+        (
+            replace(PROMISE, threshold=None),
+            "No confidence threshold keeps the error among its answers below 5 %",
+        ),
     ],
 )
 def test_a_promise_in_words(promise, said):
@@ -193,7 +196,7 @@ def test_a_promise_in_words(promise, said):
 
 def test_promises_found_on_seen_data_are_not_to_be_relied_upon():
     seen = replace(record(), verdict=VerdictRecord(True, "By heart."), risk_thresholds=[PROMISE, PROMISE])
-    assert sum("Not to be relied upon: it was found on examples seen" in one for one in told(seen)) == 2
+    assert sum("Do not rely on it: it was computed on examples seen" in one for one in told(seen)) == 2
 
 
 def test_notes_are_shown_and_are_no_warnings():

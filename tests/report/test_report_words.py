@@ -72,7 +72,7 @@ def test_axes_and_rows_of_detection_say_what_is_flagged_and_what_passes(page):
         assert axes == [f"{in_distribution} flagged", f"{ood} flagged"]
         assert f"{in_distribution} flagged %{{x:.1%}}" in found["data"][1]["hovertemplate"]
         assert row(page, f"AUPR, {ood} positive") and row(page, f"AUPR, {in_distribution} positive")
-        assert row(page, f"{ood.capitalize()} that pass where 95 % of {in_distribution} pass (FPR95)")
+        assert row(page, f"{ood[0].upper()}{ood[1:]} that pass where 95 % of {in_distribution} pass (FPR95)")
 
 
 def test_old_and_wrong_words_are_gone(page, text):
@@ -111,9 +111,7 @@ def test_promises_are_rounded_to_the_safe_side_or_answer_everything():
     page = Page(render_page([replace(model(examples=60, images=False), risk_thresholds=kept)]))
     assert row(page, "error ≤ 5 %")[0]["text"] == "answers 60.0\u00a0%confidence ≥ 0.7001"
     assert row(page, "error ≤ 20 %")[0]["text"] == "answers everything"
-    assert any(
-        "Open marks stand at a promised risk and the coverage that it allows" in n for n in notes(page)
-    )
+    assert any("Open marks show a risk threshold and its coverage" in n for n in notes(page))
     (marks,) = (trace for trace in plot(page, "risk")["data"] if trace["mode"] == "markers")
     assert marks["text"][0].endswith("confidence ≥ 0.7001") and marks["text"][1].endswith(
         "answers everything"

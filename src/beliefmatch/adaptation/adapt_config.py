@@ -35,8 +35,8 @@ class AdaptConfig:
         patience: epochs without a better validation value after which a head stops; None for never.
         batchnorm: whether the affine parameters and statistics of BatchNorm layers are trained together with
             the chosen head afterwards, as the paper's published code does.
-        risks: error rates to promise among answers.
-        delta: with which probability such a promise may fail.
+        risks: error rates among answers to compute confidence thresholds for.
+        delta: probability with which each threshold may fail.
     """
 
     labels: Labels = "auto"

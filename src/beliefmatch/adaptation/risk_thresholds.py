@@ -19,14 +19,14 @@ def risk_thresholds(
 ) -> tuple[RiskThreshold, ...]:
     """For each risk the threshold of the largest coverage; see `beliefmatch.metrics.coverage_at_risk`.
 
-    Of counts, the class of the most votes is the right one. The promise holds for rows drawn like these.
+    Of counts, the class of the most votes is the right one. The guarantee holds for rows drawn like these.
     Where the same rows have chosen the head it leans on them a little more than it may.
 
     Args:
         head: that answers.
         validation: rows it was not trained on.
-        risks: error rates to promise among the answers.
-        delta: with which probability each promise may fail.
+        risks: error rates that the answers must not exceed.
+        delta: probability with which each threshold may fail.
     """
     confidence, correct = [], []
     for prediction, targets in predicted(head, validation):

@@ -86,12 +86,12 @@ def with_batchnorm(
         )
         result = _result(model, head, made, trained, data, numbers, place)
     adapt_config, seconds = made.adapt_config, {**made.seconds, "batchnorm": time.perf_counter() - began}
-    promised = made.risk_thresholds
+    thresholds = made.risk_thresholds
     if result.is_taken:
-        promised = risk_thresholds(
+        thresholds = risk_thresholds(
             result.head, result.validation, risks=adapt_config.risks, delta=adapt_config.delta
         )
-    return replace(made, batchnorm=result, risk_thresholds=promised, seconds=seconds)
+    return replace(made, batchnorm=result, risk_thresholds=thresholds, seconds=seconds)
 
 
 def _head_of(model: nn.Module, name: str, batch: Any) -> Head:

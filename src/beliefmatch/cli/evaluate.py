@@ -60,7 +60,10 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = _DEFAULT.seed,
     risk: Annotated[
         list[float],
-        typer.Option(metavar="RATE", help="Error rate to promise among answers; may be given several times."),
+        typer.Option(
+            metavar="RATE",
+            help="Error rate among answers; its confidence threshold is reported. Repeatable.",
+        ),
     ] = list(_DEFAULT.risks),  # noqa: B006 (typer's way to say several)
     logits: Annotated[str | None, typer.Option(metavar="NAME", help="What the logits are called.")] = None,
     probs: Annotated[

@@ -95,10 +95,10 @@ class ScoredHead:
 
 @dataclass(frozen=True)
 class RiskThresholdCheck:
-    """An error rate promised on validation rows, and what came of it on others.
+    """A risk threshold computed on validation rows, and its coverage and error on test rows.
 
     Args:
-        threshold: the least confidence to answer at; None where no coverage can be promised.
+        threshold: the least confidence to answer at; None where no threshold meets the risk.
         coverage: share of the validation rows that are answered.
         bound: on their error, which holds with probability 1 − delta.
         test_coverage: share of the test rows that are answered; None where there are none.

@@ -49,7 +49,7 @@ _WORDS = {
         "Answering at or above the threshold keeps the error among answers below the bound, except "
         "with probability {delta}: Clopper and Pearson's bound at 50 coverages fixed beforehand, with"
         " Bonferroni's correction. It holds for examples drawn like these, if these chose nothing "
-        "else. Each risk is a promise of its own."
+        "else. Each risk has a guarantee of its own."
     ),
     "density": (
         "Of the predictive entropy over [0, ln K]; Gaussian kernel with a standard deviation of 0.02 "

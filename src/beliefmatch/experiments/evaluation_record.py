@@ -97,7 +97,7 @@ class RiskThresholdRecord:
     risk: float
     delta: float
     threshold: float | None
-    """The least confidence to answer at; None where no coverage can be promised."""
+    """The least confidence to answer at; None where no threshold meets the risk."""
     coverage: float
     observed_risk: float | None
     bound: float | None

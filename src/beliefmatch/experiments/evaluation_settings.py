@@ -27,7 +27,7 @@ class EvaluateConfig:
         seed: of the bootstrap.
         top_k: how many classes `top_k_error` may name.
         risks: error rates for which to look for a threshold that keeps them.
-        delta: with which probability such a promise may fail.
+        delta: probability with which each threshold may fail.
         shown: how many of the most confident mistakes, and of the most doubtful examples, are kept.
     """
 

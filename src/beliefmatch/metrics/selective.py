@@ -1,4 +1,4 @@
-"""Selective prediction: what is gained by not answering the doubtful cases, and what can be promised."""
+"""Selective prediction: risk-coverage curves, and confidence thresholds that bound the error."""
 
 import math
 from typing import NamedTuple
@@ -56,7 +56,7 @@ class Guarantee(NamedTuple):
     """Answer where the confidence is at least `threshold`."""
 
     threshold: float
-    """Infinite where nothing can be promised."""
+    """Infinite where no threshold meets the risk."""
     coverage: float
     """Share of the held-out examples that are answered."""
     risk: float
@@ -68,7 +68,7 @@ class Guarantee(NamedTuple):
 def coverage_at_risk(
     confidence: Tensor, correct: Tensor, *, risk: float, delta: float = 0.05, levels: int = 50
 ) -> Guarantee:
-    """Largest coverage at which the error among the answers stays below `risk`, as a promise.
+    """Largest coverage at which the error among the answers stays below `risk`, with a guarantee.
 
     With probability of at least 1 − `delta` over the draw of the held-out set, the error among all future
     answers is at most the `bound` returned, and so at most `risk`, if the future is drawn like the held-out
@@ -77,8 +77,8 @@ def coverage_at_risk(
     Args:
         confidence: any score of the held-out predictions, shape (N,), higher where surer.
         correct: whether each is right, shape (N,).
-        risk: error rate to promise.
-        delta: probability with which the promise may fail.
+        risk: error rate that the answers must not exceed.
+        delta: probability with which the guarantee may fail.
         levels: number of coverages j/levels that are tried.
     """
     name = "coverage_at_risk"
@@ -90,9 +90,9 @@ def coverage_at_risk(
         raise fail(name, "`confidence` must be finite, got an infinite one.")
     cut, answered, errors = _levels(confidence, correct, levels)
     bound = upper_bound(errors, answered, delta / levels, caller=name)
-    promised = torch.where(bound <= risk, answered, 0)
-    best = int(promised.argmax())
-    if not promised[best]:
+    allowed = torch.where(bound <= risk, answered, 0)
+    best = int(allowed.argmax())
+    if not allowed[best]:
         return Guarantee(math.inf, 0.0, math.nan, math.nan)
     observed = (errors[best] / answered[best]).item()
     share = answered[best].item() / len(confidence)

@@ -229,9 +229,9 @@ def _auroc(record: AdaptRecord, label: str, name: str) -> float | None:
 def _risk_threshold(record: AdaptRecord, one: RiskThresholdCheck) -> str:
     risk = f"{100 * one.risk:g}\u00a0%"
     if one.threshold is None:
-        return f"An error of {risk} among its answers cannot be promised, whatever it leaves unanswered."
+        return f"No confidence threshold keeps the error among its answers below {risk}."
     sure = f"(with probability {100 * (1 - one.delta):g}\u00a0%)"
-    seen = " Not to be relied upon: it was found on examples seen in training."
+    seen = " Do not rely on it: it was computed on examples seen in training."
     doubt = seen if record.verdict.seen else ""
     if one.threshold * record.classes <= 1:  # no confidence is lower
         return f"Everything can be answered, and the error stays below {risk} {sure}{_kept(one)}.{doubt}"
@@ -240,7 +240,7 @@ def _risk_threshold(record: AdaptRecord, one: RiskThresholdCheck) -> str:
 
 
 def _kept(one: RiskThresholdCheck) -> str:
-    """What comes of a promise on test examples, or else on those that it was found on."""
+    """Coverage and error of a risk threshold on test examples, or its coverage on validation examples."""
     if one.test_coverage is None:
         return f": {_answered(one.coverage, 1)} of the validation examples are answered"
     of = f": {_answered(one.test_coverage, 2)} of the test examples are answered"

@@ -135,16 +135,16 @@ def _roc(models: Sequence[EvaluationRecord]) -> Figure:
 
 
 def _risk_coverage(models: Sequence[EvaluationRecord]) -> Figure:
-    """The error among the most confident answers, and what can be promised about it."""
+    """The error among the most confident answers, and the risk thresholds."""
     figure = Figure(figsize=(4.8, 3.6), layout="constrained")
     axes = figure.subplots()
     for index, model in enumerate(models):
         curve, looks = model.risk_coverage, look(index)
         axes.plot(curve.x, curve.y, label=drawn_text(model.name), **model_line(index))
-        kept = [promise for promise in model.risk_thresholds if promise.threshold is not None]
+        kept = [found for found in model.risk_thresholds if found.threshold is not None]
         axes.plot(
-            [promise.coverage for promise in kept],
-            [promise.risk for promise in kept],
+            [found.coverage for found in kept],
+            [found.risk for found in kept],
             linestyle="",
             marker=looks.marker,
             markersize=6,

@@ -126,19 +126,19 @@ def count_text(count: int, thing: str) -> str:
 
 
 def threshold_text(value: float | None) -> str:
-    """A confidence with as many digits as tell it from one, rounded up: the text too keeps the promise."""
+    """A confidence with as many digits as separate it from one, rounded up so that it still keeps the risk."""
     if value is None:
         return MISSING
     digits = 4 if not 0 < 1 - value < 1e-3 else min(1 - math.floor(math.log10(1 - value)), 16)
     return str(Decimal(repr(value)).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_CEILING))
 
 
-def answers_text(promise: RiskThresholdRecord) -> tuple[str, str]:
-    """How much a promise answers, and from which confidence on; no confidence where it answers everything."""
-    if promise.threshold is not None and promise.threshold <= 0:
+def answers_text(found: RiskThresholdRecord) -> tuple[str, str]:
+    """Coverage of a risk threshold and its least confidence; no confidence where everything is answered."""
+    if found.threshold is not None and found.threshold <= 0:
         return "answers everything", ""
-    share = number_text(promise.coverage, 1, scale=100)
-    return f"answers {share}\u00a0%", f"confidence ≥ {threshold_text(promise.threshold)}"
+    share = number_text(found.coverage, 1, scale=100)
+    return f"answers {share}\u00a0%", f"confidence ≥ {threshold_text(found.threshold)}"
 
 
 def class_label(record: EvaluationRecord, index: int) -> str:

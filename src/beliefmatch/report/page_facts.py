@@ -15,8 +15,8 @@ _WORDS = {
     "level": "level of the intervals",
     "seed": "seed of the resamples",
     "top_k": "classes that top-k error may name",
-    "risks": "risks to promise",
-    "delta": "probability that a promise fails",
+    "risks": "risks to control",
+    "delta": "probability that a risk threshold fails",
     "shown": "examples shown of each kind",
     "targets_sha256": "SHA-256 of the targets",
 }

@@ -78,19 +78,19 @@ def roc_plot(models: Sequence[EvaluationRecord], name: str | None) -> Plot:
 
 
 def risk_coverage_plot(models: Sequence[EvaluationRecord]) -> Plot:
-    """The error among the most confident answers, and what can be promised of it."""
+    """The error among the most confident answers, and the risk thresholds."""
     hover = "<b>%{fullData.name}</b><br>answers %{x:.1%}, errs in %{y:.2%} of them<extra></extra>"
     traces = []
     for index, model in enumerate(models):
         curve, common = model.risk_coverage, {"name": as_text(model.name), "meta": {"model": index}}
         traces.append(line(curve.x, curve.y, line=stroke(index), hovertemplate=hover, **common))
-        kept = [promise for promise in model.risk_thresholds if promise.threshold is not None]
+        kept = [found for found in model.risk_thresholds if found.threshold is not None]
         traces.append(
             line(
-                [promise.coverage for promise in kept],
-                [promise.risk for promise in kept],
+                [found.coverage for found in kept],
+                [found.risk for found in kept],
                 mode="markers",
-                text=[_risk_threshold_text(promise) for promise in kept],
+                text=[_risk_threshold_text(found) for found in kept],
                 marker={
                     "symbol": f"{look(index).plotly_marker}-open",
                     "size": 11,
@@ -106,8 +106,8 @@ def risk_coverage_plot(models: Sequence[EvaluationRecord]) -> Plot:
     return Plot(traces, layout(x, y))
 
 
-def _risk_threshold_text(promise: RiskThresholdRecord) -> str:
-    parts = [f"promise: error below {100 * promise.risk:g}\u00a0%", *answers_text(promise)]
+def _risk_threshold_text(found: RiskThresholdRecord) -> str:
+    parts = [f"risk threshold: error below {100 * found.risk:g}\u00a0%", *answers_text(found)]
     return "<br>".join(part for part in parts if part).replace("%", "&#37;")
 
 

@@ -124,7 +124,7 @@ def _confusion_cards(models: Sequence[EvaluationRecord]) -> Iterator[Card]:
 
 
 class RiskThresholdRow(NamedTuple):
-    """A risk that must not be exceeded, and what each model can promise; None where it was not asked."""
+    """A risk that must not be exceeded, and the threshold of each model; None where it was not requested."""
 
     risk: float
     delta: float
@@ -133,7 +133,7 @@ class RiskThresholdRow(NamedTuple):
 
 def risk_thresholds(models: Sequence[EvaluationRecord]) -> list[RiskThresholdRow]:
     """By risk, the smallest first."""
-    asked = sorted({(promise.risk, promise.delta) for model in models for promise in model.risk_thresholds})
+    requested = sorted({(found.risk, found.delta) for model in models for found in model.risk_thresholds})
     return [
         RiskThresholdRow(
             risk,
@@ -143,7 +143,7 @@ def risk_thresholds(models: Sequence[EvaluationRecord]) -> list[RiskThresholdRow
                 for model in models
             ],
         )
-        for risk, delta in asked
+        for risk, delta in requested
     ]
 
 
