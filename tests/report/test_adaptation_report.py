@@ -184,7 +184,7 @@ PROMISE = RiskThresholdCheck(0.05, 0.05, 0.7, 0.8, 0.04, 0.75, 0.02)
         (replace(PROMISE, test_coverage=0.0, test_risk=None), "none of the test examples are answered."),
         (
             replace(PROMISE, threshold=None),
-            "No confidence threshold keeps the error among its answers below 5 %",
+            "threshold keeps the error among its answers below 5 %",
         ),
     ],
 )

@@ -126,7 +126,7 @@ def count_text(count: int, thing: str) -> str:
 
 
 def threshold_text(value: float | None) -> str:
-    """A confidence with as many digits as separate it from one, rounded up so that it still keeps the risk."""
+    """A confidence with as many digits as separate it from one, rounded up so that it keeps the risk."""
     if value is None:
         return MISSING
     digits = 4 if not 0 < 1 - value < 1e-3 else min(1 - math.floor(math.log10(1 - value)), 16)
