@@ -1,4 +1,4 @@
-"""A training of a moment, with all that could make two runs differ: normalisation, dropout, momentum."""
+"""A short training with all that could make two runs differ: normalisation, dropout, momentum."""
 
 import hashlib
 
@@ -59,6 +59,12 @@ def plain_network(seed=0):
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 3))
+
+
+def agreement(network, views, seed):
+    """The squared distance between the logits of two views: an auxiliary loss with two passes."""
+    first, second = (network(view.inputs) for view in views)
+    return (first - second).square().sum(1).mean()
 
 
 def cross_entropy_at(progress):

@@ -40,8 +40,8 @@ def trained(engine, config):
     }
 
 
-def trained_beside(engine):
-    """With a further loss, of batches that do not halve evenly; it does without chance."""
+def trained_with_aux(engine):
+    """With a deterministic auxiliary loss, on batches that do not halve evenly."""
 
     def loss(network, views, seed):
         return (network(views[0].inputs) - network(-views[0].inputs)).square().sum(1).mean()
@@ -49,8 +49,8 @@ def trained_beside(engine):
     network, source, others = plain_network(seed=engine.rank).double(), Exactly(7), Exactly(23, seed=2)
     for examples in (source, others):
         examples.images = examples.images.double()
-    beside = AuxLoss("odd", others, loss, lambda progress: 0.5 + progress, batch_size=3)
-    options = {"aux": beside, "epoch_examples": 37, "source": source}
+    aux = AuxLoss("odd", others, loss, lambda progress: 0.5 + progress, batch_size=3)
+    options = {"aux": aux, "epoch_examples": 37, "source": source}
     history = train(network, on=engine, config=CONFIGS[5], **options)
     return {
         "loss": history.curve("loss"),
@@ -61,15 +61,15 @@ def trained_beside(engine):
 
 
 def consistent(engine, kind):
-    """Searched for by each process on its own, and the weights the same in both."""
+    """Each process searches the direction for itself, and the weights agree."""
     consistency = Consistency(SemiConfig(kind, weight=1.0, epsilon=1.0), has_belief=True)
 
     def loss(network, views, seed):
         return consistency.loss(network, views[0].inputs, seed, views[-1].inputs if kind == "pi" else None)
 
     network = normalised_network()
-    beside = AuxLoss("consistency", Examples(23, seed=2), loss, lambda progress: 1.0, views=2)
-    history = train(network, on=engine, aux=beside)
+    aux = AuxLoss("consistency", Examples(23, seed=2), loss, lambda progress: 1.0, views=2)
+    history = train(network, on=engine, aux=aux)
     numbers = torch.cat([tensor.double().flatten() for tensor in network.state_dict().values()])
     sums = engine.sum_over_processes(numbers.tolist())
     agree = torch.equal(torch.tensor(sums, dtype=torch.float64), engine.world_size * numbers)
@@ -135,7 +135,7 @@ def together(engine, directory):
     return {
         "world": engine.world_size,
         "trained": {size: trained(engine, config) for size, config in CONFIGS.items()},
-        "beside": trained_beside(engine),
+        "aux": trained_with_aux(engine),
         "consistent": {kind: consistent(engine, kind) for kind in ("vat", "pi")},
         "predicted": {many: predicted(engine, many) for many in (11, 2, 1)},
         "buffers_agree": buffers_agree(engine),
@@ -176,7 +176,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     job, place = {"together": together, "restart": restart}[sys.argv[1]], Path(sys.argv[2])
     engine = Engine(EngineConfig(accelerator="cpu", devices="2", precision="32", threads=1))
-    said = job(engine, place)
+    result = job(engine, place)
     if engine.is_main_process:
-        (place / "said.json").write_text(json.dumps(said))
+        (place / "result.json").write_text(json.dumps(result))
     engine.close()

@@ -14,7 +14,6 @@ from beliefmatch.cli import main
 from beliefmatch.models import MODELS, build_model, build_seeded
 from beliefmatch.models.digits import DigitsNet
 from beliefmatch.models.resnet import preact_resnet18, wide_resnet
-from beliefmatch.train import Engine, EngineConfig
 
 SMALL = {"digits": {"width": 4}, "wide_resnet": {"depth": 10, "width": 2}}
 
@@ -257,20 +256,6 @@ def test_an_impossible_width_is_refused_in_one_line(tmp_path, capsys, width):
     assert main(line) == 2
     (error,) = capsys.readouterr().err.splitlines()
     assert f"got width={width} (" in error
-
-
-def test_narrow_networks_stay_in_the_default_layout_and_compute_the_same():
-    engine = Engine(EngineConfig(accelerator="cpu", precision="32", threads=1))
-    network = build_model("preact_resnet18", num_classes=4, channels=3, width=4).eval()
-    images = torch.randn(2, 3, 16, 16).to(memory_format=torch.channels_last)
-    before = network(images.contiguous())
-    seen = []
-    network.stem.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
-    prepared = engine.prepare(engine.prepare(network))
-    torch.testing.assert_close(prepared(images), before)
-    assert seen[0].is_contiguous()
-    wide = engine.prepare(nn.Sequential(nn.Conv2d(3, 16, 3)))
-    assert wide[0].weight.is_contiguous(memory_format=torch.channels_last)
 
 
 class Functional(nn.Module):

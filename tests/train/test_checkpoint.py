@@ -1,4 +1,4 @@
-"""Checkpoints are there whole or not at all, and the one before is still there."""
+"""Checkpoints are complete or do not exist, and the previous one is kept."""
 
 import errno
 import json
@@ -33,23 +33,13 @@ def assert_is(checkpoint, step):
         )
 
 
-def test_what_is_saved_is_loaded(tmp_path):
-    save(tmp_path / "new", state(3))
-    assert_is(load_latest(tmp_path / "new"), 3)
-
-
-def test_there_may_be_none(tmp_path):
-    assert load_latest(tmp_path) is None
-    assert load_latest(tmp_path / "nowhere") is None
-
-
-def test_the_last_two_are_kept(tmp_path):
+def test_the_last_two_are_kept_and_the_last_is_loaded(tmp_path):
+    assert load_latest(tmp_path) is None and load_latest(tmp_path / "nowhere") is None
     for step in (1, 2, 10, 9):
-        save(tmp_path, state(step))
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        f"step-{step:09d}.{kind}" for step in (9, 10) for kind in ("json", "safetensors")
-    ]
-    assert_is(load_latest(tmp_path), 10)
+        save(tmp_path / "new", state(step))
+    names = [f"step-{step:09d}.{kind}" for step in (9, 10) for kind in ("json", "safetensors")]
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == names
+    assert_is(load_latest(tmp_path / "new"), 10)
 
 
 def damaged(path, how):
@@ -73,7 +63,7 @@ def damaged(path, how):
         *(("json", how) for how in ("truncated", "empty", "another format")),
     ],
 )
-def test_a_broken_one_is_named_and_the_one_before_serves(tmp_path, kind, how):
+def test_a_damaged_one_is_named_and_the_previous_one_serves(tmp_path, kind, how):
     save(tmp_path, state(1))
     save(tmp_path, state(2))
     damaged(tmp_path / f"step-000000002.{kind}", how)
@@ -82,7 +72,7 @@ def test_a_broken_one_is_named_and_the_one_before_serves(tmp_path, kind, how):
 
 
 @pytest.mark.parametrize("after", [0, 1, 2, 3])
-def test_a_full_disk_leaves_the_one_before(tmp_path, monkeypatch, after):
+def test_a_full_disk_leaves_the_previous_one(tmp_path, monkeypatch, after):
     save(tmp_path, state(1))
     calls = 0
 
@@ -104,7 +94,7 @@ def test_a_full_disk_leaves_the_one_before(tmp_path, monkeypatch, after):
     assert not list(tmp_path.glob(".*"))  # no parts left
 
 
-def test_a_kill_at_any_moment_leaves_a_whole_one(tmp_path):
+def test_a_kill_at_any_moment_leaves_a_complete_one(tmp_path):
     code = (
         "import sys, torch; from pathlib import Path\n"
         "from beliefmatch.train.checkpoint import Checkpoint, save\n"

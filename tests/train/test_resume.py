@@ -1,4 +1,4 @@
-"""Trainings that are killed, interrupted, out of disk or in the wrong directory."""
+"""Trainings that are killed, interrupted, out of disk space or in the wrong directory, and their logs."""
 
 import csv
 import errno
@@ -12,11 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from beliefmatch.train.checkpoint import Checkpointing, final_weights
+from beliefmatch.train import AuxLoss, Checkpointing, CsvLog, Epoch, History, Interrupted, TensorBoardLog
+from beliefmatch.train.checkpoint import final_weights
 from beliefmatch.train.config import TrainConfig
-from beliefmatch.train.history import CsvLog, Epoch, History, Logs, TensorBoardLog
-from beliefmatch.train.interrupt import Interrupted, catch_signals
-from small_training import CONFIG, Examples, digest, engine, normalised_network, plain_network, train
+from beliefmatch.train.history import Logs
+from beliefmatch.train.interrupt import catch_signals
+from small_training import (
+    CONFIG,
+    Examples,
+    agreement,
+    digest,
+    engine,
+    normalised_network,
+    plain_network,
+    train,
+)
 
 HERE = Path(__file__).parents[1]
 
@@ -25,12 +35,47 @@ class StopError(Exception):
     pass
 
 
-def stopping_at(step):
+def stopped_at(step, checkpointing, **options):
+    """Train until an exception after a step, with the previous step's checkpoint on disk."""
+
     def stop(progress):
         if progress.step == step:
             raise StopError
 
-    return stop
+    with pytest.raises(StopError):
+        train(normalised_network(), checkpointing=checkpointing, on_progress=stop, **options)
+
+
+def resumed_as_whole(checkpointing, options=dict):
+    """Resume; the weights must be those of an undisturbed training, bit for bit."""
+    resumed, whole = normalised_network(seed=99), normalised_network()
+    history = train(resumed, checkpointing=checkpointing, **options())
+    expected = train(whole, **options())  # with an engine of its own: that of float16 has a loss scale
+    assert digest(resumed) == digest(whole)
+    for name in ("loss", "gradient_norm", "rate", "skipped"):
+        assert history.curve(name) == expected.curve(name)
+    return history, expected, digest(whole)
+
+
+@pytest.mark.parametrize("precision", ["32", "bf16", "16"])
+@pytest.mark.parametrize("step", [2, 6, 9, 15])
+@pytest.mark.parametrize("kind", ["plain", "aux"])
+def test_a_resumed_training_ends_the_same(tmp_path, precision, step, kind):
+    def options():
+        common = {"on": engine(precision), "validate": lambda network: {"bits": int(digest(network)[:8], 16)}}
+        if kind == "plain":
+            return common
+        aux = AuxLoss("size", Examples(31, seed=8), agreement, lambda progress: 0.5, views=2, batch_size=5)
+        return {**common, "aux": aux, "epoch_examples": 45, "source": Examples(7)}
+
+    checkpointing = Checkpointing(tmp_path, every_seconds=0)
+    stopped_at(step, checkpointing, **options())
+    history, expected, weights = resumed_as_whole(checkpointing, options)
+    for name in ("bits", "size") if kind == "aux" else ("bits",):
+        assert history.curve(name) == expected.curve(name)
+    again = normalised_network(seed=98)
+    assert train(again, checkpointing=checkpointing, **options()) == history
+    assert digest(again) == weights
 
 
 def test_killed_at_any_moment_the_weights_are_the_same_to_the_bit(tmp_path):
@@ -50,17 +95,13 @@ def test_a_signal_is_obeyed_after_the_step_with_a_checkpoint(tmp_path, number):
         if progress.step == 7:
             os.kill(os.getpid(), number)
 
-    before = signal.getsignal(number)
-    checkpointing = Checkpointing(tmp_path, every_seconds=None)
+    before, checkpointing = signal.getsignal(number), Checkpointing(tmp_path, every_seconds=None)
     with pytest.raises(Interrupted, match=r"after step 8 of 18, saved in .*: run the same command again"):
         train(normalised_network(), checkpointing=checkpointing, on_progress=interrupt)
     assert signal.getsignal(number) is before
-    assert json.loads((tmp_path / "step-000000008.json").read_text())["facts"]["position"]["step"] == 8
-
-    resumed, whole = normalised_network(seed=99), normalised_network()
-    train(resumed, checkpointing=checkpointing)
-    train(whole)
-    assert digest(resumed) == digest(whole)
+    facts = json.loads((tmp_path / "step-000000008.json").read_text())["facts"]
+    assert facts["position"]["step"] == 8 and facts["sums"]["seen"] == 16
+    resumed_as_whole(checkpointing)
 
 
 def test_a_second_interrupt_ends_at_once():
@@ -71,24 +112,23 @@ def test_a_second_interrupt_ends_at_once():
             signal.raise_signal(signal.SIGINT)
 
 
-def test_without_a_directory_or_in_another_thread_signals_stay_as_they_are():
-    before = signal.getsignal(signal.SIGINT)
+def test_without_checkpoints_or_in_another_thread_signals_are_not_caught():
+    before, received = signal.getsignal(signal.SIGINT), []
     with catch_signals(False):
         assert signal.getsignal(signal.SIGINT) is before
-    caught = []
 
-    def listen():
+    def catch():
         with catch_signals(True) as request:
-            caught.append(request.received)
+            received.append(request.received)
 
-    thread = threading.Thread(target=listen)
+    thread = threading.Thread(target=catch)
     thread.start()
     thread.join()
-    assert caught == [False]
+    assert received == [False]
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_full_disk_ends_the_training_and_the_checkpoint_before_serves(tmp_path, monkeypatch):
+def test_a_full_disk_ends_the_training_and_the_previous_checkpoint_serves(tmp_path, monkeypatch):
     real, writes = os.replace, []
 
     def full(*arguments):
@@ -103,70 +143,61 @@ def test_a_full_disk_ends_the_training_and_the_checkpoint_before_serves(tmp_path
         train(normalised_network(), checkpointing=checkpointing)
     assert raised.value.errno == errno.ENOSPC
     monkeypatch.setattr(os, "replace", real)
-    resumed, whole = normalised_network(seed=99), normalised_network()
-    train(resumed, checkpointing=checkpointing)
-    train(whole)
-    assert digest(resumed) == digest(whole)
+    resumed_as_whole(checkpointing)
 
 
-def test_a_truncated_checkpoint_gives_way_to_the_one_before(tmp_path):
+def test_a_truncated_checkpoint_gives_way_to_the_previous_one(tmp_path):
     checkpointing = Checkpointing(tmp_path, every_seconds=0)
-    with pytest.raises(StopError):
-        train(normalised_network(), checkpointing=checkpointing, on_progress=stopping_at(9))
+    stopped_at(9, checkpointing)
     last = max(tmp_path.glob("*.safetensors"))
     last.write_bytes(last.read_bytes()[:100])
-    resumed, whole = normalised_network(seed=99), normalised_network()
     with pytest.warns(UserWarning, match="is not used"):
-        train(resumed, checkpointing=checkpointing)
-    train(whole)
-    assert digest(resumed) == digest(whole)
+        resumed_as_whole(checkpointing)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "difference"),
     [
-        (
-            {"config": TrainConfig(epochs=4, batch_size=8, learning_rate=0.1, ema=0.9)},
-            "config.epochs was 3 and is now 4",
-        ),
+        ({"config": TrainConfig(epochs=4, batch_size=8, learning_rate=0.1, ema=0.9)}, "config.epochs was 3"),
         ({"seed": 1}, "seed was 0 and is now 1"),
         ({"source": Examples(46)}, "examples was 45 and is now 46"),
         ({"network": plain_network()}, "network was"),
         ({"method": "softmax"}, "method was 'belief_matching' and is now 'softmax'"),
+        ({"epoch_examples": 46}, "epoch_examples was None and is now 46"),
+        (
+            {"aux": AuxLoss("size", Examples(5), agreement, lambda progress: 0.5, views=2)},
+            "aux_examples was None and is now 5",
+        ),
     ],
 )
-def test_a_checkpoint_of_another_training_is_refused(tmp_path, change, said):
-    def checkpointing(method):
+def test_a_checkpoint_of_another_training_is_refused(tmp_path, change, difference):
+    def checkpointing(method="belief_matching"):
         return Checkpointing(tmp_path, every_seconds=0, configuration={"method": method})
 
-    with pytest.raises(StopError):
-        train(
-            normalised_network(), checkpointing=checkpointing("belief_matching"), on_progress=stopping_at(3)
-        )
-    network = change.pop("network", None) or normalised_network()
-    with pytest.raises(ValueError, match=rf"`directory`.*{said}"):
-        train(network, checkpointing=checkpointing(change.pop("method", "belief_matching")), **change)
+    stopped_at(3, checkpointing())
+    options = {"checkpointing": checkpointing(change.get("method", "belief_matching")), **change}
+    network = options.pop("network", None) or normalised_network()
+    options.pop("method", None)
+    with pytest.raises(ValueError, match=f"`directory`.*{difference}"):
+        train(network, **options)
 
 
-def test_going_on_with_other_numbers_is_allowed_and_said(tmp_path):
+def test_resuming_in_another_precision_is_allowed_with_a_warning(tmp_path):
     checkpointing = Checkpointing(tmp_path, every_seconds=0)
-    with pytest.raises(StopError):
-        train(normalised_network(), checkpointing=checkpointing, on_progress=stopping_at(3))
-    with pytest.warns(UserWarning, match=r"not bit for bit: precision was '32-true' and is now 'bf16-mixed'"):
+    stopped_at(3, checkpointing)
+    with pytest.warns(UserWarning, match="precision was '32-true' and is now 'bf16-mixed'"):
         history = train(normalised_network(), on=engine("bf16"), checkpointing=checkpointing)
     assert len(history.epochs) == 3
 
 
-def test_a_finished_training_leaves_its_weights_and_is_not_done_again(tmp_path):
+def test_a_finished_training_leaves_its_weights_and_is_not_repeated(tmp_path):
     assert final_weights(tmp_path) is None
     network = normalised_network()
     history = train(network, checkpointing=Checkpointing(tmp_path, every_seconds=None, every_epochs=2))
-    assert [path.name for path in sorted(tmp_path.glob("*.json"))] == [
-        "step-000000012.json",
-        "step-000000019.json",
-    ]
+    names = [path.name for path in sorted(tmp_path.glob("*.json"))]
+    assert names == ["step-000000012.json", "step-000000019.json"]
     left = final_weights(tmp_path)
-    assert left is not None and all(map(bool, (left[k].equal(v) for k, v in network.state_dict().items())))
+    assert left is not None and all(left[name].equal(value) for name, value in network.state_dict().items())
 
     def never(progress):
         raise AssertionError("trained again")
@@ -177,38 +208,29 @@ def test_a_finished_training_leaves_its_weights_and_is_not_done_again(tmp_path):
     assert History.from_json(json.loads(json.dumps(history.to_json()))) == history
 
 
-def read(path):
+def rows_of(path):
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
 
 
-def test_a_log_has_one_line_an_epoch_whenever_it_was_killed(tmp_path):
-    log, checkpointing = (
-        CsvLog(tmp_path / "log" / "log.csv"),
-        Checkpointing(tmp_path, every_seconds=None, every_epochs=2),
-    )
-    validate = {"validate": lambda network: {"nll": 0.25}}
-    with pytest.raises(StopError):  # in the third epoch, when the checkpoint has two
-        train(
-            normalised_network(),
-            checkpointing=checkpointing,
-            log=log,
-            on_progress=stopping_at(18),
-            **validate,
-        )
-    log.add(Epoch(2, None, 0.1, None, 1.0, 2.0, 3, {"nll": None}))  # as if it had been logged, but not saved
-    history = train(normalised_network(), checkpointing=checkpointing, log=log, **validate)
-    rows = read(log.path)
+def test_a_log_has_one_line_for_each_epoch_after_a_kill(tmp_path):
+    log = CsvLog(tmp_path / "log" / "log.csv")
+    checkpointing = Checkpointing(tmp_path, every_seconds=None, every_epochs=2)
+    options = {"log": log, "validate": lambda network: {"nll": 0.25}}
+    stopped_at(18, checkpointing, **options)  # in the third epoch, when the checkpoint has two
+    log.add(Epoch(2, None, 0.1, None, 1.0, 2.0, 3, {"nll": None}))  # as if it had been logged but not saved
+    history = train(normalised_network(), checkpointing=checkpointing, **options)
+    rows = rows_of(log.path)
     assert [row["epoch"] for row in rows] == ["0", "1", "2"]
     assert [float(row["loss"]) for row in rows] == history.curve("loss")
     assert {row["validation_nll"] for row in rows} == {"0.25"}
 
 
-def test_a_number_that_there_is_not_is_an_empty_field(tmp_path):
+def test_a_missing_number_is_an_empty_field(tmp_path):
     log = CsvLog(tmp_path / "log.csv")
     log.begin(History())
     log.add(Epoch(0, None, 0.1, None, 1.0, 2.0, 3))
-    assert read(log.path) == [
+    assert rows_of(log.path) == [
         {"epoch": "0", "loss": "", "rate": "0.1", "gradient_norm": "", "seconds": "1.0"}
         | {"images_per_second": "2.0", "skipped": "3"}
     ]
@@ -227,4 +249,4 @@ def test_tensorboard_holds_the_curves(tmp_path):
     assert [event.step for event in losses] == [0, 1, 2]
     assert [event.value for event in losses] == pytest.approx(history.curve("loss"))
     assert [event.value for event in events.Scalars("validation/nll")] == [0.25] * 3
-    assert len(read(tmp_path / "log.csv")) == 3
+    assert len(rows_of(tmp_path / "log.csv")) == 3

@@ -1,9 +1,9 @@
-"""Orders: every example once, the same from anywhere, and shares whose mean is the whole."""
+"""Samplers: every example once, the same from any start, and shards whose mean is that of the batch."""
 
 import pytest
 import torch
 
-from beliefmatch.train.sampler import CyclicSampler, EpochSampler, shard
+from beliefmatch.train.sampler import CyclicSampler, EpochSampler, RepeatingSampler, shard
 
 
 @pytest.mark.parametrize(
@@ -11,35 +11,37 @@ from beliefmatch.train.sampler import CyclicSampler, EpochSampler, shard
     [
         (10, 4, [4, 4, 2]),
         (12, 4, [4, 4, 4]),
-        (9, 4, [4, 5]),  # the last one is not left alone
+        (9, 4, [4, 5]),  # the last one joins the batch before
         (3, 1, [1, 1, 1]),
         (3, 8, [3]),
         (1, 8, [1]),
         (5, 4, [5]),
     ],
 )
-def test_batches_have_the_size_asked_for_and_none_is_left_alone(examples, batch_size, sizes):
+def test_batches_have_the_given_size_and_the_last_has_more_than_one_example(examples, batch_size, sizes):
     sampler = EpochSampler(examples, batch_size, seed=0)
     assert [len(batch) for batch in sampler.batches(0)] == sizes
     assert sampler.n_batches == len(sizes)
 
 
-def test_an_epoch_sees_every_example_once_in_an_order_of_its_own():
-    sampler = EpochSampler(101, 8, seed=3)
+def test_an_epoch_has_every_example_once_in_an_order_of_its_own():
+    before, sampler = torch.get_rng_state(), EpochSampler(101, 8, seed=3)
     first, second = (torch.cat(sampler.batches(epoch)) for epoch in (0, 1))
-    assert torch.equal(first.sort().values, torch.arange(101))
-    assert torch.equal(second.sort().values, torch.arange(101))
+    for order in (first, second):
+        assert torch.equal(order.sort().values, torch.arange(101))
     assert not torch.equal(first, second)
     assert not torch.equal(first, torch.cat(EpochSampler(101, 8, seed=4).batches(0)))
-
-
-def test_an_epoch_needs_no_epoch_before_it_nor_the_global_state():
-    before = torch.get_rng_state()
-    sampler = EpochSampler(50, 8, seed=3)
-    for epoch in range(3):
-        sampler.batches(epoch)
-    assert all(map(torch.equal, sampler.batches(7), EpochSampler(50, 8, seed=3).batches(7)))
+    assert torch.equal(torch.cat(EpochSampler(101, 8, seed=3).batches(1)), second)  # without epoch 0
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_few_examples_fill_epochs_as_long_as_those_of_more():
+    sampler = RepeatingSampler(29, 8, seed=3, n_available=5)
+    batches = [batch for epoch in range(3) for batch in sampler.batches(epoch)]
+    assert [len(batch) for batch in batches] == [8, 8, 8, 5] * 3 and sampler.n_batches == 4
+    row = torch.cat(batches)
+    assert all(sorted(cycle.tolist()) == list(range(5)) for cycle in row[:85].split(5))
+    assert torch.equal(torch.cat(sampler.batches(1)), row[29:58])  # no epoch needs an earlier one
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 7])
@@ -55,7 +57,7 @@ def test_the_mean_of_weighted_means_is_the_mean_of_the_batch(size, world):
     assert sorted(set(torch.cat(counted).tolist())) == sorted(batch.tolist())
 
 
-def test_an_endless_row_can_be_entered_anywhere():
+def test_a_cyclic_sequence_can_be_entered_anywhere():
     row = CyclicSampler(7, seed=1)
     whole = row.take(0, 40)
     assert all(sorted(cycle.tolist()) == list(range(7)) for cycle in whole[:35].split(7))
@@ -66,6 +68,6 @@ def test_an_endless_row_can_be_entered_anywhere():
 
 
 @pytest.mark.parametrize("arguments", [(0, 4), (4, 0)])
-def test_nothing_cannot_be_ordered(arguments):
+def test_impossible_samplers_are_refused(arguments):
     with pytest.raises(ValueError, match="must be at least 1, got 0"):
         EpochSampler(*arguments, seed=0)
