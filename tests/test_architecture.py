@@ -15,6 +15,7 @@ SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 # From the ground up. A room may import from every floor below its own, and from itself.
 FLOORS = (
     ("ground", "_coefficients _environment _files _utils _validate resampling"),
+    ("ground", "_config"),
     ("L0", "_special"),
     ("L0", "_rows"),
     ("L0", "_autograd _quadrature elbo"),
@@ -37,14 +38,15 @@ HEIGHT = {room: height for height, (_, rooms) in enumerate(FLOORS) for room in r
 
 # Packages that importing a room may load. All others are extras, imported inside the function
 # that uses them. Commands answer `--help` without torch, and reports are drawn when asked for.
-CORE = {"torch", "numpy"}
+CORE = {"torch", "numpy", "msgspec"}
 AT_IMPORT = {
+    "_config": {"msgspec"},
     "_environment": set(),
     "_files": set(),
     "_utils": set(),
     "resampling": set(),
-    "report": {"matplotlib", "rich"},
-    "cli": {"rich", "typer"},
+    "report": {"matplotlib", "msgspec", "rich"},
+    "cli": {"msgspec", "rich", "typer"},
 }
 # Files that are themselves loaded on first use, because they build on the classes of an extra.
 AT_IMPORT_OF_FILE = {

@@ -11,8 +11,9 @@ import argparse
 import shutil
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from beliefmatch._files import atomic_write
 from beliefmatch.experiments.config import config_from, to_mapping

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from beliefmatch._environment import needs
 from beliefmatch._files import ready_directory
 from beliefmatch.adaptation.adapt import adapt_classifier
-from beliefmatch.adaptation.adapt_config import CONTROLS, AdaptConfig, Labels
+from beliefmatch.adaptation.adapt_config import CONTROLS, AdaptConfig, Control, Labels
 from beliefmatch.adaptation.belief_mixin import BeliefMixin
 from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adaptation.result import Adaptation
@@ -92,7 +92,7 @@ def adapt(
     kl_weights: Sequence[float] | None = None,
     priors: Sequence[float] = (1.0,),
     seeds: Sequence[int] = (0,),
-    controls: Sequence[str] = CONTROLS,
+    controls: Sequence[Control] = CONTROLS,
     laplace: bool = False,
     choose_by: Literal["nll", "error"] = "nll",
     epochs: int = 100,

@@ -2,11 +2,11 @@
 
 import sys
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -128,7 +128,7 @@ def test_rows_of_no_class_and_small_batches_change_nothing(laplace, monkeypatch)
 
 
 def test_a_refit_has_one_for_every_softmax_head(laplace):
-    made = refit(SETS, adapt_config=replace(FEW, seeds=(0, 1), controls=()))
+    made = refit(SETS, adapt_config=structs.replace(FEW, seeds=(0, 1), controls=()))
     rows = shown(made)
     assert list(rows) == ["softmax", "laplace", "belief matching"]
     for head, around in zip(rows["laplace"], rows["softmax"], strict=True):
@@ -140,7 +140,7 @@ def test_a_refit_has_one_for_every_softmax_head(laplace):
 def test_a_repair_has_one_around_the_untouched_head(laplace):
     old = softmax_head()
     init = old.weight, old.bias
-    rows = shown(refit(SETS, init=init, adapt_config=replace(FEW, seeds=(0, 1), labels="same")))
+    rows = shown(refit(SETS, init=init, adapt_config=structs.replace(FEW, seeds=(0, 1), labels="same")))
     (head,) = rows["laplace"]
     assert torch.equal(head.weight, rows["untouched"][0].weight)
     assert head.notes == ("around the weights of untouched",)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 
 from beliefmatch.adaptation.batched import fit_heads
 from beliefmatch.adaptation.candidates import Candidate
@@ -31,11 +32,14 @@ def named(adaptation, seed=None):
 
 
 def test_fresh_heads_of_all_seeds_are_those_fitted_alone():
-    made = refit(SETS, adapt_config=replace(FEW, seeds=(0, 3)))
+    made = refit(SETS, adapt_config=structs.replace(FEW, seeds=(0, 3)))
     assert (made.labels, made.classes, made.head) == ("new", CLASSES, None)
     assert made.sets is SETS and set(made.seconds) == {"heads"}
     for seed in (0, 3):
-        alone, together = named(refit(SETS, adapt_config=replace(FEW, seeds=(seed,)))), named(made, seed)
+        alone, together = (
+            named(refit(SETS, adapt_config=structs.replace(FEW, seeds=(seed,)))),
+            named(made, seed),
+        )
         assert alone.keys() == together.keys()
         for key, head in together.items():
             assert_same(head, alone[key])
@@ -45,7 +49,7 @@ def test_fresh_heads_of_all_seeds_are_those_fitted_alone():
 
 def test_seeds_are_trials_of_a_repair_too(old):
     """Each is the order of batches, from the same first weights."""
-    made = refit(SETS, init=old, adapt_config=replace(FEW, seeds=(0, 1, 2), labels="same"))
+    made = refit(SETS, init=old, adapt_config=structs.replace(FEW, seeds=(0, 1, 2), labels="same"))
     trained = [head for head in made.fitted if head.epoch]
     assert len(trained) == 3 * (2 + 1 + 2 + 1)
     weights = [head.weight for head in trained if head.candidate.kind == "softmax"]
@@ -59,7 +63,7 @@ def test_seeds_are_trials_of_a_repair_too(old):
 
 def test_progress_of_several_passes_grows_to_one(old):
     told = []
-    adapt_config = replace(FEW, seeds=(4, 9), labels="same")
+    adapt_config = structs.replace(FEW, seeds=(4, 9), labels="same")
     refit(SETS, init=old, adapt_config=adapt_config, on_progress=lambda *news: told.append(news))
     shares = [share for share, _ in told]
     assert shares == sorted(shares) and shares[-1] == 1
@@ -67,7 +71,7 @@ def test_progress_of_several_passes_grows_to_one(old):
 
 
 def test_lbfgs_from_one_head_has_no_use_for_seeds(old):
-    adapt_config = replace(FEW, seeds=(4, 9), labels="same", optimizer="lbfgs", epochs=2)
+    adapt_config = structs.replace(FEW, seeds=(4, 9), labels="same", optimizer="lbfgs", epochs=2)
     with pytest.warns(UserWarning, match="make no difference .* only 4 is fitted"):
         made = refit(SETS, init=old, adapt_config=adapt_config)
     assert {head.candidate.seed for head in made.fitted if head.epoch} == {4}
@@ -93,7 +97,7 @@ def test_the_setting_is_chosen_by_its_mean_and_then_the_best_of_its_seeds():
 
 
 def test_the_choice_of_a_fit_is_that_of_the_means():
-    made = refit(SETS, adapt_config=replace(FEW, seeds=(0, 1, 2), kl_weights=(0.3, 0.03, 0.003)))
+    made = refit(SETS, adapt_config=structs.replace(FEW, seeds=(0, 1, 2), kl_weights=(0.3, 0.03, 0.003)))
     values = defaultdict(list)
     for head in made.fitted:
         if head.candidate.kind == "belief_matching":
@@ -104,7 +108,7 @@ def test_the_choice_of_a_fit_is_that_of_the_means():
 
 
 def test_the_honest_table_has_one_head_for_every_seed(old):
-    rows = shown(refit(SETS, init=old, adapt_config=replace(FEW, seeds=(0, 1))))
+    rows = shown(refit(SETS, init=old, adapt_config=structs.replace(FEW, seeds=(0, 1))))
     assert {label: len(heads) for label, heads in rows.items()} == {
         "untouched": 1,
         "temperature": 1,
@@ -113,7 +117,7 @@ def test_the_honest_table_has_one_head_for_every_seed(old):
         "evidential": 2,
         "belief matching": 2,
     }
-    made = refit(SETS, adapt_config=replace(FEW, seeds=(0, 1), controls=("label_smoothing",)))
+    made = refit(SETS, adapt_config=structs.replace(FEW, seeds=(0, 1), controls=("label_smoothing",)))
     rows = shown(made)
     assert list(rows) == ["label smoothing", "belief matching"]
     assert made.chosen in rows["belief matching"]
@@ -125,7 +129,7 @@ def test_the_honest_table_has_one_head_for_every_seed(old):
 
 
 def test_priors_are_part_of_the_setting():
-    made = refit(SETS, adapt_config=replace(FEW, priors=(1.0, 3.0), controls=()))
+    made = refit(SETS, adapt_config=structs.replace(FEW, priors=(1.0, 3.0), controls=()))
     assert len(made.fitted) == 4
     assert shown(made) == {"belief matching": [made.chosen]}
 

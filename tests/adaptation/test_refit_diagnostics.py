@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.candidates import Candidate
@@ -25,7 +26,7 @@ def old():
 
 def test_labels_are_told_from_how_well_the_head_knows_them(old):
     assert quiet(SETS, init=old, adapt_config=FEW).labels == "same"
-    assert quiet(SETS, init=old, adapt_config=replace(FEW, labels="new")).labels == "new"
+    assert quiet(SETS, init=old, adapt_config=structs.replace(FEW, labels="new")).labels == "new"
     turned = FeatureSets(*(Features(one.rows, (one.targets + 1) % CLASSES, "") for one in halves()))
     assert quiet(turned, init=old, adapt_config=FEW).labels == "new"
     fewer = FeatureSets(*(Features(one.rows, one.targets % 2, "") for one in halves()))
@@ -138,42 +139,29 @@ def test_rows_of_no_class_are_counted_in_one_warning():
 
 
 @pytest.mark.parametrize(
-    ("wish", "message"),
+    ("name", "value"),
     [
-        ({"labels": "old"}, "`labels` must be one of 'auto', 'same', 'new', got 'old'"),
-        ({"choose_by": "ece"}, "`choose_by` must be one of"),
-        ({"optimizer": "sgd"}, "`optimizer` must be one of"),
-        ({"controls": ["dropout"]}, "`controls` must be one of"),
-        ({"seeds": ()}, "`seeds` must not be empty"),
-        ({"seeds": (1, 1)}, r"`seeds` must differ, got \[1, 1\]"),
-        ({"seeds": 1}, "`seeds` must be a list, got 1"),
-        ({"kl_weights": []}, "`kl_weights` must not be empty"),
-        ({"kl_weights": (0.1, 0.0)}, "`kl_weights` must be positive and finite, got 0.0"),
-        ({"kl_weights": (float("nan"),)}, "`kl_weights` must be positive and finite, got nan"),
-        ({"epochs": 0}, "`epochs` must be at least 1"),
-        ({"patience": 0}, "`patience` must be at least 1"),
-        ({"risks": (0.1, 1.0)}, "`risks` must lie between 0 and 1, got 1.0"),
-        ({"delta": 0.0}, "`delta` must lie between 0 and 1"),
-        ({"learning_rate": 0.0}, "`learning_rate` must be positive"),
+        ("labels", "old"), ("choose_by", "ece"), ("optimizer", "sgd"), ("controls", ["dropout"]),
+        ("seeds", ()), ("seeds", (1, 1)), ("seeds", 1), ("kl_weights", []), ("kl_weights", (0.1, 0.0)),
+        ("kl_weights", (float("nan"),)), ("kl_weights", "0.1"), ("kl_weights", [True]),
+        ("kl_weights", [None]), ("epochs", 0), ("patience", 0), ("risks", (0.1, 1.0)), ("delta", 0.0),
+        ("learning_rate", 0.0),
     ],
-)
-def test_wishes_that_cannot_be_granted_are_told_at_once(wish, message):
-    with pytest.raises(ValueError, match=message):
-        AdaptConfig(**wish)
+)  # fmt: skip
+def test_options_out_of_range_are_refused_at_once(name, value):
+    with pytest.raises(ValueError, match=rf"AdaptConfig: `{name}(\.\d)?` must "):
+        AdaptConfig(**{name: value})
 
 
-@pytest.mark.parametrize("given", [["0.1"], "0.1", [True], [None]])
-def test_values_of_lambda_are_numbers(given):
-    with pytest.raises(TypeError, match=r"^adapt: `kl_weights` must be (numbers|a list), got "):
-        AdaptConfig(kl_weights=given)
-    assert AdaptConfig(kl_weights=[np.float32(0.5), 1]).kl_weights == [0.5, 1]
+def test_values_of_lambda_may_be_those_of_numpy():
+    assert AdaptConfig(kl_weights=[np.float32(0.5), 1]).kl_weights == (0.5, 1)
 
 
 def test_a_fit_in_which_every_head_diverged_is_told_with_the_remedy(old):
     rows = 1e30 * SETS.train.rows
     given = replace(SETS, train=Features(rows, SETS.train.targets, ""))
     with pytest.raises(ValueError, match=r"^adapt: `learning_rate` must be .* 1e\+20, .*use a lower one"):
-        quiet(given, adapt_config=replace(FEW, learning_rate=1e20))
+        quiet(given, adapt_config=structs.replace(FEW, learning_rate=1e20))
 
 
 def test_a_choice_on_seen_rows_is_told():
@@ -225,7 +213,7 @@ def test_a_choice_on_very_few_rows_is_told():
     assert refit(replace(SETS, validation=features(50, 5)), adapt_config=FEW).notes == ()
     many = replace(SETS, train=features(3000, classes=20), validation=features(99, 5, classes=20), test=None)
     with pytest.warns(UserWarning, match="99 of `validation` for 20 classes: 50 rows, and 5 a class"):
-        refit(many, classes=20, adapt_config=replace(FEW, epochs=1, controls=()))
+        refit(many, classes=20, adapt_config=structs.replace(FEW, epochs=1, controls=()))
 
 
 def test_how_the_labels_were_taken_is_told(old):
@@ -245,7 +233,7 @@ def test_how_the_labels_were_taken_is_told(old):
     assert more.notes[0].startswith(
         "The existing head has 3 classes and there are 4, so they are taken as other"
     )
-    assert quiet(SETS, init=old, adapt_config=replace(FEW, labels="same")).notes == ()
+    assert quiet(SETS, init=old, adapt_config=structs.replace(FEW, labels="same")).notes == ()
     assert quiet(SETS, adapt_config=FEW).notes == ()
 
 

@@ -1,10 +1,9 @@
 """Promises, parts of sets, and rows that do not fit into memory."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 from torch.nn import functional
 
 from beliefmatch.adaptation import head_init, scoring
@@ -27,7 +26,7 @@ from refit_sets import FEW, SETS, quiet
 def test_promises_are_those_of_the_metrics(kind):
     held_out = features(800, 8) if kind == "ids" else votes(800, 8)
     made = quiet(
-        FeatureSets(features(400), held_out), adapt_config=replace(FEW, risks=(0.4, 1e-4), delta=0.1)
+        FeatureSets(features(400), held_out), adapt_config=structs.replace(FEW, risks=(0.4, 1e-4), delta=0.1)
     )
     some = torch.ones(len(held_out), dtype=torch.bool) if kind == "ids" else held_out.targets.sum(1) > 0
     right = held_out.targets[some] if kind == "ids" else held_out.targets[some].argmax(1)

@@ -6,11 +6,11 @@ import os
 import signal
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from beliefmatch._files import LEDGER
 from beliefmatch.cli import main

@@ -6,8 +6,9 @@ import pytest
 from test_cli_train import refused
 
 from beliefmatch.cli import main
-from beliefmatch.experiments.config import config_from, read_yaml
+from beliefmatch.experiments.config import config_from
 from beliefmatch.experiments.records import RunRecord
+from beliefmatch.experiments.yaml_files import read_yaml
 
 SHORT = [
     *("--epochs", "1", "--limit", "150", "--labels", "30", "--set", "training.warmup=[]"),
@@ -93,8 +94,8 @@ def test_kinds_are_compared_in_one_table(tmp_path, capsys):
         (["--semi", "vat", "--labels", "99999"], "and below the 150 training images, got 99999"),
         (["--semi", "vat", "--method", "evidential"], "for `semi`, got evidential"),
         (["--prior-from", "nowhere"], "`--prior-from` must be the directory of a finished run, got nowhere"),
-        (["--semi-weight", "2"], "`--semi` must be given with its other settings"),
-        (["--prior-strength", "2"], "`--prior-from` must be given with other settings of a teacher"),
+        (["--semi-weight", "2"], "`--semi` must be given"),
+        (["--prior-strength", "2"], "`--prior-from` must be given"),
         (["--prior-from", "nowhere", "--semi", "vat"], "must not come with a teacher, got"),
     ],
 )

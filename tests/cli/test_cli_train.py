@@ -12,9 +12,10 @@ import pytest
 from PIL import Image
 
 from beliefmatch.cli import main
-from beliefmatch.experiments.config import config_from, read_yaml
+from beliefmatch.experiments.config import config_from
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.experiments.records import RunRecord
+from beliefmatch.experiments.yaml_files import read_yaml
 from commands import MAIN
 
 SHORT = ["--epochs", "2", "--limit", "200", "--ood", "noise", "--set", "training.warmup=[]"]

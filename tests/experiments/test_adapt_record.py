@@ -11,6 +11,7 @@ from scipy.special import rel_entr
 from sklearn.metrics import log_loss, roc_auc_score
 
 from adaptations import CLASSES, NAMES, QUICK, adaptation, evaluations, record, rows
+from beliefmatch._config import plain
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.refit import shown
 from beliefmatch.adaptation.result import BatchNormResult, RiskThreshold
@@ -19,7 +20,6 @@ from beliefmatch.experiments.adapt_record import AdaptRecord, adapt_evaluation_p
 from beliefmatch.experiments.adapted_evaluation import adapt_evaluations, adapt_record
 from beliefmatch.experiments.adapted_head import head_file
 from beliefmatch.experiments.adapted_scores import answers
-from beliefmatch.experiments.plain_values import plain_values
 from beliefmatch.methods.base import Prediction
 from beliefmatch.metrics import expected_calibration_error
 
@@ -222,7 +222,10 @@ def test_long_curves_are_thinned_with_both_ends():
 def test_what_json_cannot_hold_is_made_plain():
     found = record("repair").data
     assert found == {"train": "clouds", "mean": [0.5, None]}
-    assert plain_values({1: torch.zeros(2, 3), "x": range(2)}) == {"1": {"shape": [2, 3]}, "x": [0, 1]}
+    assert plain({1: torch.zeros(2, 3), "x": (0, 1)}, adapted_evaluation._described) == {
+        "1": {"shape": [2, 3]},
+        "x": [0, 1],
+    }
 
 
 def test_bad_input_is_told_in_one_line():
@@ -240,7 +243,7 @@ def test_bad_input_is_told_in_one_line():
         ({"chosen": "nobody"}, "`chosen` must be one of the tried heads, got 'nobody'"),
         ({"scored": []}, "`scored` must have a line 'belief matching', got none"),
         ({"class_names": ["a"]}, "`class_names` must be 3, one a class, got 1"),
-        ({"extra": 1}, "got others: extra"),
+        ({"extra": 1}, "`extra`"),
     ],
 )
 def test_broken_json_is_refused(change, words):

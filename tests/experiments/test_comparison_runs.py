@@ -8,11 +8,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from beliefmatch.experiments.compare import Comparison, evaluations
 from beliefmatch.experiments.config import config_from, overridden, recipe

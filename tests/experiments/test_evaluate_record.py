@@ -114,13 +114,12 @@ def test_targets_are_needed():
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("n_bins", 0), ("resamples", -1), ("level", 1.0), ("seed", -1), ("seed", 2**63), ("delta", 0.0)],
-)
+    [("n_bins", 0), ("resamples", -1), ("level", 1.0), ("seed", -1), ("seed", 2**63), ("delta", 0.0),
+     ("risks", (0.1, 2.0))],
+)  # fmt: skip
 def test_settings_out_of_range_are_refused(option, value):
-    with pytest.raises(ValueError, match=f"evaluate: `{option}` must"):
+    with pytest.raises(ValueError, match=rf"EvaluateConfig: `{option}(\.\d)?` must"):
         EvaluateConfig(**{option: value})
-    with pytest.raises(ValueError, match="evaluate: `risk` must lie strictly in"):
-        EvaluateConfig(risks=(0.1, 2.0))
 
 
 def test_the_record_tells_which_targets_it_was_judged_on():

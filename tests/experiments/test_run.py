@@ -6,12 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 from beliefmatch.experiments.build import bare_network, dataset, method_of
 from beliefmatch.experiments.config import config_from, fingerprint, overridden, recipe, with_method

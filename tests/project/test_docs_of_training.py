@@ -1,7 +1,6 @@
 """The pages on methods and recipes name all there is, and what they show works."""
 
 import re
-from dataclasses import fields
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -16,8 +15,8 @@ from beliefmatch.experiments.config import (
     config_from,
     overridden,
     recipe,
-    yaml_value,
 )
+from beliefmatch.experiments.yaml_files import yaml_value
 from beliefmatch.methods import METHODS, SEARCH
 from beliefmatch.models import MODELS
 from beliefmatch.semi.config import SemiConfig
@@ -57,7 +56,7 @@ def test_every_recipe_and_network_is_named(name):
     ],
 )
 def test_every_setting_is_listed(section, kind):
-    names = ", ".join(f"`{field.name}`" for field in fields(kind))
+    names = ", ".join(f"`{name}`" for name in kind.__struct_fields__)
     assert f"| `{section}` | {names} |" in RECIPES_PAGE
 
 

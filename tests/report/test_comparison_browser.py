@@ -1,8 +1,7 @@
 """The page of a comparison in a browser: it draws, it obeys, it asks nobody for anything."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from beliefmatch.report.comparison_page import render_comparison
 from browsing import CHROMIUM, NO_CHROMIUM, OVERFLOW, PLOTS, chromium, watched

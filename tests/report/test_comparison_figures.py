@@ -1,11 +1,11 @@
 """Figures of a comparison."""
 
-from dataclasses import replace
 from io import BytesIO
 from statistics import fmean, stdev
 from xml.etree import ElementTree
 
 import pytest
+from msgspec.structs import replace
 from PIL import Image
 
 from beliefmatch.report import figures

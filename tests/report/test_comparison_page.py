@@ -3,12 +3,12 @@
 import base64
 import json
 import re
-from dataclasses import replace
 from io import BytesIO
 from statistics import fmean, stdev
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from PIL import Image
 
 from beliefmatch._files import LEDGER, atomic_write_dir

@@ -3,11 +3,11 @@
 import csv
 import re
 from collections import Counter
-from dataclasses import replace
 from io import StringIO
 from statistics import fmean, stdev
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from beliefmatch.report.comparison_costs import choices, significant

@@ -1,10 +1,10 @@
 """Errors of the single classes: which are shown, in what order, with which numbers and words."""
 
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from scipy.stats import binomtest
 
 from beliefmatch.experiments.evaluation_record import ClassScores

@@ -3,12 +3,12 @@
 import csv
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from rich.console import Console
 
 from beliefmatch.data.predictions import Predictions

@@ -1,12 +1,12 @@
 """Figures of evaluations for a paper."""
 
 import re
-from dataclasses import replace
 from xml.etree import ElementTree
 
 import matplotlib
 import pytest
 from matplotlib import rc_context
+from msgspec.structs import replace
 
 from beliefmatch.experiments.evaluation_record import Bins, Curve
 from beliefmatch.report import evaluation_figures, figure_parts

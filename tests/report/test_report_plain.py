@@ -1,8 +1,7 @@
 """Plain words and readable names: no name of the program's own insides, no label cut beyond recognition."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from beliefmatch.experiments.evaluation_record import Confusion
 from beliefmatch.report.evaluation_scores import every_score, score_names

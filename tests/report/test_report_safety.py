@@ -4,9 +4,9 @@ import base64
 import hashlib
 import json
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from beliefmatch.report.page import render_page
 from beliefmatch.report.plot_parts import as_text

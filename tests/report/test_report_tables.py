@@ -5,10 +5,10 @@ import html
 import io
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from beliefmatch.experiments.evaluation_record import EvaluationRecord, Number, RiskThresholdRecord

@@ -1,9 +1,9 @@
 """The page of an evaluation: what its captions, axes and marks say, and that it is so."""
 
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from scipy.stats import binomtest
 
 from beliefmatch.experiments.evaluation_record import Bins, Confusion, RiskThresholdRecord

@@ -2,11 +2,11 @@
 
 import math
 import re
-from dataclasses import replace
 
 import pytest
 import torch
 import yaml
+from msgspec.structs import replace
 
 from beliefmatch import belief_matching_loss
 from beliefmatch.cli import main

@@ -4,11 +4,11 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from beliefmatch.experiments.config import fingerprint
 from beliefmatch.experiments.records import RunRecord

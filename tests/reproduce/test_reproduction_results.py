@@ -2,12 +2,12 @@
 
 import json
 import statistics
-from dataclasses import replace
 from io import StringIO
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from rich.console import Console
 
 from beliefmatch.cli import main

@@ -27,21 +27,21 @@ def test_every_public_name_can_be_had():
 
 
 def test_defaults_are_the_papers():
-    settings = SemiConfig("vat")
+    settings = SemiConfig(kind="vat")
     assert (settings.epsilon, settings.xi, settings.iterations, settings.order) == (6.0, 1e-6, 1, "paper")
     assert settings.ramp_up == 200_000 / 500_000
     assert settings.full_weight == 0.03
-    assert SemiConfig("pi").full_weight == 0.5
-    assert SemiConfig("pi", weight=1.0).full_weight == 1.0
-    assert SemiConfig("pi", weight=0.0).full_weight == 0.0
+    assert SemiConfig(kind="pi").full_weight == 0.5
+    assert SemiConfig(kind="pi", weight=1.0).full_weight == 1.0
+    assert SemiConfig(kind="pi", weight=0.0).full_weight == 0.0
 
 
 def test_weight_grows_as_in_the_paper_and_then_stays():
-    settings = SemiConfig("vat", weight=2.0, ramp_up=0.4)
+    settings = SemiConfig(kind="vat", weight=2.0, ramp_up=0.4)
     for step in range(0, 500_001, 20_000):
         x = min(1.0, step / 200_000)
         assert settings.weight_at(step / 500_000) == pytest.approx(2 * math.exp(-5 * (1 - x) ** 2), rel=1e-12)
-    assert SemiConfig("vat", weight=2.0, ramp_up=0.0).weight_at(0.0) == 2.0
+    assert SemiConfig(kind="vat", weight=2.0, ramp_up=0.0).weight_at(0.0) == 2.0
 
 
 @pytest.mark.parametrize(
@@ -54,40 +54,33 @@ def test_weight_grows_as_in_the_paper_and_then_stays():
     ],
 )
 def test_divergence_goes_with_the_method_unless_it_is_named(kind, has_belief, expected):
-    settings = SemiConfig(kind)
+    settings = SemiConfig(kind=kind)
     assert settings.divergence_for(has_belief=has_belief) == expected
     assert settings.direction_for(has_belief=has_belief) == expected
-    named = SemiConfig(kind, divergence="squared", direction="categorical")
+    named = SemiConfig(kind=kind, divergence="squared", direction="categorical")
     assert named.divergence_for(has_belief=has_belief) == "squared"
     assert named.direction_for(has_belief=has_belief) == "categorical"
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("name", "value"),
     [
-        ({"kind": "mixmatch"}, "semi: `kind` must be one of vat, pi, got 'mixmatch'"),
-        ({"weight": -0.1}, "semi: `weight` must be finite and not negative, got -0.1"),
-        ({"weight": math.nan}, "semi: `weight` must be finite and not negative, got nan"),
-        ({"ramp_up": 1.5}, "semi: `ramp_up` must be a share from 0 to 1, got 1.5"),
-        ({"ramp_up": math.nan}, "semi: `ramp_up` must be a share"),
-        ({"divergence": "kl"}, "semi: `divergence` must be one of auto, categorical, dirichlet, squared"),
-        ({"direction": "kl"}, "semi: `direction` must be one of auto"),
-        ({"order": "reverse"}, "semi: `order` must be one of paper, release"),
-        ({"target": "eval"}, "semi: `target` must be one of still, stochastic"),
-        ({"epsilon": 0.0}, "semi: `epsilon` must be finite and positive, got 0.0"),
-        ({"xi": math.inf}, "semi: `xi` must be finite and positive, got inf"),
-        ({"iterations": -1}, "semi: `iterations` must be a whole number from 0, got -1"),
-        ({"iterations": 1.0}, "semi: `iterations` must be a whole number from 0, got 1.0"),
+        ("kind", "mixmatch"), ("weight", -0.1), ("weight", math.nan), ("weight", True), ("weight", "much"),
+        ("ramp_up", 1.5), ("ramp_up", math.nan), ("divergence", "kl"), ("direction", "kl"),
+        ("order", "reverse"), ("target", "eval"), ("epsilon", 0.0), ("xi", math.inf), ("iterations", -1),
+        ("iterations", 1.5), ("batch_size", 0), ("batch_size", True),
     ],
-)
-def test_what_is_wrong_is_named(options, complaint):
-    with pytest.raises(ValueError, match=complaint):
-        SemiConfig(**options)
+)  # fmt: skip
+def test_what_is_wrong_is_named(name, value):
+    with pytest.raises(ValueError, match=f"SemiConfig: `{name}` must be "):
+        SemiConfig(**{name: value})
 
 
 @pytest.mark.parametrize("has_belief", [True, False])
 def test_vat_is_called_as_the_settings_say(has_belief):
-    settings = SemiConfig("vat", epsilon=0.7, xi=1e-4, iterations=2, order="release", direction="squared")
+    settings = SemiConfig(
+        kind="vat", epsilon=0.7, xi=1e-4, iterations=2, order="release", direction="squared"
+    )
     network, inputs = curved(), drawn(5, 6)
     consistency = Consistency(settings, has_belief=has_belief)
     expected = vat(
@@ -107,7 +100,7 @@ def test_vat_is_called_as_the_settings_say(has_belief):
 
 @pytest.mark.parametrize("has_belief", [True, False])
 def test_pi_model_is_called_as_the_settings_say(has_belief):
-    settings = SemiConfig("pi", order="release", target="stochastic")
+    settings = SemiConfig(kind="pi", order="release", target="stochastic")
     network, inputs, others = normalising(dropout=0.5).train(), drawn(5, 6), drawn(5, 6, seed=1)
     consistency = Consistency(settings, has_belief=has_belief)
     divergence = "dirichlet" if has_belief else "squared"
@@ -119,22 +112,5 @@ def test_pi_model_is_called_as_the_settings_say(has_belief):
 
 def test_no_pass_is_made_where_the_weight_is_zero():
     network = torch.nn.Module()  # cannot be called
-    consistency = Consistency(SemiConfig("vat", weight=0.0), has_belief=True)
+    consistency = Consistency(SemiConfig(kind="vat", weight=0.0), has_belief=True)
     assert consistency(network, drawn(5, 6), seed=0, progress=1.0) == 0
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"weight": "1"},
-        {"weight": True},
-        {"epsilon": "6"},
-        {"ramp_up": "a"},
-        {"batch_size": 1.5},
-        {"batch_size": True},
-    ],
-)
-def test_what_is_no_number_is_refused(wrong):
-    (name,) = wrong
-    with pytest.raises(ValueError, match=f"semi: `{name}` must be"):
-        SemiConfig(**wrong)

@@ -3,10 +3,10 @@
 import copy
 import csv
 import math
-from dataclasses import replace
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 from torch.nn import functional
 

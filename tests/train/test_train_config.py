@@ -70,20 +70,13 @@ def test_weight_decay_and_momentum_reach_the_optimiser():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"),
+    ("name", "value"),
     [
-        ({"epochs": 0}, "`epochs` must be at least 1, got 0"),
-        ({"optimizer": "lion"}, "`optimizer` must be one of 'sgd', 'adam', got 'lion'"),
-        ({"schedule": "linear"}, "`schedule` must be one of"),
-        ({"learning_rate": float("nan")}, "`learning_rate` must be finite and not negative, got nan"),
-        ({"clip_norm": -1.0}, "`clip_norm` must be finite and not negative"),
-        ({"validate_every": 0}, "`validate_every` must be at least 1, got 0"),
-        ({"decay_at": (0.75, 0.5)}, r"`decay_at` must be shares .* each above .* got \(0.75, 0.5\)"),
-        ({"decay_at": (0.5, 0.5)}, "`decay_at` must be shares"),
-        ({"decay_at": (100.0, 150.0)}, "`decay_at` must be shares of the training from 0 to 1"),
-        ({"ema": 1.0}, r"`ema` must lie in \[0, 1\), got 1.0"),
+        ("epochs", 0), ("optimizer", "lion"), ("schedule", "linear"), ("learning_rate", float("nan")),
+        ("clip_norm", -1.0), ("validate_every", 0), ("decay_at", (0.75, 0.5)), ("decay_at", (0.5, 0.5)),
+        ("decay_at", (100.0, 150.0)), ("ema", 1.0),
     ],
-)
-def test_impossible_recipes_are_refused(wrong, words):
-    with pytest.raises(ValueError, match=words):
-        TrainConfig(**wrong)
+)  # fmt: skip
+def test_impossible_settings_are_refused(name, value):
+    with pytest.raises(ValueError, match=rf"TrainConfig: `{name}(\.\d)?` must be "):
+        TrainConfig(**{name: value})

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from msgspec import structs
 from torch import nn
 
 from beliefmatch._validate import describe, fail
@@ -69,7 +70,7 @@ def adapt_classifier(
             sets,
             classes=classes,
             init=head_weights(found),
-            adapt_config=replace(config, batchnorm=False),
+            adapt_config=structs.replace(config, batchnorm=False),
             val_fraction=None if numbers is None else VAL_FRACTION,
             on_progress=on_progress,
         )

@@ -1,22 +1,24 @@
 """What an adaptation can be told; read without torch."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from numbers import Real
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from beliefmatch._config import Config, Count, Positive, Probability
 
 __all__ = ["CONTROLS", "VAL_FRACTION", "AdaptConfig", "Labels"]
 
 Labels = Literal["auto", "same", "new"]
-CONTROLS = ("softmax", "label_smoothing", "evidential")
+Control = Literal["softmax", "label_smoothing", "evidential"]
+CONTROLS: tuple[Control, ...] = ("softmax", "label_smoothing", "evidential")
 """Heads that belief matching is compared with."""
 VAL_FRACTION = 0.2
 """Share of the training rows that is held out for validation where no validation data are given."""
+_SOME = Meta(min_length=1)
 
 
-@dataclass(frozen=True)
-class AdaptConfig:
+class AdaptConfig(Config, frozen=True, kw_only=True):
     """How heads are fitted and which of them is taken.
 
     Args:
@@ -40,64 +42,24 @@ class AdaptConfig:
     """
 
     labels: Labels = "auto"
-    kl_weights: Sequence[float] | None = None
-    priors: Sequence[float] = (1.0,)
-    seeds: Sequence[int] = (0,)
-    controls: Sequence[str] = CONTROLS
+    kl_weights: Annotated[Sequence[Positive], _SOME] | None = None
+    priors: Annotated[Sequence[float], _SOME] = (1.0,)
+    seeds: Annotated[Sequence[int], _SOME] = (0,)
+    controls: Sequence[Control] = CONTROLS
     laplace: bool = False
     choose_by: Literal["nll", "error"] = "nll"
-    epochs: int = 100
-    batch_size: int = 256
-    learning_rate: float | None = None
+    epochs: Count = 100
+    batch_size: Count = 256
+    learning_rate: Positive | None = None
     optimizer: Literal["adam", "lbfgs"] = "adam"
-    patience: int | None = 10
+    patience: Count | None = 10
     batchnorm: bool = False
-    risks: Sequence[float] = (0.01, 0.05)
-    delta: float = 0.05
+    risks: Sequence[Probability] = (0.01, 0.05)
+    delta: Probability = 0.05
 
     def __post_init__(self) -> None:
-        _require_word("labels", self.labels, ("auto", "same", "new"))
-        _require_word("choose_by", self.choose_by, ("nll", "error"))
-        _require_word("optimizer", self.optimizer, ("adam", "lbfgs"))
+        super().__post_init__()
         for name in ("kl_weights", "priors", "seeds", "controls"):
-            _require_different(name, getattr(self, name))
-        for value in self.kl_weights or ():
-            _require_positive("kl_weights", value)
-        for control in self.controls:
-            _require_word("controls", control, CONTROLS)
-        for name in ("epochs", "batch_size", "patience"):
-            value = getattr(self, name)
-            if value is not None and not value >= 1:
-                raise ValueError(f"adapt: `{name}` must be at least 1, got {value!r}.")
-        for name, values in (("risks", self.risks), ("delta", (self.delta,))):
-            for value in values:
-                if not 0 < value < 1:
-                    raise ValueError(f"adapt: `{name}` must lie between 0 and 1, got {value!r}.")
-        if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
-            raise ValueError(f"adapt: `learning_rate` must be positive, got {self.learning_rate!r}.")
-
-
-def _require_word(name: str, value: str, words: Sequence[str]) -> None:
-    if value not in words:
-        allowed = ", ".join(repr(word) for word in words)
-        raise ValueError(f"adapt: `{name}` must be one of {allowed}, got {value!r}.")
-
-
-def _require_positive(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"adapt: `{name}` must be numbers, got {type(value).__name__} {value!r}.")
-    if not 0 < float(value) < math.inf:
-        raise ValueError(f"adapt: `{name}` must be positive and finite, got {value!r}.")
-
-
-def _require_different(name: str, values: Sequence[object] | None) -> None:
-    if values is None:
-        return
-    if isinstance(values, str):
-        raise TypeError(f"adapt: `{name}` must be a list, got the text {values!r}.")
-    if not hasattr(values, "__len__"):
-        raise ValueError(f"adapt: `{name}` must be a list, got {values!r}.")
-    if len(values) == 0 and name != "controls":
-        raise ValueError(f"adapt: `{name}` must not be empty, got none.")
-    if len({repr(value) for value in values}) < len(values):
-        raise ValueError(f"adapt: `{name}` must differ, got {list(values)}.")
+            values = getattr(self, name) or ()
+            if len(set(values)) < len(values):
+                raise ValueError(f"AdaptConfig: `{name}` must differ, got {list(values)}.")

@@ -76,7 +76,16 @@ def fit_heads(
         on_progress: told about progress.
     """
     rate = paper_rate(batch_size) if learning_rate is None else learning_rate
-    settings = HeadConfig(epochs, batch_size, rate, weight_decay, patience, monitor, order_seed, memory)
+    settings = HeadConfig(
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=rate,
+        weight_decay=weight_decay,
+        patience=patience,
+        monitor=monitor,
+        order_seed=order_seed,
+        memory=memory,
+    )
     require_choice("fit_heads", "optimizer", optimizer, ("adam", "lbfgs"))
     init = None if init is None else require_init("fit_heads", init)
     classes = known_classes(features, init, classes)

@@ -1,10 +1,10 @@
 """What a fit is asked for, checked."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
-from beliefmatch._validate import fail, require_choice, require_finite_number, require_index
+from beliefmatch._config import Config, Count, NonNegative, Positive
+from beliefmatch._validate import fail, require_choice, require_index
 from beliefmatch.adaptation.candidates import KINDS, Candidate
 from beliefmatch.adaptation.head_init import Init
 from beliefmatch.adaptation.types import Features
@@ -15,28 +15,17 @@ OnProgress = Callable[[float, str], None]
 """Called with the share of the fit that is done, and what is being done."""
 
 
-@dataclass(frozen=True)
-class HeadConfig:
+class HeadConfig(Config, frozen=True, kw_only=True):
     """How to train; see `fit_heads`."""
 
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    weight_decay: float
-    patience: int | None
+    epochs: Count
+    batch_size: Count
+    learning_rate: Positive
+    weight_decay: NonNegative
+    patience: Count | None
     monitor: Literal["nll", "error"]
     order_seed: int
-    memory: int
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "memory", *(["patience"] if self.patience is not None else [])):
-            if require_index("fit_heads", name, getattr(self, name)) < 1:
-                raise fail("fit_heads", f"`{name}` must be at least 1, got {getattr(self, name)}.")
-        if not require_finite_number("fit_heads", "learning_rate", self.learning_rate) > 0:
-            raise fail("fit_heads", f"`learning_rate` must be positive, got {self.learning_rate!r}.")
-        if not require_finite_number("fit_heads", "weight_decay", self.weight_decay) >= 0:
-            raise fail("fit_heads", f"`weight_decay` must not be negative, got {self.weight_decay!r}.")
-        require_choice("fit_heads", "monitor", self.monitor, ("nll", "error"))
+    memory: Count
 
 
 def known_classes(features: Features, init: Init | None, classes: int | None) -> int:

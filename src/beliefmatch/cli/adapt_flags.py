@@ -1,7 +1,6 @@
 """What the options of `beliefmatch adapt` amount to: its configuration."""
 
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,12 @@ def _features(params: Mapping[str, Any]) -> "FeatureAdaptConfig":
             raise ValueError(f"adapt: `{name}` must not come with `--features`, which replace it.")
     text = params["validation"]
     validation = text if text is None or Path(text).exists() else _share(text)
-    return FeatureAdaptConfig(params["features"], validation, params["test_features"], params["split_seed"])
+    return FeatureAdaptConfig(
+        train=params["features"],
+        validation=validation,
+        test=params["test_features"],
+        split_seed=params["split_seed"],
+    )
 
 
 def _images(params: Mapping[str, Any]) -> "ImageAdaptConfig":
@@ -84,12 +88,12 @@ def _adapt_config(params: Mapping[str, Any]) -> "AdaptConfig":
         "batchnorm": params["train_batchnorm"],
         "risks": tuple(params["risk"]),
     }
-    named = {field.name for field in fields(AdaptConfig)} - set(made)
+    named = set(AdaptConfig.__struct_fields__) - set(made)
     return AdaptConfig(**made, **{name: params[name] for name in named if name in params})
 
 
 def _options(texts: Any) -> dict[str, Any]:
-    from beliefmatch.experiments.config import yaml_value
+    from beliefmatch.experiments.yaml_files import yaml_value
 
     options = {}
     for text in texts:

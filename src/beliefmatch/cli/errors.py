@@ -24,6 +24,12 @@ _OPTIONS = {
     "data.directory": "data_dir",
     "model.name": "model",
     "ood": "ood",
+    "semi.kind": "semi",
+    "semi.weight": "semi_weight",
+    "teacher.run": "prior_from",
+    "teacher.strength": "prior_strength",
+    "teacher.temperature": "prior_temperature",
+    "teacher.weight": "prior_weight",
     "risks": "risk",
     "kl_weights": "kl_weight",
     "priors": "prior",
@@ -75,7 +81,8 @@ def _in_words_of(command: typer.Context, message: str) -> str:
         return message
     setting = found["argument"]
     option = _OPTIONS.get(setting, setting.rpartition(".")[2])
-    is_of_recipe = "." in setting and command.params.get(option) is None
+    is_missing = found["fact"].startswith("must be given")
+    is_of_recipe = "." in setting and command.params.get(option) is None and not is_missing
     if option not in command.params or is_of_recipe:
         return message
     return f"{command.command_path}: `--{option.replace('_', '-')}` {found['fact']}"

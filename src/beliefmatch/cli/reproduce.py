@@ -147,7 +147,7 @@ def _sum(costs: "dict[str, float | None]") -> float | None:
 
 
 def _show_configs(runners: list["Runner"]) -> None:
-    from beliefmatch.experiments.config import as_yaml
+    from beliefmatch.experiments.yaml_files import as_yaml
 
     for runner in runners:
         about = runner.reproduction

@@ -5,9 +5,10 @@ from pathlib import Path
 import typer
 
 from beliefmatch.cli.terminal import show
-from beliefmatch.experiments.config import RunConfig, as_yaml, fingerprint, to_mapping
+from beliefmatch.experiments.config import RunConfig, fingerprint, to_mapping
 from beliefmatch.experiments.cost import Estimate
 from beliefmatch.experiments.records import RunRecord
+from beliefmatch.experiments.yaml_files import as_yaml
 from beliefmatch.report.run_tables import run_tables
 
 __all__ = ["duration", "show_config", "show_run"]

@@ -111,7 +111,7 @@ def train(
 
 
 def _config(flags: Flags, method: str | None, kl_weight: str | None, seed: int | None) -> "RunConfig":
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from beliefmatch.experiments.config import config_from
     from beliefmatch.experiments.method_spec import parse_methods, with_spec

@@ -1,16 +1,15 @@
 """What a set of data can be told; read without torch."""
 
-import math
-from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from beliefmatch._config import Config, Count, Index, NonEmpty, NonNegative, Positive, Seed
 
 __all__ = ["DataConfig"]
 
-_SMALLEST = {"limit": 1, "labels": 1, "shift": 0, "size": 1, "workers": 0, "split_seed": 0}
 
-
-@dataclass(frozen=True)
-class DataConfig:
+class DataConfig(Config, frozen=True, kw_only=True):
     """Which images, and how they are divided, read and augmented.
 
     Args:
@@ -38,59 +37,28 @@ class DataConfig:
             1 keeps all of the short side. As usual if not given: 1 up to 64 pixels, else 256/224.
     """
 
-    name: str = "digits"
+    name: NonEmpty = "digits"
     directory: str | None = None
-    validation: float = 0.2
-    limit: int | None = None
-    labels: int | None = None
-    split_seed: int = 0
+    validation: Positive = 0.2
+    limit: Count | None = None
+    labels: Count | None = None
+    split_seed: Seed = 0
     augment: Literal["auto", "crop_flip", "crop", "none"] = "auto"
-    shift: int | None = None
-    noise: float = 0.0
-    size: int | None = None
+    shift: Index | None = None
+    noise: NonNegative = 0.0
+    size: Count | None = None
     corrupt: Literal["stop", "skip"] = "stop"
-    workers: int = 2
+    workers: Index = 2
     mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    margin: float | None = None
+    std: tuple[Positive, ...] | None = None
+    margin: Annotated[float, Meta(ge=1)] | None = None
 
     def __post_init__(self) -> None:
-        if not self.name.strip():
-            raise ValueError("data: `name` must not be empty.")
-        if not self.validation > 0:
+        super().__post_init__()
+        mean, std = self.mean, self.std
+        if (mean is None) != (std is None) or len(mean or ()) != len(std or ()):
             raise ValueError(
-                f"data: `validation` must be a share or a number above 0, got {self.validation}."
+                f"DataConfig: `mean` and `std` must be given together, as many of each, got {mean} and {std}."
             )
-        for name, smallest in _SMALLEST.items():
-            value = getattr(self, name)
-            if value is not None and value < smallest:
-                raise ValueError(f"data: `{name}` must be at least {smallest}, got {value}.")
-        if not 0 <= self.noise < math.inf:
-            raise ValueError(f"data: `noise` must be finite and not negative, got {self.noise}.")
-        choices = {"augment": ("auto", "crop_flip", "crop", "none"), "corrupt": ("stop", "skip")}
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(
-                    f"data: `{name}` must be one of {', '.join(allowed)}, got {getattr(self, name)!r}."
-                )
-        self._check_preprocessing()
-
-    def _check_preprocessing(self) -> None:
-        for name in ("mean", "std"):
-            numbers = getattr(self, name)
-            if numbers is None:
-                continue
-            object.__setattr__(self, name, tuple(float(number) for number in numbers))
-            if len(numbers) not in (1, 3) or not all(map(math.isfinite, numbers)):
-                raise ValueError(f"data: `{name}` must be 1 or 3 finite numbers, got {list(numbers)}.")
-        if (self.mean is None) != (self.std is None) or len(self.mean or ()) != len(self.std or ()):
-            got = f"{_listed(self.mean)} and {_listed(self.std)}"
-            raise ValueError(f"data: `mean` and `std` must be given together, as many of each, got {got}.")
-        if self.std is not None and min(self.std) <= 0:
-            raise ValueError(f"data: `std` must be above 0, got {_listed(self.std)}.")
-        if self.margin is not None and not 1 <= self.margin < math.inf:
-            raise ValueError(f"data: `margin` must be at least 1, got {self.margin}.")
-
-
-def _listed(numbers: tuple[float, ...] | None) -> str:
-    return "none" if numbers is None else f"{list(numbers)}"
+        if mean is not None and len(mean) not in (1, 3):
+            raise ValueError(f"DataConfig: `mean` must be 1 or 3 numbers, got {mean}.")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+from beliefmatch._config import Record, RecordPart
 from beliefmatch._files import file_names
-from beliefmatch.experiments.records import OODScores, Scores, from_json, to_json
+from beliefmatch.experiments.records import OODScores, Scores
 
 __all__ = [
     "ADAPT_SCHEMA",
@@ -31,8 +31,7 @@ BATCHNORM_LABEL = "belief matching and BatchNorm"
 """Of the row of the network whose BatchNorm layers were trained with the chosen head."""
 
 
-@dataclass(frozen=True)
-class HeadFacts:
+class HeadFacts(RecordPart, frozen=True):
     """The last layer of the network, as it was."""
 
     name: str
@@ -41,16 +40,14 @@ class HeadFacts:
     kind: str
 
 
-@dataclass(frozen=True)
-class ValidationCurve:
+class ValidationCurve(RecordPart, frozen=True):
     """Validation NLL by epoch, thinned; None where it is not finite."""
 
     epoch: list[int]
     nll: list[float | None]
 
 
-@dataclass(frozen=True)
-class TriedHead:
+class TriedHead(RecordPart, frozen=True):
     """A head that was fitted, or taken as it was, with its scores on the validation rows."""
 
     name: str
@@ -67,16 +64,14 @@ class TriedHead:
     curve: ValidationCurve
 
 
-@dataclass(frozen=True)
-class VerdictRecord:
+class VerdictRecord(RecordPart, frozen=True):
     """Whether the validation rows were seen in training, None where it cannot be told; and why."""
 
     seen: bool | None
     why: str
 
 
-@dataclass(frozen=True)
-class ScoredHead:
+class ScoredHead(RecordPart, frozen=True):
     """A head of the honest table on the rows that it is scored by."""
 
     label: str
@@ -93,8 +88,7 @@ class ScoredHead:
     ood: list[OODScores]
 
 
-@dataclass(frozen=True)
-class RiskThresholdCheck:
+class RiskThresholdCheck(RecordPart, frozen=True):
     """A risk threshold computed on validation rows, and its coverage and error on test rows.
 
     Args:
@@ -114,8 +108,7 @@ class RiskThresholdCheck:
     test_risk: float | None
 
 
-@dataclass(frozen=True)
-class FeatureFacts:
+class FeatureFacts(RecordPart, frozen=True):
     """One set of rows that heads see."""
 
     set: str
@@ -124,8 +117,7 @@ class FeatureFacts:
     bytes: int
 
 
-@dataclass(frozen=True)
-class AdaptRecord:
+class AdaptRecord(Record, frozen=True):
     """One network, or its features alone, and all heads that were tried for it."""
 
     model: str
@@ -159,18 +151,17 @@ class AdaptRecord:
     hardware: dict[str, Any]
     created: str
     wall_seconds: float
-    schema: str = field(default=ADAPT_SCHEMA)
+    schema: str = ADAPT_SCHEMA
 
-    def to_json(self) -> str:
-        """Write as JSON text; `from_json` reads it back unchanged."""
-        return to_json(self)
-
-    @classmethod
-    def from_json(cls, text: str) -> AdaptRecord:
-        """Read what `to_json` wrote; a ValueError says in one line what is wrong with other text."""
-        record = from_json(cls, text, schema=ADAPT_SCHEMA)
-        _check_choice(record)
-        return record
+    def check(self) -> None:
+        """The chosen head was tried and judged, and every class has a name."""
+        if self.chosen not in {one.name for one in self.tried}:
+            raise ValueError(f"AdaptRecord: `chosen` must be one of the tried heads, got {self.chosen!r}.")
+        if CHOSEN_LABEL not in self.row_labels:
+            raise ValueError(f"AdaptRecord: `scored` must have a line {CHOSEN_LABEL!r}, got none.")
+        if len(self.class_names) != self.classes:
+            expected, received = f"{self.classes}, one a class", len(self.class_names)
+            raise ValueError(f"AdaptRecord: `class_names` must be {expected}, got {received}.")
 
     @property
     def row_labels(self) -> list[str]:

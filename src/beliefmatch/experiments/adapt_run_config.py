@@ -4,15 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from beliefmatch._config import Config
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.data.config import DataConfig
-from beliefmatch.experiments.config import plain
 
-__all__ = ["AdaptRunConfig", "FeatureAdaptConfig", "ImageAdaptConfig", "to_mapping"]
+__all__ = ["AdaptRunConfig", "FeatureAdaptConfig", "ImageAdaptConfig"]
 
 
-@dataclass(frozen=True)
-class ImageAdaptConfig:
+class ImageAdaptConfig(Config, frozen=True, kw_only=True):
     """A network, images, and how its features of them are computed.
 
     Args:
@@ -33,7 +32,7 @@ class ImageAdaptConfig:
     """
 
     model: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = {}
     weights: str | None = None
     head: str | None = None
     data: DataConfig | None = None
@@ -46,18 +45,12 @@ class ImageAdaptConfig:
     batch_size: int = 32
 
     def __post_init__(self) -> None:
-        choices = {"validation_from": ("train", "test"), "precision": ("auto", "32", "bf16")}
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(
-                    f"adapt: `{name}` must be one of {', '.join(allowed)}, got {getattr(self, name)!r}."
-                )
-        if self.batch_size < 1:
-            raise ValueError(f"adapt: `feature_batch` must be at least 1, got {self.batch_size}.")
+        super().__post_init__()
+        if self.batch_size < 1:  # by the name of its option; `batch_size` is that of fitting heads
+            raise ValueError(f"ImageAdaptConfig: `feature_batch` must be at least 1, got {self.batch_size}.")
 
 
-@dataclass(frozen=True)
-class FeatureAdaptConfig:
+class FeatureAdaptConfig(Config, frozen=True, kw_only=True):
     """Features that somebody else has computed.
 
     Args:
@@ -82,8 +75,3 @@ class AdaptRunConfig:
     adapt_config: AdaptConfig = field(default_factory=AdaptConfig)
     ood: tuple[str, ...] = ()
     """Sets that belong to no class: noise, a dataset's name, or name=path."""
-
-
-def to_mapping(config: AdaptRunConfig) -> dict[str, Any]:
-    """All settings, as JSON can hold them."""
-    return plain(config)

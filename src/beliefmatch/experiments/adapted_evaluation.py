@@ -1,6 +1,7 @@
 """An adaptation in, its record and the evaluations of its heads out."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from beliefmatch._config import plain
 from beliefmatch._environment import hardware, versions
 from beliefmatch.adaptation.fitted import FittedHead, Point
 from beliefmatch.adaptation.result import Adaptation, BatchNormResult, FeatureSets
@@ -30,7 +32,6 @@ from beliefmatch.experiments.adapted_scores import HeadOutput, answers, doubts, 
 from beliefmatch.experiments.evaluate import evaluate
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.experiments.evaluation_settings import EvaluateConfig
-from beliefmatch.experiments.plain_values import finite, plain_values
 from beliefmatch.experiments.scoring import detection_scores
 
 __all__ = ["adapt_evaluations", "adapt_record"]
@@ -81,10 +82,10 @@ def adapt_record(
         risk_thresholds=_risk_thresholds(adaptation),
         batchnorm=_batchnorm(adaptation.batchnorm),
         notes=list(adaptation.notes),
-        data=plain_values(dict(data_facts or {})),
-        config=plain_values(dict(config or {})),
+        data=plain(dict(data_facts or {}), _described),
+        config=plain(dict(config or {}), _described),
         features=_facts(adaptation.sets),
-        adapt_config=plain_values(adaptation.adapt_config),
+        adapt_config=plain(adaptation.adapt_config),
         seconds={name: float(value) for name, value in adaptation.seconds.items()},
         command=list(command),
         versions=versions("beliefmatch", "torch", "numpy"),
@@ -92,6 +93,16 @@ def adapt_record(
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         wall_seconds=float(spent),
     )
+
+
+def _described(value: Any) -> Any:
+    """Of a tensor its shape, of any other value its text."""
+    return {"shape": [*value.shape]} if isinstance(value, Tensor) else f"{value}"
+
+
+def _finite(value: float | None) -> float | None:
+    """A number, or None in place of NaN and infinity, which JSON lacks."""
+    return float(value) if value is not None and math.isfinite(value) else None
 
 
 def _head(adaptation: Adaptation) -> HeadFacts | None:
@@ -104,12 +115,12 @@ def _tried(head: FittedHead) -> TriedHead:
     return TriedHead(
         name=one.name,
         kind=one.kind,
-        options=plain_values(dict(one.options)),
+        options=plain(dict(one.options)),
         seed=one.seed,
         epoch=head.epoch,
-        nll=finite(head.nll),
-        error=finite(head.error),
-        ece=finite(head.ece),
+        nll=_finite(head.nll),
+        error=_finite(head.error),
+        ece=_finite(head.ece),
         diverged=head.diverged,
         notes=list(head.notes),
         curve=_thinned(head.curve),
@@ -121,7 +132,7 @@ def _thinned(curve: Sequence[Point]) -> ValidationCurve:
     last, many = len(curve) - 1, min(len(curve), MOST_POINTS)
     kept = sorted({round(place * last / max(many - 1, 1)) for place in range(many)})
     points = [curve[place] for place in kept]
-    return ValidationCurve([point.epoch for point in points], [finite(point.nll) for point in points])
+    return ValidationCurve([point.epoch for point in points], [_finite(point.nll) for point in points])
 
 
 def _scored(adaptation: Adaptation) -> list[ScoredHead]:
@@ -139,7 +150,7 @@ def _scored_head(line: TableLine, head: FittedHead) -> ScoredHead:
         label=line.label,
         name=f"{head.candidate.name}{extra}",
         seed=head.candidate.seed,
-        options=plain_values(dict(head.candidate.options)),
+        options=plain(dict(head.candidate.options)),
         has_belief=has_belief,
         scores=said.scores(),
         kl=said.mean_kl(),
@@ -155,8 +166,8 @@ def _batchnorm(batchnorm: BatchNormResult | None) -> dict[str, Any] | None:
         "layers": len(batchnorm.layers),
         "taken": batchnorm.is_taken,
         "epoch": batchnorm.epoch,
-        "validation_before": plain_values(batchnorm.before),
-        "validation_after": plain_values(batchnorm.after),
+        "validation_before": plain(batchnorm.before._asdict()),
+        "validation_after": plain(batchnorm.after._asdict()),
     }
 
 
@@ -186,7 +197,7 @@ def _risk_thresholds(adaptation: Adaptation) -> list[RiskThresholdCheck]:
             answered = said.confidence >= threshold
             coverage = answered.double().mean().item()
             risk = (1 - said.hits[answered]).mean().item() if coverage else None
-        bound = finite(one.bound)
+        bound = _finite(one.bound)
         made.append(RiskThresholdCheck(one.risk, one.delta, threshold, one.coverage, bound, coverage, risk))
     return made
 

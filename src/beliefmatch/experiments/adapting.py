@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import structs
 from torch import nn
 
+from beliefmatch._config import plain
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.belief_mixin import BeliefMixin
 from beliefmatch.adaptation.head_init import Init
@@ -23,7 +25,6 @@ from beliefmatch.experiments.adapt_run_config import (
     AdaptRunConfig,
     FeatureAdaptConfig,
     ImageAdaptConfig,
-    to_mapping,
 )
 from beliefmatch.experiments.adapted_evaluation import adapt_evaluations, adapt_record
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
@@ -68,7 +69,7 @@ class Adapting:
             adaptation,
             **said,
             data_facts={} if self.images is None else self.images.facts(),
-            config=to_mapping(self.config),
+            config=plain(self.config),
             wall_seconds=time.perf_counter() - began,
         )
         evaluations = adapt_evaluations(adaptation, **said)
@@ -106,7 +107,7 @@ class Adapting:
             sets,
             classes=len(images.parts.class_names),
             init=head_weights(images.head),
-            adapt_config=replace(self.config.adapt_config, batchnorm=False),
+            adapt_config=structs.replace(self.config.adapt_config, batchnorm=False),
             on_progress=lambda share, doing: on_progress(_FEATURES + (1 - _FEATURES) * share, doing),
         )
         spent_on = {"features": spent, **made.seconds}

@@ -7,6 +7,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from beliefmatch._environment import hardware, versions
 from beliefmatch.data.predictions import Predictions, read_predictions
 from beliefmatch.data.sources import MemorySource
@@ -163,7 +165,7 @@ class Comparison:
     def _compared(
         self, entry: _Entry, config: RunConfig, records: Sequence[RunRecord], trials: Sequence[Trial]
     ) -> Compared:
-        runs = [replace(record, search=list(trials)) for record in records]
+        runs = [structs.replace(record, search=list(trials)) for record in records]
         return Compared(entry.spec.key, label_of(config), runs)
 
     def _settings(self) -> dict[str, Any]:
@@ -197,7 +199,7 @@ class _Share:
 
 
 def _entry(mapping: Mapping[str, Any], spec: MethodSpec, seed: int) -> _Entry:
-    config = with_known_teacher(replace(config_from(with_spec(mapping, spec)), seed=seed))
+    config = with_known_teacher(structs.replace(config_from(with_spec(mapping, spec)), seed=seed))
     return _Entry(spec, Candidates.of(config))
 
 

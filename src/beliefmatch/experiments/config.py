@@ -1,20 +1,29 @@
-"""YAML that is data and nothing else: no tags that make objects, no key twice, no aliases, not large."""
+"""Configuration of one run: its sections, packaged recipes, single settings over them, its fingerprint."""
 
 import hashlib
 import json
-import math
-import re
-import types
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_args
 
-from beliefmatch._environment import needs
-from beliefmatch._utils import nearest, require_name
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from beliefmatch._config import (
+    Config,
+    NonEmpty,
+    NonNegative,
+    Positive,
+    Seed,
+    field_kinds,
+    from_mapping,
+    plain,
+    unknown_key,
+)
+from beliefmatch._utils import require_name
 from beliefmatch.data.config import DataConfig
+from beliefmatch.experiments.yaml_files import read_yaml, yaml_value
 from beliefmatch.methods import METHODS
 from beliefmatch.models import require_model
 from beliefmatch.semi.config import KINDS, SemiConfig
@@ -26,242 +35,19 @@ __all__ = [
     "ModelConfig",
     "RunConfig",
     "TeacherConfig",
-    "as_yaml",
     "config_from",
     "fingerprint",
-    "free_options",
     "merged",
     "overridden",
-    "plain",
-    "read_yaml",
     "recipe",
-    "settings_from",
     "to_mapping",
-    "unknown_key",
     "with_method",
-    "yaml_value",
 ]
-
-LARGEST = 64 * 1024
-_DEEPEST = 20
-_FLOAT = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
-
-
-def read_yaml(path: str | Path) -> dict[str, Any]:
-    """The mapping that a YAML file holds; an error is one line with the number of the line at fault."""
-    path = Path(path)
-    try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
-    except OSError as error:
-        raise ValueError(f"read_yaml: cannot read {path} ({error.strerror or error}).") from error
-    if len(content) > LARGEST:
-        raise ValueError(f"read_yaml: {path} must not be larger than {LARGEST // 1024} KiB.")
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"read_yaml: {path} must be text in UTF-8 ({error.reason}).") from error
-    value = _parsed(text, f"read_yaml: {path}")
-    if not isinstance(value, dict):
-        received = "nothing" if value is None else type(value).__name__
-        raise ValueError(f"read_yaml: {path} must hold a mapping of names to values, got {received}.")
-    return value
-
-
-def as_yaml(mapping: dict[str, Any]) -> str:
-    """A mapping as `read_yaml` takes it, sections in their own order, short lists on one line."""
-    with needs("PyYAML", extra="files", caller="as_yaml"):
-        import yaml
-
-    return yaml.safe_dump(mapping, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
-
-
-def yaml_value(text: str, *, caller: str) -> Any:
-    """One value as YAML writes it: `3`, `1e-4`, `adam`, `null`, `[0.5, 0.75]`, `{kl_weight: 0.01}`."""
-    return _parsed(text, f"{caller}: {text!r:.60}")
-
-
-def _parsed(text: str, place: str) -> Any:
-    with needs("PyYAML", extra="files", caller=place.split(":", 1)[0]):
-        import yaml
-
-    try:
-        return yaml.load(text, Loader=_loader())
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = f" line {mark.line + 1}" if mark else ""
-        raise ValueError(f"{place}{line}: {' '.join(str(error.problem).split())}.") from None
-    except (yaml.YAMLError, ValueError) as error:  # a character or a date that there is not
-        raise ValueError(f"{place}: {' '.join(str(error).split())}.") from None
-
-
-@lru_cache(maxsize=1)
-def _loader() -> Any:
-    """PyYAML's safe loader, stricter, and with the numbers of YAML 1.2 such as 1e-4."""
-    import yaml
-
-    class StrictLoader(yaml.SafeLoader):
-        depth = 0
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.check_event(yaml.AliasEvent):
-                raise _at("aliases are not taken; write the value out", self.peek_event())
-            self.depth += 1
-            if self.depth > _DEEPEST:
-                raise _at(f"nested more than {_DEEPEST} deep", self.peek_event())
-            node = super().compose_node(parent, index)
-            self.depth -= 1
-            return node
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-            _refuse_second(node)
-            return super().construct_mapping(node, deep=deep)
-
-    StrictLoader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
-    return StrictLoader
-
-
-def _refuse_second(mapping: Any) -> None:
-    seen = set()
-    for key, _ in mapping.value:
-        name = str(key.value)
-        if name in seen:
-            raise _at(f"the key {name!r} stands twice", key)
-        seen.add(name)
-
-
-def _at(problem: str, where: Any) -> Exception:
-    from yaml.constructor import ConstructorError
-
-    return ConstructorError(None, None, problem, where.start_mark)
-
-
-Settings = TypeVar("Settings")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-
-
-def settings_from(kind: type[Settings], mapping: Any, *, caller: str, path: str = "") -> Settings:
-    """Build a dataclass of a mapping of its fields; what is not given keeps its default."""
-    given = _mapping(mapping, caller, path)
-    hints = get_type_hints(kind)
-    for key in given:
-        if key not in hints:
-            raise unknown_key(key, tuple(hints), caller=caller, path=path)
-    for one in fields(kind):  # type: ignore[arg-type]
-        if one.name not in given and one.default is MISSING and one.default_factory is MISSING:
-            raise ValueError(f"{caller}: `{_join(path, one.name)}` must be given.")
-    values = {key: _value(hints[key], value, caller, _join(path, key)) for key, value in given.items()}
-    return kind(**values)
-
-
-def unknown_key(key: Any, valid: Sequence[str], *, caller: str, path: str) -> ValueError:
-    """The error about a key that is no setting, with the nearest that is one."""
-    close = nearest(str(key), valid)
-    hint = f"did you mean `{_join(path, close)}`?" if close else f"there are {', '.join(valid)}."
-    return ValueError(f"{caller}: `{_join(path, key)}` is not a setting; {hint}")
-
-
-def plain(value: Any) -> Any:
-    """Settings as JSON can hold them: dataclasses as mappings, tuples as lists."""
-    if is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {key: plain(entry) for key, entry in value.items()}
-    return [plain(entry) for entry in value] if isinstance(value, (tuple, list)) else value
-
-
-def free_options(value: Any, *, caller: str, path: str) -> dict[str, Any]:
-    """A copy of options whose names are not known here; they must be such as JSON can hold."""
-    given = _mapping(value, caller, path)
-    return {key: _json(entry, caller, _join(path, key)) for key, entry in given.items()}
-
-
-def _value(kind: Any, value: Any, caller: str, path: str) -> Any:
-    if is_dataclass(kind):
-        return settings_from(kind, value, caller=caller, path=path)  # type: ignore[arg-type]
-    origin, inner = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
-        (wanted,) = (one for one in inner if one is not types.NoneType)
-        return None if value is None else _value(wanted, value, caller, path)
-    if origin is Literal:
-        return _choice(inner, value, caller, path)
-    if origin is tuple:
-        return _tuple(inner[0], value, caller, path)
-    if origin is not None:
-        return free_options(value, caller=caller, path=path)
-    return _scalar(kind, value, caller, path)
-
-
-def _scalar(kind: type, value: Any, caller: str, path: str) -> Any:
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if kind is float and isinstance(value, str) and _NUMBER.fullmatch(value):
-        value = float(value)  # YAML 1.1 reads 1e-4 as text
-    elif kind is float and is_whole:
-        value = float(value)
-    elif kind is str and is_whole:
-        value = str(value)  # `devices: 2` means the word
-    elif kind is int and isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if type(value) is not kind:
-        raise _wrong(path, _WORDS[kind], value, caller)
-    if isinstance(value, float) and not math.isfinite(value):
-        raise _wrong(path, "a finite number", value, caller)
-    return value
-
-
-def _choice(choices: tuple[Any, ...], value: Any, caller: str, path: str) -> Any:
-    for choice in choices:
-        if isinstance(value, (str, int)) and str(value) == choice:  # `precision: 16` means the word
-            return choice
-    raise _wrong(path, f"one of {', '.join(choices)}", value, caller)
-
-
-def _tuple(kind: Any, value: Any, caller: str, path: str) -> tuple[Any, ...]:
-    if not isinstance(value, (list, tuple)):
-        raise _wrong(path, f"a list, each entry {_WORDS[kind]}", value, caller)
-    return tuple(_value(kind, entry, caller, f"{path}.{index}") for index, entry in enumerate(value))
-
-
-def _json(value: Any, caller: str, path: str) -> Any:
-    if isinstance(value, (tuple, list)):
-        return [_json(entry, caller, f"{path}.{index}") for index, entry in enumerate(value)]
-    if isinstance(value, Mapping):
-        return free_options(value, caller=caller, path=path)
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, float) and math.isfinite(value):
-        return value
-    raise _wrong(
-        path, "a finite number, text, true, false, null, or lists and mappings of them", value, caller
-    )
-
-
-def _mapping(value: Any, caller: str, path: str) -> Mapping[str, Any]:
-    name = path or "settings"
-    if not isinstance(value, Mapping):
-        raise _wrong(name, "a mapping of names to values", value, caller)
-    for key in value:
-        if not isinstance(key, str):
-            raise _wrong(name, "a mapping whose keys are text", key, caller)
-    return value
-
-
-def _wrong(path: str, expected: str, value: Any, caller: str) -> Exception:
-    kind = ValueError if isinstance(value, (str, float)) else TypeError
-    received = " ".join(f"{type(value).__name__} {value!r}".split())[:80]
-    return kind(f"{caller}: `{path}` must be {expected}, got {received}.")
-
-
-def _join(path: str, key: Any) -> str:
-    return f"{path}.{key}" if path else f"{key}"
-
 
 _SEED = "{seed}"
 
 
-@dataclass(frozen=True)
-class TeacherConfig:
+class TeacherConfig(Config, frozen=True):
     """Whose belief about each training image is the prior of a student's.
 
     Args:
@@ -273,22 +59,11 @@ class TeacherConfig:
         fingerprint: of the teacher's config, by which it is known wherever it lies; found out if not given.
     """
 
-    run: str
-    strength: float = 1.0
-    temperature: float = 1.0
-    weight: float = 1.0
+    run: NonEmpty
+    strength: Positive = 1.0
+    temperature: Positive = 1.0
+    weight: NonNegative = 1.0
     fingerprint: str | None = None
-
-    def __post_init__(self) -> None:
-        if not self.run.strip():
-            raise ValueError("teacher: `prior_from` must be the directory of a finished run, got none.")
-        for name in ("strength", "temperature"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(
-                    f"teacher: `prior_{name}` must be finite and above 0, got {getattr(self, name)!r}."
-                )
-        if not 0 <= self.weight < math.inf:
-            raise ValueError(f"teacher: `prior_weight` must be finite and not negative, got {self.weight!r}.")
 
     @property
     def has_seeds(self) -> bool:
@@ -327,30 +102,29 @@ LATER: Mapping[str, Mapping[str, Any]] = {
 """Settings that configurations once did without: `fingerprint` leaves them out where they change nothing."""
 
 
-@dataclass(frozen=True)
-class MethodConfig:
+class MethodConfig(Config, frozen=True):
     """A method by its name in `METHODS`, and its own options."""
 
     name: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = {}
 
     def __post_init__(self) -> None:
-        require_name("config", "method.name", self.name, METHODS)
+        super().__post_init__()
+        require_name("MethodConfig", "name", self.name, METHODS)
 
 
-@dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(Config, frozen=True):
     """A network by its name in `MODELS`, as `timm:name` or as `module:factory`, and its own options."""
 
     name: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = {}
 
     def __post_init__(self) -> None:
-        require_model("config", "model.name", self.name)
+        super().__post_init__()
+        require_model("ModelConfig", "name", self.name)
 
 
-@dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Config, frozen=True, kw_only=True):
     """One training of one method with one seed, and what is asked of it afterwards.
 
     Args:
@@ -360,7 +134,7 @@ class RunConfig:
         training: epochs, rates and rules.
         engine: devices and precision.
         seed: of the initial weights, the order of the examples and their augmentation.
-        OOD: names of sets that belong to no class, to be told apart in the report.
+        ood: names of sets that belong to no class, to be told apart in the report.
         ood_training: name of such a set to train on, for methods that do.
         semi: a loss of unlabelled images, which there are where `data.labels` is given.
         teacher: a finished run whose belief is the prior of this one, image by image.
@@ -371,15 +145,14 @@ class RunConfig:
     data: DataConfig = field(default_factory=DataConfig)
     training: TrainConfig = field(default_factory=TrainConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
-    seed: int = 0
+    seed: Seed = 0
     ood: tuple[str, ...] = ()
     ood_training: str | None = None
     semi: SemiConfig | None = None
     teacher: TeacherConfig | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.seed < 2**63:  # what a torch generator takes
-            raise ValueError(f"config: `seed` must lie in [0, 2**63), got {self.seed}.")
+        super().__post_init__()
         if self.semi is not None and self.data.labels is None:
             remedy = "say how many images keep theirs, such as --labels 4000"
             raise ValueError(f"config: `semi` must come with `data.labels`, got all labels; {remedy}.")
@@ -388,21 +161,34 @@ class RunConfig:
             raise ValueError(f"config: `semi` must not come with a teacher, got `prior_from`; {remedy}.")
 
 
+class _Defaults(Config, frozen=True):
+    defaults: dict[str, dict[str, Any]]
+
+
 def config_from(mapping: Mapping[str, Any]) -> RunConfig:
     """Read a configuration strictly: an unknown key or a value of another type is an error that names it.
 
     >>> config_from(overridden(recipe("digits"), ["training.epochs=3"])).training.epochs
     3
     """
-    settings = dict(mapping) if isinstance(mapping, Mapping) else mapping
-    defaults = settings.pop(DEFAULTS, {}) if isinstance(settings, dict) else {}
-    if isinstance(settings, dict) and isinstance(semi := settings.get("semi"), Mapping):
-        settings["semi"] = _with_defaults_of_kind(semi, defaults)
-    if isinstance(settings, dict) and isinstance(teacher := settings.get("teacher"), Mapping):
-        _require_teacher(teacher)
-    config = settings_from(RunConfig, settings, caller="config")
-    options = _defaults_of(config.method.name, defaults) | dict(config.method.options)
-    return config.__class__(**{**vars(config), "method": MethodConfig(config.method.name, options)})
+    if not isinstance(mapping, Mapping):
+        return from_mapping(RunConfig, mapping, caller="config")
+    settings = dict(mapping)
+    defaults = from_mapping(_Defaults, {"defaults": settings.pop(DEFAULTS, {})}, caller="config").defaults
+    for name in defaults:
+        if name not in (*METHODS, *KINDS):
+            raise unknown_key(name, (*METHODS, *KINDS), caller="config", path=DEFAULTS)
+    if isinstance(semi := settings.get("semi"), Mapping):
+        if "kind" not in semi:  # else a weight alone would switch it on
+            kinds = ", ".join(KINDS)
+            raise ValueError(
+                f"config: `semi.kind` must be given with settings of `semi`; it is one of {kinds}."
+            )
+        settings["semi"] = {**defaults.get(f"{semi['kind']}", {}), **semi}
+    config = from_mapping(RunConfig, settings, caller="config")
+    method = config.method
+    options = {**defaults.get(method.name, {}), **method.options}
+    return replace(config, method=replace(method, options=options))
 
 
 def to_mapping(config: RunConfig) -> dict[str, Any]:
@@ -509,27 +295,6 @@ def _without_later(settings: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _with_defaults_of_kind(semi: Mapping[str, Any], defaults: Any) -> dict[str, Any]:
-    if "kind" not in semi:  # else a weight alone would switch it on
-        kinds = ", ".join(KINDS)
-        raise ValueError(f"config: `semi` must be given with its other settings, its kind one of {kinds}.")
-    return _defaults_of(f"{semi['kind']}", defaults) | dict(semi)
-
-
-def _require_teacher(teacher: Mapping[str, Any]) -> None:
-    if "run" not in teacher:
-        remedy = "say the directory of a finished run"
-        raise ValueError(f"config: `prior_from` must be given with other settings of a teacher; {remedy}.")
-
-
-def _defaults_of(name: str, defaults: Any) -> dict[str, Any]:
-    valid = (*METHODS, *KINDS)
-    for known in free_options(defaults, caller="config", path=DEFAULTS):
-        if known not in valid:
-            raise unknown_key(known, valid, caller="config", path=DEFAULTS)
-    return free_options(defaults.get(name, {}), caller="config", path=f"{DEFAULTS}.{name}")
-
-
 def _require_setting(path: list[str]) -> None:
     """A dotted path must lead to a setting, or into options, whose names only their owner knows."""
     kind: Any = RunConfig
@@ -537,11 +302,11 @@ def _require_setting(path: list[str]) -> None:
         above = ".".join(path[:depth])
         if (key == "options" and depth == 1) or path[0] == DEFAULTS:
             return
-        if not is_dataclass(kind):
+        if not (isinstance(kind, type) and issubclass(kind, Struct)):
             raise ValueError(
                 f"config: `{above}` is one setting and has none below it, got `{'.'.join(path)}`."
             )
-        kinds = get_type_hints(kind) | ({} if depth else {DEFAULTS: Mapping})
+        kinds = field_kinds(kind) | ({} if depth else {DEFAULTS: Mapping})
         if key not in kinds:
             raise unknown_key(key, tuple(kinds), caller="config", path=above)
-        kind = next((one for one in get_args(kinds[key]) if is_dataclass(one)), kinds[key])
+        kind = next((one for one in get_args(kinds[key]) if isinstance(one, type)), kinds[key])

@@ -1,6 +1,6 @@
 """What each number of an evaluation means, in words for its reader."""
 
-from dataclasses import asdict
+from msgspec.structs import asdict
 
 from beliefmatch.experiments.evaluation_settings import EvaluateConfig
 

@@ -5,13 +5,13 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from beliefmatch._config import plain
 from beliefmatch._environment import hardware, versions
 from beliefmatch._validate import fail
 from beliefmatch.data.predictions import Predictions
@@ -232,8 +232,7 @@ def _circumstances(
     return {
         "conventions": conventions(settings),
         "settings": {
-            **asdict(settings),
-            "risks": list(settings.risks),  # JSON has no tuples, and what is read back is to be equal
+            **plain(settings),
             "resamples_drawn": drawn,
             "targets_sha256": _digest(predictions),
             "fields": predictions.recognised,

@@ -1,9 +1,8 @@
 """What is known of a model after evaluation: every number of its report, as JSON read without torch."""
 
-from dataclasses import dataclass
 from typing import Any
 
-from beliefmatch.experiments.records import from_json, to_json
+from beliefmatch._config import Record, RecordPart
 
 __all__ = [
     "SCHEMA",
@@ -25,8 +24,7 @@ SCHEMA = "beliefmatch.evaluation/2"
 _WITHOUT_DRAWS = "beliefmatch.evaluation/1"  # is read as well
 
 
-@dataclass(frozen=True)
-class Number:
+class Number(RecordPart, frozen=True):
     """A metric and its bootstrap interval; None where it has no finite value, and then why."""
 
     value: float | None
@@ -35,16 +33,14 @@ class Number:
     why: str = ""
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(RecordPart, frozen=True):
     """Points of a line."""
 
     x: list[float]
     y: list[float]
 
 
-@dataclass(frozen=True)
-class Bins:
+class Bins(RecordPart, frozen=True):
     """A reliability diagram; means are None in empty bins. Bin i is (lower, upper]."""
 
     lower: list[float]
@@ -54,8 +50,7 @@ class Bins:
     accuracy: list[float | None]
 
 
-@dataclass(frozen=True)
-class BrierShares:
+class BrierShares(RecordPart, frozen=True):
     """Brier score = reliability − resolution + uncertainty + remainder."""
 
     reliability: float
@@ -64,8 +59,7 @@ class BrierShares:
     remainder: float
 
 
-@dataclass(frozen=True)
-class Detection:
+class Detection(RecordPart, frozen=True):
     """How well one score tells two groups apart; higher scores mean OOD, or wrong."""
 
     score: str
@@ -76,8 +70,7 @@ class Detection:
     roc: Curve
 
 
-@dataclass(frozen=True)
-class OODSet:
+class OODSet(RecordPart, frozen=True):
     """A set of examples that belong to no class, and what the model made of them."""
 
     name: str
@@ -90,8 +83,7 @@ class OODSet:
     """One for each score that the predictions allow."""
 
 
-@dataclass(frozen=True)
-class RiskThresholdRecord:
+class RiskThresholdRecord(RecordPart, frozen=True):
     """Answer only above `threshold`, and the error among the answers stays below `risk`."""
 
     risk: float
@@ -103,8 +95,7 @@ class RiskThresholdRecord:
     bound: float | None
 
 
-@dataclass(frozen=True)
-class ClassScores:
+class ClassScores(RecordPart, frozen=True):
     """One class: how often it came true and was predicted, and how well its probability is calibrated."""
 
     index: int
@@ -116,8 +107,7 @@ class ClassScores:
     calibration_error: float
 
 
-@dataclass(frozen=True)
-class Confusion:
+class Confusion(RecordPart, frozen=True):
     """Counts of (target, predicted): a matrix if the classes are few, else the most frequent mistakes."""
 
     matrix: list[list[int]] | None
@@ -125,8 +115,7 @@ class Confusion:
     """[target, predicted, count], the most frequent mistakes first."""
 
 
-@dataclass(frozen=True)
-class Example:
+class Example(RecordPart, frozen=True):
     """One prediction to look at."""
 
     index: int
@@ -140,8 +129,7 @@ class Example:
     """A PNG in base64, where images were given."""
 
 
-@dataclass(frozen=True)
-class Draws:
+class Draws(RecordPart, frozen=True):
     """The main metrics on the same examples drawn again and again.
 
     Two models that drew the same rows of the same examples can be compared draw by draw.
@@ -153,8 +141,7 @@ class Draws:
     """By metric one value a draw: error, nll, brier, ece; without those that are infinite."""
 
 
-@dataclass(frozen=True)
-class EvaluationRecord:
+class EvaluationRecord(Record, frozen=True):
     """One model on one set of labelled examples, and on OOD ones."""
 
     name: str
@@ -192,41 +179,21 @@ class EvaluationRecord:
     """None where no intervals were asked for, or there is but one example."""
     schema: str = SCHEMA
 
-    def to_json(self) -> str:
-        """Write as JSON text; `from_json` reads it back unchanged."""
-        return to_json(self)
-
     @classmethod
-    def from_json(cls, text: str) -> "EvaluationRecord":
-        """Read what `to_json` wrote; a ValueError says in one line what is wrong with other text."""
-        record = from_json(cls, text, schema=SCHEMA, upgrade=_upgraded)
-        _check_classes(record)
-        _check_draws(record)
-        return record
+    def upgraded(cls, content: dict[str, Any]) -> dict[str, Any]:
+        """Records of the first schema, which have no draws, as those of this one."""
+        return {**content, "schema": SCHEMA} if content.get("schema") == _WITHOUT_DRAWS else content
 
-
-def _upgraded(content: dict[str, Any]) -> dict[str, Any]:
-    if content.get("schema") == _WITHOUT_DRAWS:
-        return {"draws": None, **content, "schema": SCHEMA}
-    return content
-
-
-def _check_classes(record: EvaluationRecord) -> None:
-    """One entry for each class, and no class beyond them."""
-    classes, named = len(record.class_names), [one.index for one in record.classes]
-    if named != list(range(classes)):
-        raise ValueError(
-            f"EvaluationRecord: `classes` must be 0 to {classes - 1} in order, as `class_names`."
-        )
-    shown = [i for one in (*record.mistakes, *record.doubtful) for i in (one.target, one.predicted)]
-    shown += [i for pair in record.confusion.pairs for i in pair[:2]]
-    if any(not 0 <= i < classes for i in shown):
-        raise ValueError(f"EvaluationRecord: classes must be below {classes}, got {max(shown)}.")
-
-
-def _check_draws(record: EvaluationRecord) -> None:
-    """As many of each metric, or draw i of one would not be that of another."""
-    sizes = {len(values) for values in record.draws.metrics.values()} if record.draws else set()
-    if len(sizes) > 1 or 0 in sizes:
-        received = " and ".join(map(str, sorted(sizes)))
-        raise ValueError(f"EvaluationRecord: `draws` must be as many of each metric, got {received}.")
+    def check(self) -> None:
+        """Every class has one entry, no class is beyond them, and all metrics have as many draws."""
+        classes = len(self.class_names)
+        if [one.index for one in self.classes] != list(range(classes)):
+            raise ValueError(f"EvaluationRecord: `classes` must be 0 to {classes - 1}, as `class_names`.")
+        shown = [i for one in (*self.mistakes, *self.doubtful) for i in (one.target, one.predicted)]
+        shown += [i for pair in self.confusion.pairs for i in pair[:2]]
+        if any(not 0 <= i < classes for i in shown):
+            raise ValueError(f"EvaluationRecord: `classes` must be below {classes}, got {max(shown)}.")
+        sizes = {len(values) for values in self.draws.metrics.values()} if self.draws else set()
+        if len(sizes) > 1 or 0 in sizes:
+            received = " and ".join(map(str, sorted(sizes)))
+            raise ValueError(f"EvaluationRecord: `draws` must be as many of each metric, got {received}.")

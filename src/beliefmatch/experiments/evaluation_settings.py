@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from beliefmatch._config import Config, Count, Index, Probability, Seed
+
 __all__ = ["EvaluateConfig", "ModelFiles"]
 
 
@@ -16,8 +18,7 @@ class ModelFiles:
     """For OOD examples, by the name of the set."""
 
 
-@dataclass(frozen=True)
-class EvaluateConfig:
+class EvaluateConfig(Config, frozen=True, kw_only=True):
     """How predictions are judged.
 
     Args:
@@ -31,25 +32,11 @@ class EvaluateConfig:
         shown: how many of the most confident mistakes, and of the most doubtful examples, are kept.
     """
 
-    n_bins: int = 15
-    resamples: int = 1000
-    level: float = 0.95
-    seed: int = 0
-    top_k: int = 5
-    risks: tuple[float, ...] = (0.01, 0.05)
-    delta: float = 0.05
-    shown: int = 12
-
-    def __post_init__(self) -> None:
-        least = {"n_bins": 1, "resamples": 0, "seed": 0, "top_k": 1, "shown": 0}
-        for name, smallest in least.items():
-            if getattr(self, name) < smallest:
-                raise ValueError(
-                    f"evaluate: `{name}` must be at least {smallest}, got {getattr(self, name)}."
-                )
-        if self.seed >= 2**63:  # what a torch generator takes
-            raise ValueError(f"evaluate: `seed` must be below 2**63, got {self.seed}.")
-        shares = [("level", self.level), ("delta", self.delta), *(("risk", risk) for risk in self.risks)]
-        for name, share in shares:
-            if not 0 < share < 1:
-                raise ValueError(f"evaluate: `{name}` must lie strictly in (0, 1), got {share}.")
+    n_bins: Count = 15
+    resamples: Index = 1000
+    level: Probability = 0.95
+    seed: Seed = 0
+    top_k: Count = 5
+    risks: tuple[Probability, ...] = (0.01, 0.05)
+    delta: Probability = 0.05
+    shown: Index = 12

@@ -2,11 +2,12 @@
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
-from beliefmatch.experiments.config import RunConfig, TeacherConfig, merged, with_method, yaml_value
+from beliefmatch.experiments.config import RunConfig, TeacherConfig, merged, with_method
+from beliefmatch.experiments.yaml_files import yaml_value
 from beliefmatch.methods import METHODS, SEARCH
 from beliefmatch.semi.config import WITHOUT, SemiConfig
 
@@ -20,11 +21,11 @@ __all__ = [
     "with_spec",
 ]
 
-_OF_SEMI = {"semi" if item.name == "kind" else f"semi_{item.name}": item.name for item in fields(SemiConfig)}
+_OF_SEMI = {"semi" if name == "kind" else f"semi_{name}": name for name in SemiConfig.__struct_fields__}
 _OF_TEACHER = {
-    "prior_from" if item.name == "run" else f"prior_{item.name}": item.name
-    for item in fields(TeacherConfig)
-    if item.name != "fingerprint"
+    "prior_from" if name == "run" else f"prior_{name}": name
+    for name in TeacherConfig.__struct_fields__
+    if name != "fingerprint"
 }
 _OF_THE_CONFIG = (*_OF_SEMI, *_OF_TEACHER)
 _SYMBOLS = {
@@ -154,7 +155,7 @@ def _semi_told(semi: SemiConfig | None) -> dict[str, Any]:
     """Kind and weight, and the kind's way of comparing predictions where it is not the usual one."""
     if semi is None:
         return {}
-    usual = SemiConfig(semi.kind)
+    usual = SemiConfig(kind=semi.kind)
     unusual = {name: getattr(semi, name) for name in ("divergence", "order", "direction", "target")}
     unusual = {name: value for name, value in unusual.items() if value != getattr(usual, name)}
     return {"semi": semi.kind, "semi_weight": semi.full_weight, **unusual}

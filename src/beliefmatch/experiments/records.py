@@ -1,13 +1,11 @@
-"""JSON as the annotations of a dataclass say, or one line about where it is not."""
+"""What is known of runs and comparisons after they ended: records in JSON, read without torch."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from types import NoneType, UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from collections.abc import Sequence
+from typing import Any
 
+from beliefmatch._config import Record, RecordPart
 from beliefmatch._files import file_names
 
 __all__ = [
@@ -25,92 +23,13 @@ __all__ = [
     "Scores",
     "Trial",
     "evaluation_paths",
-    "from_json",
-    "to_json",
 ]
-
-Record = TypeVar("Record")
-
-
-def to_json(record: Any) -> str:
-    """A dataclass as JSON text without NaN, which is no JSON."""
-    return json.dumps(asdict(record), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-
-
-def from_json(
-    kind: type[Record],
-    text: str,
-    *,
-    schema: str,
-    upgrade: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
-) -> Record:
-    """Read what `to_json` wrote; a ValueError says in one line what is wrong with any other text.
-
-    Args:
-        kind: the dataclass; all of its fields must be there, and no others.
-        text: JSON.
-        schema: what its field of that name must say.
-        upgrade: makes what an earlier version wrote what this one would have written.
-    """
-    title = kind.__name__
-    try:
-        content = json.loads(text, parse_constant=_refuse)
-    except ValueError as error:
-        raise ValueError(f"{title}: the text is not JSON ({error}).") from error
-    if upgrade is not None and isinstance(content, dict):
-        content = upgrade(content)
-    found = content.get("schema") if isinstance(content, dict) else type(content).__name__
-    if found != schema:
-        raise ValueError(f"{title}: `schema` must be {schema!r}, got {found!r}.")
-    return _Reader(title, schema).read(kind, content, "record")
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no number of JSON")
-
-
-class _Reader:
-    def __init__(self, title: str, schema: str) -> None:
-        self.title, self.schema = title, schema
-
-    def read(self, kind: Any, value: Any, place: str) -> Any:
-        if is_dataclass(kind):
-            return self._read_fields(kind, value, place)
-        origin, inner = get_origin(kind), get_args(kind)
-        if origin is list and isinstance(value, list):
-            return [self.read(inner[0], item, f"{place}[{i}]") for i, item in enumerate(value)]
-        if origin is dict and isinstance(value, dict):
-            return {key: self.read(inner[1], item, f"{place}.{key}") for key, item in value.items()}
-        if origin is UnionType:
-            if value is None and NoneType in inner:
-                return None
-            return self.read(inner[0], value, place)
-        if kind is Any or type(value) is kind:
-            return value
-        if kind is float and type(value) is int:  # JSON writes 1.0 as it likes
-            return float(value)
-        expected = getattr(kind, "__name__", kind)
-        raise ValueError(f"{self.title}: `{place}` must be {expected}, got {type(value).__name__}.")
-
-    def _read_fields(self, kind: Any, value: Any, place: str) -> Any:
-        if not isinstance(value, dict):
-            raise ValueError(f"{self.title}: `{place}` must be an object, got {type(value).__name__}.")
-        hints, known = get_type_hints(kind), [field.name for field in fields(kind)]
-        wrong = sorted(set(known) ^ set(value))
-        if wrong:
-            names = ", ".join(wrong)
-            raise ValueError(
-                f"{self.title}: `{place}` must have the fields of {self.schema!r}, got others: {names}."
-            )
-        return kind(**{name: self.read(hints[name], value[name], f"{place}.{name}") for name in known})
-
 
 RUN_SCHEMA = "beliefmatch.run/1"
 DIVERGED_SCHEMA = "beliefmatch.diverged/1"
 
 
-@dataclass(frozen=True)
-class Scores:
+class Scores(RecordPart, frozen=True):
     """How good predictions of labelled examples are; less is better, but of the confidence."""
 
     examples: int
@@ -123,8 +42,7 @@ class Scores:
     mean_confidence: float
 
 
-@dataclass(frozen=True)
-class OODScores:
+class OODScores(RecordPart, frozen=True):
     """How well scores tell the test examples from a set of OOD ones, by the name of the score."""
 
     name: str
@@ -134,8 +52,7 @@ class OODScores:
     mean_confidence: float
 
 
-@dataclass(frozen=True)
-class Costs:
+class Costs(RecordPart, frozen=True):
     """What the networks of a run cost."""
 
     networks: int
@@ -149,8 +66,7 @@ class Costs:
     predict_ms_per_image: float
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(RecordPart, frozen=True):
     """One value of an option that was chosen on the validation set."""
 
     option: str
@@ -159,8 +75,7 @@ class Trial:
     chosen: bool
 
 
-@dataclass(frozen=True)
-class Rotation:
+class Rotation(RecordPart, frozen=True):
     """How a run's predictor sees a rotated digit; each list has one entry an angle.
 
     Args:
@@ -188,8 +103,7 @@ class Rotation:
     mean_wrong_confidence: float | None
 
 
-@dataclass(frozen=True)
-class RunRecord:
+class RunRecord(Record, frozen=True):
     """One training, of one network or of the members of an ensemble."""
 
     method: str
@@ -219,25 +133,15 @@ class RunRecord:
     hardware: dict[str, Any]
     created: str
     wall_seconds: float
-    schema: str = field(default=RUN_SCHEMA)
+    schema: str = RUN_SCHEMA
 
     @property
     def data_digest(self) -> str | None:
         """Of the images that it was trained and judged on."""
         return self.data.get("digest")
 
-    def to_json(self) -> str:
-        """Write as JSON text; `from_json` reads it back unchanged."""
-        return to_json(self)
 
-    @classmethod
-    def from_json(cls, text: str) -> RunRecord:
-        """Read what `to_json` wrote."""
-        return from_json(cls, text, schema=RUN_SCHEMA)
-
-
-@dataclass(frozen=True)
-class Diverged:
+class Diverged(Record, frozen=True):
     """A training that came to no end because its numbers left the finite ones."""
 
     fingerprint: str
@@ -246,23 +150,13 @@ class Diverged:
     """When and how."""
     data_digest: str | None = None
     """Of the images that it was trained on."""
-    schema: str = field(default=DIVERGED_SCHEMA)
-
-    def to_json(self) -> str:
-        """Write as JSON text; `from_json` reads it back unchanged."""
-        return to_json(self)
-
-    @classmethod
-    def from_json(cls, text: str) -> Diverged:
-        """Read what `to_json` wrote."""
-        return from_json(cls, text, schema=DIVERGED_SCHEMA)
+    schema: str = DIVERGED_SCHEMA
 
 
 COMPARISON_SCHEMA = "beliefmatch.comparison/1"
 
 
-@dataclass(frozen=True)
-class RotatedDigit:
+class RotatedDigit(RecordPart, frozen=True):
     """The digit that was turned upside down."""
 
     digit: int
@@ -274,8 +168,7 @@ class RotatedDigit:
     """The pictured one at each angle."""
 
 
-@dataclass(frozen=True)
-class Compared:
+class Compared(RecordPart, frozen=True):
     """One method with its options, trained with every seed."""
 
     key: str
@@ -286,8 +179,7 @@ class Compared:
     """In the order of their seeds."""
 
 
-@dataclass(frozen=True)
-class ComparisonRecord:
+class ComparisonRecord(Record, frozen=True):
     """Methods trained alike."""
 
     methods: list[Compared]
@@ -300,16 +192,7 @@ class ComparisonRecord:
     created: str
     wall_seconds: float
     """Of this call; finished runs are not trained again."""
-    schema: str = field(default=COMPARISON_SCHEMA)
-
-    def to_json(self) -> str:
-        """Write as JSON text; `from_json` reads it back unchanged."""
-        return to_json(self)
-
-    @classmethod
-    def from_json(cls, text: str) -> ComparisonRecord:
-        """Read what `to_json` wrote."""
-        return from_json(cls, text, schema=COMPARISON_SCHEMA)
+    schema: str = COMPARISON_SCHEMA
 
 
 def evaluation_paths(keys: Sequence[str]) -> list[str]:

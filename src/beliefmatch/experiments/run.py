@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from beliefmatch._config import plain
 from beliefmatch._environment import hardware, versions
 from beliefmatch._files import atomic_write
 from beliefmatch.data.sources import Batch, Dataset, Source
@@ -210,7 +211,7 @@ def execute(
             **_trained(run, networks, histories, said),
             **_judged(said),
             search=list(search),
-            learned=_plain(facts_of(predictor)),
+            learned=plain(facts_of(predictor)),
             rotation=_rotation(config, predictor),
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             wall_seconds=time.perf_counter() - start,
@@ -223,11 +224,11 @@ def execute(
 def _asked(config: RunConfig, run: Running, said: Said) -> dict[str, Any]:
     return {
         "method": config.method.name,
-        "options": _plain(run.method.options),
+        "options": plain(run.method.options),
         "seed": config.seed,
         "config": to_mapping(config),
         "fingerprint": fingerprint(config),
-        "data": _plain({**run.data.facts, "ood_digests": said.ood_digests}),
+        "data": plain({**run.data.facts, "ood_digests": said.ood_digests}),
         "class_names": list(run.data.class_names),
     }
 
@@ -294,13 +295,6 @@ def _keep(run: Running, said: Said, record: RunRecord) -> None:
     )
     atomic_write(home.classes_file, _lines(run.data.class_names))
     atomic_write(home.record_file, record.to_json().encode())
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no tuples; with lists a record equals what is read back from its file."""
-    if isinstance(value, Mapping):
-        return {f"{key}": _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _lines(names: Sequence[str]) -> bytes:

@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 
 from beliefmatch._files import EnvironmentFailure, atomic_write, file_names, one_line
 from beliefmatch.experiments.adapt_record import ADAPT_SCHEMA, AdaptRecord
-from beliefmatch.experiments.config import RunConfig, as_yaml, config_from, fingerprint, read_yaml, to_mapping
+from beliefmatch.experiments.config import RunConfig, config_from, fingerprint, to_mapping
 from beliefmatch.experiments.records import Diverged, RunRecord
+from beliefmatch.experiments.yaml_files import as_yaml, read_yaml
 
 __all__ = ["ADAPTED_SCHEMA", "MODEL_SCHEMA", "RunDirectory"]
 

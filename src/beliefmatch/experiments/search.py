@@ -2,9 +2,11 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from beliefmatch._files import atomic_write
 from beliefmatch.experiments.build import (

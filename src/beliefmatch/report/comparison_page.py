@@ -1,8 +1,9 @@
 """The page of a comparison: what holds over all seeds, then the evaluation of the first seed's predictors."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.experiments.records import ComparisonRecord

@@ -1,9 +1,11 @@
 """The numbers of a comparison over its seeds: which are shown, and which method does best."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import NamedTuple
+
+from msgspec import structs
 
 from beliefmatch._files import numbered
 from beliefmatch.experiments.evaluation_record import Number
@@ -142,8 +144,8 @@ def presentable_comparison(record: ComparisonRecord, *, caller: str) -> Comparis
         raise ValueError(f"{caller}: `record` must hold a run of every method, got none of {empty!r}.")
     tidied = tidy(record)
     labels = numbered([method.label.strip() or "(no name)" for method in tidied.methods], " ({})")
-    named = [replace(m, label=label) for m, label in zip(tidied.methods, labels, strict=True)]
-    return replace(tidied, methods=named)
+    named = [structs.replace(m, label=label) for m, label in zip(tidied.methods, labels, strict=True)]
+    return structs.replace(tidied, methods=named)
 
 
 def over_seeds(record: ComparisonRecord) -> str:

@@ -2,7 +2,6 @@
 
 import csv
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from io import StringIO
 
 from beliefmatch.experiments.records import ComparisonRecord, Costs, RunRecord
@@ -64,8 +63,8 @@ def _lines(run: RunRecord) -> Iterator[Line]:
             for score, value in by_score.items():
                 yield "ood", ood.name, score, metric, value
         yield "ood", ood.name, "", "mean_confidence", ood.mean_confidence
-    for field in fields(Costs):
-        yield "costs", "", "", field.name, getattr(run.costs, field.name)
+    for name in Costs.__struct_fields__:
+        yield "costs", "", "", name, getattr(run.costs, name)
     yield "training", "", "", "skipped_steps", run.skipped_steps
     if run.rotation is not None:
         for key in ("wrong_confidence", "mean_wrong_confidence"):

@@ -1,7 +1,8 @@
 """The scores by which OOD input and mistakes are detected: which there are, and what they found."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from beliefmatch.experiments.evaluation_record import Detection, EvaluationRecord
 

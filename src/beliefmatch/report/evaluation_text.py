@@ -3,9 +3,11 @@
 import math
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass, replace
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from beliefmatch.experiments.evaluation_record import (
     Bins,
@@ -73,8 +75,8 @@ def tidy(value: Any) -> Any:
         return _finite_number(value)
     if isinstance(value, RiskThresholdRecord) and value.threshold == -math.inf:
         return tidy(replace(value, threshold=0.0))  # answers everything, as zero does
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{field.name: tidy(getattr(value, field.name)) for field in fields(value)})
+    if isinstance(value, Struct):
+        return replace(value, **{name: tidy(getattr(value, name)) for name in value.__struct_fields__})
     return value
 
 

@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from beliefmatch.experiments.config import RunConfig, plain
+from beliefmatch._config import plain
+from beliefmatch.experiments.config import RunConfig
 from beliefmatch.reproduce.scales import training_images
 
 __all__ = [

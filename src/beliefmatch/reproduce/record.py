@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
-from beliefmatch.experiments.records import RotatedDigit, Rotation, Trial, from_json, to_json
+from beliefmatch._config import Record, RecordPart
+from beliefmatch.experiments.records import RotatedDigit, Rotation, Trial
 
 __all__ = [
     "REPRODUCTION_SCHEMA",
@@ -22,16 +22,14 @@ __all__ = [
 REPRODUCTION_SCHEMA = "beliefmatch.reproduction/1"
 
 
-@dataclass(frozen=True)
-class Reported:
+class Reported(RecordPart, frozen=True):
     """A number of the paper, with its standard deviation where it gives one."""
 
     value: float
     deviation: float | None = None
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(RecordPart, frozen=True):
     """One number of one method with every seed, in the unit that is named."""
 
     group: str
@@ -51,8 +49,7 @@ class Row:
     """Seeds that did."""
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(RecordPart, frozen=True):
     """Points of a panel: a "line", "dots", "bars" of a width, or "crosses" where y says how many failed."""
 
     label: str
@@ -65,8 +62,7 @@ class Series:
     """Of bars."""
 
 
-@dataclass(frozen=True)
-class Panel:
+class Panel(RecordPart, frozen=True):
     """One pair of axes."""
 
     title: str
@@ -80,8 +76,7 @@ class Panel:
     subtitle: str = ""
 
 
-@dataclass(frozen=True)
-class Turned:
+class Turned(RecordPart, frozen=True):
     """A rotated digit as the methods see it."""
 
     digit: RotatedDigit
@@ -90,8 +85,7 @@ class Turned:
     """By each method's first seed."""
 
 
-@dataclass(frozen=True)
-class Drawing:
+class Drawing(RecordPart, frozen=True):
     """A figure: its panels in rows of `columns`, or a rotated digit."""
 
     name: str
@@ -109,8 +103,7 @@ class Drawing:
         return bool(self.panels) or self.turned is not None
 
 
-@dataclass(frozen=True)
-class ReproducedRun:
+class ReproducedRun(RecordPart, frozen=True):
     """A training that rows were read of; its directory is named by its fingerprint."""
 
     arm: str
@@ -126,8 +119,7 @@ class ReproducedRun:
     """How an option was chosen."""
 
 
-@dataclass(frozen=True)
-class ReproductionRecord:
+class ReproductionRecord(Record, frozen=True):
     """A table or figure of the paper, run at some scale."""
 
     id: str
@@ -150,13 +142,4 @@ class ReproductionRecord:
     created: str
     wall_seconds: float
     """Of this call; finished runs are not trained again."""
-    schema: str = field(default=REPRODUCTION_SCHEMA)
-
-    def to_json(self) -> str:
-        """Write as JSON text; `from_json` reads it back unchanged."""
-        return to_json(self)
-
-    @classmethod
-    def from_json(cls, text: str) -> ReproductionRecord:
-        """Read what `to_json` wrote."""
-        return from_json(cls, text, schema=REPRODUCTION_SCHEMA)
+    schema: str = REPRODUCTION_SCHEMA

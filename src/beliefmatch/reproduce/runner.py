@@ -2,16 +2,18 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from msgspec.structs import replace
+
+from beliefmatch._config import plain
 from beliefmatch._environment import hardware, versions
 from beliefmatch._files import EnvironmentFailure, one_line
 from beliefmatch.experiments.build import dataset, digests_of, method_of, ood_sets, tried_network
-from beliefmatch.experiments.config import RunConfig, config_from, fingerprint, overridden, plain
+from beliefmatch.experiments.config import RunConfig, config_from, fingerprint, overridden
 from beliefmatch.experiments.grid import Cell, Ran, attempt_cells, default_jobs
 from beliefmatch.experiments.records import Diverged, RunRecord, Trial
 from beliefmatch.experiments.run_dir import RunDirectory

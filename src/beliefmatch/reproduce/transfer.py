@@ -1,8 +1,9 @@
 """Transfers: the last layer of a pretrained network fitted to smaller datasets, one adaptation a dataset."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from beliefmatch._files import EnvironmentFailure, atomic_write_dir, one_line
 from beliefmatch.adaptation.adapt_config import AdaptConfig
@@ -51,10 +52,10 @@ def scaled_transfer(data: str, scale: str) -> TransferConfig:
     if scale == "tiny":
         digits = DataConfig(name="digits", limit=100, validation=0.1)
         untrained = "beliefmatch.models.digits:DigitsNet"
-        return TransferConfig(digits, model=untrained, ood=("noise",), epochs=2, precision="32")
+        return TransferConfig(data=digits, model=untrained, ood=("noise",), epochs=2, precision="32")
     is_cifar, is_cpu = data == "cifar10", scale == "cpu"
     return TransferConfig(
-        DataConfig(
+        data=DataConfig(
             name=data,
             size=256 if is_cifar else 224,  # the 32 pixels of CIFAR enlarged eight times, without a crop
             margin=1.0 if is_cifar else None,

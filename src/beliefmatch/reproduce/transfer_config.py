@@ -3,20 +3,21 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
+from beliefmatch._config import Config, from_mapping, plain
 from beliefmatch.data.config import DataConfig
-from beliefmatch.experiments.config import plain, settings_from, yaml_value
+from beliefmatch.experiments.yaml_files import yaml_value
 
 __all__ = ["TransferConfig", "transfer_config", "transfer_fingerprint"]
 
 _INDIFFERENT = ("device", "compile", "batch")
 
 
-@dataclass(frozen=True)
-class TransferConfig:
+class TransferConfig(Config, frozen=True, kw_only=True):
     """One set; softmax and belief matching heads with every seed are fitted to the same features.
 
     Args:
@@ -37,7 +38,7 @@ class TransferConfig:
 
     data: DataConfig
     model: str = "timm:resnet50.tv_in1k"
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = {}
     weights: str | None = None
     ood: tuple[str, ...] = ()
     kl_weight: float = 0.01
@@ -62,7 +63,7 @@ def transfer_config(config: TransferConfig, settings: Sequence[str]) -> Transfer
         if not isinstance(section, dict):
             raise ValueError(f"config: `{above[0]}` must be a mapping for {setting!r}, got {section!r}.")
         section[last] = yaml_value(text.strip(), caller="config")
-    return settings_from(TransferConfig, mapping, caller="config")
+    return from_mapping(TransferConfig, mapping, caller="config")
 
 
 def transfer_fingerprint(config: TransferConfig, seeds: Sequence[int]) -> str:

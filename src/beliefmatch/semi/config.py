@@ -1,8 +1,11 @@
 """What can be said about learning from unlabelled examples; read without torch."""
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from beliefmatch._config import Config, Count, Index, NonNegative, Positive
 
 __all__ = ["SemiConfig"]
 
@@ -10,13 +13,11 @@ KINDS = ("vat", "pi")
 WITHOUT = "none"
 """In place of a kind, where a recipe has one."""
 ORDERS = ("paper", "release")
-DIVERGENCES = ("categorical", "dirichlet", "squared")
 TARGETS = ("still", "stochastic")
 PAPER_WEIGHT = {"vat": 0.03, "pi": 0.5}
 
 
-@dataclass(frozen=True)
-class SemiConfig:
+class SemiConfig(Config, frozen=True, kw_only=True):
     """A consistency loss and how its weight grows; the defaults are the paper's.
 
     Args:
@@ -39,34 +40,16 @@ class SemiConfig:
     """
 
     kind: Literal["vat", "pi"] = "vat"
-    weight: float | None = None
-    ramp_up: float = 0.4
-    batch_size: int | None = None
+    weight: NonNegative | None = None
+    ramp_up: Annotated[float, Meta(ge=0, le=1)] = 0.4
+    batch_size: Count | None = None
     divergence: Literal["auto", "categorical", "dirichlet", "squared"] = "auto"
     order: Literal["paper", "release"] = "paper"
-    epsilon: float = 6.0
-    xi: float = 1e-6
-    iterations: int = 1
+    epsilon: Positive = 6.0
+    xi: Positive = 1e-6
+    iterations: Index = 1
     direction: Literal["auto", "categorical", "dirichlet", "squared"] = "auto"
     target: Literal["still", "stochastic"] = "still"
-
-    def __post_init__(self) -> None:
-        choices = {"kind": KINDS, "divergence": ("auto", *DIVERGENCES), "order": ORDERS}
-        for name, allowed in {**choices, "direction": ("auto", *DIVERGENCES), "target": TARGETS}.items():
-            value = getattr(self, name)
-            if value not in allowed:
-                raise ValueError(f"semi: `{name}` must be one of {', '.join(allowed)}, got {value!r}.")
-        bounds = {
-            "weight": ("finite and not negative", self.weight is None or _lies(self.weight, 0, math.inf)),
-            "batch_size": ("a whole number from 1", self.batch_size is None or _counts(self.batch_size, 1)),
-            "ramp_up": ("a share from 0 to 1", _lies(self.ramp_up, 0, 1) or self.ramp_up == 1),
-            "epsilon": ("finite and positive", _lies(self.epsilon, 0, math.inf) and self.epsilon > 0),
-            "xi": ("finite and positive", _lies(self.xi, 0, math.inf) and self.xi > 0),
-            "iterations": ("a whole number from 0", _counts(self.iterations, 0)),
-        }
-        for name, (expected, holds) in bounds.items():
-            if not holds:
-                raise ValueError(f"semi: `{name}` must be {expected}, got {getattr(self, name)!r}.")
 
     @property
     def full_weight(self) -> float:
@@ -76,7 +59,7 @@ class SemiConfig:
     def weight_at(self, progress: float) -> float:
         """The weight after a share of the training.
 
-        >>> [round(SemiConfig("pi").weight_at(share), 4) for share in (0, 0.2, 0.4, 1)]
+        >>> [round(SemiConfig(kind="pi").weight_at(share), 4) for share in (0, 0.2, 0.4, 1)]
         [0.0034, 0.1433, 0.5, 0.5]
         """
         share = progress / self.ramp_up if progress < self.ramp_up else 1.0
@@ -93,12 +76,3 @@ class SemiConfig:
     def direction_for(self, *, has_belief: bool) -> str:
         """The divergence that the adversarial direction is searched with."""
         return self.divergence_for(has_belief=has_belief) if self.direction == "auto" else self.direction
-
-
-def _lies(value: Any, low: float, above: float) -> bool:
-    """Whether this is a number, not a flag, from `low` and below `above`."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value < above
-
-
-def _counts(value: Any, low: int) -> bool:
-    return type(value) is int and value >= low

@@ -61,7 +61,7 @@ class Consistency:
     Example:
         >>> import torch
         >>> from beliefmatch.semi import Consistency, SemiConfig
-        >>> consistency = Consistency(SemiConfig("vat", epsilon=1.0), has_belief=True)
+        >>> consistency = Consistency(SemiConfig(kind="vat", epsilon=1.0), has_belief=True)
         >>> network, images = torch.nn.Linear(5, 3), torch.randn(8, 5)
         >>> bool(consistency(network, images, seed=1, progress=0.5) > 0)
         True

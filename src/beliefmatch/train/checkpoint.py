@@ -29,7 +29,6 @@ __all__ = [
     "Checkpointing",
     "TrainingState",
     "final_weights",
-    "jsonable",
     "load_latest",
     "read_checkpoint",
     "save",
@@ -230,11 +229,6 @@ def _load(directory: Path, step: int) -> Checkpoint:
     if hashlib.sha256(content).hexdigest() != facts.get("sha256"):
         raise ValueError(f"the checksum of {tensors_path.name} does not match")
     return Checkpoint(facts["step"], load(content), facts["facts"])
-
-
-def jsonable(value: Any) -> Any:
-    """A value as JSON returns it: lists for tuples, None for numbers that are not finite."""
-    return json.loads(json.dumps(value), parse_constant=lambda _: None)
 
 
 def _owned_cpu_copy(tensor: Tensor) -> Tensor:

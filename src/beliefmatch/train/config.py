@@ -1,19 +1,16 @@
 """How long and how fast to train, by which rule and on what; read without torch."""
 
 import math
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Annotated, Literal
 
-__all__ = ["PRECISIONS", "EngineConfig", "TrainConfig"]
+from msgspec import Meta
 
-ACCELERATORS = ("auto", "cpu", "cuda", "mps")
-PRECISIONS = ("auto", "32", "bf16", "16")
-OPTIMIZERS = ("sgd", "adam")
-SCHEDULES = ("step", "cosine", "one_cycle", "constant")
+from beliefmatch._config import Config, Count, NonNegative
+
+__all__ = ["EngineConfig", "TrainConfig"]
 
 
-@dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(Config, frozen=True, kw_only=True):
     """Settings of a training; the defaults are the paper's for CIFAR.
 
     Args:
@@ -36,38 +33,28 @@ class TrainConfig:
         validate_every: epochs between two looks at the validation set; the first and last always have one.
     """
 
-    epochs: int = 200
-    batch_size: int = 128
+    epochs: Count = 200
+    batch_size: Count = 128
     optimizer: Literal["sgd", "adam"] = "sgd"
-    learning_rate: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
-    warmup: tuple[float, ...] = (0.1, 0.2, 0.4, 0.6, 0.8)
+    learning_rate: NonNegative = 0.1
+    momentum: NonNegative = 0.9
+    weight_decay: NonNegative = 1e-4
+    warmup: tuple[NonNegative, ...] = (0.1, 0.2, 0.4, 0.6, 0.8)
     schedule: Literal["step", "cosine", "one_cycle", "constant"] = "step"
-    decay_at: tuple[float, ...] = (0.5, 0.75)
-    decay_by: float = 0.1
-    clip_norm: float | None = 1.0
+    decay_at: tuple[Annotated[float, Meta(ge=0, le=1)], ...] = (0.5, 0.75)
+    decay_by: NonNegative = 0.1
+    clip_norm: NonNegative | None = 1.0
     clip_each: bool = False
-    ema: float | None = None
-    validate_every: int = 1
+    ema: Annotated[float, Meta(ge=0, lt=1)] | None = None
+    validate_every: Count = 1
 
     def __post_init__(self) -> None:
-        _require_choices("TrainConfig", self, optimizer=OPTIMIZERS, schedule=SCHEDULES)
-        for name in ("epochs", "batch_size", "validate_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"Recipe: `{name}` must be at least 1, got {getattr(self, name)}.")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            for number in value if isinstance(value, tuple) else (value,):
-                if isinstance(number, float) and not (math.isfinite(number) and number >= 0):
-                    raise ValueError(
-                        f"Recipe: `{field.name}` must be finite and not negative, got {number!r}."
-                    )
-        if list(self.decay_at) != sorted({share for share in self.decay_at if share <= 1}):
-            said = "shares of the training from 0 to 1, each above the one before"
-            raise ValueError(f"Recipe: `decay_at` must be {said}, got {self.decay_at!r}.")
-        if self.ema is not None and not self.ema < 1:
-            raise ValueError(f"Recipe: `ema` must lie in [0, 1), got {self.ema!r}.")
+        super().__post_init__()
+        if list(self.decay_at) != sorted(set(self.decay_at)):
+            raise ValueError(
+                f"TrainConfig: `decay_at` must be shares of the training, each above the one before, "
+                f"got {self.decay_at!r}."
+            )
 
     def rate(self, epoch: float) -> float:
         """The learning rate after so many epochs, whole or not."""
@@ -93,8 +80,7 @@ def _one_cycle(progress: float, peak: float = 0.3, lowest: float = 0.04) -> floa
     return 0.5 * (1 + math.cos(math.pi * (progress - peak) / (1 - peak)))
 
 
-@dataclass(frozen=True)
-class EngineConfig:
+class EngineConfig(Config, frozen=True, kw_only=True):
     """Devices, numbers and layout of a training.
 
     Args:
@@ -108,23 +94,14 @@ class EngineConfig:
 
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     devices: str = "auto"
-    nodes: int = 1
+    nodes: Count = 1
     precision: Literal["auto", "32", "bf16", "16"] = "auto"
     compile: bool = False
-    threads: int | None = None
+    threads: Count | None = None
 
     def __post_init__(self) -> None:
-        _require_choices("engine", self, accelerator=ACCELERATORS, precision=PRECISIONS)
+        super().__post_init__()
         if self.devices != "auto" and not (self.devices.isdigit() and int(self.devices) > 0):
-            raise ValueError(f"engine: `devices` must be auto or a number above 0, got {self.devices!r}.")
-        for name in ("nodes", "threads"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"engine: `{name}` must be at least 1, got {value}.")
-
-
-def _require_choices(caller: str, settings: Any, **choices: tuple[str, ...]) -> None:
-    for name, allowed in choices.items():
-        if getattr(settings, name) not in allowed:
-            words = ", ".join(repr(choice) for choice in allowed)
-            raise ValueError(f"{caller}: `{name}` must be one of {words}, got {getattr(settings, name)!r}.")
+            raise ValueError(
+                f"EngineConfig: `devices` must be auto or a number above 0, got {self.devices!r}."
+            )

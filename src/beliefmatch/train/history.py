@@ -3,9 +3,11 @@
 import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+
+from msgspec import convert, to_builtins
 
 from beliefmatch._environment import needs
 from beliefmatch._files import atomic_write
@@ -76,12 +78,12 @@ class History:
 
     def to_json(self) -> list[dict[str, Any]]:
         """The epochs as JSON values."""
-        return [asdict(epoch) for epoch in self.epochs]
+        return to_builtins(self.epochs)
 
     @classmethod
     def from_json(cls, epochs: list[dict[str, Any]]) -> "History":
         """The history that `to_json` described."""
-        return cls([Epoch(**epoch) for epoch in epochs])
+        return cls(convert(epochs, list[Epoch]))
 
 
 @dataclass

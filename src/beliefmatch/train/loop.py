@@ -5,12 +5,13 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from beliefmatch._config import plain
 from beliefmatch._utils import derive_seed
 from beliefmatch._validate import fail
 from beliefmatch.data.sources import Batch, Source
@@ -19,7 +20,6 @@ from beliefmatch.train.aux_loss import AuxBatch, AuxLoss
 from beliefmatch.train.checkpoint import (
     Checkpointing,
     TrainingState,
-    jsonable,
     read_checkpoint,
     write_checkpoint,
 )
@@ -349,9 +349,9 @@ class _Training:
     def _configuration(self) -> dict[str, Any]:
         """What a checkpoint must agree with to be one of this training."""
         shapes = [(name, *value.shape) for name, value in self.network.state_dict().items()]
-        return jsonable(
+        return plain(
             {
-                "config": asdict(self.config),
+                "config": self.config,
                 "seed": self.seed,
                 "examples": len(self.source),
                 "ood_examples": len(self.ood_source) if self.ood_source is not None else None,
