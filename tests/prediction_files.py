@@ -1,5 +1,6 @@
 """Files of predictions in every format, for tests."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -79,10 +80,19 @@ def save(place: Path, extension: str, **arrays: np.ndarray) -> Path:
 
 
 def complaint(path: Path, **options) -> str:
+    """The one line that refuses a file of predictions."""
     with pytest.raises(ValueError) as caught:
         read_predictions(path, **options)
     message = str(caught.value)
-    assert message.startswith("read_predictions: ")
-    assert message.endswith(".")
-    assert "\n" not in message
+    assert message.startswith("read_predictions: ") and message.endswith(".") and "\n" not in message
     return message
+
+
+class Bomb:
+    """Leaves a trace if it is ever unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self):
+        return os.mkdir, (f"{self.trace}",)

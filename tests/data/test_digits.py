@@ -43,15 +43,15 @@ def test_the_seed_decides_the_split(splits):
 
 
 @pytest.mark.parametrize(
-    ("shares", "words"),
+    ("shares", "name"),
     [
-        ({"validation_share": 0.0}, r"`validation_share` must lie strictly in \(0, 1\), got 0.0"),
-        ({"test_share": 1.5}, r"`test_share` must lie strictly in \(0, 1\), got 1.5"),
-        ({"validation_share": 0.5, "test_share": 0.5}, "leave images for training, got 0.5"),
+        ({"validation_share": 0.0}, "validation_share"),
+        ({"test_share": 1.5}, "test_share"),
+        ({"validation_share": 0.5, "test_share": 0.5}, "test_share"),
     ],
 )
-def test_impossible_shares_are_refused(shares, words):
-    with pytest.raises(ValueError, match=f"load_digits: .*{words}"):
+def test_impossible_shares_are_refused(shares, name):
+    with pytest.raises(ValueError, match=f"load_digits: .*`{name}`"):
         load_digits(**shares)
 
 
@@ -79,7 +79,7 @@ def test_half_a_turn_more_is_the_image_upside_down(splits):
 
 
 def test_rotation_wants_one_image(splits):
-    with pytest.raises(ValueError, match=r"`image` must have shape \(1, H, W\), got \(3, 1, 8, 8\)"):
+    with pytest.raises(ValueError, match="`image`"):
         rotated(splits.test.images[:3], [15])
 
 
@@ -96,5 +96,5 @@ def test_the_network_judges_each_image_by_itself():
 
 
 def test_the_network_wants_small_grey_images():
-    with pytest.raises(ValueError, match=r"DigitsNet: `images` must have shape \(N, 1, 8, 8\)"):
+    with pytest.raises(ValueError, match="DigitsNet: `images`"):
         DigitsNet()(torch.rand(3, 1, 28, 28))
