@@ -126,14 +126,14 @@ def test_a_named_set_is_never_another_one(tmp_path, digits):
     in_distribution = save_folder(tmp_path / "id", pixels(), labels())
     save_npz(tmp_path / "files" / "test.npz", pixels(5, 32, 32), labels(5))
     for place in (in_distribution, tmp_path / "files", tmp_path / "nowhere"):
-        with pytest.raises(ValueError, match="`text` .* got 'svhn'"):
+        with pytest.raises(ValueError, match=r"`text` .* got 'svhn'"):
             load_ood("svhn", digits, directory=f"{place}")
     save_folder(tmp_path / "both" / "svhn", pixels(), labels())
     save_folder(tmp_path / "both" / "cifar10", pixels(30), labels(30))
     assert len(load_ood("svhn", digits, directory=f"{tmp_path / 'both'}")[1]) == 12
     known = load(DataConfig(name="cifar10", directory=f"{tmp_path / 'both'}", validation=0.3, augment="none"))
     assert sum(known.facts["counts"].values()) == 30
-    with pytest.raises(ValueError, match="`directory` .* got cifar10, svhn in"):
+    with pytest.raises(ValueError, match=r"`directory` .* got cifar10, svhn in"):
         load(DataConfig(name="mnist", directory=f"{tmp_path / 'both'}"))
 
 
