@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -149,10 +149,9 @@ class NpzFile(ArrayFile):
 
     def _list(self) -> Sequence[str]:
         with zipfile.ZipFile(self.path) as archive:
-            self.nbytes = {
-                entry.filename.removesuffix(".npy"): entry.file_size for entry in archive.infolist()
-            }
-            self._members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+            entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+        self.nbytes = {name: entry.file_size for name, entry in entries.items()}
+        self._members = {name: entry.filename for name, entry in entries.items()}
         return list(self._members)
 
     def _read(self, field: Sequence[str]) -> np.ndarray:
@@ -215,21 +214,17 @@ def _words(path: Path) -> tuple[str, str]:
 def _map_npy(path: Path, offset: int) -> np.ndarray | None:
     with path.open("rb") as file:
         file.seek(offset)
-        header = _npy_header(file)
+        version = np.lib.format.read_magic(file)
+        if version == (1, 0):
+            shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
+        elif version == (2, 0):
+            shape, fortran_order, dtype = np.lib.format.read_array_header_2_0(file)
+        else:
+            return None
         offset = file.tell()
-    if header is None:
-        return None
-    shape, fortran_order, dtype = header
     if dtype.kind != "f" or dtype.itemsize > 8 or 0 in shape:
         return None
     return np.memmap(path, dtype, "r", offset, shape, "F" if fortran_order else "C")
-
-
-def _npy_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype] | None:
-    version = np.lib.format.read_magic(file)
-    if version == (1, 0):
-        return np.lib.format.read_array_header_1_0(file)
-    return np.lib.format.read_array_header_2_0(file) if version == (2, 0) else None
 
 
 class SafetensorsFile(ArrayFile):

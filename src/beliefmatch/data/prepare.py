@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -129,11 +129,10 @@ def prepare(
     shape = (channels or 3, frame.height, frame.width)
     prepared, coloured = {}, False
     for name, (images, labels) in parts.items():
-        if in_memory:
-            prepared[name], has_colour = _decode_all(images, labels, shape, frame, corrupt, workers)
-            coloured |= has_colour
-        else:
-            prepared[name] = _leave_in_place(images, labels, shape, frame, corrupt, workers)
+        prepared[name], has_colour = _prepare_part(
+            images, labels, shape, frame, in_memory=in_memory, corrupt=corrupt, workers=workers
+        )
+        coloured |= has_colour
     if in_memory and channels is None and not coloured:
         prepared = {name: _as_grey(part) for name, part in prepared.items()}
     _warn_of_skipped(prepared)
@@ -158,68 +157,49 @@ def _as_they_are(
     }
 
 
-def _decode_all(
+def _prepare_part(
     images: Images,
     labels: np.ndarray,
     shape: tuple[int, int, int],
     frame: Frame,
+    *,
+    in_memory: bool,
     corrupt: str,
     workers: int,
 ) -> tuple[PreparedImages, bool]:
-    """All images of a part as bytes, and whether any has colours."""
-    channels, height, width = shape
-    pixels = np.empty((len(labels), height, width, channels), np.uint8)
-    usable, skipped, coloured, start = np.ones(len(labels), bool), [], False, 0
-    with closing(_read_all(images, shape, frame, workers)) as chunks:
-        for chunk in chunks:
-            stop = start + len(chunk.pixels)
-            pixels[start:stop] = chunk.pixels.numpy()
-            usable[start:stop] = _usable(chunk, frame, corrupt)
-            skipped += [(name, reason) for _, name, reason in chunk.failures]
-            coloured |= chunk.coloured
-            start = stop
-    rows = np.flatnonzero(usable)
-    left = pixels if len(rows) == len(pixels) else pixels[rows]
-    return PreparedImages(ArrayImages(left), labels[rows], rows, shape, True, tuple(skipped)), coloured
+    """Decode the images of a part, and tell whether any has colours.
 
-
-def _leave_in_place(
-    images: Images,
-    labels: np.ndarray,
-    shape: tuple[int, int, int],
-    frame: Frame,
-    corrupt: str,
-    workers: int,
-) -> PreparedImages:
-    """Read every image once only where that is needed: to skip some, or to compare their sizes."""
-    if corrupt != "skip" and not frame.exact:
-        return PreparedImages(images, labels, np.arange(len(labels)), shape, False)
-    usable, skipped = [np.zeros(0, bool)], []
-    with closing(_read_all(images, (1, 1, 1), frame, workers)) as chunks:  # the pixels are not needed
-        for chunk in chunks:
-            usable.append(_usable(chunk, frame, corrupt))
-            skipped += [(name, reason) for _, name, reason in chunk.failures]
-    rows = np.flatnonzero(np.concatenate(usable))
-    return PreparedImages(images, labels[rows], rows, shape, False, tuple(skipped))
-
-
-def _read_all(
-    images: Images, shape: tuple[int, int, int], frame: Frame, workers: int
-) -> Generator[ReadImages, None, None]:
+    Images that stay in place are read only where that is needed: to skip some, or to compare their sizes.
+    """
     count = len(images)
+    if not in_memory and corrupt != "skip" and not frame.exact:
+        return PreparedImages(images, labels, np.arange(count), shape, in_memory=False), False
+    channels, height, width = shape if in_memory else (1, 1, 1)  # else the pixels are not needed
+    pixels = np.empty((count if in_memory else 0, height, width, channels), np.uint8)
+    usable, skipped, coloured = np.ones(count, bool), [], False
     chunks = [(np.arange(start, min(start + _CHUNK, count)), None) for start in range(0, count, _CHUNK)]
-    reader = BatchReader(images, shape, margin=frame.margin)
-    return in_order(reader, chunks, workers=workers if count > _FEW else 0)
+    reader = BatchReader(images, (channels, height, width), margin=frame.margin)
+    with closing(in_order(reader, chunks, workers=workers if count > _FEW else 0)) as results:
+        for (rows, _), read in zip(chunks, results, strict=True):
+            if in_memory:
+                pixels[rows] = read.pixels.numpy()
+            usable[rows] = _usable(read, frame, corrupt)
+            skipped += [(name, reason) for _, name, reason in read.failures]
+            coloured |= read.coloured
+    rows = np.flatnonzero(usable)
+    if in_memory:
+        images = ArrayImages(pixels if len(rows) == count else pixels[rows])
+    return PreparedImages(images, labels[rows], rows, shape, in_memory, tuple(skipped)), coloured
 
 
-def _usable(chunk: ReadImages, frame: Frame, corrupt: str) -> np.ndarray:
-    others = chunk.sizes - {(frame.height, frame.width)}
+def _usable(read: ReadImages, frame: Frame, corrupt: str) -> np.ndarray:
+    others = read.sizes - {(frame.height, frame.width)}
     if frame.exact and others:
         height, width = min(others)
         found = f"{frame.width} x {frame.height} and {width} x {height}"
         raise fail("data", f"`size` must be given where images differ in size, got {found} pixels.")
-    usable = np.ones(len(chunk.pixels), bool)
-    for position, name, reason in chunk.failures:
+    usable = np.ones(len(read.pixels), bool)
+    for position, name, reason in read.failures:
         if corrupt == "stop":
             raise unreadable(name, reason)
         usable[position] = False
