@@ -1,20 +1,24 @@
-"""The loop against one written out by hand, and what it tells on the way."""
+"""The loop: against one written out by hand, its history, and steps that are not finite."""
 
 import copy
 import csv
 import math
+from itertools import pairwise
 
 import pytest
 import torch
-from msgspec.structs import replace
 from torch import nn
 from torch.nn import functional
 
-from beliefmatch.train.checkpoint import Checkpointing
-from beliefmatch.train.config import TrainConfig
-from beliefmatch.train.history import CsvLog
+from beliefmatch.train import CsvLog, TrainConfig
 from beliefmatch.train.sampler import EpochSampler
 from small_training import Exactly, Examples, digest, engine, normalised_network, plain_network, train
+
+ONE_EPOCH = TrainConfig(epochs=1, batch_size=8, learning_rate=0.1)
+
+
+def digest_number(network):
+    return int(digest(network)[:8], 16)
 
 
 def test_weights_are_those_of_a_loop_written_out():
@@ -45,7 +49,7 @@ def test_weights_are_those_of_a_loop_written_out():
     assert history.curve("skipped") == [0, 0]
 
 
-def test_the_seed_decides_and_the_callers_chance_is_left_alone():
+def test_the_seed_decides_and_the_callers_random_state_is_not_changed():
     networks = [normalised_network() for _ in range(3)]
     before = torch.get_rng_state()
     for network, seed in zip(networks, (1, 1, 2), strict=True):
@@ -55,36 +59,35 @@ def test_the_seed_decides_and_the_callers_chance_is_left_alone():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_looking_less_often_at_the_validation_set_leaves_gaps_and_the_same_weights(tmp_path):
+def test_validating_less_often_leaves_gaps_and_the_same_weights(tmp_path):
+    options, log = {"epochs": 8, "batch_size": 8, "learning_rate": 0.1}, CsvLog(tmp_path / "log.csv")
     often, seldom = normalised_network(), normalised_network()
-    config = TrainConfig(epochs=8, batch_size=8, learning_rate=0.1)
-    looked = {"validate": lambda network: {"size": digest_number(network)}}
-    every = train(often, config=config, **looked).curve("size")
-    log = CsvLog(tmp_path / "log.csv")
-    third = train(seldom, config=replace(config, validate_every=3), log=log, **looked).curve("size")
+    validate = {"validate": lambda network: {"size": digest_number(network)}}
+    every = train(often, config=TrainConfig(**options), **validate).curve("size")
+    config = TrainConfig(**options, validate_every=3)
+    third = train(seldom, config=config, log=log, **validate).curve("size")
     assert third == [size if place in (0, 2, 5, 7) else None for place, size in enumerate(every)]
     assert digest(often) == digest(seldom)
     rows = list(csv.DictReader((tmp_path / "log.csv").read_text().splitlines()))
     assert [row["validation_size"] != "" for row in rows] == [size is not None for size in third]
 
 
-def test_what_is_averaged_is_what_is_left_and_validated():
-    config = TrainConfig(epochs=1, batch_size=8, learning_rate=0.1, ema=0.5, warmup=())
-    weights = []
+def test_the_moving_average_is_validated_and_left_in_the_network():
+    config, weights, seen = TrainConfig(epochs=1, batch_size=8, ema=0.5, warmup=()), [], {}
 
-    def follow(_):
-        weights.append([parameter.detach().clone() for parameter in network.parameters()])
-
-    seen = {}
+    def parameters():
+        return [parameter.detach().clone() for parameter in network.parameters()]
 
     def validate(network):
-        seen["weights"] = [parameter.detach().clone() for parameter in network.parameters()]
+        seen["weights"] = parameters()
         assert not network.training
         return {"accuracy": 0.5, "undefined": math.nan}
 
     network = normalised_network()
-    average = [parameter.detach().clone() for parameter in network.parameters()]
-    history = train(network, config=config, on_progress=follow, validate=validate)
+    average = parameters()
+    history = train(
+        network, config=config, on_progress=lambda _: weights.append(parameters()), validate=validate
+    )
     for step, now in enumerate(weights):
         decay = min(0.5, (1 + step) / (10 + step))
         average = [decay * old + (1 - decay) * new for old, new in zip(average, now, strict=True)]
@@ -96,29 +99,22 @@ def test_what_is_averaged_is_what_is_left_and_validated():
 
 
 def test_progress_counts_steps_and_images():
-    told = []
-    train(
-        plain_network(),
-        source=Exactly(33),
-        config=TrainConfig(epochs=2, batch_size=8),
-        on_progress=told.append,
-    )
-    assert [(one.epoch, one.step) for one in told] == [(0, n) for n in range(1, 5)] + [
-        (1, n) for n in range(5, 9)
-    ]
-    assert {(one.epochs, one.steps) for one in told} == {(2, 8)}  # the 33rd image joins the fourth batch
-    assert told[-1].seconds_left == 0 and all(one.images_per_second > 0 for one in told)
+    seen, config = [], TrainConfig(epochs=2, batch_size=8)
+    train(plain_network(), source=Exactly(33), config=config, on_progress=seen.append)
+    assert [(one.epoch, one.step) for one in seen] == [(step // 4, step + 1) for step in range(8)]
+    assert {(one.epochs, one.steps) for one in seen} == {(2, 8)}  # the 33rd image joins the fourth batch
+    assert seen[-1].seconds_left == 0 and all(one.images_per_second > 0 for one in seen)
 
 
-def test_the_objective_follows_the_share_of_the_training():
-    shares = []
+def test_the_objective_follows_the_progress_of_the_training():
+    seen = []
 
-    def objective_at(share):
-        shares.append(share)
+    def objective_at(progress):
+        seen.append(progress)
         return functional.cross_entropy
 
     train(plain_network(), config=TrainConfig(epochs=2, batch_size=15), objective_at=objective_at)
-    assert shares == pytest.approx([0, 1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6])
+    assert seen == pytest.approx([step / 6 for step in range(6)])
 
 
 def test_ood_examples_come_with_each_batch_and_their_loss_counts():
@@ -139,20 +135,18 @@ def test_ood_examples_come_with_each_batch_and_their_loss_counts():
 
 @pytest.mark.parametrize("many", [1, 2, 9, 17])
 @pytest.mark.parametrize("flat", [False, True])
-def test_batch_normalisation_never_meets_a_single_value(many, flat):
+def test_batch_normalisation_never_gets_a_single_example(many, flat):
     network = (
         nn.Sequential(nn.Flatten(), nn.BatchNorm1d(108), nn.Linear(108, 3)) if flat else normalised_network()
     )
-    history = train(network, source=Examples(many), config=TrainConfig(epochs=1, batch_size=8))
-    assert math.isfinite(history.curve("loss")[0])
+    assert math.isfinite(train(network, source=Examples(many), config=ONE_EPOCH).curve("loss")[0])
 
 
 def test_half_precision_learns_the_same():
-    losses = {}
-    for precision in ("32", "bf16", "16"):
-        on = engine(precision)
-        assert on.precision == {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}[precision]
-        losses[precision] = train(normalised_network(), on=on).curve("loss")
+    losses = {
+        precision: train(normalised_network(), on=engine(precision)).curve("loss")
+        for precision in ("32", "bf16", "16")
+    }
     assert losses["bf16"] == pytest.approx(losses["32"], rel=0.03)
     assert losses["16"] == pytest.approx(losses["32"], rel=0.03)
     assert losses["bf16"] != losses["32"] != losses["16"]
@@ -161,45 +155,84 @@ def test_half_precision_learns_the_same():
 @pytest.mark.parametrize(("width", "expected"), [(16, True), (8, False)])
 def test_parameters_of_wide_layers_lie_channels_last(width, expected):
     network = normalised_network(width=width)
-    train(network)
+    train(network, config=ONE_EPOCH)
     assert network[0].weight.is_contiguous(memory_format=torch.channels_last) is expected
 
 
-def test_what_cannot_be_trained_is_refused(tmp_path):
+def test_no_examples_and_half_an_ood_loss_are_refused():
     with pytest.raises(ValueError, match="`source`"):
         train(plain_network(), source=Examples(0))
-    with pytest.raises(ValueError, match="must be given together"):
+    with pytest.raises(ValueError, match="`ood_source`"):
         train(plain_network(), ood=lambda logits: logits.sum())
 
 
-@pytest.mark.parametrize("precision", ["32", "bf16", "16"])
-@pytest.mark.parametrize("stop_at", [2, 6, 9, 15])
-def test_a_training_taken_up_again_ends_the_same(tmp_path, precision, stop_at):
-    whole = normalised_network()
-    expected = train(whole, on=engine(precision), validate=lambda network: {"size": digest_number(network)})
-
-    class EnoughError(Exception):
-        pass
-
-    def stop(progress):
-        if progress.step == stop_at:
-            raise EnoughError
-
-    options = {
-        "checkpointing": Checkpointing(tmp_path, every_seconds=0),
-        "validate": lambda network: {"size": digest_number(network)},
-    }
-    with pytest.raises(EnoughError):
-        train(normalised_network(), on=engine(precision), on_progress=stop, **options)
-    resumed = normalised_network(seed=99)
-    history = train(resumed, on=engine(precision), **options)
-    assert digest(resumed) == digest(whole)
-    for name in ("loss", "gradient_norm", "rate", "size", "skipped"):
-        assert history.curve(name) == expected.curve(name)
-    again = normalised_network(seed=98)
-    assert train(again, on=engine(precision), **options) == history
-    assert digest(again) == digest(whole)
+# Steps that are not finite
 
 
-def digest_number(network):
-    return int(digest(network)[:8], 16)
+def spoiled_at(*steps):
+    """An objective that is not finite at some steps."""
+    calls = iter(range(1000))
+
+    def objective(logits, targets):
+        loss = functional.cross_entropy(logits, targets)
+        return loss * math.nan if next(calls) in steps else loss
+
+    return lambda progress: objective
+
+
+class Spoiled(Exactly):
+    """One batch of images is not finite, which also spoils the averages of batch normalisation."""
+
+    def batches(self, parts, **options):
+        for number, batch in enumerate(super().batches(parts, **options)):
+            yield batch._replace(inputs=batch.inputs * math.inf) if number == 2 else batch
+
+
+def test_a_step_that_is_not_finite_changes_nothing():
+    network, states = normalised_network(), []
+    history = train(
+        network, source=Spoiled(40), config=ONE_EPOCH, on_progress=lambda _: states.append(digest(network))
+    )
+    assert history.epochs[0].skipped == history.skipped == 1
+    assert [before == after for before, after in pairwise(states)] == [False, True, False, False]
+    assert all(torch.isfinite(tensor).all() for tensor in network.state_dict().values())
+    assert math.isfinite(history.epochs[0].loss)
+
+
+def test_a_finite_loss_with_an_infinite_gradient_is_skipped_too():
+    def objective(logits, targets):
+        return functional.cross_entropy(logits, targets) + (logits.detach() - logits).sum().sqrt()
+
+    with pytest.raises(FloatingPointError, match="6 of the 6 steps of epoch 1"):
+        train(normalised_network(), config=ONE_EPOCH, objective_at=lambda progress: objective)
+
+
+def test_many_skipped_steps_in_a_row_end_with_advice():
+    config = TrainConfig(epochs=1, batch_size=2)
+    advice = "20 steps in a row were not finite .*learning_rate.*warmup.*clip_norm.*precision.*kl_weight"
+    with pytest.raises(FloatingPointError, match=advice):
+        train(normalised_network(), config=config, objective_at=spoiled_at(*range(2, 22)))
+    history = train(normalised_network(), config=config, objective_at=spoiled_at(*range(2, 12)))
+    assert history.skipped == 10
+
+
+def test_half_an_epoch_of_skipped_steps_ends_the_training_and_less_does_not():
+    assert train(normalised_network(), config=ONE_EPOCH, objective_at=spoiled_at(0, 2, 4)).skipped == 3
+    with pytest.raises(FloatingPointError, match="4 of the 6 steps of epoch 1"):
+        train(normalised_network(), config=ONE_EPOCH, objective_at=spoiled_at(0, 2, 4, 5))
+
+
+def test_the_search_for_the_loss_scale_of_float16_is_no_failure():
+    on, config = engine("16"), TrainConfig(epochs=8, batch_size=8, learning_rate=0.1)
+    assert on.scaler is not None
+    on.scaler._init_scale = 2.0**19  # the first gradients overflow
+    history = train(normalised_network(), on=on, config=config)
+    assert history.skipped == 0
+    assert on.scaler.get_scale() < 2.0**19
+    assert history.curve("loss")[-1] < history.curve("loss")[0]
+
+
+def test_float16_that_stays_infinite_is_a_failure():
+    config, objective_at = TrainConfig(epochs=20, batch_size=8), spoiled_at(*range(1000))
+    with pytest.raises(FloatingPointError, match="not finite"):
+        train(normalised_network(), on=engine("16"), config=config, objective_at=objective_at)
