@@ -62,7 +62,7 @@ def trained_with_aux(engine):
 
 def consistent(engine, kind):
     """Each process searches the direction for itself, and the weights agree."""
-    consistency = Consistency(SemiConfig(kind, weight=1.0, epsilon=1.0), has_belief=True)
+    consistency = Consistency(SemiConfig(kind=kind, weight=1.0, epsilon=1.0), has_belief=True)
 
     def loss(network, views, seed):
         return consistency.loss(network, views[0].inputs, seed, views[-1].inputs if kind == "pi" else None)
