@@ -3,8 +3,10 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 from beliefmatch._files import LEDGER
+from beliefmatch.cli import main
 
 QUICK = [
     *("compare", "--epochs", "1", "--seeds", "1", "--methods", "softmax,belief_matching", "--jobs", "1"),
@@ -27,6 +29,20 @@ def python(code: str, *, shell: str = "", **environment: str) -> subprocess.Comp
         timeout=300,  # a machine may be busy
         env={**os.environ, "PYTHONIOENCODING": "utf-8", **environment},
     )
+
+
+def refused(arguments: list[str], capsys) -> str:
+    """The one line that a command ends with, which names the command."""
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1, err
+    assert err.startswith((f"beliefmatch {arguments[0]}: ", f"`beliefmatch {arguments[0]}` needs "))
+    return err
+
+
+def files_below(out: Path) -> list[str]:
+    return sorted(f"{path.relative_to(out)}" for path in out.rglob("*") if path.is_file())
 
 
 def fails_in_training(error):

@@ -1,45 +1,77 @@
-"""The command line: quick help, honest exit codes, one line for a mistake."""
+"""The contract of all commands: quick help in sentences, honest exit codes, one line for an error."""
 
 import json
+import re
+import shlex
 import sys
 from importlib import metadata
 from pathlib import Path
-from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import typer
 
 from beliefmatch._environment import extras
-from beliefmatch.cli import main
-from beliefmatch.cli.errors import UserError, user_errors
+from beliefmatch.cli import app, main
+from beliefmatch.cli.console import UserError, user_errors
+from beliefmatch.data import DATASETS
+from beliefmatch.experiments.config import RECIPES
 from beliefmatch.experiments.records import ComparisonRecord
-from commands import PRODUCTS, QUICK, fails_in_training, python
+from beliefmatch.models import MODELS
+from commands import PRODUCTS, QUICK, fails_in_training, python, refused
+
+COMMANDS = list(app.COMMANDS)
+VAGUE = ("Of ", "That ", "By ", "For ", "Where ", "What ", "On ", "Its ", "It ")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        ["--help"],
-        ["--version"],
-        *([name, "--help"] for name in ("compare", "train", "predict", "evaluate", "report")),
-    ],
-)
-def test_help_loads_nothing_heavy(arguments):
+@pytest.fixture(scope="module")
+def declared():
+    """Every command by its name, as typer sees it."""
+    return typer.main.get_command(app._application([])).commands  # type: ignore[attr-defined]
+
+
+def test_help_loads_nothing_heavy():
     heavy = ["torch", "numpy", "matplotlib", "sklearn", "scipy"]
+    lines = [[], ["--version"], *([name, "--help"] for name in COMMANDS)]
     done = python(
         "import sys; from beliefmatch.cli import main\n"
-        f"code = main({arguments})\n"
+        f"code = max(main(line) for line in {lines})\n"
         f"sys.exit(code or str([name for name in {heavy} if name in sys.modules] or ''))"
     )
     assert done.stderr.strip() == ""
-    assert done.stdout
+    assert done.stdout.count("Usage: ") == len(lines) - 1
 
 
-def test_help_lists_the_commands(capsys):
-    assert main([]) == 0
-    shown = capsys.readouterr().out
-    assert "compare" in shown
-    assert "doctor" in shown
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_help_text_is_a_sentence_that_can_be_read_alone(declared, name):
+    command = declared[name]
+    texts = {"command": command.help.partition("\n")[0]}
+    for parameter in command.params:
+        texts[parameter.name] = parameter.help
+        is_flag = getattr(parameter, "is_flag", False)
+        assert is_flag or parameter.name == "help" or parameter.metavar, f"{parameter.name} has no metavar"
+    for owner, text in texts.items():
+        assert text and text[0].isupper() and text.endswith("."), f"{name} {owner}: {text!r}"
+        assert len(text.split()) >= 4 and not text.startswith(VAGUE), f"{name} {owner}: {text!r}"
+
+
+def test_help_names_every_recipe_dataset_and_network(declared):
+    known = {"recipe": RECIPES, "data": DATASETS, "model": MODELS}
+    for parameter in declared["train"].params:
+        missing = [name for name in known.get(parameter.name, ()) if name not in parameter.help]
+        assert missing == []
+
+
+def test_the_command_lines_of_the_documentation_have_options_that_exist(declared):
+    root, checked = Path(__file__).parents[2], 0
+    for page in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:
+        text = page.read_text("utf-8").replace("\\\n", " ")
+        for name, line in re.findall(r"^(?:torchrun .*)?beliefmatch (\w+) (.*)$", text, re.MULTILINE):
+            options = {option for parameter in declared[name].params for option in parameter.opts}
+            given = set(re.findall(r"(?<!\S)--[\w-]+", line.partition("#")[0]))
+            assert given <= options, f"{page.name}: {name} {given - options}"
+            checked += 1
+    assert checked > 30
 
 
 @pytest.mark.parametrize("columns", [40, 80])
@@ -49,7 +81,7 @@ def test_help_cuts_no_sentence_short(columns, capsys, monkeypatch):
     shown = capsys.readouterr().out.partition("Commands:")[2]
     assert "..." not in shown
     assert " ".join(shown.split()).endswith("the loss kernel and missing extras.")
-    assert columns < 80 or len(shown.strip().splitlines()) == 8
+    assert columns < 80 or [line.split()[0] for line in shown.strip().splitlines()] == COMMANDS
 
 
 def test_the_version_is_that_of_the_installation(capsys):
@@ -66,161 +98,216 @@ def test_without_typer_the_extra_is_named():
 
 
 @pytest.mark.parametrize(
-    ("module", "line"),
+    ("command", "module", "extra"),
     [
-        ("sklearn", '`load_digits` needs scikit-learn: pip install "beliefmatch[sklearn]"'),
-        (
-            "matplotlib",
-            '`beliefmatch compare` needs matplotlib, jinja2 and plotly: pip install "beliefmatch[report]"',
-        ),
+        (QUICK, "sklearn", "sklearn"),
+        (QUICK, "matplotlib", "report"),
+        (["evaluate", "a.npz"], "jinja2", "report"),
+        (["evaluate", "a.npz"], "plotly", "report"),
     ],
 )
-def test_compare_without_an_extra_names_it(monkeypatch, tmp_path, capsys, module, line):
+def test_a_missing_extra_is_named(monkeypatch, tmp_path, capsys, command, module, extra):
     for name in [name for name in sys.modules if name.split(".")[0] == module]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.delitem(sys.modules, "beliefmatch.report.figures", raising=False)
-    assert main([*QUICK, "--out", f"{tmp_path}"]) == 2
-    assert capsys.readouterr().err == f"{line}\n"
+    assert f'pip install "beliefmatch[{extra}]"' in refused([*command, "--out", f"{tmp_path / 'x'}"], capsys)
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_unknown_option_is_one_line(name, capsys):
+    assert "--nonsense" in refused([name, "--nonsense"], capsys)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("line", "nearest"),
     [
-        (["dance"], "dance"),
-        (["--nope"], "--nope"),
-        (["compare", "--nope"], "--nope"),
-        (["compare", "--epochs", "many"], "--epochs"),
-        (["compare", "--epochs", "-3"], "beliefmatch compare: `--epochs` must be at least 1, got -3"),
-        (["compare", "--seeds", "0"], "beliefmatch compare: `--seeds` must be at least 1, got 0"),
-        (["compare", "--seed", "-1"], "`--seed` must lie in [0, 2**63), got -1"),
-        (["compare", "--methods", "softmax,magic"], "compare: `--methods` must be among softmax, "),
-        (["compare", "--data", "cifar11"], "cifar10"),
-        (["compare", "--model", "preact_resnet19"], "preact_resnet18"),
-        (["compare", "--set", "training.epoch=3"], "did you mean `training.epochs`?"),
-        (["compare", "--set", "training.epochs"], "key=value"),
-        (["compare", "--recipe", "cifarr"], "cifar"),
-        (["compare", "--precision", "8"], "`--precision` must be one of auto, 32, bf16, 16"),
-        (["compare", "--jobs", "0"], "compare: `--jobs` must be at least 1, got 0"),
-        (["train", "--method", "softmax,ensemble"], "train: `--method` must be one method"),
-        (["train", "--kl-weight", "much"], "train: `--kl-weight` must be a finite number or auto"),
-        (["train", "--method", "softmax", "--kl-weight", "0.1"], "kl_weight"),
-        (["predict", "nowhere", "x.png"], "nowhere"),
-        (["predict", "nowhere", "x.png", "--out", "x.txt"], "`--out` must be a file ending in .csv"),
-        (["predict", "nowhere", "x.png", "--abstain", "2"], "`--abstain` must lie strictly in (0, 1)"),
-        (["compare", "--methods", "softmax,softmax"], "none twice"),
-        (["compare", "--methods", ""], "got ''"),
-        (["compare", "--kl-weight", "-1"], "`--kl-weight` must not be negative, got -1"),
-        (["compare", "--kl-weight", "inf"], "compare: `--kl-weight` must be a finite number or auto"),
-        (
-            ["compare", "--methods", "softmax", "--kl-weight", "0.1"],
-            "`--kl-weight` must come with belief_matching in `--methods`, got softmax.",
-        ),
-        (["compare", "--out", ""], "`--out` must be a directory (. for the current one), got ''"),
-        (["compare", "--out", " "], "`--out` must be a directory (. for the current one), got ' '"),
-        (["compare", "--out", "a" * 999], "`--out` must be a directory to write in, got aaa"),
+        ("compar", "compare"),
+        ("train --epoch 3", "--epochs"),
+        ("adapt --train-batchnorms", "--train-batchnorm"),
+        ("compare --data cifar11", "cifar10"),
+        ("compare --model preact_resnet19", "preact_resnet18"),
+        ("compare --recipe cifarr", "cifar"),
+        ("compare --methods sofmax", "softmax"),
+        ("train --set training.epoch=3", "training.epochs"),
+        ("reproduce tabel1", "table1"),
     ],
 )
-def test_a_mistake_is_told_in_one_line(arguments, words, tmp_path, capsys, monkeypatch):
+def test_a_mistyped_name_gets_the_nearest(line, nearest, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    assert words in err
+    assert main(shlex.split(line)) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and nearest in err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_is_no_place_for_results(tmp_path, capsys):
-    place = tmp_path / "taken"
-    place.write_text("precious")
-    for out in (place, place / "below"):
-        assert main([*QUICK, "--out", f"{out}"]) == 2
-        err = capsys.readouterr().err
-        assert err.startswith("beliefmatch compare: `--out` must be a directory")
-        assert err.count("\n") == 1
-    assert place.read_text() == "precious"
+LONG = "a" * 999
+BAD_VALUES = {
+    "compare": "--epochs=-3 --seeds=0 --seed=-1 --methods=softmax,magic --methods=softmax,softmax --methods= "
+    "--precision=8 --jobs=0 --kl-weight=-1 --kl-weight=inf --out= --out=a.npz --out=a.npz/below "
+    f"--out={LONG}",
+    "compare --methods softmax": "--kl-weight=0.1",
+    "train": "--method=softmax,ensemble --kl-weight=much --accelerator=abacus",
+    "train --semi none": "--semi-weight=2",
+    "predict nowhere x.png": "--out=x.txt --abstain=2 --risk=0",
+    "predict nowhere x.png --risk 0.5": "--abstain=0.5",
+    "adapt": "--model=.",
+    "adapt --model x:y": "--test-features=x.npz",
+    "adapt --features x.npz": "--model=timm:resnet18 --weights=w.pt --data=digits",
+    "adapt --model x:y --data digits": "--kl-weight=small --kl-weight=-1 --prior= --seeds=0 --labels=old "
+    "--validation=many --validation-from=moon --mean=0.5 --risk=2 --model-option=width --controls=magic "
+    "--feature-batch=0 --epochs=0 --learning-rate=-1 --optimizer=sgd --choose-by=luck --precision=8",
+    "evaluate a.npz": "--n-bins=0 --resamples=-1 --seed=-1 --risk=7 --ood=noise.npz --ood==noise.npz "
+    "--ood=noise= --ood=misclassification=noise.npz --ood=x=noise.npz,a.npz --logits=scores "
+    f"--targets=truth --images=pictures --class-names=no.txt --class-names=three.txt --out= --out=a.npz "
+    f"--out={LONG}",
+    "evaluate a.npz a.npz": "--ood=x=noise.npz --name=x",
+    "evaluate a.npz --ood x=noise.npz": "--ood=x=noise.npz",
+    "reproduce table1": "--scale=huge --seeds=0 --jobs=0 --out=",
+}
+"""Values that are refused, by the command that they come after; the line names the option."""
+MISTAKES = [
+    *(
+        (f"{line} {value}", f"`{value.split('=')[0]}`")
+        for line, of in BAD_VALUES.items()
+        for value in of.split()
+    ),
+    ("compare --epochs many", "--epochs"),
+    ("compare --out ' '", "`--out`"),
+    ("compare --set training.epochs", "key=value"),
+    ("train --method softmax --kl-weight 0.1", "kl_weight"),
+    ("train --semi vat", "--labels"),
+    ("predict nowhere x.png", "nowhere"),
+    ("predict . x.png", "directory of a run"),
+    ("adapt", "`--model`"),
+    ("adapt --features nothing.npz", "nothing.npz"),
+    ("adapt --model nowhere:make --data digits", "nowhere"),
+    ("adapt --model digits --data digits", "`--weights`"),
+    ("adapt --model x:y --size 32", "`--data`"),
+    ("evaluate", "FILE"),
+    ("evaluate missing.npz", "missing.npz"),
+    ("evaluate .", "finished run"),
+    ("evaluate noise.npz", "`--targets`"),
+    ("evaluate a.npz --resamples many", "--resamples"),
+    ("evaluate a.npz --targets-file no.npz", "no.npz"),
+    *((f"evaluate a.npz {file}", file) for file in ("five.npz", "nan.npz", "no.npz")),
+    *((f"evaluate a.npz --ood x={file}", file) for file in ("five.npz", "nan.npz", "no.npz")),
+    ("report no.json", "no.json"),
+    ("report .", "`RECORD`"),
+    ("report a.npz", "`RECORD`"),
+    ("reproduce table9", "`ID`"),
+]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    """Files of predictions, good and bad, that commands are called with."""
+    place, targets = tmp_path_factory.mktemp("inputs"), np.arange(20) % 4
+    logits = np.random.default_rng(0).normal(size=(20, 4))
+    np.savez(place / "a.npz", logits=logits, targets=targets, images=np.zeros((20, 3, 3)))
+    np.savez(place / "noise.npz", logits=logits)
+    np.savez(place / "five.npz", logits=np.zeros((20, 5)), targets=targets)
+    np.savez(place / "nan.npz", logits=np.where(logits > 1, np.nan, logits), targets=targets)
+    (place / "three.txt").write_text("a\nb\nc\n")
+    return place
+
+
+@pytest.mark.parametrize(("line", "words"), MISTAKES, ids=lambda text: text[:50])
+def test_a_mistake_is_one_line_and_leaves_nothing(line, words, inputs, capsys, monkeypatch):
+    monkeypatch.chdir(inputs)
+    before = sorted(inputs.rglob("*"))
+    assert words in refused(shlex.split(line), capsys)
+    assert sorted(inputs.rglob("*")) == before
 
 
 @pytest.mark.skipif(
     not Path("/proc/self").is_dir(), reason="needs a directory that even root cannot write in"
 )
 def test_an_unwritable_directory_is_refused(capsys):
-    assert main([*QUICK, "--out", "/proc/self"]) == 2
-    assert "`--out` must be a directory to write in, got /proc/self (" in capsys.readouterr().err
+    assert "`--out` must be a directory to write in, got /proc/self (" in refused(
+        [*QUICK, "--out", "/proc/self"], capsys
+    )
 
 
-def test_compare_writes_all_and_says_where(tmp_path, capsys):
+def test_compare_writes_all_and_shows_one_table_the_findings_and_the_page(tmp_path, capsys):
     out = tmp_path / "new" / "place"
-    assert main([*QUICK, "--out", f"{out}", "--kl-weight", "0.003", "--seed", "4"]) == 0
+    line = [*QUICK, "--out", f"{out}", "--kl-weight", "0.003", "--seed", "4"]
+    assert main(line) == 0
     shown, err = capsys.readouterr()
     assert err == ""  # no progress bar without a terminal
     assert "\x1b" not in shown
-    assert "belief matching (λ = 0.003)" in shown
+    assert "belief matching (λ = 0.003)" in shown and "OOD set noise: AUROC" in shown
     assert sorted(path.name for path in out.iterdir()) == PRODUCTS
     assert shown.split()[-1] == f"{out / 'report.html'}"
     record = ComparisonRecord.from_json((out / "comparison.json").read_text("utf-8"))
     assert record.seeds == [4]
     assert record.methods[1].runs[0].options == {"kl_weight": 0.003}
     assert record.settings["command"][:2] == ["beliefmatch", "compare"]
+    assert main([*line, "--verbose"]) == 0  # finished runs are not repeated
+    assert "Costs" not in shown and "Costs" in capsys.readouterr().out
 
 
-def test_a_terminal_without_greek_letters_shows_question_marks():
-    done = python(
-        "from beliefmatch.cli import app; from beliefmatch.cli.terminal import show\n"
-        "app.doctor = lambda: show('\u03bb')\n"
-        "app.run(['<lambda>'])",
-        PYTHONIOENCODING="ascii",
-    )
-    assert done.stdout == "?\n"
-    assert done.stderr == ""
-
-
-COMMAND = SimpleNamespace(command_path="beliefmatch try", params={"kl_weight": 1.0})
-
-
-def test_a_training_that_diverges_is_told_in_one_line(tmp_path, capsys, monkeypatch):
+def test_a_training_that_diverges_is_one_line(tmp_path, capsys, monkeypatch):
     broken = fails_in_training(FloatingPointError("fit: the loss of epoch 3 is nan."))
     monkeypatch.setattr("beliefmatch.experiments.run.fit", broken)
-    assert main([*QUICK, "--out", f"{tmp_path}"]) == 2
-    assert capsys.readouterr().err == "fit: the loss of epoch 3 is nan.\n"
+    assert refused([*QUICK, "--out", f"{tmp_path}"], capsys) == (
+        "beliefmatch compare: the loss of epoch 3 is nan.\n"
+    )
 
 
 def test_a_bug_keeps_its_traceback(tmp_path, monkeypatch):
-    broken = fails_in_training(ValueError("a bug of ours"))
-    monkeypatch.setattr("beliefmatch.experiments.run.fit", broken)
+    monkeypatch.setattr("beliefmatch.experiments.run.fit", fails_in_training(ValueError("a bug of ours")))
     with pytest.raises(ValueError, match="a bug of ours"):
         main([*QUICK, "--out", f"{tmp_path}"])
 
 
-def test_only_the_named_errors_are_told_plainly():
-    with pytest.raises(UserError, match=r"^two lines$"), user_errors(ValueError, command=COMMAND):
-        raise ValueError("two\n  lines")
-    with pytest.raises(KeyError), user_errors(ValueError, command=COMMAND):
+@pytest.fixture
+def context(declared):
+    """As of `beliefmatch adapt --kl-weight 1 --model x`."""
+    return declared["adapt"].make_context("adapt", ["--kl-weight", "1", "--model", "x"])
+
+
+@pytest.mark.parametrize(
+    ("raised", "line"),
+    [
+        (ValueError("Loss: `kl_weight` must be x."), "adapt: `--kl-weight` must be x."),
+        (ValueError("adapt: `kl_weights` must\n  be x."), "adapt: `--kl-weight` must be x."),
+        (ValueError("config: `model.name` must be x."), "adapt: `--model` must be x."),
+        (ValueError("config: `data.name` must be x."), "adapt: `data.name` must be x."),
+        (ValueError("Loss: `magic` must be x."), "adapt: `magic` must be x."),
+        (ValueError("Loss: no `kl_weight` here."), "adapt: no `kl_weight` here."),
+        (TypeError("nothing named"), "adapt: nothing named"),
+        (OSError(28, "No space left", "a/file"), "adapt: No space left: a/file"),
+    ],
+)
+def test_an_error_names_the_command_and_the_option_as_typed(raised, line, context):
+    with pytest.raises(UserError) as caught, user_errors(context, ValueError, TypeError, OSError):
+        raise raised
+    assert str(caught.value) == line
+
+
+def test_other_errors_pass(context):
+    with pytest.raises(KeyError), user_errors(context):
         raise KeyError("a bug")
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("body", "environment", "out", "err"),
     [
-        ("Loss: `kl_weight` must be x.", "beliefmatch try: `--kl-weight` must be x."),
-        ("Loss: `prior` must be x.", "Loss: `prior` must be x."),
-        ("Loss: no `kl_weight` here.", "Loss: no `kl_weight` here."),
+        ("show('\u03bb')", {"PYTHONIOENCODING": "ascii"}, "?\n", ""),
+        ("warnings.warn('mind the gap')", {}, "", "warning: mind the gap\n"),
     ],
+    ids=["a terminal without Greek letters", "a warning without a place in our code"],
 )
-def test_an_argument_that_is_an_option_is_named_as_the_user_typed_it(said, told):
-    with pytest.raises(UserError) as caught, user_errors(ValueError, command=COMMAND):
-        raise ValueError(said)
-    assert str(caught.value) == told
-
-
-def test_a_warning_is_one_line_without_a_place_in_our_code():
+def test_what_a_command_prints_is_fit_for_its_terminal(body, environment, out, err):
     done = python(
-        "import warnings; from beliefmatch.cli import app\n"
-        "app.doctor = lambda: warnings.warn('mind the gap')\n"
-        "app.run(['<lambda>'])"
+        "import warnings; from beliefmatch.cli import app, doctor; from beliefmatch.cli.console import show\n"
+        f"doctor.doctor = lambda: {body}\n"
+        "app.run(['doctor'])",
+        **environment,
     )
-    assert done.stderr == "warning: mind the gap\n"
+    assert (done.stdout, done.stderr) == (out, err)
 
 
 def test_doctor_describes_the_installation(capsys):
@@ -234,7 +321,7 @@ def test_doctor_describes_the_installation(capsys):
 
 @pytest.mark.parametrize("columns", [40, 50])
 def test_doctor_loses_nothing_in_a_narrow_terminal(columns, capsys, monkeypatch):
-    monkeypatch.setattr("beliefmatch.cli.terminal._PLAIN_WIDTH", columns)
+    monkeypatch.setattr("beliefmatch.cli.console._PLAIN_WIDTH", columns)
     assert main(["doctor"]) == 0
     shown = capsys.readouterr().out
     assert "…" not in shown
@@ -244,7 +331,7 @@ def test_doctor_loses_nothing_in_a_narrow_terminal(columns, capsys, monkeypatch)
         assert extra.satisfied or "".join(extra.remedy.split()) in values
 
 
-def test_doctor_speaks_json(capsys):
+def test_doctor_prints_json(capsys):
     assert main(["doctor", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["versions"]["torch"] == metadata.version("torch")

@@ -1,4 +1,4 @@
-"""`beliefmatch adapt` from end to end: a run's network, one's own network, features alone, and mistakes."""
+"""`beliefmatch adapt` from end to end: a run's network, one's own network, features alone."""
 
 import csv
 import json
@@ -8,13 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import typer
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from beliefmatch.cli import main
+from beliefmatch.adaptation.adapt_config import AdaptConfig
+from beliefmatch.cli import app, main
+from beliefmatch.cli.adapt import _config
+from beliefmatch.data.config import DataConfig
+from beliefmatch.experiments.adapt_run_config import AdaptRunConfig, FeatureAdaptConfig, ImageAdaptConfig
 from beliefmatch.experiments.adapt_record import AdaptRecord
 from beliefmatch.experiments.adapted_directory import adapted_network
 from beliefmatch.metrics import error, nll
+from commands import refused
 
 OWN = """
 from torch import nn
@@ -23,15 +29,6 @@ def make(num_classes=10):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 24), nn.ReLU(), nn.Linear(24, num_classes))
 """
 SHORT = ["--epochs", "5", "--kl-weight", "0.01,0.001", "--controls", "softmax,label_smoothing"]
-
-
-def refused(arguments, capsys) -> str:
-    """The one line that a command ends with."""
-    assert main(arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1, err
-    return err
 
 
 def record_of(place) -> AdaptRecord:
@@ -61,6 +58,60 @@ def adapted(run, home, cache):
     out = home / "adapted"
     assert main(["adapt", "--model", f"{run}", "--ood", "noise", *SHORT, *cache, "--out", f"{out}"]) == 0
     return out
+
+
+def config_of(*line: str):
+    """The configuration that a command line amounts to."""
+    commands = typer.main.get_command(app._application(["adapt"])).commands  # type: ignore[attr-defined]
+    return _config(commands["adapt"].make_context("adapt", [*line]))
+
+
+def test_without_options_the_defaults_of_the_configuration_hold():
+    assert config_of("--model", "m") == AdaptRunConfig(ImageAdaptConfig(model="m"))
+    assert config_of("--features", "f") == AdaptRunConfig(FeatureAdaptConfig(train="f"))
+
+
+def test_each_option_changes_its_setting():
+    line = ["--model", "m", "--model-option", "width=3", "--weights", "w", "--head", "fc", "--compile"]
+    line += ["--cache-dir", "c", "--cache-size", "1GB", "--device", "cuda", "--precision", "32"]
+    line += ["--validation-from", "test", "--feature-batch", "5"]
+    network = {"model": "m", "options": {"width": 3}, "weights": "w", "head": "fc", "compile": True}
+    network |= {"cache_dir": "c", "cache_size": "1GB", "device": "cuda", "precision": "32"}
+    network |= {"validation_from": "test", "batch_size": 5}
+    line += [
+        "--data",
+        "digits",
+        "--data-dir",
+        "d",
+        "--validation",
+        "0.3",
+        "--limit",
+        "9",
+        "--split-seed",
+        "4",
+    ]
+    line += ["--size", "8", "--margin", "1.5", "--mean", "0.1,0.2,0.3", "--std", "1,2,3", "--skip-corrupt"]
+    line += ["--workers", "0"]
+    data = {"name": "digits", "directory": "d", "validation": 0.3, "limit": 9, "split_seed": 4, "size": 8}
+    data |= {"margin": 1.5, "mean": (0.1, 0.2, 0.3), "std": (1.0, 2.0, 3.0), "corrupt": "skip", "workers": 0}
+    line += ["--labels", "new", "--kl-weight", "0.1,1", "--prior", "1,2", "--seeds", "3", "--laplace"]
+    line += ["--controls", "softmax", "--choose-by", "error", "--epochs", "7", "--batch-size", "8"]
+    line += ["--learning-rate", "0.5", "--optimizer", "lbfgs", "--train-batchnorm", "--risk", "0.2"]
+    fit = {"labels": "new", "kl_weights": (0.1, 1.0), "priors": (1.0, 2.0), "seeds": (0, 1, 2), "epochs": 7}
+    fit |= {"laplace": True, "controls": ("softmax",), "choose_by": "error", "batch_size": 8}
+    fit |= {"learning_rate": 0.5, "optimizer": "lbfgs", "batchnorm": True, "risks": (0.2,)}
+    images = ImageAdaptConfig(**network, data=DataConfig(**data, augment="none"))
+    assert config_of(*line, "--ood", "noise") == AdaptRunConfig(images, AdaptConfig(**fit), ("noise",))
+
+
+def test_the_terminal_shows_one_table_the_findings_and_the_page(run, cache, tmp_path, capsys):
+    line = ["adapt", "--model", f"{run}", "--ood", "noise", *SHORT, *cache, "--out", f"{tmp_path}"]
+    assert main(line) == 0
+    shown = capsys.readouterr().out
+    assert main([*line, "--verbose"]) == 0
+    more = capsys.readouterr().out
+    assert "Every λ" not in shown and "Every λ" in more
+    assert "•" in shown and shown.split()[-1] == more.split()[-1] == f"{tmp_path / 'report.html'}"
 
 
 @pytest.fixture
@@ -234,30 +285,6 @@ def test_features_without_validation_say_so(stored, capsys):
     assert "held out" in told and "very few rows choose λ, 40 of" in told
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["adapt"], "`--model` must be given"),
-        (["adapt", "--model", "timm:resnet18", "--features", "x.npz"], "`--model` must not come with"),
-        (["adapt", "--features", "nothing.npz"], "nothing.npz"),
-        (["adapt", "--model", "nowhere:make", "--data", "digits"], "nowhere"),
-        (["adapt", "--model", "digits", "--data", "digits"], "`--weights` must be given for digits"),
-        (["adapt", "--model", "x:y", "--data", "digits", "--kl-weight", "small"], "`--kl-weight` must be"),
-        (["adapt", "--model", "x:y", "--data", "digits", "--seeds", "0"], "`--seeds` must be at least 1"),
-        (["adapt", "--model", "x:y", "--size", "32"], "`--data` must be given"),
-        (["adapt", "--model", "x:y", "--data", "digits", "--validation", "many"], "`--validation` must be"),
-        (["adapt", "--model", "x:y", "--data", "digits", "--labels", "old"], "`--labels` must be"),
-        (["adapt", "--model", "x:y", "--data", "digits", "--risk", "2"], "`--risk` must"),
-        (["adapt", "--model", "x:y", "--data", "digits", "--model-option", "width"], "name=value"),
-        (["adapt", "--model", "x:y", "--data", "digits", "--controls", "magic"], "magic"),
-    ],
-)
-def test_mistakes_are_told_in_one_line(arguments, said, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert said in refused(arguments, capsys)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_weights_that_do_not_fit_are_named(own, home, tmp_path, capsys):
     save_file({"1.weight": torch.zeros(24, 64)}, tmp_path / "half.safetensors")
     line = ["adapt", *own[:2], "--weights", f"{tmp_path / 'half.safetensors'}", "--data", "digits"]
@@ -272,11 +299,6 @@ def test_a_network_without_a_linear_head_lists_what_there_is(home, tmp_path, mon
     monkeypatch.chdir(tmp_path)
     line = ["adapt", "--model", "no_head_of_test:make", "--weights", "w.safetensors", "--data", "digits"]
     assert "tanh of the output of `1` (linear, 64 -> 10)" in refused(line, capsys)
-
-
-def test_a_directory_with_nothing_in_it_is_no_run(tmp_path, capsys):
-    (tmp_path / "empty").mkdir()
-    assert "empty" in refused(["adapt", "--model", f"{tmp_path / 'empty'}"], capsys)
 
 
 def test_a_disk_that_cannot_be_written_to(run, cache, tmp_path, capsys):
@@ -306,39 +328,22 @@ def test_images_that_the_network_cannot_take(own, tmp_path, capsys):
     assert "`--model` must take images of shape (3, 9, 9), but it failed" in refused(line, capsys)
 
 
-def test_garbled_weights_of_an_adaptation_are_told(adapted, tmp_path, capsys):
-    copy = tmp_path / "copy"
-    shutil.copytree(adapted, copy)
-    (copy / "model.safetensors").write_bytes((adapted / "model.safetensors").read_bytes()[:-9])
-    np.save(tmp_path / "x.npy", np.zeros((1, 8, 8), np.uint8))
-    line = ["predict", f"{copy}", f"{tmp_path / 'x.npy'}", "--out", f"{tmp_path / 'p.csv'}"]
-    assert "must hold whole weights" in refused(line, capsys)
-
-
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("file", "damage"),
     [
-        ("{", "model.json is no JSON. Adapt again."),
-        ("[]", "model.json is not of 'beliefmatch.adapted/1'"),
-        ('{"schema": "beliefmatch.adapted/1", "head": 3, "shape": []}', "garbles head, class_names, pre"),
-        (None, "there is no model.json, which `beliefmatch adapt` writes"),
+        ("model.json", lambda path: path.write_text("{")),
+        ("model.json", lambda path: path.write_text("[]")),
+        ("model.json", lambda path: path.write_text('{"schema": "beliefmatch.adapted/1", "head": 3}')),
+        ("model.json", lambda path: path.unlink()),
+        ("model.safetensors", lambda path: path.write_bytes(path.read_bytes()[:-9])),
+        ("model.safetensors", lambda path: path.unlink()),
     ],
+    ids=["no JSON", "no record", "fields missing", "no model.json", "half of the weights", "no weights"],
 )
-def test_predict_says_what_is_wrong_with_what_was_kept(adapted, tmp_path, capsys, text, said):
-    copy = tmp_path / "copy"
-    shutil.copytree(adapted, copy)
-    (copy / "model.json").unlink()
-    if text is not None:
-        (copy / "model.json").write_text(text)
+def test_predict_names_the_damaged_file_of_an_adaptation(adapted, tmp_path, capsys, file, damage):
+    copy = shutil.copytree(adapted, tmp_path / "copy")
+    damage(copy / file)
     np.save(tmp_path / "x.npy", np.zeros((1, 8, 8), np.uint8))
     line = ["predict", f"{copy}", f"{tmp_path / 'x.npy'}", "--out", f"{tmp_path / 'p.csv'}"]
-    assert said in refused(line, capsys)
-
-
-def test_predict_without_the_weights_says_which(adapted, tmp_path, capsys):
-    copy = tmp_path / "copy"
-    shutil.copytree(adapted, copy)
-    (copy / "model.safetensors").unlink()
-    np.save(tmp_path / "x.npy", np.zeros((1, 8, 8), np.uint8))
-    line = ["predict", f"{copy}", f"{tmp_path / 'x.npy'}", "--out", f"{tmp_path / 'p.csv'}"]
-    assert "model.safetensors" in refused(line, capsys)
+    assert file in refused(line, capsys)
+    assert not (tmp_path / "p.csv").exists()

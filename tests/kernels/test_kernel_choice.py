@@ -64,7 +64,7 @@ def test_a_kernel_that_does_not_exist_cannot_be_chosen(chosen):
 def test_commands_say_in_one_line_that_there_is_no_such_kernel(tmp_path):
     compare = MAIN.replace("sys.argv[1:]", f"{[*QUICK, '--out', f'{tmp_path}']}")
     done = python(compare, BELIEFMATCH_KERNEL="nonsense")
-    assert done.returncode == 2 and done.stderr.strip() == NONSENSE
+    assert done.returncode == 2 and done.stderr == f"beliefmatch compare: {NONSENSE}\n"
     done = python(DOCTOR, BELIEFMATCH_KERNEL="nonsense")
     assert done.returncode == 1 and done.stderr == ""
     assert json.loads(done.stdout)["torch"]["problem"] == NONSENSE

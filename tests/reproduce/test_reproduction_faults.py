@@ -60,7 +60,7 @@ def test_finished_runs_and_transfers_are_not_run_again(own_copy, monkeypatch, ca
         after = record_of(own_copy, name)
         assert (after.rows, after.drawings) == (before.rows, before.drawings)
         if name == "figure-ood":
-            last = own_copy / "tiny" / "figure-ood" / "figures" / "entropy.png"
+            last = own_copy / "tiny" / "figure-ood" / "summary.md"
             assert capsys.readouterr().out.split()[-1] == f"{last}"
 
 

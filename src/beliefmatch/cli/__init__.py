@@ -1,14 +1,14 @@
 """The `beliefmatch` command.
 
-Each command is one file and imports what it runs on when it runs: help needs no torch. This file
-imports next to nothing, so that Ctrl-C finds `main` at work however early it comes.
+Commands import what they run on when they run, so that help needs no torch. This file imports next to
+nothing, so that Ctrl-C is answered by `main` however early it comes.
 """
 
 from __future__ import annotations
 
 import sys
 
-TYPE_CHECKING = False  # typing's own would take longer to load than all of this file
+TYPE_CHECKING = False  # importing typing would take longer than all of this file
 if TYPE_CHECKING:
     from collections.abc import Sequence
 

@@ -1,177 +1,161 @@
-"""`beliefmatch adapt`: a trained classifier is given its doubt back."""
+"""`beliefmatch adapt`: the last layer of a trained classifier is refitted with belief matching."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Any
 
 import typer
 
-from beliefmatch._environment import needs
 from beliefmatch._files import ready_directory
-from beliefmatch.cli.adapt_flags import config_of
-from beliefmatch.cli.adapt_options import (
-    BatchNorm,
-    CacheDir,
-    CacheSize,
-    ChooseBy,
-    Compile,
-    Controls,
-    Device,
-    Epochs,
-    FeatureBatch,
-    Features,
-    HeadBatch,
-    HeadName,
-    HeadRate,
-    KlWeights,
-    Labels,
-    Laplace,
-    Limit,
-    Margin,
-    Mean,
-    ModelOptions,
-    Network,
-    Optimizer,
-    Precision,
-    Priors,
-    Risks,
-    Seeds,
-    Size,
-    SkipCorrupt,
-    SplitSeed,
-    Std,
-    TestFeatures,
-    Validation,
-    ValidationFrom,
-    Weights,
-    Workers,
+from beliefmatch.adaptation.adapt_config import AdaptConfig
+from beliefmatch.cli import options as opt
+from beliefmatch.cli.console import (
+    FAILURES,
+    findings,
+    progress,
+    require_packages,
+    show,
+    user_errors,
+    write_errors,
 )
-from beliefmatch.cli.errors import BAD_INPUT, OUTSIDE, UserError, user_errors
-from beliefmatch.cli.run_options import DataDir, DataName, DryRun, Ood
-
-if TYPE_CHECKING:
-    from beliefmatch.experiments.adapt_run_config import AdaptRunConfig
-    from beliefmatch.experiments.adapting import Adapting, AdaptResult
+from beliefmatch.data.config import DataConfig
+from beliefmatch.experiments.adapt_run_config import AdaptRunConfig, FeatureAdaptConfig, ImageAdaptConfig
 
 __all__ = ["adapt"]
+
+_FIT, _DATA, _NETWORK = AdaptConfig(), DataConfig(), ImageAdaptConfig(model="")
+_PRIORS, _CONTROLS = ",".join(f"{prior:g}" for prior in _FIT.priors), ",".join(_FIT.controls)
+_SEEDS, _RISKS = len(_FIT.seeds), list(_FIT.risks)
 
 
 def adapt(
     context: typer.Context,
-    model: Network = None,
-    model_option: ModelOptions = None,
-    weights: Weights = None,
-    head: HeadName = None,
-    data: DataName = None,
-    data_dir: DataDir = None,
-    validation: Validation = None,
-    validation_from: ValidationFrom = "train",
-    limit: Limit = None,
-    split_seed: SplitSeed = 0,
-    size: Size = None,
-    margin: Margin = None,
-    mean: Mean = None,
-    std: Std = None,
-    skip_corrupt: SkipCorrupt = False,
-    workers: Workers = 2,
-    ood: Ood = None,
-    features: Features = None,
-    test_features: TestFeatures = None,
-    cache_dir: CacheDir = None,
-    cache_size: CacheSize = "20GB",
-    device: Device = "cpu",
-    precision: Precision = "auto",
-    compile_: Compile = False,
-    feature_batch: FeatureBatch = 32,
-    labels: Labels = "auto",
-    kl_weight: KlWeights = None,
-    prior: Priors = "1",
-    seeds: Seeds = 1,
-    controls: Controls = "softmax,label_smoothing,evidential",
-    laplace: Laplace = False,
-    choose_by: ChooseBy = "nll",
-    epochs: Epochs = 100,
-    batch_size: HeadBatch = 256,
-    learning_rate: HeadRate = None,
-    optimizer: Optimizer = "adam",
-    train_batchnorm: BatchNorm = False,
-    risk: Risks = [0.01, 0.05],  # noqa: B006 (typer's way to say several)
-    out: Annotated[
-        str, typer.Option(metavar="DIRECTORY", help="For the new weights, records and report.")
-    ] = "runs/adapt",
-    dry_run: DryRun = False,
+    model: opt.Network = None,
+    model_option: opt.ModelOptions = None,
+    weights: opt.Weights = None,
+    head: opt.Head = None,
+    data: opt.Data = None,
+    data_dir: opt.DataDir = None,
+    validation: opt.Validation = None,
+    validation_from: opt.ValidationFrom = _NETWORK.validation_from,
+    limit: opt.Limit = None,
+    split_seed: opt.SplitSeed = _DATA.split_seed,
+    size: opt.Size = None,
+    margin: opt.Margin = None,
+    mean: opt.Mean = None,
+    std: opt.Std = None,
+    skip_corrupt: opt.SkipCorrupt = False,
+    workers: opt.Workers = _DATA.workers,
+    ood: opt.Ood = None,
+    features: opt.Features = None,
+    test_features: opt.TestFeatures = None,
+    cache_dir: opt.CacheDir = None,
+    cache_size: opt.CacheSize = _NETWORK.cache_size,
+    device: opt.Device = _NETWORK.device,
+    precision: opt.FeaturePrecision = _NETWORK.precision,
+    compile_: opt.Compile = False,
+    feature_batch: opt.FeatureBatch = _NETWORK.batch_size,
+    labels: opt.HeadLabels = _FIT.labels,
+    kl_weight: opt.KlWeights = None,
+    prior: opt.Priors = _PRIORS,
+    seeds: opt.HeadSeeds = _SEEDS,
+    controls: opt.Controls = _CONTROLS,
+    laplace: opt.Laplace = False,
+    choose_by: opt.ChooseBy = _FIT.choose_by,
+    epochs: opt.HeadEpochs = _FIT.epochs,
+    batch_size: opt.HeadBatch = _FIT.batch_size,
+    learning_rate: opt.HeadRate = None,
+    optimizer: opt.Optimizer = _FIT.optimizer,
+    train_batchnorm: opt.TrainBatchnorm = False,
+    risk: opt.Risks = _RISKS,
+    out: opt.OutDir = "runs/adapt",
+    dry_run: opt.DryRun = False,
+    verbose: opt.Verbose = False,
 ) -> None:
-    """Refit the last layer of a classifier, and show what changed.
+    """Refit the last layer of a classifier with belief matching.
 
-    Features are computed once and kept. All values of λ, and other heads to compare with, are fitted in one
-    pass over them; λ is chosen on images that the network must not have seen. Takes minutes on a CPU.
+    Features are extracted once and cached. Heads for all values of λ, and other heads for comparison, are
+    fitted to them in one pass; λ is chosen on images that the network must not have been trained on. Takes
+    minutes on a CPU. The directory holds the adapted network, records and report.html, which works offline.
     """
-    with user_errors(*BAD_INPUT, command=context):
-        config = config_of(context.params)
-        _require_extras()
+    place = Path(out)
+    with user_errors(context):
+        config = _config(context)
+        require_packages(context, "terminal", "report", "statistics", "weights")
         from beliefmatch.experiments.adapting import Adapting
+        from beliefmatch.experiments.run_dir import RunDirectory
 
-        _require_no_run(Path(out))
+        if RunDirectory(place).config_file.is_file():  # its files have the same names
+            raise ValueError(f"adapt: `out` must not be the directory of a run, got {place}; choose another.")
         work = Adapting(config)
         if not dry_run:
             ready_directory(out, caller="adapt")
-    _announce(work)
+    if dry_run or verbose:
+        for line in work.announcement():
+            typer.echo(line)
     if dry_run:
         return
-    from beliefmatch.cli.terminal import share_done
-
-    with user_errors(ValueError, *OUTSIDE, command=context), share_done() as tell:
-        outcome = work.run(tell)
-    _write_and_show(context, Path(out), config, outcome)
-
-
-def _require_no_run(place: Path) -> None:
-    """The files of an adaptation have the names of a run's: one would destroy the other."""
-    from beliefmatch.experiments.run_dir import RunDirectory
-
-    if RunDirectory(place).config_file.is_file():
-        raise ValueError(f"adapt: `out` must not be the directory of a run, got {place}; choose another.")
-
-
-def _require_extras() -> None:
-    """What the end needs is asked for before the work begins."""
-    with needs("rich", extra="cli", caller="beliefmatch adapt"):
-        import rich  # noqa: F401
-    with needs("matplotlib, jinja2 and plotly", extra="report", caller="beliefmatch adapt"):
-        import jinja2  # noqa: F401
-        import matplotlib  # noqa: F401
-        import plotly  # noqa: F401
-    with needs("scipy", extra="stats", caller="beliefmatch adapt"):
-        import scipy  # noqa: F401
-    with needs("safetensors", extra="files", caller="beliefmatch adapt"):
-        import safetensors  # noqa: F401
-
-
-def _announce(work: "Adapting") -> None:
-    """How much is to be computed, and what it takes on the disk."""
-    for line in work.announcement():
-        typer.echo(line)
-
-
-def _write_and_show(
-    command: typer.Context, place: Path, config: "AdaptRunConfig", outcome: "AdaptResult"
-) -> None:
-    from beliefmatch.cli.terminal import show
-    from beliefmatch.experiments.adapt_run_config import ImageAdaptConfig
+    with user_errors(context, ValueError, *FAILURES), progress() as on_progress:
+        outcome = work.run(on_progress)
     from beliefmatch.experiments.adapted_directory import kept_files
     from beliefmatch.experiments.adapted_head import head_file
+    from beliefmatch.report.adaptation_caveats import caveats
     from beliefmatch.report.adaptation_files import write_adaptation
     from beliefmatch.report.adaptation_tables import adaptation_tables
+    from beliefmatch.report.adaptation_words import told
 
     record, evaluations = outcome.record, outcome.evaluations
     others = kept_files(outcome, config.given if isinstance(config.given, ImageAdaptConfig) else None)
-    head = head_file(outcome.adaptation, outcome.network)
-    try:  # files before words: who reads the words may go away
-        page = write_adaptation(place, record, evaluations, head=head, others=others)
-    except OSError as error:
-        raise UserError(
-            f"{command.command_path}: cannot write to {place} ({error.strerror or error}); "
-            "mend that or choose another `--out`."
-        ) from error
+    new_head = head_file(outcome.adaptation, outcome.network)
+    try:  # files first: the reader of the output may close the pipe
+        with write_errors(context, place):
+            page = write_adaptation(place, record, evaluations, head=new_head, others=others)
     finally:
-        show(*adaptation_tables(record, evaluations))
+        tables = adaptation_tables(record, evaluations)
+        if not verbose:
+            caution = findings(caveats(record), sign="!")
+            tables = (tables[0], "", findings(told(record, evaluations)), caution)
+        show(*tables)
     typer.echo(page)
+
+
+def _config(context: typer.Context) -> AdaptRunConfig:
+    """The configuration that the options amount to."""
+    params, given = context.params, opt.settings_of(context)
+    fit = {**given.get("fit", {}), **({"risks": given["risks"]} if "risks" in given else {})}
+    network, features, data = (given.get(name, {}) for name in ("network", "features", "data"))
+    if "train" in features:
+        for name in ("model", "weights", "data"):
+            if params[name] is not None:
+                raise ValueError(f"adapt: `{name}` must not come with `--features`, which replace it.")
+        validation = params["validation"]
+        if validation is not None and not Path(validation).exists():
+            validation = _fraction(validation)
+        split_seed = data.get("split_seed", _DATA.split_seed)
+        inputs = FeatureAdaptConfig(**features, validation=validation, split_seed=split_seed)
+    else:
+        if params["model"] is None:
+            remedy = "`--model NAME --data NAME`, or `--features FILE`"
+            raise ValueError(f"adapt: `model` must be given: {remedy}.")
+        if features:
+            raise ValueError("adapt: `test_features` must come with `--features`.")
+        inputs = ImageAdaptConfig(**network, data=_data(data, params["validation"]))
+    return AdaptRunConfig(inputs, AdaptConfig(**fit), given.get("ood", ()))
+
+
+def _data(given: dict[str, Any], validation: str | None) -> DataConfig | None:
+    if validation is not None:
+        given = {**given, "validation": _fraction(validation)}
+    if "name" in given:
+        return DataConfig(**given, augment="none")
+    unused = sorted(given.keys() - {"split_seed", "corrupt", "workers"})
+    if unused:
+        raise ValueError(f"adapt: `data` must be given with {', '.join(unused)}.")
+    return None  # the data of the run that the network is of
+
+
+def _fraction(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        expected = "a fraction below 1, a number, or with `--features` a file"
+        raise ValueError(f"adapt: `validation` must be {expected}, got {text!r}.") from None

@@ -2,19 +2,21 @@
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Annotated
 
 import typer
 
-from beliefmatch._environment import Extra, Package, extras, hardware, needs, versions
-from beliefmatch.cli.errors import BAD_INPUT, user_errors
+from beliefmatch._environment import Extra, Package, extras, hardware, versions
+from beliefmatch.cli import options as opt
+from beliefmatch.cli.console import BAD_INPUT, require_packages, show, user_errors
 
 __all__ = ["doctor"]
+
+_VERSIONS = ("beliefmatch", "torch", "numpy")
 
 
 @dataclass(frozen=True)
 class Torch:
-    """What torch offers on this machine, or why it cannot be used as asked."""
+    """What torch offers on this machine, or why it cannot be used."""
 
     threads: int = 0
     devices: list[str] = field(default_factory=list)
@@ -23,16 +25,21 @@ class Torch:
     problem: str | None = None
 
 
-def doctor(
-    context: typer.Context,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
-) -> None:
+def doctor(context: typer.Context, as_json: opt.Json = False) -> None:
     """Show versions, devices, the loss kernel and missing extras."""
     torch, found = _torch(), extras()
     if as_json:
-        typer.echo(_json(torch, found))
+        described = [
+            asdict(extra)
+            | {"satisfied": extra.satisfied, "remedy": None if extra.satisfied else extra.remedy}
+            for extra in found
+        ]
+        report = {"versions": versions(*_VERSIONS), "hardware": hardware(), "torch": asdict(torch)}
+        typer.echo(json.dumps(report | {"extras": described}, indent=2))
     else:
-        _show(torch, found, context)
+        with user_errors(context):
+            require_packages(context, "terminal")
+        _show(torch, found)
     if torch.problem:
         raise typer.Exit(1)
 
@@ -56,66 +63,35 @@ def _torch() -> Torch:
     return Torch(torch.get_num_threads(), devices, kernel.name, kernel.reason)
 
 
-def _versions() -> dict[str, str]:
-    return versions("beliefmatch", "torch", "numpy")
+def _show(torch: Torch, found: tuple[Extra, ...]) -> None:
+    from rich.table import Column, Table
+    from rich.text import Text
 
-
-def _json(torch: Torch, found: tuple[Extra, ...]) -> str:
-    described = [
-        {
-            **asdict(extra),
-            "satisfied": extra.satisfied,
-            "remedy": None if extra.satisfied else extra.remedy,
-        }
-        for extra in found
-    ]
-    report = {
-        "versions": _versions(),
-        "hardware": hardware(),
-        "torch": asdict(torch),
-        "extras": described,
+    machine = hardware()
+    facts = {
+        **versions(*_VERSIONS),
+        "platform": f"{machine['platform']}",
+        "processor": f"{machine['processor']}, {machine['logical_cores']} logical cores",
     }
-    return json.dumps(report, indent=2)
-
-
-def _show(torch: Torch, found: tuple[Extra, ...], command: typer.Context) -> None:
-    with (
-        user_errors(*BAD_INPUT, command=command),
-        needs("rich", extra="cli", caller="beliefmatch doctor"),
-    ):
-        from rich.table import Column, Table
-        from rich.text import Text
-
-        from beliefmatch.cli.terminal import show
-
-    facts = Table(Column(no_wrap=True), Column(overflow="fold"), box=None, show_header=False)
-    for name, value in _facts(torch):
-        facts.add_row(Text(name, "bold"), Text(value, "red" if value == torch.problem else ""))
+    if torch.problem:
+        facts |= {"broken": torch.problem}
+    else:
+        facts |= {
+            "threads": f"{torch.threads}",
+            "devices": ", ".join(torch.devices),
+            "loss kernel": f"{torch.kernel}: {torch.kernel_reason}",
+        }
+    summary = Table(Column(no_wrap=True), Column(overflow="fold"), box=None, show_header=False)
+    for name, value in facts.items():
+        summary.add_row(Text(name, "bold"), Text(value, "red" if name == "broken" else ""))
     listing = Table(
         Column("extra", no_wrap=True), Column("packages", overflow="fold"), box=None, header_style="bold"
     )
     for extra in found:
         listing.add_row(extra.name, ", ".join(_describe(package) for package in extra.packages))
-        if not extra.satisfied:  # below, not beside: a column of commands leaves others no room
+        if not extra.satisfied:  # below: a third column would leave the packages no room
             listing.add_row("", Text(extra.remedy, "yellow"))
-    show(facts, "", listing)
-
-
-def _facts(torch: Torch) -> list[tuple[str, str]]:
-    machine = hardware()
-    facts = [
-        *_versions().items(),
-        ("platform", f"{machine['platform']}"),
-        ("processor", f"{machine['processor']}, {machine['logical_cores']} logical cores"),
-    ]
-    if torch.problem:
-        return [*facts, ("broken", torch.problem)]
-    return [
-        *facts,
-        ("threads", f"{torch.threads}"),
-        ("devices", ", ".join(torch.devices)),
-        ("loss kernel", f"{torch.kernel}: {torch.kernel_reason}"),
-    ]
+    show(summary, "", listing)
 
 
 def _describe(package: Package) -> str:

@@ -1,177 +1,376 @@
-"""`beliefmatch evaluate`: how wrong, how overconfident and how blind to OOD input models are."""
+"""`beliefmatch evaluate`, `report` and `predict`: what trained models are worth, and what they answer."""
 
+import json
+import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from beliefmatch._environment import needs
-from beliefmatch._files import atomic_write_dir, directory_in_use
-from beliefmatch.cli.errors import BAD_INPUT, UserError, user_errors
-from beliefmatch.cli.model_files import class_names_of, config, file_names, shown
+from beliefmatch._files import (
+    atomic_write,
+    atomic_write_dir,
+    directory_in_use,
+    file_names,
+    numbered,
+    ready_directory,
+)
+from beliefmatch.cli import options as opt
+from beliefmatch.cli.console import (
+    findings,
+    printable,
+    require_packages,
+    show,
+    step_progress,
+    user_errors,
+    write_errors,
+)
 from beliefmatch.experiments.evaluation_settings import EvaluateConfig, ModelFiles
 
 if TYPE_CHECKING:
+    from beliefmatch.experiments.adapt_record import AdaptRecord
     from beliefmatch.experiments.evaluation_record import EvaluationRecord
-    from beliefmatch.experiments.evaluations import Evaluations
+    from beliefmatch.experiments.predicting import Row
+    from beliefmatch.experiments.records import ComparisonRecord
 
-__all__ = ["evaluate"]
+    Record = EvaluationRecord | ComparisonRecord | AdaptRecord
+
+__all__ = ["evaluate", "predict", "report"]
 
 _DEFAULT = EvaluateConfig()
-_RENDERING = 1  # steps of the progress bar
-
-Files = list[tuple[str, bytes]]
-Render = Callable[[Sequence["EvaluationRecord"]], Files]
+_RISKS = list(_DEFAULT.risks)
+_MISCLASSIFICATION = "misclassification"  # the name of the set of wrong predictions in tables
+_RECORDS = ("comparison.json", "record.json")  # of the directories of `compare` and `adapt`
+_PREDICTION_FORMATS = (".csv", ".json", ".parquet")
 
 
 def evaluate(
     context: typer.Context,
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FILE",
-            help="Predictions and targets of each model, as .npz, .npy, .parquet, .csv or .safetensors, or "
-            "the directory of a run.",
-        ),
-    ],
-    ood: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="SET=FILE",
-            help="Predictions for OOD examples. With several models SET=FILE,FILE,... in their order.",
-        ),
-    ] = None,
-    out: Annotated[str, typer.Option(metavar="DIRECTORY", help="Where the report goes.")] = "runs/evaluate",
-    name: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Name of a model, once for each file.")
-    ] = None,
-    class_names: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Text file with the name of a class on each line.")
-    ] = None,
-    targets_file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Targets of all models, if not in their files.")
-    ] = None,
-    n_bins: Annotated[int, typer.Option(help="Number of confidence bins.")] = _DEFAULT.n_bins,
-    resamples: Annotated[
-        int, typer.Option(help="Of the bootstrap; 0 for no intervals.")
-    ] = _DEFAULT.resamples,
-    seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = _DEFAULT.seed,
-    risk: Annotated[
-        list[float],
-        typer.Option(
-            metavar="RATE",
-            help="Error rate among answers; its confidence threshold is reported. Repeatable.",
-        ),
-    ] = list(_DEFAULT.risks),  # noqa: B006 (typer's way to say several)
-    logits: Annotated[str | None, typer.Option(metavar="NAME", help="What the logits are called.")] = None,
-    probs: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What the probabilities are called.")
-    ] = None,
-    targets: Annotated[str | None, typer.Option(metavar="NAME", help="What the targets are called.")] = None,
-    images: Annotated[str | None, typer.Option(metavar="NAME", help="What the images are called.")] = None,
+    models: opt.PredictionFiles,
+    ood: opt.OodFiles = None,
+    out: opt.OutDir = "runs/evaluate",
+    name: opt.ModelNames = None,
+    class_names: opt.ClassNames = None,
+    targets_file: opt.TargetsFile = None,
+    n_bins: opt.Bins = _DEFAULT.n_bins,
+    resamples: opt.Resamples = _DEFAULT.resamples,
+    seed: opt.BootstrapSeed = _DEFAULT.seed,
+    risk: opt.Risks = _RISKS,
+    logits: opt.LogitsName = None,
+    probs: opt.ProbsName = None,
+    targets: opt.TargetsName = None,
+    images: opt.ImagesName = None,
+    verbose: opt.Verbose = False,
 ) -> None:
-    """Judge models by their predictions, side by side, on one page.
+    """Evaluate models by their predictions, side by side on one page.
 
-    Files hold arrays or columns called logits or probs, and targets; other names are given by options.
-    Writes a JSON record for each model, tables, figures and report.html, which needs no network.
+    Files hold arrays or columns named logits or probs, and targets; options give other names. The directory
+    holds a JSON record of each model, tables, figures, and report.html, which works offline.
     """
     with ExitStack() as stack:
-        with user_errors(*BAD_INPUT, command=context):
-            settings = EvaluateConfig(n_bins=n_bins, resamples=resamples, seed=seed, risks=tuple(risk))
-            chosen = config(models, names=name or [], ood=ood or [])
-            render = _renderer()
+        with user_errors(context):
+            config = EvaluateConfig(**opt.settings_of(context))
+            chosen = model_files(models, names=name or [], ood=ood or [])
+            require_packages(context, "terminal", "report", "statistics")
             from beliefmatch.data.predictions import FieldNames
             from beliefmatch.experiments.evaluations import Evaluations
 
-            fields = FieldNames(logits=logits, probs=probs, targets=targets, images=images)
             work = Evaluations(
                 chosen,
-                settings=settings,
-                names=fields,
-                class_names=class_names or class_names_of(models),
+                settings=config,
+                names=FieldNames(logits=logits, probs=probs, targets=targets, images=images),
+                class_names=class_names or _class_names_of_run(models[0]),
                 targets_file=targets_file,
             )
             place = stack.enter_context(directory_in_use(out, caller="evaluate"))
-        records, files = _records_and_files(context, work, render)
-        _write_and_show(context, place, records, files)
+        records = []
+        with step_progress(work.steps + 1) as step:
+            for model in work.models:
+                with user_errors(context):
+                    given = work.read(model, step)
+                records.append(work.judge(model, given, step))
+            files = list(evaluation_files(records))
+            step("page")
+        removed: list[str] = []
+        try:  # files first: the reader of the output may close the pipe
+            with write_errors(context, place):
+                removed = atomic_write_dir(place, files, keep=".json")  # a record may be the only copy
+        finally:
+            from beliefmatch.report.evaluation_tables import terminal_table
+
+            show(terminal_table(records))
+        if verbose:
+            show(findings(list(_fields_read(records))))
+        if removed:
+            typer.echo(printable(f"removed files of an earlier run in {place}: {', '.join(removed)}"))
+        typer.echo(place / "report.html")
 
 
-def _records_and_files(
-    command: typer.Context, work: "Evaluations", render: Render
-) -> tuple[list["EvaluationRecord"], Files]:
-    from beliefmatch.cli.terminal import progress
+def evaluation_files(records: Sequence["EvaluationRecord"]) -> Iterator[tuple[str, bytes]]:
+    """Every file of an evaluation: records, tables, figures, page."""
+    from beliefmatch.report.evaluation_figures import evaluation_files as figures
+    from beliefmatch.report.evaluation_tables import to_csv, to_markdown
+    from beliefmatch.report.page import render_page
 
-    with progress(work.steps + _RENDERING) as step:
-        records = [_record(command, work, model, step) for model in work.models]
-        files = render(records)
-        step("page")
-    return records, files
-
-
-def _record(
-    command: typer.Context, work: "Evaluations", model: ModelFiles, step: Callable[[str], None]
-) -> "EvaluationRecord":
-    with user_errors(*BAD_INPUT, command=command):
-        given = work.read(model, step)
-    return work.judge(model, given, step)
+    for name, record in zip(file_names([record.name for record in records]), records, strict=True):
+        yield f"{name}.json", record.to_json().encode()
+    yield "summary.csv", to_csv(records).encode()
+    yield "summary.md", to_markdown(records).encode()
+    for name, image in figures(records):
+        yield f"figures/{name}", image
+    yield "report.html", render_page(records).encode()
 
 
-def _write_and_show(
-    command: typer.Context, place: Path, records: Sequence["EvaluationRecord"], files: Files
-) -> None:
-    from beliefmatch.cli.terminal import show
-    from beliefmatch.report.evaluation_tables import terminal_table
-
-    try:  # files before words: who reads the words may go away
-        removed = atomic_write_dir(place, files, keep=".json")  # a record may be the only one
-    except OSError as error:
-        raise UserError(
-            f"{command.command_path}: cannot write to {place} ({error.strerror or error}); "
-            "mend that or choose another `--out`."
-        ) from error
-    finally:
-        show(terminal_table(records))
-    for line in _lines(records):
-        typer.echo(line)
-    if removed:
-        typer.echo(shown(f"removed what an earlier run left in {place}: {', '.join(removed)}"))
-    typer.echo(place / "report.html")
-
-
-def _renderer() -> Render:
-    """A function that makes every file of a report; what it needs is asked for before the work begins."""
-    with needs("rich", extra="cli", caller="beliefmatch evaluate"):
-        import rich  # noqa: F401
-    with needs("matplotlib, jinja2 and plotly", extra="report", caller="beliefmatch evaluate"):
-        import jinja2  # noqa: F401
-        import plotly  # noqa: F401
-
-        from beliefmatch.report.evaluation_figures import evaluation_files
-        from beliefmatch.report.evaluation_tables import to_csv, to_markdown
-        from beliefmatch.report.page import render_page
-
-    with needs("scipy", extra="stats", caller="beliefmatch evaluate"):
-        import scipy  # noqa: F401
-
-    def files(records: Sequence["EvaluationRecord"]) -> Iterator[tuple[str, str | bytes]]:
-        safe = file_names([record.name for record in records])
-        yield from ((f"{name}.json", record.to_json()) for name, record in zip(safe, records, strict=True))
-        yield "summary.csv", to_csv(records)
-        yield "summary.md", to_markdown(records)
-        yield from ((f"figures/{name}", image) for name, image in evaluation_files(records))
-        yield "report.html", render_page(records)
-
-    return lambda records: [
-        (name, content.encode() if isinstance(content, str) else content) for name, content in files(records)
-    ]
-
-
-def _lines(records: Sequence["EvaluationRecord"]) -> Iterator[str]:
-    """What every file's arrays were taken for."""
+def _fields_read(records: Sequence["EvaluationRecord"]) -> Iterator[str]:
+    """What the arrays of each file were recognised as."""
     for record in records:
         read = [(record.source, record.settings["fields"])]
         read += [(one.source, record.settings["ood_fields"][one.name]) for one in record.ood]
         for source, fields in read:
-            yield shown(f"{source}: " + ", ".join(f"{role} = {name}" for role, name in fields.items()))
+            yield f"{source}: " + ", ".join(f"{role} = {name}" for role, name in fields.items())
+
+
+def model_files(files: Sequence[str], *, names: Sequence[str], ood: Sequence[str]) -> list[ModelFiles]:
+    """Name, predictions and OOD predictions of each model, which is a file or the directory of a run."""
+    if names and len(names) != len(files):
+        raise ValueError(f"evaluate: `name` must be given {len(files)} times, once a file, got {len(names)}.")
+    from beliefmatch.experiments.run_dir import RunDirectory
+
+    paths, sets = [Path(file) for file in files], _ood_files(ood, len(files))
+    models = []
+    for index, (name, path) in enumerate(zip(model_names(paths, names), paths, strict=True)):
+        predictions, own = path, {}
+        if path.is_dir():
+            run = RunDirectory(path)
+            predictions, own = run.predictions("test"), run.ood_predictions(run.ood_names())
+        models.append(ModelFiles(name, predictions, own | {set_: of[index] for set_, of in sets.items()}))
+    return models
+
+
+def model_names(paths: Sequence[Path], given: Sequence[str]) -> list[str]:
+    """The given names or those of the files, with their directories where names are alike, none twice."""
+    names = list(given) or [path.name if path.is_dir() else path.stem for path in paths]
+    if not given:
+        counts = Counter(names)
+        names = [
+            f"{path.absolute().parent.name}/{name}" if counts[name] > 1 else name
+            for name, path in zip(names, paths, strict=True)
+        ]
+    return numbered([printable(name).strip() or "model" for name in names], " ({})")
+
+
+def _ood_files(texts: Sequence[str], models: int) -> dict[str, list[Path]]:
+    """One file for each model, by the name of the OOD set."""
+    sets: dict[str, list[Path]] = {}
+    for text in texts:
+        name, equals, files = text.partition("=")
+        name = printable(name).strip()
+        if not equals or not name or not files.strip():
+            raise ValueError(f"evaluate: `ood` must be SET=FILE, such as svhn=svhn.npz, got {text!r}.")
+        if name.casefold() == _MISCLASSIFICATION:
+            raise ValueError(f"evaluate: `ood` must not be named {name!r}, the set of wrong predictions.")
+        if name in sets:
+            raise ValueError(f"evaluate: `ood` must name each set once, got {name!r} twice.")
+        found = [Path(file.strip()) for file in files.split(",")]
+        if models == 1 and (os.path.exists(files) or not any(map(os.path.exists, found))):
+            found = [Path(files)]  # the comma is part of its name
+        if len(found) != models:
+            expected = f"one file for each of the {models} models, separated by commas"
+            expected = expected if models > 1 else "one file, as there is one model"
+            raise ValueError(f"evaluate: `ood` must give {expected}, got {len(found)} for {name!r}.")
+        sets[name] = found
+    return sets
+
+
+def _class_names_of_run(model: str) -> str | None:
+    from beliefmatch.experiments.run_dir import RunDirectory
+
+    file = RunDirectory(Path(model)).classes_file
+    return f"{file}" if file.is_file() else None
+
+
+def report(context: typer.Context, records: opt.Records, out: opt.PageFile = "report.html") -> None:
+    """Rebuild a page from its records.
+
+    Neither the predictions nor torch are needed.
+    """
+    with user_errors(context):
+        render = _page_renderer(context, records)
+        path = Path(out)
+        if not out.strip() or path.is_dir():
+            raise ValueError(f"report: `out` must be a file to write, got {out!r}.")
+        ready_directory(f"{path.parent}", caller="report")
+    page = render().encode()
+    with write_errors(context, path):
+        atomic_write(path, page)
+    typer.echo(path)
+
+
+def _page_renderer(context: typer.Context, paths: Sequence[str]) -> Callable[[], str]:
+    """A function that renders the page, once all that it needs is read and checked."""
+    from beliefmatch.experiments.adapt_record import AdaptRecord
+    from beliefmatch.experiments.evaluation_record import EvaluationRecord
+    from beliefmatch.experiments.records import ComparisonRecord
+
+    files = [_record_file(Path(path)) for path in paths]
+    found = [_read_record(file) for file in files]
+    first = found[0]
+    if isinstance(first, EvaluationRecord) or len(found) > 1:
+        expected = "one comparison, one adaptation or only evaluations"
+        error = ValueError(f"report: `records` must be {expected}, got {len(found)}.")
+    else:
+        found = [_read_record(files[0].parent / name) for name in _evaluation_paths(files[0], first)]
+        error = ValueError(
+            f"report: `records` must lie beside evaluations, got others at {printable(files[0])}."
+        )
+    evaluations = [record for record in found if isinstance(record, EvaluationRecord)]
+    if len(evaluations) < len(found):
+        raise error
+    classes = sorted({len(record.class_names) for record in evaluations})
+    if len(classes) > 1:
+        received = " and ".join(map(str, classes))
+        raise ValueError(f"report: `records` must have the same number of classes, got {received}.")
+    require_packages(context, "page")
+    from beliefmatch.report.adaptation_page import render_adaptation
+    from beliefmatch.report.comparison_page import render_comparison
+    from beliefmatch.report.page import render_page
+
+    if isinstance(first, ComparisonRecord):
+        return lambda: render_comparison(first, evaluations)
+    if isinstance(first, AdaptRecord):
+        return lambda: render_adaptation(first, evaluations)
+    return lambda: render_page(evaluations)
+
+
+def _record_file(path: Path) -> Path:
+    """The record of a directory; any other path as it is."""
+    if not path.is_dir():
+        return path
+    for name in _RECORDS:
+        if (path / name).is_file():
+            return path / name
+    expected = " or ".join(_RECORDS)
+    raise ValueError(f"report: `records` must be a directory with {expected}, got {printable(path)} without.")
+
+
+def _evaluation_paths(path: Path, record: "ComparisonRecord | AdaptRecord") -> list[str]:
+    """Files of the evaluations beside a record, one for each of its methods or heads."""
+    from beliefmatch.experiments.adapt_record import AdaptRecord, adapt_evaluation_paths
+    from beliefmatch.experiments.records import evaluation_paths
+
+    if isinstance(record, AdaptRecord):
+        return adapt_evaluation_paths(record.row_labels)
+    if not record.methods or not all(method.runs for method in record.methods):
+        raise ValueError(f"report: `records` must hold a run of every method, got none in {printable(path)}.")
+    return evaluation_paths([method.key for method in record.methods])
+
+
+def _read_record(path: Path) -> "Record":
+    from beliefmatch.experiments.adapt_record import ADAPT_SCHEMA, AdaptRecord
+    from beliefmatch.experiments.evaluation_record import EvaluationRecord
+    from beliefmatch.experiments.records import COMPARISON_SCHEMA, ComparisonRecord
+
+    kinds = {COMPARISON_SCHEMA: ComparisonRecord, ADAPT_SCHEMA: AdaptRecord}
+    try:
+        text = path.read_text(encoding="utf-8")
+        schema = _schema(text).partition("/")[0]
+        kind = next((of for name, of in kinds.items() if name.partition("/")[0] == schema), EvaluationRecord)
+        return kind.from_json(text)
+    except OSError as error:
+        reason = f"{error.strerror}"
+    except UnicodeDecodeError:
+        reason = "it is not UTF-8 text"
+    except ValueError as error:
+        reason = f"{error}".split("Record: ", 1)[-1].rstrip(".")
+    expected = "files of `beliefmatch evaluate`, `compare` or `adapt`"
+    raise ValueError(f"report: `records` must be {expected}, got {printable(path)}: {reason}.")
+
+
+def _schema(text: str) -> str:
+    """The schema that a JSON text names, or nothing."""
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return ""
+    return f"{content.get('schema')}" if isinstance(content, dict) else ""
+
+
+def predict(
+    context: typer.Context,
+    run: opt.Run,
+    inputs: opt.Inputs,
+    out: opt.PredictionsFile = "predictions.csv",
+    abstain: opt.Abstain = None,
+    risk: opt.MaxRisk = None,
+    skip_corrupt: opt.SkipCorrupt = False,
+    workers: opt.Workers = 2,
+    verbose: opt.Verbose = False,
+) -> None:
+    """Predict classes with probabilities and uncertainty.
+
+    The file has the entropy of each prediction and, for methods with a belief, the mutual information under
+    it, both in nats: the larger, the more uncertain.
+    """
+    path = Path(out)
+    with user_errors(context):
+        if path.suffix.lower() not in _PREDICTION_FORMATS or path.is_dir():
+            formats = ", ".join(_PREDICTION_FORMATS)
+            raise ValueError(f"predict: `out` must be a file ending in {formats}, got {out!r}.")
+        ready_directory(f"{path.parent}", caller="predict")
+        if abstain is not None and risk is not None:
+            raise ValueError("predict: `abstain` must not come with `--risk`, which finds one.")
+        for name, value in (("abstain", abstain), ("risk", risk)):
+            if value is not None and not 0 < value < 1:
+                raise ValueError(f"predict: `{name}` must lie strictly in (0, 1), got {value}.")
+        from beliefmatch.data.loading import read_images
+        from beliefmatch.experiments.predicting import promised_confidence, restore
+
+        threshold = abstain if risk is None else promised_confidence(Path(run), risk)
+        restored = restore(Path(run))
+        names, source = read_images(
+            [*inputs],
+            like_shape=restored.shape,
+            preprocessing=restored.preprocessing,
+            corrupt="skip" if skip_corrupt else "stop",
+            workers=workers,
+        )
+    rows = []
+    with user_errors(context, ValueError), step_progress(len(names)) as step:
+        for row in restored.rows(names, source, abstain=threshold):
+            rows.append(row)
+            step("predicting")
+    from beliefmatch.report.prediction_files import prediction_file
+
+    with user_errors(context):
+        content = prediction_file(path.suffix.lower(), rows, restored.class_names)
+    with write_errors(context, path):
+        atomic_write(path, content)
+    if verbose:
+        _show_classes(rows)
+    abstained = f", {sum(row.abstained for row in rows):,} abstained" if threshold is not None else ""
+    below = f" (confidence below {threshold:.4g})" if threshold is not None else ""
+    typer.echo(f"{len(rows):,} image{'' if len(rows) == 1 else 's'}{abstained}{below}")
+    typer.echo(path)
+
+
+def _show_classes(rows: Sequence["Row"]) -> None:
+    """Images, mean confidence and abstentions of each predicted class."""
+    from rich.markup import escape
+
+    from beliefmatch.report.layout import Column, plain_table
+
+    groups: dict[str, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: row.predicted):
+        groups.setdefault(escape(printable(row.class_name)), []).append(row)
+    means = [sum(row.confidence for row in group) / len(group) for group in groups.values()]
+    show(
+        plain_table(
+            Column("predicted", [*groups], is_text=True),
+            Column("images", [f"{len(group):,}" for group in groups.values()]),
+            Column("mean confidence", [f"{mean:.3f}" for mean in means]),
+            Column("abstained", [f"{sum(row.abstained for row in group):,}" for group in groups.values()]),
+        )
+    )

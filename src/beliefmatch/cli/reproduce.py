@@ -1,16 +1,22 @@
-"""`beliefmatch reproduce`: the paper's tables and figures, each by its name."""
+"""`beliefmatch reproduce`: the tables and figures of the paper, each by its name."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from beliefmatch._environment import needs
 from beliefmatch._files import EnvironmentFailure, atomic_write, atomic_write_dir, ready_directory
-from beliefmatch.cli.errors import BAD_INPUT, OUTSIDE, UserError, resumable, user_errors
-from beliefmatch.cli.run_options import Settings
+from beliefmatch.cli import options as opt
+from beliefmatch.cli.console import (
+    BAD_INPUT,
+    FAILURES,
+    UserError,
+    progress,
+    require_packages,
+    resumable,
+    show,
+    user_errors,
+)
 from beliefmatch.reproduce import REPRODUCTIONS
 
 if TYPE_CHECKING:
@@ -23,71 +29,42 @@ __all__ = ["reproduce"]
 
 def reproduce(
     context: typer.Context,
-    id_: Annotated[
-        str,
-        typer.Argument(
-            metavar="ID",
-            help=f"{', '.join(REPRODUCTIONS)}; all for every one; list to see what they are and cost.",
-        ),
-    ] = "list",
-    scale: Annotated[
-        str,
-        typer.Option(
-            metavar="paper|cpu|tiny",
-            help="The paper's protocol; the same made small for two cores; or a moment, to see that it runs.",
-        ),
-    ] = "paper",
-    data_dir: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIRECTORY", help="Where the datasets lie, by their names; from the hub if not given."
-        ),
-    ] = None,
-    out: Annotated[
-        str,
-        typer.Option(metavar="DIRECTORY", help="For the runs, which all share, and what is read of them."),
-    ] = "runs/reproduce",
-    seeds: Annotated[
-        int | None,
-        typer.Option(
-            help="Runs of each method; the paper's or the scale's if not given.", show_default=False
-        ),
-    ] = None,
-    jobs: Annotated[
-        int | None, typer.Option(help="Runs at a time; as the machine has cores for if not given.")
-    ] = None,
-    set_: Settings = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show every configuration, how many runs, and do nothing.")
-    ] = False,
+    id_: opt.ReproductionId = "list",
+    scale: opt.Scale = "paper",
+    data_dir: opt.DataDir = None,
+    out: opt.OutDir = "runs/reproduce",
+    seeds: opt.ReproductionSeeds = None,
+    jobs: opt.Jobs = None,
+    set_: opt.Set = None,
+    dry_run: opt.DryRun = False,
+    verbose: opt.Verbose = False,
 ) -> None:
     """Run a table or figure of the paper and compare the numbers.
 
-    Ends with one table, figures, and a record of everything. The same command goes on where it was stopped;
-    no run is made twice, and all tables and figures share them.
+    Prints the paper's numbers beside ours and writes them with figures and a record. The same command
+    continues where it was stopped; all tables and figures share their runs, and no run is repeated.
     """
-    with user_errors(*BAD_INPUT, EnvironmentFailure, command=context):
+    with user_errors(context, *BAD_INPUT, EnvironmentFailure):
         from beliefmatch.reproduce.config import ReproduceConfig
 
-        _require_extras()
+        require_packages(context, "terminal", "figures")
         if not out.strip():
             raise ValueError("reproduce: `out` must be a directory, got an empty name.")
         config = ReproduceConfig(scale, Path(out), data_dir, tuple(set_ or ()), seeds, jobs)
         runners = _runners(id_, config)
-        _require_use(id_, runners, config)
+        for setting in config.settings:
+            if not any(runner.takes(setting) for runner in runners):
+                is_transfer = runners[0].takes("transfer.")
+                own = "those of a transfer, as transfer.KEY=VALUE" if is_transfer else "those of training"
+                raise ValueError(
+                    f"reproduce: `set` must be one of the settings of {id_}, {own}, got {setting!r}."
+                )
         if id_ == "list":
             _show_list(config)
         elif dry_run:
-            _show_configs(runners)
+            _echo_configs(runners)
     if id_ != "list" and not dry_run:
-        _run_all(context, runners, config)
-
-
-def _require_extras() -> None:
-    with needs("rich", extra="cli", caller="beliefmatch reproduce"):
-        import rich  # noqa: F401
-    with needs("matplotlib", extra="report", caller="beliefmatch reproduce"):
-        import matplotlib  # noqa: F401
+        _run_all(context, runners, config, verbose)
 
 
 def _runners(name: str, config: "ReproduceConfig") -> list["Runner"]:
@@ -100,53 +77,33 @@ def _runners(name: str, config: "ReproduceConfig") -> list["Runner"]:
     return [runner_for(one, config) for one in names]
 
 
-def _require_use(name: str, runners: list["Runner"], config: "ReproduceConfig") -> None:
-    """Every setting must be one of what is run; a ValueError says where it belongs."""
-    for setting in config.settings:
-        if not any(runner.takes(setting) for runner in runners):
-            own = (
-                "those of a transfer, as transfer.KEY=VALUE"
-                if runners[0].takes("transfer.")
-                else "those of training"
-            )
-            raise ValueError(
-                f"reproduce: `set` must be one of the settings of {name}, {own}, got {setting!r}."
-            )
-
-
 def _show_list(config: "ReproduceConfig") -> None:
+    """Titles, numbers of runs and rough times of all reproductions at both scales."""
     from dataclasses import replace
 
-    from beliefmatch.cli.terminal import show
     from beliefmatch.report.reproduction import Listed, list_tables
 
-    scales = {scale: _runners("all", replace(config, scale=scale)) for scale in ("paper", "cpu")}
+    paper, cpu = (_runners("all", replace(config, scale=scale)) for scale in ("paper", "cpu"))
+    costs = [(one.costs(), other.costs()) for one, other in zip(paper, cpu, strict=True)]
     listed = [
-        Listed(
-            id=paper.id,
-            title=paper.reproduction.title,
-            runs=(len(paper.costs()), len(cpu.costs())),
-            seconds=(_sum(paper.costs()), _sum(cpu.costs())),
-        )
-        for paper, cpu in zip(scales["paper"], scales["cpu"], strict=True)
+        Listed(runner.id, runner.reproduction.title, (len(a), len(b)), (_seconds(a), _seconds(b)))
+        for runner, (a, b) in zip(paper, costs, strict=True)
     ]
-    paper, cpu = (_together(runners) for runners in scales.values())
-    show(*list_tables(listed, Listed("all", "", (paper[0], cpu[0]), (paper[1], cpu[1]))))
+    shared = [
+        {name: cost for of in at_scale for name, cost in of.items()} for at_scale in zip(*costs, strict=True)
+    ]
+    known = [{name: cost for name, cost in of.items() if cost is not None} for of in shared]
+    runs, seconds = (len(shared[0]), len(shared[1])), (_seconds(known[0]), _seconds(known[1]))
+    show(*list_tables(listed, Listed("all", "", runs, seconds)))
 
 
-def _together(runners: list["Runner"]) -> tuple[int, float | None]:
-    """Different runs, and the seconds of those that can be told."""
-    costs = {name: seconds for runner in runners for name, seconds in runner.costs().items()}
-    return len(costs), _sum({name: seconds for name, seconds in costs.items() if seconds is not None})
+def _seconds(costs: "dict[str, float | None]") -> float | None:
+    """The sum; None if one of them is not known."""
+    known = [seconds for seconds in costs.values() if seconds is not None]
+    return sum(known) if len(known) == len(costs) else None
 
 
-def _sum(costs: "dict[str, float | None]") -> float | None:
-    """None if one of them cannot be told."""
-    told = [seconds for seconds in costs.values() if seconds is not None]
-    return sum(told) if len(told) == len(costs) else None
-
-
-def _show_configs(runners: list["Runner"]) -> None:
+def _echo_configs(runners: list["Runner"]) -> None:
     from beliefmatch.experiments.yaml_files import as_yaml
 
     for runner in runners:
@@ -159,33 +116,22 @@ def _show_configs(runners: list["Runner"]) -> None:
         typer.echo("\n".join(f"# differs from the paper: {sentence}" for sentence in runner.differences))
 
 
-def _run_all(command: typer.Context, runners: list["Runner"], config: "ReproduceConfig") -> None:
-    """One, or all: then those that cannot be run are left out, and told.
+def _run_all(
+    context: typer.Context, runners: list["Runner"], config: "ReproduceConfig", verbose: bool
+) -> None:
+    """Run one reproduction, or all that can be run.
 
-    That data are missing is no failure of all the others; anything else is, once they are done.
+    Of all, those that cannot be run are left out with a line on stderr. Missing data are no failure of the
+    others; anything else ends with an error once they are done.
     """
-    ready, left_out, failed = _ready(command, runners)
-    with user_errors(*BAD_INPUT, command=command):
-        ready_directory(f"{config.directory}", caller="reproduce")
-    records = {runner.id: _run(command, runner) for runner in ready}
-    if len(runners) > 1:
-        _summarise(command, runners, records, left_out, config)
-    if failed:
-        raise UserError(f"beliefmatch reproduce: {', '.join(failed)} could not be run; see above why.")
-
-
-def _ready(
-    command: typer.Context, runners: list["Runner"]
-) -> tuple[list["Runner"], dict[str, str], list[str]]:
-    """What can be run, why others cannot, and which of these do not just lack data."""
     from beliefmatch import kernels
     from beliefmatch.reproduce.dataset_paths import MissingDataError
 
     ready, left_out, failed = [], {}, []
     for runner in runners:
         try:
-            with user_errors(*BAD_INPUT, *OUTSIDE, command=command):
-                kernels.status()  # asked for one that there is?
+            with user_errors(context, *BAD_INPUT, *FAILURES):
+                kernels.status()  # fails if BELIEFMATCH_KERNEL asks for one that does not exist
                 runner.check()
             ready.append(runner)
         except UserError as error:
@@ -196,80 +142,85 @@ def _ready(
                 typer.echo(f"left out: {runner.id}: {error}", err=True)
     if not ready:
         raise UserError(next(iter(left_out.values())))
-    return ready, left_out, failed
+    with user_errors(context):
+        ready_directory(f"{config.directory}", caller="reproduce")
+    records = {runner.id: _run(context, runner, verbose) for runner in ready}
+    if len(runners) > 1:
+        _write_summary(context, runners, records, left_out, config)
+    if failed:
+        raise UserError(f"{context.command_path}: {', '.join(failed)} could not be run; see above why.")
 
 
-def _run(command: typer.Context, runner: "Runner") -> "ReproductionRecord":
-    from beliefmatch.cli.terminal import share_done, show
+def _run(context: typer.Context, runner: "Runner", verbose: bool) -> "ReproductionRecord":
     from beliefmatch.report.reproduction import reproduction_files, reproduction_tables
 
-    with resumable(), user_errors(*OUTSIDE, command=command), share_done() as tell:
+    with resumable(), user_errors(context, *FAILURES), progress() as on_progress:
         record = runner.run(
-            lambda share, doing: tell(share, f"{runner.id}: {doing}"), command=_repeat(command)
+            lambda fraction, description: on_progress(fraction, f"{runner.id}: {description}"),
+            command=_portable_command(context.obj),
         )
         files = reproduction_files(record)
-        with _writing(runner.directory):
+        try:
             runner.directory.mkdir(parents=True, exist_ok=True)
             atomic_write_dir(runner.directory, files)
-    show(*reproduction_tables(record))
-    for name, _ in files:
-        typer.echo(runner.directory / name)
+        except OSError as error:
+            reason, remedy = error.strerror or error, "the runs are kept; repair that and repeat the command"
+            raise EnvironmentFailure(
+                f"reproduce: cannot write to {runner.directory} ({reason}); {remedy}."
+            ) from error
+    *tables, differences = reproduction_tables(record)
+    show(*tables)
+    if verbose:
+        show(differences)
+        for name, _ in files:
+            typer.echo(runner.directory / name)
+    else:
+        typer.echo(
+            f"The protocol differs from the paper in {len(record.differences)} points, listed in the file:"
+        )
+        typer.echo(runner.directory / "summary.md")
     return record
 
 
-@contextmanager
-def _writing(directory: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        remedy = "the runs are kept; mend that, and the same command reads them again"
-        raise EnvironmentFailure(
-            f"reproduce: cannot write to {directory} ({error.strerror or error}); {remedy}."
-        ) from error
-
-
-def _repeat(command: typer.Context) -> list[str]:
-    """The command, without where things lie on this machine."""
-    aside, kept = {"--data-dir": "DATA", "--out": None, "--jobs": None}, ["beliefmatch"]
-    words = iter(command.obj)
+def _portable_command(arguments: list[str]) -> list[str]:
+    """The command without the places of this machine, so that others can repeat it."""
+    replaced, kept = {"--data-dir": ["--data-dir", "DATA"], "--out": [], "--jobs": []}, ["beliefmatch"]
+    words = iter(arguments)
     for word in words:
         name, equals, _ = word.partition("=")
-        if name not in aside:
-            place = word.rpartition("=")[2]
-            kept.append(word.replace(place, Path(place).name) if Path(place).is_absolute() else word)
-            continue
-        if not equals:
-            next(words, None)
-        shown = aside[name]
-        kept += [] if shown is None else [name, shown]
+        if name in replaced:
+            kept += replaced[name]
+            if not equals:
+                next(words, None)
+        else:
+            path = word.rpartition("=")[2]
+            kept.append(word.replace(path, Path(path).name) if Path(path).is_absolute() else word)
     return kept
 
 
-def _summarise(
-    command: typer.Context,
+def _write_summary(
+    context: typer.Context,
     runners: list["Runner"],
     records: dict[str, "ReproductionRecord"],
     left_out: dict[str, str],
     config: "ReproduceConfig",
 ) -> None:
-    """One page, also with what was run before and could not be looked at again."""
+    """One page of all reproductions, with earlier records of those that could not be run now."""
     from beliefmatch.report.reproduction import summary_markdown
-
-    known = {runner.id: records.get(runner.id) or _kept(runner) for runner in runners}
-    shown = [record for record in known.values() if record is not None]
-    earlier = "; what is shown above is of an earlier call"
-    missing = {name: f"{why}{earlier if known[name] else ''}" for name, why in left_out.items()}
-    place = config.directory / config.scale / "summary.md"
-    with user_errors(*OUTSIDE, command=command):
-        atomic_write(place, summary_markdown(shown, missing).encode())
-    typer.echo(place)
-
-
-def _kept(runner: "Runner") -> "ReproductionRecord | None":
-    """The record that an earlier call left, if it can be read."""
     from beliefmatch.reproduce.record import ReproductionRecord
 
-    try:
-        return ReproductionRecord.from_json((runner.directory / "reproduction.json").read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
+    known = dict(records)
+    for runner in runners:
+        if runner.id not in known:
+            try:
+                text = (runner.directory / "reproduction.json").read_text("utf-8")
+                known[runner.id] = ReproductionRecord.from_json(text)
+            except (OSError, ValueError):
+                continue
+    shown = [known[runner.id] for runner in runners if runner.id in known]
+    earlier = "; what is shown above is of an earlier call"
+    missing = {name: f"{why}{earlier if name in known else ''}" for name, why in left_out.items()}
+    path = config.directory / config.scale / "summary.md"
+    with user_errors(context, *FAILURES):
+        atomic_write(path, summary_markdown(shown, missing).encode())
+    typer.echo(path)

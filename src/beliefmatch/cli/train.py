@@ -1,99 +1,77 @@
-"""`beliefmatch train`: one method on one dataset, kept in a directory that can be gone on with."""
+"""`beliefmatch train` and `beliefmatch compare`: one method, or several trained alike."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from beliefmatch._environment import needs
-from beliefmatch._files import ready_directory
-from beliefmatch.cli.errors import BAD_INPUT, OUTSIDE, resumable, user_errors
-from beliefmatch.cli.run_options import (
-    Accelerator,
-    BatchSize,
-    DataDir,
-    DataName,
-    Devices,
-    DryRun,
-    Epochs,
-    Flags,
-    Labels,
-    Limit,
-    ModelName,
-    Nodes,
-    Ood,
-    OODTraining,
-    Precision,
-    PriorFrom,
-    PriorStrength,
-    Rate,
-    RecipeName,
-    Semi,
-    SemiWeight,
-    Settings,
-    settings_of,
+from beliefmatch._files import atomic_write_dir, ready_directory
+from beliefmatch.cli import options as opt
+from beliefmatch.cli.console import (
+    FAILURES,
+    findings,
+    progress,
+    require_packages,
+    resumable,
+    show,
+    user_errors,
+    write_errors,
 )
-from beliefmatch.methods import METHODS
 
 if TYPE_CHECKING:
     from beliefmatch.experiments.config import RunConfig
+    from beliefmatch.experiments.cost import Estimate
+    from beliefmatch.experiments.records import ComparisonRecord, RunRecord
 
-__all__ = ["train"]
+__all__ = ["compare", "train"]
+
+DEFAULT_METHODS = "softmax,label_smoothing,mc_dropout,ensemble,belief_matching"
+RECIPE_OF = {"digits": "digits", "cifar10": "cifar", "cifar100": "cifar", "imagenet-1k": "imagenet"}
+"""The recipe that a dataset starts from; `images` for all others."""
+
+_OOD_SCORE = "entropy"
 
 
 def train(
     context: typer.Context,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME[:OPTION=VALUE]",
-            help=f"{', '.join(METHODS)}; the recipe's if not given, belief_matching in ours.",
-            show_default=False,
-        ),
-    ] = None,
-    kl_weight: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NUMBER|auto", help="Belief matching's λ; auto chooses it on validation images."
-        ),
-    ] = None,
-    data: DataName = None,
-    data_dir: DataDir = None,
-    limit: Limit = None,
-    labels: Labels = None,
-    semi: Semi = None,
-    semi_weight: SemiWeight = None,
-    prior_from: PriorFrom = None,
-    prior_strength: PriorStrength = None,
-    model: ModelName = None,
-    ood: Ood = None,
-    ood_training: OODTraining = None,
-    recipe: RecipeName = None,
-    set_: Settings = None,
-    epochs: Epochs = None,
-    batch_size: BatchSize = None,
-    learning_rate: Rate = None,
-    seed: Annotated[int | None, typer.Option(help="Of weights, order and augmentation.")] = None,
-    precision: Precision = None,
-    accelerator: Accelerator = None,
-    devices: Devices = None,
-    nodes: Nodes = None,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard's logs too.")] = False,
-    out: Annotated[str, typer.Option(metavar="DIRECTORY", help="Where the run is kept.")] = "runs/train",
-    dry_run: DryRun = False,
+    method: opt.Method = None,
+    kl_weight: opt.KlWeight = None,
+    data: opt.Data = None,
+    data_dir: opt.DataDir = None,
+    limit: opt.Limit = None,
+    labels: opt.Labels = None,
+    semi: opt.Semi = None,
+    semi_weight: opt.SemiWeight = None,
+    prior_from: opt.PriorFrom = None,
+    prior_strength: opt.PriorStrength = None,
+    model: opt.Model = None,
+    ood: opt.Ood = None,
+    ood_training: opt.OodTraining = None,
+    recipe: opt.Recipe = None,
+    set_: opt.Set = None,
+    epochs: opt.Epochs = None,
+    batch_size: opt.BatchSize = None,
+    learning_rate: opt.LearningRate = None,
+    seed: opt.Seed = None,
+    precision: opt.Precision = None,
+    accelerator: opt.Accelerator = None,
+    devices: opt.Devices = None,
+    nodes: opt.Nodes = None,
+    tensorboard: opt.Tensorboard = False,
+    out: opt.OutDir = "runs/train",
+    dry_run: opt.DryRun = False,
+    verbose: opt.Verbose = False,
 ) -> None:
-    """Train a network, and keep everything about it.
+    """Train one method and keep the run in a directory.
 
-    The same command goes on with a training that was stopped, and only shows one that is finished. Writes
-    checkpoints, logs, predictions of the test and OOD sets, and record.json; `beliefmatch evaluate` and
-    `beliefmatch predict` take the directory.
+    The same command continues a training that was stopped, and only prints the results of one that is
+    finished. The directory holds checkpoints, logs, predictions on the test and OOD sets, and record.json;
+    `beliefmatch evaluate`, `predict` and `adapt` take it.
     """
-    flags = Flags.of(context.params)
-    with user_errors(*BAD_INPUT, command=context):
-        config = _config(flags, method, kl_weight, seed)
-        with needs("rich", extra="cli", caller="beliefmatch train"):
-            from beliefmatch.cli.run_show import show_config, show_run
-            from beliefmatch.cli.terminal import share_done
+    with user_errors(context):
+        settings, kl_weight_value = _settings(context)
+        config = _run_config(settings, method, kl_weight_value)
+        require_packages(context, "terminal")
         from beliefmatch.experiments.search import Training
 
         work = Training(config, Path(out), tensorboard=tensorboard)
@@ -102,35 +80,184 @@ def train(
     if dry_run:
         cost = work.estimate()
         if work.is_main_process:
-            show_config(config, cost, runs=work.runs)
+            _echo_config(config, cost, runs=work.runs)
         return
-    with resumable(), user_errors(*OUTSIDE, command=context), share_done() as tell:
-        record = work.run(tell)
+    with resumable(), user_errors(context, *FAILURES), progress() as on_progress:
+        record = work.run(on_progress)
     if work.is_main_process:
-        show_run(record, Path(out))
+        from beliefmatch.report.run_tables import run_tables
+
+        tables = run_tables(record)
+        show(*(tables if verbose else (tables[0], findings(_run_findings(record)), tables[-1])))
+        typer.echo(out)
 
 
-def _config(flags: Flags, method: str | None, kl_weight: str | None, seed: int | None) -> "RunConfig":
-    from msgspec.structs import replace
+def compare(
+    context: typer.Context,
+    methods: opt.Methods = DEFAULT_METHODS,
+    kl_weight: opt.KlWeight = None,
+    data: opt.Data = None,
+    data_dir: opt.DataDir = None,
+    limit: opt.Limit = None,
+    labels: opt.Labels = None,
+    semi: opt.Semi = None,
+    semi_weight: opt.SemiWeight = None,
+    prior_from: opt.PriorFrom = None,
+    prior_strength: opt.PriorStrength = None,
+    model: opt.Model = None,
+    ood: opt.Ood = None,
+    ood_training: opt.OodTraining = None,
+    recipe: opt.Recipe = None,
+    set_: opt.Set = None,
+    epochs: opt.Epochs = None,
+    batch_size: opt.BatchSize = None,
+    learning_rate: opt.LearningRate = None,
+    seed: opt.FirstSeed = 0,
+    seeds: opt.MethodSeeds = 3,
+    jobs: opt.Jobs = None,
+    precision: opt.Precision = None,
+    accelerator: opt.Accelerator = None,
+    devices: opt.Devices = None,
+    nodes: opt.Nodes = None,
+    out: opt.OutDir = "runs/compare",
+    dry_run: opt.DryRun = False,
+    verbose: opt.Verbose = False,
+) -> None:
+    """Train several methods alike and compare them.
 
+    Trains on the embedded digits unless --data is given. The directory holds every run, all numbers as JSON,
+    CSV and Markdown, figures, and report.html, which works offline. The same command continues where it was
+    stopped; finished runs are not repeated.
+    """
+    with user_errors(context):
+        for name, number in (("jobs", jobs), ("seeds", seeds)):
+            if number is not None and number < 1:
+                raise ValueError(f"compare: `{name}` must be at least 1, got {number}.")
+        from beliefmatch import kernels
+        from beliefmatch.experiments.compare import Comparison, evaluations
+        from beliefmatch.experiments.method_spec import parse_methods, with_kl_weight
+
+        kernels.status()  # fails if BELIEFMATCH_KERNEL asks for one that does not exist
+        settings, kl_weight_value = _settings(context)
+        specs = parse_methods(methods)
+        if kl_weight_value is not None:
+            specs = with_kl_weight(specs, kl_weight_value)
+        all_seeds = list(range(seed, seed + seeds))
+        work = Comparison(settings, specs, seeds=all_seeds, directory=Path(out), jobs=jobs)
+        require_packages(context, "terminal", "report")
+        if not dry_run:
+            ready_directory(out, caller="compare")
+    if dry_run:
+        costs = work.estimates()
+        if work.is_main_process:
+            for config, cost in costs:
+                _echo_config(config, cost)
+                typer.echo()
+            typer.echo(f"# {work.cells} runs, {work.jobs} at a time")
+        return
+    from beliefmatch.report.comparison_files import comparison_files
+    from beliefmatch.report.tables import comparison_tables
+
+    with resumable(), user_errors(context, *FAILURES), progress() as on_progress:
+        record = work.run(on_progress, command=["beliefmatch", *context.obj])
+        if not work.is_main_process:
+            return
+        on_progress(1.0, "report")
+        files = comparison_files(record, evaluations(record, work))
+    try:  # files first: the reader of the output may close the pipe
+        with write_errors(context, Path(out)):
+            atomic_write_dir(Path(out), files, keep=".json")
+    finally:
+        tables = comparison_tables(record)
+        show(*(tables if verbose else (tables[0], "", findings(_comparison_findings(record)))))
+    typer.echo(Path(out) / "report.html")
+
+
+def _settings(context: typer.Context) -> tuple[dict[str, Any], float | str | None]:
+    """Settings as `config_from` takes them: recipe, then options, then --set; and λ, which is a method's."""
+    from beliefmatch.experiments.config import merged, overridden, recipe
+    from beliefmatch.experiments.method_spec import require_nothing_of_semi
+    from beliefmatch.semi.config import WITHOUT
+
+    given, params = opt.settings_of(context), context.params
+    kl_weight = given.pop("kl_weight", None)
+    if given.get("semi", {}).get("kind") == WITHOUT:
+        require_nothing_of_semi(given["semi"])
+        given["semi"] = None
+    base = recipe(params["recipe"] or RECIPE_OF.get(params["data"] or "digits", "images"))
+    return overridden(merged(base, given), params["set_"] or []), kl_weight
+
+
+def _run_config(settings: dict[str, Any], method: str | None, kl_weight: float | str | None) -> "RunConfig":
     from beliefmatch.experiments.config import config_from
     from beliefmatch.experiments.method_spec import parse_methods, with_spec
 
-    mapping = settings_of(flags)
     if method is not None:
         spec, *others = parse_methods(method, caller="train", argument="method")
         if others:
             raise ValueError(f"train: `method` must be one method, got {method!r}.")
-        mapping = with_spec(mapping, spec)
+        settings = with_spec(settings, spec)
     if kl_weight is not None:
-        mapping = _with_weight(mapping, kl_weight)
-    config = config_from(mapping)
-    return config if seed is None else replace(config, seed=seed)
+        section = settings["method"]
+        options = {**section.get("options", {}), "kl_weight": kl_weight}
+        settings = {**settings, "method": {**section, "options": options}}
+    return config_from(settings)
 
 
-def _with_weight(mapping: dict[str, Any], text: str) -> dict[str, Any]:
-    from beliefmatch.cli.numbers import number_or_auto
+def _echo_config(config: "RunConfig", cost: "Estimate", *, runs: int = 1) -> None:
+    """Print the configuration as YAML, which `--recipe` takes, and its cost as comments below it."""
+    from beliefmatch.experiments.config import fingerprint, to_mapping
+    from beliefmatch.experiments.yaml_files import as_yaml
 
-    section = mapping["method"]
-    options = {**section.get("options", {}), "kl_weight": number_or_auto("train", "kl_weight", text)}
-    return {**mapping, "method": {**section, "options": options}}
+    typer.echo(as_yaml(to_mapping(config)).rstrip())
+    seconds = cost.train_seconds * runs
+    if seconds < 120:
+        time = f"{seconds:.0f} s"
+    else:
+        time = f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    lines = (
+        f"configuration {fingerprint(config)}",
+        f"runs {runs}, networks {runs * cost.networks}, parameters of each {cost.parameters:,}",
+        f"steps of one network {cost.steps:,}, {cost.step_seconds * 1000:.0f} ms each",
+        f"time about {time}, measured in a few steps on this machine",
+        f"memory about {_size(cost.memory)} for network and batch, {_size(cost.data_memory)} for images",
+    )
+    typer.echo("\n".join(f"# {line}" for line in lines))
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+
+
+def _run_findings(record: "RunRecord") -> list[str]:
+    """OOD detection, and the value that was chosen on validation images."""
+    found = [
+        f"OOD set {one.name}: AUROC {100 * one.auroc[_OOD_SCORE]:.1f} % by predictive entropy."
+        for one in record.ood
+    ]
+    chosen = [trial for trial in record.search if trial.chosen]
+    return found + [
+        f"{one.option} = {one.value:g} was chosen from {len(record.search)} values on validation images."
+        for one in chosen
+    ]
+
+
+def _comparison_findings(record: "ComparisonRecord") -> list[str]:
+    """The range over the methods of OOD detection and of training time, as means over the seeds."""
+    detection: dict[str, list[tuple[float, str]]] = {}
+    times: list[tuple[float, str]] = []
+    for method in record.methods:
+        runs = method.runs
+        times.append((sum(run.costs.train_seconds for run in runs) / len(runs), method.label))
+        for index, one in enumerate(runs[0].ood):
+            areas = [run.ood[index].auroc[_OOD_SCORE] for run in runs]
+            detection.setdefault(one.name, []).append((sum(areas) / len(areas), method.label))
+    found = []
+    for name, values in detection.items():
+        (low, worst), (high, best) = min(values), max(values)
+        found.append(
+            f"OOD set {name}: AUROC by predictive entropy from {100 * low:.1f} % ({worst}) to "
+            f"{100 * high:.1f} % ({best})."
+        )
+    (short, fastest), (long, slowest) = min(times), max(times)
+    return [*found, f"Training time of a run: from {short:.1f} s ({fastest}) to {long:.1f} s ({slowest})."]

@@ -1,0 +1,207 @@
+"""What a command prints: tables and findings, progress, and one line about an error of the user."""
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from beliefmatch._environment import needs
+from beliefmatch._files import EnvironmentFailure
+from beliefmatch.cli.options import option_of_setting
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+__all__ = [
+    "BAD_INPUT",
+    "FAILURES",
+    "UserError",
+    "findings",
+    "printable",
+    "progress",
+    "require_packages",
+    "resumable",
+    "show",
+    "step_progress",
+    "user_errors",
+    "write_errors",
+]
+
+BAD_INPUT = (ValueError, TypeError, ModuleNotFoundError)
+"""Errors that the library raises about arguments and missing extras."""
+
+FAILURES = (EnvironmentFailure, FloatingPointError, OSError)
+"""Errors during the work that are no bugs: files, disks, other processes, divergence."""
+
+_ABOUT_AN_ARGUMENT = re.compile(r"(?P<function>\w+): `(?P<argument>[\w.]+)` (?P<fact>.*)")
+_FUNCTION = re.compile(r"(?![A-Z_]+:)\w+: ")  # not the name of an environment variable
+_PACKAGES = {
+    "terminal": ("cli", ["rich"]),
+    "figures": ("report", ["matplotlib"]),
+    "page": ("report", ["jinja2", "plotly"]),
+    "report": ("report", ["matplotlib", "jinja2", "plotly"]),
+    "statistics": ("stats", ["scipy"]),
+    "weights": ("files", ["safetensors"]),
+}
+"""For each purpose, the extra that it needs and the packages of it."""
+_LOG_SECONDS = 60.0  # between two lines of progress where there is no terminal
+_PLAIN_WIDTH = 120  # files and pipes have no width; no row of our tables is folded in this one
+
+
+class UserError(Exception):
+    """An error that the user can repair: one line on stderr, no traceback."""
+
+
+@contextmanager
+def user_errors(context: typer.Context, *kinds: type[Exception]) -> Iterator[None]:
+    """Turn errors of these kinds, by default `BAD_INPUT`, into a `UserError` in the words of the command.
+
+    A command checks its input inside such a block and works outside of it, so that a bug keeps its traceback.
+    """
+    caught = kinds or BAD_INPUT
+    try:
+        yield
+    except caught as error:
+        raise UserError(_message(context, error)) from error
+
+
+@contextmanager
+def write_errors(context: typer.Context, path: Path) -> Iterator[None]:
+    """Turn a failure to write the results into a `UserError`."""
+    try:
+        yield
+    except OSError as error:
+        reason, remedy = error.strerror or error, "repair that or choose another `--out`"
+        raise UserError(f"{context.command_path}: cannot write to {path} ({reason}); {remedy}.") from error
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Say after Ctrl-C inside the block that nothing was lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("what was trained is saved; the same command continues from there", file=sys.stderr)
+        raise
+
+
+def _message(context: typer.Context, error: Exception) -> str:
+    """One line that begins with the command and names `--option` where the library names an argument."""
+    text, file = f"{error}", ""
+    if isinstance(error, OSError) and error.strerror:  # without the number of the error
+        text, file = error.strerror, f": {error.filename}" if error.filename is not None else ""
+    text = " ".join(text.split())
+    found = _ABOUT_AN_ARGUMENT.fullmatch(text)
+    option = None
+    if found:
+        missing = found["fact"].startswith("must be given")
+        option = option_of_setting(context, found["argument"], owner=found["function"], missing=missing)
+    if found and option:
+        return f"{context.command_path}: `{option}` {found['fact']}"
+    if text.startswith("`beliefmatch "):  # a missing extra of the command itself
+        return text
+    text = text[function.end() :] if (function := _FUNCTION.match(text)) else text
+    return f"{context.command_path}: {text}{file}"
+
+
+def require_packages(context: typer.Context, *purposes: str) -> None:
+    """Import what the end of a command needs before its work begins."""
+    for purpose in purposes:
+        extra, packages = _PACKAGES[purpose]
+        listed = " and ".join(filter(None, [", ".join(packages[:-1]), packages[-1]]))
+        with needs(listed, extra=extra, caller=context.command_path):
+            for package in packages:
+                import_module(package)
+
+
+def show(*parts: "RenderableType") -> None:
+    """Print on standard output; a line too long for the terminal is continued, never cut."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _PLAIN_WIDTH
+    console.print(*parts, crop=False)
+
+
+def findings(sentences: Sequence[str], *, sign: str = "•") -> "RenderableType":
+    """Sentences as a list, each folded below its sign."""
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 1))
+    for sentence in sentences:
+        grid.add_row(sign, Text(printable(sentence)))
+    return grid
+
+
+def printable(text: object) -> str:
+    """Text of files without characters that a terminal would take for commands."""
+    return "".join(sign if sign.isprintable() else "\ufffd" for sign in f"{text}")
+
+
+@contextmanager
+def step_progress(total: int) -> Iterator[Callable[[str], None]]:
+    """A bar on standard error, gone when done; yields a function to call with a description at each step."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda description: bar.update(task, advance=1, description=description)
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[float, str], None]]:
+    """A bar on standard error with the time left; yields a function of (fraction, description).
+
+    Without a terminal it is a line each minute, so that a log shows that long work goes on.
+    """
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _ProgressLog(console)
+        return
+    columns = (
+        BarColumn(20),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(elapsed_when_finished=False),
+        TextColumn("{task.description}", markup=False),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda fraction, description: bar.update(task, completed=fraction, description=description)
+
+
+class _ProgressLog:
+    """Prints a line of progress at most once a minute."""
+
+    def __init__(self, console: "Console") -> None:
+        self._console = console
+        self._start = self._last = time.monotonic()
+
+    def __call__(self, fraction: float, description: str) -> None:
+        now = time.monotonic()
+        if now - self._last < _LOG_SECONDS:
+            return
+        self._last = now
+        text = f"{100 * fraction:.0f} % after {(now - self._start) / 60:.0f} min: {description}"
+        self._console.out(text, highlight=False)

@@ -1,0 +1,345 @@
+"""Every option of every command, declared once: its flag, its help, and the setting that it changes.
+
+A command lists the options that it takes in its signature. `Sets` says which setting of a configuration an
+option changes, so that `settings_of` collects the settings that were given, and `option_of_setting` finds
+the option that an error about a setting is about.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from typer.models import ArgumentInfo
+
+from beliefmatch.methods import METHODS
+from beliefmatch.reproduce import REPRODUCTIONS
+
+__all__ = ["Sets", "option_of_setting", "settings_of"]
+
+
+class Sets(NamedTuple):
+    """The dotted setting that an option changes, and how its value is read, if not taken as it is.
+
+    `read` raises a ValueError with the words that describe what it expects.
+    """
+
+    path: str
+    read: Callable[[Any], Any] = lambda value: value
+
+
+def settings_of(context: typer.Context) -> dict[str, Any]:
+    """The settings that were given on the command line, nested: {"data": {"name": "digits"}}.
+
+    An option that has its default value changes nothing, so the configuration's own default holds.
+    """
+    settings: dict[str, Any] = {}
+    for name, default, target in _declared(context):
+        value = context.params[name]
+        if target is None or value in (default, [], ()):
+            continue
+        try:
+            value = target.read(value)
+        except ValueError as error:
+            raise ValueError(f"{context.info_name}: `{name}` must be {error}, got {value!r}.") from None
+        *sections, key = target.path.split(".")
+        below = settings
+        for section in sections:
+            below = below.setdefault(section, {})
+        below[key] = value
+    return settings
+
+
+def option_of_setting(context: typer.Context, setting: str, *, owner: str, missing: bool) -> str | None:
+    """How the user writes what an error about a setting is about, such as "--data-dir"; None if not at all.
+
+    Args:
+        context: of the command.
+        setting: the name of an option, a dotted path, or the name of a setting of `owner`.
+        owner: who raised the error: a function or a class such as `DataConfig`.
+        missing: whether the error is that the setting was not given. Others are about options that were given;
+            what a recipe has set is no option.
+    """
+    declared = list(_declared(context))
+    given = [one for one in declared if missing or context.params[one[0]] not in (one[1], None, [], ())]
+    paths = (setting, f"{owner.removesuffix('Config').lower()}.{setting}")
+    by_name = [name for name, *_ in declared if name.rstrip("_") == setting]
+    by_path = [name for name, _, target in given if target and target.path in paths]
+    by_model = [name for name, *_ in given if f"{name}.name" == setting]
+    by_key = [name for name, _, target in given if target and target.path.rpartition(".")[2] == setting]
+    name = next(iter(by_name + by_path + by_model + by_key), None)
+    if name is None:
+        return None
+    *_, info = _parameters(context)[name].annotation.__metadata__
+    return info.metavar if isinstance(info, ArgumentInfo) else f"--{name.rstrip('_').replace('_', '-')}"
+
+
+def _declared(context: typer.Context) -> Iterator[tuple[str, Any, Sets | None]]:
+    """Name, default and setting of each parameter of a command."""
+    for name, parameter in _parameters(context).items():
+        if name in context.params:
+            metadata = parameter.annotation.__metadata__
+            yield name, parameter.default, next((one for one in metadata if isinstance(one, Sets)), None)
+
+
+def _parameters(context: typer.Context) -> Mapping[str, inspect.Parameter]:
+    callback = context.command.callback
+    return {} if callback is None else inspect.signature(callback).parameters
+
+
+def _number_or_auto(text: str) -> float | str:
+    if text == "auto":
+        return text
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError("a finite number or auto")
+    return number
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError("numbers separated by commas") from None
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _seeds(count: int) -> tuple[int, ...]:
+    if count < 1:
+        raise ValueError("at least 1")
+    return tuple(range(count))
+
+
+def _assignments(texts: Sequence[str]) -> dict[str, Any]:
+    from beliefmatch.experiments.yaml_files import yaml_value
+
+    pairs = [text.partition("=") for text in texts]
+    if not all(name.strip() and equals for name, equals, _ in pairs):
+        raise ValueError("written NAME=VALUE")
+    return {name.strip(): yaml_value(value.strip(), caller="adapt") for name, _, value in pairs}
+
+
+def _option(metavar_or_flag: str, help: str, *, flag: str = "", panel: str | None = None) -> Any:
+    """An option with a value, named after its parameter or `flag`; or a flag, such as "--verbose"."""
+    if metavar_or_flag.startswith("--"):
+        return typer.Option(metavar_or_flag, help=help, rich_help_panel=panel)
+    flags = [flag] if flag else []
+    return typer.Option(*flags, metavar=metavar_or_flag, help=help, rich_help_panel=panel)
+
+
+def _argument(metavar: str, help: str) -> Any:
+    return typer.Argument(metavar=metavar, help=help)
+
+
+_data, _network = partial(_option, panel="Data"), partial(_option, panel="Network")
+_training, _machine = partial(_option, panel="Training"), partial(_option, panel="Machine")
+_semi = partial(_option, panel="Unlabelled images")
+_features, _heads = partial(_option, panel="Features"), partial(_option, panel="Heads")
+
+# fmt: off
+
+# Shared by several commands.
+OutDir = Annotated[str, _option("DIRECTORY", "Directory that the results are written to.")]
+Verbose = Annotated[bool, _option("--verbose", "Print every table and all details, not only the summary.")]
+DryRun = Annotated[bool, _option("--dry-run",
+    "Print the complete configuration and its cost without running anything.")]
+Jobs = Annotated[int | None, _option("N",
+    "Number of runs at a time. Default: as many as the machine has cores for.")]
+Risks = Annotated[list[float], Sets("risks", tuple), _option("RATE",
+    "Error rate among answered examples for which an abstention threshold is sought. Can be repeated.")]
+SkipCorrupt = Annotated[bool, Sets("data.corrupt", lambda skip: "skip"), _option("--skip-corrupt",
+    "Skip images that cannot be read and report their number, instead of stopping.")]
+Workers = Annotated[int, Sets("data.workers"), _option("N", "Number of processes that read large images.")]
+
+# Data and network of `train`, `compare` and `adapt`.
+Data = Annotated[str | None, Sets("data.name"), _data("NAME|PATH",
+    "Dataset: digits, cifar10, cifar100, svhn, mnist, fashion_mnist, food101, stanford_cars, imagenet-1k, "
+    "or the path of a folder of images, of Parquet files or of .npz files.")]
+DataDir = Annotated[str | None, Sets("data.directory"), _data("DIRECTORY",
+    "Directory that holds the named datasets. Default: download from the Hugging Face hub.")]
+Limit = Annotated[int | None, Sets("data.limit"), _data("N",
+    "Maximum number of training images. Default: all.")]
+Ood = Annotated[list[str] | None, Sets("ood", tuple), _data("SET",
+    "Out-of-distribution set to detect: noise, the name of a dataset, or NAME=PATH. Can be repeated.")]
+OodTraining = Annotated[str | None, Sets("ood_training"), _data("SET",
+    "Out-of-distribution set that methods such as prior_network are trained on.")]
+Model = Annotated[str | None, Sets("model.name"), _network("NAME",
+    "Network: digits, preact_resnet18, preact_resnet34, preact_resnet50, wide_resnet, wrn28_2, wrn28_10, "
+    "timm:NAME or module:factory.")]
+
+# Methods and training, of `train` and `compare`.
+Method = Annotated[str | None, _option("NAME[:OPTION=VALUE]",
+    f"Method to train: {', '.join(METHODS)}. Default: that of the recipe, belief_matching in all of ours.")]
+Methods = Annotated[str, _option("NAME[:OPTION=VALUE],...",
+    f"Methods to compare, separated by commas, such as belief_matching:kl_weight=0.01: "
+    f"{', '.join(METHODS)}.")]
+KlWeight = Annotated[str | None, Sets("kl_weight", _number_or_auto), _option("NUMBER|auto",
+    "Weight λ of the KL term of belief matching; auto chooses it on validation images. Default: that of "
+    "the recipe.")]
+Recipe = Annotated[str | None, _training("NAME|FILE",
+    "Settings to start from: digits, cifar, cifar-release, cifar-cpu, imagenet, images, semi-vat, semi-pi, "
+    "semi-digits, semi-cifar-cpu, or a .yaml file. Default: that of the dataset.")]
+Set = Annotated[list[str] | None, _training("KEY=VALUE",
+    "Any setting, such as training.weight_decay=5e-4; --dry-run lists all of them. Can be repeated.",
+    flag="--set")]
+Epochs = Annotated[int | None, Sets("training.epochs"), _training("N",
+    "Number of passes over the training images. Default: that of the recipe.")]
+BatchSize = Annotated[int | None, Sets("training.batch_size"), _training("N",
+    "Number of images in a training step. Default: that of the recipe.")]
+LearningRate = Annotated[float | None, Sets("training.learning_rate"), _training("NUMBER",
+    "Initial learning rate. Default: that of the recipe.")]
+Seed = Annotated[int | None, Sets("seed"), _option("N",
+    "Seed of initial weights, batch order and augmentation. Default: that of the recipe.")]
+FirstSeed = Annotated[int, _option("N", "Seed of the first run of each method.")]
+MethodSeeds = Annotated[int, _option("N", "Number of runs of each method, with consecutive seeds.")]
+Labels = Annotated[int | None, Sets("data.labels"), _semi("N",
+    "Number of training images that keep their labels, divided evenly among the classes. Default: all.")]
+Semi = Annotated[str | None, Sets("semi.kind"), _semi("vat|pi|none",
+    "Consistency loss on unlabelled images: predictions must hold under the worst perturbation (vat) or a "
+    "random one (pi). Its settings are changed by --set semi.KEY=VALUE.")]
+SemiWeight = Annotated[float | None, Sets("semi.weight"), _semi("NUMBER",
+    "Weight of the consistency loss. Default: that of the recipe or of the paper.")]
+PriorFrom = Annotated[str | None, Sets("teacher.run"), _semi("RUN",
+    "Finished run whose belief about each image, labelled or not, is the prior; softmax and "
+    "label_smoothing take it as soft labels.")]
+PriorStrength = Annotated[float | None, Sets("teacher.strength"), _semi("NUMBER",
+    "Number of votes that the belief of --prior-from counts as, where a label counts as one.")]
+Precision = Annotated[str | None, Sets("engine.precision"), _machine("auto|32|bf16|16",
+    "Precision of the network in training; auto is bf16 where the hardware supports it. Default: that of "
+    "the recipe.")]
+Accelerator = Annotated[str | None, Sets("engine.accelerator"), _machine("auto|cpu|cuda|mps",
+    "Kind of device to train on. Default: that of the recipe.")]
+Devices = Annotated[str | None, Sets("engine.devices"), _machine("N|auto",
+    "Number of processes on each machine, one for each device; auto is one for each GPU, or one on the "
+    "CPU.")]
+Nodes = Annotated[int | None, Sets("engine.nodes"), _machine("N",
+    "Number of machines. Default: that of the recipe.")]
+Tensorboard = Annotated[bool, _option("--tensorboard", "Write logs for TensorBoard as well.")]
+
+# `adapt`: a network with images or stored features, and the heads fitted to them.
+Network = Annotated[str | None, Sets("network.model"), _network("NAME",
+    "Trained network: timm:NAME, torchvision:NAME, hf:NAME, module:factory, or the directory of a run.")]
+ModelOptions = Annotated[list[str] | None, Sets("network.options", _assignments), _network("NAME=VALUE",
+    "Argument that the network is built with. Can be repeated.")]
+Weights = Annotated[str | None, Sets("network.weights"), _network("FILE",
+    "Weights of the network: a .safetensors file, or a .pt, .pth or .th file that runs no code. Default: "
+    "the pretrained weights of the name.")]
+Head = Annotated[str | None, Sets("network.head"), _network("LAYER",
+    "Name of the last layer of the network. Default: found automatically.")]
+Validation = Annotated[str | None, _data("FRACTION|N|FILE",
+    "Validation data that λ is chosen on: a fraction or number of the training images or, with --features, "
+    "a file. Default: 0.2.")]
+ValidationFrom = Annotated[str, Sets("network.validation_from"), _data("train|test",
+    "Source of the validation images. Choose test for a network that was trained on all training images: "
+    "half of the test images choose λ and the other half is reported.")]
+SplitSeed = Annotated[int, Sets("data.split_seed"), _data("N",
+    "Seed of the split into training and validation data.")]
+Size = Annotated[int | None, Sets("data.size"), _data("PIXELS",
+    "Side in pixels that images are resized to. Default: what the network expects, else no resizing.")]
+Margin = Annotated[float | None, Sets("data.margin"), _data("RATIO",
+    "Ratio of the short side before the centre crop to --size, such as 1.143 for 256 to 224. Default: what "
+    "the network expects.")]
+Mean = Annotated[str | None, Sets("data.mean", _numbers), _data("R,G,B",
+    "Per-channel mean used to normalise images with pixels between 0 and 1. Default: what the network "
+    "expects, else that of the dataset.")]
+Std = Annotated[str | None, Sets("data.std", _numbers), _data("R,G,B",
+    "Per-channel standard deviation used to normalise images. Default: what the network expects, else that "
+    "of the dataset.")]
+Features = Annotated[str | None, Sets("features.train"), _features("FILE",
+    "Stored features in place of a network and images: arrays features and targets (or counts), and weight "
+    "and bias of the existing head if there is one, as .npz, .safetensors, .parquet, .csv or .npy.")]
+TestFeatures = Annotated[str | None, Sets("features.test"), _features("FILE",
+    "Stored features of the test examples, with --features.")]
+CacheDir = Annotated[str | None, Sets("network.cache_dir"), _features("DIRECTORY",
+    "Directory of the feature cache. Default: beliefmatch/features in the user's cache directory.")]
+CacheSize = Annotated[str, Sets("network.cache_size"), _features("BYTES",
+    "Maximum size of the feature cache on disk.")]
+Device = Annotated[str, Sets("network.device"), _features("cpu|cuda|mps", "Device used to extract features.")]
+FeaturePrecision = Annotated[str, Sets("network.precision"), _features("auto|32|bf16",
+    "Precision of the network when it extracts features; auto is bf16 where that is faster and changes no "
+    "row by 2 %.")]
+Compile = Annotated[bool, Sets("network.compile"), _features("--compile",
+    "Compile the network with torch.compile, which takes a minute and about halves the time after it.")]
+FeatureBatch = Annotated[int, Sets("network.batch_size"), _features("N",
+    "Number of images in a batch when features are extracted.")]
+HeadLabels = Annotated[str, Sets("fit.labels"), _heads("auto|same|new",
+    "Whether to refit the existing head (same) or to fit a head for other classes (new); auto finds out "
+    "which.")]
+KlWeights = Annotated[str | None, Sets("fit.kl_weights", _numbers), _heads("NUMBER,...",
+    "Values of λ to choose from, separated by commas. Default: a grid for the number of classes.")]
+Priors = Annotated[str, Sets("fit.priors", _numbers), _heads("NUMBER,...",
+    "Values of the prior β to choose from, separated by commas.")]
+HeadSeeds = Annotated[int, Sets("fit.seeds", _seeds), _heads("N",
+    "Number of seeds that every head is fitted with.")]
+Controls = Annotated[str, Sets("fit.controls", _names), _heads("NAME,...",
+    "Other heads fitted to the same features for comparison, separated by commas.")]
+Laplace = Annotated[bool, Sets("fit.laplace"), _heads("--laplace",
+    "Compare with a Laplace approximation of the last layer as well.")]
+ChooseBy = Annotated[str, Sets("fit.choose_by"), _heads("nll|error", "Validation score that λ is chosen by.")]
+HeadEpochs = Annotated[int, Sets("fit.epochs"), _heads("N", "Maximum number of passes over the features.")]
+HeadBatch = Annotated[int, Sets("fit.batch_size"), _heads("N",
+    "Number of examples in a step when heads are fitted.")]
+HeadRate = Annotated[float | None, Sets("fit.learning_rate"), _heads("NUMBER",
+    "Learning rate of Adam when heads are fitted. Default: 3e-4 for each 64 examples of a step.")]
+Optimizer = Annotated[str, Sets("fit.optimizer"), _heads("adam|lbfgs",
+    "Optimizer that fits the heads; lbfgs is for convex heads.")]
+TrainBatchnorm = Annotated[bool, Sets("fit.batchnorm"), _heads("--train-batchnorm",
+    "Train the BatchNorm layers together with the chosen head, as the paper's published code does.")]
+
+# `evaluate`, `report` and `predict`.
+PredictionFiles = Annotated[list[str], _argument("FILE",
+    "Predictions and targets of each model as .npz, .npy, .parquet, .csv or .safetensors, or the directory "
+    "of a run.")]
+OodFiles = Annotated[list[str] | None, _option("SET=FILE",
+    "Predictions on an out-of-distribution set; with several models, one file for each in their order, "
+    "separated by commas. Can be repeated.")]
+ModelNames = Annotated[list[str] | None, _option("NAME",
+    "Name of a model, given once for each file in their order. Default: the name of the file.")]
+ClassNames = Annotated[str | None, _option("FILE",
+    "Text file with the name of one class on each line. Default: that of the run, else numbers.")]
+TargetsFile = Annotated[str | None, _option("FILE",
+    "File with the targets of all models, if their own files have none.")]
+Bins = Annotated[int, Sets("n_bins"), _option("N", "Number of confidence bins of the calibration errors.")]
+Resamples = Annotated[int, Sets("resamples"), _option("N",
+    "Number of bootstrap resamples; 0 omits the confidence intervals.")]
+BootstrapSeed = Annotated[int, Sets("seed"), _option("N", "Seed of the bootstrap.")]
+LogitsName = Annotated[str | None, _option("NAME",
+    "Name of the array or column of logits. Default: recognised by common names.")]
+ProbsName = Annotated[str | None, _option("NAME",
+    "Name of the array or columns of probabilities. Default: recognised by common names.")]
+TargetsName = Annotated[str | None, _option("NAME",
+    "Name of the array or column of targets. Default: recognised by common names.")]
+ImagesName = Annotated[str | None, _option("NAME",
+    "Name of the array of images, which are shown beside mistakes. Default: recognised by common names.")]
+Records = Annotated[list[str], _argument("RECORD",
+    "Records written by `beliefmatch evaluate`, one for each model; or one record of `beliefmatch compare` "
+    "or `beliefmatch adapt`, or its directory.")]
+PageFile = Annotated[str, _option("FILE", "Page to write; a relative path starts at the current directory.")]
+Run = Annotated[str, _argument("RUN", "Directory written by `beliefmatch train` or `beliefmatch adapt`.")]
+Inputs = Annotated[list[str], _argument("INPUT",
+    "Images, folders of images, .npz or .npy arrays of bytes, or .parquet files to predict.")]
+PredictionsFile = Annotated[str, _option("FILE", "File to write, ending in .csv, .json or .parquet.")]
+Abstain = Annotated[float | None, _option("CONFIDENCE",
+    "Abstain on images with a confidence below this value.")]
+MaxRisk = Annotated[float | None, _option("RATE",
+    "Abstain so that the error rate among answered images stays below this rate with probability 95 %; the "
+    "threshold is found on the validation images of the run.")]
+
+# `reproduce` and `doctor`.
+ReproductionId = Annotated[str, _argument("ID",
+    f"Table or figure to reproduce: {', '.join(REPRODUCTIONS)}; all for every one, or list to see their "
+    "titles and costs.")]
+Scale = Annotated[str, _option("paper|cpu|tiny",
+    "Scale of the experiments: the protocol of the paper (paper), a small version for two cores (cpu), or "
+    "one of seconds that only shows that it runs (tiny).")]
+ReproductionSeeds = Annotated[int | None, _option("N",
+    "Number of runs of each method. Default: that of the paper or of the scale.")]
+Json = Annotated[bool, _option("--json", "Print the report as JSON.")]
