@@ -16,8 +16,8 @@ from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.cli import app, main
 from beliefmatch.cli.adapt import _config
 from beliefmatch.data.config import DataConfig
-from beliefmatch.experiments.adapt_run_config import AdaptRunConfig, FeatureAdaptConfig, ImageAdaptConfig
 from beliefmatch.experiments.adapt_record import AdaptRecord
+from beliefmatch.experiments.adapt_run_config import AdaptRunConfig, FeatureAdaptConfig, ImageAdaptConfig
 from beliefmatch.experiments.adapted_directory import adapted_network
 from beliefmatch.metrics import error, nll
 from commands import refused

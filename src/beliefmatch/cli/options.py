@@ -7,6 +7,7 @@ the option that an error about a setting is about.
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, NamedTuple
@@ -59,9 +60,10 @@ def option_of_setting(context: typer.Context, setting: str, *, owner: str, missi
         context: of the command.
         setting: the name of an option, a dotted path, or the name of a setting of `owner`.
         owner: who raised the error: a function or a class such as `DataConfig`.
-        missing: whether the error is that the setting was not given. Others are about options that were given;
-            what a recipe has set is no option.
+        missing: whether the error is that the setting was not given. Other errors are about an option only if
+            it was given, as the setting may be a recipe's.
     """
+    setting = re.sub(r"\.\d+$", "", setting)  # one of several values
     declared = list(_declared(context))
     given = [one for one in declared if missing or context.params[one[0]] not in (one[1], None, [], ())]
     paths = (setting, f"{owner.removesuffix('Config').lower()}.{setting}")
