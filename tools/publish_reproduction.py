@@ -2,9 +2,9 @@
 
 python tools/publish_reproduction.py runs/reproduce/cpu
 
-Nothing is touched unless every record can be read and is of the scale that the page is about. What was
-published before and is not below the directory stays as it was. The records of single runs, those that an
-option was chosen by too, lie in results/reproduction/runs, without the places of this machine.
+Nothing is touched unless every record can be read and is of the scale that the page is about. Reproductions
+that were published before and are not in the directory stay as they are. The records of single runs, trials of
+a search included, go to results/reproduction/runs, without the paths of this machine.
 """
 
 import argparse
@@ -29,57 +29,45 @@ _RECORD = "reproduction.json"
 
 
 def main() -> None:
-    """Publish every reproduction that has a record below the directory of its scale."""
-    asked = _arguments()
-    page, place = asked.docs / "reproduction.md", asked.docs / "results" / "reproduction"
-    places = _places(asked.directory, place)
-    records = {name: _record(home, asked.scale) for name, home in places.items()}
-    if not page.is_file():
-        sys.exit(f"publish: there is no {page}")
-    before, begin, rest = page.read_text("utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        sys.exit(f"publish: {page} must have the marks {BEGIN} and {END}")
-    parts = [_section(name, record) for name, record in records.items()]
-    text = "\n\n".join([f"{before}{BEGIN}", *parts, f"{END}{after}"])
-    new = place.with_name("reproduction.new")
+    """Publish every reproduction that has a record in the directory of its scale."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--scale", default="cpu", help="Scale that the page is about.")
+    parser.add_argument("--docs", type=Path, default=DOCS)
+    options = parser.parse_args()
+    page, published = options.docs / "reproduction.md", options.docs / "results" / "reproduction"
+    sources = _sources(options.directory, published)
+    records = {name: _record(source / _RECORD, options.scale) for name, source in sources.items()}
+    text = _page(page, records)
+    new = published.with_name("reproduction.new")
     shutil.rmtree(new, ignore_errors=True)
     try:
         for name, record in records.items():
-            _copy(places[name], new / name, record)
-        named = {run.fingerprint for record in records.values() for run in record.runs}
-        _copy_runs(named, asked.directory.parent / "runs", place / "runs", new / "runs")
+            _copy(sources[name], new / name, record)
+        names = {run.fingerprint for record in records.values() for run in record.runs}
+        _copy_runs(names, options.directory.parent / "runs", published / "runs", new / "runs")
     except (OSError, ValueError) as error:
         shutil.rmtree(new, ignore_errors=True)
         sys.exit(f"publish: {error}")
-    shutil.rmtree(place, ignore_errors=True)
-    new.rename(place)
+    shutil.rmtree(published, ignore_errors=True)
+    new.rename(published)
     atomic_write(page, text.encode())
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("--scale", default="cpu", help="that the page is about")
-    parser.add_argument("--docs", type=Path, default=DOCS)
-    return parser.parse_args()
-
-
-def _places(directory: Path, published: Path) -> dict[str, Path]:
-    """Where the record of each reproduction lies: below the directory, or where it was published."""
+def _sources(directory: Path, published: Path) -> dict[str, Path]:
+    """Directory with the record of each reproduction: a new one, or the published one."""
     found = {}
     for name in REPRODUCTIONS:
-        homes = [home for home in (directory / name, published / name) if (home / _RECORD).is_file()]
-        if not homes or homes[0] == published / name:
-            print(f"{name}: no record, {'stays as it was published' if homes else 'left out'}")
-        found |= {name: homes[0]} if homes else {}
-    if not any(home.parent == directory for home in found.values()):
+        sources = [one for one in (directory / name, published / name) if (one / _RECORD).is_file()]
+        if not sources or sources[0] == published / name:
+            print(f"{name}: no record, {'stays as it was published' if sources else 'left out'}")
+        found |= {name: sources[0]} if sources else {}
+    if not any(source.parent == directory for source in found.values()):
         sys.exit(f"publish: there is no record below {directory}")
     return found
 
 
-def _record(home: Path, scale: str) -> ReproductionRecord:
-    file = home / _RECORD
+def _record(file: Path, scale: str) -> ReproductionRecord:
     try:
         record = ReproductionRecord.from_json(file.read_text("utf-8"))
     except ValueError as error:
@@ -89,8 +77,23 @@ def _record(home: Path, scale: str) -> ReproductionRecord:
     return record
 
 
+def _page(page: Path, records: dict[str, ReproductionRecord]) -> str:
+    """The page with the sections of the records between its marks."""
+    if not page.is_file():
+        sys.exit(f"publish: there is no {page}")
+    before, begin, rest = page.read_text("utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        sys.exit(f"publish: {page} must have the marks {BEGIN} and {END}")
+    sections = []
+    for name, record in records.items():
+        text = reproduction_markdown(record, figures=f"results/reproduction/{name}")
+        sections.append(text.replace("\n## ", "\n### ").replace("## ", "### ", 1).rstrip())
+    return "\n\n".join([f"{before}{BEGIN}", *sections, f"{END}{after}"])
+
+
 def _copy(source: Path, target: Path, record: ReproductionRecord) -> None:
-    """Figures lie in a folder of their own, but where they were published."""
+    """Copy a record and its figures, which have a folder of their own unless they were published."""
     target.mkdir(parents=True)
     shutil.copy(source / _RECORD, target)
     figures = source / "figures" if (source / "figures").is_dir() else source
@@ -99,21 +102,16 @@ def _copy(source: Path, target: Path, record: ReproductionRecord) -> None:
             shutil.copy(figures / f"{drawing.name}.png", target)
 
 
-def _copy_runs(names: Iterable[str], home: Path, published: Path, target: Path) -> None:
+def _copy_runs(names: Iterable[str], runs: Path, published: Path, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
-    here = [file.parent.name for file in home.glob("*/record.json")]
+    here = [file.parent.name for file in runs.glob("*/record.json")]
     for name in sorted({*names, *here}):
-        record, before = RunDirectory(home / name).record(), published / f"{name}.json"
+        record, before = RunDirectory(runs / name).record(), published / f"{name}.json"
         if record is not None:
             config = to_mapping(without_paths(config_from(record.config)))
             atomic_write(target / before.name, replace(record, config=config).to_json().encode())
         elif before.is_file():
             shutil.copy(before, target)
-
-
-def _section(name: str, record: ReproductionRecord) -> str:
-    text = reproduction_markdown(record, figures=f"results/reproduction/{name}")
-    return text.replace("\n## ", "\n### ").replace("## ", "### ", 1).rstrip()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from beliefmatch.methods import build
 from beliefmatch.reproduce import REPRODUCTIONS, reproduction
 from beliefmatch.reproduce.arms import EXPONENTS
 from beliefmatch.reproduce.dataset_paths import required_datasets, with_data_dir
-from beliefmatch.reproduce.protocol_diff import class_sentences, count_sentences, ood_sentences
+from beliefmatch.reproduce.protocol_diff import data_sentences, ood_sentences
 from beliefmatch.reproduce.registry import REGISTRY
 from beliefmatch.reproduce.runner import arm_note
 from beliefmatch.reproduce.scales import SCALES, training_images, two_core_seconds
@@ -208,19 +208,20 @@ def test_a_setting_of_the_user_is_a_difference():
 
 def test_images_and_classes_that_are_missing_are_differences(cifar_config):
     complete = {"train": 40_000, "validation": 10_000, "test": 10_000}
-    assert count_sentences(cifar_config, complete) == []
-    assert count_sentences(cifar_config, complete | {"train": 12_000, "test": 500}) == [
+    assert data_sentences(cifar_config, complete, 10) == ([], [])
+    missing = data_sentences(cifar_config, complete | {"train": 12_000, "test": 500}, 10)
+    assert missing[0] == [
         "Training images: 12,000 of cifar10, where 40,000 were meant.",
         "Test images: 500 of cifar10, where 10,000 were meant.",
     ]
     semi = config_from(with_method(recipe("semi-vat"), "softmax"))
-    assert count_sentences(semi, {"train": 4000, "validation": 5000, "test": 10_000}) == []
+    assert data_sentences(semi, {"train": 4000, "validation": 5000, "test": 10_000}, 10) == ([], [])
     assert ood_sentences({"svhn": 26_032, "noise": 3, "food101": 147}) == [
         "OOD images: 147 of food101 instead of 25,250."
     ]
     imagenet = runner("table2", scale="cpu").configs["ResNeXt-50/softmax"]
-    assert class_sentences(imagenet, 4) == ["Classes: 4 instead of 1,000."]
-    assert class_sentences(imagenet, 1000) == class_sentences(cifar_config, 10) == []
+    assert data_sentences(imagenet, complete, 4)[1] == ["Classes: 4 instead of 1,000."]
+    assert data_sentences(imagenet, complete, 1000)[1] == []
 
 
 def test_the_note_of_a_row_says_what_was_chosen_and_what_diverged():

@@ -14,29 +14,10 @@ from beliefmatch.methods import SEARCH
 from beliefmatch.reproduce.scales import method_options, scaled
 
 __all__ = [
-    "BELIEF",
-    "CIFAR",
-    "CONTROL_VARIANTS",
-    "ENSEMBLE",
-    "EXPONENTS",
-    "KL_WEIGHT",
-    "MC_ALL",
-    "MC_LAST",
-    "RESNETS",
-    "SIZES",
-    "SOFTMAX",
-    "SWEPT_WEIGHT",
-    "WITHOUT_KL",
-    "Arm",
-    "Variant",
-    "cifar_arms",
-    "control_arms",
-    "imagenet_arms",
-    "is_size_arm",
-    "prior_arms",
-    "rotation_arms",
-    "semi_supervised_arms",
-]
+    "BELIEF", "CIFAR", "ENSEMBLE", "EXPONENTS", "KL_WEIGHT", "MC_ALL", "MC_LAST", "RESNETS", "SIZES",
+    "SOFTMAX", "SWEPT_WEIGHT", "WITHOUT_KL", "Arm", "Variant", "cifar_arms", "control_arms", "imagenet_arms",
+    "is_size_arm", "prior_arms", "rotation_arms", "semi_supervised_arms",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -80,7 +61,11 @@ WITHOUT_KL = Variant("without_kl", "belief matching without KL", "belief_matchin
 
 
 def cifar_arms(
-    scale: str, *, datasets: Iterable[str], networks: Iterable[str], variants: Iterable[Variant]
+    scale: str,
+    *,
+    datasets: Iterable[str],
+    networks: Iterable[str] = ("preact_resnet50",),
+    variants: Iterable[Variant],
 ) -> list[Arm]:
     """Every network on every dataset with every variant."""
     cells = [(data, network, one) for network in networks for data in datasets for one in variants]
@@ -188,7 +173,7 @@ _BELIEFS = [
     Variant(f"belief_{weight:g}", f"belief matching, λ {weight:g}", "belief_matching", {"kl_weight": weight})
     for weight in _WEIGHTS
 ]
-CONTROL_VARIANTS = (
+_CONTROLS = (
     SOFTMAX,
     Variant("temperature", "temperature scaling", "temperature"),
     *_SMOOTHINGS,
@@ -205,7 +190,7 @@ def control_arms(scale: str) -> list[Arm]:
     """All variants on equal images; belief matching on every number of images, two controls on the most."""
     most, swept = SIZES[scale][-1], _BELIEFS[0]
     return [
-        *(_control_arm(variant, scale) for variant in CONTROL_VARIANTS),
+        *(_control_arm(variant, scale) for variant in _CONTROLS),
         *(_size_arm(f"{size}", f"{size:,} images", size, scale, swept) for size in SIZES[scale]),
         *(
             _size_arm(f"{most}/{control.key}", f"{most:,} images, {control.label}", most, scale, control)

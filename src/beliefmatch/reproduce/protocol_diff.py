@@ -2,17 +2,16 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from beliefmatch._config import plain
 from beliefmatch.experiments.config import RunConfig
+from beliefmatch.reproduce.arms import Arm
 from beliefmatch.reproduce.scales import training_images
 
 __all__ = [
-    "PaperArm",
-    "class_sentences",
     "compiled_sentences",
-    "count_sentences",
+    "data_sentences",
     "ood_sentences",
     "precision_sentences",
     "protocol_differences",
@@ -76,28 +75,19 @@ _AUTO_PRECISION = (
 )
 
 
-class PaperArm(NamedTuple):
-    """An arm with the paper's configuration of it, a `RunConfig` or `TransferConfig`."""
-
-    key: str
-    group: str
-    label: str
-    config: Any
-
-
-def protocol_differences(paper: Sequence[PaperArm], ours: Mapping[str, Any]) -> list[str]:
+def protocol_differences(paper: Sequence[tuple[Arm, Any]], ours: Mapping[str, Any]) -> list[str]:
     """A sentence for each setting that is not the paper's.
 
     Args:
-        paper: The arms at the paper's scale.
+        paper: The arms with the paper's configurations, each a `RunConfig` or `TransferConfig`.
         ours: The configurations of a reproduction by the keys of their arms; others are not compared.
     """
     found: dict[str, dict[tuple[str, str], list[str]]] = {}
-    compared = [arm for arm in paper if arm.key in ours]
-    for arm in compared:
-        for key, pair in _changed(arm.config, ours[arm.key]).items():
+    compared = [(arm, config) for arm, config in paper if arm.key in ours]
+    for arm, config in compared:
+        for key, pair in _changed(config, ours[arm.key]).items():
             found.setdefault(key, {}).setdefault(pair, []).append(arm.key)
-    return [_sentence(key, pairs, compared) for key, pairs in found.items()]
+    return [_sentence(key, pairs, [arm for arm, _ in compared]) for key, pairs in found.items()]
 
 
 def seed_sentences(seeds: int, trials: int | None) -> list[str]:
@@ -112,12 +102,13 @@ def precision_sentences(precisions: Iterable[str]) -> list[str]:
     return [sentence for sentence in dict.fromkeys(found) if sentence]
 
 
-def count_sentences(config: RunConfig, counts: Mapping[str, int]) -> list[str]:
-    """A sentence for each part of the data that is not as large as the configuration and the dataset promise.
+def data_sentences(config: RunConfig, counts: Mapping[str, int], classes: int) -> tuple[list[str], list[str]]:
+    """Sentences on images, then on classes, that the configuration and the dataset promise and a run lacks.
 
     Args:
-        config: Configuration of a run.
-        counts: Images of the run, by part.
+        config: Configuration of the run.
+        counts: Images of the run, by part of the data.
+        classes: Classes of the run; only a folder that stands for ImageNet may have fewer.
     """
     data = config.data
     expected = {
@@ -126,17 +117,13 @@ def count_sentences(config: RunConfig, counts: Mapping[str, int]) -> list[str]:
         "test": _TEST_IMAGES.get(data.name),
     }
     titles = {"train": "Training", "validation": "Validation", "test": "Test"}
-    return [
+    images = [
         f"{titles[part]} images: {counts[part]:,} of {data.name}, where {count:,} were meant."
         for part, count in expected.items()
         if count is not None and counts[part] != count
     ]
-
-
-def class_sentences(config: RunConfig, classes: int) -> list[str]:
-    """A sentence if a folder that stands for ImageNet has fewer classes; other datasets must have theirs."""
-    expected = 1000 if config.data.name == "imagenet-1k" else classes
-    return [] if classes == expected else [f"Classes: {classes:,} instead of {expected:,}."]
+    is_partial = data.name == "imagenet-1k" and classes != 1000
+    return images, [f"Classes: {classes:,} instead of 1,000."] if is_partial else []
 
 
 def compiled_sentences(compiled: int, runs: int) -> list[str]:
@@ -185,7 +172,7 @@ def _text(key: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else f"{value}"
 
 
-def _sentence(key: str, pairs: Mapping[tuple[str, str], Sequence[str]], arms: Sequence[PaperArm]) -> str:
+def _sentence(key: str, pairs: Mapping[tuple[str, str], Sequence[str]], arms: Sequence[Arm]) -> str:
     """One setting; arms are named where not all of them change alike."""
     parts = []
     for (after, before), keys in pairs.items():
@@ -196,7 +183,7 @@ def _sentence(key: str, pairs: Mapping[tuple[str, str], Sequence[str]], arms: Se
     return f"{start}{words[1:]}: {'; '.join(parts)}."
 
 
-def _where(keys: Sequence[str], arms: Sequence[PaperArm]) -> str:
+def _where(keys: Sequence[str], arms: Sequence[Arm]) -> str:
     """Complete groups by their titles, a method in all groups by its label, else single arms by both."""
     chosen = [arm for arm in arms if arm.key in keys]
     others = [arm for arm in arms if arm.key not in keys]

@@ -4,49 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from beliefmatch.reproduce import figures
+from beliefmatch.reproduce import arms, figures, tables
 from beliefmatch.reproduce.activations import PARTS, activations_of_run
-from beliefmatch.reproduce.arms import (
-    BELIEF,
-    CIFAR,
-    ENSEMBLE,
-    EXPONENTS,
-    KL_WEIGHT,
-    MC_ALL,
-    MC_LAST,
-    RESNETS,
-    SOFTMAX,
-    SWEPT_WEIGHT,
-    WITHOUT_KL,
-    Arm,
-    cifar_arms,
-    control_arms,
-    imagenet_arms,
-    is_size_arm,
-    prior_arms,
-    rotation_arms,
-    semi_supervised_arms,
-)
+from beliefmatch.reproduce.arms import BELIEF, CIFAR, ENSEMBLE, MC_ALL, MC_LAST, SOFTMAX, WITHOUT_KL, Arm
 from beliefmatch.reproduce.record import Drawing, Reported, Row
-from beliefmatch.reproduce.tables import (
-    ECE,
-    ERROR,
-    NLL,
-    ArmResult,
-    Block,
-    Measure,
-    Outcome,
-    Run,
-    belief_spread,
-    mean_entropy,
-    median_precision,
-    mistake_auroc,
-    ood_auroc,
-    row,
-    table,
-    top_error,
-    training_loss,
-)
+from beliefmatch.reproduce.tables import ECE, ERROR, NLL, ArmResult, Block, Measure, Outcome, Run, row, table
 
 __all__ = ["REGISTRY", "Reproduction"]
 
@@ -80,73 +42,55 @@ class Reproduction:
     notes: tuple[str, ...] = ()
 
 
-# Numbers of the paper
+# Numbers of the paper, in percent
+
+Number = float | tuple[float, float]
+"""Alone, or with a standard deviation."""
 
 
-def _on_cifar(network: str, **variants: Sequence[tuple[float, ...]]) -> dict[str, Reported]:
-    """By arm: the number of each variant on CIFAR-10 and on CIFAR-100, with its deviation if there is one."""
+def _reported(columns: Sequence[str], **rows: Sequence[Number]) -> dict[str, Reported]:
+    """A table of the paper; the key of an arm is that of its column, then that of its row."""
     return {
-        f"{data}/{network}/{variant}": Reported(*number)
-        for variant, numbers in variants.items()
-        for data, number in zip(CIFAR, numbers, strict=True)
+        f"{column}/{name}": Reported(*number) if isinstance(number, tuple) else Reported(number)
+        for name, numbers in rows.items()
+        for column, number in zip(columns, numbers, strict=True)
     }
 
 
-_CIFAR_ERRORS = _on_cifar(
-    "preact_resnet18",
-    softmax=((6.13, 0.13), (26.44, 0.33)),
-    mc_last=((6.13, 0.08), (26.15, 0.10)),
-    mc_all=((6.50, 0.14), (27.32, 0.45)),
-    belief_matching=((5.93, 0.07), (24.19, 0.34)),
-) | _on_cifar(
-    "preact_resnet50",
-    softmax=((5.76, 0.06), (25.00, 0.23)),
-    mc_last=((5.75, 0.22), (25.17, 0.09)),
-    mc_all=((5.84, 0.23), (26.74, 0.37)),
-    belief_matching=((5.59, 0.05), (23.86, 0.37)),
-    without_kl=((5.68,), (24.69,)),
+_RESNET50 = ("cifar10/preact_resnet50", "cifar100/preact_resnet50")
+_CIFAR_ERRORS = _reported(
+    ("cifar10/preact_resnet18", "cifar100/preact_resnet18", *_RESNET50),
+    softmax=((6.13, 0.13), (26.44, 0.33), (5.76, 0.06), (25.00, 0.23)),
+    mc_last=((6.13, 0.08), (26.15, 0.10), (5.75, 0.22), (25.17, 0.09)),
+    mc_all=((6.50, 0.14), (27.32, 0.45), (5.84, 0.23), (26.74, 0.37)),
+    belief_matching=((5.93, 0.07), (24.19, 0.34), (5.59, 0.05), (23.86, 0.37)),
 )
-_CIFAR_ECES = _on_cifar(
-    "preact_resnet50",
-    softmax=((3.82,), (13.48,)),
-    mc_last=((3.78,), (13.52,)),
-    mc_all=((1.50,), (9.76,)),
-    ensemble=((1.04,), (3.54,)),
-    belief_matching=((1.66,), (4.25,)),
+_CIFAR_ECES = _reported(
+    _RESNET50,
+    softmax=(3.82, 13.48),
+    mc_last=(3.78, 13.52),
+    mc_all=(1.50, 9.76),
+    ensemble=(1.04, 3.54),
+    belief_matching=(1.66, 4.25),
 )
-_IMAGENET_ERRORS = {
-    "top-1 error": {
-        "ResNeXt-50/softmax": Reported(22.23),
-        "ResNeXt-50/belief_matching": Reported(22.03),
-        "ResNeXt-101/softmax": Reported(20.72),
-        "ResNeXt-101/belief_matching": Reported(20.23),
-    },
-    "top-5 error": {
-        "ResNeXt-50/softmax": Reported(6.36),
-        "ResNeXt-50/belief_matching": Reported(6.29),
-        "ResNeXt-101/softmax": Reported(5.59),
-        "ResNeXt-101/belief_matching": Reported(5.26),
-    },
-}
-_TRANSFER_ERRORS = {
-    "cifar10/softmax": Reported(5.44, 0.10),
-    "cifar10/belief_matching": Reported(5.03, 0.04),
-    "food101/softmax": Reported(28.49, 0.08),
-    "food101/belief_matching": Reported(26.41, 0.07),
-    "stanford_cars/softmax": Reported(42.99, 0.14),
-    "stanford_cars/belief_matching": Reported(39.99, 0.20),
-}
-_SEMI_ERRORS = {
-    "pi/softmax": Reported(16.52, 0.21),
-    "pi/belief_matching": Reported(16.01, 0.36),
-    "vat/softmax": Reported(13.33, 0.37),
-    "vat/belief_matching": Reported(12.40, 0.23),
-}
+_RESNEXTS = ("ResNeXt-50", "ResNeXt-101")
+_TOP1_ERRORS = _reported(_RESNEXTS, softmax=(22.23, 20.72), belief_matching=(22.03, 20.23))
+_TOP5_ERRORS = _reported(_RESNEXTS, softmax=(6.36, 5.59), belief_matching=(6.29, 5.26))
+_TRANSFER_ERRORS = _reported(
+    ("cifar10", "food101", "stanford_cars"),
+    softmax=((5.44, 0.10), (28.49, 0.08), (42.99, 0.14)),
+    belief_matching=((5.03, 0.04), (26.41, 0.07), (39.99, 0.20)),
+)
+_SEMI_ERRORS = _reported(
+    ("pi", "vat"),
+    softmax=((16.52, 0.21), (13.33, 0.37)),
+    belief_matching=((16.01, 0.36), (12.40, 0.23)),
+)
 
 # Notes that several share
 
 _LAST_EPOCH = (
-    "The weights of the last epoch are scored; the paper takes the epoch of the lowest validation error."
+    "The weights of the last epoch are judged; the paper takes the epoch of the lowest validation error."
 )
 _CIFAR_NOTES = (
     _LAST_EPOCH,
@@ -195,17 +139,14 @@ def _with_skipped_steps(result: ArmResult[Run]) -> str:
 
 
 def _transfer_auroc_rows(outcome: Outcome) -> list[Row]:
-    """A row for each OOD set, which are as many as the configuration has."""
-    return [
-        row(
-            result,
-            Measure(f"AUROC, {ood.name}", lambda head, index=index: 100 * head.ood[index].auroc["entropy"]),
-        )
-        for data, transfer in outcome.transfers.items()
-        for key, result in outcome.arms.items()
-        if key.startswith(f"{data}/")
-        for index, ood in enumerate(transfer.record.scored[0].ood)
-    ]
+    """A row for each OOD set, as many as the configuration has."""
+    rows = []
+    (transfer,) = outcome.transfers.values()
+    for result in outcome.arms.values():
+        for index, ood in enumerate(transfer.record.scored[0].ood):
+            auroc = Measure(f"AUROC, {ood.name}", lambda head, i=index: 100 * head.ood[i].auroc["entropy"])
+            rows.append(row(result, auroc))
+    return rows
 
 
 _ENTRIES = (
@@ -214,7 +155,10 @@ _ENTRIES = (
         title="Test error on CIFAR: softmax, MC dropout, belief matching",
         place="table 1",
         arms=partial(
-            cifar_arms, datasets=CIFAR, networks=RESNETS, variants=(SOFTMAX, MC_LAST, MC_ALL, BELIEF)
+            arms.cifar_arms,
+            datasets=CIFAR,
+            networks=arms.RESNETS,
+            variants=(SOFTMAX, MC_LAST, MC_ALL, BELIEF),
         ),
         rows=table(Block([ERROR]), paper={"error": _CIFAR_ERRORS}),
         trials=5,
@@ -224,8 +168,11 @@ _ENTRIES = (
         id="table2",
         title="Top-1 and top-5 error on ImageNet: softmax, belief matching",
         place="table 2",
-        arms=imagenet_arms,
-        rows=table(Block([Measure("top-1 error", ERROR.of), top_error(5)]), paper=_IMAGENET_ERRORS),
+        arms=arms.imagenet_arms,
+        rows=table(
+            Block([Measure("top-1 error", ERROR.of), tables.top_error(5)]),
+            paper={"top-1 error": _TOP1_ERRORS, "top-5 error": _TOP5_ERRORS},
+        ),
         trials=1,
         notes=(
             "10,000 training images are kept aside at paper scale, which the paper trains on.",
@@ -237,29 +184,25 @@ _ENTRIES = (
         id="ablation-kl",
         title="Test error of belief matching without the KL term",
         place="section 5.1, regularization effect of prior",
-        arms=partial(
-            cifar_arms,
-            datasets=CIFAR,
-            networks=("preact_resnet50",),
-            variants=(SOFTMAX, WITHOUT_KL, BELIEF),
+        arms=partial(arms.cifar_arms, datasets=CIFAR, variants=(SOFTMAX, WITHOUT_KL, BELIEF)),
+        rows=table(
+            Block([ERROR]), paper={"error": _CIFAR_ERRORS | _reported(_RESNET50, without_kl=(5.68, 24.69))}
         ),
-        rows=table(Block([ERROR]), paper={"error": _CIFAR_ERRORS}),
         notes=_CIFAR_NOTES,
     ),
     Reproduction(
         id="figure-reliability",
         title="Reliability of ResNet-50 on CIFAR, ECE in 15 groups",
         place="figure on calibration",
-        arms=partial(
-            cifar_arms,
-            datasets=CIFAR,
-            networks=("preact_resnet50",),
-            variants=(SOFTMAX, MC_LAST, MC_ALL, ENSEMBLE, BELIEF),
-        ),
+        arms=partial(arms.cifar_arms, datasets=CIFAR, variants=(SOFTMAX, MC_LAST, MC_ALL, ENSEMBLE, BELIEF)),
         rows=table(
             Block([ECE]),
             Block(
-                [ERROR, NLL, Measure("training loss", training_loss, "nats", 3, not_for=BELIEF.method)],
+                [
+                    ERROR,
+                    NLL,
+                    Measure("training loss", tables.training_loss, "nats", 3, not_for=BELIEF.method),
+                ],
                 group="{group}: beside the paper",
             ),
             paper={"ECE": _CIFAR_ECES},
@@ -275,18 +218,13 @@ _ENTRIES = (
         id="figure-ood",
         title="Predictive entropy of ResNet-50 on CIFAR-100 and on SVHN",
         place="figure on uncertainty representation",
-        arms=partial(
-            cifar_arms,
-            datasets=("cifar100",),
-            networks=("preact_resnet50",),
-            variants=(SOFTMAX, BELIEF, ENSEMBLE, MC_ALL),
-        ),
+        arms=partial(arms.cifar_arms, datasets=("cifar100",), variants=(SOFTMAX, BELIEF, ENSEMBLE, MC_ALL)),
         rows=table(
             Block(
                 [
-                    *map(ood_auroc, ("entropy", "mutual_information", "energy")),
-                    Measure("entropy, known", mean_entropy, "nats", 3),
-                    Measure("entropy, ood", partial(mean_entropy, ood=0), "nats", 3),
+                    *map(tables.ood_auroc, ("entropy", "mutual_information", "energy")),
+                    Measure("entropy, known", tables.mean_entropy, "nats", 3),
+                    Measure("entropy, ood", partial(tables.mean_entropy, ood=0), "nats", 3),
                 ]
             )
         ),
@@ -297,7 +235,7 @@ _ENTRIES = (
         id="figure-rotation",
         title="How sure networks are of a digit 3 that is turned",
         place="introduction",
-        arms=rotation_arms,
+        arms=arms.rotation_arms,
         rows=table(
             Block(
                 [
@@ -317,12 +255,7 @@ _ENTRIES = (
         id="figure-representation",
         title="Penultimate activations of three classes of CIFAR-100, with and without the prior",
         place="figure on the representation",
-        arms=partial(
-            cifar_arms,
-            datasets=("cifar100",),
-            networks=("preact_resnet50",),
-            variants=(WITHOUT_KL, BELIEF),
-        ),
+        arms=partial(arms.cifar_arms, datasets=("cifar100",), variants=(WITHOUT_KL, BELIEF)),
         rows=_representation_rows,
         drawings=figures.representations,
         notes=(
@@ -338,7 +271,7 @@ _ENTRIES = (
         id="figure-beta",
         title="Error of ResNet-18 on CIFAR-10 against the prior β",
         place="figure on the impact of β",
-        arms=prior_arms,
+        arms=arms.prior_arms,
         rows=table(
             Block([ERROR], note=_with_skipped_steps),
             paper={"error": {"cifar10/preact_resnet18/alone/8": Reported(7.37)}},
@@ -346,8 +279,8 @@ _ENTRIES = (
         drawings=figures.prior_sweep,
         notes=(
             _LAST_EPOCH,
-            f"λ is {KL_WEIGHT:g} where β is 1, ln β at paper scale "
-            f"{', '.join(map(str, EXPONENTS['paper']))}; the paper tells neither.",
+            f"λ is {arms.KL_WEIGHT:g} where β is 1, ln β at paper scale "
+            f"{', '.join(map(str, arms.EXPONENTS['paper']))}; the paper tells neither.",
             "The paper's words: robust in both ways from e^-1 to e^4; alone, gradients explode from e^-2 "
             "down, the error is 7.37 % at e^8, and all explodes at e^16; with λ ∝ 1/β they explode at e^-8.",
             "Our loss is exact for every finite logit where the paper's code overflows: fewer may explode.",
@@ -358,27 +291,27 @@ _ENTRIES = (
         title="Controls: matched label smoothing, temperature, EDL, energy; spread against the number of "
         "images",
         place="not in the paper",
-        arms=control_arms,
+        arms=arms.control_arms,
         rows=table(
             Block(
-                [ERROR, NLL, ECE, *map(ood_auroc, ("entropy", "energy", "mutual_information"))],
-                selects=lambda arm: not is_size_arm(arm),
+                [ERROR, NLL, ECE, *map(tables.ood_auroc, ("entropy", "energy", "mutual_information"))],
+                selects=lambda arm: not arms.is_size_arm(arm),
             ),
             Block(
-                [*map(mistake_auroc, ("entropy", "confidence", "mutual_information"))],
+                [*map(tables.mistake_auroc, ("entropy", "confidence", "mutual_information"))],
                 group="{group}: own mistakes told from hits",
-                selects=lambda arm: not is_size_arm(arm),
+                selects=lambda arm: not arms.is_size_arm(arm),
             ),
             Block(
                 [
                     ERROR,
                     NLL,
                     ECE,
-                    Measure("mean spread", belief_spread, "nats", 4),
-                    Measure("median α₀", median_precision, "", 1),
-                    *map(ood_auroc, ("entropy", "mutual_information")),
+                    Measure("mean spread", tables.belief_spread, "nats", 4),
+                    Measure("median α₀", tables.median_precision, "", 1),
+                    *map(tables.ood_auroc, ("entropy", "mutual_information")),
                 ],
-                selects=is_size_arm,
+                selects=arms.is_size_arm,
             ),
         ),
         drawings=figures.data_sizes,
@@ -386,8 +319,8 @@ _ENTRIES = (
         notes=(
             _LAST_EPOCH,
             "Belief matching and label smoothing are shown at every λ; nothing is chosen.",
-            f"In the sweep λ is {SWEPT_WEIGHT:g}; unless epochs are set by hand, smaller sets are passed "
-            "over more often, for as many steps at least.",
+            f"In the sweep λ is {arms.SWEPT_WEIGHT:g}; unless epochs are set by hand, smaller sets are "
+            "passed over more often, for as many steps at least.",
         ),
     ),
     Reproduction(
@@ -418,12 +351,12 @@ _ENTRIES = (
         id="table4",
         title="Pi-model and VAT on CIFAR-10 with few labels: softmax, belief matching",
         place="table 4",
-        arms=semi_supervised_arms,
+        arms=arms.semi_supervised_arms,
         rows=table(Block([ERROR, NLL, ECE]), paper={"error": _SEMI_ERRORS}),
         trials=5,
         notes=(
             "What the labels alone teach, NLL and ECE are ours: the paper gives errors of the two others.",
-            "The weights of the last epoch are scored.",
+            "The weights of the last epoch are judged.",
             "There is no warm-up, and at paper scale no clipping of the gradient, as in the settings of "
             "Oliver et al. that the paper refers to; it says elsewhere that it has both in all experiments.",
             "The labels alone are trained with VAT's settings.",

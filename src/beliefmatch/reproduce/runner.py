@@ -29,10 +29,8 @@ from beliefmatch.reproduce.dataset_paths import (
     without_paths,
 )
 from beliefmatch.reproduce.protocol_diff import (
-    PaperArm,
-    class_sentences,
     compiled_sentences,
-    count_sentences,
+    data_sentences,
     ood_sentences,
     precision_sentences,
     protocol_differences,
@@ -72,6 +70,8 @@ class Runner:
         self._require_free_settings()
         kind = TransferRuns if reproduction.transfers else TrainingRuns
         self.runs = kind(reproduction, config, self.seeds)
+        self.configs: Mapping[str, Any] = self.runs.configs
+        """Configurations, by arm or, of a transfer, by dataset."""
 
     def takes(self, setting: str) -> bool:
         """Whether a `--set` is a setting of its configurations."""
@@ -86,19 +86,12 @@ class Runner:
             for name in fixed:
                 if f"{key}.".startswith(f"{name}.") or f"{name}.".startswith(f"{key}."):  # or a section of it
                     remedy = _OPTIONS.get(name, "the rows are named by it")
-                    raise ValueError(
-                        f"reproduce: `set` must leave {key} of {self.reproduction.id} as it is; {remedy}."
-                    )
+                    raise ValueError(f"reproduce: `set` must leave {key} of {self.id} as it is; {remedy}.")
 
     @property
     def directory(self) -> Path:
         """Directory of the record, table and figures."""
-        return self.config.directory / self.config.scale / self.reproduction.id
-
-    @property
-    def configs(self) -> Mapping[str, Any]:
-        """Configurations, by arm or, of a transfer, by dataset."""
-        return self.runs.configs
+        return self.config.directory / self.config.scale / self.id
 
     def described(self) -> dict[str, dict[str, Any]]:
         """Every configuration as a plain mapping."""
@@ -112,22 +105,20 @@ class Runner:
     def _scale_words(self, outcome: Outcome | None = None) -> str:
         if self.config.scale != "paper":
             return self.runs.scale_words(outcome)
-        is_changed = self.runs.differences() or self._seed_differences
-        return "paper scale with changed settings" if is_changed else "paper scale"
+        return "paper scale with changed settings" if self._changes() else "paper scale"
 
     @property
     def differences(self) -> list[str]:
         """Differences from the paper's protocol, as far as the configurations show them."""
-        return [
-            *self.runs.differences(),
-            *self._seed_differences,
-            *self.reproduction.notes,
-            *self.runs.notes(),
-        ]
+        return self._differences()
 
-    @property
-    def _seed_differences(self) -> list[str]:
-        return seed_sentences(len(self.seeds), self.reproduction.trials)
+    def _differences(self, outcome: Outcome | None = None) -> list[str]:
+        """With those that only finished runs show."""
+        return [*self._changes(), *self.reproduction.notes, *self.runs.notes(outcome)]
+
+    def _changes(self) -> list[str]:
+        """Settings and seeds that are not the paper's."""
+        return self.runs.differences() + seed_sentences(len(self.seeds), self.reproduction.trials)
 
     def costs(self) -> dict[str, float | None]:
         """Rough seconds of each run on two cores, by its fingerprint; None where there is no estimate."""
@@ -139,7 +130,7 @@ class Runner:
 
     def check(self) -> None:
         """Read data and build networks once, so that mistakes show before anything is trained."""
-        require_datasets(self.reproduction.id, list(self.configs.values()), self.config.data_dir)
+        require_datasets(self.id, list(self.configs.values()), self.config.data_dir)
         self.runs.check()
 
     def run(
@@ -154,7 +145,6 @@ class Runner:
         start = time.perf_counter()
         outcome = self.runs.execute(on_progress or (lambda fraction, description: None))
         data, words = self.runs.data_differences(outcome), self._scale_words(outcome)
-        notes = [*self.reproduction.notes, *self.runs.notes(outcome)]
         try:
             rows, drawings = self.reproduction.rows(outcome), self.reproduction.drawings(outcome)
         except EnvironmentFailure:
@@ -165,13 +155,13 @@ class Runner:
                 f"reproduce: a finished run cannot be read: {one_line(error)}. {remedy}."
             ) from error
         return ReproductionRecord(
-            id=self.reproduction.id,
+            id=self.id,
             title=self.reproduction.title,
             place=self.reproduction.place,
             scale=self.config.scale,
             scale_words=f"{words} on other images" if data and self.config.scale == "paper" else words,
             rows=rows,
-            differences=[*data, *self.runs.differences(), *self._seed_differences, *notes],
+            differences=[*data, *self._differences(outcome)],
             drawings=drawings,
             runs=[run for result in outcome.arms.values() for run in result.recorded],
             seeds=self.seeds,
@@ -202,8 +192,7 @@ class TrainingRuns:
 
     def differences(self) -> list[str]:
         """Settings that are not the paper's, each as a sentence."""
-        arms = self.reproduction.arms("paper")
-        paper = [PaperArm(arm.key, arm.group, arm.label, arm.config) for arm in arms]
+        paper = [(arm, arm.config) for arm in self.reproduction.arms("paper")]
         return protocol_differences(paper, {key: without_paths(one) for key, one in self.configs.items()})
 
     def notes(self, outcome: Outcome | None = None) -> list[str]:
@@ -218,10 +207,10 @@ class TrainingRuns:
         """Datasets of which only some images or classes were there."""
         results = [result for result in outcome.arms.values() if result.finished]
         first = [(result.config, result.finished[0].record) for result in results]
-        found = [text for config, run in first for text in count_sentences(config, run.data["counts"])]
-        found += [text for config, run in first for text in class_sentences(config, len(run.class_names))]
+        known = [data_sentences(config, run.data["counts"], len(run.class_names)) for config, run in first]
+        counts, classes = ([text for texts in known for text in texts[part]] for part in (0, 1))
         ood = {one.name: one.examples for _, run in first for one in run.ood}
-        return [*dict.fromkeys(found), *ood_sentences(ood)]
+        return [*dict.fromkeys(counts + classes), *ood_sentences(ood)]
 
     def scale_words(self, outcome: Outcome | None = None) -> str:
         """Images, epochs and width."""

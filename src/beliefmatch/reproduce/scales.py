@@ -1,9 +1,8 @@
 """The three scales: the paper's recipes as they are, and the few settings that make them small.
 
-`paper` is a recipe without change. `cpu` lays over it what lets two cores finish in the regime in which the
-paper's claims live: few enough images that networks fit them, and softmax ends overconfident.
-`tiny` is embedded digits for a moment, which says nothing and proves that every step runs.
-All numbers of the small scales stand here and nowhere else.
+`paper` is a recipe without change. `cpu` makes it small enough for two cores, in the regime of the paper's
+claims: so few images that networks fit them, and softmax ends overconfident. `tiny` takes seconds on embedded
+digits, and only shows that every step runs. All numbers of the small scales are here.
 """
 
 from collections.abc import Sequence
@@ -60,16 +59,15 @@ _TINY = (
     "training.learning_rate=0.003",
     "training.warmup=[]",
     "ood=[noise]",
-)
-_TINY_DEFAULTS = (
     "defaults.mc_dropout={rate: 0.1, where: last, samples: 3}",
     "defaults.ensemble={members: 2}",
+    "model.name=digits",
 )
-
-_SMALLER = ("preact_resnet18", "timm:resnext50_32x4d", "digits")
+_TINY_WIDTHS = {"preact_resnet50": 6, "timm:resnext101_32x8d": 6}
+"""A narrower network stands for a deeper one, so that two columns are two trainings; 8 for the others."""
 
 _IMAGES = {"cifar10": 50_000, "cifar100": 50_000, "imagenet-1k": 1_281_167, "digits": 1257}
-_DIVIDED = {"digits": 1797}  # what a share for validation is of, where not the training images
+_DIVIDED = {"digits": 1797}  # images that a fraction for validation is taken of, where not those of training
 _REPORTED = {"imagenet-1k": 50_000, "digits": 540}  # test images; 10,000 elsewhere
 _RATES = {
     "preact_resnet18": {64: 45.0, 16: 430.0},
@@ -80,59 +78,49 @@ _RATES = {
     "wide_resnet": {16: 500.0},
     "digits": {32: 10_000.0},
 }
-"""Images a second that a network trains on two cores, by its width, the usual one first.
+"""Training images a second on two cores, by the width of the network, the default one first.
 
-Widths 16 and 8 of the ResNets are twice what one thread of an EPYC did without compilation; the others are
-guesses by size.
+Those of widths 16 and 8 are twice what one thread of an EPYC did without compilation; others are guesses.
 """
 _STRIDE_GAIN = 2.5  # of a stride of 2 at the start
 _CONSISTENCY = {"pi": 1.5, "vat": 2.5}  # times the work of the labels alone
 
 
 def scaled(name: str, scale: str, *settings: str, roomy: bool = False) -> dict[str, Any]:
-    """A recipe with settings of one's own, at a scale.
+    """A recipe at a scale.
 
     Args:
-        name: of the recipe.
-        scale: one of `SCALES`.
-        settings: over the recipe, at every scale; the scale goes over them.
-        roomy: for one set and one network alone, which leaves time for more images and finer features.
+        name: Name of the recipe.
+        scale: One of `SCALES`.
+        settings: Settings over the recipe; those of the scale come over them.
+        roomy: More images and finer features at CPU scale, for one dataset and one network.
     """
     require_name("reproduce", "scale", scale, SCALES)
     mapping = overridden(recipe(name), settings)
     if scale == "paper" or (scale == "cpu" and name == "digits"):  # which is small enough
         return mapping
-    return overridden(
-        mapping, _cpu(mapping, roomy) if scale == "cpu" else (*_TINY, *_TINY_DEFAULTS, *_tiny(mapping))
-    )
-
-
-def _cpu(mapping: dict[str, Any], roomy: bool) -> Sequence[str]:
-    data, asked = str(mapping["data"]["name"]), str(mapping["model"]["name"])
-    network = _CPU_NETWORK.get(asked, asked)
+    network = str(mapping["model"]["name"])
+    if scale == "tiny":
+        return overridden(mapping, (*_TINY, f"model.options.width={_TINY_WIDTHS.get(network, 8)}"))
+    network = _CPU_NETWORK.get(network, network)
     model = (f"model.name={network}", f"model.options.width={_CPU_WIDTH[network]}")
-    return (*_CPU, *(_CPU_ROOMY_SIZE if roomy else _CPU_SIZE), *_CPU_OF_DATA.get(data, ()), *model)
-
-
-def _tiny(mapping: dict[str, Any]) -> Sequence[str]:
-    """A narrower network stands for a deeper one, so that two columns are two trainings."""
-    width = 8 if mapping["model"]["name"] in _SMALLER else 6
-    return ("model.name=digits", f"model.options.width={width}")
+    data = _CPU_OF_DATA.get(str(mapping["data"]["name"]), ())
+    return overridden(mapping, (*_CPU, *(_CPU_ROOMY_SIZE if roomy else _CPU_SIZE), *data, *model))
 
 
 def method_options(method: str, scale: str, **options: Any) -> dict[str, Any]:
-    """A method's own options, with what the scale says of it over them."""
+    """Options of a method, with those of the scale over them."""
     over = _CPU_METHODS.get((method, options.get("where", "")), {}) if scale == "cpu" else {}
     return {**options, **over}
 
 
 def seeds_of(scale: str, trials: int | None) -> int:
-    """Runs of each method, where the paper has so many, or tells none."""
+    """Number of seeds, where the paper has `trials` or gives no number."""
     return (trials or _TRIALS) if scale == "paper" else _SEEDS[scale]
 
 
 def training_images(config: RunConfig) -> int | None:
-    """How many a configuration fits its network to; None where only the data know."""
+    """Number of training images of a configuration; None where it depends on the data."""
     if config.data.name not in _IMAGES:
         return config.data.limit
     images, held = _IMAGES[config.data.name], config.data.validation
@@ -141,27 +129,23 @@ def training_images(config: RunConfig) -> int | None:
 
 
 def scale_words(scale: str, configs: Sequence[RunConfig], counts: Sequence[int | None] | None = None) -> str:
-    """What has to be said beside every number: "CPU scale: 1,000 images, 80 epochs, width 16".
+    """The scale in words, such as "CPU scale: 1,000 images, 80 epochs, width 16".
 
     Args:
-        scale: one of `SCALES`.
-        configurations: of all arms.
-        counts: training images of each, once they are read; by the configurations if not given.
-
-    >>> scale_words("paper", [])
-    'paper scale'
+        scale: A scale other than the paper's.
+        configs: Configurations of all arms.
+        counts: Training images of each, once they are known; those of the configurations if not given.
     """
-    if scale == "paper":
-        return "paper scale"
     images = _listed([training_images(config) for config in configs] if counts is None else counts)
+    labels = _listed([config.data.labels for config in configs])  # of semi-supervised learning
     epochs = _listed([config.training.epochs for config in configs])
     widths = _listed([config.model.options.get("width") for config in configs])
-    wide = f", width {widths}" if widths else ""
-    labels = _listed(
-        [getattr(config.data, "labels", None) for config in configs]
-    )  # where unlabelled images serve
-    images += f" ({labels} with labels)" if labels else ""
-    return f"{scale_name(scale)}: {images} images, {epochs} {'epoch' if epochs == '1' else 'epochs'}{wide}"
+    parts = [
+        f"{images}{f' ({labels} with labels)' if labels else ''} images",
+        f"{epochs} {'epoch' if epochs == '1' else 'epochs'}",
+        *([f"width {widths}"] if widths else []),
+    ]
+    return f"{scale_name(scale)}: {', '.join(parts)}"
 
 
 def scale_name(scale: str) -> str:
@@ -170,25 +154,22 @@ def scale_name(scale: str) -> str:
 
 
 def _listed(numbers: Sequence[Any]) -> str:
-    texts = [text for text in dict.fromkeys(map(_text, numbers)) if text]
-    return " or ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
-
-
-def _text(number: Any) -> str:
-    """A user may have given anything, which is told where it is used."""
-    return "" if number is None else f"{number:,}" if isinstance(number, int) else f"{number}"
+    """Different numbers; the options of a user may hold any value."""
+    texts = [f"{one:,}" if isinstance(one, int) else f"{one}" for one in numbers if one is not None]
+    *texts, last = dict.fromkeys(texts) or [""]
+    return f"{', '.join(texts)} or {last}" if texts else last
 
 
 def two_core_seconds(config: RunConfig) -> float | None:
-    """Very roughly the seconds of a run on two cores, by `_RATES`."""
+    """Rough estimate of the seconds of a run on two cores, by `_RATES`."""
     images, rates = training_images(config), _RATES.get(config.model.name)
     if images is None or rates is None:
         return None
-    usual, options = next(iter(rates)), config.method.options
-    width = config.model.options.get("width", usual)
-    if not isinstance(width, int) or width < 1:  # told where the network is built
+    default, options = next(iter(rates)), config.method.options
+    width = config.model.options.get("width", default)
+    if not isinstance(width, int) or width < 1:  # an error where the network is built
         return None
-    rate = rates[width] if width in rates else rates[usual] * (usual / width) ** 2
+    rate = rates[width] if width in rates else rates[default] * (default / width) ** 2
     rate *= _STRIDE_GAIN if config.model.options.get("stem_stride") == 2 else 1
     rate /= _CONSISTENCY[config.semi.kind] if config.semi is not None else 1
     passes = options.get("samples", 100) if options.get("where") == "all" else 1

@@ -18,27 +18,10 @@ from beliefmatch.reproduce.arms import Arm
 from beliefmatch.reproduce.record import Reported, ReproducedRun, Row
 
 __all__ = [
-    "ECE",
-    "ERROR",
-    "NLL",
-    "ArmResult",
-    "Block",
-    "Measure",
-    "Outcome",
-    "Run",
-    "Transferred",
-    "belief_spread",
-    "has_belief",
-    "mean_entropy",
-    "median_precision",
-    "mistake_auroc",
-    "ood_auroc",
-    "predictions_of",
-    "row",
-    "table",
-    "top_error",
-    "training_loss",
-]
+    "ECE", "ERROR", "NLL", "ArmResult", "Block", "Measure", "Outcome", "Run", "Transferred", "belief_spread",
+    "has_belief", "mean_entropy", "median_precision", "mistake_auroc", "ood_auroc", "predictions_of", "row",
+    "table", "top_error", "training_loss",
+]  # fmt: skip
 
 AnyRun = TypeVar("AnyRun")
 

@@ -23,12 +23,7 @@ from beliefmatch.reproduce.dataset_paths import (
     with_data_dir,
     without_paths,
 )
-from beliefmatch.reproduce.protocol_diff import (
-    PaperArm,
-    ood_sentences,
-    precision_sentences,
-    protocol_differences,
-)
+from beliefmatch.reproduce.protocol_diff import ood_sentences, precision_sentences, protocol_differences
 from beliefmatch.reproduce.record import ReproducedRun
 from beliefmatch.reproduce.registry import Reproduction
 from beliefmatch.reproduce.scales import scale_name
@@ -82,10 +77,8 @@ class TransferRuns:
 
     def differences(self) -> list[str]:
         """Settings that are not the paper's, each as a sentence."""
-        paper = [
-            PaperArm(data, _TITLES[data], _TITLES[data], scaled_transfer(data, "paper"))
-            for data in self.configs
-        ]
+        titles = {data: _TITLES[data] for data in self.configs}
+        paper = [(Arm(data, one, one), scaled_transfer(data, "paper")) for data, one in titles.items()]
         return protocol_differences(paper, {data: _portable(one) for data, one in self.configs.items()})
 
     def notes(self, outcome: Outcome | None = None) -> list[str]:
@@ -144,13 +137,10 @@ class TransferRuns:
                     (index + fraction) / len(self.configs), description
                 ),
             )
-        arms = [
-            result
-            for data, one in transfers.items()
-            for result in transfer_arms(
-                data, one, self.configs[data], self._directory(self.configs[data]).name
-            )
-        ]
+        arms: list[ArmResult[ScoredHead]] = []
+        for data, transfer in transfers.items():
+            config = self.configs[data]
+            arms += transfer_arms(data, transfer, config, transfer_fingerprint(config, self.seeds))
         return Outcome(self.config.scale, {result.arm.key: result for result in arms}, transfers)
 
     def portable_configs(self, outcome: Outcome) -> dict[str, TransferConfig]:
