@@ -3,8 +3,8 @@
 python tools/publish_reproduction.py runs/reproduce/cpu
 
 Nothing is touched unless every record can be read and is of the scale that the page is about. Reproductions
-that were published before and are not in the directory stay as they are. The records of single runs, trials of
-a search included, go to results/reproduction/runs, without the paths of this machine.
+that were published before and are not in the directory stay as they are. The records of single runs, trials
+of a search included, go to results/reproduction/runs, without the paths of this machine.
 """
 
 import argparse
