@@ -259,7 +259,7 @@ def test_transfer_reads_the_heads_of_its_adaptation(everything):
     groups = list(dict.fromkeys(row.group for row in record.rows))
     assert groups == ["CIFAR-10", "Food-101, 10 of 101 classes", "Cars, 10 of 196 classes"]
     run_dir = everything / "runs" / record.runs[0].fingerprint
-    heads = {one["label"]: one for one in json.loads((run_dir / "adaptation.json").read_text())["judged"]}
+    heads = {one["label"]: one for one in json.loads((run_dir / "adaptation.json").read_text())["scored"]}
     assert {row.label for row in record.rows} == {"softmax", "label smoothing, matched", "belief matching"}
     for row in record.rows:
         assert row.values == [100 * heads[row.label.removesuffix(", matched")]["scores"]["error"]]
