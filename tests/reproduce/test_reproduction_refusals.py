@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from beliefmatch.cli import main
-from beliefmatch.reproduce.transfer_config import transfer_fingerprint
+from beliefmatch.reproduce.config import transfer_fingerprint
 from reproduced import runner
 
 

@@ -1,12 +1,29 @@
-"""Options of a reproduction; importable without torch."""
+"""Configuration of a reproduction and of its transfers; importable without torch."""
 
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
-__all__ = ["ReproduceConfig", "is_transfer_setting"]
+from msgspec.structs import replace
+
+from beliefmatch._config import Config, from_mapping, plain
+from beliefmatch.data.config import DataConfig
+from beliefmatch.experiments.yaml_files import yaml_value
+
+__all__ = [
+    "ReproduceConfig",
+    "TransferConfig",
+    "is_transfer_setting",
+    "transfer_config",
+    "transfer_fingerprint",
+]
 
 _TRANSFER = "transfer."
 _LIMITS = {"seeds": 1000, "jobs": 1024}
+_INDIFFERENT = ("device", "compile", "batch")  # settings of a transfer that do not decide its result
 
 
 def is_transfer_setting(setting: str) -> bool:
@@ -51,3 +68,75 @@ class ReproduceConfig:
     def transfer_settings(self) -> list[str]:
         """Settings of transfers, without their prefix."""
         return [setting.removeprefix(_TRANSFER) for setting in self.settings if is_transfer_setting(setting)]
+
+
+class TransferConfig(Config, frozen=True, kw_only=True):
+    """A transfer to one dataset; the heads of all methods and seeds are fitted to the same features.
+
+    Args:
+        data: Dataset to transfer to.
+        model: Network as `beliefmatch adapt` takes it, with the weights of its name unless `weights` is set.
+        options: Options of the network.
+        weights: File with its weights.
+        ood: Out-of-distribution sets.
+        kl_weight: λ.
+        epochs: Passes over the features.
+        batch_size: Rows of a step.
+        learning_rate: Learning rate of Adam.
+        device: Device used to extract features.
+        precision: Precision in which features are computed.
+        compile: Whether torch compiles the network first.
+        batch: Images of a forward pass.
+    """
+
+    data: DataConfig
+    model: str = "timm:resnet50.tv_in1k"
+    options: Mapping[str, Any] = {}
+    weights: str | None = None
+    ood: tuple[str, ...] = ()
+    kl_weight: float = 0.01
+    epochs: int = 100
+    batch_size: int = 64
+    learning_rate: float = 3e-4
+    device: str = "cpu"
+    precision: Literal["auto", "32", "bf16"] = "auto"
+    compile: bool = False
+    batch: int = 32
+
+
+def transfer_config(config: TransferConfig, settings: Sequence[str]) -> TransferConfig:
+    """Configuration with `KEY=VALUE` settings over it, such as "data.limit=500"; unknown keys are refused."""
+    mapping = plain(config)
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        *above, last = key.strip().split(".")
+        if not equals or not last or above not in ([], ["data"], ["options"]):
+            raise ValueError(f"config: a setting must be written transfer.KEY=VALUE, got {setting!r}.")
+        section = mapping[above[0]] if above else mapping
+        if not isinstance(section, dict):
+            raise ValueError(f"config: `{above[0]}` must be a mapping for {setting!r}, got {section!r}.")
+        section[last] = yaml_value(text.strip(), caller="config")
+    return from_mapping(TransferConfig, mapping, caller="config")
+
+
+def transfer_fingerprint(config: TransferConfig, seeds: Sequence[int]) -> str:
+    """A short name of all that decides the result, wherever data and weights are on this machine."""
+    ood = tuple(name.partition("=")[0] for name in config.ood)
+    run = Path(config.model).expanduser() / "record.json"  # where the network is that of a run
+    model = f"{_content(f'{run}')}" if run.is_file() else config.model
+    same = replace(config, model=model, weights=_content(config.weights))
+    settings = plain(replace(same, data=replace(config.data, directory=None, workers=0), ood=ood))
+    kept = {key: value for key, value in settings.items() if key not in _INDIFFERENT}
+    text = json.dumps({**kept, "seeds": list(seeds), "kind": "transfer"}, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _content(weights: str | None) -> str | None:
+    """Digest of the content of a file, so that other weights with the same name have another fingerprint."""
+    if weights is None or not Path(weights).expanduser().is_file():
+        return weights
+    state = hashlib.sha256()
+    with Path(weights).expanduser().open("rb") as file:
+        while block := file.read(1 << 20):
+            state.update(block)
+    return state.hexdigest()

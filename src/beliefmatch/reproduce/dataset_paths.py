@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from beliefmatch._files import EnvironmentFailure, one_line
 from beliefmatch.data import DATASETS
 from beliefmatch.experiments.config import RunConfig
-from beliefmatch.reproduce.transfer_config import TransferConfig
+from beliefmatch.reproduce.config import TransferConfig
 
 __all__ = [
     "CLASSES",

@@ -1,4 +1,4 @@
-"""What came out of a reproduction, beside what the paper reports, as JSON read without torch."""
+"""Record of a reproduction, with the numbers of the paper; JSON that is read without torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Reported(RecordPart, frozen=True):
 
 
 class Row(RecordPart, frozen=True):
-    """One number of one method with every seed, in the unit that is named."""
+    """One measure of one method with every seed."""
 
     group: str
     label: str
@@ -38,28 +38,28 @@ class Row(RecordPart, frozen=True):
     unit: str
     paper: Reported | None
     values: list[float | None]
-    """By seed; None where the training diverged, or the method has no such number."""
+    """By seed; None where training diverged, or the method has no such number."""
     seeds: list[int]
     train_seconds: float | None
-    """Of one run on the mean; None where none was finished."""
+    """Mean over the finished runs; None where there is none."""
     note: str
-    """What was chosen on validation images, what diverged."""
+    """What validation chose, and how many seeds diverged."""
     digits: int = 2
     diverged: int = 0
-    """Seeds that did."""
+    """Number of seeds whose training diverged."""
 
 
 class Series(RecordPart, frozen=True):
-    """Points of a panel: a "line", "dots", "bars" of a width, or "crosses" where y says how many failed."""
+    """Points of a panel: a "line", "dots", "bars" of a width, or "crosses" where y counts failures."""
 
     label: str
     style: str
     x: list[float]
     y: list[float]
     deviation: list[float] | None = None
-    """To both sides of each point."""
+    """Standard deviation of each point."""
     width: float = 1.0
-    """Of bars."""
+    """Width of bars."""
 
 
 class Panel(RecordPart, frozen=True):
@@ -70,41 +70,41 @@ class Panel(RecordPart, frozen=True):
     y_label: str
     series: list[Series]
     text: str = ""
-    """A number that stands above it."""
+    """Text above the panel, such as a score."""
     x_is_log: bool = False
-    """Then each point of the first series has its number below it."""
+    """Whether the x axis is logarithmic, with a tick for each point of the first series."""
     subtitle: str = ""
 
 
 class Turned(RecordPart, frozen=True):
-    """A rotated digit as the methods see it."""
+    """Predictions of the methods for a rotated digit."""
 
     digit: RotatedDigit
     labels: list[str]
     seen: list[Rotation]
-    """By each method's first seed."""
+    """By method, of the first seed."""
 
 
 class Drawing(RecordPart, frozen=True):
-    """A figure: its panels in rows of `columns`, or a rotated digit."""
+    """A figure: panels in rows of `columns`, or a rotated digit."""
 
     name: str
-    """Of its files."""
+    """Name of its files."""
     title: str
     columns: int
     panels: list[Panel]
     turned: Turned | None = None
     same_scale_in_columns: bool = False
-    """Whether panels below each other have the same axes."""
+    """Whether the panels of a column share their axes."""
 
     @property
     def is_drawn(self) -> bool:
-        """Whether there is anything on it; where all diverged there is not."""
+        """Whether there is anything to draw; nothing is where every seed diverged."""
         return bool(self.panels) or self.turned is not None
 
 
 class ReproducedRun(RecordPart, frozen=True):
-    """A training that rows were read of; its directory is named by its fingerprint."""
+    """A run that rows were read from; its directory is named by its fingerprint."""
 
     arm: str
     seed: int
@@ -114,32 +114,32 @@ class ReproducedRun(RecordPart, frozen=True):
     train_seconds: float | None
     skipped_steps: int | None
     diverged: str | None
-    """How it ended, if its numbers left the finite ones."""
+    """Error message, if training diverged."""
     search: list[Trial]
-    """How an option was chosen."""
+    """Trials by which an option was chosen."""
 
 
 class ReproductionRecord(Record, frozen=True):
-    """A table or figure of the paper, run at some scale."""
+    """A table or figure of the paper, run at a scale."""
 
     id: str
     title: str
     place: str
     scale: str
     scale_words: str
-    """To be said wherever its numbers are shown."""
+    """Shown with every number."""
     rows: list[Row]
     differences: list[str]
-    """From the paper's protocol, each a sentence."""
+    """Differences from the paper's protocol, each as a sentence."""
     drawings: list[Drawing]
     runs: list[ReproducedRun]
     seeds: list[int]
     configs: dict[str, dict[str, Any]]
-    """Of each arm, with the first seed."""
+    """Configuration of each arm, with the first seed."""
     command: list[str]
     versions: dict[str, str]
     hardware: dict[str, Any]
     created: str
     wall_seconds: float
-    """Of this call; finished runs are not trained again."""
+    """Duration of this call, which does not repeat finished runs."""
     schema: str = REPRODUCTION_SCHEMA

@@ -15,7 +15,12 @@ from beliefmatch.experiments.adapt_run_config import AdaptRunConfig, ImageAdaptC
 from beliefmatch.experiments.adapting import Adapting
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.reproduce.arms import Arm
-from beliefmatch.reproduce.config import ReproduceConfig
+from beliefmatch.reproduce.config import (
+    ReproduceConfig,
+    TransferConfig,
+    transfer_config,
+    transfer_fingerprint,
+)
 from beliefmatch.reproduce.dataset_paths import (
     CLASSES,
     changed_images,
@@ -28,7 +33,6 @@ from beliefmatch.reproduce.record import ReproducedRun
 from beliefmatch.reproduce.registry import Reproduction
 from beliefmatch.reproduce.scales import scale_name
 from beliefmatch.reproduce.tables import ArmResult, Outcome, Transferred
-from beliefmatch.reproduce.transfer_config import TransferConfig, transfer_config, transfer_fingerprint
 
 __all__ = ["TransferRuns", "scaled_transfer", "transfer_arms"]
 
