@@ -287,7 +287,7 @@ def test_preprocessing_survives_json():
     [
         ({"mean": (0.1, 0.2)}, "`mean`"),
         ({"mean": (float("nan"),)}, "`mean`"),
-        ({"std": (0.0, 0.1, 0.1)}, "`std`"),
+        ({"std": (0.0, 0.1, 0.1)}, "`std.0`"),
         ({"std": (0.1,)}, "`std`"),
         ({"augment": "mixup"}, "`augment`"),
         ({"margin": 0.5}, "`margin`"),

@@ -1,4 +1,4 @@
-"""What a set of data can be told; read without torch."""
+"""The configuration of data; read without torch."""
 
 from typing import Annotated, Literal
 
@@ -10,31 +10,30 @@ __all__ = ["DataConfig"]
 
 
 class DataConfig(Config, frozen=True, kw_only=True):
-    """Which images, and how they are divided, read and augmented.
+    """Which images, and how they are split, read and augmented.
 
     Args:
         name: "digits", which are embedded; a name of `DATASETS` such as "cifar10"; or a path to a folder of
             images, to Parquet files or to .npz files.
         directory: where a named dataset lies on this machine; from the hub if not given.
-        validation: images of the training set kept for choosing: a share below 1, or a number.
-        limit: of the training images that are left; all if not given.
-        labels: of these, as many keep their labels, divided evenly among the classes; the others have none.
-            All keep them if not given. An epoch has then as many steps as it would have with all labels.
-        split_seed: of the division. It stays the same while the training's seed varies, so that no image
-            serves for choosing in one run and for fitting in another.
-        augment: "crop_flip", "crop", "none", or "auto", as usual for the dataset.
-        shift: pixels that "crop" moves small images by at most; an eighth of their side if not given.
+        validation: images of the train part kept for validation: a share below 1, or a number.
+        limit: largest number of training images; all if not given.
+        labels: number of training images that keep their labels, equally many of each class; all if not
+            given. An epoch has as many steps as it would have with all labels.
+        split_seed: of the split. It stays fixed while the training's seed varies, so that no image is used
+            for validation in one run and for training in another.
+        augment: "crop_flip", "crop", "none", or "auto" for the dataset's default.
+        shift: largest shift of small images by "crop", in pixels; an eighth of their side if not given.
         noise: standard deviation of Gaussian noise on the inputs in training, which are scaled to about
             unit variance before.
-        size: pixels on a side that images are brought to; as they are if not given, and alike.
-        corrupt: what becomes of images that cannot be read: "stop", or "skip", which counts them.
+        size: side in pixels to which images are resized. If not given, all must have the same size.
+        corrupt: what to do with images that cannot be read: "stop", or "skip", which counts them.
         workers: processes that read large images.
-        mean: of each channel, for pixels between 0 and 1, and with `std` in place of what is usual for the
-            dataset: a network that was trained elsewhere expects its own. One number makes images grey, three
-            make them coloured.
+        mean: of each channel, for pixels between 0 and 1, as a pretrained network expects it; the dataset's
+            default if not given. One number makes images grey, three make them coloured.
         std: of each channel, likewise.
-        margin: the short side that an image is brought to, over `size`, which is then cut out of the middle;
-            1 keeps all of the short side. As usual if not given: 1 up to 64 pixels, else 256/224.
+        margin: the short side to which an image is resized, over `size`, which is then cut out of the centre;
+            1 keeps all of the short side. If not given: 1 up to 64 pixels, else 256/224.
     """
 
     name: NonEmpty = "digits"
