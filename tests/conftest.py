@@ -6,7 +6,7 @@ import signal
 import pytest
 import torch
 
-from beliefmatch.kernels import native as compiled
+import kernel_contract
 from reproduced import all_reproduced
 
 # Tiny tensors gain nothing from threads, and waiting for busy cores makes them thirty times slower.
@@ -16,15 +16,27 @@ os.environ["OMP_NUM_THREADS"] = "1"  # for the commands that tests start
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 
-@pytest.fixture(params=["none"] if compiled.MISSING else compiled.extension.instruction_sets())
+@pytest.fixture(params=kernel_contract.KERNELS)
+def kernel(request):
+    """Each kernel of the loss in turn; the native one with each instruction set that this processor has."""
+    with kernel_contract.computing_with(request.param):
+        yield request.param
+
+
+@pytest.fixture(params=["reference", *kernel_contract.NATIVE])
+def counts_kernel(request):
+    """Each kernel that supports counts and priors that are tensors."""
+    with kernel_contract.computing_with(request.param):
+        yield request.param
+
+
+@pytest.fixture(params=kernel_contract.INSTRUCTION_SETS or ["none"])
 def instruction_set(request):
     """Each instruction set of the native kernel that this processor has, in turn."""
-    if compiled.MISSING:
-        pytest.skip(f"no native kernel: {compiled.MISSING}")
-    before = compiled.extension.in_use()
-    compiled.extension.use(request.param)
-    yield request.param
-    compiled.extension.use(before)
+    if request.param == "none":
+        pytest.skip(f"no native kernel: {kernel_contract.MISSING}")
+    with kernel_contract.using_instruction_set(request.param):
+        yield request.param
 
 
 @pytest.fixture(autouse=True)

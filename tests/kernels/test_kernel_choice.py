@@ -7,7 +7,7 @@ import torch
 
 from beliefmatch import belief_matching_loss, kernels
 from commands import MAIN, QUICK, python
-from kernel_pair import NEEDS_NATIVE, using
+from kernel_contract import NEEDS_NATIVE, using
 
 LOSS = (
     "import torch\n"

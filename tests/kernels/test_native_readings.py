@@ -15,7 +15,7 @@ from beliefmatch import kernels
 from beliefmatch.metrics import SCORES, outcomes, readings
 from beliefmatch.metrics._inputs import SUM_TOLERANCE
 from forecasts import forecast, seeds
-from kernel_pair import NEEDS_NATIVE, using
+from kernel_contract import NEEDS_NATIVE, using
 
 pytestmark = [NEEDS_NATIVE, pytest.mark.usefixtures("instruction_set")]
 INF, NAN = math.inf, math.nan

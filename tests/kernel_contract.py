@@ -1,15 +1,21 @@
-"""The native kernel beside the reference: the same call to both, and how far apart their answers may be."""
+"""The kernels of the loss under one contract: each in turn, and how far its answers may be from the truth."""
 
 from contextlib import contextmanager
+from functools import lru_cache
 from unittest.mock import patch
 
 import pytest
 import torch
 
+import oracle
 from beliefmatch import belief_matching_loss, kernels
-from beliefmatch.kernels import reference
-from beliefmatch.kernels.native import MISSING
+from beliefmatch.kernels import fused, reference
+from beliefmatch.kernels.native import MISSING, extension
 
+INSTRUCTION_SETS = [] if MISSING else extension.instruction_sets()
+NATIVE = [f"native {name}" for name in INSTRUCTION_SETS]
+KERNELS = ["reference", "fused", *NATIVE]
+"""Of the three, only `fused` is for class ids and a prior that is one number alone."""
 NEEDS_NATIVE = pytest.mark.skipif(MISSING is not None, reason=f"no native kernel: {MISSING}")
 TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 LOSS_BAR = {torch.float32: 1e-6, torch.float64: 1e-12}
@@ -27,11 +33,66 @@ def using(kernel):
 
 
 @contextmanager
-def native_only():
-    """The native kernel, for whatever it takes; an error for what it leaves to the reference."""
-    left = AssertionError("left to the reference")
-    with using("native"), patch.object(reference, "loss", side_effect=left):
+def using_instruction_set(name):
+    before = extension.in_use()
+    extension.use(name)
+    try:
         yield
+    finally:
+        extension.use(before)
+
+
+def _fused_or_reference(inputs):
+    value = fused.loss(inputs)
+    return reference.loss(inputs) if value is None else value
+
+
+@contextmanager
+def computing_with(kernel):
+    """One of KERNELS for whatever it supports, eagerly."""
+    if kernel == "reference":
+        with using("reference"):
+            yield
+    elif kernel == "fused":
+        with using("reference"), patch.object(kernels, "eager_loss", _fused_or_reference):
+            yield
+    else:
+        with using("native"), using_instruction_set(kernel.split()[1]):
+            yield
+
+
+@contextmanager
+def not_the_reference():
+    """An error for what another kernel leaves to the reference."""
+    with patch.object(reference, "loss", side_effect=AssertionError("left to the reference")):
+        yield
+
+
+@contextmanager
+def native_only():
+    with using("native"), not_the_reference():
+        yield
+
+
+exact_loss = lru_cache(maxsize=None)(oracle.loss)
+exact_gradient = lru_cache(maxsize=None)(oracle.gradient)
+EXACT_BAR = {torch.float32: (1e-5, 2e-6), torch.float64: (1e-11, 1e-11)}
+
+
+def assert_exact(logits, targets, prior=1.0, kl_weight=0.01, function=belief_matching_loss):
+    """Loss and gradient of one row equal the sixty-digit oracle's, by whatever kernel is in use."""
+    loss_bar, gradient_bar = EXACT_BAR[logits.dtype]
+    options = {"prior": prior, "kl_weight": kl_weight, "function": function}
+    losses, gradients = loss_and_gradient(logits[None], targets[None], **options)
+    beta = prior.tolist() if isinstance(prior, torch.Tensor) else [prior] * len(logits)
+    votes = targets.tolist()
+    if not targets.is_floating_point():
+        votes = [float(k == targets) for k in range(len(logits))]
+    arguments = tuple(logits.tolist()), tuple(votes), tuple(beta), kl_weight
+    assert oracle.relative_error(gradients[0].tolist(), exact_gradient(*arguments)) < gradient_bar
+    truth = exact_loss(*arguments)
+    if truth < 1e30:
+        assert oracle.relative_error(losses.item(), truth) < loss_bar
 
 
 def assert_same_by_both(function):
@@ -51,10 +112,10 @@ def batch(rows, classes, dtype=torch.float32, *, scale=3.0):
     )
 
 
-def loss_and_gradient(logits, targets, upstream=None, **options):
+def loss_and_gradient(logits, targets, upstream=None, function=belief_matching_loss, **options):
     """Both by whatever kernel is in use; `upstream` is the gradient that arrives, one if it is None."""
     z = logits.detach().requires_grad_()
-    loss = belief_matching_loss(z, targets, **options)
+    loss = function(z, targets, **options)
     arriving = torch.ones_like(loss) if upstream is None else upstream.to(loss.dtype)
     (gradient,) = torch.autograd.grad(loss, z, arriving)
     return loss.detach(), gradient
