@@ -1,5 +1,8 @@
-"""Rates, optimisers and clipping as the papers have them."""
+"""Public names, learning rates, optimisers and clipping."""
 
+import subprocess
+import sys
+from importlib import import_module
 from itertools import pairwise
 
 import pytest
@@ -8,6 +11,19 @@ from torch import nn
 
 from beliefmatch.train.config import TrainConfig
 from beliefmatch.train.loop import clip_gradients, make_optimizer
+
+
+@pytest.mark.parametrize(("package", "config"), [("train", "TrainConfig"), ("semi", "SemiConfig")])
+def test_public_names_are_loaded_on_first_use_and_configurations_without_torch(package, config):
+    module = import_module(f"beliefmatch.{package}")
+    assert dir(module) == sorted(module.__all__)
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        module.nonsense  # noqa: B018
+    code = f"import sys; from beliefmatch.{package} import {config}; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "False", done.stderr
 
 
 def test_rates_follow_the_paper():
