@@ -192,7 +192,7 @@ def test_the_file_of_the_head_makes_the_network_that_is_delivered(better):
     torch.testing.assert_close(fresh.eval()(TEST[0]), better(TEST[0]))
 
 
-@pytest.mark.filterwarnings("ignore:.* very few rows choose")
+@pytest.mark.filterwarnings("ignore:.* labelled rows for")
 def test_without_validation_data_the_images_set_aside_choose():
     with pytest.warns(UserWarning, match="held out"):
         better = adapt(network(), TRAIN, batchnorm=True, **OPTIONS)

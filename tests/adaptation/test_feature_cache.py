@@ -1,4 +1,4 @@
-"""Features are computed once: after kills, beside other processes, on full and broken disks."""
+"""Features are computed once: after kills, next to other processes, on full and broken disks."""
 
 import errno
 import multiprocessing
@@ -293,7 +293,7 @@ def test_a_set_that_does_not_fit_clears_nothing_away(tmp_path):
         EnvironmentFailure, match=r"`cache_size` must be at least \d+.* kB, got 9 kB.*`--cache-size`"
     ):
         features(FeatureCache(tmp_path, size="9kB"), source=data(seed=5))
-    with pytest.raises(EnvironmentFailure, match=r"these features take .* beside .* in use"):
+    with pytest.raises(EnvironmentFailure, match=r"`cache_size`.* in use"):
         features(FeatureCache(tmp_path, size="30kB"), source=data(seed=5))
     assert [kept.key for kept in FeatureCache(tmp_path).sets()] == [held.digest]
 
@@ -324,9 +324,7 @@ def test_a_disk_that_fills_up_keeps_what_is_there(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(files.os, "fsync", full)
-        with pytest.raises(
-            EnvironmentFailure, match=r"is full \(No space left on device\).* stay; make room and"
-        ):
+        with pytest.raises(EnvironmentFailure, match=r"is full \(No space left on device\).* are kept"):
             features(cache)
     assert not of(tmp_path, ".*.part")
     found, many = features(cache)

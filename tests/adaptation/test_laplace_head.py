@@ -14,7 +14,7 @@ from beliefmatch.adaptation import laplace_head as module
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.batched import fit_heads
 from beliefmatch.adaptation.candidates import Candidate
-from beliefmatch.adaptation.laplace_head import LaplaceHead, Spread, laplace_head, why_no_laplace
+from beliefmatch.adaptation.laplace_head import LaplaceHead, WeightPosterior, laplace_head, why_no_laplace
 from beliefmatch.adaptation.refit import refit, shown
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.scoring import score
@@ -56,7 +56,7 @@ def test_the_variance_is_that_of_the_whole_matrix():
     probs = (rows.double() @ head.weight.double().t() + head.bias).softmax(1)
     of_classes = torch.linalg.eigh(torch.diag(probs.sum(0)) - probs.t() @ probs)
     of_features = torch.linalg.eigh(rows.double().t() @ rows.double() / len(rows))
-    spread = Spread(
+    posterior = WeightPosterior(
         of_features.eigenvectors,
         of_classes.eigenvectors,
         1 / (of_features.eigenvalues[:, None] * of_classes.eigenvalues + precision),
@@ -66,7 +66,7 @@ def test_the_variance_is_that_of_the_whole_matrix():
     new = torch.from_numpy(SETS.validation.rows).double()
     jacobian = torch.stack([torch.kron(torch.eye(CLASSES), row[None]) for row in new])
     full = torch.einsum("nkp,pq,nkq->nk", jacobian, weight, jacobian) + bias.diagonal()
-    torch.testing.assert_close(spread.variance(new), full, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(posterior.variance(new), full, rtol=1e-9, atol=1e-12)
 
 
 def test_it_is_what_laplace_torch_predicts(laplace):
@@ -105,7 +105,7 @@ def test_scores_are_those_of_its_own_predictions(laplace):
 def test_it_doubts_more_with_fewer_rows(laplace):
     few = Features(SETS.train.rows[:30], SETS.train.targets[:30], "")
     head, rows = softmax_head(), torch.from_numpy(SETS.validation.rows)
-    variances = [laplace_head(head, one).spread.variance(rows).mean() for one in (few, SETS.train)]
+    variances = [laplace_head(head, one).posterior.variance(rows).mean() for one in (few, SETS.train)]
     assert variances[0] > variances[1]
 
 

@@ -198,16 +198,16 @@ def test_test_rows_that_are_copies_are_told(other):
         targets = torch.cat([whole.targets, some.targets[:copies]])
         return replace(SETS, test=Features(np.concatenate([whole.rows, some.rows[:copies]]), targets, ""))
 
-    with pytest.warns(UserWarning, match=f"25% among those of `{other}` are found again"):
+    with pytest.warns(UserWarning, match=f"25% in `{other}`"):
         made = refit(joined(20), adapt_config=FEW)
-    found = f"Of the rows of `test` 25% among those of `{other}` are found again"
+    found = f"Rows of `test` also occur in other sets (25% in `{other}`)"
     assert made.notes == (f"{found}: on these every head looks too good.",)
     assert refit(joined(3), adapt_config=FEW).notes == ()  # 3 of 63
 
 
 def test_a_choice_on_very_few_rows_is_told():
     few = replace(SETS, validation=features(49, 5))
-    with pytest.warns(UserWarning, match="very few rows choose λ, 49 of `validation` for 4 classes"):
+    with pytest.warns(UserWarning, match="`validation` has only 49 labelled rows for 4 classes"):
         made = refit(few, adapt_config=FEW)
     assert made.notes[0].startswith("Very few rows choose λ")
     assert refit(replace(SETS, validation=features(50, 5)), adapt_config=FEW).notes == ()
@@ -220,7 +220,7 @@ def test_how_the_labels_were_taken_is_told(old):
     made = quiet(SETS, init=old, adapt_config=FEW)
     right = 100 * (1 - made.fitted[0].error)
     expected = f"The existing head is right for {right:.1f} % of the validation rows, so they are taken as"
-    assert made.notes[0] == f"{expected} the same classes; `labels` to say otherwise."
+    assert made.notes[0] == f"{expected} the same classes; set `labels` to override."
     turned = replace(
         SETS,
         **{

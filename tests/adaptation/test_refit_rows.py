@@ -112,7 +112,7 @@ def test_thousands_of_classes_in_few_rows_at_a_time(monkeypatch):
     monkeypatch.setattr(scoring, "product", lambda *args: seen.append(real(*args)) or seen[-1])
     monkeypatch.setattr(scoring, "_LOGITS", 500_000)
     adapt_config = AdaptConfig(kl_weights=(1e-4, 1e-5), controls=("softmax",), epochs=2, learning_rate=0.05)
-    with pytest.warns(UserWarning, match="very few rows choose λ, 300 of `validation` for 2500 classes"):
+    with pytest.warns(UserWarning, match="`validation` has only 300 labelled rows for 2500 classes"):
         made = refit(sets, adapt_config=adapt_config)
     assert made.classes == classes and made.chosen.weight.shape == (classes, width)
     assert max(logits.numel() for logits in seen) <= 500_000

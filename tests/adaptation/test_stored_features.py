@@ -135,7 +135,7 @@ def spoiled(value):
         ({"features": FEATURES, "counts": COUNTS[:3]}, {}, r"counts \(9, K\)"),
         ({"features": FEATURES, "counts": COUNTS * [1, 0, 1]}, {}, "got none of class 1 "),
         ({"features": FEATURES, "targets": TARGETS, "weight": np.ones((3, 5))}, {}, r"a head \(K, 4\)"),
-        ({"features": FEATURES, "targets": TARGETS, "bias": np.ones(3)}, {}, "a weight beside it"),
+        ({"features": FEATURES, "targets": TARGETS, "bias": np.ones(3)}, {}, "a weight with it"),
         ({"features": FEATURES, "targets": TARGETS, **HEAD}, {"classes": 4}, "as many, got 3 and 4"),
         ({"features": FEATURES.astype(str), "targets": TARGETS}, {}, "must hold numbers"),
         ({"features": FEATURES, "targets": TARGETS}, {"names": FeatureNames(features="h")}, "as h, got"),

@@ -277,12 +277,12 @@ def test_features_alone(stored, capsys):
 
 
 @pytest.mark.filterwarnings("default:feature_sets")
-@pytest.mark.filterwarnings("default:adapt. very few rows")
+@pytest.mark.filterwarnings("default:adapt. .validation. has only")
 def test_features_without_validation_say_so(stored, capsys):
     line = ["adapt", "--features", f"{stored / 'train.npz'}", *SHORT, "--out", f"{stored / 'out'}"]
     assert main(line) == 0
     told = capsys.readouterr().err
-    assert "held out" in told and "very few rows choose λ, 40 of" in told
+    assert "held out" in told and "has only 40 labelled rows" in told
 
 
 def test_weights_that_do_not_fit_are_named(own, home, tmp_path, capsys):

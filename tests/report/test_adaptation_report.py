@@ -18,7 +18,7 @@ from beliefmatch.report.adaptation_page import render_adaptation
 from beliefmatch.report.adaptation_rows import choice_series, line_titles, reference_lines, score_rows
 from beliefmatch.report.adaptation_tables import adaptation_tables
 from beliefmatch.report.adaptation_text import adaptation_csv, adaptation_markdown, adaptation_summary
-from beliefmatch.report.adaptation_words import Against, Change, _rival, against, told
+from beliefmatch.report.adaptation_words import Against, Change, _rival, against, findings
 from html_page import Page, data_of, row
 
 
@@ -49,7 +49,7 @@ def test_differences_are_those_of_the_record():
 
 
 def test_words_begin_with_what_changed_and_name_every_rival():
-    done, changed, *others = told(record(), evaluations())
+    done, changed, *others = findings(record(), evaluations())
     before, after = record().delivered("untouched").scores, record().delivered("belief matching").scores
     assert "a <network>" in done and "fitted anew" in done
     assert f"error {100 * before.error:.2f} → {100 * after.error:.2f}" in changed
@@ -65,7 +65,7 @@ def test_a_rival_that_does_better_is_said_to():
     scores = {key: Number(number.value + 1) for key, number in best.scores.items() if key in worse}
     beaten = replace(ours, scores={**ours.scores, **scores}, draws=replace(best.draws, metrics=worse))
     found = [*evaluations("new")[:-1]]
-    sentences = told(record("new"), [*found, beaten])
+    sentences = findings(record("new"), [*found, beaten])
     assert "Against a softmax head fitted to the same features" in sentences[1]
     assert sentences[1].count("(worse, +") == 3
     smoothing = next(one for one in sentences if one.startswith("Label smoothing"))
@@ -75,9 +75,15 @@ def test_a_rival_that_does_better_is_said_to():
 @pytest.mark.parametrize(
     ("spans", "said"),
     [
-        ([0, 0, 0], "Other is not told apart from ours in error, NLL and ECE."),
-        ([1, 0, 0], "is as good or better here: better than ours in error and not told apart from it in NLL"),
-        ([1, 0, -1], "Other is better than ours in error, not told apart from it in NLL and worse in ECE."),
+        ([0, 0, 0], "Other is indistinguishable from ours in error, NLL and ECE."),
+        (
+            [1, 0, 0],
+            "is as good or better here: better than ours in error and indistinguishable",
+        ),
+        (
+            [1, 0, -1],
+            "Other is better than ours in error, indistinguishable from it in NLL and worse in",
+        ),
     ],
 )
 def test_as_good_or_better_is_said_only_of_what_is_better_somewhere(spans, said):
@@ -95,7 +101,7 @@ def test_with_trained_layers_what_is_delivered_is_the_new_head():
     console.print(*adaptation_tables(made, scored), crop=False)
     arrows = [line for line in console.file.getvalue().splitlines() if "→ belief" in line]
     assert len(arrows) == 2 and all("→ belief matching and BatchNorm" in line for line in arrows)
-    done, changed, *others = told(made, scored)
+    done, changed, *others = findings(made, scored)
     before, after = (made.delivered(label).scores.nll for label in ("untouched", made.new_label))
     assert "2 BatchNorm layers trained together with the head" in done
     assert f"NLL {before:.4f} → {after:.4f}" in changed
@@ -112,7 +118,7 @@ def test_with_trained_layers_what_is_delivered_is_the_new_head():
 def test_layers_that_were_not_taken_are_told():
     kept = replace(record(), batchnorm={**record("batchnorm").batchnorm, "layers": 1, "taken": False})
     assert kept.new_label == "belief matching"
-    assert "Training 1 BatchNorm layer with the head did not improve" in told(kept)[0]
+    assert "Training 1 BatchNorm layer with the head did not improve" in findings(kept)[0]
 
 
 def test_validation_data_that_chose_are_called_so_everywhere():
@@ -135,11 +141,11 @@ def shown_everywhere(made, kind):
 @pytest.mark.parametrize(
     ("kind", "seen", "words"),
     [
-        ("repair", None, "! Whether the network has seen the validation examples cannot be told: too few."),
+        ("repair", None, "! It is unknown whether the network has seen the validation examples: too few."),
         (
             "new",
             None,
-            "! Whether the network has seen the validation examples cannot be told: it has no head",
+            "! It is unknown whether the network has seen the validation examples: it has no head",
         ),
         (
             "repair",
@@ -164,7 +170,7 @@ def test_validation_data_that_were_not_seen_need_no_warning():
 def test_a_share_of_copies_stays_in_the_short_words():
     copies = VerdictRecord(None, "Few are copies; only its own head could tell. (0.6% of them are copies.)")
     said = caveats(replace(record("new"), verdict=copies))[0]
-    assert said.endswith("cannot be told: it has no head for these classes. (0.6% of them are copies.)")
+    assert said.endswith("cannot be findings: it has no head for these classes. (0.6% of them are copies.)")
 
 
 PROMISE = RiskThresholdCheck(0.05, 0.05, 0.7, 0.8, 0.04, 0.75, 0.02)
@@ -190,13 +196,13 @@ PROMISE = RiskThresholdCheck(0.05, 0.05, 0.7, 0.8, 0.04, 0.75, 0.02)
 )
 def test_a_promise_in_words(promise, said):
     unseen = replace(record(), verdict=VerdictRecord(None, "Too few."), risk_thresholds=[promise])
-    (told_of,) = told(unseen)[-1:]
+    (told_of,) = findings(unseen)[-1:]
     assert said in told_of.replace("\u00a0", " ") and "0.0000" not in told_of and "relied" not in told_of
 
 
 def test_promises_found_on_seen_data_are_not_to_be_relied_upon():
     seen = replace(record(), verdict=VerdictRecord(True, "By heart."), risk_thresholds=[PROMISE, PROMISE])
-    assert sum("Do not rely on it: it was computed on examples seen" in one for one in told(seen)) == 2
+    assert sum("Do not rely on it: it was computed on examples seen" in one for one in findings(seen)) == 2
 
 
 def test_notes_are_shown_and_are_no_warnings():
@@ -217,7 +223,7 @@ def test_votes_have_a_row_of_their_own():
     made = record("votes")
     keys = [one.key for one in score_rows(made)]
     assert keys == ["error", "nll", "kl", "brier", "ece", "mean_confidence"]
-    assert f"KL {made.delivered('softmax').kl:.4f} →" in told(made)[1]
+    assert f"KL {made.delivered('softmax').kl:.4f} →" in findings(made)[1]
     assert "the class of the most votes" in " ".join(caveats(made))
     assert "The class of the most votes is taken for the label" in render_adaptation(
         made, evaluations("votes")

@@ -95,7 +95,7 @@ def test_detection_has_a_column_a_set_and_a_second_row_for_a_belief():
         values = [next(f for f in run.ood if f.name == name).auroc for run in five().methods[4].runs]
         assert mean_and_sd([areas["entropy"] for areas in values], 2, 100) in shown
         assert mean_and_sd([areas["mutual_information"] for areas in values], 2, 100) in shown
-    assert shown.count("by Dirichlet spread") == 1
+    assert shown.count("by mutual information") == 1
     assert [cell.value for cell in detection_row(five(), "noise", "mutual_information").cells()][:4] == [
         "—"
     ] * 4

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from beliefmatch.experiments.evaluation_record import Bins, Curve
 from beliefmatch.report import evaluation_figures, figure_parts
-from beliefmatch.report.evaluation_bins import groups, wilson
+from beliefmatch.report.evaluation_bins import drawn_bins, wilson
 from beliefmatch.report.evaluation_figures import evaluation_files
 from evaluation_records import hostile, model, single_example, three
 
@@ -96,7 +96,7 @@ def test_curves_are_those_of_the_record():
     for line, record in zip(lines, three(), strict=True):
         drawn = [y for y in line.get_ydata() if y == y]
         assert drawn == [
-            group.accuracy for group in groups(record.reliability) if group and group.examples >= 10
+            group.accuracy for group in drawn_bins(record.reliability) if group and group.examples >= 10
         ]
     shares = [patch.get_data().values.sum() for patch in lower.patches]
     assert shares == pytest.approx([1.0] * 3)

@@ -1,4 +1,4 @@
-"""What an adaptation can be told; read without torch."""
+"""The options of an adaptation; imports without torch."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal

@@ -69,11 +69,11 @@ def fit_heads(
         patience: a head stops when as many epochs have brought no better validation value; None for never.
         monitor: the validation value, "nll" or "error".
         optimizer: "adam", or "lbfgs" with all rows in every step: for softmax and label smoothing, which are
-            convex, it comes to the optimum; belief matching is not convex, and may end beside it.
+            convex, it comes to the optimum; belief matching is not convex, and may end away from it.
         order_seed: of the batches, which are the same for all heads.
         memory: bytes that rows may take, and again those that heads may: rows beyond it are streamed from
             where they are mapped, heads beyond it wait for the next pass (`heads_together`).
-        on_progress: told about progress.
+        on_progress: Called with (fraction, description).
     """
     rate = paper_rate(batch_size) if learning_rate is None else learning_rate
     settings = HeadConfig(

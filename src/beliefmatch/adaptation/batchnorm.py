@@ -105,7 +105,7 @@ def train_batchnorm(
         patience: epochs without a better validation value after which it ends; None for never.
         monitor: the validation value, "nll" or "error".
         device: where the model is.
-        on_progress: told the share that is done, and how good it is.
+        on_progress: Called with (fraction, description).
     """
     place = torch.device(device)
     first = next(validation.pieces([torch.arange(min(2, len(validation.numbers)))]))

@@ -1,4 +1,4 @@
-"""What an adapted classifier can do beside what it could: say what it believes."""
+"""The methods that adaptation adds to a classifier: belief, prediction and abstention."""
 
 import copyreg
 import inspect

@@ -20,7 +20,7 @@ from beliefmatch._files import EnvironmentFailure
 from beliefmatch._validate import fail, level_of_caller
 from beliefmatch.adaptation.locks import BusyError, Hold, exclusive, held
 from beliefmatch.adaptation.shards import ShardFolder
-from beliefmatch.adaptation.sizes import bytes_of, told
+from beliefmatch.adaptation.sizes import bytes_of, format_bytes
 
 __all__ = ["DEFAULT_SIZE", "FeatureCache", "Kept", "TemporaryCache", "default_directory"]
 
@@ -88,8 +88,8 @@ class FeatureCache:
         self._make()
 
         def tell(who: str) -> None:
-            said = f"features: {who} computes these features in {self.directory}; waiting for it."
-            warnings.warn(said, stacklevel=level_of_caller())
+            fact = f"features: {who} computes these features in {self.directory}; waiting for it."
+            warnings.warn(fact, stacklevel=level_of_caller())
 
         with ExitStack() as stack:
             try:
@@ -157,15 +157,16 @@ class FeatureCache:
 
     def _too_large(self, needed: int, excess: int) -> EnvironmentFailure:
         in_use = excess - needed + self.size if needed <= self.size else 0
-        beside = f" beside {told(in_use)} in use" if in_use else ""
-        fact = f"`cache_size` must be at least {told(needed + in_use)}, got {told(self.size)}"
-        said = f"these features take {told(needed)}{beside}; set `--cache-size`"
-        return EnvironmentFailure(f"features: {fact}: {said}.")
+        others = f", next to {format_bytes(in_use)} in use" if in_use else ""
+        fact = f"`cache_size` must be at least {format_bytes(needed + in_use)}, got {format_bytes(self.size)}"
+        remedy = f"these features take {format_bytes(needed)}{others}; set `--cache-size`"
+        return EnvironmentFailure(f"features: {fact}: {remedy}.")
 
     def _require_disk(self, needed: int) -> None:
         free = shutil.disk_usage(self.directory).free
         if needed > free:
-            fact = f"`cache_dir` must have room for {told(needed)}, got {self.directory} with {told(free)}"
+            got = f"{self.directory} with {format_bytes(free)}"
+            fact = f"`cache_dir` must have room for {format_bytes(needed)}, got {got}"
             raise EnvironmentFailure(f"features: {fact} free; choose another by `--cache-dir`.")
 
     def _remove(self, key: str) -> None:
@@ -192,7 +193,7 @@ class FeatureCache:
 
 
 class TemporaryCache(FeatureCache):
-    """A cache of one set, for data that nothing tells from other data; it goes with those who use it."""
+    """A cache of one set, for data without a key; its directory is removed with the last user."""
 
     def __init__(self) -> None:
         place = tempfile.mkdtemp(prefix="beliefmatch-features-")

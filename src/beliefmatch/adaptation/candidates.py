@@ -23,7 +23,7 @@ Kind = Literal[
 ]
 KINDS = ("belief_matching", "softmax", "label_smoothing", "evidential")
 BASELINES = ("untouched", "temperature", "laplace")
-"""Kinds that are not trained: a head as it was, its logits divided by a number, or its weights spread."""
+"""Kinds that are not trained: the head as it was, its temperature scaled, or its Laplace approximation."""
 _MOST_KL_WEIGHT = 0.01
 _LEAST_DOUBT, _MOST_DOUBT = 1e-3, 1.0  # of λK
 
@@ -119,7 +119,7 @@ def candidates(
         priors: values of β.
         seeds: of the first weights. One will do where all heads start from the same weights.
         controls: any of "softmax"; "label_smoothing", one for each λ that asks for the confidence that belief
-            matching with this λ and β = 1 asks for; and "evidential", with its usual options.
+            matching with this λ and β = 1 asks for; and "evidential", with its default options.
 
     >>> [one.name for one in candidates(10, kl_weights=[0.01], controls=["softmax"])]
     ['belief_matching kl_weight=0.01', 'softmax']
@@ -148,8 +148,8 @@ def candidates(
 
 
 def _name(kind: str, options: Mapping[str, Any], seed: int | None) -> str:
-    said = [f"{option}={_short(value)}" for option, value in options.items()]
-    return " ".join([kind, *said, *([] if seed is None else [f"seed={seed}"])])
+    texts = [f"{option}={_short(value)}" for option, value in options.items()]
+    return " ".join([kind, *texts, *([] if seed is None else [f"seed={seed}"])])
 
 
 def _short(value: Any) -> str:

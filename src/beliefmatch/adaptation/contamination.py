@@ -49,7 +49,7 @@ _NEAR = 2e-3  # of its length, how far apart copies may be; half precision makes
 
 
 class Verdict(NamedTuple):
-    """Whether the validation rows were seen in training, None where it cannot be told; and why."""
+    """Whether the validation rows were seen in training, None where that is unknown; and why."""
 
     seen: bool | None
     why: str
@@ -67,7 +67,7 @@ def contamination(
     """
     if train is None and init is None:
         raise fail("contamination", "`train` or `init` must be given, got neither.")
-    said = ""
+    note = ""
     if train is not None:
         if train.rows.shape[1:] != validation.rows.shape[1:]:
             got = f"{train.rows.shape[1:]} and {validation.rows.shape[1:]}"
@@ -76,12 +76,12 @@ def contamination(
         if share >= MANY_COPIES:
             return Verdict(True, f"{share:.0%} of the validation rows are among the training rows.")
         if share >= SOME_COPIES:
-            said = f" ({share:.1%} of them are among the training rows; look for duplicates.)"
+            note = f" ({share:.1%} of them are among the training rows; look for duplicates.)"
     if init is None:
-        why = "No validation row is among the training rows" if not said else "Few validation rows are copies"
-        return Verdict(None, f"{why}; whether the network saw them only its own head could tell.{said}")
+        why = "No validation row is among the training rows" if not note else "Few validation rows are copies"
+        return Verdict(None, f"{why}; only the network's own head could show whether it saw them.{note}")
     seen, why = _by_surprise(validation, train, require_init("contamination", init))
-    return Verdict(None if said and seen is False else seen, why + said)
+    return Verdict(None if note and seen is False else seen, why + note)
 
 
 class _Reading(NamedTuple):
@@ -116,9 +116,9 @@ def _by_surprise(validation: Features, train: Features | None, init: Init) -> Ve
     by_heart = new.accuracy >= BY_HEART and new.temperature < COLD
     if train is None and by_heart:
         why = f"The head knows the validation rows nearly by heart ({shown}): they may be training data"
-        return Verdict(None, f"{why}. Give the training data too, and it can be told.")
+        return Verdict(None, f"{why}. Give the training data too to decide it.")
     if train is None:
-        return Verdict(None, f"Without training rows to compare with it cannot be told ({shown}).")
+        return Verdict(None, f"It is unknown without training rows to compare with ({shown}).")
     old = _read("train", train, init)
     above, error = _surprised(old.surprise, new.surprise)
     shown += f"; on training rows accuracy {old.accuracy:.1%}, confidence {old.confidence:.1%}"

@@ -1,4 +1,4 @@
-"""What a user should hear of an adaptation, in plain words, beside its numbers."""
+"""Diagnostics of an adaptation: warnings and notes about the data, the labels and the choice."""
 
 import math
 
@@ -18,13 +18,13 @@ _WORSE, _ERRORS = 0.02, 2.0  # by which a head is clearly worse: in error, and i
 
 
 def on_data(sets: FeatureSets, found: LabelSet, init: Init | None) -> list[str]:
-    """What is odd about the data, before anything is fitted."""
-    said = [_numbered_differently(sets, found, init), _copied(sets), _few(sets.validation, found)]
-    return [one for one in said if one is not None]
+    """Problems of the data, found before anything is fitted."""
+    messages = (_numbered_differently(sets, found, init), _copied(sets), _few(sets.validation, found))
+    return [one for one in messages if one is not None]
 
 
 def on_the_labels(sets: FeatureSets, found: LabelSet, init: Init | None) -> list[str]:
-    """How it was decided whether the classes are those of the existing head, where nobody said."""
+    """How `labels="auto"` decided whether the classes are those of the existing head."""
     if init is None:
         return []
     taken = "the same classes" if found.kind == "same" else "other classes"
@@ -33,7 +33,7 @@ def on_the_labels(sets: FeatureSets, found: LabelSet, init: Init | None) -> list
         why = f"the existing head is right for {100 * right:.1f} % of the validation rows"
     else:
         why = f"the existing head has {len(init[0])} classes and there are {found.classes}"
-    return [f"{why}, so they are taken as {taken}; `labels` to say otherwise"]
+    return [f"{why}, so `labels` 'auto' takes them as {taken}; set `labels` to override"]
 
 
 def sentence(diagnostic: str) -> str:
@@ -72,24 +72,24 @@ def _copied(sets: FeatureSets) -> str | None:
     if sets.test is None:
         return None
     shares = {name: copied_share(sets.test, getattr(sets, name)) for name in ("train", "validation")}
-    said = [f"{share:.0%} among those of `{name}`" for name, share in shares.items() if share >= MANY_COPIES]
-    if not said:
+    found = [f"{share:.0%} in `{name}`" for name, share in shares.items() if share >= MANY_COPIES]
+    if not found:
         return None
-    return f"of the rows of `test` {' and '.join(said)} are found again: on these every head looks too good"
+    return f"rows of `test` also occur in other sets ({', '.join(found)}), so its scores are optimistic"
 
 
 def _few(validation: Features, found: LabelSet) -> str | None:
-    """Too few rows to tell one λ from another."""
+    """Too few rows to compare values of λ."""
     targets = validation.targets
     many = int((targets >= 0).sum() if targets.dim() == 1 else (targets.sum(1) > 0).sum())
     if many >= max(_LEAST_ROWS, _LEAST_OF_CLASS * found.classes):
         return None
-    wanted = f"{_LEAST_ROWS} rows, and {_LEAST_OF_CLASS} a class, are the least to choose on"
-    return f"very few rows choose λ, {many} of `validation` for {found.classes} classes: {wanted}"
+    wanted = f"{_LEAST_ROWS} rows, and {_LEAST_OF_CLASS} a class, is the recommended minimum"
+    return f"`validation` has only {many} labelled rows for {found.classes} classes to choose λ: {wanted}"
 
 
 def _fits(features: Features, found: LabelSet, init: Init) -> bool:
-    """Whether the existing head can be asked for the labels of these rows."""
+    """Whether the existing head has the classes of these rows."""
     own = len(init[0])
     few = found.classes == own if features.targets.dim() == 2 else found.classes <= own
     return few and len(labelled(features)) > 0

@@ -9,14 +9,14 @@ from torch.nn import functional
 
 from beliefmatch.adaptation.tracing import Layer, TracedRun
 
-__all__ = ["layers_told", "obstacle", "why_no_head"]
+__all__ = ["format_layers", "obstacle", "why_no_head"]
 
 _SHOWN = 6
 _ADAPTER = "lora_"
 _PLAIN = {"weight", "bias"}
 
 
-def layers_told(layers: Sequence[Layer]) -> str:
+def format_layers(layers: Sequence[Layer]) -> str:
     """The layers used last, the last first, and how many more there are."""
     shown = ", ".join(str(layer) for layer in reversed(layers[-_SHOWN:]))
     more = f" and {len(layers) - _SHOWN} more before" if len(layers) > _SHOWN else ""
@@ -48,31 +48,31 @@ def why_no_head(network: nn.Module, seen: TracedRun, tried: Sequence[Layer], nam
     facts += [_mixed(tried, seen), *(_changed(layer, seen) for layer in tried)]
     if fact := next(filter(None, facts), None):
         return f"{want}, but {fact}."
-    others = f"layers, last first: {layers_told(seen.layers)}"
+    others = f"layers, last first: {format_layers(seen.layers)}"
     return f"{want} for its logits {tuple(seen.logits.shape)}, and no layer makes them; {others}."
 
 
 def _neighbours(network: nn.Module, layer: Layer) -> list[str]:
     parent = network.get_submodule(layer.name.rpartition(".")[0])
-    beside = [name for name, child in parent.named_children() if child is not layer.module]
-    return [*beside, *dict(layer.module.named_parameters())]
+    siblings = [name for name, child in parent.named_children() if child is not layer.module]
+    return [*siblings, *dict(layer.module.named_parameters())]
 
 
 def _changed(layer: Layer, seen: TracedRun) -> str | None:
-    """What was done to a layer's output on the way to the logits, if it is one of the usual things."""
+    """What was done to a layer's output on the way to the logits, if it is one of the common operations."""
     logits, outputs = seen.logits.cpu().double(), _outputs(layer, seen)
     if outputs is None:
         return None
     mean = outputs.mean(1)
     if _close(mean, logits):
-        told = f"what {layer} returns is no plain product with its weight plus its bias"
-        return f"{told}, or is bounded before it becomes the logits"
+        fact = f"what {layer} returns is no plain product with its weight plus its bias"
+        return f"{fact}, or is bounded before it becomes the logits"
     for what, change in _CHANGES.items():
         if _close(change(mean), logits) or _close(change(outputs).mean(1), logits):
             return f"the logits are {what} the output of {layer}; return the output itself"
     if factor := _factor(mean, logits):
-        told = f"the logits are the output of {layer} multiplied by {factor:.4g}"
-        return f"{told}; put the factor into its weight and bias"
+        fact = f"the logits are the output of {layer} multiplied by {factor:.4g}"
+        return f"{fact}; put the factor into its weight and bias"
     if _close(outputs.amax(1), logits):
         return f"the logits are the largest values that {layer} gives on a map; take the mean instead"
     return None

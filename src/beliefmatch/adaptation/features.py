@@ -83,7 +83,7 @@ def extract(
             than 1e-4 of its norm; the key stays the same. A batch size that divides the rows of a shard,
             4096 or a smaller power of two, leaves the fewest odd batches. The first batch takes a minute.
         dtype: in which features are kept, "float32" or "float16".
-        on_progress: told before the start and after every piece.
+        on_progress: Called before the start and after every batch.
 
     Raises:
         EnvironmentFailure: another process computes them and the cache does not wait, they do not fit into
@@ -102,14 +102,14 @@ def extract(
         if found is not None and _is_stale(found, stream, computing):
             found, stale = None, store.folder(key).digest()
         if found is not None:
-            return _told(found, store.folder(key), on_progress)
+            return _reported(found, store.folder(key), on_progress)
         if compile:
             computing = verified_compilation(computing, stream.first)
-        said = {**parts, "compiled": computing.compiled is not None}
-        return _computed(store, key, said, stream, computing, on_progress, stale)
+        facts = {**parts, "compiled": computing.compiled is not None}
+        return _computed(store, key, facts, stream, computing, on_progress, stale)
 
 
-def _told(
+def _reported(
     found: Features, folder: ShardFolder, on_progress: Callable[[ExtractProgress], None] | None
 ) -> Features:
     if on_progress is not None:
@@ -128,8 +128,8 @@ def _is_stale(found: Features, stream: Stream, computing: Computing) -> bool:
 
 
 def _own_parts(computing: Computing, stream: Stream, data_key: str | None) -> dict[str, Any]:
-    said = stream.data_key if data_key is None else data_key
-    known = {} if said is None else {"data": said}
+    data = stream.data_key if data_key is None else data_key
+    known = {} if data is None else {"data": data}
     precision = "bf16" if computing.bf16 else "32"
     return {"precision": precision, "dtype": computing.dtype, "rows": stream.rows, **known}
 
@@ -205,7 +205,7 @@ def _fill(
 def _teller(
     on_progress: Callable[[ExtractProgress], None] | None, filler: Filler, layout: Layout, folder: ShardFolder
 ) -> Callable[[int], None]:
-    """Takes the number of rows that were computed and tells of all."""
+    """A function that takes the number of new rows and reports the total."""
     found = sum(line.rows for line in filler.lines)
     planned = layout.planned_bytes() or None
     rows = found

@@ -11,7 +11,7 @@ from torch import Tensor
 from beliefmatch._files import EnvironmentFailure
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.shards import Layout, ShardEntry, ShardFolder
-from beliefmatch.adaptation.sizes import told
+from beliefmatch.adaptation.sizes import format_bytes
 
 __all__ = ["Filler", "full_disk_errors"]
 
@@ -105,15 +105,15 @@ class Filler:
 
 @contextmanager
 def full_disk_errors(folder: ShardFolder, layout: Layout) -> Iterator[None]:
-    """A full disk is told in one line."""
+    """Turn the error of a full disk into one line with a remedy."""
     try:
         yield
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        planned = f" of {told(layout.planned_bytes())}" if layout.rows else ""
+        planned = f" of {format_bytes(layout.planned_bytes())}" if layout.rows else ""
         fact = f"the disk must have room, but {folder.path.parent} is full ({error.strerror})"
-        kept = f"{told(folder.bytes())}{planned} are there and stay; make room and start again to go on"
+        kept = f"{format_bytes(folder.bytes())}{planned} are kept; make room and start again to continue"
         raise EnvironmentFailure(
             f"features: {fact}. {kept}, or choose another directory by `--cache-dir`."
         ) from error

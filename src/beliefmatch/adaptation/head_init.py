@@ -45,7 +45,7 @@ def initial_weights(
 
     The logits z of an existing head are known up to a constant, and a belief is not: heads of belief matching
     start from s·z + c, with the two numbers of the lowest loss on some of the `features`. They predict the
-    same classes. Without that, concentrations of e^20 beside e^−10 hold a head where it is for long.
+    same classes. Without that, concentrations of e^20 next to e^−10 keep a head in place for many epochs.
     """
     many = len(candidates)
     if init is not None:
@@ -78,10 +78,8 @@ def _rescaled(logits: Tensor, targets: Tensor, candidate: Candidate) -> tuple[fl
     both = torch.zeros(2, dtype=torch.float64, requires_grad=True)  # ln s, c
     beta = candidate.prior
     prior = torch.tensor(beta) if isinstance(beta, tuple) else beta
-    mean, spread = logits.mean().item(), max(logits.std().item(), 1e-6)
-    evened = (
-        logits.double() - mean
-    ) / spread  # from here the steps are short, whatever the head's confidence
+    mean, std = logits.mean().item(), max(logits.std().item(), 1e-6)
+    evened = (logits.double() - mean) / std  # from here the steps are short, whatever the head's confidence
     optimizer = torch.optim.LBFGS([both], max_iter=50, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
@@ -92,5 +90,5 @@ def _rescaled(logits: Tensor, targets: Tensor, candidate: Candidate) -> tuple[fl
         return value
 
     optimizer.step(loss)
-    scale = both[0].clamp(-5, 5).exp().item() / spread
+    scale = both[0].clamp(-5, 5).exp().item() / std
     return scale, both[1].item() - scale * mean

@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from beliefmatch._utils import nearest
 from beliefmatch._validate import fail
-from beliefmatch.adaptation.explaining import layers_told, obstacle, why_no_head
+from beliefmatch.adaptation.explaining import format_layers, obstacle, why_no_head
 from beliefmatch.adaptation.modes import evaluating
 from beliefmatch.adaptation.outputs import arguments, logits_of
 from beliefmatch.adaptation.tracing import (
@@ -136,16 +136,16 @@ def _named(network: nn.Module, seen: TracedRun, name: str, prefix: str) -> Layer
     inner = name if name in modules else name.removeprefix(prefix)
     if inner not in modules:
         close = nearest(inner, [each.name for each in seen.layers]) or nearest(inner, list(modules))
-        hint = f"did you mean `{prefix}{close}`?" if close else f"layers: {layers_told(seen.layers)}."
+        hint = f"did you mean `{prefix}{close}`?" if close else f"layers: {format_layers(seen.layers)}."
         raise fail("find_head", f"`name` must be that of a module, got {name!r}; {hint}")
     layer = layer_of(inner, modules[inner])
     if layer is None:
         kind = type(modules[inner]).__name__
-        told = f"got `{name}`, a {kind}; layers: {layers_told(seen.layers)}."
-        raise fail("find_head", f"`name` must be that of a linear layer or a 1x1 convolution, {told}")
+        got = f"got `{name}`, a {kind}; layers: {format_layers(seen.layers)}."
+        raise fail("find_head", f"`name` must be that of a linear layer or a 1x1 convolution, {got}")
     if layer.module not in seen.inputs:
-        told = f"but the batch does not go through {layer}; layers: {layers_told(seen.layers)}."
-        raise fail("find_head", f"`name` must be that of a layer in use, {told}")
+        got = f"but the batch does not go through {layer}; layers: {format_layers(seen.layers)}."
+        raise fail("find_head", f"`name` must be that of a layer in use, {got}")
     return layer
 
 
@@ -212,7 +212,7 @@ def _tolerance(logits: Tensor, weight: Tensor) -> float:
     coarsest = max((logits.dtype, weight.dtype), key=lambda dtype: torch.finfo(dtype).eps)
     if torch.is_autocast_enabled(logits.device.type) or coarsest == torch.bfloat16:
         return 5e-2
-    if coarsest == torch.float32:  # of which a product may keep fewer bits, on other devices or if asked to
+    if coarsest == torch.float32:  # of which a product may keep fewer bits, on other devices or by a setting
         product = "high" if logits.device.type != "cpu" else torch.get_float32_matmul_precision()
         return {"highest": 1e-4, "high": 2e-3}.get(product, 5e-2)
     return 1e-2 if coarsest == torch.float16 else 1e-9

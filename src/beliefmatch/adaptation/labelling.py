@@ -56,12 +56,12 @@ def label_set(sets: FeatureSets, *, classes: int | None, init: Init | None, labe
     """
     for name, one in _labelled_sets(sets).items():
         _require_plain_ids(name, one)
-    told = _told_classes(sets, classes)
-    found = _decided(sets, told, init, labels)
+    known = _known_classes(sets, classes)
+    found = _decided(sets, known, init, labels)
     for name, one in _labelled_sets(sets).items():
         _require_ids(name, one, found.classes, f"of the {found.classes} classes")
         require_labels(_CALLER, name, one, found.classes, sets.train.width)
-    _require_examples(sets, found, is_told=told is not None)
+    _require_examples(sets, found, is_known=known is not None)
     _warn_of_rows_without_class(sets)
     return found
 
@@ -71,22 +71,22 @@ def _labelled_sets(sets: FeatureSets) -> dict[str, Features]:
     return {name: one for name, one in named.items() if one is not None}
 
 
-def _told_classes(sets: FeatureSets, classes: int | None) -> int | None:
-    """K where it is given or where counts tell it."""
+def _known_classes(sets: FeatureSets, classes: int | None) -> int | None:
+    """K as given, or the width of the counts."""
     if classes is not None and require_index(_CALLER, "classes", classes) < 2:
         raise fail(_CALLER, f"`classes` must be at least 2, got {classes}.")
-    told = classes
+    known = classes
     for name, one in _labelled_sets(sets).items():
         if one.targets.dim() == 2:
             width = one.targets.shape[1]
-            if told is not None and width != told:
-                fact = f"`classes` must fit the targets, got {told}"
+            if known is not None and width != known:
+                fact = f"`classes` must fit the targets, got {known}"
                 raise fail(_CALLER, f"{fact}, but `{name}` has counts of {width} classes.")
-            told = width
-    if told is not None:
+            known = width
+    if known is not None:
         for name, one in _labelled_sets(sets).items():
-            _require_ids(name, one, told, f"got {told}")
-    return told
+            _require_ids(name, one, known, f"got {known}")
+    return known
 
 
 def _require_plain_ids(name: str, features: Features) -> None:
@@ -102,35 +102,35 @@ def _require_plain_ids(name: str, features: Features) -> None:
 
 def _warn_of_rows_without_class(sets: FeatureSets) -> None:
     """One warning for all sets, since a mistake in labels is made in all of them."""
-    said = []
+    empty_sets = []
     for name, one in _labelled_sets(sets).items():
         targets = one.targets
         empty = targets < 0 if targets.dim() == 1 else targets.sum(1) <= 0
         if many := int(empty.sum()):
             what = "of class −1" if targets.dim() == 1 else "without a vote"
-            said.append(f"{many} of {len(one)} rows of `{name}` ({what})")
-    if said:
-        fact = f"{' and '.join(said)} belong to no class and tell nothing of any"
-        warnings.warn(f"{_CALLER}: {fact}; leave them out if that is meant.", stacklevel=level_of_caller())
+            empty_sets.append(f"{many} of {len(one)} rows of `{name}` ({what})")
+    if empty_sets:
+        fact = f"{' and '.join(empty_sets)} belong to no class and are not used"
+        warnings.warn(f"{_CALLER}: {fact}; remove them if that is intended.", stacklevel=level_of_caller())
 
 
-def _require_ids(name: str, features: Features, classes: int, said: str) -> None:
+def _require_ids(name: str, features: Features, classes: int, received: str) -> None:
     targets = features.targets
     if targets.dim() == 1 and (beyond := targets[targets >= classes].unique().tolist()):
-        fact = f"`classes` must fit the targets, {said}, but `{name}` has the ids {_listed(beyond)}"
+        fact = f"`classes` must fit the targets, {received}, but `{name}` has the ids {_listed(beyond)}"
         raise fail(_CALLER, f"{fact}; ids run from 0 to {classes - 1}.")
 
 
-def _decided(sets: FeatureSets, told: int | None, init: Init | None, labels: Labels) -> LabelSet:
-    seen = _classes_seen(sets) if told is None else told
+def _decided(sets: FeatureSets, known: int | None, init: Init | None, labels: Labels) -> LabelSet:
+    seen = _classes_seen(sets) if known is None else known
     if init is None:
         if labels == "same":
             raise fail(_CALLER, "`labels` must be new or auto where there is no head to repair, got same.")
         return LabelSet("new", seen)
     own = len(init[0])
-    fits = seen == own if told is not None else seen <= own
+    fits = seen == own if known is not None else seen <= own
     if labels == "same" and not fits:
-        there = f"targets have {seen}" if told is None else f"there are {seen}"
+        there = f"targets have {seen}" if known is None else f"there are {seen}"
         raise fail(_CALLER, f"`labels` must be new where the head has {own} classes and {there}, got same.")
     if labels == "new" or not fits:
         return LabelSet("new", seen)
@@ -157,8 +157,8 @@ def knows(init: Init, right: float, seen: int) -> bool:
     return right > (min(_OFTEN, _BETTER_THAN_CHANCE / own) if seen == own else _OFTEN)
 
 
-def _require_examples(sets: FeatureSets, found: LabelSet, *, is_told: bool) -> None:
-    """Each class must have training examples, or it is told that some have none.
+def _require_examples(sets: FeatureSets, found: LabelSet, *, is_known: bool) -> None:
+    """Each class must have training examples; a warning names those without where that can be intended.
 
     Ids with a gap are a mistake more often than not, unless the number of classes was given or is that of the
     existing head.
@@ -167,7 +167,7 @@ def _require_examples(sets: FeatureSets, found: LabelSet, *, is_told: bool) -> N
     if not absent:
         return
     fact = f"`train` must have examples of all {found.classes} classes, got none of {_listed(absent)}"
-    if found.kind == "new" and not is_told:
+    if found.kind == "new" and not is_known:
         raise fail(_CALLER, f"{fact}; number the classes from 0 without a gap, or give `classes`.")
     end = "the new head unlearns them" if found.kind == "same" else "no head can learn them"
     warnings.warn(f"{_CALLER}: {fact}: {end}.", stacklevel=level_of_caller())

@@ -25,7 +25,7 @@ from beliefmatch.adaptation.scoring import score
 from beliefmatch.adaptation.types import Features
 from beliefmatch.methods.base import Prediction
 
-__all__ = ["LaplaceHead", "Spread", "laplace_head", "require_laplace", "why_no_laplace"]
+__all__ = ["LaplaceHead", "WeightPosterior", "laplace_head", "require_laplace", "why_no_laplace"]
 
 MOST_CLASSES, MOST_WIDTH = 2000, 8192
 """Beyond which the factors' eigenvectors would take too long."""
@@ -35,7 +35,7 @@ _BATCH_NUMBERS = 20_000_000  # of a batch's curvature, rows times squared classe
 _BATCH_ROWS = 512
 
 
-class Spread(NamedTuple):
+class WeightPosterior(NamedTuple):
     """A Gaussian over weight and bias in the eigenvectors of its two factors; all in double precision."""
 
     feature_vectors: Tensor
@@ -58,13 +58,13 @@ class LaplaceHead(FittedHead):
     """A head whose weights are uncertain."""
 
     is_linear: ClassVar[bool] = False
-    spread: Spread | None = None
+    posterior: WeightPosterior | None = None
 
     def predict(self, rows: Tensor) -> Prediction:
         """Softmax of the logits, each shrunk by its variance; the probit approximation."""
-        assert self.spread is not None
+        assert self.posterior is not None
         logits = (rows @ self.weight.t() + self.bias).double()
-        shrunk = logits / (1 + math.pi / 8 * self.spread.variance(rows)).sqrt()
+        shrunk = logits / (1 + math.pi / 8 * self.posterior.variance(rows)).sqrt()
         return Prediction(probs=shrunk.softmax(1), logits=shrunk)
 
 
@@ -100,16 +100,16 @@ def laplace_head(head: FittedHead, train: Features, validation: Features | None 
     require_laplace()
     require_labels("laplace_head", "train", train, *head.weight.shape)
     with _quiet():
-        spread, precision = _fitted(head, train)
-    told = f" seed={head.candidate.seed}" if " seed=" in head.candidate.name else ""
+        posterior, precision = _fitted(head, train)
+    seed = f" seed={head.candidate.seed}" if " seed=" in head.candidate.name else ""
     options = {"prior_precision": precision, "structure": "kron"}
     made = LaplaceHead(
-        candidate=Candidate(f"laplace{told}", "laplace", options, head.candidate.seed),
+        candidate=Candidate(f"laplace{seed}", "laplace", options, head.candidate.seed),
         weight=head.weight,
         bias=head.bias,
         epoch=head.epoch,
         notes=(f"around the weights of {head.candidate.name}",),
-        spread=spread,
+        posterior=posterior,
     )
     return made if validation is None else replace(made, validation=score(made, validation))
 
@@ -122,7 +122,7 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _fitted(head: FittedHead, train: Features) -> tuple[Spread, float]:
+def _fitted(head: FittedHead, train: Features) -> tuple[WeightPosterior, float]:
     from laplace.baselaplace import KronLaplace  # pyright: ignore[reportMissingImports]
     from laplace.curvature.curvlinops import CurvlinopsGGN  # pyright: ignore[reportMissingImports]
 
@@ -133,16 +133,16 @@ def _fitted(head: FittedHead, train: Features) -> tuple[Spread, float]:
     approximation.fit(_loader(train, classes))
     approximation.optimize_prior_precision(method="marglik", link_approx="probit")
     precision = float(approximation.prior_precision.detach().squeeze())
-    return _spread(approximation.H, precision), precision
+    return _posterior(approximation.H, precision), precision
 
 
-def _spread(curvature: Any, precision: float) -> Spread:
+def _posterior(curvature: Any, precision: float) -> WeightPosterior:
     """From the eigenvalues and eigenvectors of the factors of the weight, and of the bias."""
     of_classes, of_features = (values.detach().double().clamp(min=0) for values in curvature.eigenvalues[0])
     class_vectors, feature_vectors = (one.detach().double() for one in curvature.eigenvectors[0])
     (of_bias,) = (values.detach().double().clamp(min=0) for values in curvature.eigenvalues[1])
     weight_variance = 1 / (of_features[:, None] * of_classes[None] + precision)
-    return Spread(feature_vectors, class_vectors, weight_variance, 1 / (of_bias + precision))
+    return WeightPosterior(feature_vectors, class_vectors, weight_variance, 1 / (of_bias + precision))
 
 
 class _Rows(Dataset):

@@ -33,9 +33,9 @@ def held(path: Path, *, shared: bool, wait: bool = False) -> Hold:
     """Lock a file, which is made if need be.
 
     Args:
-        path: of the file.
-        shared: beside others that share it; otherwise alone.
-        wait: until it is free; otherwise `BusyError` is raised at once.
+        path: Path of the lock file.
+        shared: Whether other processes may share the lock; otherwise it is exclusive.
+        wait: Whether to wait until the lock is free; otherwise `BusyError` is raised at once.
 
     Raises:
         OSError: the file can be neither made nor opened.

@@ -1,4 +1,4 @@
-"""Training and inference modes of a network: put aside for a while, and which layers a mode would train."""
+"""Evaluation mode for the time of a block, and the BatchNorm layers of a network."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

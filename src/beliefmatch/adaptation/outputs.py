@@ -26,7 +26,7 @@ def output_of(returned: Any, *, caller: str = "output_of") -> Tensor:
 
     That tensor itself; what an output object or a mapping calls `logits` (else, in a mapping, `out`); of a
     tuple or list the first that has a dimension: a loss in front of the logits is passed over, and what
-    auxiliary heads said stands behind them.
+    auxiliary heads return follows them.
     """
     found = _found(returned)
     if found is None:

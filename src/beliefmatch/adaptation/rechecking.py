@@ -31,7 +31,7 @@ def largest_change(kept: Features, stream: Stream, computing: Computing) -> floa
 
 
 def _few(kept: Features, stream: Stream) -> Iterator[Piece]:
-    """Some rows of the beginning, and of the middle where they can be asked for."""
+    """Some rows of the beginning, and of the middle where rows can be read in any order."""
     middle = max(0, len(kept) // 2 - _MIDDLE // 2)
     parts = [torch.arange(min(_FIRST, len(kept)))]
     if middle >= _FIRST:

@@ -25,7 +25,7 @@ from beliefmatch.adaptation.settings import OnProgress
 
 __all__ = ["refit", "shown"]
 
-_USUAL = AdaptConfig()
+_DEFAULT = AdaptConfig()
 _LABELS = {
     "untouched": "untouched",
     "temperature": "temperature",
@@ -42,7 +42,7 @@ def refit(
     *,
     classes: int | None = None,
     init: Init | None = None,
-    adapt_config: AdaptConfig = _USUAL,
+    adapt_config: AdaptConfig = _DEFAULT,
     val_fraction: float | None = None,
     on_progress: OnProgress | None = None,
 ) -> Adaptation:
@@ -59,7 +59,7 @@ def refit(
         adapt_config: what to fit and by what to choose.
         val_fraction: Share of the training rows that was held out for validation because no validation data
             were given; a warning explains the consequence.
-        on_progress: told the share of the fit that is done, and what is being done.
+        on_progress: Called with (fraction, description).
 
     Raises:
         ValueError: features that do not match each other or the head, targets that do not fit the classes.
@@ -76,15 +76,15 @@ def refit(
     verdict = contamination(sets.validation, train=sets.train, init=old)
     _warn(verdict, found, val_fraction)
     diagnostics = on_the_labels(sets, found, init) if adapt_config.labels == "auto" else []
-    diagnostics += _told(on_data(sets, found, init))
+    diagnostics += _warned(on_data(sets, found, init))
     fitted = _fitted(sets, found.classes, old, adapt_config, on_progress)
     chosen = choose_setting(fitted, by=adapt_config.choose_by)
     before = [] if old is None else [untouched(old, sets.validation), temperature(old, sets.validation)]
-    diagnostics += _told(on_the_choice(chosen, before[0] if before else None))
-    spread, notes = _spread([*before, *fitted], sets, found) if adapt_config.laplace else ([], ())
+    diagnostics += _warned(on_the_choice(chosen, before[0] if before else None))
+    laplace, notes = _laplace([*before, *fitted], sets, found) if adapt_config.laplace else ([], ())
     return Adaptation(
         chosen=chosen,
-        fitted=[*before, *spread, *fitted],
+        fitted=[*before, *laplace, *fitted],
         verdict=verdict,
         labels=found.kind,
         classes=found.classes,
@@ -98,14 +98,14 @@ def refit(
     )
 
 
-def _told(diagnostics: list[str]) -> list[str]:
+def _warned(diagnostics: list[str]) -> list[str]:
     """Each as a warning; and as they are, for the notes."""
     for diagnostic in diagnostics:
         warnings.warn(f"adapt: {diagnostic}.", stacklevel=level_of_caller())
     return diagnostics
 
 
-def _spread(
+def _laplace(
     fitted: Sequence[FittedHead], sets: FeatureSets, found: LabelSet
 ) -> tuple[list[FittedHead], tuple[str, ...]]:
     """A Laplace approximation of the existing head, or of each fresh softmax head; or why there is none."""
@@ -139,22 +139,22 @@ def shown(adaptation: Adaptation) -> dict[str, list[FittedHead]]:
 def _warn(verdict: Verdict, found: LabelSet, val_fraction: float | None) -> None:
     """λ is never chosen silently on rows that were seen, or may have been."""
     remedy = "give `validation` data that it has not seen"
-    told = None
+    message = None
     if val_fraction is not None and found.kind == "same":
-        told = (
+        message = (
             f"no `validation` data were given, so λ is chosen on {val_fraction:.0%} of `train`, on which the "
             f"network has probably been trained: heads look surer there than they are elsewhere; "
             f"{remedy}, such as a part of its test data. {verdict.why}"
         )
     elif val_fraction is not None:
-        told = (
+        message = (
             f"no `validation` data were given, so {val_fraction:.0%} of `train` are held out to choose λ; "
             f"if the network was trained on these data, {remedy}."
         )
     elif verdict.seen:
-        told = f"λ is chosen on data that the network was trained on; {remedy}. {verdict.why}"
-    if told is not None:
-        warnings.warn(f"adapt: {told}", stacklevel=level_of_caller())
+        message = f"λ is chosen on data that the network was trained on; {remedy}. {verdict.why}"
+    if message is not None:
+        warnings.warn(f"adapt: {message}", stacklevel=level_of_caller())
 
 
 def _fitted(
@@ -192,7 +192,7 @@ def _fitted(
 def _require_one_that_converged(fitted: Sequence[FittedHead], adapt_config: AdaptConfig) -> None:
     if not all(head.diverged for head in fitted if head.candidate.kind == "belief_matching"):
         return
-    got = "the usual one" if adapt_config.learning_rate is None else f"{adapt_config.learning_rate:g}"
+    got = "the default" if adapt_config.learning_rate is None else f"{adapt_config.learning_rate:g}"
     fact = f"`learning_rate` must be one that heads converge with, got {got}, with which every head diverged"
     remedy = (
         "use a lower one" if adapt_config.optimizer == "adam" else "use the optimizer adam with a lower one"
@@ -211,7 +211,7 @@ def _wanted(sets: FeatureSets, classes: int, init: Init | None, adapt_config: Ad
         one for one in adapt_config.controls if has_ids or one != "evidential"
     ]  # which cannot learn counts
     if adapt_config.laplace and init is None and "softmax" not in controls:
-        controls.append("softmax")  # which it is the spread of
+        controls.append("softmax")  # the head that the approximation is centred on
     return candidates(
         classes,
         kl_weights=adapt_config.kl_weights,

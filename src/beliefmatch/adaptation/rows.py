@@ -11,7 +11,7 @@ _STRETCH = 4096  # rows that are read together on the way into memory
 
 
 class ShardedRows:
-    """Memory-mapped shards as one read-only array (N, F); only what is asked for is read.
+    """Memory-mapped shards as one read-only array (N, F); only the rows requested are read.
 
     Args:
         shards: each (n, F), all of the same n but the last, which may have fewer.
@@ -74,7 +74,7 @@ class ShardedRows:
 
 
 class PickedRows:
-    """Rows of another array by their numbers, read-only; only what is asked for is read.
+    """Rows of another array by their numbers, read-only; only the rows requested are read.
 
     Args:
         rows: features (N, F).

@@ -58,16 +58,16 @@ class Evaluator:
 
     def watch(self, candidates: Sequence[Candidate], weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         """NLL and error of each head (H,), double."""
-        usual = [place for place, one in enumerate(candidates) if one.kind != "evidential"]
+        softmaxed = [place for place, one in enumerate(candidates) if one.kind != "evidential"]
         others = [place for place, one in enumerate(candidates) if one.kind == "evidential"]
         nll, error = torch.zeros(2, len(candidates), dtype=torch.float64)
         for logits, targets in self.logits(weight, bias):
             shares = _shares(targets)
-            if usual:
-                some = logits if len(usual) == len(candidates) else logits[usual]
+            if softmaxed:
+                some = logits if len(softmaxed) == len(candidates) else logits[softmaxed]
                 logs = torch.log_softmax(some, 1)
-                nll[usual] += _surprise(logs, shares)
-                error[usual] += _misses(logs, shares)
+                nll[softmaxed] += _surprise(logs, shares)
+                error[softmaxed] += _misses(logs, shares)
             for place in others:
                 logs = candidates[place].read(logits[place].t()).probs.log().t()[None]
                 nll[place] += _surprise(logs, shares)[0]

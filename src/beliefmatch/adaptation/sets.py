@@ -105,7 +105,7 @@ def extracted(
         device: where to compute.
         precision: see `extract`.
         compile: see `extract`.
-        on_progress: told the share of a set that is done, and which.
+        on_progress: Called with (fraction, description).
     """
     features_of = HeadInputs(model, head)
     found = {}

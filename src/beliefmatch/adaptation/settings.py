@@ -1,4 +1,4 @@
-"""What a fit is asked for, checked."""
+"""The validated options of a fit."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal

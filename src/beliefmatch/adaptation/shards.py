@@ -6,7 +6,7 @@
     manifest.jsonl       a line for each shard that is there: its rows and checksums
     complete.json        written last; all of the manifest again
 
-Every file but the manifest is written beside its place and moved into it; a torn last line of the manifest
+Every file but the manifest is written to a temporary name and renamed; a torn last line of the manifest
 is no line. So whatever moment a process is killed at, what the manifest tells of is there, and checksums
 find what a disk or a hand has changed since.
 """
@@ -86,12 +86,12 @@ class ShardFolder:
         return (self.path / "complete.json").is_file()
 
     def facts(self) -> dict[str, Any]:
-        """What the features are of; empty if that cannot be told."""
+        """What the features are of; empty if unknown."""
         facts = _json(self.path / "facts.json")
         return facts if facts.get("format") == FORMAT else {}
 
     def layout(self) -> Layout | None:
-        """How the set lies here; None if that cannot be told."""
+        """How the set lies here; None if unknown."""
         try:
             found = Layout(**self.facts()["layout"])
         except (KeyError, TypeError):
@@ -156,15 +156,15 @@ class ShardFolder:
         return {line.shard: line for text in texts if (line := _line(_parsed(text)))}
 
     def verified(self, *, warn: bool = True) -> dict[int, ShardEntry]:
-        """The shards whose checksums are right; a warning names each of the others, if asked to."""
+        """The shards whose checksums are right; with `warn`, a warning names each of the others."""
         whole, layout = {}, self.layout()
         for shard, line in sorted(self.lines().items() if layout else ()):
             reason = self._fault(line)
             if reason is None:
                 whole[shard] = line
             elif warn:
-                told = f"features: {self._files(shard)[0]} is not used ({reason}); it is computed again."
-                warnings.warn(told, stacklevel=level_of_caller())
+                fact = f"features: {self._files(shard)[0]} is not used ({reason}); it is computed again."
+                warnings.warn(fact, stacklevel=level_of_caller())
         return whole
 
     def is_whole(self, lines: Mapping[int, ShardEntry]) -> bool:

@@ -2,7 +2,7 @@
 
 import re
 
-__all__ = ["bytes_of", "planned_bytes", "shard_rows_for", "told"]
+__all__ = ["bytes_of", "format_bytes", "planned_bytes", "shard_rows_for"]
 
 _UNITS = {"": 1, **{f"{prefix}b": 1000**power for power, prefix in enumerate(["", "k", "m", "g", "t"])}}
 _UNITS |= {f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", 1)}
@@ -24,10 +24,10 @@ def bytes_of(size: int | str, *, caller: str, name: str = "cache_size") -> int:
     return int(float(found[1]) * _UNITS[found[2]]) if "." in found[1] else int(found[1]) * _UNITS[found[2]]
 
 
-def told(count: float) -> str:
+def format_bytes(count: float) -> str:
     """A number of bytes in three digits.
 
-    >>> told(999), told(1_638_400_000), told(52e6)
+    >>> format_bytes(999), format_bytes(1_638_400_000), format_bytes(52e6)
     ('999 B', '1.64 GB', '52 MB')
     """
     for unit in ("B", "kB", "MB", "GB"):

@@ -52,13 +52,13 @@ class StoredFeatures:
     recognised: dict[str, str]
 
 
-_USUAL = FeatureNames()
+_DEFAULT = FeatureNames()
 
 
 def features_from_file(
     path: str | Path,
     *,
-    names: FeatureNames = _USUAL,
+    names: FeatureNames = _DEFAULT,
     classes: int | None = None,
     class_names: Sequence[str] | None = None,
     labelled: bool = True,
@@ -68,12 +68,12 @@ def features_from_file(
     """Read features from .npz, .npy, .safetensors, .parquet or .csv.
 
     The file holds `features`, `embeddings` or `x` (N, F), and either class ids (N,), called as in
-    `beliefmatch.data.read_predictions`, or `counts` (N, K); a head may stand beside them as `weight` (K, F)
+    `beliefmatch.data.read_predictions`, or `counts` (N, K); a head may be stored with them as `weight` (K, F)
     and `bias` (K,). Beside `a_features.npy` the others are `a_targets.npy` and so on.
 
     Args:
         path: of the file.
-        names: what its arrays or columns are called, where not as usual.
+        names: what its arrays or columns are called, where they differ from the defaults.
         classes: K, where neither counts nor a head tell it; else one more than the largest id.
         class_names: by id; targets may then be given as text.
         labelled: whether there are targets; OOD examples have none, and get the id -1.
@@ -101,11 +101,11 @@ def features_from_file(
 
 
 def head_from_file(path: str | Path, *, width: int) -> tuple[Tensor, Tensor] | None:
-    """The head that stands beside features of this width: `weight` (K, F) and `bias` (K,), zeros if there is
+    """The head stored with features of this width: `weight` (K, F) and `bias` (K,), zeros if there is
     none; None where there is no head.
     """
     file = open_arrays(path, caller=_US)
-    weight, bias = _head(file, {role: _find(file, role, _USUAL) for role in HEAD}, width)
+    weight, bias = _head(file, {role: _find(file, role, _DEFAULT) for role in HEAD}, width)
     if weight is None:
         return None
     return weight, torch.zeros(len(weight)) if bias is None else bias
@@ -170,7 +170,7 @@ def _head(file: ArrayFile, found: dict[str, Field], width: int) -> tuple[Tensor 
             f"a head (K, {width}) for features of that width", f"shape {tuple(weight.shape)}"
         )
     if bias is not None and (weight is None or bias.shape != weight.shape[:1]):
-        expected = "as many numbers as the weight has rows" if weight is not None else "a weight beside it"
+        expected = "as many numbers as the weight has rows" if weight is not None else "a weight with it"
         raise Place(file, field_name(found["bias"])).error(expected, f"shape {tuple(bias.shape)}")
     for role, values in (("weight", weight), ("bias", bias)):
         if values is not None and not values.isfinite().all():
@@ -181,9 +181,9 @@ def _head(file: ArrayFile, found: dict[str, Field], width: int) -> tuple[Tensor 
 def _known_classes(
     classes: int | None, class_names: Sequence[str] | None, weight: Tensor | None
 ) -> int | None:
-    told = [classes, None if class_names is None else len(class_names)]
-    told.append(None if weight is None else len(weight))
-    known = {number for number in told if number is not None}
+    given = [classes, None if class_names is None else len(class_names)]
+    given.append(None if weight is None else len(weight))
+    known = {number for number in given if number is not None}
     if len(known) > 1:
         listed = " and ".join(map(str, sorted(known)))
         raise fail(_US, f"`classes`, `class_names` and the head must be as many, got {listed}.")

@@ -20,7 +20,7 @@ HEAD = ("weight", "bias")
 
 @dataclass(frozen=True)
 class FeatureNames:
-    """What the arrays or columns are called; None for any of the usual spellings."""
+    """What the arrays or columns are called; None for any of the default spellings."""
 
     features: str | None = None
     targets: str | None = None

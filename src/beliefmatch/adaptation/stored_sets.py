@@ -41,7 +41,7 @@ Paths = Mapping[str, str | Path]
 
 
 class _Place(NamedTuple):
-    """Where a set lies: a file or directory, and what its arrays are called there, where not as usual."""
+    """A file or directory that holds a set, and the names of its arrays if they are not the defaults."""
 
     path: Path
     names: FeatureNames = FeatureNames()
@@ -65,12 +65,12 @@ def feature_sets(
     Args:
         train: a file as `features_from_file` reads it, one that holds several sets, or a directory of the
             cache.
-        validation: another such file or directory; or a share of `train` (or a number of rows), which is set
-            aside in proportion to the classes where `train` holds no validation rows of its own. If not
+        validation: another such file or directory; or a share of `train` (or a number of rows), which is held
+            out in proportion to the classes where `train` holds no validation rows of its own. If not
             given, that is a fifth, and a warning says so.
         test: another such file or directory, for examples to report on.
         OOD: the same for examples that belong to no class, by name; targets they have are left unread.
-        classes: K, where it is not to be told from the data.
+        classes: K, where the data do not determine it.
         class_names: by id, where targets are given as text.
         split_seed: of the draw of validation rows.
 
@@ -92,7 +92,7 @@ def feature_sets(
     found = {name: _read(name, place, classes, class_names) for name, place in places.items()}
     _require_alike(places, found)
     if "validation" not in found:
-        found["train"], found["validation"] = _set_aside(found["train"], share, split_seed)
+        found["train"], found["validation"] = _held_out(found["train"], share, split_seed)
     others = {name.removeprefix(_OOD): one for name, one in found.items() if name.startswith(_OOD)}
     sets = FeatureSets(found["train"], found["validation"], found.get("test"), others)
     return sets, _init(places["train"].path, sets), _classes(places, found, classes)
@@ -132,7 +132,7 @@ def _set_name(prefix: str, path: Path) -> str:
 
 
 def _names(prefix: str, names: Sequence[str]) -> FeatureNames:
-    """What the arrays of a set are called; targets that are missing are told by the name they should have."""
+    """What the arrays of a set are called; missing targets are reported by their expected name."""
     chosen = {role: _spelt(prefix, role, names) for role in ("features", "targets", "counts")}
     if not chosen["targets"] and not chosen["counts"]:
         chosen["targets"] = [f"{prefix}_targets"]
@@ -189,15 +189,15 @@ def _require_alike(places: Mapping[str, _Place], found: Mapping[str, Features]) 
             raise fail(_US, f"`{name}` must have {fact}.")
 
 
-def _set_aside(train: Features, share: float | None, seed: int) -> tuple[Features, Features]:
+def _held_out(train: Features, share: float | None, seed: int) -> tuple[Features, Features]:
     if share is not None and not share > 0:
         raise fail(_US, f"`validation` must be a path, a share below 1 or a number of rows, got {share}.")
     if share is None:
         remedy = "if the network was trained on these data, give `validation` features of others"
-        told = (
+        fact = (
             f"no `validation` features were given, so {VAL_FRACTION:.0%} of `train` are held out to choose λ"
         )
-        warnings.warn(f"{_US}: {told}; {remedy}.", stacklevel=level_of_caller())
+        warnings.warn(f"{_US}: {fact}; {remedy}.", stacklevel=level_of_caller())
     return parted(train, VAL_FRACTION if share is None else share, seed=seed)
 
 

@@ -72,7 +72,7 @@ def as_stream(source: Any, *, batch_size: int, device: torch.device) -> Stream:
 
 
 def as_tensor(values: Any) -> Any:
-    """An array of numpy as a tensor, in float32 where it is float64, numpy's usual; all else as it is."""
+    """A numpy array as a tensor, with float64 (numpy's default) as float32; other values unchanged."""
     if not isinstance(values, np.ndarray):
         return values
     if values.dtype.kind not in "biuf":

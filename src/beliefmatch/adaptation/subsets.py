@@ -29,9 +29,9 @@ def subset(features: Features, numbers: np.ndarray) -> Features:
     if numbers.min() < 0 or numbers.max() >= len(features):
         got = f"{numbers.min()} to {numbers.max()}"
         raise fail("subset", f"`numbers` must lie in 0 to {len(features) - 1}, got {got}.")
-    said = hashlib.sha256(features.digest.encode() + numbers.astype("<i8").tobytes())
+    digest = hashlib.sha256(features.digest.encode() + numbers.astype("<i8").tobytes())
     return Features(
-        PickedRows(features.rows, numbers), features.targets[torch.from_numpy(numbers)], said.hexdigest()
+        PickedRows(features.rows, numbers), features.targets[torch.from_numpy(numbers)], digest.hexdigest()
     )
 
 

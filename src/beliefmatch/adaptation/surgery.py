@@ -93,8 +93,8 @@ def _warn_of_ties(network: nn.Module, layer: Layer) -> None:
         if parameter.numel() and parameter.data_ptr() in own
     ]
     if tied:
-        told = f"`{layer.name}` shares its weights with {', '.join(tied)}, which keeps the old ones"
-        warnings.warn(f"with_head: {told}; in the copy the two are apart.", stacklevel=level_of_caller())
+        fact = f"`{layer.name}` shares its weights with {', '.join(tied)}, which keeps the old ones"
+        warnings.warn(f"with_head: {fact}; in the copy the two are apart.", stacklevel=level_of_caller())
 
 
 def _copy(model: nn.Module) -> nn.Module:

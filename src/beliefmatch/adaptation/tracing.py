@@ -48,7 +48,7 @@ class TracedRun:
 
 
 def unwrapped(model: nn.Module) -> tuple[nn.Module, str]:
-    """The network inside wrappers that spread or compile it, and what its names begin with in `model`."""
+    """The network inside DataParallel and torch.compile wrappers, and the prefix of its names in `model`."""
     prefix = ""
     while True:
         if "_orig_mod" in model._modules:  # torch.compile's

@@ -65,7 +65,7 @@ def with_batchnorm(
         data: by name, as in `adapt`.
         numbers: which rows of `train` are which, where there are no validation data.
         device: where to train.
-        on_progress: told the share that is done.
+        on_progress: Called with (fraction, description).
     """
     assert made.head is not None
     began = time.perf_counter()

@@ -91,7 +91,7 @@ def evaluate(
             for model in work.models:
                 with user_errors(context):
                     given = work.read(model, step)
-                records.append(work.judge(model, given, step))
+                records.append(work.evaluate(model, given, step))
             files = list(evaluation_files(records))
             step("page")
         removed: list[str] = []

@@ -48,7 +48,7 @@ class AdaptImages:
     """A network, images, and where it looks at them from.
 
     Args:
-        configuration: what was asked for.
+        config: The request.
         network: with the weights that it was trained to.
         parts: the images of its classes.
         OOD: the images of none, by the name of their set.
@@ -66,7 +66,7 @@ class AdaptImages:
         network, settings = network_and_settings(config)
         parts = load(settings, validation_from=config.validation_from)
         made = cls(config, network, parts, _ood(ood, parts, settings))
-        _ = made.head, made.cache  # what is wrong with them is to be told now
+        _ = made.head, made.cache  # raise their errors now
         if batchnorm:
             require_batchnorm(network, made._some)
         return made
@@ -77,9 +77,9 @@ class AdaptImages:
         try:
             return find_head(self.network, self._some, name=self.config.head)
         except (RuntimeError, AssertionError, IndexError) as error:  # of other people's code
-            told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             shape = tuple(self._some.shape[1:])
-            fact = f"`model` must take images of shape {shape}, but it failed ({told})"
+            fact = f"`model` must take images of shape {shape}, but it failed ({reason})"
             remedy = "see `--size`, `--mean` and `--std`"
             raise fail("adapt", f"{fact}; {remedy}.") from error
 
@@ -189,8 +189,8 @@ def _require_device(name: str) -> None:
     try:
         torch.empty(1, device=name)
     except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
-        told = " ".join(f"{error}".split())[:120]
-        raise fail("adapt", f"`device` must be one that torch has here, got {name!r} ({told}).") from error
+        reason = " ".join(f"{error}".split())[:120]
+        raise fail("adapt", f"`device` must be one that torch has here, got {name!r} ({reason}).") from error
 
 
 def _ood(texts: tuple[str, ...], parts: Dataset, settings: DataConfig) -> dict[str, Source]:

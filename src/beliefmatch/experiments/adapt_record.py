@@ -137,12 +137,12 @@ class AdaptRecord(Record, frozen=True):
     scored: list[ScoredHead]
     risk_thresholds: list[RiskThresholdCheck]
     batchnorm: dict[str, Any] | None
-    """What came of training the BatchNorm layers too, if that was asked for."""
+    """Result of training the BatchNorm layers too, if requested."""
     notes: list[str]
     """What could not be done, and why."""
     data: dict[str, Any]
     config: dict[str, Any]
-    """All that was asked for, where there is more than the options of the adaptation."""
+    """The whole configuration, where there is more than the options of the adaptation."""
     features: list[FeatureFacts]
     adapt_config: dict[str, Any]
     seconds: dict[str, float]

@@ -1,4 +1,4 @@
-"""All that an adaptation was asked for: what `--dry-run` shows and its record keeps; read without torch."""
+"""Configuration of `beliefmatch adapt`, shown by `--dry-run` and kept in the record; needs no torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ class ImageAdaptConfig(Config, frozen=True, kw_only=True):
         weights: a file of them; those that come with the name if not given.
         head: name of the last layer; looked for if not given.
         data: images and their division; those of the run if not given, where the model is one.
-        validation_from: which part gives the images to choose on: "train" sets some of its images aside,
+        validation_from: which part gives the images to choose on: "train" holds some of its images out,
             "test" gives half of them, for networks that were trained on all of "train".
         cache_dir: where features are kept.
         cache_size: that they may take.
@@ -57,7 +57,7 @@ class FeatureAdaptConfig(Config, frozen=True, kw_only=True):
         train: file or directory to fit on; may hold the other sets and the existing head too.
         validation: likewise to choose on; or a share or number of the rows of `train`. A fifth of them, with
             a warning, if there is nothing else.
-        test: to judge on.
+        test: File or directory to score on.
         split_seed: of the division where there is but one set.
     """
 

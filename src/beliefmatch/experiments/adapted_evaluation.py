@@ -28,7 +28,7 @@ from beliefmatch.experiments.adapt_record import (
     VerdictRecord,
 )
 from beliefmatch.experiments.adapted_lines import TableLine, class_names_of, lines, scored_rows
-from beliefmatch.experiments.adapted_scores import HeadOutput, answers, doubts, is_votes, said_of, scorable
+from beliefmatch.experiments.adapted_scores import HeadOutput, answers, doubts, is_votes, outputs_of, scorable
 from beliefmatch.experiments.evaluate import evaluate
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.experiments.evaluation_settings import EvaluateConfig
@@ -41,7 +41,7 @@ MOST_POINTS = 50
 MOST_NUMBERS = 100_000_000
 """Probabilities of a set that an evaluation holds, 400 MB; of more, evenly spaced rows."""
 
-_USUAL = EvaluateConfig()
+_DEFAULT = EvaluateConfig()
 
 
 def adapt_record(
@@ -61,7 +61,7 @@ def adapt_record(
         model_name: what was adapted.
         class_names: one for each class; "0", "1", ... if not given.
         data_facts: what is known of the data, as JSON can hold it.
-        configuration: all that was asked for, where there is more than the options of the adaptation.
+        config: The whole configuration, where there is more than the options of the adaptation.
         command: what to type to have the same again.
         wall_seconds: that all of it took; what the adaptation says of its parts if not given.
     """
@@ -140,8 +140,8 @@ def _scored(adaptation: Adaptation) -> list[ScoredHead]:
 
 
 def _scored_head(line: TableLine, head: FittedHead) -> ScoredHead:
-    said = answers(head, line.features)
-    columns, has_belief, ood_columns = _told(head, line.features, line.ood)
+    output = answers(head, line.features)
+    columns, has_belief, ood_columns = _uncertainty(head, line.features, line.ood)
     ood = [
         detection_scores(name, columns, other, has_belief=has_belief) for name, other in ood_columns.items()
     ]
@@ -152,8 +152,8 @@ def _scored_head(line: TableLine, head: FittedHead) -> ScoredHead:
         seed=head.candidate.seed,
         options=plain(dict(head.candidate.options)),
         has_belief=has_belief,
-        scores=said.scores(),
-        kl=said.mean_kl(),
+        scores=output.scores(),
+        kl=output.mean_kl(),
         ood=ood,
     )
 
@@ -171,13 +171,13 @@ def _batchnorm(batchnorm: BatchNormResult | None) -> dict[str, Any] | None:
     }
 
 
-def _told(
+def _uncertainty(
     head: FittedHead, features: Features, ood: Mapping[str, Features]
 ) -> tuple[dict[str, Tensor], bool, dict[str, dict[str, Tensor]]]:
-    """Scores of doubt at home, whether they are of a belief, and those of each OOD set."""
+    """Uncertainty scores of in-distribution rows, whether they are of a belief, and those of each OOD set."""
     places = scorable(features)
-    home, has_belief = doubts(head, features, places if ood else places[:1])
-    return home, has_belief, {name: doubts(head, rows)[0] for name, rows in ood.items()}
+    in_distribution, has_belief = doubts(head, features, places if ood else places[:1])
+    return in_distribution, has_belief, {name: doubts(head, rows)[0] for name, rows in ood.items()}
 
 
 def _risk_thresholds(adaptation: Adaptation) -> list[RiskThresholdCheck]:
@@ -188,13 +188,13 @@ def _risk_thresholds(adaptation: Adaptation) -> list[RiskThresholdCheck]:
     head, test = adaptation.chosen, adaptation.sets.test
     if batchnorm is not None and batchnorm.is_taken:
         head, test = batchnorm.head, batchnorm.test
-    said = None if test is None else answers(head, test)
+    output = None if test is None else answers(head, test)
     made = []
     for one in adaptation.risk_thresholds:
         threshold = None if one.threshold is None else max(one.threshold, 0.0)
         coverage = risk = None
-        if said is not None and threshold is not None:
-            answered = said.confidence >= threshold
+        if output is not None and threshold is not None:
+            answered = output.confidence >= threshold
             coverage = answered.double().mean().item()
             risk = (1 - said.hits[answered]).mean().item() if coverage else None
         bound = _finite(one.bound)
@@ -216,13 +216,13 @@ def adapt_evaluations(
     *,
     model_name: str = "model",
     class_names: Sequence[str] | None = None,
-    settings: EvaluateConfig = _USUAL,
+    settings: EvaluateConfig = _DEFAULT,
     on_step: Callable[[str], None] | None = None,
 ) -> list[EvaluationRecord]:
     """One head of each line of the honest table scored in full: those of the chosen head's seed.
 
     Counts are scored by the class of the most votes, the first of several. Where there are more than
-    `MOST_NUMBERS` probabilities, evenly spaced rows are scored. Both is told in the evaluations.
+    `MOST_NUMBERS` probabilities, evenly spaced rows are scored. The evaluations mention both.
 
     Args:
         adaptation: of `adapt` or `refit`.
@@ -236,14 +236,16 @@ def adapt_evaluations(
     made = []
     for line in lines(adaptation):
         head = next((one for one in line.heads if one.candidate.seed == seed), line.heads[0])
-        home = _predictions(head, line.features, f"{model_name}, {scored_on}", scorable(line.features))
+        in_distribution = _predictions(
+            head, line.features, f"{model_name}, {scored_on}", scorable(line.features)
+        )
         ood = {
             name: _predictions(head, rows, f"{model_name}, {name}", torch.arange(len(rows)))
             for name, rows in line.ood.items()
         }
         made.append(
             evaluate(
-                _labelled(home, line.features),
+                _labelled(in_distribution, line.features),
                 name=line.label,
                 class_names=names,
                 ood=ood,
@@ -257,22 +259,22 @@ def adapt_evaluations(
 def _predictions(head: FittedHead, features: Features, name: str, places: Tensor) -> Predictions:
     """What a head says of these rows, or of evenly spaced ones of them, in memory."""
     step = -(-len(places) * len(head.bias) // MOST_NUMBERS)
-    said = list(_single(said_of(head, features, places[::step])))
-    told = f"one row in {step} of {name}" if step > 1 else name
-    path = Path(f"features of {told}: {head.candidate.name}")
-    return Predictions(path, said[0].kind, torch.cat([one.values for one in said]), None, None, {})
+    output = list(_single(outputs_of(head, features, places[::step])))
+    source = f"one row in {step} of {name}" if step > 1 else name
+    path = Path(f"features of {source}: {head.candidate.name}")
+    return Predictions(path, output[0].kind, torch.cat([one.values for one in output]), None, None, {})
 
 
 def _single(blocks: Iterator[HeadOutput]) -> Iterator[HeadOutput]:
     """In single precision, and no block is held in double any longer."""
-    for said in blocks:
-        yield said._replace(values=said.values.float())
+    for output in blocks:
+        yield output._replace(values=output.values.float())
 
 
-def _labelled(said: Predictions, features: Features) -> Predictions:
+def _labelled(output: Predictions, features: Features) -> Predictions:
     """With the class of each row, of votes that of the most."""
     places = scorable(features)
-    targets = features.targets[places][:: -(-len(places) * said.values.shape[1] // MOST_NUMBERS)]
+    targets = features.targets[places][:: -(-len(places) * output.values.shape[1] // MOST_NUMBERS)]
     by = {"targets": "the class of the most votes"} if is_votes(features) else {}
     ids = targets.argmax(1) if is_votes(features) else targets
-    return dataclasses.replace(said, targets=ids, recognised=by)
+    return dataclasses.replace(output, targets=ids, recognised=by)

@@ -36,7 +36,7 @@ def lines(adaptation: Adaptation) -> list[TableLine]:
 
 
 def scored_rows(sets: FeatureSets) -> tuple[Features, str]:
-    """The rows to judge by, and whether they are those of "test" or of "validation"."""
+    """The rows to score on, and whether they are those of "test" or of "validation"."""
     features, name = (sets.validation, "validation") if sets.test is None else (sets.test, "test")
     if not len(scorable(features)):
         raise fail("adapt_record", f"`{name}` must have rows with a class or votes, got none.")

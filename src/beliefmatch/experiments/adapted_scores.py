@@ -18,7 +18,7 @@ from beliefmatch.experiments.records import Scores
 from beliefmatch.metrics import calibration_error, outcomes
 from beliefmatch.metrics.bins import bins_of
 
-__all__ = ["Answers", "HeadOutput", "answers", "doubts", "is_votes", "said_of", "scorable"]
+__all__ = ["Answers", "HeadOutput", "answers", "doubts", "is_votes", "outputs_of", "scorable"]
 
 N_BINS = 15
 _NUMBERS = 4_000_000  # of logits held at once
@@ -81,35 +81,35 @@ class HeadOutput(NamedTuple):
 
 
 @torch.no_grad()
-def said_of(head: FittedHead, features: Features, places: Tensor | None = None) -> Iterator[HeadOutput]:
+def outputs_of(head: FittedHead, features: Features, places: Tensor | None = None) -> Iterator[HeadOutput]:
     """What a head says of the rows at these places, or of all, a bounded number at a time, in order."""
     wanted = torch.arange(len(features)) if places is None else places
     step = max(1, _NUMBERS // len(head.bias))
     for rows, targets in ordered(features, wanted):
         for some, of_some in zip(rows.split(step), targets.split(step), strict=True):
-            said = head.predict(some)
-            logits = said.logits if said.belief is None else said.belief.log_alpha
-            kind, values = ("probs", said.probs) if logits is None else ("logits", logits)
-            yield HeadOutput(kind, values, said.belief is not None, of_some)
+            output = head.predict(some)
+            logits = output.logits if output.belief is None else output.belief.log_alpha
+            kind, values = ("probs", output.probs) if logits is None else ("logits", logits)
+            yield HeadOutput(kind, values, output.belief is not None, of_some)
 
 
 def answers(head: FittedHead, features: Features) -> Answers:
     """How a head answers the rows that have a class or votes."""
     read = _by_votes if is_votes(features) else _by_labels
-    parts = [read(said) for said in said_of(head, features, scorable(features))]
+    parts = [read(output) for output in outputs_of(head, features, scorable(features))]
     columns = [torch.cat(column) for column in zip(*parts, strict=True)]
     return Answers(*columns, *([] if is_votes(features) else [None]))
 
 
-def _by_labels(said: HeadOutput) -> tuple[Tensor, ...]:
-    given: dict[str, Any] = {said.kind: said.values}
-    seen = outcomes(said.targets, **given)
+def _by_labels(output: HeadOutput) -> tuple[Tensor, ...]:
+    given: dict[str, Any] = {output.kind: output.values}
+    seen = outcomes(output.targets, **given)
     return seen.confidence, seen.correct.double(), seen.nll, seen.brier
 
 
-def _by_votes(said: HeadOutput) -> tuple[Tensor, ...]:
+def _by_votes(output: HeadOutput) -> tuple[Tensor, ...]:
     """The expectation of each score over one vote drawn from the row's; of a label it is the score itself."""
-    shares, logs = said.targets.double(), said.logs
+    shares, logs = output.targets.double(), output.logs
     shares = shares / shares.sum(1, keepdim=True)
     probs, cast = logs.exp(), shares > 0
     confidence, predicted = probs.max(1)
@@ -125,9 +125,9 @@ def doubts(
     """Every score of `metrics.SCORES` that a head allows, a column each, and whether it has a belief."""
     columns: dict[str, list[Tensor]] = {}
     has_belief = False
-    for said in said_of(head, features, places):
-        has_belief = said.has_belief
-        read = Predictions(Path(), said.kind, said.values, None, None, {})
+    for output in outputs_of(head, features, places):
+        has_belief = output.has_belief
+        read = Predictions(Path(), output.kind, output.values, None, None, {})
         for name, column in score_columns(read).items():
             columns.setdefault(name, []).append(column)
     return {name: torch.cat(parts) for name, parts in columns.items()}, has_belief

@@ -16,7 +16,7 @@ from beliefmatch.adaptation.head_init import Init
 from beliefmatch.adaptation.heads import head_weights
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
-from beliefmatch.adaptation.sizes import told
+from beliefmatch.adaptation.sizes import format_bytes
 from beliefmatch.adaptation.stored_sets import feature_sets
 from beliefmatch.adaptation.surgery import with_head
 from beliefmatch.experiments.adapt_images import AdaptImages
@@ -60,19 +60,19 @@ class Adapting:
         self.stored = _stored(given, config.ood) if isinstance(given, FeatureAdaptConfig) else None
 
     def run(self, on_progress: OnProgress) -> AdaptResult:
-        """Compute features, fit, choose, judge."""
+        """Compute features, fit, choose and score."""
         began = time.perf_counter()
         adaptation, network = self._adapted(on_progress)
         on_progress(1.0, "scoring")
-        said = {"model_name": self._name, "class_names": self._class_names(adaptation)}
+        names = {"model_name": self._name, "class_names": self._class_names(adaptation)}
         record = adapt_record(
             adaptation,
-            **said,
+            **names,
             data_facts={} if self.images is None else self.images.facts(),
             config=plain(self.config),
             wall_seconds=time.perf_counter() - began,
         )
-        evaluations = adapt_evaluations(adaptation, **said)
+        evaluations = adapt_evaluations(adaptation, **names)
         return AdaptResult(adaptation, record, evaluations, network)
 
     def announcement(self) -> Iterator[str]:
@@ -84,7 +84,7 @@ class Adapting:
         yield f"images: {', '.join(f'{one.name} {len(one.source):,}' for one in images.wanted)}"
         yield f"use: {', '.join(f'{many:,} to {use}' for use, many in images.uses().items())}"
         yield f"inputs: {images.inputs()}"
-        yield f"features: {told(images.bytes)} in {images.cache.directory}"
+        yield f"features: {format_bytes(images.bytes)} in {images.cache.directory}"
 
     def _adapted(self, on_progress: OnProgress) -> tuple[Adaptation, nn.Module | None]:
         if self.stored is not None:

@@ -42,8 +42,8 @@ _WORDS = {
     ),
     "scores": (
         "Predictive entropy: of the probabilities. 1 − largest probability: from logits with all its digits. "
-        "Dirichlet spread, differential entropy and −ln α₀: of the Dirichlet that logits stand for under "
-        "belief matching. Energy: −ln Σ exp(logits), the same number as −ln α₀."
+        "Mutual information (the spread of the Dirichlet), differential entropy and −ln α₀: of the Dirichlet "
+        "that logits stand for under belief matching. Energy: −ln Σ exp(logits), the same number as −ln α₀."
     ),
     "risk_thresholds": (
         "Answering at or above the threshold keeps the error among answers below the bound, except "
@@ -59,7 +59,7 @@ _WORDS = {
 _DIFFERENCES = (
     "Of error, negative log-likelihood, Brier score and expected calibration error, how far a model is above "
     "the best one; the same rows are drawn for both, {resamples} times. Error rates that differ by fewer "
-    "examples than an exact sign test needs are not told apart."
+    "examples than an exact sign test needs are called indistinguishable."
 )
 _INTERVALS = (
     "Of error and top-k error Clopper and Pearson's, of the others a bootstrap over the examples, "
@@ -70,7 +70,7 @@ _INTERVALS = (
 
 def conventions(settings: EvaluateConfig) -> dict[str, str]:
     """By metric, as computed with these settings."""
-    words = {**_WORDS, "intervals": _INTERVALS if settings.resamples else "None were asked for."}
+    words = {**_WORDS, "intervals": _INTERVALS if settings.resamples else "None were requested."}
     if settings.resamples:
         words["differences"] = _DIFFERENCES
     return {key: text.format(**asdict(settings)) for key, text in words.items()}

@@ -52,7 +52,7 @@ __all__ = ["STEPS", "evaluate"]
 STEPS = 2
 """Calls of `on_step` for one model; one more for each OOD set."""
 
-_USUAL = EvaluateConfig()
+_DEFAULT = EvaluateConfig()
 
 
 def evaluate(
@@ -61,7 +61,7 @@ def evaluate(
     name: str | None = None,
     class_names: Sequence[str] | None = None,
     ood: Mapping[str, Predictions] | None = None,
-    settings: EvaluateConfig = _USUAL,
+    settings: EvaluateConfig = _DEFAULT,
     on_step: Callable[[str], None] | None = None,
 ) -> EvaluationRecord:
     """Judge one model by its predictions: how wrong, how overconfident, how blind to OOD input.

@@ -176,7 +176,7 @@ class EvaluationRecord(Record, frozen=True):
     created: str
     wall_seconds: float
     draws: Draws | None = None
-    """None where no intervals were asked for, or there is but one example."""
+    """None without intervals, or where there is only one example."""
     schema: str = SCHEMA
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What an evaluation can be told; read without torch."""
+"""The options of an evaluation; imports without torch."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

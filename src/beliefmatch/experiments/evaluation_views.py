@@ -1,4 +1,4 @@
-"""What a page shows of predictions beside their scores: densities, confusions, single examples."""
+"""Views of predictions for the report: densities, confusions, single examples."""
 
 import math
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ def entropy_density(entropy: Tensor, classes: int) -> Curve:
 
 
 def numbers(intervals: Mapping[str, Interval], settings: EvaluateConfig) -> dict[str, Number]:
-    """Values with the ends of their intervals, or without, if none were asked for or they are infinite."""
+    """Values with the ends of their intervals, or without, if none were requested or they are infinite."""
     return {key: _number(found, settings.resamples > 0) for key, found in intervals.items()}
 
 

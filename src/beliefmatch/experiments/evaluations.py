@@ -1,4 +1,4 @@
-"""Several models judged alike: files in, a record each out."""
+"""Evaluate several models: files in, one record for each model out."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ __all__ = ["Evaluations", "Given"]
 
 
 class Given(NamedTuple):
-    """What one model said, of labelled and of OOD examples."""
+    """Predictions of one model for labelled and for OOD examples."""
 
     predictions: Predictions
     ood: Mapping[str, Predictions]
@@ -34,7 +34,7 @@ class _First(NamedTuple):
 
 
 class Evaluations:
-    """Models ready to be judged, one after the other, so that only one's predictions are in memory.
+    """Models ready to be evaluated, one after the other, so that only one's predictions are in memory.
 
     What can be refused without reading whole files is refused on construction.
     """
@@ -73,7 +73,7 @@ class Evaluations:
             on_step(f"{model.name}: read {title}")
         return Given(found, ood)
 
-    def judge(self, model: ModelFiles, given: Given, on_step: Callable[[str], None]) -> EvaluationRecord:
+    def evaluate(self, model: ModelFiles, given: Given, on_step: Callable[[str], None]) -> EvaluationRecord:
         """The record of a model that was read."""
         return evaluate(
             given.predictions,
@@ -95,6 +95,6 @@ class Evaluations:
             return
         warnings.warn(
             f"the targets of {found.path} are not those of {first.path}; "
-            "the models were judged on different examples.",
+            "the models were scored on different examples.",
             stacklevel=3,
         )

@@ -75,7 +75,7 @@ class OfPredictions(Streaming):
     def __init__(self, classes: int = _UNKNOWN, **options: Any) -> None:
         super().__init__(**options)
         self._given_classes = classes
-        # The first state, so that processes that disagree are told before any sum is changed.
+        # The first state, so that a disagreement between processes is an error before any sum is changed.
         self.add_state("classes", torch.tensor(classes), dist_reduce_fx=_the_same)
 
     def update(

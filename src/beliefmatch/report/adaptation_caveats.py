@@ -14,7 +14,7 @@ def caveats(record: AdaptRecord) -> list[str]:
     if record.scored_on == "validation":
         found.append(
             "There were no test examples: these numbers are of the validation examples that chose λ, epoch "
-            "and temperature, and are better than they would be on new ones. Give test data to judge by."
+            "and temperature, and are optimistic. Give test data for unbiased scores."
         )
     if record.targets == "votes":
         found.append(
@@ -37,7 +37,7 @@ def _seen(record: AdaptRecord) -> Iterator[str]:
             "Choose it on examples that were never trained on."
         )
     elif seen is None:
-        fact = "Whether the network has seen the validation examples cannot be told"
+        fact = "It is unknown whether the network has seen the validation examples"
         if record.labels == "same":
             yield f"{fact}: {why[:1].lower()}{why[1:]} If it has, the chosen λ may be wrong elsewhere."
             return

@@ -21,7 +21,7 @@ from beliefmatch.report.adaptation_rows import (
     scored_on_text,
     seeds_words,
 )
-from beliefmatch.report.adaptation_words import against, told
+from beliefmatch.report.adaptation_words import against, findings
 from beliefmatch.report.comparison_rows import SeedRow
 from beliefmatch.report.evaluation_metrics import score_title
 from beliefmatch.report.evaluation_text import count_text, number_text, presentable
@@ -64,7 +64,7 @@ def named_evaluations(
 
 def _content(record: AdaptRecord, models: Sequence[EvaluationRecord]) -> dict[str, Any]:
     seed = record.chosen_head.seed
-    done, *sentences = told(record, models)
+    done, *sentences = findings(record, models)
     return {
         "template": "adaptation.html.j2",
         "styles": ("comparison.css", "adaptation.css"),
@@ -99,7 +99,7 @@ def _detection(record: AdaptRecord) -> Iterator[tuple[str, list[tuple[str, SeedR
     """AUROC by every score, and what passes by the first."""
     scores = detection_scores(record)
     for name in ood_sets(record):
-        asked = [("auroc", score) for score in scores] + [("fpr95", score) for score in scores[:1]]
+        requested = [("auroc", score) for score in scores] + [("fpr95", score) for score in scores[:1]]
         yield (
             name,
             [
@@ -107,7 +107,7 @@ def _detection(record: AdaptRecord) -> Iterator[tuple[str, list[tuple[str, SeedR
                     f"{key.upper()}, {score_title(score).split(' (')[0]}",
                     detection_row(record, name, score, key),
                 )
-                for key, score in asked
+                for key, score in requested
             ],
         )
 
@@ -163,7 +163,7 @@ def _unsaid(content: Any) -> Any:
     """What was left open is not called None."""
     if isinstance(content, dict):
         return {name: _unsaid(value) for name, value in content.items()}
-    return "as usual" if content is None else content
+    return "default" if content is None else content
 
 
 def _size(count: int) -> str:

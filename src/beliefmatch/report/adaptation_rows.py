@@ -45,7 +45,7 @@ def presentable_adaptation(record: AdaptRecord, *, caller: str) -> AdaptRecord:
 
 
 def before_label(record: AdaptRecord) -> str | None:
-    """What belief matching is held against first: the head as it was, or else the usual one."""
+    """The first head to compare with: the head as it was, or else the softmax head."""
     return next((label for label in _REFERENCES if label in record.row_labels), None)
 
 
@@ -61,9 +61,9 @@ def line_titles(record: AdaptRecord) -> list[str]:
 
 def line_title(scored: ScoredHead) -> str:
     """The label of a line with what was chosen for it."""
-    told = [_OPTIONS[name](value) for name, value in scored.options.items() if name in _OPTIONS]
+    options = [_OPTIONS[name](value) for name, value in scored.options.items() if name in _OPTIONS]
     label = _TITLES.get(scored.label, scored.label)
-    return f"{label} ({', '.join(told)})" if told else label
+    return f"{label} ({', '.join(options)})" if options else label
 
 
 def _short(value: Any) -> str:
@@ -153,7 +153,7 @@ def detection_scores(record: AdaptRecord) -> list[str]:
 
 
 def short_scores(record: AdaptRecord) -> list[str]:
-    """Those that a narrow table has room for: the first, and that of a belief's spread."""
+    """Those that a narrow table has room for: the first, and the mutual information of a belief."""
     found = detection_scores(record)
     return found[:1] + [score for score in found[1:] if score == _BELIEF]
 

@@ -20,7 +20,7 @@ from beliefmatch.report.adaptation_rows import (
     seeds_words,
     short_scores,
 )
-from beliefmatch.report.adaptation_words import told
+from beliefmatch.report.adaptation_words import findings
 from beliefmatch.report.comparison_rows import SeedRow
 from beliefmatch.report.evaluation_metrics import score_title
 from beliefmatch.report.evaluation_text import number_text
@@ -52,7 +52,7 @@ def adaptation_tables(
 
 def _words(record: AdaptRecord, evaluations: Sequence[EvaluationRecord]) -> Table:
     words = Table.grid(padding=(0, 1))
-    signed = (("•", told(record, evaluations)), ("!", caveats(record)), ("i", record.notes))
+    signed = (("•", findings(record, evaluations)), ("!", caveats(record)), ("i", record.notes))
     for sign, sentences in signed:
         for sentence in sentences:
             words.add_row(sign, escape(sentence))

@@ -21,7 +21,7 @@ from beliefmatch.report.adaptation_rows import (
     seeds_words,
     short_scores,
 )
-from beliefmatch.report.adaptation_words import batchnorm_outcome, told
+from beliefmatch.report.adaptation_words import batchnorm_outcome, findings
 from beliefmatch.report.comparison_rows import SeedCell, SeedRow
 from beliefmatch.report.evaluation_metrics import score_title
 from beliefmatch.report.evaluation_text import MISSING, number_text
@@ -32,7 +32,7 @@ __all__ = ["adaptation_csv", "adaptation_markdown", "adaptation_summary"]
 _CSV_HEAD = ("head", "name", "seed", "part", "set", "score", "metric", "value")
 _ARROWS = {"low": " ↓", "high": " ↑", "zero": " →0", "": ""}
 _WIDTH = 100
-_MOST_SETS = 3  # OOD sets beside each other in plain text
+_MOST_SETS = 3  # OOD sets side by side in plain text
 
 Line = tuple[str, str, str, str, float | None]
 
@@ -127,7 +127,9 @@ def adaptation_markdown(record: AdaptRecord, evaluations: Sequence[EvaluationRec
     shown = presentable_adaptation(record, caller="adaptation_markdown")
     words = [f"## {markdown_text(shown.model)}, adapted"]
     words += [f"> {markdown_text(one)}" for one in caveats(shown)]
-    words.append("\n".join(f"- {markdown_text(one)}" for one in (*told(shown, evaluations), *shown.notes)))
+    words.append(
+        "\n".join(f"- {markdown_text(one)}" for one in (*findings(shown, evaluations), *shown.notes))
+    )
     tables = [table for part in (_scores, _detection, _choice) for table in part(shown)]
     legend = f"{seeds_words(shown).capitalize()}; ↓ less is better, ↑ more is better."
     return "\n\n".join([*words, *tables, legend]) + "\n"

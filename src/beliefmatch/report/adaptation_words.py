@@ -16,7 +16,7 @@ from beliefmatch.report.evaluation_marks import difference, has_interval
 from beliefmatch.report.evaluation_metrics import score_title
 from beliefmatch.report.evaluation_text import count_text, number_text, threshold_text
 
-__all__ = ["Against", "Change", "against", "change_words", "told"]
+__all__ = ["Against", "Change", "against", "change_words", "findings"]
 
 _NAMES = {"error": "error", "nll": "NLL", "brier": "Brier score", "ece": "ECE", "kl": "KL"}
 _SHARES = ("error", "ece")
@@ -41,7 +41,7 @@ class Change(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Whether the new head is "better" or "worse", "even" if neither can be told, "" if not known."""
+        """Whether the new head is "better" or "worse", "even" if the interval holds zero, "" if unknown."""
         if self.other is not None and self.other == self.ours:
             return "even"
         if not has_interval(self.difference):
@@ -135,7 +135,7 @@ def _value(record: AdaptRecord, label: str, key: str) -> float | None:
     return head.kl if key == "kl" else getattr(head.scores, key)
 
 
-def told(record: AdaptRecord, evaluations: Sequence[EvaluationRecord] = ()) -> list[str]:
+def findings(record: AdaptRecord, evaluations: Sequence[EvaluationRecord] = ()) -> list[str]:
     """Sentences: what was done, what it changed, what does as well or better, OOD sets, risk thresholds."""
     keys = ("error", "nll", "kl", "ece") if record.targets == "votes" else _TOLD
     found = against(record, evaluations, keys)
@@ -190,19 +190,19 @@ def change_words(change: Change) -> str:
     if change.verdict == "even" and not change.interval:
         return f"{arrow} (the same)"
     if change.verdict == "even":
-        return f"{arrow} (not told apart, {change.interval})"
+        return f"{arrow} (indistinguishable, {change.interval})"
     if not change.verdict:
         return arrow
     return f"{arrow} ({change.verdict}, {change.signed} {change.interval})"
 
 
 def _rival(one: Against, ours: str) -> str:
-    """How another head does beside ours, beginning with where it does better."""
+    """Comparison of another head with ours, beginning with where it is better."""
     better, even, worse = (one.names(verdict) for verdict in ("worse", "even", "better"))
     if any(not change.verdict for change in one.changes):
         return ""  # what chance may have done is not known
     parts = [f"better than {ours} in {better}"] if better else []
-    parts += [f"not told apart from {'it' if parts else ours} in {even}"] if even else []
+    parts += [f"indistinguishable from {'it' if parts else ours} in {even}"] if even else []
     parts += [f"worse {'' if parts else f'than {ours} '}in {worse}"] if worse else []
     title = one.title[:1].upper() + one.title[1:]
     if better and not worse:
@@ -218,7 +218,7 @@ def _ood(record: AdaptRecord, reference: str | None) -> Iterator[str]:
         if texts:
             parts.append(f"{name} {' → '.join(texts)}\u00a0%")
     if parts:
-        yield f"OOD examples told by {score_title(_HEADLINE)}, AUROC: {'; '.join(parts)}."
+        yield f"Out-of-distribution detection by {score_title(_HEADLINE)}, AUROC: {'; '.join(parts)}."
 
 
 def _auroc(record: AdaptRecord, label: str, name: str) -> float | None:

@@ -19,7 +19,7 @@ class Cost(NamedTuple):
     title: str
     short: str
     has_ratio: bool = False
-    """Whether it is also told as a multiple of the first method's."""
+    """Whether it is also shown as a multiple of the first method's."""
 
 
 COSTS = (

@@ -95,10 +95,10 @@ def _detection(record: ComparisonRecord) -> Iterator[ScoreRows]:
     """AUROC by every score, and what passes by the first."""
     scores = detection_scores(record)
     for name in ood_sets(record):
-        asked = [("auroc", score) for score in scores] + [("fpr95", score) for score in scores[:1]]
+        requested = [("auroc", score) for score in scores] + [("fpr95", score) for score in scores[:1]]
         rows = [
             (f"{key.upper()}, {_short(score)}", detection_row(record, name, score, key))
-            for key, score in asked
+            for key, score in requested
         ]
         yield ScoreRows(name, rows)
 

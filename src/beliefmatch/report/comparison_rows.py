@@ -192,14 +192,14 @@ def ood_sets(record: ComparisonRecord) -> list[str]:
 
 
 def detection_scores(record: ComparisonRecord) -> list[str]:
-    """Every score that any run was judged by; the paper's first."""
+    """Every score of any run; the paper's first."""
     runs = [run for method in record.methods for run in method.runs]
     found = dict.fromkeys(score for run in runs for ood in run.ood for score in ood.auroc)
     return sorted(found, key=lambda score: score != HEADLINE)
 
 
 def belief_scores(record: ComparisonRecord) -> list[str]:
-    """The scores that a terminal has room for: the first, and that of a belief's spread."""
+    """The scores that a terminal has room for: the first, and the mutual information of a belief."""
     found = detection_scores(record)
     return found[:1] + [score for score in found[1:] if score == _BELIEF]
 

@@ -21,7 +21,7 @@ __all__ = [
 MOST_CLASSES = 30
 """In a plot of classes; where there are more, the worst are shown."""
 _MOST_RANKS = 500
-_SPREAD = 0.56  # of a row is shared by the marks of the models
+_OFFSETS = 0.56  # of a row is shared by the marks of the models
 
 
 class ClassError(NamedTuple):
@@ -82,7 +82,7 @@ def error_ranks(model: EvaluationRecord) -> tuple[list[float], list[float]]:
 
 
 def counted_label(models: Sequence[EvaluationRecord], index: int, shortened: str) -> str:
-    """A class's name with the number of its examples, if all models were judged on as many."""
+    """A class's name with the number of its examples, if all models were scored on as many."""
     counts = {scores.examples for model in models for scores in model.classes if scores.index == index}
     return f"{shortened} ({counts.pop():,})" if len(counts) == 1 else shortened
 
@@ -90,8 +90,8 @@ def counted_label(models: Sequence[EvaluationRecord], index: int, shortened: str
 def class_heights(models: int, index: int, chosen: Sequence[int], shown: Sequence[int]) -> list[float]:
     """Where a model's marks are drawn: the first class on top, the models of a class below each other."""
     rows = {at: len(chosen) - 1 - place for place, at in enumerate(chosen)}
-    aside = _SPREAD * ((models - 1) / 2 - index) / models
-    return [rows[at] + aside for at in shown]
+    offset = _OFFSETS * ((models - 1) / 2 - index) / models
+    return [rows[at] + offset for at in shown]
 
 
 def _mean(found: Iterable[Mapping[int, ClassError]], part: str) -> dict[int, float]:

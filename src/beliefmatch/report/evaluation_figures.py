@@ -158,7 +158,7 @@ def _risk_coverage(models: Sequence[EvaluationRecord]) -> Figure:
 
 
 def _class_error(models: Sequence[EvaluationRecord]) -> Figure:
-    """The error of each class with Wilson's interval; beside it all in falling order, where they are many."""
+    """The error of each class with Wilson's interval; for many classes also all of them in falling order."""
     chosen = often_mistaken(models)
     many = max(len(class_errors(model)) for model in models) > MOST_CLASSES
     size = 4.6 + 3.2 * many, 1.1 + len(chosen) * min(0.14 + 0.06 * len(models), 0.4)

@@ -1,4 +1,4 @@
-"""Which model does best, and which cannot be told from it."""
+"""The best model of each row, and the models that are indistinguishable from it."""
 
 from collections.abc import Sequence
 from typing import Literal

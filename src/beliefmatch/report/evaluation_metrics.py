@@ -64,7 +64,7 @@ SELECTION = (
 _SCORES = {
     "entropy": "predictive entropy",
     "confidence": "1 − largest probability",
-    "mutual_information": "Dirichlet spread (mutual information)",
+    "mutual_information": "mutual information",
     "differential_entropy": "differential entropy",
     "precision": "−ln α₀ (energy)",
     "energy": "energy",

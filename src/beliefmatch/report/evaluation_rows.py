@@ -36,7 +36,7 @@ __all__ = [
 
 DIFFERENCES = "Above the best, draw by draw"
 MISCLASSIFICATION = None
-"""Stands in the place of an OOD set's name: wrong predictions are to be told from right ones."""
+"""Stands in the place of an OOD set's name: detection of wrong predictions."""
 
 
 class TableCell(NamedTuple):
@@ -62,7 +62,7 @@ class MetricRow:
     score: str = ""
     chances: Sequence[float | None] = ()
     compares: bool = True
-    """Whether the models were judged on the same examples."""
+    """Whether the models were scored on the same examples."""
     paired: Sequence[Mark | None] = ()
     """Marks by the difference from the best on the same draws; None where that is not known."""
 
@@ -87,7 +87,7 @@ class MetricRow:
         return unit(self.metric)
 
     def marks(self) -> list[Mark]:
-        """The best ones, and those not told from them by their own intervals."""
+        """The best ones, and those whose intervals overlap theirs."""
         return best(self.numbers, self.better if self.metric.comparable and self.compares else "")
 
     def cells(self) -> list[TableCell]:
@@ -158,14 +158,14 @@ def has_differences(sections: Sequence[Section]) -> bool:
 
 
 def same_examples(records: Sequence[EvaluationRecord]) -> bool:
-    """Whether all models were judged on as many examples and, as far as is known, on the same targets."""
+    """Whether all models were scored on as many examples and, as far as is known, on the same targets."""
     sizes = {record.examples for record in records}
     digests = {record.settings.get("targets_sha256") for record in records} - {None}
     return len(sizes) == 1 and len(digests) <= 1
 
 
 def _compared(records: Sequence[EvaluationRecord], sections: list[Section]) -> list[Section]:
-    """Without marks where the models were judged on different examples."""
+    """Without marks where the models were scored on different examples."""
     same = same_examples(records)
     return [s._replace(rows=[replace(row, compares=same) for row in s.rows]) for s in sections]
 

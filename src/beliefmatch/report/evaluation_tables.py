@@ -40,19 +40,19 @@ def terminal_table(records: Sequence[EvaluationRecord]) -> FirstThatFits:
     """The summary of all models, side by side as far as the terminal is wide."""
     models = presentable(records, caller="terminal_table")
     layouts = [
-        _stack(models, beside, between)
-        for beside in range(len(models), 0, -1)
+        _stack(models, columns_across, between)
+        for columns_across in range(len(models), 0, -1)
         for between in (" ", "\n")
-        if beside == len(models) or between == "\n"
+        if columns_across == len(models) or between == "\n"
     ]
     return FirstThatFits(*layouts)
 
 
-def _stack(models: Sequence[EvaluationRecord], beside: int, between: str) -> Group:
-    """Tables with so many models beside each other, below each other."""
+def _stack(models: Sequence[EvaluationRecord], columns_across: int, between: str) -> Group:
+    """Tables below each other, each with so many models side by side."""
     sections = [section for section in summary(models) if section.title != "Other"]
-    starts = range(0, len(models), beside)
-    tables = [_block(models, sections, start, start + beside, between) for start in starts]
+    starts = range(0, len(models), columns_across)
+    tables = [_block(models, sections, start, start + columns_across, between) for start in starts]
     tables[0].title = _title(models)
     legend = f"{_WAYS}; * best, ≈ {_close(sections)}" if len(models) > 1 else _WAYS
     keys = {row.key for section in sections for row in section.rows}
@@ -62,7 +62,7 @@ def _stack(models: Sequence[EvaluationRecord], beside: int, between: str) -> Gro
 
 
 def _close(sections: Sequence[Section]) -> str:
-    """What the sign of a model that is not told from the best means."""
+    """The meaning of the sign of a model that is indistinguishable from the best."""
     return f"{_HOLDS_ZERO}, {_OVERLAP}" if has_differences(sections) else _OVERLAP
 
 

@@ -44,7 +44,7 @@ def error_plot(models: Sequence[EvaluationRecord], chosen: Sequence[int]) -> Plo
         errors = class_errors(model)
         shown = [errors[at] for at in chosen if at in errors]
         top = max([top, *(found.high for found in shown)])
-        text = [f"{as_text(class_label(model, found.id))}: {_told(found)}" for found in shown]
+        text = [f"{as_text(class_label(model, found.id))}: {_error_text(found)}" for found in shown]
         places = class_heights(len(models), index, chosen, [found.id for found in shown])
         values, bars = [found.error for found in shown], _bars(shown, look(index).colour)
         traces.append(_marks(model, index, values, places, error_x=bars, text=text, hovertemplate=hover))
@@ -64,7 +64,7 @@ def _bars(shown: Sequence[ClassError], colour: str) -> dict[str, Any]:
     }
 
 
-def _told(found: ClassError) -> str:
+def _error_text(found: ClassError) -> str:
     of = f"{found.wrong:,} of {count_text(found.examples, 'example')} wrong"
     return f"{of}, {percent(found.error)}".replace("%", "&#37;")
 

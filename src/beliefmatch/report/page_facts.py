@@ -10,7 +10,7 @@ __all__ = ["facts", "flattened", "side_by_side"]
 
 _WORDS = {
     "n_bins": "confidence bins",
-    "resamples": "resamples asked for",
+    "resamples": "resamples requested",
     "resamples_drawn": "resamples drawn",
     "level": "level of the intervals",
     "seed": "seed of the resamples",

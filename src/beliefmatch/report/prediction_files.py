@@ -1,4 +1,4 @@
-"""What was said of each image, as a table for a spreadsheet, JSON or Parquet."""
+"""Predictions of single images as CSV, JSON or Parquet."""
 
 import csv
 import io

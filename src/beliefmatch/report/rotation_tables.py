@@ -15,7 +15,7 @@ __all__ = ["class_string", "rotation_tables", "wrong_rows"]
 
 _MOST_IN_FULL = 2
 _DOUBT = (
-    "conf.: probability of the class; entropy of the probabilities and spread (mutual information) of the "
+    "conf.: probability of the class; entropy of the probabilities and mutual information of the "
     "belief in nats: the larger, the more doubt. Last row: how many classes are wrong, and means over those."
 )
 
@@ -123,10 +123,10 @@ def _in_full(record: ComparisonRecord, rotated_digit: RotatedDigit) -> FirstThat
     title = f"A test {rotated_digit.digit} turned upside down (seed {record.methods[0].runs[0].seed})"
     angle = Column("angle", [f"{angle}°" for angle in rotated_digit.angles], "wrong")
     methods = [_columns(method, rotated_digit.digit) for method in record.methods]
-    beside = [column for columns in methods for column in columns]
+    across = [column for columns in methods for column in columns]
     stacked = [plain_table(angle, *columns, dense=True) for columns in methods]
     stacked[0].title, stacked[-1].caption = title, _DOUBT
-    return FirstThatFits(plain_table(angle, *beside, title=title, caption=_DOUBT), Group(*stacked))
+    return FirstThatFits(plain_table(angle, *across, title=title, caption=_DOUBT), Group(*stacked))
 
 
 def _columns(method: Compared, digit: int) -> list[Column]:

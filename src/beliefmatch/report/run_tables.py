@@ -35,7 +35,7 @@ def _scores(record: RunRecord) -> RenderableType:
 
 
 def _learnt_from(record: RunRecord) -> str:
-    """What a run had beside labels, as far as it is not the usual."""
+    """Unlabelled data and other settings of a run that are not the defaults."""
     labels = record.config["data"].get("labels")
     semi, teacher = record.config.get("semi"), record.config.get("teacher")
     words = [f"{labels:,} labels"] if labels else []
@@ -57,7 +57,7 @@ def _ood(record: RunRecord) -> RenderableType:
         Column("AUROC %", [f"{100 * one.auroc[_SCORE]:.1f}" for one in record.ood]),
         Column("FPR95 %", [f"{100 * one.fpr95[_SCORE]:.1f}" for one in record.ood]),
         Column("confidence", [f"{one.mean_confidence:.2f}" for one in record.ood]),
-        title="told from the test set by the entropy of the prediction",
+        title="out-of-distribution detection by the entropy of the prediction",
     )
 
 

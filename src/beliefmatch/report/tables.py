@@ -60,7 +60,7 @@ def text_column(heading: str, texts: Sequence[str]) -> Column:
 
 
 def fitting(first: Column, columns: Columns, *, title: str, caption: str) -> FirstThatFits:
-    """Means beside their deviations, then above them, then in as many tables as the width asks for."""
+    """Means next to their deviations, then above them, then in as many tables as the width needs."""
     wide, tall = columns(" "), columns("\n")
 
     def table(of: Sequence[Column], *, dense: bool) -> Table:
@@ -71,9 +71,9 @@ def fitting(first: Column, columns: Columns, *, title: str, caption: str) -> Fir
         table(wide, dense=True),
         table(tall, dense=True),
     ]
-    for beside in range(len(tall) - 1, 0, -1):
-        starts = range(0, len(tall), beside)
-        parts = [plain_table(first, *tall[start : start + beside], dense=True) for start in starts]
+    for columns_across in range(len(tall) - 1, 0, -1):
+        starts = range(0, len(tall), columns_across)
+        parts = [plain_table(first, *tall[start : start + columns_across], dense=True) for start in starts]
         parts[0].title, parts[-1].caption = title, caption
         layouts.append(Group(*parts))
     return FirstThatFits(*layouts)
