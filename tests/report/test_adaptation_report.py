@@ -170,38 +170,38 @@ def test_validation_data_that_were_not_seen_need_no_warning():
 def test_a_share_of_copies_stays_in_the_short_words():
     copies = VerdictRecord(None, "Few are copies; only its own head could tell. (0.6% of them are copies.)")
     said = caveats(replace(record("new"), verdict=copies))[0]
-    assert said.endswith("cannot be findings: it has no head for these classes. (0.6% of them are copies.)")
+    assert said.endswith("validation examples: it has no head for these classes. (0.6% of them are copies.)")
 
 
-PROMISE = RiskThresholdCheck(0.05, 0.05, 0.7, 0.8, 0.04, 0.75, 0.02)
+THRESHOLD = RiskThresholdCheck(0.05, 0.05, 0.7, 0.8, 0.04, 0.75, 0.02)
 
 
 @pytest.mark.parametrize(
-    ("promise", "said"),
+    ("threshold", "said"),
     [
-        (PROMISE, "Answering at a confidence of 0.7000 or more keeps the error below 5 %"),
+        (THRESHOLD, "Answering at a confidence of 0.7000 or more keeps the error below 5 %"),
         (
-            PROMISE,
+            THRESHOLD,
             "(with probability 95 %): 75.00 % of the test examples are answered, 2.00 % of them wrongly.",
         ),
-        (replace(PROMISE, threshold=0.0, test_coverage=1.0), "Everything can be answered, and the error"),
-        (replace(PROMISE, threshold=1 / 3, test_coverage=1.0), ": all of the test examples are answered,"),
-        (replace(PROMISE, test_coverage=None), ": 80.0 % of the validation examples are answered."),
-        (replace(PROMISE, test_coverage=0.0, test_risk=None), "none of the test examples are answered."),
+        (replace(THRESHOLD, threshold=0.0, test_coverage=1.0), "Everything can be answered, and the error"),
+        (replace(THRESHOLD, threshold=1 / 3, test_coverage=1.0), ": all of the test examples are answered,"),
+        (replace(THRESHOLD, test_coverage=None), ": 80.0 % of the validation examples are answered."),
+        (replace(THRESHOLD, test_coverage=0.0, test_risk=None), "none of the test examples are answered."),
         (
-            replace(PROMISE, threshold=None),
+            replace(THRESHOLD, threshold=None),
             "threshold keeps the error among its answers below 5 %",
         ),
     ],
 )
-def test_a_promise_in_words(promise, said):
-    unseen = replace(record(), verdict=VerdictRecord(None, "Too few."), risk_thresholds=[promise])
-    (told_of,) = findings(unseen)[-1:]
-    assert said in told_of.replace("\u00a0", " ") and "0.0000" not in told_of and "relied" not in told_of
+def test_a_promise_in_words(threshold, said):
+    unseen = replace(record(), verdict=VerdictRecord(None, "Too few."), risk_thresholds=[threshold])
+    (sentence,) = findings(unseen)[-1:]
+    assert said in sentence.replace("\u00a0", " ") and "0.0000" not in sentence and "rely" not in sentence
 
 
 def test_promises_found_on_seen_data_are_not_to_be_relied_upon():
-    seen = replace(record(), verdict=VerdictRecord(True, "By heart."), risk_thresholds=[PROMISE, PROMISE])
+    seen = replace(record(), verdict=VerdictRecord(True, "By heart."), risk_thresholds=[THRESHOLD, THRESHOLD])
     assert sum("Do not rely on it: it was computed on examples seen" in one for one in findings(seen)) == 2
 
 

@@ -60,7 +60,7 @@ def test_settings_are_told_in_words():
     assert told == {
         "groups of like confidence": "15",
         "classes that top-k error may name": "5",
-        "risks to promise": "0.01, 0.05",
+        "risks to threshold": "0.01, 0.05",
         "SHA-256 of the targets": "abc",
         "probabilities are called": "p",
         "targets are called": "y",

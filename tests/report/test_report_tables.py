@@ -265,8 +265,8 @@ def test_a_shown_threshold_keeps_the_promise(threshold):
 
 def test_a_threshold_of_nothing_answers_everything():
     for threshold in (0.0, -math.inf):
-        promise = tidy([RiskThresholdRecord(0.1, 0.05, threshold, 1.0, 0.01, 0.02)])[0]
-        assert answers_text(promise) == ("answers everything", "")
+        threshold = tidy([RiskThresholdRecord(0.1, 0.05, threshold, 1.0, 0.01, 0.02)])[0]
+        assert answers_text(threshold) == ("answers everything", "")
     some = RiskThresholdRecord(0.1, 0.05, 0.12341, 0.5, 0.01, 0.02)
     assert answers_text(some) == ("answers 50.0\u00a0%", "confidence ≥ 0.1235")
 
