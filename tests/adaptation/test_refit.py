@@ -92,7 +92,7 @@ def test_the_setting_is_chosen_by_its_mean_and_then_the_best_of_its_seeds():
     assert choose_setting(halves) is halves[0]
     by_error = [head_of(0.1, 0, 0.1, 0.3), head_of(0.2, 0, 0.9, 0.2)]
     assert choose_setting(by_error, by="error") is by_error[1]
-    with pytest.raises(ValueError, match="`fitted` must hold"):
+    with pytest.raises(ValueError, match="`fitted`"):
         choose_setting([head_of(0.1, 0, 0.1, diverged=True)])
 
 

@@ -150,18 +150,12 @@ def test_what_is_read_can_be_refitted(tmp_path):
     held = archive(train=arrays(200), validation=arrays(90, 1), test=arrays(50, 2))
     sets, init, classes = feature_sets(save_npz(tmp_path / "a.npz", **held, weight=WEIGHT))
     found = refit(
-        sets,
-        classes=classes,
-        init=init,
-        adapt_config=AdaptConfig(epochs=2, kl_weights=(0.01,), controls=()),
+        sets, classes=classes, init=init, adapt_config=AdaptConfig(epochs=2, kl_weights=(0.01,), controls=())
     )
     assert (found.labels, found.classes) == ("same", CLASSES)
     sets, init, classes = feature_sets(save_npz(tmp_path / "b.npz", **arrays(200)), validation=0.3)
     found = refit(
-        sets,
-        classes=classes,
-        init=init,
-        adapt_config=AdaptConfig(epochs=2, kl_weights=(0.01,), controls=()),
+        sets, classes=classes, init=init, adapt_config=AdaptConfig(epochs=2, kl_weights=(0.01,), controls=())
     )
     assert (found.labels, found.classes) == ("new", CLASSES)
 
@@ -190,20 +184,11 @@ def test_sets_that_do_not_go_together_are_told(files, tmp_path):
 @pytest.mark.parametrize(
     ("sets", "words"),
     [
-        (
-            {"train": {"features": rows(6)}, "validation": arrays(5)},
-            "must be in .* as train_targets",
-        ),
+        ({"train": {"features": rows(6)}, "validation": arrays(5)}, "must be in .* as train_targets"),
         ({"train": arrays(6), "pool": arrays(5)}, "must have train_, validation_, .* got pool_ in"),
         ({"validation": arrays(6)}, "must hold train_features, got validation_features, validation_targets"),
-        (
-            {"train": arrays(6), "val": arrays(5), "validation": arrays(5)},
-            "must be given once, got",
-        ),
-        (
-            {"train": {**arrays(6), "labels": np.zeros(6)}},
-            "got train_targets and train_labels",
-        ),
+        ({"train": arrays(6), "val": arrays(5), "validation": arrays(5)}, "must be given once, got"),
+        ({"train": {**arrays(6), "labels": np.zeros(6)}}, "got train_targets and train_labels"),
         ({"train": {**arrays(6), "counts": np.ones((6, 3))}}, "must be named where there are both"),
     ],
 )

@@ -172,11 +172,7 @@ def test_many_examples_are_drawn_less_often():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"level": 95}, "`level` must be between 0 and 1, got 95"),
-        ({"resamples": 0}, "`resamples` must be at least 1, got 0"),
-    ],
+    ("options", "words"), [({"level": 95}, "`level`"), ({"resamples": 0}, "`resamples`")]
 )
 def test_options_are_checked(options, words):
     with pytest.raises(ValueError, match=rf"^bootstrap: {words}"):
@@ -187,7 +183,5 @@ def test_options_are_checked(options, words):
 
 @pytest.mark.parametrize("columns", [[], [torch.ones(3), torch.ones(4)], [torch.ones(0)], [1.0]])
 def test_columns_must_have_the_same_rows(columns):
-    with pytest.raises(
-        ValueError, match=r"^bootstrap: `columns` must be tensors with as many rows each, got "
-    ):
+    with pytest.raises(ValueError, match="`columns`"):
         bootstrap(lambda *x: 0.0, columns)

@@ -151,7 +151,7 @@ def test_bad_scores_are_refused_in_one_line(metric, bad, kind, words):
 
 
 def test_options_are_checked():
-    with pytest.raises(ValueError, match="aupr: `positive` must be one of 'ood', 'in_distribution', got"):
+    with pytest.raises(ValueError, match="`positive`"):
         aupr(torch.ones(2), torch.ones(2), positive="wrong")
-    with pytest.raises(ValueError, match="fpr_at_tpr: `tpr` must be between 0 and 1, got 95"):
+    with pytest.raises(ValueError, match="`tpr`"):
         fpr_at_tpr(torch.ones(2), torch.ones(2), tpr=95)

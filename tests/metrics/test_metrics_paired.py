@@ -155,7 +155,5 @@ def test_an_infinite_metric_has_no_difference():
 
 def test_models_of_other_targets_are_refused():
     first, second, targets = two_models()
-    with pytest.raises(
-        ValueError, match=r"^bootstrap_differences: `second` must be outcomes of the same exam"
-    ):
+    with pytest.raises(ValueError, match="`second`"):
         bootstrap_differences(seen_of(first, targets), seen_of(second, (targets + 1) % 5))

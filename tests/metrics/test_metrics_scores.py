@@ -77,5 +77,5 @@ def test_exactly_one_of_probabilities_and_logits_is_taken():
         SCORES["entropy"](probs=probs, logits=logits)
     with pytest.raises(ValueError, match="not logits"):
         SCORES["entropy"](probs=logits)
-    with pytest.raises(ValueError, match="`logits` must be finite or -inf, got nan"):
+    with pytest.raises(ValueError, match="`logits`"):
         SCORES["energy"](logits=logits * torch.nan)

@@ -131,5 +131,5 @@ def test_logits_given_as_probabilities_are_refused(metric):
 )
 def test_k_must_be_a_positive_integer(k, kind):
     _, probs, targets = forecast(10, 4, seed=0)
-    with pytest.raises(kind, match=r"^top_k_error: `k` must be"):
+    with pytest.raises(kind, match="`k`"):
         top_k_error(probs, targets, k=k)

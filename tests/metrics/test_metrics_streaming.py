@@ -195,15 +195,15 @@ def test_bad_batches_are_refused_and_leave_the_sums_alone():
     logits, probs, targets = forecast(40, CLASSES, seed=6)
     stream = metrics.Error()
     stream.update(probs, targets)
-    with pytest.raises(ValueError, match=r"^Error: `preds` must be in \[0, 1\]"):
+    with pytest.raises(ValueError, match="`preds`"):
         stream.update(logits, targets)
-    with pytest.raises(TypeError, match=r"^Error: `target` must be given, got None\.$"):
+    with pytest.raises(TypeError, match="`target`"):
         stream.update(probs)
-    with pytest.raises(TypeError, match=r"^Error: expected either `preds` or `logits`, got both\.$"):
+    with pytest.raises(TypeError, match="`preds`"):
         stream.update(probs, targets, logits=logits)
     assert stream.compute().item() == metrics.error(probs, targets)
     area = metrics.AUROC()
-    with pytest.raises(TypeError, match=r"^AUROC: `target` must be a bool tensor of shape \(40,\)"):
+    with pytest.raises(TypeError, match="`target`"):
         area.update(probs[:, 0], targets)
     assert (stream.update_count, area.update_count) == (1, 0)
 
@@ -248,7 +248,7 @@ def test_after_a_reset_the_first_batch_decides_on_the_classes_again():
 def test_a_metric_told_its_classes_names_the_argument():
     _, probs, targets = forecast(40, CLASSES, seed=6)
     stream = metrics.ClasswiseCalibrationError(9)
-    with pytest.raises(ValueError, match="must have 9 classes, as `num_classes` says, got 5; make"):
+    with pytest.raises(ValueError, match="`num_classes`"):
         stream.update(probs, targets)
     assert stream.update_count == 0
 
@@ -257,7 +257,7 @@ def test_a_bad_batch_given_by_forward_loses_nothing():
     logits, probs, targets = forecast(40, CLASSES, seed=6)
     stream = metrics.AURC()
     stream(probs, targets)
-    with pytest.raises(ValueError, match=r"^AURC: `preds` must be in"):
+    with pytest.raises(ValueError, match="`preds`"):
         stream(logits, targets)
     assert stream.compute().item() == pytest.approx(PAIRS["AURC"][1](probs, targets))
     assert stream.update_count == 1 and stream.sync_on_compute

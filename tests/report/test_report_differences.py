@@ -193,7 +193,7 @@ def test_an_impossible_likelihood_has_no_draws():
 
 def test_draws_of_unlike_numbers_are_refused(records):
     uneven = replace(records[0], draws=Draws("x", {"error": [0.1], "nll": [0.1, 0.2]}))
-    with pytest.raises(ValueError, match="`draws` must be as many of each metric, got 1 and 2"):
+    with pytest.raises(ValueError, match="`draws`"):
         EvaluationRecord.from_json(uneven.to_json())
 
 

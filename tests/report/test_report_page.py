@@ -231,5 +231,5 @@ def test_curves_are_read_between_their_points():
 
 
 def test_no_records_are_refused():
-    with pytest.raises(ValueError, match=r"^render_page: `records` must hold at least one record, got none"):
+    with pytest.raises(ValueError, match="`records`"):
         render_page([])
