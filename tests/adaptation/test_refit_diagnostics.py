@@ -176,8 +176,8 @@ def test_test_rows_that_are_copies_are_told(other):
 
     with pytest.warns(UserWarning, match=f"25% in `{other}`"):
         made = refit(joined(20), adapt_config=FEW)
-    found = f"Rows of `test` also occur in other sets (25% in `{other}`)"
-    assert made.notes == (f"{found}: on these every head looks too good.",)
+    (note,) = made.notes
+    assert f"25% in `{other}`" in note
     assert refit(joined(3), adapt_config=FEW).notes == ()  # 3 of 63
 
 
@@ -185,7 +185,7 @@ def test_a_choice_on_very_few_rows_is_told():
     few = replace(SETS, validation=features(49, 5))
     with pytest.warns(UserWarning, match="`validation` has only 49 labelled rows for 4 classes"):
         made = refit(few, adapt_config=FEW)
-    assert made.notes[0].startswith("Very few rows choose λ")
+    assert made.notes[0].startswith("`validation` has only 49")
     assert refit(replace(SETS, validation=features(50, 5)), adapt_config=FEW).notes == ()
     many = replace(SETS, train=features(3000, classes=20), validation=features(99, 5, classes=20), test=None)
     with pytest.warns(UserWarning, match="99 of `validation` for 20 classes: 50 rows, and 5 a class"):
@@ -195,8 +195,8 @@ def test_a_choice_on_very_few_rows_is_told():
 def test_how_the_labels_were_taken_is_told(old):
     made = quiet(SETS, init=old, adapt_config=FEW)
     right = 100 * (1 - made.fitted[0].error)
-    expected = f"The existing head is right for {right:.1f} % of the validation rows, so they are taken as"
-    assert made.notes[0] == f"{expected} the same classes; set `labels` to override."
+    assert f"right for {right:.1f} % of the validation rows" in made.notes[0]
+    assert "the same classes" in made.notes[0]
     turned = replace(
         SETS,
         **{
@@ -204,7 +204,7 @@ def test_how_the_labels_were_taken_is_told(old):
             for name, one in (("train", SETS.train), ("validation", SETS.validation))
         },
     )
-    assert "so they are taken as other classes" in quiet(turned, init=old, adapt_config=FEW).notes[0]
+    assert "as other classes" in quiet(turned, init=old, adapt_config=FEW).notes[0]
     more = quiet(SETS, init=(torch.ones(3, WIDTH), torch.zeros(3)), adapt_config=FEW)
     assert more.notes[0].startswith(
         "The existing head has 3 classes and there are 4, so they are taken as other"

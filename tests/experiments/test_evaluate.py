@@ -83,7 +83,7 @@ def test_no_resamples_give_values_without_intervals(record):
     bare = evaluate(predictions(LOGITS, targets=TARGETS), settings=EvaluateConfig(resamples=0))
     assert bare.scores["nll"] == Number(record.scores["nll"].value)
     assert bare.misclassification[0].auroc.low is None
-    assert bare.conventions["intervals"] == "None were asked for."
+    assert bare.conventions["intervals"] == "None were requested."
 
 
 def test_brier_shares_add_up_to_the_score(record):

@@ -58,9 +58,9 @@ def test_settings_are_told_in_words():
     records = [replace(model(examples=40, images=False), settings=settings)]
     told = {name: texts[0] for title, lines in facts(records) for name, texts in lines if title == "Settings"}
     assert told == {
-        "groups of like confidence": "15",
+        "confidence bins": "15",
         "classes that top-k error may name": "5",
-        "risks to threshold": "0.01, 0.05",
+        "risks to control": "0.01, 0.05",
         "SHA-256 of the targets": "abc",
         "probabilities are called": "p",
         "targets are called": "y",
