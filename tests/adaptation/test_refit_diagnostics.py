@@ -188,7 +188,7 @@ def test_a_choice_on_very_few_rows_is_told():
     assert made.notes[0].startswith("`validation` has only 49")
     assert refit(replace(SETS, validation=features(50, 5)), adapt_config=FEW).notes == ()
     many = replace(SETS, train=features(3000, classes=20), validation=features(99, 5, classes=20), test=None)
-    with pytest.warns(UserWarning, match="99 of `validation` for 20 classes: 50 rows, and 5 a class"):
+    with pytest.warns(UserWarning, match="`validation` has only 99 labelled rows for 20 classes"):
         refit(many, classes=20, adapt_config=structs.replace(FEW, epochs=1, controls=()))
 
 
@@ -206,9 +206,7 @@ def test_how_the_labels_were_taken_is_told(old):
     )
     assert "as other classes" in quiet(turned, init=old, adapt_config=FEW).notes[0]
     more = quiet(SETS, init=(torch.ones(3, WIDTH), torch.zeros(3)), adapt_config=FEW)
-    assert more.notes[0].startswith(
-        "The existing head has 3 classes and there are 4, so they are taken as other"
-    )
+    assert "has 3 classes and there are 4" in more.notes[0] and "as other classes" in more.notes[0]
     assert quiet(SETS, init=old, adapt_config=structs.replace(FEW, labels="same")).notes == ()
     assert quiet(SETS, adapt_config=FEW).notes == ()
 

@@ -101,7 +101,7 @@ def adapt(
     from beliefmatch.report.adaptation_caveats import caveats
     from beliefmatch.report.adaptation_files import write_adaptation
     from beliefmatch.report.adaptation_tables import adaptation_tables
-    from beliefmatch.report.adaptation_words import told
+    from beliefmatch.report.adaptation_words import findings as adaptation_findings
 
     record, evaluations = outcome.record, outcome.evaluations
     others = kept_files(outcome, config.given if isinstance(config.given, ImageAdaptConfig) else None)
@@ -113,7 +113,7 @@ def adapt(
         tables = adaptation_tables(record, evaluations)
         if not verbose:
             caution = findings(caveats(record), sign="!")
-            tables = (tables[0], "", findings(told(record, evaluations)), caution)
+            tables = (tables[0], "", findings(adaptation_findings(record, evaluations)), caution)
         show(*tables)
     typer.echo(page)
 

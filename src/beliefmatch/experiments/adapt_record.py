@@ -65,7 +65,7 @@ class TriedHead(RecordPart, frozen=True):
 
 
 class VerdictRecord(RecordPart, frozen=True):
-    """Whether the validation rows were seen in training, None where it cannot be told; and why."""
+    """Whether the validation rows were seen in training, None where that is unknown; and why."""
 
     seen: bool | None
     why: str

@@ -196,7 +196,7 @@ def _risk_thresholds(adaptation: Adaptation) -> list[RiskThresholdCheck]:
         if output is not None and threshold is not None:
             answered = output.confidence >= threshold
             coverage = answered.double().mean().item()
-            risk = (1 - said.hits[answered]).mean().item() if coverage else None
+            risk = (1 - output.hits[answered]).mean().item() if coverage else None
         bound = _finite(one.bound)
         made.append(RiskThresholdCheck(one.risk, one.delta, threshold, one.coverage, bound, coverage, risk))
     return made
