@@ -5,10 +5,10 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import fields
 
 import pytest
 import torch
+from msgspec import structs
 from torch import nn
 
 import beliefmatch
@@ -58,7 +58,7 @@ def test_its_signature_has_the_documented_options_and_no_other():
     documented = re.findall(r"^        (\w+): [A-Z\"]", beliefmatch.adapt.__doc__, re.MULTILINE)
     assert list(signature.parameters) == documented
     assert signature.return_annotation is Adapted
-    defaults = {field.name: field.default for field in fields(AdaptConfig)}
+    defaults = structs.asdict(AdaptConfig())
     assert defaults.items() <= {name: one.default for name, one in signature.parameters.items()}.items()
 
 
