@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from beliefmatch.experiments.build import bare_network, dataset, method_of
 from beliefmatch.experiments.config import config_from, fingerprint, overridden, recipe, with_method
-from beliefmatch.experiments.predicting import promised_confidence, restore
+from beliefmatch.experiments.predict import restore, risk_threshold
 from beliefmatch.experiments.records import RunRecord
 from beliefmatch.experiments.run import execute, finished
 from beliefmatch.experiments.run_dir import RunDirectory
-from beliefmatch.experiments.search import Training
+from beliefmatch.experiments.search import TrainJob
 from beliefmatch.metrics import auroc, brier, error, expected_calibration_error, nll
 from beliefmatch.train.predict import predict_all
 
@@ -95,7 +95,7 @@ def test_the_same_plan_gives_the_same_record_whatever_the_global_state(kept, tmp
 
 def test_a_finished_run_is_not_run_again(kept, monkeypatch):
     directory, record = kept
-    monkeypatch.setattr("beliefmatch.experiments.run.Running", None)
+    monkeypatch.setattr("beliefmatch.experiments.run.TrainingRun", None)
     assert execute(config_of(), directory) == record
 
 
@@ -159,11 +159,11 @@ def test_methods_without_dropout_start_alike_and_see_the_same_batches(tmp_path):
 
 def test_a_method_that_needs_ood_examples_says_so(tmp_path):
     with pytest.raises(ValueError, match="`ood_training` must name a set for prior_network"):
-        Training(config_of("prior_network"), tmp_path)
+        TrainJob(config_of("prior_network"), tmp_path)
 
 
 def test_an_option_is_chosen_by_validation_error(tmp_path):
-    work = Training(config_of("belief_matching", kl_weight="auto"), tmp_path / "run")
+    work = TrainJob(config_of("belief_matching", kl_weight="auto"), tmp_path / "run")
     assert work.runs == 3
     record = work.run(lambda share, doing: None)
     assert [trial.value for trial in record.search] == [0.01, 0.003, 0.001]
@@ -172,7 +172,7 @@ def test_an_option_is_chosen_by_validation_error(tmp_path):
     assert record.options["kl_weight"] == best.value
     assert record.validation == best.validation
     assert RunDirectory(tmp_path / "run").record() == record
-    again = Training(config_of("belief_matching", kl_weight="auto"), tmp_path / "run")
+    again = TrainJob(config_of("belief_matching", kl_weight="auto"), tmp_path / "run")
     assert again.run(lambda share, doing: None) == record
     restore(tmp_path / "run")
 
@@ -182,12 +182,12 @@ def test_a_threshold_by_promise_is_found_on_validation_images(kept, tmp_path):
     kept_validation = said(directory, "validation")
     probs = torch.from_numpy(kept_validation["logits"]).double().softmax(1)
     confidence, predicted = probs.max(1)
-    least = promised_confidence(directory, 0.5)
+    least = risk_threshold(directory, 0.5)
     answered = confidence >= least
     wrong = (predicted != torch.from_numpy(kept_validation["targets"]))[answered]
     assert wrong.double().mean() <= 0.5
     with pytest.raises(ValueError, match="predict: `risk` must be one that the 359 validation images"):
-        promised_confidence(directory, 1e-6)
+        risk_threshold(directory, 1e-6)
 
 
 KILLED = """

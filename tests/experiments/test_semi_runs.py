@@ -18,7 +18,7 @@ from beliefmatch.experiments.config import config_from, fingerprint, overridden,
 from beliefmatch.experiments.method_spec import parse_methods
 from beliefmatch.experiments.run import execute
 from beliefmatch.experiments.run_dir import RunDirectory
-from beliefmatch.experiments.search import Training
+from beliefmatch.experiments.search import TrainJob
 from beliefmatch.experiments.teacher import Teacher, is_same, with_known_teacher
 from beliefmatch.experiments.training_inputs import aux_loss, check_training_inputs, training_inputs
 from beliefmatch.report.run_tables import run_tables
@@ -257,10 +257,10 @@ def test_the_prior_and_the_votes_have_one_gradient(teacher):
 def test_teachers_and_students_of_softmax_will_do_and_students_that_take_no_votes_will_not(tmp_path, teacher):
     execute(config_of(method="softmax"), tmp_path / "softmax")
     for method in ("belief_matching", "softmax", "label_smoothing"):
-        Training(config_of(f"teacher.run={tmp_path / 'softmax'}", method=method), tmp_path / "student")
+        TrainJob(config_of(f"teacher.run={tmp_path / 'softmax'}", method=method), tmp_path / "student")
     for method in ("evidential", "mc_dropout", "confidence_penalty", "belief_matching_without_kl"):
         with pytest.raises(ValueError, match=rf"must be belief_matching, or softmax.* got {method}"):
-            Training(config_of(f"teacher.run={teacher[0]}", method=method), tmp_path / "other")
+            TrainJob(config_of(f"teacher.run={teacher[0]}", method=method), tmp_path / "other")
 
 
 @pytest.mark.parametrize("method", ["softmax", "label_smoothing"])
@@ -282,7 +282,7 @@ def test_students_without_a_prior_learn_from_soft_labels(tmp_path, teacher, meth
 )
 def test_a_teacher_that_may_have_seen_what_is_held_back_is_refused(tmp_path, teacher, settings, said):
     with pytest.raises(ValueError, match=said):
-        Training(config_of(f"teacher.run={teacher[0]}", *settings), tmp_path / "run")
+        TrainJob(config_of(f"teacher.run={teacher[0]}", *settings), tmp_path / "run")
 
 
 def test_a_teacher_without_logits_votes_by_its_probabilities(tmp_path):
@@ -305,11 +305,11 @@ def test_a_teacher_without_logits_votes_by_its_probabilities(tmp_path):
 
 def test_what_is_no_teacher_is_refused(tmp_path, teacher):
     with pytest.raises(ValueError, match=r"`prior_from` must be the directory of a finished run, .*nothing"):
-        Training(config_of(f"teacher.run={tmp_path / 'nothing'}"), tmp_path / "run")
+        TrainJob(config_of(f"teacher.run={tmp_path / 'nothing'}"), tmp_path / "run")
     with pytest.raises(
         ValueError, match=r"`prior_from` must be the run of configuration 0123, got .* of configuration"
     ):
-        Training(config_of(f"teacher.run={teacher[0]}", "teacher.fingerprint='0123'"), tmp_path / "run")
+        TrainJob(config_of(f"teacher.run={teacher[0]}", "teacher.fingerprint='0123'"), tmp_path / "run")
     known = with_known_teacher(config_of(f"teacher.run={teacher[0]}"))
     data = dataset(known.data)
     with pytest.raises(ValueError, match="`prior_from` must be a run on 9 classes"):
@@ -323,7 +323,7 @@ def test_a_comparison_tells_kinds_apart_and_shares_what_is_alike(tmp_path, teach
     text = f"softmax,softmax:semi=vat:semi_weight=0.3,belief_matching:prior_from={teacher[0]}"
     settings = overridden(recipe("semi-digits"), [*SHORT, "training.epochs=1"])
     work = Comparison(settings, parse_methods(text), seeds=[0], directory=tmp_path, jobs=1)
-    record = work.run()
+    record = work.run().record
     assert [method.label for method in record.methods] == [
         "softmax",
         "softmax (semi = vat, weight = 0.3)",
@@ -348,7 +348,7 @@ def test_each_seed_of_a_comparison_has_the_teacher_of_its_own(tmp_path):
     teachers = {seed: execute(config_of(f"seed={seed}"), tmp_path / f"teacher-{seed}") for seed in (0, 1)}
     specs = parse_methods(f"belief_matching:prior_from={tmp_path}/teacher-{{seed}}")
     settings = overridden(recipe("semi-digits"), [*SHORT, "training.epochs=1"])
-    record = Comparison(settings, specs, seeds=[0, 1], directory=tmp_path / "out", jobs=1).run()
+    record = Comparison(settings, specs, seeds=[0, 1], directory=tmp_path / "out", jobs=1).run().record
     for seed, run in enumerate(record.methods[0].runs):
         assert run.config["teacher"]["fingerprint"] == teachers[seed].fingerprint
     with pytest.raises(ValueError, match="teacher-2"):
@@ -374,7 +374,7 @@ def test_a_damaged_teacher_is_told_before_anything_is_written(tmp_path, damaged,
     config = config_of(f"teacher.run={damaged}")
     warnings.simplefilter("ignore")  # of checksums, until the test ends
     with pytest.raises(ValueError, match=r"`prior_from` must .*damaged") as caught:
-        Training(config, tmp_path / "run")
+        TrainJob(config, tmp_path / "run")
     assert len(f"{caught.value}".splitlines()) == 1
     assert not (tmp_path / "run").exists()
 
@@ -383,10 +383,10 @@ def test_a_finished_student_is_shown_without_its_teacher(tmp_path, damaged, teac
     config = config_of(f"teacher.run={damaged}")
     record = execute(config, tmp_path / "run")
     damaged.rename(tmp_path / "elsewhere")
-    assert Training(config, tmp_path / "run").run(lambda share, doing: None) == record
+    assert TrainJob(config, tmp_path / "run").run(lambda share, doing: None) == record
     (tmp_path / "run" / "record.json").unlink()
     with pytest.raises(ValueError, match="`prior_from` must be the directory of a finished run"):
-        Training(config, tmp_path / "run")
+        TrainJob(config, tmp_path / "run")
     assert fingerprint(with_known_teacher(config_of(f"teacher.run={teacher[0]}"))) == record.fingerprint
 
 

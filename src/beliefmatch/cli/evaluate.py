@@ -33,8 +33,7 @@ from beliefmatch.experiments.evaluation_settings import EvaluateConfig, ModelFil
 if TYPE_CHECKING:
     from beliefmatch.experiments.adapt_record import AdaptRecord
     from beliefmatch.experiments.evaluation_record import EvaluationRecord
-    from beliefmatch.experiments.predicting import Row
-    from beliefmatch.experiments.records import ComparisonRecord
+    from beliefmatch.experiments.records import ComparisonRecord, PredictionRow
 
     Record = EvaluationRecord | ComparisonRecord | AdaptRecord
 
@@ -326,9 +325,9 @@ def predict(
             if value is not None and not 0 < value < 1:
                 raise ValueError(f"predict: `{name}` must lie strictly in (0, 1), got {value}.")
         from beliefmatch.data.loading import read_images
-        from beliefmatch.experiments.predicting import promised_confidence, restore
+        from beliefmatch.experiments.predict import restore, risk_threshold
 
-        threshold = abstain if risk is None else promised_confidence(Path(run), risk)
+        threshold = abstain if risk is None else risk_threshold(Path(run), risk)
         restored = restore(Path(run))
         names, source = read_images(
             [*inputs],
@@ -356,13 +355,13 @@ def predict(
     typer.echo(path)
 
 
-def _show_classes(rows: Sequence["Row"]) -> None:
+def _show_classes(rows: Sequence["PredictionRow"]) -> None:
     """Images, mean confidence and abstentions of each predicted class."""
     from rich.markup import escape
 
     from beliefmatch.report.layout import Column, plain_table
 
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, list[PredictionRow]] = {}
     for row in sorted(rows, key=lambda row: row.predicted):
         groups.setdefault(escape(printable(row.class_name)), []).append(row)
     means = [sum(row.confidence for row in group) / len(group) for group in groups.values()]

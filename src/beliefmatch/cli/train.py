@@ -72,9 +72,9 @@ def train(
         settings, kl_weight_value = _settings(context)
         config = _run_config(settings, method, kl_weight_value)
         require_packages(context, "terminal")
-        from beliefmatch.experiments.search import Training
+        from beliefmatch.experiments.search import TrainJob
 
-        work = Training(config, Path(out), tensorboard=tensorboard)
+        work = TrainJob(config, Path(out), tensorboard=tensorboard)
         if not dry_run:
             ready_directory(out, caller="train")
     if dry_run:
@@ -134,7 +134,7 @@ def compare(
             if number is not None and number < 1:
                 raise ValueError(f"compare: `{name}` must be at least 1, got {number}.")
         from beliefmatch import kernels
-        from beliefmatch.experiments.compare import Comparison, evaluations
+        from beliefmatch.experiments.compare import Comparison
         from beliefmatch.experiments.method_spec import parse_methods, with_kl_weight
 
         kernels.status()  # fails if BELIEFMATCH_KERNEL asks for one that does not exist
@@ -159,11 +159,11 @@ def compare(
     from beliefmatch.report.tables import comparison_tables
 
     with resumable(), user_errors(context, *FAILURES), progress() as on_progress:
-        record = work.run(on_progress, command=["beliefmatch", *context.obj])
+        record, evaluations = work.run(on_progress, command=["beliefmatch", *context.obj])
         if not work.is_main_process:
             return
         on_progress(1.0, "report")
-        files = comparison_files(record, evaluations(record, work))
+        files = comparison_files(record, evaluations)
     try:  # files first: the reader of the output may close the pipe
         with write_errors(context, Path(out)):
             atomic_write_dir(Path(out), files, keep=".json")

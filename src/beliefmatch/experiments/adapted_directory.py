@@ -31,7 +31,7 @@ from beliefmatch.experiments.adapt_run_config import ImageAdaptConfig
 from beliefmatch.experiments.build import bare_network, method_of
 from beliefmatch.experiments.config import config_from, to_mapping
 from beliefmatch.experiments.run_dir import ADAPTED_SCHEMA, RunDirectory
-from beliefmatch.experiments.scoring import Predicted, as_npz
+from beliefmatch.experiments.scoring import SetPredictions, as_npz
 from beliefmatch.models import MODELS, pretrained_model
 
 if TYPE_CHECKING:
@@ -93,12 +93,12 @@ def _built_from(config: ImageAdaptConfig) -> dict[str, Any]:
     return {"model": config.model, "options": dict(config.options)}
 
 
-def _said(head: FittedHead, features: Features) -> Predicted:
+def _said(head: FittedHead, features: Features) -> SetPredictions:
     """Log-concentrations of every row; of counts the class of the most votes."""
     logits = [rows @ head.weight.t() + head.bias for rows, _ in features.blocks(_BLOCK)]
     values, targets = torch.cat(logits), features.targets
     ids = targets if targets.dim() == 1 else targets.argmax(1)
-    return Predicted(values.softmax(1), values, ids, has_belief=True)
+    return SetPredictions(values.softmax(1), values, ids, has_belief=True)
 
 
 def _bytes(state: Mapping[str, Tensor]) -> bytes:

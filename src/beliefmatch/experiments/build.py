@@ -1,4 +1,4 @@
-"""What a configuration names: its method, data, networks and OOD sets."""
+"""Build what a configuration names: its method, data, networks and OOD sets."""
 
 import os
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ __all__ = [
     "dataset",
     "digests_of",
     "engine_for",
-    "is_first_process",
+    "is_main_process",
     "member_seed",
     "method_of",
     "network_of",
@@ -41,7 +41,7 @@ def method_of(config: RunConfig) -> Method:
 
 @lru_cache(maxsize=2)
 def dataset(settings: DataConfig) -> Dataset:
-    """The data; those of the last configs are kept, because a grid asks for the same again and again."""
+    """Load the data; the last two are cached, because the cells of a grid share them."""
     return load(settings)
 
 
@@ -51,8 +51,8 @@ def engine_for(settings: EngineConfig) -> Engine:
     return Engine(settings)
 
 
-def is_first_process() -> bool:
-    """Whether this process speaks for all, by what launchers leave in the environment; alone it does."""
+def is_main_process() -> bool:
+    """Whether this is the first process, by the variables that launchers set; true without a launcher."""
     ranks = [os.environ[name] for name in ("RANK", "SLURM_PROCID") if name in os.environ]
     return all(rank == "0" for rank in ranks or [os.environ.get(n, "0") for n in ("LOCAL_RANK", "NODE_RANK")])
 
@@ -68,7 +68,7 @@ def network_of(config: RunConfig, method: Method, data: Dataset, member: int = 0
 
 
 def tried_network(config: RunConfig, method: Method, data: Dataset) -> nn.Module:
-    """`network_of`, tried on two made-up images: what does not fit, machine or network, is told in a line."""
+    """`network_of`, tried on two random images, so that a mistake is found before the training."""
     local_processes(config.engine)
     if config.engine.precision == "bf16":
         engine_for(config.engine)  # has to set something before torch computes anything
@@ -82,8 +82,8 @@ def tried_network(config: RunConfig, method: Method, data: Dataset) -> nn.Module
         with torch.no_grad():
             logits = network.eval()(torch.zeros(2, *shape))
     except Exception as error:  # the user's own code may raise anything
-        told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise fail("config", f"{wanted}, but {config.model.name} failed ({told}).") from error
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise fail("config", f"{wanted}, but {config.model.name} failed ({reason}).") from error
     if not isinstance(logits, Tensor) or tuple(logits.shape) != expected:
         raise fail("config", f"{wanted}, got {describe(logits)} of {config.model.name}.")
     return network.train()
@@ -95,11 +95,11 @@ def _built(config: RunConfig, method: Method, data: Dataset) -> nn.Module:
     except (RuntimeError, MemoryError, OverflowError, TypeError) as error:  # of sizes that no tensor can have
         if "`" in f"{error}":  # our own words
             raise
-        told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         options = ", ".join(f"{name}={value}" for name, value in config.model.options.items()) or "none"
         raise fail(
             "config",
-            f"`model.options` must be such that {config.model.name} can be built, got {options} ({told}).",
+            f"`model.options` must be such that {config.model.name} can be built, got {options} ({reason}).",
         ) from error
 
 

@@ -1,21 +1,19 @@
-"""Methods trained alike, with several seeds, and set side by side."""
+"""Compare methods: train them alike with several seeds, and collect their scores."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
 from beliefmatch._environment import hardware, versions
-from beliefmatch.data.predictions import Predictions, read_predictions
-from beliefmatch.data.sources import MemorySource
 from beliefmatch.experiments.build import (
     dataset,
     engine_for,
-    is_first_process,
+    is_main_process,
     method_of,
     network_of,
     ood_sets,
@@ -24,20 +22,25 @@ from beliefmatch.experiments.build import (
 )
 from beliefmatch.experiments.config import RunConfig, config_from, fingerprint, to_mapping
 from beliefmatch.experiments.cost import Estimate, estimate
-from beliefmatch.experiments.evaluate import evaluate
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.experiments.grid import Cell, default_jobs, run_cells
 from beliefmatch.experiments.method_spec import MethodSpec, label, label_of, with_spec
 from beliefmatch.experiments.records import Compared, ComparisonRecord, RunRecord, Trial
 from beliefmatch.experiments.rotation import DigitRotation
+from beliefmatch.experiments.run import OnProgress, RunResult, evaluate_finished
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.experiments.search import Candidates
 from beliefmatch.experiments.teacher import with_known_teacher, with_seed
 from beliefmatch.experiments.training_inputs import check_training_inputs
 
-__all__ = ["Comparison", "evaluations"]
+__all__ = ["Comparison", "ComparisonResult"]
 
-OnProgress = Callable[[float, str], None]
+
+class ComparisonResult(NamedTuple):
+    """The record of a comparison, and the evaluation of each method's first run, in their order."""
+
+    record: ComparisonRecord
+    evaluations: list[EvaluationRecord]
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ class Comparison:
     @property
     def is_main_process(self) -> bool:
         """Whether this process writes and shows what came out; of several only the first."""
-        return is_first_process()
+        return is_main_process()
 
     def estimates(self) -> list[tuple[RunConfig, Estimate]]:
         """What one run of each method will cost."""
@@ -105,27 +108,33 @@ class Comparison:
 
     def run(
         self, on_progress: OnProgress | None = None, *, command: Sequence[str] | None = None
-    ) -> ComparisonRecord:
-        """Train and judge every method with every seed.
+    ) -> ComparisonResult:
+        """Train and score every method with every seed.
+
+        Predictions are evaluated while they are in memory, but for runs that were finished earlier.
 
         Args:
-            on_progress: told the share that is done, and what is being done.
-            command: how to repeat it, for the record.
+            on_progress: called with (fraction, description).
+            command: command that repeats the comparison, for the record.
         """
         start, progress = time.perf_counter(), _Share(self.cells, on_progress)
         known = self._run(
             [config for entry in self.entries for config in entry.candidates.known(self.seeds)], progress
         )
-        found = [entry.candidates.choose(known) for entry in self.entries]
+        records = {name: result.record for name, result in known.items()}
+        found = [entry.candidates.choose(records) for entry in self.entries]
         configs = [with_seed(config, seed) for config, _ in found for seed in self.seeds]
         known |= self._run([config for config in configs if fingerprint(config) not in known], progress)
         methods = [
             self._compared(
-                entry, config, [known[fingerprint(with_seed(config, seed))] for seed in self.seeds], trials
+                entry,
+                config,
+                [known[fingerprint(with_seed(config, seed))].record for seed in self.seeds],
+                trials,
             )
             for entry, (config, trials) in zip(self.entries, found, strict=True)
         ]
-        return ComparisonRecord(
+        record = ComparisonRecord(
             methods=methods,
             seeds=self.seeds,
             rotated_digit=DigitRotation.load().described()
@@ -137,13 +146,18 @@ class Comparison:
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             wall_seconds=time.perf_counter() - start,
         )
+        firsts = [known[fingerprint(config)] for config, _ in found]
+        return ComparisonResult(
+            record,
+            [self._evaluation(*pair) for pair in zip(record.methods, firsts, strict=True)],
+        )
 
     def directory_of(self, config: RunConfig) -> Path:
         """Of one run: named by what decides its result."""
         return self.directory / "runs" / f"{config.method.name}-seed{config.seed}-{fingerprint(config)}"
 
     def _check(self) -> None:
-        """Build every part once, so that a mistake is told now and not after an hour."""
+        """Build every part once, so that a mistake is found before the first training."""
         data = dataset(self.entries[0].config.data)
         for entry in self.entries:
             config = entry.candidates.example
@@ -154,19 +168,29 @@ class Comparison:
                 check_training_inputs(with_seed(config, seed), method, data)
         ood_sets(self.entries[0].config, data)
 
-    def _run(self, configs: Sequence[RunConfig], progress: "_Share") -> dict[str, RunRecord]:
-        """The records of configurations, by their fingerprints; the longest runs begin first."""
+    def _run(self, configs: Sequence[RunConfig], progress: "_Share") -> dict[str, RunResult]:
+        """The results of configurations, by their fingerprints; the longest runs begin first."""
         unique = {fingerprint(config): config for config in configs}.values()
         ordered = sorted(unique, key=lambda config: -method_of(config).members)
-        cells = [Cell(config, self.directory_of(config)) for config in ordered]
-        records = run_cells(cells, jobs=self.jobs, on_cell=progress.stage(ordered))
-        return {record.fingerprint: record for record in records}
+        cells = [
+            Cell(config, self.directory_of(config), evaluated=config.seed == self.seeds[0])
+            for config in ordered
+        ]
+        results = run_cells(cells, jobs=self.jobs, on_cell=progress.stage(ordered))
+        return {result.record.fingerprint: result for result in results}
 
     def _compared(
         self, entry: _Entry, config: RunConfig, records: Sequence[RunRecord], trials: Sequence[Trial]
     ) -> Compared:
         runs = [structs.replace(record, search=list(trials)) for record in records]
         return Compared(entry.spec.key, label_of(config), runs)
+
+    def _evaluation(self, compared: Compared, result: RunResult) -> EvaluationRecord:
+        """With the path as seen from the comparison's directory, which may be moved."""
+        run_dir = RunDirectory(self.directory_of(config_from(result.record.config)))
+        evaluation = result.evaluation or evaluate_finished(run_dir)
+        source = run_dir.predictions("test").relative_to(self.directory)
+        return structs.replace(evaluation, name=compared.label, source=f"{source}")
 
     def _settings(self) -> dict[str, Any]:
         every = [to_mapping(entry.config) for entry in self.entries]
@@ -188,37 +212,16 @@ class _Share:
         shares, before = [0.0] * len(configs), self.before
         self.before += len(configs)
 
-        def tell(index: int, share: float, doing: str) -> None:
+        def report(index: int, share: float, doing: str) -> None:
             shares[index] = share
             if self.on_progress is not None:
                 config = configs[index]
                 words = f"{label(config.method.name, {})}, seed {config.seed}: {doing}"
                 self.on_progress((before + sum(shares)) / self.cells, words)
 
-        return tell
+        return report
 
 
 def _entry(mapping: Mapping[str, Any], spec: MethodSpec, seed: int) -> _Entry:
     config = with_known_teacher(structs.replace(config_from(with_spec(mapping, spec)), seed=seed))
     return _Entry(spec, Candidates.of(config))
-
-
-def evaluations(record: ComparisonRecord, work: Comparison) -> list[EvaluationRecord]:
-    """One for each method, in their order."""
-    return [_evaluation(compared.label, work, compared.runs[0].config) for compared in record.methods]
-
-
-def _evaluation(name: str, work: Comparison, mapping: dict) -> EvaluationRecord:
-    config = config_from(mapping)
-    home, data = RunDirectory(work.directory_of(config)), dataset(config.data)
-    places = home.ood_predictions([one.name for one in home.finished().ood])
-    ood = {name: read_predictions(place, labelled=False) for name, place in places.items()}
-    said = read_predictions(home.predictions("test"))
-    if isinstance(data.test, MemorySource):
-        said = replace(said, images=data.test.images)
-    return evaluate(_placed(said, work.directory), name=name, class_names=data.class_names, ood=ood)
-
-
-def _placed(said: Predictions, root: Path) -> Predictions:
-    """With the path as seen from the comparison's directory, which may be moved."""
-    return replace(said, path=said.path.relative_to(root))

@@ -48,7 +48,7 @@ _SEED = "{seed}"
 
 
 class TeacherConfig(Config, frozen=True):
-    """Whose belief about each training image is the prior of a student's.
+    """A finished run whose belief about each training image is the prior of the student's belief.
 
     Args:
         run: directory of the finished run; "{seed}" in it stands for the student's seed.
@@ -92,14 +92,14 @@ INDIFFERENT = {
     "engine": ("accelerator", "devices", "nodes", "compile", "threads"),
     "teacher": ("run",),
 }
-"""Settings that say where and how fast, not what: `fingerprint` leaves them out."""
+"""Settings of where and how fast to compute, which `fingerprint` leaves out."""
 
 LATER: Mapping[str, Mapping[str, Any]] = {
     "": {"semi": None, "teacher": None},
     "data": {"labels": None, "shift": None, "noise": 0.0, "mean": None, "std": None, "margin": None},
     "training": {"validate_every": 1},
 }
-"""Settings that configurations once did without: `fingerprint` leaves them out where they change nothing."""
+"""Settings added later, with their defaults: `fingerprint` leaves them out where they have these."""
 
 
 class MethodConfig(Config, frozen=True):
@@ -125,7 +125,7 @@ class ModelConfig(Config, frozen=True):
 
 
 class RunConfig(Config, frozen=True, kw_only=True):
-    """One training of one method with one seed, and what is asked of it afterwards.
+    """One training of one method with one seed.
 
     Args:
         method: what to train towards.
@@ -134,7 +134,7 @@ class RunConfig(Config, frozen=True, kw_only=True):
         training: epochs, rates and rules.
         engine: devices and precision.
         seed: of the initial weights, the order of the examples and their augmentation.
-        ood: names of sets that belong to no class, to be told apart in the report.
+        ood: names of sets that belong to no class, to be detected as such.
         ood_training: name of such a set to train on, for methods that do.
         semi: a loss of unlabelled images, which there are where `data.labels` is given.
         teacher: a finished run whose belief is the prior of this one, image by image.
@@ -208,8 +208,8 @@ def recipe(name_or_path: str | Path) -> dict[str, Any]:
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`over` laid over `base`: mappings key by key, everything else replaced; neither is changed.
 
-    Where a section gets another `name`, the `options` of the old one go, and where it gets another `kind` all
-    that was said of the old one: it was not meant for the new.
+    Where a section gets another `name`, the `options` of the old one go; where it gets another `kind`, all
+    settings of the old one go.
     """
     base = {key: _without_stale_options(value, over.get(key)) for key, value in base.items()}
     return _laid(base, over)
@@ -238,12 +238,12 @@ def overridden(mapping: Mapping[str, Any], settings: Iterable[str]) -> dict[str,
 
 
 def with_method(mapping: Mapping[str, Any], name: str, **options: Any) -> dict[str, Any]:
-    """The same config for another method, told only these options beside the recipe's defaults for it."""
+    """The same configuration for another method, with these options over the recipe's defaults."""
     return {**deepcopy(dict(mapping)), "method": {"name": name, "options": options}}
 
 
 def fingerprint(config: RunConfig) -> str:
-    """A short name of all that decides the result, the same on every machine and at any time.
+    """A short hash of all settings that decide the result, the same on every machine.
 
     Left out is what says where and how fast (`INDIFFERENT`): the folder of a named dataset, the path of a
     OOD set written ``name=path``, the place of a teacher, workers, devices, machines, threads,

@@ -64,7 +64,7 @@ def parse_methods(text: str, *, caller: str = "compare", argument: str = "method
 
 
 def with_kl_weight(specs: Sequence[MethodSpec], kl_weight: Any) -> list[MethodSpec]:
-    """The same methods, those that have a λ and were not told one with this."""
+    """The same methods, with this λ for those that have one and do not set it."""
     weighted = [spec for spec in specs if SEARCH.get(spec.name, ("",))[0] == "kl_weight"]
     if not weighted:
         keys = ",".join(spec.key for spec in specs)
@@ -137,21 +137,22 @@ def label(name: str, options: Mapping[str, Any], shown: Sequence[str] | None = N
     'belief matching (λ = 0.01)'
     """
     kept = {key: value for key, value in options.items() if shown is None or key in shown}
-    told = ", ".join(
+    shown_options = ", ".join(
         f"{_SYMBOLS.get(key, key.replace('_', ' '))} = {_text(value)}" for key, value in kept.items()
     )
     words = name.replace("_", " ")
-    return f"{words} ({told})" if told else words
+    return f"{words} ({shown_options})" if shown_options else words
 
 
 def label_of(config: RunConfig) -> str:
     """A configuration's method in words, and what it learns from beside labels."""
     return label(
-        config.method.name, {**config.method.options, **_semi_told(config.semi), **_teacher_told(config)}
+        config.method.name,
+        {**config.method.options, **_semi_options(config.semi), **_teacher_options(config)},
     )
 
 
-def _semi_told(semi: SemiConfig | None) -> dict[str, Any]:
+def _semi_options(semi: SemiConfig | None) -> dict[str, Any]:
     """Kind and weight, and the kind's way of comparing predictions where it is not the usual one."""
     if semi is None:
         return {}
@@ -161,7 +162,7 @@ def _semi_told(semi: SemiConfig | None) -> dict[str, Any]:
     return {"semi": semi.kind, "semi_weight": semi.full_weight, **unusual}
 
 
-def _teacher_told(config: RunConfig) -> dict[str, Any]:
+def _teacher_options(config: RunConfig) -> dict[str, Any]:
     if config.teacher is None:
         return {}
     return {"prior_from": PurePath(config.teacher.run).name, "prior_strength": config.teacher.strength}

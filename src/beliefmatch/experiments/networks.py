@@ -70,21 +70,21 @@ def settings_for(settings: DataConfig, expected: ExpectedInput | None) -> DataCo
     return replace(settings, **changes)
 
 
-def trained_member(home: RunDirectory, member: int = 0, *, caller: str = _US) -> nn.Module:
+def trained_member(run_dir: RunDirectory, member: int = 0, *, caller: str = _US) -> nn.Module:
     """One network of a finished run, with its weights."""
-    config, facts = home.config(), home.read_model()
+    config, facts = run_dir.config(), run_dir.read_model()
     method = method_of(config)
     network = bare_network(config, method, len(facts["class_names"]), facts["shape"][0], member)
-    weights = final_weights(home.network(member))
+    weights = final_weights(run_dir.network(member))
     if weights is None:
-        raise fail(caller, f"`run` must hold finished networks; {home.network(member)} has none.")
+        raise fail(caller, f"`run` must hold finished networks; {run_dir.network(member)} has none.")
     network.load_state_dict(weights)
     return network
 
 
 def _of_run(directory: Path) -> TrainedNetwork:
-    home = RunDirectory(directory)
-    facts, members = home.read_model(), method_of(home.config()).members
+    run_dir = RunDirectory(directory)
+    facts, members = run_dir.read_model(), method_of(run_dir.config()).members
     if members > 1:
         got = f"{directory}, an ensemble of {members}"
         raise fail(_US, f"`name` must be the run of one network, got {got}; train one of them alone.")
@@ -92,5 +92,5 @@ def _of_run(directory: Path) -> TrainedNetwork:
     _, height, width = facts["shape"]
     size = height if height == width else None
     expected = ExpectedInput(how.mean, how.std, size, None if size is None else how.margin, "bilinear")
-    network = trained_member(home).eval()
+    network = trained_member(run_dir).eval()
     return TrainedNetwork(f"{directory}", network, expected, tuple(facts["class_names"]))

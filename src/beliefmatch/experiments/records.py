@@ -17,6 +17,7 @@ __all__ = [
     "Costs",
     "Diverged",
     "OODScores",
+    "PredictionRow",
     "RotatedDigit",
     "Rotation",
     "RunRecord",
@@ -43,7 +44,7 @@ class Scores(RecordPart, frozen=True):
 
 
 class OODScores(RecordPart, frozen=True):
-    """How well scores tell the test examples from a set of OOD ones, by the name of the score."""
+    """How well each score, by its name, separates a set of OOD examples from the test examples."""
 
     name: str
     examples: int
@@ -193,6 +194,21 @@ class ComparisonRecord(Record, frozen=True):
     wall_seconds: float
     """Of this call; finished runs are not trained again."""
     schema: str = COMPARISON_SCHEMA
+
+
+class PredictionRow(RecordPart, frozen=True):
+    """The prediction for one image."""
+
+    name: str
+    predicted: int
+    class_name: str
+    confidence: float
+    entropy: float
+    """Entropy of the probabilities, in nats."""
+    mutual_information: float | None
+    """Mutual information under the belief, in nats, for methods that have one."""
+    abstained: bool
+    probs: tuple[float, ...]
 
 
 def evaluation_paths(keys: Sequence[str]) -> list[str]:

@@ -1,13 +1,12 @@
-"""One run: networks trained, their predictor judged, everything kept in a directory."""
+"""One run: train the networks of a method, predict every set, score the predictions, and keep it all."""
 
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -15,7 +14,8 @@ from torch import nn
 from beliefmatch._config import plain
 from beliefmatch._environment import hardware, versions
 from beliefmatch._files import atomic_write
-from beliefmatch.data.sources import Batch, Dataset, Source
+from beliefmatch.data.predictions import Predictions, read_predictions
+from beliefmatch.data.sources import Batch, Dataset, MemorySource, Source
 from beliefmatch.experiments.build import (
     dataset,
     digests_of,
@@ -27,10 +27,13 @@ from beliefmatch.experiments.build import (
     ood_training,
 )
 from beliefmatch.experiments.config import RunConfig, fingerprint, to_mapping
-from beliefmatch.experiments.records import Costs, Rotation, RunRecord, Trial
+from beliefmatch.experiments.evaluate import evaluate
+from beliefmatch.experiments.evaluation_record import EvaluationRecord
+from beliefmatch.experiments.method_spec import label_of
+from beliefmatch.experiments.records import Costs, RunRecord, Trial
 from beliefmatch.experiments.rotation import DigitRotation
 from beliefmatch.experiments.run_dir import RunDirectory
-from beliefmatch.experiments.scoring import Predicted, ood_scores, scores, to_npz
+from beliefmatch.experiments.scoring import SetPredictions, ood_scores, scores, to_npz
 from beliefmatch.experiments.teacher import with_known_teacher
 from beliefmatch.experiments.training_inputs import TrainingInputs, training_inputs
 from beliefmatch.methods.base import Method, Predictor, facts_of
@@ -40,17 +43,10 @@ from beliefmatch.train.history import CsvLog, History, Log, Logs, Progress, Tens
 from beliefmatch.train.loop import NOT_FINITE_ADVICE, fit
 from beliefmatch.train.predict import predict_all
 
-__all__ = [
-    "OnProgress",
-    "Running",
-    "Said",
-    "execute",
-    "finished",
-]
-
+__all__ = ["OnProgress", "RunResult", "evaluate_finished", "execute", "execute_run", "finished"]
 
 OnProgress = Callable[[float, str], None]
-"""Called with the share that is done, and what is being done."""
+"""Called with (fraction, description)."""
 
 _TRAINING = 0.95  # share of a run that its bar gives to training
 _FEW = 2000  # examples
@@ -58,22 +54,22 @@ _BATCH = 512  # examples at once when predicting
 
 
 @dataclass(frozen=True, eq=False)
-class Said:
-    """What a predictor said of every set, and the seconds that the test set took."""
+class RunPredictions:
+    """Predictions for every set, and the seconds that predicting the test set took."""
 
-    validation: Predicted
-    test: Predicted
-    ood: Mapping[str, Predicted]
+    validation: SetPredictions
+    test: SetPredictions
+    ood: Mapping[str, SetPredictions]
     ood_digests: Mapping[str, str]
     seconds: float
 
 
 @dataclass(frozen=True, eq=False)
-class Running:
+class TrainingRun:
     """A run whose parts have been built."""
 
     config: RunConfig
-    home: RunDirectory
+    run_dir: RunDirectory
     method: Method
     data: Dataset
     engine: Engine
@@ -83,30 +79,30 @@ class Running:
     def train(self) -> tuple[list[nn.Module], list[History]]:
         """Train every network of the method, or load those that are trained."""
         ood = ood_training(self.config, self.method, self.data)
-        learnt = training_inputs(self.config, self.method, self.data, self.engine)
-        made = [self._train(member, learnt, ood) for member in range(self.method.members)]
+        inputs = training_inputs(self.config, self.method, self.data, self.engine)
+        made = [self._train(member, inputs, ood) for member in range(self.method.members)]
         return [network for network, _ in made], [history for _, history in made]
 
-    def _train(self, member: int, learnt: TrainingInputs, ood: Source | None) -> tuple[nn.Module, History]:
-        place = self.home.network(member)
+    def _train(self, member: int, inputs: TrainingInputs, ood: Source | None) -> tuple[nn.Module, History]:
+        directory = self.run_dir.network(member)
         network = network_of(self.config, self.method, self.data, member)
-        logs: list[Log] = [CsvLog(place / "log.csv")]
+        logs: list[Log] = [CsvLog(directory / "log.csv")]
         if self.tensorboard:
-            logs.append(TensorBoardLog(place))
+            logs.append(TensorBoardLog(directory))
         history = fit(
             self.engine,
             network,
-            learnt.source,
+            inputs.source,
             self.config.training,
             objective_at=self.method.objective_at,
             seed=member_seed(self.config.seed, member),
             ood=self.method.ood,
             ood_source=ood,
-            aux=learnt.aux,
-            epoch_examples=learnt.epoch_examples,
-            checkpointing=Checkpointing(place, configuration=self._identity()),
+            aux=inputs.aux,
+            epoch_examples=inputs.epoch_examples,
+            checkpointing=Checkpointing(directory, configuration=self._identity()),
             log=Logs(logs),
-            on_progress=lambda progress: self._tell(member, progress),
+            on_progress=lambda progress: self._report(member, progress),
             validate=self._validate,
         )
         return network, history
@@ -120,7 +116,7 @@ class Running:
         found = scores(self._predict(self.method.validation_predictor(network), self.data.validation))
         return {"error": found.error, "nll": math.inf if found.nll is None else found.nll, "ece": found.ece}
 
-    def _tell(self, member: int, progress: Progress) -> None:
+    def _report(self, member: int, progress: Progress) -> None:
         share = (member + progress.step / progress.steps) / self.method.members
         which = f", network {member + 1} of {self.method.members}" if self.method.members > 1 else ""
         rate, loss = progress.images_per_second, progress.loss
@@ -135,17 +131,17 @@ class Running:
         with self.engine.running(), self.engine.autocast():
             return self.method.calibrate(predictor, self._batches(self.data.validation))
 
-    def predict(self, predictor: Predictor) -> Said:
-        """Ask it about every set."""
+    def predict(self, predictor: Predictor) -> RunPredictions:
+        """Predict every set of the configuration."""
         validation = self._predict(predictor, self.data.validation)
         test, seconds = self._timed(predictor, self.data.test)
         ood, sources = {}, ood_sets(self.config, self.data)
         for name, source in sources.items():
             self.on_progress(_TRAINING, f"predicting {name}")
             ood[name] = self._predict(predictor, source)
-        return Said(validation, test, ood, digests_of(sources), seconds)
+        return RunPredictions(validation, test, ood, digests_of(sources), seconds)
 
-    def _timed(self, predictor: Predictor, source: Source) -> tuple[Predicted, float]:
+    def _timed(self, predictor: Predictor, source: Source) -> tuple[SetPredictions, float]:
         """Predictions, and the seconds they take; of few examples the fastest of three times."""
         seconds = []
         for _ in range(2 if len(source) <= _FEW else 0):
@@ -153,27 +149,35 @@ class Running:
             self._predict(predictor, source)
             seconds.append(time.perf_counter() - start)
         start = time.perf_counter()
-        said = self._predict(predictor, source)
-        return said, min([*seconds, time.perf_counter() - start])
+        predictions = self._predict(predictor, source)
+        return predictions, min([*seconds, time.perf_counter() - start])
 
-    def _predict(self, predictor: Predictor, source: Source) -> Predicted:
-        said = Predicted(*predict_all(self.engine, predictor, source, _BATCH))
-        if not said.probs.isfinite().all():
+    def _predict(self, predictor: Predictor, source: Source) -> SetPredictions:
+        predictions = SetPredictions(*predict_all(self.engine, predictor, source, _BATCH))
+        if not predictions.probs.isfinite().all():
             raise FloatingPointError(
                 f"run: the predictions of the network are not finite. {NOT_FINITE_ADVICE}"
             )
-        return said
+        return predictions
 
     def _batches(self, source: Source) -> Iterator[Batch]:
         parts = torch.arange(len(source)).split(_BATCH)
         return source.batches(parts, device=self.engine.device)
 
 
+@dataclass(frozen=True, eq=False)
+class RunResult:
+    """The record of a run, and the evaluation of its test predictions where one was made from memory."""
+
+    record: RunRecord
+    evaluation: EvaluationRecord | None = None
+
+
 def finished(directory: Path, config: RunConfig) -> RunRecord | None:
     """The record of a run of this config, if it is finished; a ValueError if another config's is there."""
-    home = RunDirectory(directory)
-    home.check(config)
-    return home.record()
+    run_dir = RunDirectory(directory)
+    run_dir.check(config)
+    return run_dir.record()
 
 
 def execute(
@@ -184,85 +188,104 @@ def execute(
     tensorboard: bool = False,
     on_progress: OnProgress | None = None,
 ) -> RunRecord:
-    """Train by a config, judge what came out, and keep it; a run that was stopped goes on where it was.
+    """Train, predict and score by a configuration; a run that was stopped goes on from its last checkpoint.
 
     Args:
-        configuration: all settings; none of its method's options may be left to a search.
-        directory: of this run alone.
-        search: how an option of the configuration was chosen, for the record.
-        tensorboard: write its logs beside the CSV ones.
-        on_progress: told about progress.
+        config: all settings; none of its method's options may be left to a search.
+        directory: directory of this run alone.
+        search: trials by which an option of the configuration was chosen, for the record.
+        tensorboard: whether logs for TensorBoard are written next to the CSV ones.
+        on_progress: called with (fraction, description).
     """
+    return execute_run(
+        config, directory, search=search, tensorboard=tensorboard, on_progress=on_progress
+    ).record
+
+
+def execute_run(
+    config: RunConfig,
+    directory: Path,
+    *,
+    search: Sequence[Trial] = (),
+    tensorboard: bool = False,
+    evaluated: bool = False,
+    on_progress: OnProgress | None = None,
+) -> RunResult:
+    """`execute`, with the full evaluation of the predictions if `evaluated`; a finished run gives none."""
     config = with_known_teacher(config, directory)
     done = finished(directory, config)
     if done is not None:
-        return done
-    start, home = time.perf_counter(), RunDirectory(directory)
+        return RunResult(done)
+    start, run_dir = time.perf_counter(), RunDirectory(directory)
     method, data, engine = method_of(config), dataset(config.data), engine_for(config.engine)
-    with home.locked() if engine.is_main_process else nullcontext():
-        engine.on_main_process(lambda: home.begin(config))
-        tell = on_progress or (lambda share, doing: None)
-        run = Running(config, home, method, data, engine, tell, tensorboard)
+    with run_dir.locked() if engine.is_main_process else nullcontext():
+        engine.on_main_process(lambda: run_dir.begin(config))
+        report = on_progress or (lambda share, doing: None)
+        run = TrainingRun(config, run_dir, method, data, engine, report, tensorboard)
         networks, histories = run.train()
         predictor = run.predictor(networks)
-        said = run.predict(predictor)
+        predictions = run.predict(predictor)
+        seconds = sum(history.seconds for history in histories)
+        images = data.epoch_images * sum(len(history.epochs) for history in histories)
+        test = predictions.test
         record = RunRecord(
-            **_asked(config, run, said),
-            **_trained(run, networks, histories, said),
-            **_judged(said),
+            method=config.method.name,
+            options=plain(method.options),
+            seed=config.seed,
+            config=to_mapping(config),
+            fingerprint=fingerprint(config),
+            data=plain({**data.facts, "ood_digests": predictions.ood_digests}),
+            class_names=list(data.class_names),
+            curves=[_curves(history) for history in histories],
+            skipped_steps=sum(history.skipped for history in histories),
+            validation=scores(predictions.validation),
+            test=scores(test),
+            ood=[ood_scores(name, test, others) for name, others in predictions.ood.items()],
+            costs=Costs(
+                networks=len(networks),
+                parameters=sum(parameter.numel() for parameter in networks[0].parameters()),
+                train_seconds=seconds,
+                train_images_per_second=images / seconds if seconds else 0.0,
+                predict_seconds=predictions.seconds,
+                predict_ms_per_image=1000 * predictions.seconds / len(test.targets),
+            ),
             search=list(search),
             learned=plain(facts_of(predictor)),
-            rotation=_rotation(config, predictor),
+            rotation=DigitRotation.load().seen_by(predictor) if config.data.name == "digits" else None,
+            engine=engine.describe(),
+            versions=versions("beliefmatch", "torch", "numpy", "lightning-fabric"),
+            hardware=hardware(),
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             wall_seconds=time.perf_counter() - start,
         )
-        engine.on_main_process(lambda: _keep(run, said, record))
-        tell(1.0, "done")
-    return record
+        engine.on_main_process(lambda: _write(run, predictions, record))
+        evaluation = None
+        if evaluated:
+            report(_TRAINING, "evaluating")
+            evaluation = engine.on_main_process(lambda: _evaluation(run, predictions))
+        report(1.0, "done")
+    return RunResult(record, evaluation)
 
 
-def _asked(config: RunConfig, run: Running, said: Said) -> dict[str, Any]:
-    return {
-        "method": config.method.name,
-        "options": plain(run.method.options),
-        "seed": config.seed,
-        "config": to_mapping(config),
-        "fingerprint": fingerprint(config),
-        "data": plain({**run.data.facts, "ood_digests": said.ood_digests}),
-        "class_names": list(run.data.class_names),
-    }
+def evaluate_finished(run_dir: RunDirectory) -> EvaluationRecord:
+    """The evaluation of a run that was finished earlier, from the predictions that it wrote."""
+    config = run_dir.config()
+    paths = run_dir.ood_predictions([one.name for one in run_dir.finished().ood])
+    ood = {name: read_predictions(path, labelled=False) for name, path in paths.items()}
+    return _evaluated(config, read_predictions(run_dir.predictions("test")), ood)
 
 
-def _trained(
-    run: Running, networks: Sequence[nn.Module], histories: Sequence[History], said: Said
-) -> dict[str, Any]:
-    seconds, images = (
-        sum(h.seconds for h in histories),
-        run.data.epoch_images * sum(len(h.epochs) for h in histories),
-    )
-    return {
-        "curves": [_curves(history) for history in histories],
-        "skipped_steps": sum(history.skipped for history in histories),
-        "costs": Costs(
-            networks=len(networks),
-            parameters=sum(parameter.numel() for parameter in networks[0].parameters()),
-            train_seconds=seconds,
-            train_images_per_second=images / seconds if seconds else 0.0,
-            predict_seconds=said.seconds,
-            predict_ms_per_image=1000 * said.seconds / len(said.test.targets),
-        ),
-        "engine": run.engine.describe(),
-        "versions": versions("beliefmatch", "torch", "numpy", "lightning-fabric"),
-        "hardware": hardware(),
-    }
+def _evaluation(run: TrainingRun, predictions: RunPredictions) -> EvaluationRecord:
+    paths = run.run_dir.ood_predictions(list(predictions.ood))
+    ood = {name: others.as_written(paths[name]) for name, others in predictions.ood.items()}
+    return _evaluated(run.config, predictions.test.as_written(run.run_dir.predictions("test")), ood)
 
 
-def _judged(said: Said) -> dict[str, Any]:
-    return {
-        "validation": scores(said.validation),
-        "test": scores(said.test),
-        "ood": [ood_scores(name, said.test, other) for name, other in said.ood.items()],
-    }
+def _evaluated(config: RunConfig, test: Predictions, ood: Mapping[str, Predictions]) -> EvaluationRecord:
+    data = dataset(config.data)
+    if isinstance(data.test, MemorySource):
+        test = replace(test, images=data.test.images)
+    return evaluate(test, name=label_of(config), class_names=data.class_names, ood=ood)
 
 
 def _curves(history: History) -> dict[str, list[float | None]]:
@@ -273,19 +296,15 @@ def _curves(history: History) -> dict[str, list[float | None]]:
     return own | {f"validation_{name}": history.curve(name) for name in watched}
 
 
-def _rotation(config: RunConfig, predictor: Predictor) -> Rotation | None:
-    return DigitRotation.load().seen_by(predictor) if config.data.name == "digits" else None
-
-
-def _keep(run: Running, said: Said, record: RunRecord) -> None:
-    """Write everything down, the record last."""
-    home = run.home
-    places = home.ood_predictions(list(said.ood))
-    for name, predicted in said.ood.items():
-        to_npz(places[name], predicted)
-    to_npz(home.predictions("validation"), said.validation)
-    to_npz(home.predictions("test"), said.test)
-    home.write_model(
+def _write(run: TrainingRun, predictions: RunPredictions, record: RunRecord) -> None:
+    """Write predictions, model and record; the record last, because it says that the run is finished."""
+    run_dir = run.run_dir
+    paths = run_dir.ood_predictions(list(predictions.ood))
+    for name, others in predictions.ood.items():
+        to_npz(paths[name], others)
+    to_npz(run_dir.predictions("validation"), predictions.validation)
+    to_npz(run_dir.predictions("test"), predictions.test)
+    run_dir.write_model(
         {
             "class_names": list(run.data.class_names),
             "shape": list(run.data.test.shape),
@@ -293,9 +312,6 @@ def _keep(run: Running, said: Said, record: RunRecord) -> None:
             "learned": record.learned,
         }
     )
-    atomic_write(home.classes_file, _lines(run.data.class_names))
-    atomic_write(home.record_file, record.to_json().encode())
-
-
-def _lines(names: Sequence[str]) -> bytes:
-    return "".join(" ".join(name.split()) + "\n" for name in names).encode()
+    names = "".join(" ".join(name.split()) + "\n" for name in run.data.class_names)
+    atomic_write(run_dir.classes_file, names.encode())
+    atomic_write(run_dir.record_file, record.to_json().encode())

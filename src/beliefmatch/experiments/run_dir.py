@@ -1,8 +1,8 @@
-"""Where a run is kept: the files of its directory and who may write there.
+"""The directory of a run: its files, and who may write there.
 
-config.yaml says what was asked for, network-0/ and so on hold checkpoints and logs, predictions/ what the
-finished predictor said of each set, model.json what is needed to build it again, and record.json, written
-last, that the run is finished; diverged.json, in its place, that it came to no end.
+`config.yaml` holds the configuration, `network-0/` and so on hold checkpoints and logs, `predictions/` the
+predictions for each set, `model.json` what is needed to build the predictor again. `record.json`, written
+last, marks the run as finished; `diverged.json`, in its place, as diverged.
 """
 
 import json
@@ -60,11 +60,11 @@ class RunDirectory:
         return self.path / "classes.txt"
 
     def predictions(self, name: str) -> Path:
-        """What was said of a set: "test" or "validation"."""
+        """File of the predictions for a set: "test" or "validation"."""
         return self.path / "predictions" / f"{name}.npz"
 
     def ood_predictions(self, names: Sequence[str]) -> dict[str, Path]:
-        """What was said of OOD sets, by their names, which may hold anything."""
+        """Files of the predictions for OOD sets, by the names of the sets."""
         safe = file_names(names)
         return {name: self.predictions(f"ood/{file}") for name, file in zip(names, safe, strict=True)}
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,12 @@ from beliefmatch.metrics import auroc, calibration_error, fpr_at_tpr, outcomes, 
 _OF_BELIEFS = {"mutual_information", "differential_entropy", "precision"}
 """Scores that mean nothing where the logits are no log-concentrations."""
 
-__all__ = ["Predicted", "as_npz", "detection_scores", "ood_scores", "scores", "to_npz"]
+__all__ = ["SetPredictions", "as_npz", "detection_scores", "ood_scores", "scores", "to_npz"]
 
 
 @dataclass(frozen=True, eq=False)
-class Predicted:
-    """What a predictor said of N examples: logits where it has some, probabilities (N, K) else."""
+class SetPredictions:
+    """Predictions for N examples: logits where the method has some, else probabilities (N, K)."""
 
     probs: Tensor
     logits: Tensor | None
@@ -33,17 +33,23 @@ class Predicted:
     has_belief: bool = False
 
     def as_read(self, path: Path) -> Predictions:
-        """As if read from a file."""
-        kind = "probs" if self.logits is None else "logits"
-        values = self.probs if self.logits is None else self.logits
+        """The predictions as if read from a file, but in their own precision."""
+        kind, values = ("probs", self.probs) if self.logits is None else ("logits", self.logits)
         targets = self.targets if len(self.targets) and int(self.targets.min()) >= 0 else None
-        return Predictions(path, kind, values, targets, None, {kind: kind, "targets": "targets"})
+        names = {kind: kind} if targets is None else {kind: kind, "targets": "targets"}
+        return Predictions(path, kind, values, targets, None, names)
+
+    def as_written(self, path: Path) -> Predictions:
+        """The predictions as they are read from the file that `to_npz` writes, in single precision."""
+        read = self.as_read(path)
+        return replace(read, values=read.values.float())
 
 
-def scores(said: Predicted) -> Scores:
+def scores(predictions: SetPredictions) -> Scores:
     """How good the predictions are."""
-    given: dict[str, Any] = {"probs": said.probs} if said.logits is None else {"logits": said.logits}
-    seen = outcomes(said.targets, **given)
+    logits, probs = predictions.logits, predictions.probs
+    given: dict[str, Any] = {"probs": probs} if logits is None else {"logits": logits}
+    seen = outcomes(predictions.targets, **given)
     nll = seen.nll.mean().item()
     return Scores(
         examples=len(seen),
@@ -55,9 +61,9 @@ def scores(said: Predicted) -> Scores:
     )
 
 
-def ood_scores(name: str, in_distribution: Predicted, ood: Predicted) -> OODScores:
+def ood_scores(name: str, in_distribution: SetPredictions, ood: SetPredictions) -> OODScores:
     """How well each score separates OOD examples from those of the test set."""
-    columns, ood_columns = (score_columns(said.as_read(Path())) for said in (in_distribution, ood))
+    columns, ood_columns = (score_columns(one.as_read(Path())) for one in (in_distribution, ood))
     return detection_scores(name, columns, ood_columns, has_belief=in_distribution.has_belief)
 
 
@@ -75,16 +81,16 @@ def detection_scores(
     )
 
 
-def to_npz(path: Path, said: Predicted, **others: Any) -> None:
+def to_npz(path: Path, predictions: SetPredictions, **others: Any) -> None:
     """Write predictions as `beliefmatch evaluate` reads them; OOD ones have no targets."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(path, as_npz(said, **others))
+    atomic_write(path, as_npz(predictions, **others))
 
 
-def as_npz(said: Predicted, **others: Any) -> bytes:
+def as_npz(predictions: SetPredictions, **others: Any) -> bytes:
     """What `to_npz` writes."""
-    read = said.as_read(Path())
-    arrays = {read.kind: read.values.numpy().astype(np.float32), **others}
+    read = predictions.as_written(Path())
+    arrays = {read.kind: read.values.numpy(), **others}
     if read.targets is not None:
         arrays["targets"] = read.targets.numpy()
     buffer = BytesIO()

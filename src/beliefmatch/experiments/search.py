@@ -12,7 +12,7 @@ from beliefmatch._files import atomic_write
 from beliefmatch.experiments.build import (
     dataset,
     engine_for,
-    is_first_process,
+    is_main_process,
     method_of,
     ood_sets,
     ood_training,
@@ -28,7 +28,7 @@ from beliefmatch.experiments.teacher import with_known_teacher, with_seed
 from beliefmatch.experiments.training_inputs import check_training_inputs
 from beliefmatch.methods import AUTO, trials
 
-__all__ = ["Candidates", "Search", "Training", "chosen", "search_of", "with_option"]
+__all__ = ["Candidates", "Search", "TrainJob", "chosen", "search_of", "with_option"]
 
 
 class Search(NamedTuple):
@@ -110,7 +110,7 @@ class Candidates:
         return self.settled(value), trials
 
 
-class Training:
+class TrainJob:
     """A training ready to run: what a user can get wrong is refused on construction."""
 
     def __init__(self, config: RunConfig, directory: Path, *, tensorboard: bool = False) -> None:
@@ -136,7 +136,7 @@ class Training:
     @property
     def is_main_process(self) -> bool:
         """Whether this process shows what came out; of several only the first."""
-        return is_first_process()
+        return is_main_process()
 
     def estimate(self) -> Estimate:
         """What one run will cost."""
@@ -146,28 +146,30 @@ class Training:
         """Train, judge and keep; return at once if that has been done."""
         if self.search is None:
             return execute(self.config, self.directory, tensorboard=self.tensorboard, on_progress=on_progress)
-        places = [self.directory / "trials" / f"{self.search.option}={value}" for value in self.search.values]
-        cells = [Cell(config, place) for config, place in zip(self.configs, places, strict=True)]
+        directories = [
+            self.directory / "trials" / f"{self.search.option}={value}" for value in self.search.values
+        ]
+        cells = [Cell(config, directory) for config, directory in zip(self.configs, directories, strict=True)]
         shares = [0.0] * len(cells)
 
-        def tell(index: int, share: float, doing: str) -> None:
+        def report(index: int, share: float, doing: str) -> None:
             shares[index] = share
-            on_progress(sum(shares) / len(cells), f"{places[index].name}: {doing}")
+            on_progress(sum(shares) / len(cells), f"{directories[index].name}: {doing}")
 
-        records = run_cells(cells, jobs=default_jobs(self.config), on_cell=tell)
-        value, trials = chosen(self.search, records)
-        trial = places[self.search.values.index(value)]
+        results = run_cells(cells, jobs=default_jobs(self.config), on_cell=report)
+        value, trials = chosen(self.search, [result.record for result in results])
+        trial = directories[self.search.values.index(value)]
         return engine_for(self.config.engine).on_main_process(lambda: self._adopt(trial, list(trials)))
 
     def _adopt(self, trial: Path, search: list[Trial]) -> RunRecord:
         """Make the chosen trial's files those of the run, the record last."""
-        home, own = RunDirectory(self.directory), RunDirectory(trial)
+        run_dir, own = RunDirectory(self.directory), RunDirectory(trial)
         record = own.record()
         assert record is not None
         record = replace(record, search=search)
-        with home.locked():
+        with run_dir.locked():
             names = {own.record_file.name, ".lock"}
             ignore = shutil.ignore_patterns(*names)
             shutil.copytree(trial, self.directory, dirs_exist_ok=True, ignore=ignore)
-            atomic_write(home.record_file, record.to_json().encode())
+            atomic_write(run_dir.record_file, record.to_json().encode())
         return record

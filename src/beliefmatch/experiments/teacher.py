@@ -1,4 +1,4 @@
-"""A finished run that teaches: what it believes of each training image, as votes for the classes."""
+"""A finished run as a teacher: its belief about each training image, as votes for the classes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from beliefmatch._validate import fail
 from beliefmatch.data.config import DataConfig
 from beliefmatch.data.sources import Dataset, MemorySource, Source, StreamedSource
 from beliefmatch.experiments.config import RunConfig, TeacherConfig
-from beliefmatch.experiments.predicting import restore
+from beliefmatch.experiments.predict import restore
 from beliefmatch.experiments.records import RunRecord
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.semi.teacher import teacher_votes
@@ -42,8 +42,10 @@ def _remembered(config: RunConfig, student: Path | None) -> str | None:
     """The fingerprint of a teacher that is not where it was when its student learnt from it."""
     if student is None or config.teacher is None or _directory(config).exists():
         return None
-    home = RunDirectory(student)
-    before = home.config().teacher if home.record_file.is_file() and home.config_file.is_file() else None
+    run_dir = RunDirectory(student)
+    before = (
+        run_dir.config().teacher if run_dir.record_file.is_file() and run_dir.config_file.is_file() else None
+    )
     return before.fingerprint if before is not None and before.run == config.teacher.run else None
 
 
@@ -62,7 +64,7 @@ def with_seed(config: RunConfig, seed: int) -> RunConfig:
 
 @dataclass(frozen=True, eq=False)
 class Teacher:
-    """A finished run and what is asked of it."""
+    """A finished run, and how its belief is used."""
 
     settings: TeacherConfig
     directory: Path
@@ -81,7 +83,7 @@ class Teacher:
         return cls(settings, directory, record)
 
     def require_networks(self) -> None:
-        """Its networks must be there and whole, which is better known now than after an hour."""
+        """Refuse a teacher whose networks cannot be read, before the training begins."""
         try:
             restore(self.directory)
         except (ValueError, OSError) as error:
@@ -111,22 +113,22 @@ class Teacher:
         restored = restore(self.directory, engine=engine.config)
         if isinstance(source, MemorySource | StreamedSource):
             source = source.with_preprocessing(restored.preprocessing)
-        said = predict_all(engine, restored.predictor, source)
-        logits = said.probs.log() if said.logits is None else said.logits
+        predictions = predict_all(engine, restored.predictor, source)
+        logits = predictions.probs.log() if predictions.logits is None else predictions.logits
         return teacher_votes(
             logits, strength=self.settings.strength, temperature=self.settings.temperature
         ).to(torch.float32)
 
 
 def _finished(directory: Path) -> RunRecord:
-    home = RunDirectory(directory)
-    if not home.record_file.is_file():
+    run_dir = RunDirectory(directory)
+    if not run_dir.record_file.is_file():
         remedy = "train it to its end first"
         raise fail(
             "teacher", f"`prior_from` must be the directory of a finished run, got {directory}; {remedy}."
         )
     try:
-        return home.finished()
+        return run_dir.finished()
     except ValueError as error:
         expected = f"a run whose record can be read, got {directory}: {error}"
         raise fail("teacher", f"`prior_from` must be {expected}") from error

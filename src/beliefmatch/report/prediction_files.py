@@ -6,18 +6,18 @@ import json
 from collections.abc import Callable, Sequence
 
 from beliefmatch._environment import needs
-from beliefmatch.experiments.prediction_row import Row
+from beliefmatch.experiments.records import PredictionRow
 from beliefmatch.report.safe_text import spreadsheet_text
 
 __all__ = ["FORMATS", "prediction_file"]
 
 
-def prediction_file(kind: str, rows: Sequence[Row], class_names: Sequence[str]) -> bytes:
+def prediction_file(kind: str, rows: Sequence[PredictionRow], class_names: Sequence[str]) -> bytes:
     """The content of a file of a kind of `FORMATS`; rows are a run's, in the order of the images."""
     return FORMATS[kind](rows, class_names)
 
 
-def _columns(row: Row) -> dict[str, object]:
+def _columns(row: PredictionRow) -> dict[str, object]:
     return {
         "image": row.name,
         "predicted": row.predicted,
@@ -29,7 +29,7 @@ def _columns(row: Row) -> dict[str, object]:
     }
 
 
-def _csv(rows: Sequence[Row], class_names: Sequence[str]) -> bytes:
+def _csv(rows: Sequence[PredictionRow], class_names: Sequence[str]) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = list(_columns(rows[0])) if rows else []
@@ -44,7 +44,7 @@ def _csv(rows: Sequence[Row], class_names: Sequence[str]) -> bytes:
     return text.getvalue().encode()
 
 
-def _json(rows: Sequence[Row], class_names: Sequence[str]) -> bytes:
+def _json(rows: Sequence[PredictionRow], class_names: Sequence[str]) -> bytes:
     content = {
         "classes": list(class_names),
         "predictions": [_columns(row) | {"probs": list(row.probs)} for row in rows],
@@ -52,7 +52,7 @@ def _json(rows: Sequence[Row], class_names: Sequence[str]) -> bytes:
     return (json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
-def _parquet(rows: Sequence[Row], class_names: Sequence[str]) -> bytes:
+def _parquet(rows: Sequence[PredictionRow], class_names: Sequence[str]) -> bytes:
     with needs("pyarrow", extra="files", caller="beliefmatch predict"):
         import pyarrow
         from pyarrow import parquet
@@ -65,7 +65,7 @@ def _parquet(rows: Sequence[Row], class_names: Sequence[str]) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-FORMATS: dict[str, Callable[[Sequence[Row], Sequence[str]], bytes]] = {
+FORMATS: dict[str, Callable[[Sequence[PredictionRow], Sequence[str]], bytes]] = {
     ".csv": _csv,
     ".json": _json,
     ".parquet": _parquet,

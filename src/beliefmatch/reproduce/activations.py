@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from beliefmatch.data.config import DataConfig
 from beliefmatch.data.sources import Source
 from beliefmatch.experiments.build import dataset
-from beliefmatch.experiments.predicting import restore
+from beliefmatch.experiments.predict import restore
 from beliefmatch.methods.base import NetworkPredictor
 from beliefmatch.train.engine import Engine
 

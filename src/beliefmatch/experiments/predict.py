@@ -1,12 +1,10 @@
-"""A finished run put to use: images in, probabilities, doubt and abstentions out."""
+"""Predict with a finished run: probabilities, uncertainty and abstentions for new images."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from beliefmatch._validate import fail
 from beliefmatch.data.predictions import read_predictions
@@ -15,21 +13,21 @@ from beliefmatch.data.sources import Source
 from beliefmatch.experiments.adapted_directory import adapted_network
 from beliefmatch.experiments.build import engine_for, method_of
 from beliefmatch.experiments.networks import trained_member
-from beliefmatch.experiments.prediction_row import Row
+from beliefmatch.experiments.records import PredictionRow
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.methods.base import Prediction, Predictor
 from beliefmatch.metrics import coverage_at_risk, outcomes
 from beliefmatch.train.config import EngineConfig
 from beliefmatch.train.engine import Engine
 
-__all__ = ["Restored", "Row", "promised_confidence", "restore"]
+__all__ = ["TrainedPredictor", "restore", "risk_threshold"]
 
 _BATCH = 256
 
 
 @dataclass(frozen=True, eq=False)
-class Restored:
-    """A trained predictor and what its inputs look like."""
+class TrainedPredictor:
+    """A trained predictor and the preprocessing of its inputs."""
 
     predictor: Predictor
     class_names: tuple[str, ...]
@@ -37,60 +35,62 @@ class Restored:
     preprocessing: Preprocessing
     engine: Engine
 
-    def rows(self, names: Sequence[str], source: Source, *, abstain: float | None = None) -> Iterator[Row]:
-        """What is said of each image, in their order.
+    def rows(
+        self, names: Sequence[str], source: Source, *, abstain: float | None = None
+    ) -> Iterator[PredictionRow]:
+        """The prediction for each image, in their order.
 
         Args:
             names: one for each image.
             source: the images, of this run's shape and preprocessing.
-            abstain: the least confidence to answer at; every image is answered if not given.
+            abstain: confidence below which the prediction abstains; no prediction does if not given.
         """
         parts = torch.arange(len(source)).split(_BATCH)
         with self.engine.running():
             for part, batch in zip(parts, source.batches(parts, device=self.engine.device), strict=True):
                 with self.engine.autocast():
-                    said = self.predictor.predict(batch.inputs)
+                    prediction = self.predictor.predict(batch.inputs)
                 chosen: list[str] = [names[int(index)] for index in part]
-                yield from self._rows(chosen, said, abstain)
+                yield from self._rows(chosen, prediction, abstain)
 
-    def _rows(self, names: Sequence[str], said: Prediction, abstain: float | None) -> Iterator[Row]:
-        confidence, predicted = said.probs.max(-1)
-        entropy = torch.special.entr(said.probs).sum(-1)
-        mutual_information = (
-            [None] * len(names) if said.belief is None else _list(said.belief.mutual_information())
-        )
-        columns = zip(
-            names,
-            _list(predicted),
-            _list(confidence),
-            _list(entropy),
-            mutual_information,
-            said.probs,
-            strict=True,
-        )
-        for name, best, sure, unsure, wide, probs in columns:
-            refused = abstain is not None and sure < abstain
-            yield Row(name, best, self.class_names[best], sure, unsure, wide, refused, tuple(probs.tolist()))
+    def _rows(
+        self, names: Sequence[str], prediction: Prediction, abstain: float | None
+    ) -> Iterator[PredictionRow]:
+        confidence, predicted = prediction.probs.max(-1)
+        entropy, belief = torch.special.entr(prediction.probs).sum(-1), prediction.belief
+        information = [] if belief is None else belief.mutual_information().tolist()
+        for row, name in enumerate(names):
+            best, sure = int(predicted[row]), confidence[row].item()
+            yield PredictionRow(
+                name=name,
+                predicted=best,
+                class_name=self.class_names[best],
+                confidence=sure,
+                entropy=entropy[row].item(),
+                mutual_information=None if belief is None else information[row],
+                abstained=abstain is not None and sure < abstain,
+                probs=tuple(prediction.probs[row].tolist()),
+            )
 
 
-def restore(directory: Path, *, engine: EngineConfig | None = None) -> Restored:
+def restore(directory: Path, *, engine: EngineConfig | None = None) -> TrainedPredictor:
     """Build the predictor of a finished run again.
 
     Args:
         directory: of the run, or what `beliefmatch adapt` wrote.
-        engine: where to compute; by default as the run says, alone.
+        engine: where to compute; by default in one process, as the run was configured.
     """
-    home = RunDirectory(directory)
-    if home.is_adapted:
+    run_dir = RunDirectory(directory)
+    if run_dir.is_adapted:
         return _adapted(directory, engine or EngineConfig())
-    config, facts = home.config(), home.read_model()
+    config, facts = run_dir.config(), run_dir.read_model()
     method, shape = method_of(config), tuple(facts["shape"])
     machine = engine_for(
         engine or EngineConfig(precision=config.engine.precision, threads=config.engine.threads)
     )
-    trained = [trained_member(home, member, caller="predict") for member in range(method.members)]
+    trained = [trained_member(run_dir, member, caller="predict") for member in range(method.members)]
     networks = [machine.prepare(network).eval() for network in trained]
-    return Restored(
+    return TrainedPredictor(
         predictor=method.restored(networks, facts["learned"]),
         class_names=tuple(facts["class_names"]),
         shape=shape,
@@ -99,9 +99,9 @@ def restore(directory: Path, *, engine: EngineConfig | None = None) -> Restored:
     )
 
 
-def _adapted(directory: Path, engine: EngineConfig) -> Restored:
+def _adapted(directory: Path, engine: EngineConfig) -> TrainedPredictor:
     found, machine = adapted_network(directory), engine_for(engine)
-    return Restored(
+    return TrainedPredictor(
         predictor=machine.prepare(found.network).eval(),  # type: ignore[arg-type]
         class_names=found.class_names,
         shape=found.shape,
@@ -110,17 +110,17 @@ def _adapted(directory: Path, engine: EngineConfig) -> Restored:
     )
 
 
-def promised_confidence(directory: Path, risk: float, *, delta: float = 0.05) -> float:
-    """The least confidence to answer at for an error rate that is kept with probability 1 − delta.
+def risk_threshold(directory: Path, risk: float, *, delta: float = 0.05) -> float:
+    """The confidence from which on the error rate stays below `risk` with probability 1 − delta.
 
     Found on the run's validation images, on which the networks were not fitted; but options that were chosen
     by them, and a temperature, have seen them.
     """
-    home = RunDirectory(directory)
-    home.ood_names()  # or nothing finished is here
-    said = read_predictions(home.predictions("validation"))
-    assert said.targets is not None
-    seen = outcomes(said.targets, **{said.kind: said.values})
+    run_dir = RunDirectory(directory)
+    run_dir.ood_names()  # or nothing finished is here
+    prediction = read_predictions(run_dir.predictions("validation"))
+    assert prediction.targets is not None
+    seen = outcomes(prediction.targets, **{prediction.kind: prediction.values})
     found = coverage_at_risk(seen.confidence, seen.correct, risk=risk, delta=delta)
     if not found.coverage:
         raise fail(
@@ -129,7 +129,3 @@ def promised_confidence(directory: Path, risk: float, *, delta: float = 0.05) ->
             "ask for a larger one.",
         )
     return found.threshold
-
-
-def _list(values: Tensor) -> list[Any]:
-    return values.tolist()
