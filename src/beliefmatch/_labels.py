@@ -1,4 +1,4 @@
-"""What the user may say about the prior: β, and its weight λ by itself or by the confidence it asks for."""
+"""Labels as counts, class ids and class weights; the prior β, and its weight λ or the confidence that sets it."""
 
 import math
 from numbers import Real
