@@ -1,4 +1,4 @@
-"""Labels as counts, class ids and class weights; the prior β, and its weight λ or the confidence that sets it."""
+"""Labels as counts: class ids, votes and class weights; the prior β and its weight λ."""
 
 import math
 from numbers import Real

@@ -1,4 +1,4 @@
-"""Quantiles of the Beta distribution, the marginal of a Dirichlet, and the probability of being the best class."""
+"""Quantiles of the Beta marginals of a Dirichlet, and the probability of being the best class."""
 
 import math
 
