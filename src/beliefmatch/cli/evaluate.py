@@ -31,8 +31,10 @@ from beliefmatch.cli.console import (
 from beliefmatch.experiments.evaluation_settings import EvaluateConfig, ModelFiles
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from beliefmatch.experiments.adapt_record import AdaptRecord
-    from beliefmatch.experiments.evaluation_record import EvaluationRecord
+    from beliefmatch.experiments.evaluation_record import EvaluationRecord, Number
     from beliefmatch.experiments.records import ComparisonRecord, PredictionRow
 
     Record = EvaluationRecord | ComparisonRecord | AdaptRecord
@@ -43,6 +45,13 @@ _DEFAULT = EvaluateConfig()
 _RISKS = list(_DEFAULT.risks)
 _MISCLASSIFICATION = "misclassification"  # the name of the set of wrong predictions in tables
 _RECORDS = ("comparison.json", "record.json")  # of the directories of `compare` and `adapt`
+_SUMMARY = (
+    ("error %", "error", 100, 2),
+    ("NLL", "nll", 1, 4),
+    ("Brier", "brier", 1, 4),
+    ("ECE %", "ece", 100, 2),
+)
+"""Heading, score, factor and digits of the columns of the summary."""
 _PREDICTION_FORMATS = (".csv", ".json", ".parquet")
 
 
@@ -100,7 +109,7 @@ def evaluate(
         finally:
             from beliefmatch.report.evaluation_tables import terminal_table
 
-            show(terminal_table(records))
+            show(terminal_table(records) if verbose else _summary_table(records))
         if verbose:
             show(findings(list(_fields_read(records))))
         if removed:
@@ -121,6 +130,50 @@ def evaluation_files(records: Sequence["EvaluationRecord"]) -> Iterator[tuple[st
     for name, image in figures(records):
         yield f"figures/{name}", image
     yield "report.html", render_page(records).encode()
+
+
+def _summary_table(records: Sequence["EvaluationRecord"]) -> "RenderableType":
+    """Error, likelihood, calibration and OOD detection of each model, with their intervals."""
+    from beliefmatch.report.evaluation_scores import detection_of, headline_score
+    from beliefmatch.report.evaluation_text import ood_names, presentable
+    from beliefmatch.report.layout import Column
+    from beliefmatch.report.tables import fitting, set_heading, text_column
+
+    models = presentable(records, caller="evaluate")
+    score, sets = headline_score(models), ood_names(models)
+    rows = [
+        (heading, [model.scores.get(key) for model in models], scale, digits)
+        for heading, key, scale, digits in _SUMMARY
+    ]
+    for name in sets:
+        found = [detection_of(model, name, score) for model in models]
+        areas = [None if one is None else one.auroc for one in found]
+        rows.append((set_heading(f"AUROC % {name}"), areas, 100, 1))
+
+    def columns(between: str) -> list[Column]:
+        return [
+            Column(heading, [_interval_cell(number, scale, digits, between) for number in numbers])
+            for heading, numbers, scale, digits in rows
+        ]
+
+    examples = " or ".join(f"{count:,}" for count in sorted({model.examples for model in models}))
+    by = f"OOD sets are detected by {score.replace('_', ' ')}; " if sets else ""
+    return fitting(
+        text_column("model", [model.name for model in models]),
+        columns,
+        title=f"{examples} examples, {len(models[0].class_names)} classes",
+        caption=f"{by}--verbose shows all metrics",
+    )
+
+
+def _interval_cell(number: "Number | None", scale: float, digits: int, between: str) -> str:
+    from beliefmatch.report.evaluation_text import number_text
+
+    value = number_text(None if number is None else number.value, digits, scale=scale)
+    if number is None or number.low is None or number.high is None:
+        return value
+    ends = [number_text(end, digits, scale=scale) for end in (number.low, number.high)]
+    return f"{value}{between}\\[{', '.join(ends)}]"
 
 
 def _fields_read(records: Sequence["EvaluationRecord"]) -> Iterator[str]:
