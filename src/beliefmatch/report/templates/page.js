@@ -89,6 +89,6 @@
   update();
   // One plot at a time, so that the page answers while it is drawn.
   data.plots
-    .reduce((before, plot) => before.then(() => draw(plot)).then(() => new RiskThresholdRecord((go) => setTimeout(go))), RiskThresholdRecord.resolve())
+    .reduce((before, plot) => before.then(() => draw(plot)).then(() => new Promise((go) => setTimeout(go))), Promise.resolve())
     .then(() => { update(); document.documentElement.dataset.ready = "true"; });
 })();
