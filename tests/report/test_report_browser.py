@@ -136,9 +136,9 @@ def test_choosing_a_score_changes_curves_rows_and_words(visit):
     assert place.evaluate(CHOSEN, "score") == ["entropy"] * 3
 
 
-def test_choosing_groups_of_equal_size_changes_diagram_and_numbers(visit):
+def test_choosing_bins_of_equal_size_changes_diagram_and_numbers(visit):
     page = visit("three")
-    select = page.get_by_role("combobox", name="Groups of")
+    select = page.get_by_role("combobox", name="Bins of")
     select.select_option("mass")
     assert page.locator("#plot-reliability").evaluate(CHOSEN, "bins") == ["mass"] * 6
     page.locator("#calibration summary").focus()
