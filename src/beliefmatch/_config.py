@@ -162,7 +162,7 @@ def _as_meant(kind: Any, value: Any) -> Any:
     if hasattr(value, "tolist"):  # of numpy or torch
         value = value.tolist()
     leaves = _leaves(kind)
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, range)):
         return [_as_meant(kind, entry) for entry in value]
     if isinstance(value, Mapping):
         below = next((field_kinds(leaf) for leaf in leaves if _is_struct(leaf)), {})

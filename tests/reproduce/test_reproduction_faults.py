@@ -52,7 +52,7 @@ def read(out, name="figure-beta"):
 
 
 def test_finished_runs_and_transfers_are_not_run_again(own_copy, monkeypatch, capsys):
-    monkeypatch.setattr(grid, "execute", None)
+    monkeypatch.setattr(grid, "execute_run", None)
     monkeypatch.setattr("beliefmatch.reproduce.transfer.Adapting", None)
     for name in ("figure-ood", "table3"):
         before = record_of(own_copy, name)
@@ -262,15 +262,15 @@ def explode(*arguments, **options):
 
 
 def test_a_divergence_is_a_result_where_it_may_be(tmp_path, monkeypatch):
-    monkeypatch.setattr(grid, "execute", explode)
+    monkeypatch.setattr(grid, "execute_run", explode)
     cell, news = diverging_cell(tmp_path), []
     digest = dataset(cell.config.data).facts["digest"]
     expected = Diverged(fingerprint(cell.config), "fit: 20 steps in a row were not finite.", digest)
     assert attempt_cells([cell]) == [expected]
-    monkeypatch.setattr(grid, "execute", None)  # it is not tried again
+    monkeypatch.setattr(grid, "execute_run", None)  # it is not tried again
     assert attempt_cells([cell], on_cell=lambda *arguments: news.append(arguments)) == [expected]
     assert news == [(0, 1.0, "finished before")]
-    monkeypatch.setattr(grid, "execute", explode)
+    monkeypatch.setattr(grid, "execute_run", explode)
     with pytest.raises(FloatingPointError, match="20 steps in a row"):
         run_cells([cell])
     assert Diverged.from_json(expected.to_json()) == expected
@@ -291,14 +291,14 @@ def test_predictions_that_are_not_finite_are_a_divergence(tmp_path, monkeypatch)
 
 def test_a_divergence_is_shown_in_table_and_figure(tmp_path, monkeypatch, capsys):
     """Of the sweep of priors the largest, alone, diverges."""
-    execute = grid.execute
+    execute = grid.execute_run
 
     def explode_at_large_priors(config, directory, **options):
         if config.method.options.get("prior", 1.0) > 1e6 and config.method.options["kl_weight"] == 0.01:
             explode()
         return execute(config, directory, **options)
 
-    monkeypatch.setattr(grid, "execute", explode_at_large_priors)
+    monkeypatch.setattr(grid, "execute_run", explode_at_large_priors)
     assert main(command("figure-beta", tmp_path, settings=("training.epochs=1", "data.limit=32"))) == 0
     record = record_of(tmp_path, "figure-beta")
     row = next(row for row in record.rows if row.label.startswith("β = e^16, λ = 0.01"))
