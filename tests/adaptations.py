@@ -12,7 +12,7 @@ from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import BatchNormResult, FeatureSets
 from beliefmatch.adaptation.types import Features
 from beliefmatch.experiments.adapted_evaluation import adapt_evaluations, adapt_record
-from beliefmatch.experiments.evaluation_settings import EvaluateConfig
+from beliefmatch.experiments.evaluate_config import EvaluateConfig
 
 CLASSES, WIDTH = 3, 6
 NAMES = ["cat", "dog", "<b>bird</b>"]

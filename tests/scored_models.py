@@ -9,8 +9,8 @@ from scipy.special import softmax
 
 from beliefmatch.data.predictions import Predictions
 from beliefmatch.experiments.evaluate import evaluate
+from beliefmatch.experiments.evaluate_config import EvaluateConfig
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
-from beliefmatch.experiments.evaluation_settings import EvaluateConfig
 
 N, K, OOD = 400, 7, 250
 

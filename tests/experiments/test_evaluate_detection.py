@@ -14,8 +14,8 @@ from sklearn.metrics import (
 
 from beliefmatch import Belief
 from beliefmatch.experiments.evaluate import evaluate
+from beliefmatch.experiments.evaluate_config import EvaluateConfig
 from beliefmatch.experiments.evaluation_record import EvaluationRecord, Number
-from beliefmatch.experiments.evaluation_settings import EvaluateConfig
 from beliefmatch.experiments.evaluation_views import entropy_density
 from scored_models import (
     LOGITS,

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from beliefmatch.experiments.evaluate import STEPS, evaluate
+from beliefmatch.experiments.evaluate_config import EvaluateConfig
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
-from beliefmatch.experiments.evaluation_settings import EvaluateConfig
 from scored_models import LOGITS, OTHERS, QUICK, TARGETS, K, N, judged, predictions
 
 

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from beliefmatch.data.predictions import Predictions
 from beliefmatch.experiments.evaluate import evaluate
+from beliefmatch.experiments.evaluate_config import EvaluateConfig
 from beliefmatch.experiments.evaluation_record import Draws, EvaluationRecord
-from beliefmatch.experiments.evaluation_settings import EvaluateConfig
 from beliefmatch.metrics import bootstrap_differences, outcomes
 from beliefmatch.report.evaluation_rows import DIFFERENCES, has_differences, summary
 from beliefmatch.report.evaluation_tables import terminal_table, to_csv, to_markdown

@@ -28,7 +28,7 @@ from beliefmatch.cli.console import (
     user_errors,
     write_errors,
 )
-from beliefmatch.experiments.evaluation_settings import EvaluateConfig, ModelFiles
+from beliefmatch.experiments.evaluate_config import EvaluateConfig, ModelFiles
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -2,7 +2,7 @@
 
 from msgspec.structs import asdict
 
-from beliefmatch.experiments.evaluation_settings import EvaluateConfig
+from beliefmatch.experiments.evaluate_config import EvaluateConfig
 
 __all__ = ["conventions"]
 

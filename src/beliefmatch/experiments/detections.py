@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from beliefmatch.data.predictions import Predictions
+from beliefmatch.experiments.evaluate_config import EvaluateConfig
 from beliefmatch.experiments.evaluation_record import Curve, Detection, Number, OODSet
-from beliefmatch.experiments.evaluation_settings import EvaluateConfig
 from beliefmatch.experiments.evaluation_views import entropy_density, numbers
 from beliefmatch.metrics import SCORES, bootstrap_detection, roc
 

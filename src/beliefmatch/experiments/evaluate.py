@@ -17,6 +17,7 @@ from beliefmatch._validate import fail
 from beliefmatch.data.predictions import Predictions
 from beliefmatch.experiments.conventions import conventions
 from beliefmatch.experiments.detections import misclassification, ood_set, score_columns
+from beliefmatch.experiments.evaluate_config import EvaluateConfig
 from beliefmatch.experiments.evaluation_record import (
     BrierShares,
     Draws,
@@ -24,7 +25,6 @@ from beliefmatch.experiments.evaluation_record import (
     Number,
     RiskThresholdRecord,
 )
-from beliefmatch.experiments.evaluation_settings import EvaluateConfig
 from beliefmatch.experiments.evaluation_views import (
     class_scores,
     confusion,

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from beliefmatch.experiments.evaluate_config import EvaluateConfig
 from beliefmatch.experiments.evaluation_record import Bins, ClassScores, Confusion, Curve, Example, Number
-from beliefmatch.experiments.evaluation_settings import EvaluateConfig
 from beliefmatch.experiments.thumbnails import thumbnail
 from beliefmatch.metrics import ClassBins, Interval, Outcomes, ReliabilityBins
 

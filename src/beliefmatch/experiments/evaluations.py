@@ -12,8 +12,8 @@ from beliefmatch._validate import fail
 from beliefmatch.data.formats import open_arrays
 from beliefmatch.data.predictions import FieldNames, Predictions, read_class_names, read_predictions
 from beliefmatch.experiments.evaluate import STEPS, evaluate
+from beliefmatch.experiments.evaluate_config import EvaluateConfig, ModelFiles
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
-from beliefmatch.experiments.evaluation_settings import EvaluateConfig, ModelFiles
 
 __all__ = ["Evaluations", "Given"]
 
