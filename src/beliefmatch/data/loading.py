@@ -17,7 +17,14 @@ from beliefmatch.data.prepare import Frame, PreparedImages, common_frame, prepar
 from beliefmatch.data.preprocessing import Preprocessing, default_padding
 from beliefmatch.data.raw import LabelledImages, RawDataset, find_at, images_below, read_file
 from beliefmatch.data.sources import Dataset, Source
-from beliefmatch.data.splits import ROLES, Rows, ValidationFrom, assign_roles, balanced_rows, fingerprint
+from beliefmatch.data.splits import (
+    ROLES,
+    RowSelection,
+    ValidationFrom,
+    assign_roles,
+    balanced_rows,
+    fingerprint,
+)
 
 __all__ = ["find", "load", "read_images"]
 
@@ -54,7 +61,7 @@ def load(config: DataConfig, *, validation_from: ValidationFrom = "train") -> Da
     if config.labels is not None:
         _require_label_count(config.labels, len(rows), names)
         kept = rows[balanced_rows(labels[part][rows], config.labels, config.split_seed)]
-        roles["train"], held_back = Rows(part, kept), np.setdiff1d(rows, kept, assume_unique=True)
+        roles["train"], held_back = RowSelection(part, kept), np.setdiff1d(rows, kept, assume_unique=True)
     sources = {
         name: images.source(preprocessing, workers=config.workers) for name, images in prepared.items()
     }
@@ -238,7 +245,7 @@ def _moments(pixels: np.ndarray, rows: np.ndarray) -> tuple[tuple[float, ...], t
 def _facts(
     form: str,
     prepared: Mapping[str, PreparedImages],
-    roles: Mapping[str, Rows],
+    roles: Mapping[str, RowSelection],
     held_back: np.ndarray | None,
     config: DataConfig,
     preprocessing: Preprocessing,

@@ -21,7 +21,7 @@ from beliefmatch._utils import derive_seed
 from beliefmatch._validate import fail
 from beliefmatch.data.images import Images, UnreadableImage
 from beliefmatch.data.preprocessing import Preprocessing
-from beliefmatch.data.splits import Rows, fingerprint
+from beliefmatch.data.splits import RowSelection, fingerprint
 from beliefmatch.data.transforms import (
     add_noise,
     center_crop,
@@ -125,14 +125,14 @@ class Dataset:
     unlabelled: Source | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     sources: Mapping[str, MemorySource | StreamedSource] = field(default_factory=dict)
-    role_rows: Mapping[str, Rows] = field(default_factory=dict)
+    role_rows: Mapping[str, RowSelection] = field(default_factory=dict)
 
     @property
     def epoch_images(self) -> int:
         """Training images, whether labelled or not: an epoch is as long as one pass over them."""
         return len(self.train) + (0 if self.unlabelled is None else len(self.unlabelled))
 
-    def rows(self, role: str) -> Rows:
+    def rows(self, role: str) -> RowSelection:
         """The rows for "train", "validation" or "test"."""
         return self.role_rows[role]
 
@@ -143,7 +143,7 @@ class Dataset:
 
 
 class _ImageSource:
-    """Rows of a set of images with class ids."""
+    """RowSelection of a set of images with class ids."""
 
     def __init__(self, count: int, targets: Any, preprocessing: Preprocessing, rows: Any) -> None:
         self._rows = torch.arange(count) if rows is None else torch.as_tensor(rows, dtype=torch.int64)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ROLES",
     "TEST_SHARE",
-    "Rows",
+    "RowSelection",
     "Split",
     "ValidationFrom",
     "assign_roles",
@@ -44,7 +44,7 @@ TEST_SHARE = 0.2
 _TEST, _VALIDATION, _LIMIT, _HALF, _LABELS = 1, 2, 3, 4, 5
 
 
-class Rows(NamedTuple):
+class RowSelection(NamedTuple):
     """Some rows of a part of a dataset, ascending; int64."""
 
     part: str
@@ -61,7 +61,7 @@ class Split(NamedTuple):
 
 def assign_roles(
     labels: Mapping[str, np.ndarray], config: DataConfig, *, validation_from: ValidationFrom
-) -> dict[str, Rows]:
+) -> dict[str, RowSelection]:
     """The rows for training, validation and test.
 
     Args:
@@ -79,13 +79,13 @@ def assign_roles(
         limit=config.limit,
         seed=config.split_seed,
     )
-    roles = {role: Rows(first, rows) for role, rows in split._asdict().items()}
+    roles = {role: RowSelection(first, rows) for role, rows in split._asdict().items()}
     for role in ("validation",) * has_own + ("test",) * ("test" in labels):
-        roles[role] = Rows(role, np.arange(len(labels[role])))
+        roles[role] = RowSelection(role, np.arange(len(labels[role])))
     if from_test:
         part, rows = roles["test"]
         for role, half in zip(ROLES[1:], halves(labels[part][rows], config.split_seed), strict=True):
-            roles[role] = Rows(part, rows[half])
+            roles[role] = RowSelection(part, rows[half])
     return roles
 
 

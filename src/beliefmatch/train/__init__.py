@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from beliefmatch.train.history import CsvLog, Epoch, History, Progress, TensorBoardLog
     from beliefmatch.train.interrupt import Interrupted
     from beliefmatch.train.loop import fit
-    from beliefmatch.train.predict import Predictions, predict_all
+    from beliefmatch.train.predict import PredictedSet, predict_all
 
 __all__ = [
     "AuxLoss",
@@ -28,7 +28,7 @@ __all__ = [
     "Epoch",
     "History",
     "Interrupted",
-    "Predictions",
+    "PredictedSet",
     "Progress",
     "TensorBoardLog",
     "TrainConfig",
@@ -46,7 +46,7 @@ _HOME = {
     "Epoch": "history",
     "History": "history",
     "Interrupted": "interrupt",
-    "Predictions": "predict",
+    "PredictedSet": "predict",
     "Progress": "history",
     "TensorBoardLog": "history",
     "TrainConfig": "config",

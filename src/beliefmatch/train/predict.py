@@ -10,10 +10,10 @@ from beliefmatch.data.sources import Source
 from beliefmatch.methods.base import Prediction, Predictor
 from beliefmatch.train.engine import Engine
 
-__all__ = ["Predictions", "predict_all"]
+__all__ = ["PredictedSet", "predict_all"]
 
 
-class Predictions(NamedTuple):
+class PredictedSet(NamedTuple):
     """Probabilities (N, K), logits or ln α (N, K) where the method has them, class ids (N,); on the CPU."""
 
     probs: Tensor
@@ -22,7 +22,7 @@ class Predictions(NamedTuple):
     has_belief: bool = False
 
 
-def predict_all(engine: Engine, predictor: Predictor, source: Source, batch_size: int = 512) -> Predictions:
+def predict_all(engine: Engine, predictor: Predictor, source: Source, batch_size: int = 512) -> PredictedSet:
     """Predict every example of a source once, in order; all processes get all rows.
 
     Each process predicts a contiguous range of the examples. The network computes in the engine's precision;
@@ -49,7 +49,7 @@ def predict_all(engine: Engine, predictor: Predictor, source: Source, batch_size
         rows.append(torch.cat(logits))
     probs, *others = (engine.gather(each[: len(own)], lengths).cpu() for each in rows)
     has_belief = all(one.belief is not None for one in made)
-    return Predictions(probs, others[0] if others else None, source.targets, has_belief)
+    return PredictedSet(probs, others[0] if others else None, source.targets, has_belief)
 
 
 def _logits(prediction: Prediction) -> Tensor | None:
