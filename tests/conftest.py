@@ -6,6 +6,7 @@ import signal
 import pytest
 import torch
 
+import golden
 import kernel_contract
 from reproduced import all_reproduced
 
@@ -14,6 +15,14 @@ torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # for the commands that tests start
 # An engine finds out by itself whether bfloat16 needs this, but only before torch has used oneDNN.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--update-golden", action="store_true", help="Rewrite the files in tests/golden.")
+
+
+def pytest_configure(config):
+    golden.updating = config.getoption("--update-golden")
 
 
 @pytest.fixture(params=kernel_contract.KERNELS)
