@@ -36,7 +36,7 @@ PICTURES, BATCHES = 64, 3  # of the network's forward pass that are timed
 
 
 def some_features(rows: int, width: int, classes: int) -> Features:
-    """As they come out of a ReLU and an average, with classes that can be told apart."""
+    """Features as a ReLU and an average leave them, with classes that can be separated."""
     chance = torch.Generator().manual_seed(0)
     targets = torch.randint(classes, (rows,), generator=chance)
     centres = torch.randn(classes, width, generator=chance)
@@ -61,7 +61,7 @@ def epoch_seconds(
     return (ends[EPOCHS] - ends[0]) / EPOCHS
 
 
-def usual_loop(features: Features, classes: int, batch: int, share: float) -> Callable[[], None]:
+def plain_loop(features: Features, classes: int, batch: int, share: float) -> Callable[[], None]:
     """A share of an epoch of one head, as one writes it first."""
     rows = torch.from_numpy(features.rows)
     data = TensorDataset(rows[: int(share * len(rows))], features.targets[: int(share * len(rows))])
@@ -123,7 +123,7 @@ def main() -> None:
             f"{ratio:.2f} times one; 100 epochs {100 * median(seconds):.0f} s"
         )
     share = 0.2
-    loop = timed(usual_loop(features, args.classes, args.batch, share), clock) / share
+    loop = timed(plain_loop(features, args.classes, args.batch, share), clock) / share
     forward = forward_seconds(clock) * args.rows
     one, twenty = (median(each[heads] for each in rounds) for heads in (1, 20))
     print(f"usual loop over cached features, one head: {loop:.2f} s an epoch, {loop / one:.1f} times ours")

@@ -32,7 +32,7 @@ def measure(
 ) -> dict[str, Measured]:
     """Times and memory of every contender, by name, save those of the packages to do without.
 
-    What an optional contender cannot do is told to `note`.
+    `note` is called with each failure of an optional contender.
     """
     torch.set_num_threads(cell.threads)
     task = TASKS[cell.task]

@@ -4,8 +4,8 @@
     python benchmarks/run.py --quick                    a look, about a minute, not recorded
     python benchmarks/run.py --task ids --shape 64x50   one's own shape
 
-Prints a table of ratios and appends every number to benchmarks/results.csv. How it is measured is told in
-docs/performance.md.
+Prints a table of ratios and appends every number to benchmarks/results.csv. docs/performance.md describes
+how it is measured.
 """
 
 import argparse

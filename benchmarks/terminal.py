@@ -1,4 +1,4 @@
-"""The table that a run prints line by line, and its remarks beside the table."""
+"""The table that a run prints line by line, and its notes on stderr."""
 
 import math
 import sys

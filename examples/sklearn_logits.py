@@ -1,4 +1,4 @@
-"""Any model will do: two scikit-learn classifiers, judged by `beliefmatch evaluate`.
+"""Any model will do: two scikit-learn classifiers, scored by `beliefmatch evaluate`.
 
     python examples/sklearn_logits.py [DIRECTORY]
 
@@ -43,7 +43,7 @@ def predict(place: Path) -> None:
 
 
 def run(place: Path) -> int:
-    """Save predictions, judge them, and return the command's exit code."""
+    """Save predictions, evaluate them, and return the command's exit code."""
     place.mkdir(parents=True, exist_ok=True)
     predict(place)
     models = [f"{place / 'linear.npz'}", f"{place / 'forest.npz'}"]

@@ -17,16 +17,16 @@ EXPECTATION = re.compile(r"#\s*->\s*(.+?)\s*$")
 
 
 def run_block(source: str, line: int, page: Path, namespace: dict[str, Any]) -> None:
-    """Run one block statement by statement, checking the values that its comments promise."""
+    """Run one block statement by statement, checking the values that its comments state."""
     padded = "\n" * line + source
     lines = padded.splitlines()
     for statement in ast.parse(padded, filename=str(page)).body:
-        promise = EXPECTATION.search(lines[(statement.end_lineno or statement.lineno) - 1])
-        if promise and isinstance(statement, ast.Expr):
+        expected = EXPECTATION.search(lines[(statement.end_lineno or statement.lineno) - 1])
+        if expected and isinstance(statement, ast.Expr):
             code = compile(ast.Expression(statement.value), str(page), "eval")
             value = str(eval(code, namespace))
-            if value != promise[1]:
-                sys.exit(f"{page}:{statement.lineno}: promised {promise[1]!r}, got {value!r}")
+            if value != expected[1]:
+                sys.exit(f"{page}:{statement.lineno}: expected {expected[1]!r}, got {value!r}")
         else:
             exec(compile(ast.Module([statement], []), str(page), "exec"), namespace)
 
