@@ -74,18 +74,21 @@ def adapt(
     """Refit the last layer of a classifier with belief matching.
 
     Features are extracted once and cached. Heads for all values of λ, and other heads for comparison, are
-    fitted to them in one pass; λ is chosen on images that the network must not have been trained on. Takes
-    minutes on a CPU. The directory holds the adapted network, records and report.html, which works offline.
+    fitted to them in one pass; λ is chosen on images that the network must not have been trained on. This
+    takes minutes on a CPU. The directory holds the adapted network, records and report.html, which works
+    offline.
     """
-    place = Path(out)
+    directory = Path(out)
     with user_errors(context):
         config = _config(context)
         require_packages(context, "terminal", "report", "statistics", "weights")
         from beliefmatch.experiments.adapting import Adapting
         from beliefmatch.experiments.run_dir import RunDirectory
 
-        if RunDirectory(place).config_file.is_file():  # its files have the same names
-            raise ValueError(f"adapt: `out` must not be the directory of a run, got {place}; choose another.")
+        if RunDirectory(directory).config_file.is_file():  # its files have the same names
+            raise ValueError(
+                f"adapt: `out` must not be the directory of a run, got {directory}; choose another."
+            )
         work = Adapting(config)
         if not dry_run:
             ready_directory(out, caller="adapt")
@@ -107,8 +110,8 @@ def adapt(
     others = kept_files(outcome, config.given if isinstance(config.given, ImageAdaptConfig) else None)
     new_head = head_file(outcome.adaptation, outcome.network)
     try:  # files first: the reader of the output may close the pipe
-        with write_errors(context, place):
-            page = write_adaptation(place, record, evaluations, head=new_head, others=others)
+        with write_errors(context, directory):
+            page = write_adaptation(directory, record, evaluations, head=new_head, others=others)
     finally:
         tables = adaptation_tables(record, evaluations)
         if not verbose:

@@ -10,6 +10,7 @@ from io import TextIOWrapper
 from typing import Annotated, Any, cast
 
 import typer
+from typer.core import TyperCommand
 
 from beliefmatch._environment import versions
 from beliefmatch.cli import INTERRUPTED_CODE
@@ -19,6 +20,7 @@ __all__ = ["run"]
 
 BAD_INPUT_CODE = 2
 BROKEN_PIPE_CODE = 141
+_WIDEST_HELP = 120
 
 COMMANDS = {
     "compare": "beliefmatch.cli.train",
@@ -70,14 +72,37 @@ def _invoke(argv: Sequence[str]) -> int | None:
         return command.main(list(argv) or ["--help"], "beliefmatch", standalone_mode=False, obj=list(argv))
 
 
+class _Command(TyperCommand):
+    """A command whose help shows the metavar of an argument, and a flag, without their Python types."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)
+        for param in params:
+            if param.param_type_name == "argument" or param.is_flag:
+                param.display_type_rich = lambda ctx: ""  # older typers have no such method and need none
+        return params
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+
+
 def _application(argv: Sequence[str]) -> typer.Typer:
     """All commands; only the one that is called, if one is, as that is faster to load."""
-    application = typer.Typer(rich_markup_mode="rich" if sys.stdout.isatty() else None, add_completion=False)
+    application = typer.Typer(
+        rich_markup_mode="rich" if sys.stdout.isatty() else None,
+        add_completion=False,
+        context_settings={"max_content_width": _WIDEST_HELP},
+    )
     application.callback()(_main_options)
     for name in [argv[0]] if argv and argv[0] in COMMANDS else COMMANDS:
         function: Callable[..., Any] = getattr(import_module(COMMANDS[name]), name)
-        short_help = (function.__doc__ or "").partition("\n")[0]  # typer would cut the first sentence
-        application.command(name, short_help=short_help)(function)
+        paragraphs = [" ".join(paragraph.split()) for paragraph in (function.__doc__ or "").split("\n\n")]
+        application.command(
+            name,
+            cls=_Command,
+            help="\n\n".join(paragraphs),  # rich would keep the line breaks of the docstring
+            short_help=paragraphs[0],  # typer would cut the first sentence
+        )(function)
     return application
 
 

@@ -75,8 +75,9 @@ def evaluate(
 ) -> None:
     """Evaluate models by their predictions, side by side on one page.
 
-    Files hold arrays or columns named logits or probs, and targets; options give other names. The directory
-    holds a JSON record of each model, tables, figures, and report.html, which works offline.
+    Each file holds arrays or columns named logits or probs, and targets; --logits, --probs and --targets give
+    other names. The directory holds a JSON record of each model, tables, figures, and report.html, which
+    works offline.
     """
     with ExitStack() as stack:
         with user_errors(context):
@@ -93,7 +94,7 @@ def evaluate(
                 class_names=class_names or _class_names_of_run(models[0]),
                 targets_file=targets_file,
             )
-            place = stack.enter_context(directory_in_use(out, caller="evaluate"))
+            directory = stack.enter_context(directory_in_use(out, caller="evaluate"))
         records = []
         with step_progress(work.steps + 1) as step:
             for model in work.models:
@@ -104,8 +105,8 @@ def evaluate(
             step("page")
         removed: list[str] = []
         try:  # files first: the reader of the output may close the pipe
-            with write_errors(context, place):
-                removed = atomic_write_dir(place, files, keep=".json")  # a record may be the only copy
+            with write_errors(context, directory):
+                removed = atomic_write_dir(directory, files, keep=".json")  # a record may be the only copy
         finally:
             from beliefmatch.report.evaluation_tables import terminal_table
 
@@ -113,8 +114,8 @@ def evaluate(
         if verbose:
             show(findings(list(_fields_read(records))))
         if removed:
-            typer.echo(printable(f"removed files of an earlier run in {place}: {', '.join(removed)}"))
-        typer.echo(place / "report.html")
+            typer.echo(printable(f"removed files of an earlier run in {directory}: {', '.join(removed)}"))
+        typer.echo(directory / "report.html")
 
 
 def evaluation_files(records: Sequence["EvaluationRecord"]) -> Iterator[tuple[str, bytes]]:
@@ -247,7 +248,7 @@ def _class_names_of_run(model: str) -> str | None:
 def report(context: typer.Context, records: opt.Records, out: opt.PageFile = "report.html") -> None:
     """Rebuild a page from its records.
 
-    Neither the predictions nor torch are needed.
+    The predictions are not needed, nor is torch.
     """
     with user_errors(context):
         render = _page_renderer(context, records)
@@ -271,16 +272,13 @@ def _page_renderer(context: typer.Context, paths: Sequence[str]) -> Callable[[],
     found = [_read_record(file) for file in files]
     first = found[0]
     if isinstance(first, EvaluationRecord) or len(found) > 1:
-        expected = "one comparison, one adaptation or only evaluations"
-        error = ValueError(f"report: `records` must be {expected}, got {len(found)}.")
+        problem = f"must be one comparison, one adaptation or only evaluations, got {len(found)}"
     else:
         found = [_read_record(files[0].parent / name) for name in _evaluation_paths(files[0], first)]
-        error = ValueError(
-            f"report: `records` must lie beside evaluations, got others at {printable(files[0])}."
-        )
+        problem = f"must be in a directory with its evaluations, got other records at {printable(files[0])}"
     evaluations = [record for record in found if isinstance(record, EvaluationRecord)]
     if len(evaluations) < len(found):
-        raise error
+        raise ValueError(f"report: `records` {problem}.")
     classes = sorted({len(record.class_names) for record in evaluations})
     if len(classes) > 1:
         received = " and ".join(map(str, classes))
@@ -309,7 +307,7 @@ def _record_file(path: Path) -> Path:
 
 
 def _evaluation_paths(path: Path, record: "ComparisonRecord | AdaptRecord") -> list[str]:
-    """Files of the evaluations beside a record, one for each of its methods or heads."""
+    """Files of the evaluations in the directory of a record, one for each of its methods or heads."""
     from beliefmatch.experiments.adapt_record import AdaptRecord, adapt_evaluation_paths
     from beliefmatch.experiments.records import evaluation_paths
 

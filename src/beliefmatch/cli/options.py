@@ -1,15 +1,16 @@
 """Every option of every command, declared once: its flag, its help, and the setting that it changes.
 
-A command lists the options that it takes in its signature. `Sets` says which setting of a configuration an
-option changes, so that `settings_of` collects the settings that were given, and `option_of_setting` finds
-the option that an error about a setting is about.
+A command lists the options that it takes in its signature; `with_options` adds those of a class, which
+commands can share. `Sets` names the setting of a configuration that an option changes, so that `settings_of`
+collects the settings that were given, and `option_of_setting` finds the option that an error about a setting
+is about.
 """
 
 import inspect
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -18,7 +19,7 @@ from typer.models import ArgumentInfo
 from beliefmatch.methods import METHODS
 from beliefmatch.reproduce import REPRODUCTIONS
 
-__all__ = ["Sets", "option_of_setting", "settings_of"]
+__all__ = ["RunOptions", "Sets", "option_of_setting", "settings_of", "with_options"]
 
 
 class Sets(NamedTuple):
@@ -51,6 +52,36 @@ def settings_of(context: typer.Context) -> dict[str, Any]:
             below = below.setdefault(section, {})
         below[key] = value
     return settings
+
+
+def with_options(declared: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorate a command so that it also takes the options that a class declares as attributes.
+
+    The values are in the context of the command and are not passed to its function. The options are listed
+    after the positional parameters of the function and before the keyword-only ones.
+    """
+    added = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=getattr(declared, name), annotation=annotation
+        )
+        for name, annotation in declared.__annotations__.items()
+    ]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command)
+        own = signature.parameters.values()
+
+        @wraps(command)
+        def run(**values: Any) -> None:
+            command(**{name: values[name] for name in signature.parameters})
+
+        first = [one for one in own if one.kind is not inspect.Parameter.KEYWORD_ONLY]
+        last = [one for one in own if one.kind is inspect.Parameter.KEYWORD_ONLY]
+        run.__dict__["__signature__"] = signature.replace(parameters=[*first, *added, *last])
+        run.__annotations__ = {one.name: one.annotation for one in [*first, *added, *last]}
+        return run
+
+    return decorate
 
 
 def option_of_setting(context: typer.Context, setting: str, *, owner: str, missing: bool) -> str | None:
@@ -149,12 +180,12 @@ _features, _heads = partial(_option, panel="Features"), partial(_option, panel="
 # fmt: off
 
 # Shared by several commands.
-OutDir = Annotated[str, _option("DIRECTORY", "Directory that the results are written to.")]
+OutDir = Annotated[str, _option("DIRECTORY", "Directory to write the results to.")]
 Verbose = Annotated[bool, _option("--verbose", "Print every table and all details, not only the summary.")]
 DryRun = Annotated[bool, _option("--dry-run",
     "Print the complete configuration and its cost without running anything.")]
 Jobs = Annotated[int | None, _option("N",
-    "Number of runs at a time. Default: as many as the machine has cores for.")]
+    "Number of runs executed at the same time. Default: chosen by the number of cores.")]
 Risks = Annotated[list[float], Sets("risks", tuple), _option("RATE",
     "Error rate among answered examples for which an abstention threshold is sought. Can be repeated.")]
 SkipCorrupt = Annotated[bool, Sets("data.corrupt", lambda skip: "skip"), _option("--skip-corrupt",
@@ -179,52 +210,79 @@ Model = Annotated[str | None, Sets("model.name"), _network("NAME",
 
 # Methods and training, of `train` and `compare`.
 Method = Annotated[str | None, _option("NAME[:OPTION=VALUE]",
-    f"Method to train: {', '.join(METHODS)}. Default: that of the recipe, belief_matching in all of ours.")]
+    f"Method to train: {', '.join(METHODS)}. Default: set by the recipe.")]
 Methods = Annotated[str, _option("NAME[:OPTION=VALUE],...",
     f"Methods to compare, separated by commas, such as belief_matching:kl_weight=0.01: "
     f"{', '.join(METHODS)}.")]
 KlWeight = Annotated[str | None, Sets("kl_weight", _number_or_auto), _option("NUMBER|auto",
-    "Weight λ of the KL term of belief matching; auto chooses it on validation images. Default: that of "
+    "Weight λ of the KL term of belief matching; auto chooses it on validation images. Default: set by "
     "the recipe.")]
 Recipe = Annotated[str | None, _training("NAME|FILE",
     "Settings to start from: digits, cifar, cifar-release, cifar-cpu, imagenet, images, semi-vat, semi-pi, "
-    "semi-digits, semi-cifar-cpu, or a .yaml file. Default: that of the dataset.")]
+    "semi-digits, semi-cifar-cpu, or a .yaml file. Default: chosen by the dataset.")]
 Set = Annotated[list[str] | None, _training("KEY=VALUE",
-    "Any setting, such as training.weight_decay=5e-4; --dry-run lists all of them. Can be repeated.",
+    "Setting to change, such as training.weight_decay=5e-4; --dry-run lists all settings. Can be repeated.",
     flag="--set")]
 Epochs = Annotated[int | None, Sets("training.epochs"), _training("N",
-    "Number of passes over the training images. Default: that of the recipe.")]
+    "Number of passes over the training images. Default: set by the recipe.")]
 BatchSize = Annotated[int | None, Sets("training.batch_size"), _training("N",
-    "Number of images in a training step. Default: that of the recipe.")]
+    "Number of images in a training step. Default: set by the recipe.")]
 LearningRate = Annotated[float | None, Sets("training.learning_rate"), _training("NUMBER",
-    "Initial learning rate. Default: that of the recipe.")]
+    "Initial learning rate. Default: set by the recipe.")]
 Seed = Annotated[int | None, Sets("seed"), _option("N",
-    "Seed of initial weights, batch order and augmentation. Default: that of the recipe.")]
+    "Seed of initial weights, batch order and augmentation. Default: set by the recipe.")]
 FirstSeed = Annotated[int, _option("N", "Seed of the first run of each method.")]
 MethodSeeds = Annotated[int, _option("N", "Number of runs of each method, with consecutive seeds.")]
 Labels = Annotated[int | None, Sets("data.labels"), _semi("N",
     "Number of training images that keep their labels, divided evenly among the classes. Default: all.")]
 Semi = Annotated[str | None, Sets("semi.kind"), _semi("vat|pi|none",
     "Consistency loss on unlabelled images: predictions must hold under the worst perturbation (vat) or a "
-    "random one (pi). Its settings are changed by --set semi.KEY=VALUE.")]
+    "random one (pi). Use --set semi.KEY=VALUE for its other settings.")]
 SemiWeight = Annotated[float | None, Sets("semi.weight"), _semi("NUMBER",
-    "Weight of the consistency loss. Default: that of the recipe or of the paper.")]
+    "Weight of the consistency loss. Default: set by the recipe, or else by the paper.")]
 PriorFrom = Annotated[str | None, Sets("teacher.run"), _semi("RUN",
-    "Finished run whose belief about each image, labelled or not, is the prior; softmax and "
-    "label_smoothing take it as soft labels.")]
+    "Finished run whose belief about each image, labelled or not, is used as the prior; softmax and "
+    "label_smoothing use it as soft labels.")]
 PriorStrength = Annotated[float | None, Sets("teacher.strength"), _semi("NUMBER",
     "Number of votes that the belief of --prior-from counts as, where a label counts as one.")]
 Precision = Annotated[str | None, Sets("engine.precision"), _machine("auto|32|bf16|16",
-    "Precision of the network in training; auto is bf16 where the hardware supports it. Default: that of "
+    "Precision of the network in training; auto is bf16 where the hardware supports it. Default: set by "
     "the recipe.")]
 Accelerator = Annotated[str | None, Sets("engine.accelerator"), _machine("auto|cpu|cuda|mps",
-    "Kind of device to train on. Default: that of the recipe.")]
+    "Kind of device to train on. Default: set by the recipe.")]
 Devices = Annotated[str | None, Sets("engine.devices"), _machine("N|auto",
     "Number of processes on each machine, one for each device; auto is one for each GPU, or one on the "
     "CPU.")]
 Nodes = Annotated[int | None, Sets("engine.nodes"), _machine("N",
-    "Number of machines. Default: that of the recipe.")]
-Tensorboard = Annotated[bool, _option("--tensorboard", "Write logs for TensorBoard as well.")]
+    "Number of machines. Default: set by the recipe.")]
+Tensorboard = Annotated[bool, _option("--tensorboard", "Also write logs for TensorBoard.")]
+
+
+class RunOptions:
+    """The data, network, training and machine of a run, for `train` and `compare`."""
+
+    kl_weight: KlWeight = None
+    data: Data = None
+    data_dir: DataDir = None
+    limit: Limit = None
+    labels: Labels = None
+    semi: Semi = None
+    semi_weight: SemiWeight = None
+    prior_from: PriorFrom = None
+    prior_strength: PriorStrength = None
+    model: Model = None
+    ood: Ood = None
+    ood_training: OodTraining = None
+    recipe: Recipe = None
+    set_: Set = None
+    epochs: Epochs = None
+    batch_size: BatchSize = None
+    learning_rate: LearningRate = None
+    precision: Precision = None
+    accelerator: Accelerator = None
+    devices: Devices = None
+    nodes: Nodes = None
+
 
 # `adapt`: a network with images or stored features, and the heads fitted to them.
 Network = Annotated[str | None, Sets("network.model"), _network("NAME",
@@ -232,8 +290,8 @@ Network = Annotated[str | None, Sets("network.model"), _network("NAME",
 ModelOptions = Annotated[list[str] | None, Sets("network.options", _assignments), _network("NAME=VALUE",
     "Argument that the network is built with. Can be repeated.")]
 Weights = Annotated[str | None, Sets("network.weights"), _network("FILE",
-    "Weights of the network: a .safetensors file, or a .pt, .pth or .th file that runs no code. Default: "
-    "the pretrained weights of the name.")]
+    "Weights of the network: a .safetensors file, or a .pt, .pth or .th file, which is read without "
+    "executing code. Default: the pretrained weights of the named network.")]
 Head = Annotated[str | None, Sets("network.head"), _network("LAYER",
     "Name of the last layer of the network. Default: found automatically.")]
 Validation = Annotated[str | None, _data("FRACTION|N|FILE",
@@ -245,13 +303,13 @@ ValidationFrom = Annotated[str, Sets("network.validation_from"), _data("train|te
 SplitSeed = Annotated[int, Sets("data.split_seed"), _data("N",
     "Seed of the split into training and validation data.")]
 Size = Annotated[int | None, Sets("data.size"), _data("PIXELS",
-    "Side in pixels that images are resized to. Default: what the network expects, else no resizing.")]
+    "Side in pixels that images are resized to. Default: what the network expects, or else no resizing.")]
 Margin = Annotated[float | None, Sets("data.margin"), _data("RATIO",
     "Ratio of the short side before the centre crop to --size, such as 1.143 for 256 to 224. Default: what "
     "the network expects.")]
 Mean = Annotated[str | None, Sets("data.mean", _numbers), _data("R,G,B",
     "Per-channel mean used to normalise images with pixels between 0 and 1. Default: what the network "
-    "expects, else that of the dataset.")]
+    "expects, or else that of the dataset.")]
 Std = Annotated[str | None, Sets("data.std", _numbers), _data("R,G,B",
     "Per-channel standard deviation used to normalise images. Default: what the network expects, else that "
     "of the dataset.")]
@@ -267,13 +325,13 @@ CacheSize = Annotated[str, Sets("network.cache_size"), _features("BYTES",
 Device = Annotated[str, Sets("network.device"), _features("cpu|cuda|mps", "Device used to extract features.")]
 FeaturePrecision = Annotated[str, Sets("network.precision"), _features("auto|32|bf16",
     "Precision of the network when it extracts features; auto is bf16 where that is faster and changes no "
-    "row by 2 %.")]
+    "row by 2% or more.")]
 Compile = Annotated[bool, Sets("network.compile"), _features("--compile",
-    "Compile the network with torch.compile, which takes a minute and about halves the time after it.")]
+    "Compile the network with torch.compile, which takes a minute and about halves the time of extraction.")]
 FeatureBatch = Annotated[int, Sets("network.batch_size"), _features("N",
     "Number of images in a batch when features are extracted.")]
 HeadLabels = Annotated[str, Sets("fit.labels"), _heads("auto|same|new",
-    "Whether to refit the existing head (same) or to fit a head for other classes (new); auto finds out "
+    "Whether to refit the existing head (same) or to fit a head for other classes (new); auto detects "
     "which.")]
 KlWeights = Annotated[str | None, Sets("fit.kl_weights", _numbers), _heads("NUMBER,...",
     "Values of λ to choose from, separated by commas. Default: a grid for the number of classes.")]
@@ -284,13 +342,13 @@ HeadSeeds = Annotated[int, Sets("fit.seeds", _seeds), _heads("N",
 Controls = Annotated[str, Sets("fit.controls", _names), _heads("NAME,...",
     "Other heads fitted to the same features for comparison, separated by commas.")]
 Laplace = Annotated[bool, Sets("fit.laplace"), _heads("--laplace",
-    "Compare with a Laplace approximation of the last layer as well.")]
+    "Also compare with a Laplace approximation of the last layer.")]
 ChooseBy = Annotated[str, Sets("fit.choose_by"), _heads("nll|error", "Validation score that λ is chosen by.")]
 HeadEpochs = Annotated[int, Sets("fit.epochs"), _heads("N", "Maximum number of passes over the features.")]
 HeadBatch = Annotated[int, Sets("fit.batch_size"), _heads("N",
     "Number of examples in a step when heads are fitted.")]
 HeadRate = Annotated[float | None, Sets("fit.learning_rate"), _heads("NUMBER",
-    "Learning rate of Adam when heads are fitted. Default: 3e-4 for each 64 examples of a step.")]
+    "Learning rate of Adam when heads are fitted. Default: 3e-4 for every 64 examples of a step.")]
 Optimizer = Annotated[str, Sets("fit.optimizer"), _heads("adam|lbfgs",
     "Optimizer that fits the heads; lbfgs is for convex heads.")]
 TrainBatchnorm = Annotated[bool, Sets("fit.batchnorm"), _heads("--train-batchnorm",
@@ -306,7 +364,7 @@ OodFiles = Annotated[list[str] | None, _option("SET=FILE",
 ModelNames = Annotated[list[str] | None, _option("NAME",
     "Name of a model, given once for each file in their order. Default: the name of the file.")]
 ClassNames = Annotated[str | None, _option("FILE",
-    "Text file with the name of one class on each line. Default: that of the run, else numbers.")]
+    "Text file with the name of one class on each line. Default: the names of the run, or else numbers.")]
 TargetsFile = Annotated[str | None, _option("FILE",
     "File with the targets of all models, if their own files have none.")]
 Bins = Annotated[int, Sets("n_bins"), _option("N", "Number of confidence bins of the calibration errors.")]
@@ -320,28 +378,29 @@ ProbsName = Annotated[str | None, _option("NAME",
 TargetsName = Annotated[str | None, _option("NAME",
     "Name of the array or column of targets. Default: recognised by common names.")]
 ImagesName = Annotated[str | None, _option("NAME",
-    "Name of the array of images, which are shown beside mistakes. Default: recognised by common names.")]
+    "Name of the array of images, which the page shows with mistakes. Default: recognised by common names.")]
 Records = Annotated[list[str], _argument("RECORD",
     "Records written by `beliefmatch evaluate`, one for each model; or one record of `beliefmatch compare` "
     "or `beliefmatch adapt`, or its directory.")]
-PageFile = Annotated[str, _option("FILE", "Page to write; a relative path starts at the current directory.")]
+PageFile = Annotated[str, _option("FILE", "HTML file to write the page to.")]
 Run = Annotated[str, _argument("RUN", "Directory written by `beliefmatch train` or `beliefmatch adapt`.")]
 Inputs = Annotated[list[str], _argument("INPUT",
     "Images, folders of images, .npz or .npy arrays of bytes, or .parquet files to predict.")]
-PredictionsFile = Annotated[str, _option("FILE", "File to write, ending in .csv, .json or .parquet.")]
+PredictionsFile = Annotated[str, _option("FILE",
+    "File to write the predictions to, ending in .csv, .json or .parquet.")]
 Abstain = Annotated[float | None, _option("CONFIDENCE",
     "Abstain on images with a confidence below this value.")]
 MaxRisk = Annotated[float | None, _option("RATE",
-    "Abstain so that the error rate among answered images stays below this rate with probability 95 %; the "
+    "Abstain so that the error rate among answered images stays below this rate with probability 95%; the "
     "threshold is found on the validation images of the run.")]
 
 # `reproduce` and `doctor`.
 ReproductionId = Annotated[str, _argument("ID",
-    f"Table or figure to reproduce: {', '.join(REPRODUCTIONS)}; all for every one, or list to see their "
-    "titles and costs.")]
+    f"Table or figure to reproduce: {', '.join(REPRODUCTIONS)}; all runs every one, and list shows "
+    "their titles and costs.")]
 Scale = Annotated[str, _option("paper|cpu|tiny",
-    "Scale of the experiments: the protocol of the paper (paper), a small version for two cores (cpu), or "
-    "one of seconds that only shows that it runs (tiny).")]
+    "Scale of the experiments: the protocol of the paper (paper), a small version for two cores (cpu), or a "
+    "version of seconds that only shows that the code runs (tiny).")]
 ReproductionSeeds = Annotated[int | None, _option("N",
-    "Number of runs of each method. Default: that of the paper or of the scale.")]
+    "Number of runs of each method. Default: set by the scale.")]
 Json = Annotated[bool, _option("--json", "Print the report as JSON.")]

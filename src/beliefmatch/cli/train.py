@@ -32,31 +32,12 @@ RECIPE_OF = {"digits": "digits", "cifar10": "cifar", "cifar100": "cifar", "image
 _OOD_SCORE = "entropy"
 
 
+@opt.with_options(opt.RunOptions)
 def train(
     context: typer.Context,
     method: opt.Method = None,
-    kl_weight: opt.KlWeight = None,
-    data: opt.Data = None,
-    data_dir: opt.DataDir = None,
-    limit: opt.Limit = None,
-    labels: opt.Labels = None,
-    semi: opt.Semi = None,
-    semi_weight: opt.SemiWeight = None,
-    prior_from: opt.PriorFrom = None,
-    prior_strength: opt.PriorStrength = None,
-    model: opt.Model = None,
-    ood: opt.Ood = None,
-    ood_training: opt.OodTraining = None,
-    recipe: opt.Recipe = None,
-    set_: opt.Set = None,
-    epochs: opt.Epochs = None,
-    batch_size: opt.BatchSize = None,
-    learning_rate: opt.LearningRate = None,
+    *,
     seed: opt.Seed = None,
-    precision: opt.Precision = None,
-    accelerator: opt.Accelerator = None,
-    devices: opt.Devices = None,
-    nodes: opt.Nodes = None,
     tensorboard: opt.Tensorboard = False,
     out: opt.OutDir = "runs/train",
     dry_run: opt.DryRun = False,
@@ -65,8 +46,8 @@ def train(
     """Train one method and keep the run in a directory.
 
     The same command continues a training that was stopped, and only prints the results of one that is
-    finished. The directory holds checkpoints, logs, predictions on the test and OOD sets, and record.json;
-    `beliefmatch evaluate`, `predict` and `adapt` take it.
+    finished. The directory holds checkpoints, logs, predictions on the test and OOD sets, and record.json. It
+    can be passed to `beliefmatch evaluate`, `predict` and `adapt`.
     """
     with user_errors(context):
         settings, kl_weight_value = _settings(context)
@@ -92,33 +73,14 @@ def train(
         typer.echo(out)
 
 
+@opt.with_options(opt.RunOptions)
 def compare(
     context: typer.Context,
     methods: opt.Methods = DEFAULT_METHODS,
-    kl_weight: opt.KlWeight = None,
-    data: opt.Data = None,
-    data_dir: opt.DataDir = None,
-    limit: opt.Limit = None,
-    labels: opt.Labels = None,
-    semi: opt.Semi = None,
-    semi_weight: opt.SemiWeight = None,
-    prior_from: opt.PriorFrom = None,
-    prior_strength: opt.PriorStrength = None,
-    model: opt.Model = None,
-    ood: opt.Ood = None,
-    ood_training: opt.OodTraining = None,
-    recipe: opt.Recipe = None,
-    set_: opt.Set = None,
-    epochs: opt.Epochs = None,
-    batch_size: opt.BatchSize = None,
-    learning_rate: opt.LearningRate = None,
+    *,
     seed: opt.FirstSeed = 0,
     seeds: opt.MethodSeeds = 3,
     jobs: opt.Jobs = None,
-    precision: opt.Precision = None,
-    accelerator: opt.Accelerator = None,
-    devices: opt.Devices = None,
-    nodes: opt.Nodes = None,
     out: opt.OutDir = "runs/compare",
     dry_run: opt.DryRun = False,
     verbose: opt.Verbose = False,

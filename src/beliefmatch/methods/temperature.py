@@ -55,8 +55,8 @@ class TemperaturePredictor:
 def fit_temperature(logits: Tensor, targets: Tensor, *, steps: int = 60) -> float:
     """The temperature that minimises the NLL, between e^−5 and e^5.
 
-    The NLL is convex in 1/T, so its derivative by ln T changes sign once, and bisection finds where. Targets
-    are class ids (N,), or counts (N, K), which are normalised to probabilities.
+    The NLL is convex in 1/T, so its derivative with respect to ln T changes sign once, and bisection finds
+    where. Targets are class ids (N,), or counts (N, K), which are normalised to probabilities.
     """
     if targets.is_floating_point():
         label = (targets / targets.sum(1, keepdim=True) * logits).sum(1)
@@ -66,7 +66,7 @@ def fit_temperature(logits: Tensor, targets: Tensor, *, steps: int = 60) -> floa
     for _ in range(steps):
         middle = (low + high) / 2
         expected = ((logits / math.exp(middle)).softmax(1) * logits).sum(1)
-        if (label - expected).mean() > 0:  # colder is better
+        if (label - expected).mean() > 0:  # the derivative with respect to ln T is positive
             high = middle
         else:
             low = middle

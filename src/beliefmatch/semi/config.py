@@ -1,4 +1,4 @@
-"""What can be said about learning from unlabelled examples; read without torch."""
+"""Configuration of the losses on unlabelled examples; importing it does not import torch."""
 
 import math
 from typing import Annotated, Literal
@@ -11,32 +11,32 @@ __all__ = ["SemiConfig"]
 
 KINDS = ("vat", "pi")
 WITHOUT = "none"
-"""In place of a kind, where a recipe has one."""
+"""Given as the kind, it switches off the consistency loss of a recipe."""
 ORDERS = ("paper", "release")
 TARGETS = ("still", "stochastic")
 PAPER_WEIGHT = {"vat": 0.03, "pi": 0.5}
 
 
 class SemiConfig(Config, frozen=True, kw_only=True):
-    """A consistency loss and how its weight grows; the defaults are the paper's.
+    """A consistency loss and the schedule of its weight; the defaults are those of the paper.
 
     Args:
-        kind: "vat", two predictions at an image and beside it, or "pi", two predictions of a network with
-            stochastic parts.
-        weight: of the loss after the ramp; if not given the paper's, 0.03 for "vat" and 0.5 for "pi" (the
-            authors' release has 1 for "pi").
-        ramp_up: share of the training over which the weight grows by e^(−5(1−x)²); 0 for none.
-        batch_size: unlabelled examples in a step of our own loop; as many as labelled ones if not given.
-        divergence: "categorical", "dirichlet", "squared", or "auto": "dirichlet" for methods with a belief,
-            for others "categorical" with "vat" and "squared" with "pi".
-        order: "paper", the target first, or "release", the target second.
-        epsilon: length of VAT's perturbation.
-        xi: smallest step of its finite difference.
-        iterations: of its power method.
-        direction: the divergence that the adversarial direction is searched with; "auto" for the one that is
-            trained (the release: "categorical").
-        target: of "pi": "still", without the stochastic parts of the network, as in the paper, or
-            "stochastic", a second draw of them.
+        kind: "vat" compares the predictions at an image and at its worst perturbation; "pi" compares two
+            predictions of a network with stochastic parts.
+        weight: weight of the loss after the ramp. Default: that of the paper, 0.03 for "vat" and 0.5 for "pi"
+            (the authors' release has 1 for "pi").
+        ramp_up: fraction of the training over which the weight grows as e^(−5(1−x)²); 0 for no ramp.
+        batch_size: unlabelled examples in a step of the training loop; as many as labelled ones if not given.
+        divergence: "categorical", "dirichlet", "squared" or "auto". "auto" is "dirichlet" for methods with a
+            belief; for other methods it is "categorical" with "vat" and "squared" with "pi".
+        order: order of the arguments of the divergence: the target first ("paper") or second ("release").
+        epsilon: Euclidean length of VAT's perturbation.
+        xi: smallest step of VAT's finite difference.
+        iterations: iterations of VAT's power method.
+        direction: divergence that VAT searches the adversarial direction with; "auto" is `divergence`. The
+            authors' release has "categorical".
+        target: target of "pi": computed without the stochastic parts of the network, as in the paper
+            ("still"), or with a second draw of them ("stochastic").
     """
 
     kind: Literal["vat", "pi"] = "vat"
@@ -57,16 +57,16 @@ class SemiConfig(Config, frozen=True, kw_only=True):
         return PAPER_WEIGHT[self.kind] if self.weight is None else self.weight
 
     def weight_at(self, progress: float) -> float:
-        """The weight after a share of the training.
+        """The weight at a fraction of the training.
 
-        >>> [round(SemiConfig(kind="pi").weight_at(share), 4) for share in (0, 0.2, 0.4, 1)]
+        >>> [round(SemiConfig(kind="pi").weight_at(progress), 4) for progress in (0, 0.2, 0.4, 1)]
         [0.0034, 0.1433, 0.5, 0.5]
         """
-        share = progress / self.ramp_up if progress < self.ramp_up else 1.0
-        return self.full_weight * math.exp(-5 * (1 - share) ** 2)
+        x = progress / self.ramp_up if progress < self.ramp_up else 1.0
+        return self.full_weight * math.exp(-5 * (1 - x) ** 2)
 
     def divergence_for(self, *, has_belief: bool) -> str:
-        """The divergence that is trained for a method with, or without, a belief of log-concentrations."""
+        """The divergence of the loss for a method whose logits are, or are not, log-concentrations."""
         if self.divergence != "auto":
             return self.divergence
         if has_belief:

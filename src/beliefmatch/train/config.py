@@ -1,4 +1,4 @@
-"""How long and how fast to train, by which rule and on what; read without torch."""
+"""Configuration of a training and of the devices it runs on; importing it does not import torch."""
 
 import math
 from typing import Annotated, Literal
@@ -11,26 +11,27 @@ __all__ = ["EngineConfig", "TrainConfig"]
 
 
 class TrainConfig(Config, frozen=True, kw_only=True):
-    """Settings of a training; the defaults are the paper's for CIFAR.
+    """Settings of a training; the defaults are those of the paper for CIFAR.
 
     Args:
         epochs: passes over the data.
         batch_size: examples in a step, over all processes together.
         optimizer: "sgd" with momentum, or "adam".
-        learning_rate: between warm-up and decay.
-        momentum: of "sgd".
-        weight_decay: as an L2 penalty, as both optimisers' papers have it.
-        warmup: factors of the rate in the first epochs. A fresh network's concentrations may be small, where
-            the gradient of belief matching is steep.
-        schedule: "step", by `decay_by` at each of `decay_at`; "cosine", to zero along half a wave;
-            "one_cycle", up over three tenths and down to zero (Smith and Topin 2018), without `warmup`;
-            "constant".
-        decay_at: shares of the training.
-        decay_by: factor at each of them.
-        clip_norm: largest norm of the gradient; None leaves it as it is.
-        clip_each: each parameter tensor by itself, as the authors' release does, rather than all together.
-        ema: decay of an exponential moving average of the weights, which then is what is evaluated.
-        validate_every: epochs between two looks at the validation set; the first and last always have one.
+        learning_rate: learning rate between warm-up and decay.
+        momentum: momentum of "sgd".
+        weight_decay: weight of the L2 penalty, which is added to the gradient.
+        warmup: factors of the learning rate in the first epochs. The concentrations of an untrained network
+            may be small, where the gradient of belief matching is steep.
+        schedule: "step" multiplies the rate by `decay_by` at each of `decay_at`; "cosine" decays to zero
+            along half a wave; "one_cycle" rises over 0.3 of the training and decays to zero, without `warmup`
+            (Smith and Topin 2018); "constant" does not change it.
+        decay_at: increasing fractions of the training at which "step" decays.
+        decay_by: factor at each of `decay_at`.
+        clip_norm: largest norm of the gradient; None does not clip.
+        clip_each: whether to clip the gradient of each parameter tensor by itself, as the authors' release
+            does, rather than all together.
+        ema: decay of an exponential moving average of the weights, which is evaluated in their place.
+        validate_every: epochs between two validations; the first and last epoch are always validated.
     """
 
     epochs: Count = 200
@@ -51,13 +52,10 @@ class TrainConfig(Config, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if list(self.decay_at) != sorted(set(self.decay_at)):
-            raise ValueError(
-                f"TrainConfig: `decay_at` must be shares of the training, each above the one before, "
-                f"got {self.decay_at!r}."
-            )
+            raise ValueError(f"TrainConfig: `decay_at` must be increasing fractions, got {self.decay_at!r}.")
 
     def rate(self, epoch: float) -> float:
-        """The learning rate after so many epochs, whole or not."""
+        """The learning rate after a number of epochs, which may have a fraction."""
         progress = epoch / self.epochs
         if self.schedule == "one_cycle":
             return self.learning_rate * _one_cycle(progress)
@@ -65,12 +63,12 @@ class TrainConfig(Config, frozen=True, kw_only=True):
         return self.learning_rate * warmup * self._decay(progress)
 
     def validates(self, epoch: int) -> bool:
-        """Whether the validation set is looked at after an epoch, counted from 0."""
+        """Whether an epoch, counted from 0, is followed by a validation."""
         return epoch == 0 or (epoch + 1) % self.validate_every == 0 or epoch + 1 == self.epochs
 
     def _decay(self, progress: float) -> float:
         if self.schedule == "step":
-            return self.decay_by ** sum(progress >= share for share in self.decay_at)
+            return self.decay_by ** sum(progress >= fraction for fraction in self.decay_at)
         return 0.5 * (1 + math.cos(math.pi * progress)) if self.schedule == "cosine" else 1.0
 
 
@@ -81,15 +79,17 @@ def _one_cycle(progress: float, peak: float = 0.3, lowest: float = 0.04) -> floa
 
 
 class EngineConfig(Config, frozen=True, kw_only=True):
-    """Devices, numbers and layout of a training.
+    """Devices, processes and precision of a training.
 
     Args:
         accelerator: "auto", "cpu", "cuda" or "mps", as lightning-fabric names them.
-        devices: processes on each machine, one a device; "auto" for all GPUs, one process on a CPU.
-        nodes: machines.
-        precision: "32"; "bf16" or "16" for mixed precision; "auto" for bf16 where the hardware has it.
-        compile: have torch compile the network first.
-        threads: of the CPU in each process; torch's own number if not given.
+        devices: number of processes on each machine, one for each device; "auto" is one for each GPU, or one
+            process on a CPU.
+        nodes: number of machines.
+        precision: "32"; "bf16" or "16" for mixed precision; "auto" is bf16 where the hardware is faster with
+            it.
+        compile: whether to compile the network with `torch.compile`.
+        threads: CPU threads of each process; torch's default if not given.
     """
 
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
