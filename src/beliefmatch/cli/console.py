@@ -142,8 +142,8 @@ def findings(sentences: Sequence[str], *, sign: str = "•") -> "RenderableType"
 
 
 def printable(text: object) -> str:
-    """Text of files without characters that a terminal would take for commands."""
-    return "".join(sign if sign.isprintable() else "\ufffd" for sign in f"{text}")
+    """Text with a replacement for each character that a terminal would take for a command."""
+    return "".join(sign if sign.isprintable() or sign == "\u00a0" else "\ufffd" for sign in f"{text}")
 
 
 @contextmanager

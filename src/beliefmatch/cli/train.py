@@ -69,7 +69,7 @@ def train(
         from beliefmatch.report.run_tables import run_tables
 
         tables = run_tables(record)
-        show(*(tables if verbose else (tables[0], findings(_run_findings(record)), tables[-1])))
+        show(*(tables if verbose else (tables[0], "", findings(_run_findings(record)), tables[-1])))
         typer.echo(out)
 
 
