@@ -67,7 +67,6 @@ enum class Measure : int64_t { entropy = 0, expected_entropy = 1, mutual_informa
 
 struct Output {
     double* row_loss = nullptr;
-    double largest_loss = 0;            // that the type of the result can hold
     Strided gradient;                   // where it is wanted,
     const double* row_scale = nullptr;  // each row's times its scale
 };

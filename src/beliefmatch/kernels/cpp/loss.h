@@ -70,7 +70,7 @@ public:
             else if (path == Path::rows) all_rows_sums(row, rows);
             else if (path == Path::soft) all_soft_sums(rows);
             if (!all_exact_sums(row, rows)) return false;
-            finish(block, rows, out.largest_loss, wants_grads);
+            finish(block, rows, wants_grads);
             if (path != Path::exact) refine_small_losses(row, rows);
             for (int i = 0; i < rows; ++i) out.row_loss[row + i] = counts[i] ? block.loss[i] : 0;
             if (!wants_grads) continue;
@@ -127,7 +127,7 @@ private:
         const ExactRow& one = *exact.open(row + i, i, false);
         exact_sums<false>(one, p.classes, wide, alone, 0);
         alone.log_normaliser[0] = p.log_normaliser;
-        finish(alone, 1, out.largest_loss, wants_grads);
+        finish(alone, 1, wants_grads);
         return one;
     }
 

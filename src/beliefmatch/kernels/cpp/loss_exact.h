@@ -50,7 +50,7 @@ INLINE Gammas gammas(D alpha, D z) {
 }
 
 // Rows from `i` on, as many as there are lanes.
-INLINE void finish_lanes(Block& block, int i, double largest_loss, bool with_grads) {
+INLINE void finish_lanes(Block& block, int i, bool with_grads) {
     D z = load(block.z + i), m = load(block.m + i), mass = load(block.mass + i), rest = load(block.rest + i);
     D kl_weight = load(block.kl_weight + i);
     D alpha = exponential(z), inverse = 1. / alpha, ratio = rest * inverse, total = alpha + rest;
@@ -65,7 +65,7 @@ INLINE void finish_lanes(Block& block, int i, double largest_loss, bool with_gra
     loss += mass * all.digamma_next + m * digamma_drop;
     loss += (m * others - mass * share) * inverse;
     loss += kl_weight * (entropy_drop + load(block.log_normaliser + i));
-    store(block.loss + i, smaller(larger(loss, D{}), splat(largest_loss)));
+    store(block.loss + i, larger(loss, D{}));
     if (!with_grads) return;
 
     D excess = load(block.excess + i), own_excess = m - kl_weight * alpha, r_drop = all.r - own.r;
@@ -83,8 +83,8 @@ INLINE void finish_lanes(Block& block, int i, double largest_loss, bool with_gra
     store(block.apart + i, select(near_size < far_size, near, far));
 }
 
-inline void finish(Block& block, int rows, double largest_loss, bool with_grads) {
-    for (int i = 0; i < rows; i += ND) finish_lanes(block, i, largest_loss, with_grads);
+inline void finish(Block& block, int rows, bool with_grads) {
+    for (int i = 0; i < rows; i += ND) finish_lanes(block, i, with_grads);
 }
 
 INLINE double limited(double grad, double limit) { return grad > limit ? limit : grad < -limit ? -limit : grad; }

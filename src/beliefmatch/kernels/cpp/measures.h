@@ -164,7 +164,7 @@ template <bool fine> bool density_rows(const Inputs& p, int64_t first, int64_t l
             block.mantissa[i] = product(sums.mantissa);
             block.body[i] = sum(sums.body) - 1.5 * sums.log_of_next();
         }
-        finish(block, rows, 1.7976931348623157e308, false);
+        finish(block, rows, false);
         for (int i = 0; i < rows; ++i) to[row + i] = -block.loss[i];
     }
     return true;

@@ -60,9 +60,13 @@ struct Result { // where to write the reduced loss, or one value a row
     char* data;
     bool is_double;
 
-    double largest() const { return is_double ? 1.7976931348623157e308 : 3.4028234663852886e38; }
+    // The nearest number that the type of the result can hold.
+    double saturate(double value) const {
+        const double largest = is_double ? 1.7976931348623157e308 : 3.4028234663852886e38;
+        return value > largest ? largest : value < -largest ? -largest : value;
+    }
     void put(int64_t index, double value) const {
-        value = value > largest() ? largest() : value < -largest() ? -largest() : value;
+        value = saturate(value);
         if (is_double) reinterpret_cast<double*>(data)[index] = value;
         else reinterpret_cast<float*>(data)[index] = float(value);
     }
@@ -83,8 +87,9 @@ void reduce(const Inputs& p, const std::vector<double>& row_loss, double total, 
     double reduced = 0;
     for (int64_t row = 0; row < p.rows(); ++row) {
         double weight = p.row_weight(row) / total; // first, so that a mean cannot overflow
-        if (p.reduction == Reduction::none) result.put(row, row_loss[size_t(row)] * weight);
-        else reduced += row_loss[size_t(row)] * weight;
+        double loss = result.saturate(row_loss[size_t(row)]) * weight; // as the reference does: row by row, then again
+        if (p.reduction == Reduction::none) result.put(row, loss);
+        else reduced += loss;
     }
     if (p.reduction != Reduction::none) result.put(0, reduced);
 }
@@ -98,7 +103,6 @@ bool evaluate(const Inputs& p, const Result& result, const Strided& gradient, co
     std::vector<double> row_loss(size_t(p.rows())), scale;
     Output out;
     out.row_loss = row_loss.data();
-    out.largest_loss = result.largest();
     out.gradient = gradient;
     if (gradient) {
         scale.resize(size_t(p.rows()));
