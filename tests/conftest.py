@@ -33,8 +33,8 @@ def kernel(request):
 
 
 @pytest.fixture(params=["reference", *kernel_contract.NATIVE])
-def counts_kernel(request):
-    """Each kernel that supports counts and priors that are tensors."""
+def eager_kernel(request):
+    """Each kernel that runs eagerly, and so with counts and with priors that are tensors."""
     with kernel_contract.computing_with(request.param):
         yield request.param
 

@@ -4,9 +4,11 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-__all__ = ["answers", "coarse_scores", "forecast", "seeds", "two_classes"]
+__all__ = ["answers", "batches", "coarse_scores", "cuts", "forecast", "seeds", "two_classes"]
 
 seeds = st.integers(0, 2**31)
+cuts = st.lists(st.integers(1, 59), max_size=6)
+"""Where sixty examples are cut into batches."""
 
 
 def forecast(examples: int, classes: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -16,6 +18,12 @@ def forecast(examples: int, classes: int, seed: int) -> tuple[Tensor, Tensor, Te
     other = torch.randint(classes, (examples,), generator=generator)
     right = torch.rand(examples, generator=generator) < 0.5
     return logits, logits.softmax(1), torch.where(right, logits.argmax(1), other)
+
+
+def batches(cuts: list[int], *tensors: Tensor) -> list[tuple[Tensor, ...]]:
+    """The tensors in pieces that end at the cuts."""
+    sizes = torch.tensor([0, *sorted(set(cuts)), len(tensors[0])]).diff().tolist()
+    return list(zip(*(tensor.split(sizes) for tensor in tensors), strict=True))
 
 
 def two_classes(confidence: list[float], correct: list[bool]) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from hypothesis import HealthCheck
 
 import oracle
 from beliefmatch import belief_matching_loss, kernels
@@ -14,9 +15,12 @@ from beliefmatch.kernels.native import MISSING, extension
 
 INSTRUCTION_SETS = [] if MISSING else extension.instruction_sets()
 NATIVE = [f"native {name}" for name in INSTRUCTION_SETS]
+READERS = ("reference",) if MISSING else ("reference", "native")
+"""Kernels that read predictions for metrics; the reference is numpy."""
 KERNELS = ["reference", "fused", *NATIVE]
 """Of the three, only `fused` is for class ids and a prior that is one number alone."""
 NEEDS_NATIVE = pytest.mark.skipif(MISSING is not None, reason=f"no native kernel: {MISSING}")
+HYPOTHESIS = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
 TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 LOSS_BAR = {torch.float32: 1e-6, torch.float64: 1e-12}
 GRADIENT_BAR = {torch.float32: 2e-6, torch.float64: 1e-11, torch.bfloat16: 2e-6, torch.float16: 2e-6}
@@ -149,7 +153,7 @@ def assert_gradients_agree(actual, truth):
 
 
 def assert_kernels_agree(logits, targets, upstream=None, terms=0.0, **options):
-    """The native kernel takes the call, and loss and gradient are those of the reference."""
+    """The native kernel supports the call, and its loss and gradient are those of the reference."""
     with using("reference"):
         loss, gradient = loss_and_gradient(logits, targets, upstream, **options)
     with native_only():
