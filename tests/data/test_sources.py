@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import Dataset
 
 from beliefmatch.data import sources
 from beliefmatch.data.images import ArrayImages, ChainedImages, EncodedImages, FileImages, decode
@@ -100,7 +101,7 @@ def test_a_subset_keeps_order_and_labels_and_shares_the_images(make):
     assert len(part) == 2 and part.shape == whole.shape
     assert part.targets.tolist() == labels()[[4, 9]].tolist()
     assert torch.equal(only(part, [1]).inputs, only(whole, [9]).inputs)
-    shared = "_pixels" if make is in_memory else "_images"
+    shared = "pixels" if make is in_memory else "_images"
     assert getattr(part, shared) is getattr(whole, shared)
 
 
@@ -238,22 +239,24 @@ def test_a_loop_that_is_left_early_leaves_no_process_behind():
 
 
 def test_results_come_in_order_whichever_worker_is_slow():
-    assert list(in_order(_slow_square, [5, 0, 3, 1], workers=2)) == [25, 0, 9, 1]
-    assert list(in_order(_slow_square, [], workers=2)) == []
+    assert list(in_order(SlowSquares(), [5, 0, 3, 1], workers=2)) == [25, 0, 9, 1]
+    assert list(in_order(SlowSquares(), [], workers=2)) == []
 
 
 def test_a_worker_that_dies_is_reported_in_one_line():
     with pytest.raises(RuntimeError, match=r"^data: a process that reads images died; .*`workers`"):
-        list(in_order(_die, [0, 1, 2], workers=1))
+        list(in_order(Deadly(), [0, 1, 2], workers=1))
 
 
-def _slow_square(number):
-    time.sleep(number / 50)
-    return number * number
+class SlowSquares(Dataset):
+    def __getitem__(self, number):
+        time.sleep(number / 50)
+        return number * number
 
 
-def _die(_):
-    os._exit(3)
+class Deadly(Dataset):
+    def __getitem__(self, _):
+        os._exit(3)
 
 
 def test_chained_images_are_found_by_their_position():

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from beliefmatch.data.preprocessing import Augment
 
 if TYPE_CHECKING:
     from beliefmatch.data.config import DataConfig
-    from beliefmatch.data.raw import RawDataset
+    from beliefmatch.data.raw import LabelledImages
 
-__all__ = ["DATASETS", "Columns", "DatasetDefaults", "EmbeddedDigits", "HubDataset", "NamedDataset"]
+__all__ = ["DATASETS", "Columns", "DatasetDefaults", "EmbeddedDigits", "HubDataset"]
 
 
 @dataclass(frozen=True)
@@ -39,19 +39,6 @@ class Columns(NamedTuple):
 _COLUMNS = Columns("image", "label")
 
 
-class NamedDataset(Protocol):
-    """A dataset that has a name in `DATASETS`."""
-
-    @property
-    def defaults(self) -> DatasetDefaults:
-        """Its default preprocessing and class names."""
-        ...
-
-    def find(self, name: str, config: DataConfig, *, only: str | None = None) -> RawDataset:
-        """All parts, or, to save time, one of them alone."""
-        ...
-
-
 @dataclass(frozen=True)
 class HubDataset:
     """A dataset on the hub of Hugging Face, or in a directory on this machine.
@@ -70,9 +57,9 @@ class HubDataset:
     test_part: str = "test"
     columns: Columns = _COLUMNS
 
-    def find(self, name: str, config: DataConfig, *, only: str | None = None) -> RawDataset:
-        """From the directory if one is configured, else from the hub."""
-        from beliefmatch.data.raw import find_at, join_parts, read_hub
+    def find(self, name: str, config: DataConfig, *, only: str | None = None) -> dict[str, LabelledImages]:
+        """All parts, or one of them alone: from the directory if one is configured, else from the hub."""
+        from beliefmatch.data.raw import find_at, join_classes, read_hub
 
         if config.directory is not None:
             place = Path(config.directory).expanduser()
@@ -83,7 +70,7 @@ class HubDataset:
             for part, split in splits.items()
             if only in (None, part)
         }
-        return join_parts("hub", parts)
+        return join_classes(parts)
 
 
 @dataclass(frozen=True)
@@ -92,8 +79,8 @@ class EmbeddedDigits:
 
     defaults: DatasetDefaults
 
-    def find(self, name: str, config: DataConfig, *, only: str | None = None) -> RawDataset:
-        """All three parts; there is no time to save."""
+    def find(self, name: str, config: DataConfig, *, only: str | None = None) -> dict[str, LabelledImages]:
+        """All three parts; reading one alone would save no time."""
         from beliefmatch.data.digits import find_digits
 
         return find_digits(config)
@@ -103,7 +90,7 @@ _DIGITS = tuple("0123456789")
 _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _PHOTOGRAPHS = DatasetDefaults((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), "crop_flip", size=224)
 
-DATASETS: dict[str, NamedDataset] = {
+DATASETS: dict[str, EmbeddedDigits | HubDataset] = {
     "digits": EmbeddedDigits(DatasetDefaults((0.0,), (240 / 255,), "none", class_names=_DIGITS)),
     "cifar10": HubDataset(
         "uoft-cs/cifar10",

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from beliefmatch._environment import needs
 from beliefmatch.data.images import ArrayImages
-from beliefmatch.data.raw import LabelledImages, RawDataset
+from beliefmatch.data.raw import LabelledImages
 from beliefmatch.data.splits import ROLES, split_rows
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def load_digits(
     return DigitSplits(*(Examples(images[i], targets[i]) for i in rows))
 
 
-def find_digits(config: DataConfig) -> RawDataset:
+def find_digits(config: DataConfig) -> dict[str, LabelledImages]:
     """The digits in three parts; 540 are to report on, and the split seed alone decides which.
 
     A fifth of all digits is for validation unless another share or number is configured, which is then taken
@@ -83,11 +83,10 @@ def find_digits(config: DataConfig) -> RawDataset:
         own = split_rows(labels[pool], validation=config.validation, seed=config.split_seed)
         rows = (pool[own.train], pool[own.validation], rows[2])
     images = (levels.reshape(-1, 8, 8, 1) * STEP).astype(np.uint8)
-    parts = {
-        part: LabelledImages(ArrayImages(images[chosen], f"digits/{part}"), labels[chosen])
-        for part, chosen in zip(ROLES, rows, strict=True)
+    return {
+        part: LabelledImages(ArrayImages(images[i], f"digits/{part}"), labels[i], format="embedded")
+        for part, i in zip(ROLES, rows, strict=True)
     }
-    return RawDataset("embedded", parts)
 
 
 def _split_digits(

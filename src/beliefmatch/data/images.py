@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,22 +38,29 @@ class UnreadableImage(Exception):  # noqa: N818 - the reader decides whether it 
     """An image that cannot be read, and why."""
 
 
-class Images(Protocol):
-    """Images in any encoding, read one at a time, also in worker processes."""
+class Images:
+    """Images in any encoding, read one at a time, also in worker processes.
 
-    def __len__(self) -> int: ...
+    Attributes:
+        origin: what precedes an image's number in its name.
+    """
+
+    origin = ""
+
+    def __len__(self) -> int:
+        raise NotImplementedError
 
     def name(self, index: int) -> str:
         """The name of an image in errors and tables."""
-        ...
+        return f"{self.origin}[{index}]"
 
     def read(self, index: int) -> Any:
         """The Pillow image, upright, in mode L or RGB; `UnreadableImage` if it cannot be decoded."""
-        ...
+        raise NotImplementedError
 
     def identity(self) -> Iterator[bytes | str | np.ndarray]:
         """What distinguishes these images from others, for the fingerprint."""
-        ...
+        raise NotImplementedError
 
 
 def decode(content: bytes) -> Any:
@@ -109,7 +116,7 @@ def _decode_file(path: Path) -> Any:
     return decode(content)
 
 
-class ArrayImages:
+class ArrayImages(Images):
     """Decoded images in memory: bytes of shape (N, H, W, C), C of 1 or 3.
 
     Args:
@@ -118,15 +125,10 @@ class ArrayImages:
     """
 
     def __init__(self, pixels: np.ndarray, origin: str = "") -> None:
-        self.pixels = pixels
-        self._origin = origin
+        self.pixels, self.origin = pixels, origin
 
     def __len__(self) -> int:
         return len(self.pixels)
-
-    def name(self, index: int) -> str:
-        """The origin and the number."""
-        return f"{self._origin}[{index}]"
 
     def read(self, index: int) -> Any:
         """One image for Pillow."""
@@ -141,7 +143,7 @@ class ArrayImages:
         yield self.pixels
 
 
-class _Packed(Sequence[bytes]):
+class _Packed:
     """Many byte strings in two tensors, which worker processes share; a list would be copied to each."""
 
     def __init__(self, contents: Sequence[bytes]) -> None:
@@ -152,13 +154,11 @@ class _Packed(Sequence[bytes]):
     def __len__(self) -> int:
         return len(self.ends) - 1
 
-    def __getitem__(self, index: Any) -> Any:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
+    def __getitem__(self, index: int) -> bytes:
         return self.bytes[self.ends[index] : self.ends[index + 1]].numpy().tobytes()
 
 
-class EncodedImages:
+class EncodedImages(Images):
     """Images in memory as JPEG, PNG and so on; one without a byte is unreadable.
 
     Args:
@@ -187,7 +187,7 @@ class EncodedImages:
         yield self._contents.bytes.numpy()
 
 
-class FileImages:
+class FileImages(Images):
     """Images in files of their own.
 
     Args:
@@ -225,7 +225,7 @@ class FileImages:
         yield sizes
 
 
-class HubImages:
+class HubImages(Images):
     """Encoded images in a memory-mapped table of Hugging Face's `datasets`.
 
     Args:
@@ -236,14 +236,10 @@ class HubImages:
 
     def __init__(self, table: Any, column: str, origin: str) -> None:
         self._table = table.select_columns([column])
-        self._column, self._origin = column, origin
+        self._column, self.origin = column, origin
 
     def __len__(self) -> int:
         return len(self._table)
-
-    def name(self, index: int) -> str:
-        """The origin and the number."""
-        return f"{self._origin}[{index}]"
 
     def read(self, index: int) -> Any:
         """Read and decode one."""
@@ -257,11 +253,11 @@ class HubImages:
         yield f"{len(self)} rows"
 
 
-class ChainedImages:
+class ChainedImages(Images):
     """Several sets of images in a row."""
 
     def __init__(self, links: Sequence[Images]) -> None:
-        self._links = list(links)
+        self._links = links
         self._ends = np.cumsum([len(link) for link in links])
 
     def __len__(self) -> int:

@@ -12,11 +12,11 @@ from beliefmatch._utils import require_name
 from beliefmatch._validate import fail, require_choice
 from beliefmatch.data.config import DataConfig
 from beliefmatch.data.datasets import DATASETS, DatasetDefaults
-from beliefmatch.data.images import SUFFIXES, ArrayImages, ChainedImages, Images
-from beliefmatch.data.prepare import Frame, PreparedImages, common_frame, prepare
+from beliefmatch.data.images import SUFFIXES, ChainedImages, Images
+from beliefmatch.data.prepare import common_frame, prepare, prepare_like
 from beliefmatch.data.preprocessing import Preprocessing, default_padding
-from beliefmatch.data.raw import LabelledImages, RawDataset, find_at, images_below, read_file
-from beliefmatch.data.sources import Dataset, Source
+from beliefmatch.data.raw import LabelledImages, find_at, images_below, read_file
+from beliefmatch.data.sources import Dataset, ImageSource, MemorySource, Source
 from beliefmatch.data.splits import (
     ROLES,
     RowSelection,
@@ -47,33 +47,51 @@ def load(config: DataConfig, *, validation_from: ValidationFrom = "train") -> Da
         ValueError: in one line, for data that are missing, cannot be read or cannot be split.
     """
     require_choice("data", "validation_from", validation_from, ("train", "test"))
-    raw, defaults = find(config)
-    names = _class_names(raw, defaults)
-    for name, (_, ids) in raw.parts.items():
-        _require_class_ids(ids, names, config.name if name == "all" else f"{config.name} ({name})")
-    prepared, frame = _prepare(_named_parts(raw), config, defaults)
-    labels = {name: part.labels for name, part in prepared.items()}
+    found, defaults = find(config)
+    names = _class_names(found, defaults)
+    for name, part in found.items():
+        _require_class_ids(part.labels, names, name, config)
+    parts = _named_parts(found)
+    size = config.size or defaults.size
+    if config.margin is not None and size is None:
+        raise fail("data", f"`size` must be given with `margin`, got a margin of {config.margin:g} alone.")
+    frame = common_frame(next(iter(parts.values())).images, size, margin=config.margin)
+    channels = None if config.mean is None else len(config.mean)
+    prepared = prepare(parts, frame, channels=channels, corrupt=config.corrupt, workers=config.workers)
+    labels = {name: source.targets.numpy() for name, (source, _) in prepared.items()}
     roles = assign_roles(labels, config, validation_from=validation_from)
     part, rows = roles["train"]
     _require_every_class(labels[part][rows], names)
-    preprocessing = _preprocessing(prepared[part], rows, frame, config, defaults)
-    held_back = None
+    preprocessing = _preprocessing(prepared[part][0], rows, config, defaults)
+    sources = {name: source.with_preprocessing(preprocessing) for name, (source, _) in prepared.items()}
+    unlabelled, held_back = None, None
     if config.labels is not None:
         _require_label_count(config.labels, len(rows), names)
         kept = rows[balanced_rows(labels[part][rows], config.labels, config.split_seed)]
         roles["train"], held_back = RowSelection(part, kept), np.setdiff1d(rows, kept, assume_unique=True)
-    sources = {
-        name: images.source(preprocessing, workers=config.workers) for name, images in prepared.items()
+        unlabelled = sources[part].subset(held_back).unlabelled()
+    whole = {role: len(rows) == len(labels[part]) for role, (part, rows) in roles.items()}
+    facts = {
+        "name": config.name,
+        "form": next(iter(found.values())).format,
+        "in_memory": isinstance(sources[part], MemorySource),
+        "shape": list(sources[part].shape),
+        "counts": {role: len(roles[role].rows) for role in ROLES},
+        "skipped": {name: len(parts[name].labels) - len(rows) for name, (_, rows) in prepared.items()},
+        "divided_by_us": [role for role in ROLES[1:] if not whole[role]],
+        "split_seed": config.split_seed,
+        "digest": _digest(prepared, roles, held_back),
+        "preprocessing": preprocessing.to_json(),
+        "classes": len(names),
     }
-    facts = _facts(raw.format, prepared, roles, held_back, config, preprocessing) | {"classes": len(names)}
+    if held_back is not None:
+        facts["counts"]["unlabelled"] = len(held_back)
     if validation_from != "train":
         facts["validation_from"] = validation_from
-    whole = {role: len(roles[role].rows) == len(labels[roles[role].part]) for role in ROLES}
     by_role = {
         role: sources[part] if whole[role] else sources[part].subset(rows)
         for role, (part, rows) in roles.items()
     }
-    unlabelled = None if held_back is None else sources[part].subset(held_back).unlabelled()
     return Dataset(
         config.name,
         **by_role,
@@ -85,8 +103,8 @@ def load(config: DataConfig, *, validation_from: ValidationFrom = "train") -> Da
     )
 
 
-def find(config: DataConfig, *, only: str | None = None) -> tuple[RawDataset, DatasetDefaults]:
-    """The images under a name or a path, and the defaults that apply to them."""
+def find(config: DataConfig, *, only: str | None = None) -> tuple[dict[str, LabelledImages], DatasetDefaults]:
+    """The parts of the dataset under a name or a path, and the defaults that apply to them."""
     if config.name in DATASETS:
         dataset = DATASETS[config.name]
         return dataset.find(config.name, config, only=only), dataset.defaults
@@ -126,13 +144,8 @@ def read_images(
     images = found[0] if len(found) == 1 else ChainedImages(found)
     if len(images) == 0:
         raise fail("read_images", f"`paths` must hold images, got none in {given[0]}.")
-    channels, height, width = like_shape
-    frame, labels = Frame(height, width, preprocessing.margin), np.full(len(images), -1)
-    prepared = prepare(
-        {"given": (images, labels)}, frame, channels=channels, corrupt=corrupt, workers=workers
-    )["given"]
-    names = [images.name(row) for row in prepared.rows.tolist()]
-    return names, prepared.source(preprocessing, workers=workers)
+    source, rows = prepare_like(images, like_shape, preprocessing, corrupt=corrupt, workers=workers)
+    return [images.name(row) for row in rows.tolist()], source
 
 
 def _images_at(path: Path) -> Images:
@@ -146,25 +159,28 @@ def _images_at(path: Path) -> Images:
     return read_file(path).images
 
 
-def _class_names(raw: RawDataset, defaults: DatasetDefaults) -> tuple[str, ...]:
+def _class_names(found: Mapping[str, LabelledImages], defaults: DatasetDefaults) -> tuple[str, ...]:
     """The names that were found, else the dataset's, else the numbers."""
-    labels = next(iter(raw.parts.values())).labels
-    if len(labels) == 0:
+    first = next(iter(found.values()), None)
+    if first is None or len(first.labels) == 0:
         raise fail("data", "images must be at least 2 of 2 classes, got none.")
-    if raw.class_names is not None:
-        return raw.class_names
-    largest = int(labels.max())
+    if first.class_names is not None:
+        return first.class_names
+    largest = int(first.labels.max())
     if largest >= _MOST_CLASSES:
         raise fail("data", f"labels must be class ids counted from 0, got {largest}.")
     return defaults.class_names or tuple(f"{label}" for label in range(largest + 1))
 
 
-def _require_class_ids(labels: np.ndarray, names: tuple[str, ...], part: str) -> None:
+def _require_class_ids(labels: np.ndarray, names: tuple[str, ...], part: str, config: DataConfig) -> None:
+    if len(labels) and (labels == -1).all():
+        raise fail("data", f"images must have labels to train on, got none in the {part} part.")
     wrong = np.flatnonzero((labels < 0) | (labels >= len(names)))
     if len(wrong):
+        place = config.name if part == "all" else f"{config.name} ({part})"
         expected = f"class ids from 0 to {len(names) - 1}"
         got = f"{labels[wrong[0]]} at image {wrong[0]}"
-        raise fail("data", f"labels of {part} must be {expected}, got {got}.")
+        raise fail("data", f"labels of {place} must be {expected}, got {got}.")
 
 
 def _require_every_class(labels: np.ndarray, names: tuple[str, ...]) -> None:
@@ -186,9 +202,9 @@ def _require_label_count(count: int, images: int, names: tuple[str, ...]) -> Non
         raise fail("data", f"`labels` must be {expected}, got {count}; leave it out to keep all labels.")
 
 
-def _named_parts(raw: RawDataset) -> dict[str, LabelledImages]:
+def _named_parts(found: Mapping[str, LabelledImages]) -> dict[str, LabelledImages]:
     """A train and a test part, or one undivided part; without a test part, validation is reported on."""
-    parts = dict(raw.parts)
+    parts = dict(found)
     if set(parts) == {"train", "validation"}:
         parts["test"] = parts.pop("validation")
     if not ({"train", "test"} <= set(parts) or set(parts) == {"all"}):
@@ -199,20 +215,8 @@ def _named_parts(raw: RawDataset) -> dict[str, LabelledImages]:
     return parts
 
 
-def _prepare(
-    parts: Mapping[str, LabelledImages], config: DataConfig, defaults: DatasetDefaults
-) -> tuple[dict[str, PreparedImages], Frame]:
-    size = config.size or defaults.size
-    if config.margin is not None and size is None:
-        raise fail("data", f"`size` must be given with `margin`, got a margin of {config.margin:g} alone.")
-    frame = common_frame(next(iter(parts.values())).images, size, margin=config.margin)
-    channels = None if config.mean is None else len(config.mean)
-    prepared = prepare(parts, frame, channels=channels, corrupt=config.corrupt, workers=config.workers)
-    return prepared, frame
-
-
 def _preprocessing(
-    train: PreparedImages, rows: np.ndarray, frame: Frame, config: DataConfig, defaults: DatasetDefaults
+    train: ImageSource, rows: np.ndarray, config: DataConfig, defaults: DatasetDefaults
 ) -> Preprocessing:
     channels, height, width = train.shape
     augment = config.augment
@@ -222,12 +226,12 @@ def _preprocessing(
         mean, std = config.mean, config.std
     elif defaults.mean is not None and defaults.std is not None and len(defaults.mean) == channels:
         mean, std = defaults.mean, defaults.std
-    elif train.in_memory and isinstance(train.images, ArrayImages):
-        mean, std = _moments(train.images.pixels, rows)
+    elif isinstance(train, MemorySource):
+        mean, std = _moments(train.pixels.numpy(), rows)
     else:
         mean, std = _IMAGENET
     padding = default_padding(height, width) if config.shift is None else config.shift
-    return Preprocessing(mean, std, augment, padding, frame.margin, config.noise)
+    return Preprocessing(mean, std, augment, padding, train.preprocessing.margin, config.noise)
 
 
 def _moments(pixels: np.ndarray, rows: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -242,34 +246,17 @@ def _moments(pixels: np.ndarray, rows: np.ndarray) -> tuple[tuple[float, ...], t
     return tuple(np.round(mean, 6).tolist()), tuple(np.round(std, 6).tolist())
 
 
-def _facts(
-    form: str,
-    prepared: Mapping[str, PreparedImages],
+def _digest(
+    prepared: Mapping[str, tuple[ImageSource, np.ndarray]],
     roles: Mapping[str, RowSelection],
     held_back: np.ndarray | None,
-    config: DataConfig,
-    preprocessing: Preprocessing,
-) -> dict[str, Any]:
-    first = next(iter(prepared.values()))
-    pieces: list[Any] = [piece for name, part in prepared.items() for piece in (name, *part.identity())]
-    is_own = {
-        role: role != "train" and len(rows) == len(prepared[part].labels)
-        for role, (part, rows) in roles.items()
-    }
-    drawn = [roles[role].rows[: 0 if is_own[role] else None] for role in ROLES]
-    counts = {role: len(roles[role].rows) for role in ROLES}
-    if held_back is not None:
-        drawn.append(held_back)
-        counts["unlabelled"] = len(held_back)
-    return {
-        "name": config.name,
-        "form": form,
-        "in_memory": first.in_memory,
-        "shape": list(first.shape),
-        "counts": counts,
-        "skipped": {name: len(part.skipped) for name, part in prepared.items()},
-        "divided_by_us": [role for role in ROLES[1:] if not is_own[role]],
-        "split_seed": config.split_seed,
-        "digest": fingerprint([*pieces, *drawn]),
-        "preprocessing": preprocessing.to_json(),
-    }
+) -> str:
+    """Of images, labels and split; a part that is whole for validation or test adds no rows of its own."""
+    pieces: list[Any] = []
+    for name, (source, rows) in prepared.items():
+        pieces += [name, *source.identity(), rows, source.targets.numpy()]
+    for role in ROLES:
+        part, rows = roles[role]
+        is_whole = role != "train" and len(rows) == len(prepared[part][0])
+        pieces.append(rows[:0] if is_whole else rows)
+    return fingerprint(pieces if held_back is None else [*pieces, held_back])

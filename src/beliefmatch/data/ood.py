@@ -15,7 +15,7 @@ from beliefmatch.data.datasets import DATASETS
 from beliefmatch.data.digits import STEP, rotated
 from beliefmatch.data.images import Images
 from beliefmatch.data.loading import find
-from beliefmatch.data.prepare import Frame, prepare
+from beliefmatch.data.prepare import prepare_like
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.raw import find_unlabelled, holds
 from beliefmatch.data.sources import Dataset, MemorySource, Source
@@ -63,10 +63,8 @@ def load_ood(
         images = _test_images(text, directory)
     else:
         name, images = Path(text).stem, _images_at(Path(text).expanduser(), text)
-    channels, height, width = like.test.shape
-    frame, labels = Frame(height, width, preprocessing.margin), np.full(len(images), -1)
-    prepared = prepare({"test": (images, labels)}, frame, channels=channels, corrupt=corrupt, workers=workers)
-    return name, prepared["test"].source(preprocessing, workers=workers)
+    source, _ = prepare_like(images, like.test.shape, preprocessing, corrupt=corrupt, workers=workers)
+    return name, source
 
 
 def _test_images(name: str, directory: str | None) -> Images:
@@ -74,8 +72,8 @@ def _test_images(name: str, directory: str | None) -> Images:
     if directory is not None and name != "digits" and not holds(Path(directory).expanduser(), name):
         expected = f"a set that {directory} holds in files or a folder of that name, or name=path"
         raise fail(_CALLER, f"`text` must be {expected}, got {name!r}.")
-    raw, _ = find(DataConfig(name=name, directory=directory), only="test")
-    return (raw.parts.get("test") or next(iter(raw.parts.values()))).images
+    found, _ = find(DataConfig(name=name, directory=directory), only="test")
+    return (found.get("test") or found["all"]).images
 
 
 def _images_at(path: Path, text: str, name: str = "") -> Images:

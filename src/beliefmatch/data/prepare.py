@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from beliefmatch._validate import fail, level_of_caller, require_choice
 from beliefmatch.data.images import ArrayImages, Images, UnreadableImage
 from beliefmatch.data.preprocessing import Preprocessing
+from beliefmatch.data.raw import LabelledImages, without_labels
 from beliefmatch.data.sources import (
     BatchReader,
+    ImageSource,
     MemorySource,
     ReadImages,
     StreamedSource,
@@ -21,7 +25,7 @@ from beliefmatch.data.sources import (
     unreadable,
 )
 
-__all__ = ["Frame", "PreparedImages", "common_frame", "prepare"]
+__all__ = ["Frame", "common_frame", "prepare", "prepare_like"]
 
 IN_MEMORY_SIDE = 64
 IN_MEMORY_BYTES = 4 << 30
@@ -34,56 +38,13 @@ _CHUNK = 256  # images that a worker reads at a time
 _FEW = 2000  # images that are read sooner than workers start
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(NamedTuple):
     """Height and width of the inputs, and the margin; exact if every image must have that size already."""
 
     height: int
     width: int
     margin: float = 1.0
     exact: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class PreparedImages:
-    """The readable images of a part of a dataset, with their labels.
-
-    Args:
-        images: the readable images as `ArrayImages` if in memory, else all images as they were found.
-        labels: of the readable images.
-        rows: of the readable images among all that were found.
-        shape: C, H, W of the inputs.
-        in_memory: whether the images are arrays of that shape.
-        skipped: name and reason of the images that could not be read.
-    """
-
-    images: Images
-    labels: np.ndarray
-    rows: np.ndarray
-    shape: tuple[int, int, int]
-    in_memory: bool
-    skipped: tuple[tuple[str, str], ...] = ()
-
-    def source(self, preprocessing: Preprocessing, *, workers: int = 2) -> MemorySource | StreamedSource:
-        """A source of batches of the readable images."""
-        if self.in_memory and isinstance(self.images, ArrayImages):
-            return MemorySource(self.images.pixels, self.labels, preprocessing=preprocessing)
-        targets = np.full(len(self.images), -1)
-        targets[self.rows] = self.labels
-        return StreamedSource(
-            self.images,
-            targets,
-            shape=self.shape,
-            preprocessing=preprocessing,
-            workers=workers,
-            rows=self.rows,
-        )
-
-    def identity(self) -> Iterator[bytes | str | np.ndarray]:
-        """What distinguishes these images and labels from others, for the fingerprint."""
-        yield from self.images.identity()
-        yield self.rows
-        yield self.labels
 
 
 def common_frame(images: Images, size: int | None, *, margin: float | None = None) -> Frame:
@@ -102,14 +63,29 @@ def common_frame(images: Images, size: int | None, *, margin: float | None = Non
     raise fail("data", f"images must be readable, got {len(images)} that are not.")
 
 
+def prepare_like(
+    images: Images,
+    shape: tuple[int, int, int],
+    preprocessing: Preprocessing,
+    *,
+    corrupt: str,
+    workers: int,
+) -> tuple[ImageSource, np.ndarray]:
+    """Unlabelled images in the form of a network's inputs, and the rows of those that can be read."""
+    channels, height, width = shape
+    frame, parts = Frame(height, width, preprocessing.margin), {"": without_labels(images)}
+    source, rows = prepare(parts, frame, channels=channels, corrupt=corrupt, workers=workers)[""]
+    return source.with_preprocessing(preprocessing), rows
+
+
 def prepare(
-    parts: Mapping[str, tuple[Images, np.ndarray]],
+    parts: Mapping[str, LabelledImages],
     frame: Frame,
     *,
     channels: int | None,
     corrupt: str,
     workers: int,
-) -> dict[str, PreparedImages]:
+) -> dict[str, tuple[ImageSource, np.ndarray]]:
     """Bring every part into memory, or none; a warning counts the images that are skipped.
 
     Args:
@@ -119,103 +95,103 @@ def prepare(
         corrupt: "stop" at the first image that cannot be read, or "skip" them all, now and for good: the
             readable images have a fixed number and order, so that a training can be resumed exactly.
         workers: processes that read.
+
+    Returns:
+        For each part a source of its readable images, with pixels between 0 and 1 as its inputs, and their
+        rows among all images of the part.
     """
     require_choice("data", "corrupt", corrupt, ("stop", "skip"))
     if (ready := _as_they_are(parts, frame, channels)) is not None:
         return ready
-    count = sum(len(labels) for _, labels in parts.values())
-    in_memory = max(frame.height, frame.width) <= IN_MEMORY_SIDE
-    in_memory &= count * frame.height * frame.width * (channels or 3) <= IN_MEMORY_BYTES
     shape = (channels or 3, frame.height, frame.width)
-    prepared, coloured = {}, False
-    for name, (images, labels) in parts.items():
-        prepared[name], has_colour = _prepare_part(
-            images, labels, shape, frame, in_memory=in_memory, corrupt=corrupt, workers=workers
-        )
-        coloured |= has_colour
-    if in_memory and channels is None and not coloured:
-        prepared = {name: _as_grey(part) for name, part in prepared.items()}
-    _warn_of_skipped(prepared)
-    return prepared
+    count = sum(len(part.labels) for part in parts.values())
+    in_memory = max(shape[1:]) <= IN_MEMORY_SIDE and count * math.prod(shape) <= IN_MEMORY_BYTES
+    read = partial(_read, shape=shape, frame=frame, in_memory=in_memory, corrupt=corrupt, workers=workers)
+    found = {name: read(part) for name, part in parts.items()}
+    skipped = [problem for _, _, problems, _ in found.values() for problem in problems]
+    if skipped:
+        (name, reason), number = skipped[0], f"{len(skipped)} of {count}"
+        message = f"data: {number} images cannot be read and are left out, first {name} ({reason})."
+        warnings.warn(message, stacklevel=level_of_caller())
+    is_grey = channels is None and not any(coloured for *_, coloured in found.values())
+    return {
+        name: (_grey(source) if is_grey and isinstance(source, MemorySource) else source, rows)
+        for name, (source, rows, _, _) in found.items()
+    }
+
+
+def _unscaled(channels: int, margin: float) -> Preprocessing:
+    return Preprocessing((0.0,) * channels, (1.0,) * channels, margin=margin)
+
+
+def _grey(source: MemorySource) -> MemorySource:
+    return MemorySource(source.pixels[..., :1], source.targets, preprocessing=_unscaled(1, source.preprocessing.margin))
 
 
 def _as_they_are(
-    parts: Mapping[str, tuple[Images, np.ndarray]], frame: Frame, channels: int | None
-) -> dict[str, PreparedImages] | None:
+    parts: Mapping[str, LabelledImages], frame: Frame, channels: int | None
+) -> dict[str, tuple[ImageSource, np.ndarray]] | None:
     """Arrays of the right shape need no decoding; None if some part is anything else."""
-    shapes = {
-        images.pixels.shape[1:] if isinstance(images, ArrayImages) else None for images, _ in parts.values()
+    arrays = {
+        name: part.images.pixels for name, part in parts.items() if isinstance(part.images, ArrayImages)
     }
-    shape = shapes.pop()
-    if shapes or shape is None or shape[:2] != (frame.height, frame.width) or frame.margin != 1:
+    shapes = {pixels.shape[1:] for pixels in arrays.values()}
+    if len(arrays) < len(parts) or len(shapes) > 1 or frame.margin != 1:
         return None
-    if channels not in (None, shape[2]):
+    *size, own_channels = shapes.pop()
+    if size != [frame.height, frame.width] or channels not in (None, own_channels):
         return None
+    how = _unscaled(own_channels, frame.margin)
     return {
-        name: PreparedImages(images, labels, np.arange(len(labels)), (shape[2], *shape[:2]), in_memory=True)
-        for name, (images, labels) in parts.items()
+        name: (MemorySource(pixels, parts[name].labels, preprocessing=how), np.arange(len(pixels)))
+        for name, pixels in arrays.items()
     }
 
 
-def _prepare_part(
-    images: Images,
-    labels: np.ndarray,
+def _read(
+    part: LabelledImages,
+    *,
     shape: tuple[int, int, int],
     frame: Frame,
-    *,
     in_memory: bool,
     corrupt: str,
     workers: int,
-) -> tuple[PreparedImages, bool]:
-    """Decode the images of a part, and tell whether any has colours.
+) -> tuple[ImageSource, np.ndarray, list[tuple[str, str]], bool]:
+    """The readable images, their rows, name and reason of the others, and whether any image has colours.
 
     Images that stay in place are read only where that is needed: to skip some, or to compare their sizes.
     """
-    count = len(images)
-    if not in_memory and corrupt != "skip" and not frame.exact:
-        return PreparedImages(images, labels, np.arange(count), shape, in_memory=False), False
-    channels, height, width = shape if in_memory else (1, 1, 1)  # else the pixels are not needed
-    pixels = np.empty((count if in_memory else 0, height, width, channels), np.uint8)
-    usable, skipped, coloured = np.ones(count, bool), [], False
-    chunks = [(np.arange(start, min(start + _CHUNK, count)), None) for start in range(0, count, _CHUNK)]
-    reader = BatchReader(images, (channels, height, width), margin=frame.margin)
-    with closing(in_order(reader, chunks, workers=workers if count > _FEW else 0)) as results:
-        for (rows, _), read in zip(chunks, results, strict=True):
-            if in_memory:
-                pixels[rows] = read.pixels.numpy()
-            usable[rows] = _usable(read, frame, corrupt)
-            skipped += [(name, reason) for _, name, reason in read.failures]
-            coloured |= read.coloured
-    rows = np.flatnonzero(usable)
-    if in_memory:
-        images = ArrayImages(pixels if len(rows) == count else pixels[rows])
-    return PreparedImages(images, labels[rows], rows, shape, in_memory, tuple(skipped)), coloured
+    images, labels, count = part.images, part.labels, len(part.images)
+    how = _unscaled(shape[0], frame.margin)
+    rows, skipped, coloured = np.arange(count), list[tuple[str, str]](), False
+    if in_memory or corrupt == "skip" or frame.exact:
+        read_shape = shape if in_memory else (1, 1, 1)  # the pixels are not needed
+        pixels = np.empty((count if in_memory else 0, *shape[1:], shape[0]), np.uint8)
+        usable = np.ones(count, bool)
+        chunks = [(rows[start : start + _CHUNK], None) for start in range(0, count, _CHUNK)]
+        reader = BatchReader(images, read_shape, margin=frame.margin)
+        with closing(in_order(reader, chunks, workers=workers if count > _FEW else 0)) as results:
+            for (chunk, _), read in zip(chunks, results, strict=True):
+                _require_frame(read, frame)
+                if in_memory:
+                    pixels[chunk] = read.pixels.numpy()
+                for position, name, reason in read.failures:
+                    if corrupt == "stop":
+                        raise unreadable(name, reason)
+                    usable[chunk[position]] = False
+                    skipped.append((name, reason))
+                coloured |= read.coloured
+        rows = np.flatnonzero(usable)
+        if in_memory:
+            pixels = pixels[rows] if skipped else pixels
+            return MemorySource(pixels, labels[rows], preprocessing=how), rows, skipped, coloured
+    source = StreamedSource(images, labels, shape=shape, preprocessing=how, workers=workers)
+    return source.subset(rows), rows, skipped, coloured
 
 
-def _usable(read: ReadImages, frame: Frame, corrupt: str) -> np.ndarray:
+def _require_frame(read: ReadImages, frame: Frame) -> None:
     others = read.sizes - {(frame.height, frame.width)}
     if frame.exact and others:
         height, width = min(others)
         found = f"{frame.width} x {frame.height} and {width} x {height}"
         raise fail("data", f"`size` must be given where images differ in size, got {found} pixels.")
-    usable = np.ones(len(read.pixels), bool)
-    for position, name, reason in read.failures:
-        if corrupt == "stop":
-            raise unreadable(name, reason)
-        usable[position] = False
-    return usable
-
-
-def _as_grey(part: PreparedImages) -> PreparedImages:
-    assert isinstance(part.images, ArrayImages)
-    pixels = np.ascontiguousarray(part.images.pixels[..., :1])
-    return replace(part, images=ArrayImages(pixels), shape=(1, *part.shape[1:]))
-
-
-def _warn_of_skipped(prepared: Mapping[str, PreparedImages]) -> None:
-    skipped = [problem for part in prepared.values() for problem in part.skipped]
-    if skipped:
-        total = len(skipped) + sum(len(part.rows) for part in prepared.values())
-        name, reason = skipped[0]
-        message = f"data: {len(skipped)} of {total} images cannot be read and are left out, first {name}"
-        warnings.warn(f"{message} ({reason}).", stacklevel=level_of_caller())

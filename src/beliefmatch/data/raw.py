@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -23,16 +22,15 @@ from beliefmatch.data.predictions import SPELLINGS
 
 __all__ = [
     "LabelledImages",
-    "RawDataset",
-    "RawPart",
     "find_at",
     "find_unlabelled",
     "holds",
     "images_below",
-    "join_parts",
+    "join_classes",
     "part_of",
     "read_file",
     "read_hub",
+    "without_labels",
 ]
 
 MAX_NPZ_BYTES = 16 << 30
@@ -55,31 +53,21 @@ _ANY_COLUMNS = Columns()
 T = TypeVar("T")
 
 
-class RawPart(NamedTuple):
-    """Images, a label for each (whole numbers or texts) and class names, where there are any."""
-
-    images: Images
-    labels: np.ndarray | None = None
-    class_names: tuple[str, ...] | None = None
-
-
 class LabelledImages(NamedTuple):
-    """Images and their class ids (N,), int64; -1 where there are none."""
+    """A part of a dataset as found: its images are not yet brought to one size."""
 
     images: Images
     labels: np.ndarray
-
-
-@dataclass(frozen=True, eq=False)
-class RawDataset:
-    """The parts of a dataset as found: "train", "validation" and "test" as far as present, or "all".
-
-    Images are not yet brought to one size, and "all" is still to be split.
-    """
-
-    format: str
-    parts: Mapping[str, LabelledImages]
+    """Of each image: class ids or class names as a file has them, int64 after `join_classes`; -1 for none."""
     class_names: tuple[str, ...] | None = None
+    """By id, where they are known."""
+    format: str = ""
+    """Where the images come from: "folder", "npz", "parquet", "hub" or "embedded"."""
+
+
+def without_labels(images: Images, *, form: str = "") -> LabelledImages:
+    """Images with the label -1."""
+    return LabelledImages(images, np.full(len(images), -1), format=form)
 
 
 def find_at(
@@ -89,8 +77,8 @@ def find_at(
     only: str | None = None,
     test_part: str = "test",
     columns: Columns = _ANY_COLUMNS,
-) -> RawDataset:
-    """The labelled images at a path, by part where there are several.
+) -> dict[str, LabelledImages]:
+    """The labelled images at a path: "train", "validation" and "test" as far as present, or "all", undivided.
 
     Args:
         path: a .npz or .parquet file; or a directory that holds such files, or folders of images.
@@ -100,16 +88,22 @@ def find_at(
         columns: what the columns of Parquet files are called, where no default spelling applies.
     """
     if path.is_file():
-        return join_parts(_format_of(path), {"all": read_file(path, columns)})
+        return join_classes({"all": _READERS[_format_of(path)]([path], columns)})
     if not path.is_dir():
         raise fail("data", f"`directory` must be a directory or a file, got nothing at {path}.")
     form, files = _files_in(path, name)
-    if not files:
-        directory = _own_folder(path, name)
-        parts = _class_folders(directory, lambda found: _choose_parts(found, only, test_part))
-        return join_parts("folder", parts)
-    by_part = _choose_parts(_by_part(files, path), only, test_part)
-    return join_parts(form, {part: _READERS[form](some, columns) for part, some in by_part.items()})
+    if files:
+        by_part = _choose_parts(_by_part(files, path), only, test_part)
+        return join_classes({part: _READERS[form](some, columns) for part, some in by_part.items()})
+    directory = _own_folder(path, name)
+    folders = _part_folders(directory)
+    first = next(iter(folders.values()), directory)  # the train part, where there is one
+    classes = tuple(folder.name for folder in _folders(first))
+    if not classes:
+        expected = "a folder for each class, or .npz or .parquet files (of that name, if it holds others)"
+        raise fail("data", f"`directory` must hold {expected}, got {_contents(first)} in {first}.")
+    chosen = _choose_parts(folders, only, test_part) if folders else {"all": directory}
+    return {part: _labelled_folder(folder, classes) for part, folder in chosen.items()}
 
 
 def find_unlabelled(path: Path, *, name: str = "") -> Images:
@@ -137,18 +131,18 @@ def holds(directory: Path, name: str) -> bool:
     return any(_begins_with(name, file) for place in places for file in place.iterdir() if file.is_file())
 
 
-def read_file(path: Path, columns: Columns = _ANY_COLUMNS) -> RawPart:
+def read_file(path: Path) -> LabelledImages:
     """One file of images, or one image."""
     suffix = path.suffix.lower()
     if suffix in SUFFIXES:
-        return RawPart(FileImages(path.parent, [path.name]))
+        return without_labels(FileImages(path.parent, [path.name]))
     if suffix == ".npy":
         file = NpyFile(path, caller="data")
-        return RawPart(ArrayImages(_load_pixels(file, file.own[0]), path.name))
-    return _READERS[_format_of(path)]([path], columns)
+        return without_labels(ArrayImages(_load_pixels(file, file.own[0]), path.name))
+    return _READERS[_format_of(path)]([path], _ANY_COLUMNS)
 
 
-def join_parts(form: str, parts: Mapping[str, RawPart]) -> RawDataset:
+def join_classes(parts: Mapping[str, LabelledImages]) -> dict[str, LabelledImages]:
     """Turn the labels of all parts into class ids of the same classes."""
     named = {part.class_names for part in parts.values() if part.class_names is not None}
     if len(named) > 1:
@@ -158,13 +152,12 @@ def join_parts(form: str, parts: Mapping[str, RawPart]) -> RawDataset:
         raise fail("data", f"all parts must have the same classes, got {got}.")
     names = named.pop() if named else None
     joined = {}
-    for part, (images, labels, _) in parts.items():
-        if labels is None:
-            raise fail("data", f"images must have labels to train on, got none in the {part} part.")
+    for part, found in parts.items():
+        labels = found.labels
         if names is None and labels.dtype.kind == "U":  # the first part is the one to train on
             names = tuple(f"{name}" for name in np.unique(labels))
-        joined[part] = LabelledImages(images, _class_ids(labels, names, part))
-    return RawDataset(form, joined, names)
+        joined[part] = found._replace(labels=_class_ids(labels, names, part), class_names=names)
+    return joined
 
 
 def _class_ids(labels: np.ndarray, names: tuple[str, ...] | None, part: str) -> np.ndarray:
@@ -255,7 +248,7 @@ def _choose_parts(parts: Mapping[str, T], only: str | None, test_part: str) -> d
 # Arrays and tables.
 
 
-def _read_npz(paths: Sequence[Path], columns: Columns) -> RawPart:
+def _read_npz(paths: Sequence[Path], columns: Columns) -> LabelledImages:
     """`images` (N, H, W, C) or (N, H, W) of bytes, `labels` or `targets`, and perhaps `classes`."""
     if len(paths) > 1:
         expected = "one .npz file for each part; a dataset's name chooses among several datasets"
@@ -268,17 +261,20 @@ def _read_npz(paths: Sequence[Path], columns: Columns) -> RawPart:
     if max(file.nbytes[image], file.nbytes.get(label or "", 0)) > MAX_NPZ_BYTES:
         remedy = "save them as image files or Parquet, which are read as needed"
         raise fail("data", f"{file.path} must hold at most {MAX_NPZ_BYTES >> 30} GB, got more; {remedy}.")
-    pixels = _load_pixels(file, image)
-    labels = None if label is None else _load_array(file, label)
-    if labels is not None and (labels.ndim != 1 or len(labels) != len(pixels)):
-        got = f"{label} of shape {labels.shape}"
-        raise fail("data", f"{file.path} must hold one label for each of {len(pixels)} images, got {got}.")
+    images = ArrayImages(_load_pixels(file, image), file.path.name)
+    found = without_labels(images, form="npz")
+    if label is not None:
+        found = found._replace(labels=_load_array(file, label))
+    if found.labels.shape != (len(images),):
+        got = f"{label} of shape {found.labels.shape}"
+        raise fail("data", f"{file.path} must hold one label for each of {len(images)} images, got {got}.")
     classes = next((name for name in file.names if name in ("classes", "class_names")), None)
-    names = None if classes is None else tuple(map(str, _load_array(file, classes).ravel().tolist()))
-    return RawPart(ArrayImages(pixels, file.path.name), labels, names)
+    if classes is None:
+        return found
+    return found._replace(class_names=tuple(map(str, _load_array(file, classes).ravel().tolist())))
 
 
-def _read_parquet(paths: Sequence[Path], columns: Columns) -> RawPart:
+def _read_parquet(paths: Sequence[Path], columns: Columns) -> LabelledImages:
     """All rows of the files, one after another: an image as bytes or {bytes, path}, and a label."""
     files = [ParquetFile(path, caller="data") for path in paths]
     first = files[0]
@@ -291,7 +287,7 @@ def _read_parquet(paths: Sequence[Path], columns: Columns) -> RawPart:
             import datasets
 
         table = datasets.load_dataset("parquet", data_files=[f"{path}" for path in paths], split="train")
-        return _from_table(table, Columns(image, label), paths[0].parent.name)
+        return _from_table(table, Columns(image, label), paths[0].parent.name, form="parquet")
     contents: list[bytes] = []
     names: list[str] = []
     labels: list[np.ndarray] = []
@@ -301,11 +297,13 @@ def _read_parquet(paths: Sequence[Path], columns: Columns) -> RawPart:
         names += [f"{file.path.name}[{row}]" for row in range(len(held))]
         if label is not None:
             labels.append(_load_array(file, label) if held else np.zeros(0, np.int64))
-    ids = np.concatenate(labels) if labels else None
-    return RawPart(EncodedImages(contents, names), ids, _class_names(first.metadata, label))
+    found = without_labels(EncodedImages(contents, names), form="parquet")
+    if label is None:
+        return found
+    return found._replace(labels=np.concatenate(labels), class_names=_class_names(first.metadata, label))
 
 
-_READERS: dict[str, Callable[[Sequence[Path], Columns], RawPart]] = {
+_READERS: dict[str, Callable[[Sequence[Path], Columns], LabelledImages]] = {
     "npz": _read_npz,
     "parquet": _read_parquet,
 }
@@ -340,7 +338,7 @@ def _load_pixels(file: ArrayFile, name: str) -> np.ndarray:
     return np.ascontiguousarray(pixels)
 
 
-def _class_names(metadata: Mapping[bytes, bytes], label: str | None) -> tuple[str, ...] | None:
+def _class_names(metadata: Mapping[bytes, bytes], label: str) -> tuple[str, ...] | None:
     """From the description that Hugging Face writes into its Parquet files, where it is well-formed."""
     try:
         names = json.loads(metadata[b"huggingface"])["info"]["features"][label]["names"]
@@ -354,7 +352,7 @@ def _class_names(metadata: Mapping[bytes, bytes], label: str | None) -> tuple[st
 # The hub.
 
 
-def read_hub(path: str, config: str | None, split: str, columns: Columns, *, name: str) -> RawPart:
+def read_hub(path: str, config: str | None, split: str, columns: Columns, *, name: str) -> LabelledImages:
     """One split of a dataset on the hub, or in the local cache. No code of the dataset is run."""
     with needs("datasets", extra="data", caller=f"data {name}"):
         import datasets
@@ -367,7 +365,7 @@ def read_hub(path: str, config: str | None, split: str, columns: Columns, *, nam
         remedy = "go online, sign in if it is gated, or give its directory on this machine (--data-dir)"
         fact = f"`name` must be within reach, cannot load {name} ({reason}); {remedy}."
         raise fail("data", fact) from error
-    return _from_table(table, columns, f"{name}/{split}")
+    return _from_table(table, columns, f"{name}/{split}", form="hub")
 
 
 @contextmanager
@@ -382,7 +380,7 @@ def _quiet_hub() -> Iterator[None]:
         log.setLevel(before)
 
 
-def _from_table(table: Any, columns: Columns, origin: str) -> RawPart:
+def _from_table(table: Any, columns: Columns, origin: str, *, form: str) -> LabelledImages:
     """A table of `datasets` with its labels and class names."""
     import datasets
 
@@ -395,9 +393,10 @@ def _from_table(table: Any, columns: Columns, origin: str) -> RawPart:
         table = table.cast_column(image, datasets.Image())
     images = HubImages(table.cast_column(image, datasets.Image(decode=False)), image, origin)
     if columns.label is None:
-        return RawPart(images)
+        return without_labels(images, form=form)
     names = getattr(table.features[columns.label], "names", None)
-    return RawPart(images, np.array(table[columns.label][:]), tuple(names) if names else None)
+    labels = np.array(table[columns.label][:])
+    return LabelledImages(images, labels, tuple(names) if names else None, form)
 
 
 # Folders.
@@ -414,23 +413,6 @@ def _own_folder(directory: Path, name: str) -> Path:
         got = f"{', '.join(others)} in {directory}"
         raise fail("data", f"`directory` must hold {name} in files or a folder of that name, got {got}.")
     return directory
-
-
-def _class_folders(
-    directory: Path, choose: Callable[[Mapping[str, Path]], dict[str, Path]]
-) -> dict[str, RawPart]:
-    """The images of each part, labelled by their folder; classes are in the order of their names.
-
-    Without folders of parts, the folders of classes are one set, still to be split.
-    """
-    parts = _part_folders(directory)
-    first = next(iter(parts.values()), directory)  # the train part, where there is one
-    names = tuple(folder.name for folder in _folders(first))
-    if not names:
-        expected = "a folder for each class, or .npz or .parquet files (of that name, if it holds others)"
-        raise fail("data", f"`directory` must hold {expected}, got {_contents(first)} in {first}.")
-    chosen = choose(parts) if parts else {"all": directory}
-    return {part: _labelled_folder(folder, names) for part, folder in chosen.items()}
 
 
 def _part_folders(directory: Path) -> dict[str, Path]:
@@ -451,7 +433,7 @@ def _part_folders(directory: Path) -> dict[str, Path]:
     return {part: found[part] for part in ("train", "validation", "test") if part in found}
 
 
-def _labelled_folder(directory: Path, classes: tuple[str, ...]) -> RawPart:
+def _labelled_folder(directory: Path, classes: tuple[str, ...]) -> LabelledImages:
     own = [folder.name for folder in _folders(directory)]
     unknown = sorted(set(own) - set(classes))
     if unknown:
@@ -463,7 +445,7 @@ def _labelled_folder(directory: Path, classes: tuple[str, ...]) -> RawPart:
         labels += [label] * len(images)
     if not names:
         raise fail("data", f"`directory` must hold images, got none in the folders of {directory}.")
-    return RawPart(FileImages(directory, names), np.array(labels, np.int64), classes)
+    return LabelledImages(FileImages(directory, names), np.array(labels, np.int64), classes, "folder")
 
 
 def images_below(directory: Path) -> Images:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import random
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -39,6 +39,7 @@ __all__ = [
     "BatchReader",
     "CountedSource",
     "Dataset",
+    "ImageSource",
     "MemorySource",
     "ReadImages",
     "Source",
@@ -52,6 +53,9 @@ ON_DEVICE_BYTES = 2 << 30
 
 _NOISE = -1  # a random stream apart from those of the positions in a batch
 
+_Parts = Sequence[tuple[Tensor, int | None]]  # indices and seed of each batch
+Result = TypeVar("Result")
+
 
 class Batch(NamedTuple):
     """Inputs (N, C, H, W), float32 in the channels-last layout, and their class ids (N,), on one device."""
@@ -60,24 +64,23 @@ class Batch(NamedTuple):
     targets: Tensor
 
 
-class Source(Protocol):
-    """Examples that can be read in any order, any number of times."""
+class Source:
+    """Examples that can be read in any order, any number of times.
 
-    @property
-    def targets(self) -> Tensor:
-        """Class id of each example, int64 (N,), on the CPU; -1 where there is none."""
-        ...
+    Attributes:
+        targets: class id of each example, int64 (N,), on the CPU; -1 where there is none.
+        shape: C, H, W of the inputs.
+    """
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """C, H, W of the inputs."""
-        ...
+    targets: Tensor
+    shape: tuple[int, int, int]
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return len(self.targets)
 
     def digest(self) -> str:
         """A hash of inputs and targets."""
-        ...
+        raise NotImplementedError
 
     def batches(
         self,
@@ -88,12 +91,194 @@ class Source(Protocol):
     ) -> Iterator[Batch]:
         """One batch for each tensor of indices, in that order.
 
+        An image that cannot be read raises an error in this process, with the image's name.
+
         Args:
             parts: indices of the examples of each batch, int64 on the CPU.
             seeds: of each batch's augmentation, which depends on them alone; no augmentation if not given.
             device: where the batches go.
         """
-        ...
+        if seeds is not None and len(seeds) != len(parts):
+            raise fail("batches", f"`seeds` must be one for each of {len(parts)} parts, got {len(seeds)}.")
+        place, own_seeds = torch.device(device), [None] * len(parts) if seeds is None else seeds
+        with closing(self._inputs(list(zip(parts, own_seeds, strict=True)), place)) as results:
+            for part, inputs in zip(parts, results, strict=True):
+                yield Batch(inputs, self.targets[part].to(place, non_blocking=True))
+
+    def _inputs(self, parts: _Parts, device: torch.device) -> Generator[Tensor, None, None]:
+        """The inputs of each batch."""
+        raise NotImplementedError
+
+
+class ImageSource(Source):
+    """Some rows of a set of images with class ids; the base of `MemorySource` and `StreamedSource`."""
+
+    def __init__(self, count: int, targets: Any, preprocessing: Preprocessing) -> None:
+        ids = torch.full((count,), -1) if targets is None else torch.as_tensor(targets)
+        if ids.shape != (count,) or ids.is_floating_point() or ids.dtype == torch.bool:
+            raise fail("data", f"`targets` must be {count} whole numbers, got {_describe(ids)}.")
+        self.targets, self.preprocessing = ids.to(torch.int64), preprocessing
+        self._rows = torch.arange(count)
+
+    def subset(self, rows: Any) -> Self:
+        """The examples of these rows alone; the images are shared, not copied."""
+        chosen = torch.as_tensor(rows, dtype=torch.int64)
+        return self._with(_rows=self._rows[chosen], targets=self.targets[chosen])
+
+    def unlabelled(self) -> Self:
+        """The same examples without their class ids."""
+        return self._with(targets=torch.full((len(self),), -1))
+
+    def with_preprocessing(self, preprocessing: Preprocessing) -> Self:
+        """The same examples with another preprocessing."""
+        if preprocessing.channels != self.shape[0]:
+            expected = f"{self.shape[0]} channels, as the images have"
+            raise fail("data", f"`preprocessing` must have {expected}, got {preprocessing.channels}.")
+        return self._with(preprocessing=preprocessing)
+
+    def _with(self, **changes: Any) -> Self:
+        other = copy.copy(self)
+        vars(other).update(changes)
+        return other
+
+    def digest(self) -> str:
+        """A hash of images, rows, labels and scaling; augmentation has no part in it.
+
+        Image files count by name and size alone.
+        """
+        how = self.preprocessing
+        scaling = np.array([*how.mean, *how.std, how.margin])
+        rows, targets = self._rows.numpy(), self.targets.numpy()
+        return fingerprint([f"{tuple(self.shape)}", scaling, *self.identity(), rows, targets])
+
+    def identity(self) -> Iterator[bytes | str | np.ndarray]:
+        """What distinguishes the images from others, for the fingerprint."""
+        raise NotImplementedError
+
+
+class MemorySource(ImageSource):
+    """Small images held as bytes, gathered and augmented a batch at a time on the device.
+
+    Args:
+        images: uint8 (N, H, W, C), C of 1 or 3; copied only where necessary. Sources made by `subset` share
+            them, on the device as well.
+        targets: class ids (N,); -1 for each if not given.
+        preprocessing: scaling, and augmentation for batches that come with a seed.
+    """
+
+    def __init__(
+        self, images: Tensor | np.ndarray, targets: Any = None, *, preprocessing: Preprocessing
+    ) -> None:
+        if isinstance(images, np.ndarray) and not images.flags.writeable:
+            images = images.copy()  # torch has no read-only tensors
+        self.pixels = torch.as_tensor(images).contiguous()
+        shape, channels = tuple(self.pixels.shape), preprocessing.channels
+        if len(shape) != 4 or self.pixels.dtype != torch.uint8 or shape[3] != channels:
+            expected = f"uint8 of shape (N, H, W, {channels}), as `preprocessing` has channels"
+            raise fail("MemorySource", f"`images` must be {expected}, got {_describe(self.pixels)}.")
+        super().__init__(len(self.pixels), targets, preprocessing)
+        self.shape = (channels, shape[1], shape[2])
+        self._on_device: dict[torch.device, Tensor] = {}  # shared by all subsets
+
+    @property
+    def images(self) -> Tensor:
+        """The bytes of every example, (N, H, W, C), on the CPU."""
+        return self.pixels[self._rows]
+
+    def identity(self) -> Iterator[np.ndarray]:
+        """All bytes."""
+        yield self.pixels.numpy()
+
+    def _inputs(self, parts: _Parts, device: torch.device) -> Generator[Tensor, None, None]:
+        how = self.preprocessing
+        for part, seed in parts:
+            images = self._gather(self._rows[part], device)
+            if seed is None:
+                yield normalise(images, mean=how.mean, std=how.std)
+                continue
+            generator = torch.Generator(images.device).manual_seed(seed)
+            if how.augment != "none":
+                flip = how.augment == "crop_flip"
+                images = crop_and_flip(images, padding=how.padding, flip=flip, generator=generator)
+            inputs = normalise(images, mean=how.mean, std=how.std)
+            yield add_noise(inputs, std=how.noise, generator=generator)
+
+    def _gather(self, rows: Tensor, device: torch.device) -> Tensor:
+        if device.type == "cpu":
+            return self.pixels[rows]
+        if self.pixels.nbytes > ON_DEVICE_BYTES:
+            return self.pixels[rows].to(device, non_blocking=True)
+        if device not in self._on_device:
+            self._on_device[device] = self.pixels.to(device)
+        return self._on_device[device][rows.to(device, non_blocking=True)]
+
+
+class StreamedSource(ImageSource):
+    """Large images that worker processes decode and crop when they are needed.
+
+    Args:
+        images: the images in any encoding.
+        targets: class ids, one for each image; -1 for each if not given.
+        shape: C, H, W of the inputs.
+        preprocessing: scaling, and augmentation for batches that come with a seed.
+        workers: processes that read whole batches; 0 reads in this process.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        targets: Any = None,
+        *,
+        shape: tuple[int, int, int],
+        preprocessing: Preprocessing,
+        workers: int = 2,
+    ) -> None:
+        if shape[0] != preprocessing.channels:
+            expected = f"{preprocessing.channels} channels, as `preprocessing` has"
+            raise fail("StreamedSource", f"`shape` must have {expected}, got {shape}.")
+        super().__init__(len(images), targets, preprocessing)
+        self._images, self.shape, self._workers = images, shape, workers
+
+    def identity(self) -> Iterator[bytes | str | np.ndarray]:
+        """That of the images."""
+        return self._images.identity()
+
+    def _inputs(self, parts: _Parts, device: torch.device) -> Generator[Tensor, None, None]:
+        how = self.preprocessing
+        reader = BatchReader(self._images, self.shape, margin=how.margin, augment=how.augment)
+        keys = [(self._rows[part].numpy(), seed) for part, seed in parts]
+        results = in_order(reader, keys, workers=self._workers, pinned=device.type == "cuda")
+        with closing(results):  # or an error would keep the workers as long as its traceback
+            for (_, seed), result in zip(parts, results, strict=True):
+                for _, name, reason in result.failures:
+                    raise unreadable(name, reason)
+                inputs = normalise(result.pixels.to(device, non_blocking=True), mean=how.mean, std=how.std)
+                if seed is not None and how.noise:
+                    generator = torch.Generator(device).manual_seed(derive_seed(seed, _NOISE))
+                    inputs = add_noise(inputs, std=how.noise, generator=generator)
+                yield inputs
+
+
+class CountedSource(Source):
+    """The examples of another source with votes as their targets.
+
+    Args:
+        source: the examples.
+        counts: votes for each class, floating point (N, K), on the CPU.
+    """
+
+    def __init__(self, source: Source, counts: Tensor) -> None:
+        if counts.dim() != 2 or len(counts) != len(source) or not counts.is_floating_point():
+            expected = f"floating point of shape ({len(source)}, K)"
+            raise fail("CountedSource", f"`counts` must be {expected}, got {_describe(counts)}.")
+        self._source, self.targets, self.shape = source, counts, source.shape
+
+    def digest(self) -> str:
+        """A hash of inputs and votes."""
+        return fingerprint([self._source.digest(), self.targets.numpy()])
+
+    def _inputs(self, parts: _Parts, device: torch.device) -> Generator[Tensor, None, None]:
+        return self._source._inputs(parts, device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +309,7 @@ class Dataset:
     class_names: tuple[str, ...]
     unlabelled: Source | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
-    sources: Mapping[str, MemorySource | StreamedSource] = field(default_factory=dict)
+    sources: Mapping[str, ImageSource] = field(default_factory=dict)
     role_rows: Mapping[str, RowSelection] = field(default_factory=dict)
 
     @property
@@ -142,245 +327,6 @@ class Dataset:
         return {name: source.digest() for name, source in self.sources.items()}
 
 
-class _ImageSource:
-    """RowSelection of a set of images with class ids."""
-
-    def __init__(self, count: int, targets: Any, preprocessing: Preprocessing, rows: Any) -> None:
-        self._rows = torch.arange(count) if rows is None else torch.as_tensor(rows, dtype=torch.int64)
-        if targets is None:
-            ids = torch.full((count,), -1)
-        else:
-            ids = torch.as_tensor(targets)
-            if ids.shape != (count,) or ids.is_floating_point() or ids.dtype == torch.bool:
-                raise fail("data", f"`targets` must be {count} whole numbers, got {_describe(ids)}.")
-        self._targets = ids.to(torch.int64)[self._rows]
-        self.preprocessing = preprocessing
-
-    @property
-    def targets(self) -> Tensor:
-        """Class id of each example; -1 where there is none."""
-        return self._targets
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """C, H, W of the inputs."""
-        raise NotImplementedError
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def subset(self, rows: Any) -> Self:
-        """The examples of these rows alone; the images are shared, not copied."""
-        part, chosen = copy.copy(self), torch.as_tensor(rows, dtype=torch.int64)
-        part._rows, part._targets = self._rows[chosen], self._targets[chosen]
-        return part
-
-    def unlabelled(self) -> Self:
-        """The same examples without their class ids."""
-        part = copy.copy(self)
-        part._targets = torch.full((len(self),), -1)
-        return part
-
-    def with_preprocessing(self, preprocessing: Preprocessing) -> Self:
-        """The same examples with another preprocessing."""
-        part = copy.copy(self)
-        part.preprocessing = preprocessing
-        return part
-
-    def digest(self) -> str:
-        """A hash of images, rows, labels and scaling; augmentation has no part in it.
-
-        Image files count by name and size alone.
-        """
-        how = self.preprocessing
-        scaling = np.array([*how.mean, *how.std, how.margin])
-        rows, targets = self._rows.numpy(), self._targets.numpy()
-        return fingerprint([f"{tuple(self.shape)}", scaling, *self._identity(), rows, targets])
-
-    def _identity(self) -> Iterator[bytes | str | np.ndarray]:
-        raise NotImplementedError
-
-
-class MemorySource(_ImageSource):
-    """Small images held as bytes, gathered and augmented a batch at a time on the device; a `Source`.
-
-    Args:
-        images: uint8 (N, H, W, C), C of 1 or 3; copied only where necessary.
-        targets: class ids (N,); -1 for each if not given.
-        preprocessing: scaling, and augmentation for batches that come with a seed.
-        rows: the images that this source holds, in this order; all if not given. Sources made by `subset`
-            share the images, on the device as well.
-    """
-
-    def __init__(
-        self,
-        images: Tensor | np.ndarray,
-        targets: Any = None,
-        *,
-        preprocessing: Preprocessing,
-        rows: Tensor | None = None,
-    ) -> None:
-        if isinstance(images, np.ndarray) and not images.flags.writeable:
-            images = images.copy()  # torch has no read-only tensors
-        pixels = torch.as_tensor(images)
-        if pixels.dim() != 4 or pixels.dtype != torch.uint8 or pixels.shape[3] != preprocessing.channels:
-            expected = f"uint8 of shape (N, H, W, {preprocessing.channels}), as `preprocessing` has channels"
-            raise fail("MemorySource", f"`images` must be {expected}, got {_describe(pixels)}.")
-        super().__init__(len(pixels), targets, preprocessing, rows)
-        self._pixels = pixels.contiguous()
-        self._on_device: dict[torch.device, Tensor] = {}  # shared by all subsets
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """C, H, W of the inputs."""
-        _, height, width, channels = self._pixels.shape
-        return channels, height, width
-
-    @property
-    def images(self) -> Tensor:
-        """The bytes of every example, (N, H, W, C), on the CPU."""
-        return self._pixels[self._rows]
-
-    def _identity(self) -> Iterator[np.ndarray]:
-        yield self._pixels.numpy()
-
-    def batches(
-        self,
-        parts: Sequence[Tensor],
-        *,
-        seeds: Sequence[int] | None = None,
-        device: torch.device | str = "cpu",
-    ) -> Iterator[Batch]:
-        """One batch for each tensor of indices, in that order; see `Source`."""
-        place, how = torch.device(device), self.preprocessing
-        for part, seed in _with_seeds(parts, seeds):
-            images = self._gather(self._rows[part], place)
-            generator = None if seed is None else torch.Generator(images.device).manual_seed(seed)
-            if generator is not None and how.augment != "none":
-                flip = how.augment == "crop_flip"
-                images = crop_and_flip(images, padding=how.padding, flip=flip, generator=generator)
-            inputs = normalise(images, mean=how.mean, std=how.std)
-            if generator is not None:
-                inputs = add_noise(inputs, std=how.noise, generator=generator)
-            yield Batch(inputs, self._targets[part].to(place, non_blocking=True))
-
-    def _gather(self, rows: Tensor, device: torch.device) -> Tensor:
-        if device.type == "cpu":
-            return self._pixels[rows]
-        if self._pixels.nbytes > ON_DEVICE_BYTES:
-            return self._pixels[rows].to(device, non_blocking=True)
-        if device not in self._on_device:
-            self._on_device[device] = self._pixels.to(device)
-        return self._on_device[device][rows.to(device, non_blocking=True)]
-
-
-class StreamedSource(_ImageSource):
-    """Large images that worker processes decode and crop when they are needed; a `Source`.
-
-    Args:
-        images: the images in any encoding.
-        targets: class ids, one for each image; -1 for each if not given.
-        shape: C, H, W of the inputs.
-        preprocessing: scaling, and augmentation for batches that come with a seed.
-        workers: processes that read whole batches; 0 reads in this process.
-        rows: the images that this source holds, in this order; all if not given.
-    """
-
-    def __init__(
-        self,
-        images: Images,
-        targets: Any = None,
-        *,
-        shape: tuple[int, int, int],
-        preprocessing: Preprocessing,
-        workers: int = 2,
-        rows: Any = None,
-    ) -> None:
-        if shape[0] != preprocessing.channels:
-            expected = f"{preprocessing.channels} channels, as `preprocessing` has"
-            raise fail("StreamedSource", f"`shape` must have {expected}, got {shape}.")
-        super().__init__(len(images), targets, preprocessing, rows)
-        self._images, self._shape, self._workers = images, shape, workers
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """C, H, W of the inputs."""
-        return self._shape
-
-    def _identity(self) -> Iterator[bytes | str | np.ndarray]:
-        return self._images.identity()
-
-    def batches(
-        self,
-        parts: Sequence[Tensor],
-        *,
-        seeds: Sequence[int] | None = None,
-        device: torch.device | str = "cpu",
-    ) -> Iterator[Batch]:
-        """One batch for each tensor of indices, in that order; see `Source`.
-
-        An image that cannot be read raises an error in this process, with the image's name.
-        """
-        place, how = torch.device(device), self.preprocessing
-        reader = BatchReader(self._images, self._shape, margin=how.margin, augment=how.augment)
-        pairs = list(_with_seeds(parts, seeds))
-        items = [(self._rows[part].numpy(), seed) for part, seed in pairs]
-        results = in_order(reader, items, workers=self._workers, pinned=place.type == "cuda")
-        with closing(results):  # or an error would keep the workers as long as its traceback
-            for (part, seed), result in zip(pairs, results, strict=True):
-                for _, name, reason in result.failures:
-                    raise unreadable(name, reason)
-                inputs = normalise(result.pixels.to(place, non_blocking=True), mean=how.mean, std=how.std)
-                if seed is not None and how.noise:
-                    generator = torch.Generator(place).manual_seed(derive_seed(seed, _NOISE))
-                    inputs = add_noise(inputs, std=how.noise, generator=generator)
-                yield Batch(inputs, self._targets[part].to(place, non_blocking=True))
-
-
-class CountedSource:
-    """The examples of another source with votes as their targets; otherwise a `Source`.
-
-    Args:
-        source: the examples.
-        counts: votes for each class, floating point (N, K), on the CPU.
-    """
-
-    def __init__(self, source: Source, counts: Tensor) -> None:
-        if counts.dim() != 2 or len(counts) != len(source) or not counts.is_floating_point():
-            expected = f"floating point of shape ({len(source)}, K)"
-            raise fail("CountedSource", f"`counts` must be {expected}, got {_describe(counts)}.")
-        self._source, self._counts = source, counts
-
-    @property
-    def targets(self) -> Tensor:
-        """Votes of each example (N, K)."""
-        return self._counts
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """C, H, W of the inputs."""
-        return self._source.shape
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def digest(self) -> str:
-        """A hash of inputs and votes."""
-        return fingerprint([self._source.digest(), self._counts.numpy()])
-
-    def batches(
-        self,
-        parts: Sequence[Tensor],
-        *,
-        seeds: Sequence[int] | None = None,
-        device: torch.device | str = "cpu",
-    ) -> Iterator[Batch]:
-        """One batch for each tensor of indices, in that order; see `Source`."""
-        batches = self._source.batches(parts, seeds=seeds, device=device)
-        for part, batch in zip(parts, batches, strict=True):
-            yield Batch(batch.inputs, self._counts[part].to(batch.inputs.device, non_blocking=True))
-
-
 class ReadImages(NamedTuple):
     """Pixels (N, H, W, C) of a batch, and the images that could not be read."""
 
@@ -393,7 +339,7 @@ class ReadImages(NamedTuple):
     """Height and width of the images before they were resized."""
 
 
-class BatchReader:
+class BatchReader(TorchDataset[ReadImages]):
     """Decodes a batch of images and crops them: at random where a seed is given, else their centres.
 
     A random crop depends on the seed and the position in the batch alone, so that neither the number of
@@ -406,9 +352,9 @@ class BatchReader:
         self._images, self._shape = images, shape
         self._margin, self._augment = margin, augment
 
-    def __call__(self, item: tuple[np.ndarray, int | None]) -> ReadImages:
+    def __getitem__(self, key: tuple[np.ndarray, int | None]) -> ReadImages:
         """Read the images of these rows, with this seed."""
-        rows, seed = item
+        rows, seed = key
         channels, height, width = self._shape
         pixels = np.zeros((len(rows), height, width, channels), np.uint8)
         failures, coloured, sizes = [], False, set()
@@ -435,28 +381,24 @@ def unreadable(name: str, reason: str) -> Exception:
     return fail("data", f"images must be readable, got {name} ({reason}); {remedy}.")
 
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-
 def in_order(
-    function: Callable[[Item], Result], items: Sequence[Item], *, workers: int, pinned: bool = False
+    dataset: TorchDataset[Result], keys: Sequence[Any], *, workers: int, pinned: bool = False
 ) -> Generator[Result, None, None]:
-    """Apply a function to each item in worker processes and yield the results in order.
+    """Get the item of each key in worker processes and yield the items in the order of the keys.
 
-    Without workers, or with one item, it runs in this process. The caller's random state is not touched.
-    `function` must be importable by the workers, and may not raise.
+    Without workers, or with one key, it runs in this process. The caller's random state is not touched.
+    The workers must be able to import the dataset's class, and `__getitem__` may not raise.
     """
-    if workers == 0 or len(items) < 2:
-        yield from map(function, items)
+    if workers == 0 or len(keys) < 2:
+        yield from map(dataset.__getitem__, keys)
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # on machines with fewer cores than workers, and on forks
         loader = DataLoader(
-            _Calls(function, items),
+            dataset,
+            sampler=keys,
             batch_size=None,
-            num_workers=min(workers, len(items)),
-            collate_fn=_identity,
+            num_workers=min(workers, len(keys)),
             pin_memory=pinned,
             generator=torch.Generator(),  # or the loader would draw from the global one
         )
@@ -468,27 +410,6 @@ def in_order(
             raise
         remedy = "give them more memory (/dev/shm in a container), or set `workers` to fewer or to 0"
         raise RuntimeError(f"data: a process that reads images died; {remedy}.") from error
-
-
-class _Calls(TorchDataset, Generic[Item, Result]):
-    def __init__(self, function: Callable[[Item], Result], items: Sequence[Item]) -> None:
-        self._function, self._items = function, items
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __getitem__(self, index: int) -> Result:
-        return self._function(self._items[index])
-
-
-def _identity(value: Any) -> Any:
-    return value
-
-
-def _with_seeds(parts: Sequence[Tensor], seeds: Sequence[int] | None) -> Iterator[tuple[Tensor, int | None]]:
-    if seeds is not None and len(seeds) != len(parts):
-        raise fail("batches", f"`seeds` must be one for each of {len(parts)} parts, got {len(seeds)}.")
-    return zip(parts, seeds if seeds is not None else [None] * len(parts), strict=True)
 
 
 def _describe(values: Tensor) -> str:
