@@ -1,7 +1,7 @@
 """Features that somebody else has computed, read from files that cannot execute code."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,15 +14,7 @@ from beliefmatch.adaptation.keys import tensors_digest
 from beliefmatch.adaptation.labelling import MOST_CLASSES
 from beliefmatch.adaptation.stored_names import HEAD, SPELLINGS, FeatureNames
 from beliefmatch.adaptation.types import Features
-from beliefmatch.data.formats import (
-    ArrayFile,
-    Field,
-    Place,
-    field_name,
-    find_field,
-    missing_field,
-    open_arrays,
-)
+from beliefmatch.data.formats import ArrayFile, Field, open_arrays
 from beliefmatch.data.predictions import class_ids
 
 __all__ = ["FeatureNames", "StoredFeatures", "array_names", "features_from_file", "head_from_file"]
@@ -85,18 +77,21 @@ def features_from_file(
     """
     file = open_arrays(path, caller=_US)
     wanted = [role for role in SPELLINGS if with_head or role not in HEAD]
-    found = dict.fromkeys(SPELLINGS, ()) | {role: _find(file, role, names) for role in wanted}
-    rows = _rows(file, found["features"])
-    weight, bias = _head(file, found, rows.shape[1])
+    found = dict.fromkeys(SPELLINGS) | {role: _find(file, role, names) for role in wanted}
+    features = found["features"]
+    if features is None:
+        raise file.missing("features", SPELLINGS["features"])
+    rows = _rows(features)
+    weight, bias = _head(found, rows.shape[1])
     known = _known_classes(classes, class_names, weight)
     targets = _targets(file, found, names, len(rows), known, class_names) if labelled else None
     total = _classes(targets, known)
     if targets is not None and total is not None and every_class:
         _require_every_class(targets, total, file.path)
     ids = torch.full((len(rows),), -1) if targets is None else targets
-    digest = _require_finite(rows, Place(file, field_name(found["features"])), ids)
+    digest = _require_finite(rows, features, ids)
     used = ("features", "weight", "bias", *(("targets", "counts") if labelled else ()))
-    recognised = {role: field_name(field) for role in used if (field := found[role])}
+    recognised = {role: field.name for role in used if (field := found[role])}
     return StoredFeatures(file.path, Features(rows, ids, digest), total, weight, bias, recognised)
 
 
@@ -105,7 +100,7 @@ def head_from_file(path: str | Path, *, width: int) -> tuple[Tensor, Tensor] | N
     none; None where there is no head.
     """
     file = open_arrays(path, caller=_US)
-    weight, bias = _head(file, {role: _find(file, role, _DEFAULT) for role in HEAD}, width)
+    weight, bias = _head({role: _find(file, role, _DEFAULT) for role in HEAD}, width)
     if weight is None:
         return None
     return weight, torch.zeros(len(weight)) if bias is None else bias
@@ -116,38 +111,27 @@ def array_names(path: str | Path) -> tuple[str, ...]:
     return open_arrays(path, caller=_US).names
 
 
-def _find(file: ArrayFile, role: str, names: FeatureNames) -> Field:
-    """The array of this role, or columns that form a matrix; empty where there is none."""
+def _find(file: ArrayFile, role: str, names: FeatureNames) -> Field | None:
+    """The array of this role, or columns that form a matrix."""
     name, numbered = getattr(names, role), role in ("features", "counts")
-    field = find_field(file, role, SPELLINGS[role], name=name, numbered=numbered)
+    field = file.find(role, SPELLINGS[role], name=name, numbered=numbered)
     if name is not None and field is None:
-        raise missing_field(file, role, (name,))
-    return field or ()
+        raise file.missing(role, (name,))
+    return field
 
 
-def _rows(file: ArrayFile, field: Field) -> np.ndarray:
-    if not field:
-        raise missing_field(file, "features", SPELLINGS["features"])
-    rows = file.map(field[0]) if len(field) == 1 and field[0] in file.own else None
+def _rows(field: Field) -> np.ndarray:
+    """Memory-mapped where possible, else float32 in memory."""
+    is_mappable = len(field.names) == 1 and field.name in field.file.own
+    rows = field.file.map(field.name) if is_mappable else None
     if rows is None:
-        rows = _numbers(file, field).numpy()
+        rows = field.numbers().to(torch.float32).numpy()
     if rows.ndim != 2 or 0 in rows.shape:
-        place = Place(file, field_name(field))
-        raise place.error("one row of features for each example", f"shape {tuple(rows.shape)}")
+        raise field.error("one row of features for each example", f"shape {tuple(rows.shape)}")
     return rows
 
 
-def _numbers(file: ArrayFile, field: Field) -> Tensor:
-    """Real numbers as float32, in memory of their own."""
-    values, place = file.load(field), Place(file, field_name(field))
-    if isinstance(values, list):
-        raise place.error("numbers", f"the text {values[0]!r}" if values else "nothing")
-    if values.dtype == torch.bool or values.is_complex():
-        raise place.error("real numbers", f"{values.dtype}".removeprefix("torch."))
-    return values.to(torch.float32)
-
-
-def _require_finite(rows: np.ndarray, place: Place, targets: Tensor) -> str:
+def _require_finite(rows: np.ndarray, field: Field, targets: Tensor) -> str:
     """Every feature must be finite as float32; the digest of rows and targets, since all are read anyway."""
     state = hashlib.sha256(f"{rows.dtype.str}{rows.shape}{tensors_digest(targets)}".encode())
     for start in range(0, len(rows), _CHUNK_ROWS):
@@ -157,24 +141,26 @@ def _require_finite(rows: np.ndarray, place: Place, targets: Tensor) -> str:
             good = np.isfinite(chunk.astype(np.float32))
         if not good.all():
             row, column = np.argwhere(~good)[0].tolist()
-            raise place.error("finite features", f"{chunk[row, column]:.6g} in row {start + row}")
+            raise field.error("finite features", f"{chunk[row, column]:.6g} in row {start + row}")
     return state.hexdigest()
 
 
-def _head(file: ArrayFile, found: dict[str, Field], width: int) -> tuple[Tensor | None, Tensor | None]:
-    weight, bias = (
-        _numbers(file, found[role]) if found[role] and not file.is_table else None for role in HEAD
-    )
-    if weight is not None and (weight.dim() != 2 or weight.shape[1] != width or len(weight) < 2):
-        raise Place(file, field_name(found["weight"])).error(
-            f"a head (K, {width}) for features of that width", f"shape {tuple(weight.shape)}"
-        )
-    if bias is not None and (weight is None or bias.shape != weight.shape[:1]):
-        expected = "as many numbers as the weight has rows" if weight is not None else "a weight with it"
-        raise Place(file, field_name(found["bias"])).error(expected, f"shape {tuple(bias.shape)}")
-    for role, values in (("weight", weight), ("bias", bias)):
-        if values is not None and not values.isfinite().all():
-            raise Place(file, field_name(found[role])).error("finite numbers", "others")
+def _head(found: Mapping[str, Field | None], width: int) -> tuple[Tensor | None, Tensor | None]:
+    weight = bias = None
+    if (field := found["weight"]) and not field.file.is_table:
+        weight = field.numbers().to(torch.float32)
+        if weight.dim() != 2 or weight.shape[1] != width or len(weight) < 2:
+            expected = f"a head (K, {width}) for features of that width"
+            raise field.error(expected, f"shape {tuple(weight.shape)}")
+        if not weight.isfinite().all():
+            raise field.error("finite numbers", "others")
+    if (field := found["bias"]) and not field.file.is_table:
+        bias = field.numbers().to(torch.float32)
+        if weight is None or bias.shape != weight.shape[:1]:
+            expected = "as many numbers as the weight has rows" if weight is not None else "a weight with it"
+            raise field.error(expected, f"shape {tuple(bias.shape)}")
+        if not bias.isfinite().all():
+            raise field.error("finite numbers", "others")
     return weight, bias
 
 
@@ -192,7 +178,7 @@ def _known_classes(
 
 def _targets(
     file: ArrayFile,
-    found: dict[str, Field],
+    found: dict[str, Field | None],
     names: FeatureNames,
     rows: int,
     classes: int | None,
@@ -200,27 +186,27 @@ def _targets(
 ) -> Tensor:
     ids, counts = found["targets"], found["counts"]
     if ids and counts and (names.targets is None) == (names.counts is None):
-        got = f"{field_name(ids)} and {field_name(counts)} in {file.path}"
+        got = f"{ids.name} and {counts.name} in {file.path}"
         raise fail(_US, f"`targets` or `counts` must be named where there are both, got {got}.")
-    if not ids and not counts:
-        raise missing_field(file, "targets", (*SPELLINGS["targets"], *SPELLINGS["counts"]))
     if counts and (not ids or names.counts is not None):
-        found["targets"] = ()
-        return _counts(_numbers(file, counts), Place(file, field_name(counts)), rows, classes)
-    found["counts"] = ()
-    place = Place(file, field_name(ids))
-    return class_ids(file.load(ids), place, rows, classes or MOST_CLASSES, class_names)
+        found["targets"] = None
+        return _counts(counts, rows, classes)
+    if not ids:
+        raise file.missing("targets", (*SPELLINGS["targets"], *SPELLINGS["counts"]))
+    found["counts"] = None
+    return class_ids(ids, rows, classes or MOST_CLASSES, class_names)
 
 
-def _counts(counts: Tensor, place: Place, rows: int, classes: int | None) -> Tensor:
+def _counts(field: Field, rows: int, classes: int | None) -> Tensor:
+    counts = field.numbers().to(torch.float32)
     wide = counts.dim() == 2 and counts.shape[1] >= 2 and counts.shape[1] == (classes or counts.shape[1])
     if not wide or len(counts) != rows:
         expected = f"counts ({rows}, {classes or 'K'}), one row for each example"
-        raise place.error(expected, f"shape {tuple(counts.shape)}")
+        raise field.error(expected, f"shape {tuple(counts.shape)}")
     wrong = ~(counts.isfinite() & (counts >= 0))
     if wrong.any():
         row, column = wrong.nonzero()[0].tolist()
-        raise place.error("finite counts not below 0", f"{counts[row, column].item():.6g} in row {row}")
+        raise field.error("finite counts not below 0", f"{counts[row, column].item():.6g} in row {row}")
     return counts
 
 

@@ -23,23 +23,10 @@ from torch import Tensor
 from beliefmatch._environment import needs
 from beliefmatch._validate import fail
 
-__all__ = [
-    "ArrayFile",
-    "Column",
-    "Field",
-    "Place",
-    "field_name",
-    "find_field",
-    "missing_field",
-    "open_arrays",
-    "reading",
-]
+__all__ = ["ArrayFile", "Column", "Field", "open_arrays"]
 
 Column = Tensor | list[str]
 """Numbers of any shape, or one text for each row."""
-
-Field = tuple[str, ...]
-"""The name of an array, or the names of columns that form a matrix together."""
 
 _SHOWN = 12  # names listed in an error
 _CHUNK_BYTES = 1 << 22
@@ -103,18 +90,18 @@ class ArrayFile:
             self.names = tuple(self._list())
         self.own = self.names
 
-    def load(self, field: Sequence[str]) -> Column:
-        """Read one array, or several columns of equal length as a matrix (N, len(field))."""
-        what = "" if self.is_table else f"`{field[0]}`"
-        with reading(self.path_of(field[0]), what, caller=self.caller):
-            values = self._read(field)
+    def load(self, names: Sequence[str]) -> Column:
+        """Read one array, or several columns of equal length as a matrix (N, len(names))."""
+        what = "" if self.is_table else f"`{names[0]}`"
+        with reading(self.path_of(names[0]), what, caller=self.caller):
+            values = self._read(names)
         if isinstance(values, Tensor):
             return values
         if values.dtype.kind in "SU":
             texts = values.ravel().tolist()
             return [text.decode("utf-8", "replace") if isinstance(text, bytes) else text for text in texts]
         if values.dtype.kind not in "biuf":
-            expected = f"`{field[0]}` in {self.path} must be numbers or text"
+            expected = f"`{names[0]}` in {self.path} must be numbers or text"
             raise fail(self.caller, f"{expected}, got {values.dtype}.")
         if values.dtype.kind == "f" and values.dtype.itemsize > 8:  # torch has no longer type
             values = values.astype(np.float64)
@@ -133,15 +120,95 @@ class ArrayFile:
         """The file that holds an array."""
         return self.path
 
+    def find(
+        self,
+        role: str,
+        spellings: Sequence[str],
+        *,
+        name: str | None = None,
+        numbered: bool = False,
+        own: bool = False,
+    ) -> Field | None:
+        """The array or the columns that hold a role; None where there is none, an error for several.
+
+        Args:
+            role: what the array is, for the error.
+            spellings: names that are recognised in any case, where the user gave no name.
+            name: what the user calls it.
+            numbered: whether the columns logit_0, logit_1, ... of a table form one matrix.
+            own: whether neighbouring files are left out.
+        """
+        held = self.own if own else self.names
+        if name is None:
+            matches = [Field(self, (one,)) for one in held if one.lower() in spellings]
+        else:
+            matches = [Field(self, (name,))] if name in held else []
+        if self.is_table and numbered:
+            matches += self._numbered_columns(spellings if name is None else (name,))
+        if len(matches) > 1:
+            several = " and ".join(field.name for field in matches)
+            fact = f"`{role}` must be named where there are several, got {several} in {self.path}."
+            raise fail(self.caller, fact)
+        return matches[0] if matches else None
+
+    def missing(self, role: str, expected: Sequence[str]) -> Exception:
+        """The error for a role that no array has, with the names that there are."""
+        listed = ", ".join(self.names[:_SHOWN]) + (", …" if len(self.names) > _SHOWN else "")
+        fact = f"must be in {self.path} as {' or '.join(expected)}, got {listed or 'nothing'}"
+        return fail(self.caller, f"`{role}` {fact}; name it if it is called otherwise.")
+
+    def _numbered_columns(self, spellings: Sequence[str]) -> Iterator[Field]:
+        """Columns such as logit_0, logit_1, ... in the order of their numbers, for each spelling."""
+        for spelling in spellings:
+            pattern = re.compile(rf"{re.escape(spelling)}[ ._-]?(\d+)", re.IGNORECASE)
+            found = {name: int(match[1]) for name in self.names if (match := pattern.fullmatch(name))}
+            ordered = sorted(found, key=found.__getitem__)
+            if [found[name] for name in ordered] != list(range(len(ordered))):
+                numbers = ", ".join(f"{found[name]}" for name in ordered[:_SHOWN])
+                fact = f"must have one column for each class, counted from 0, got {spelling} {numbers}"
+                raise fail(self.caller, f"`path` {fact} in {self.path}.")
+            if ordered:
+                yield Field(self, tuple(ordered))
+
     # What a format defines; these may raise anything.
     def _list(self) -> Sequence[str]:
         raise NotImplementedError
 
-    def _read(self, field: Sequence[str]) -> np.ndarray | Tensor:
+    def _read(self, names: Sequence[str]) -> np.ndarray | Tensor:
         raise NotImplementedError
 
     def _map(self, name: str) -> np.ndarray | None:
         return None
+
+
+class Field(NamedTuple):
+    """An array in a file, or columns that form a matrix together."""
+
+    file: ArrayFile
+    names: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The field in an error or a report."""
+        return self.names[0] if len(self.names) == 1 else f"{self.names[0]} … {self.names[-1]}"
+
+    def load(self) -> Column:
+        """The values."""
+        return self.file.load(self.names)
+
+    def numbers(self) -> Tensor:
+        """The values, which must be real numbers."""
+        values = self.load()
+        if isinstance(values, list):
+            raise self.error("numbers", f"the text {values[0]!r}" if values else "nothing")
+        if values.dtype == torch.bool or values.is_complex():
+            raise self.error("real numbers", f"{values.dtype}".removeprefix("torch."))
+        return values
+
+    def error(self, expected: str, received: str) -> Exception:
+        """The error that the values are not as expected."""
+        fact = f"{self.file.path} must hold {expected} in `{self.name}`, got {received}."
+        return fail(self.file.caller, fact)
 
 
 class NpzFile(ArrayFile):
@@ -154,8 +221,8 @@ class NpzFile(ArrayFile):
         self._members = {name: entry.filename for name, entry in entries.items()}
         return list(self._members)
 
-    def _read(self, field: Sequence[str]) -> np.ndarray:
-        (name,) = field
+    def _read(self, names: Sequence[str]) -> np.ndarray:
+        (name,) = names
         with zipfile.ZipFile(self.path) as archive, archive.open(self._members[name]) as file:
             # numpy.load would take what is no array for a pickle, and suggest to load it as such.
             return np.lib.format.read_array(file, allow_pickle=False)
@@ -196,8 +263,8 @@ class NpyFile(ArrayFile):
         """The file that holds an array: this one or a neighbour."""
         return self._files[name]
 
-    def _read(self, field: Sequence[str]) -> np.ndarray:
-        (name,) = field
+    def _read(self, names: Sequence[str]) -> np.ndarray:
+        (name,) = names
         with self._files[name].open("rb") as file:
             return np.lib.format.read_array(file, allow_pickle=False)
 
@@ -237,8 +304,8 @@ class SafetensorsFile(ArrayFile):
         with safe_open(self.path, framework="pt") as file:
             return list(file.keys())
 
-    def _read(self, field: Sequence[str]) -> Tensor:
-        (name,) = field
+    def _read(self, names: Sequence[str]) -> Tensor:
+        (name,) = names
         with self._open(self.path, framework="pt") as file:
             return file.get_tensor(name)
 
@@ -267,11 +334,11 @@ class ParquetFile(ArrayFile):
             self.metadata: dict[bytes, bytes] = file.schema_arrow.metadata or {}
             return file.schema_arrow.names
 
-    def _read(self, field: Sequence[str]) -> np.ndarray:
+    def _read(self, names: Sequence[str]) -> np.ndarray:
         with self._open(self.path) as file:
-            table = file.read(columns=list(field))
-            values = [_parquet_values(table.column(name), name) for name in field]
-        return np.stack(values, 1) if len(field) > 1 else values[0]
+            table = file.read(columns=list(names))
+            values = [_parquet_values(table.column(name), name) for name in names]
+        return np.stack(values, 1) if len(names) > 1 else values[0]
 
     def encoded_images(self, name: str) -> list[bytes]:
         """The bytes of each image, stored as bytes or as {bytes, path}; empty where a cell has none."""
@@ -327,16 +394,16 @@ class CsvFile(ArrayFile):
             raise ValueError(f"it has two columns named {twice[0]!r}")
         return names
 
-    def _read(self, field: Sequence[str]) -> np.ndarray:
+    def _read(self, names: Sequence[str]) -> np.ndarray:
         """A single column that is not all numbers is text."""
-        chosen = [self.names.index(name) for name in field]
+        chosen = [self.names.index(name) for name in names]
         with self._text() as file:
             rows = csv.reader(file, delimiter=self._delimiter)
             next(rows)
             chunks = self._chunks(rows, chosen)
-            if len(field) > 1:
-                tables = [_csv_numbers(columns, field, before) for before, columns in chunks]
-                return np.concatenate(tables) if tables else np.empty((0, len(field)))
+            if len(names) > 1:
+                tables = [_csv_numbers(columns, names, before) for before, columns in chunks]
+                return np.concatenate(tables) if tables else np.empty((0, len(names)))
             cells = list(chain.from_iterable(column for _, (column,) in chunks))
         try:
             return np.array(list(map(float, cells)), dtype=np.float64)
@@ -385,75 +452,3 @@ FORMATS: dict[str, type[ArrayFile]] = {
     ".csv": CsvFile,
     ".safetensors": SafetensorsFile,
 }
-
-
-class Place(NamedTuple):
-    """An array in a file, for errors about its values."""
-
-    file: ArrayFile
-    name: str
-
-    def error(self, expected: str, received: str) -> Exception:
-        """The error that the array is not as expected."""
-        return fail(
-            self.file.caller, f"{self.file.path} must hold {expected} in `{self.name}`, got {received}."
-        )
-
-
-def find_field(
-    file: ArrayFile,
-    role: str,
-    spellings: Sequence[str],
-    *,
-    name: str | None = None,
-    numbered: bool = False,
-    own: bool = False,
-) -> Field | None:
-    """The array or the columns that hold a role; None where there is none, an error where there are several.
-
-    Args:
-        file: the open file.
-        role: what the array is, for the error.
-        spellings: names that are recognised in any case, where the user gave no name.
-        name: what the user calls it.
-        numbered: whether the columns logit_0, logit_1, ... of a table form one matrix.
-        own: whether neighbouring files are left out.
-    """
-    held = file.own if own else file.names
-    if name is None:
-        matches: list[Field] = [(one,) for one in held if one.lower() in spellings]
-    else:
-        matches = [(name,)] if name in held else []
-    if file.is_table and numbered:
-        matches += _numbered_columns(file, spellings if name is None else (name,))
-    if len(matches) > 1:
-        several = " and ".join(map(field_name, matches))
-        fact = f"`{role}` must be named where there are several, got {several} in {file.path}."
-        raise fail(file.caller, fact)
-    return matches[0] if matches else None
-
-
-def _numbered_columns(file: ArrayFile, spellings: Sequence[str]) -> Iterator[Field]:
-    """Columns such as logit_0, logit_1, ... in the order of their numbers, for each spelling that occurs."""
-    for spelling in spellings:
-        pattern = re.compile(rf"{re.escape(spelling)}[ ._-]?(\d+)", re.IGNORECASE)
-        found = {name: int(match[1]) for name in file.names if (match := pattern.fullmatch(name))}
-        ordered = sorted(found, key=found.__getitem__)
-        if [found[name] for name in ordered] != list(range(len(ordered))):
-            numbers = ", ".join(f"{found[name]}" for name in ordered[:_SHOWN])
-            fact = f"must have one column for each class, counted from 0, got {spelling} {numbers}"
-            raise fail(file.caller, f"`path` {fact} in {file.path}.")
-        if ordered:
-            yield tuple(ordered)
-
-
-def field_name(field: Field) -> str:
-    """A field in an error or a report."""
-    return field[0] if len(field) == 1 else f"{field[0]} … {field[-1]}"
-
-
-def missing_field(file: ArrayFile, role: str, expected: Sequence[str]) -> Exception:
-    """The error for a field that the file does not hold, with the names that it does."""
-    listed = ", ".join(file.names[:_SHOWN]) + (", …" if len(file.names) > _SHOWN else "")
-    fact = f"must be in {file.path} as {' or '.join(expected)}, got {listed or 'nothing'}"
-    return fail(file.caller, f"`{role}` {fact}; name it if it is called otherwise.")

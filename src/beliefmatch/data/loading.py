@@ -48,16 +48,9 @@ def load(config: DataConfig, *, validation_from: ValidationFrom = "train") -> Da
     """
     require_choice("data", "validation_from", validation_from, ("train", "test"))
     found, defaults = find(config)
-    names = _class_names(found, defaults)
-    for name, part in found.items():
-        _require_class_ids(part.labels, names, name, config)
+    names = _class_names(found, config, defaults)
     parts = _named_parts(found)
-    size = config.size or defaults.size
-    if config.margin is not None and size is None:
-        raise fail("data", f"`size` must be given with `margin`, got a margin of {config.margin:g} alone.")
-    frame = common_frame(next(iter(parts.values())).images, size, margin=config.margin)
-    channels = None if config.mean is None else len(config.mean)
-    prepared = prepare(parts, frame, channels=channels, corrupt=config.corrupt, workers=config.workers)
+    prepared = _prepare(parts, config, defaults)
     labels = {name: source.targets.numpy() for name, (source, _) in prepared.items()}
     roles = assign_roles(labels, config, validation_from=validation_from)
     part, rows = roles["train"]
@@ -66,7 +59,12 @@ def load(config: DataConfig, *, validation_from: ValidationFrom = "train") -> Da
     sources = {name: source.with_preprocessing(preprocessing) for name, (source, _) in prepared.items()}
     unlabelled, held_back = None, None
     if config.labels is not None:
-        _require_label_count(config.labels, len(rows), names)
+        if not len(names) <= config.labels < len(rows):
+            expected = (
+                f"one for each of {len(names)} classes at least and below the {len(rows)} training images"
+            )
+            remedy = "leave it out to keep all labels"
+            raise fail("data", f"`labels` must be {expected}, got {config.labels}; {remedy}.")
         kept = rows[balanced_rows(labels[part][rows], config.labels, config.split_seed)]
         roles["train"], held_back = RowSelection(part, kept), np.setdiff1d(rows, kept, assume_unique=True)
         unlabelled = sources[part].subset(held_back).unlabelled()
@@ -159,28 +157,29 @@ def _images_at(path: Path) -> Images:
     return read_file(path).images
 
 
-def _class_names(found: Mapping[str, LabelledImages], defaults: DatasetDefaults) -> tuple[str, ...]:
-    """The names that were found, else the dataset's, else the numbers."""
+def _class_names(
+    found: Mapping[str, LabelledImages], config: DataConfig, defaults: DatasetDefaults
+) -> tuple[str, ...]:
+    """The names that were found, else the dataset's, else the numbers; every label must be an id of one."""
     first = next(iter(found.values()), None)
     if first is None or len(first.labels) == 0:
         raise fail("data", "images must be at least 2 of 2 classes, got none.")
-    if first.class_names is not None:
-        return first.class_names
-    largest = int(first.labels.max())
-    if largest >= _MOST_CLASSES:
-        raise fail("data", f"labels must be class ids counted from 0, got {largest}.")
-    return defaults.class_names or tuple(f"{label}" for label in range(largest + 1))
-
-
-def _require_class_ids(labels: np.ndarray, names: tuple[str, ...], part: str, config: DataConfig) -> None:
-    if len(labels) and (labels == -1).all():
-        raise fail("data", f"images must have labels to train on, got none in the {part} part.")
-    wrong = np.flatnonzero((labels < 0) | (labels >= len(names)))
-    if len(wrong):
-        place = config.name if part == "all" else f"{config.name} ({part})"
-        expected = f"class ids from 0 to {len(names) - 1}"
-        got = f"{labels[wrong[0]]} at image {wrong[0]}"
-        raise fail("data", f"labels of {place} must be {expected}, got {got}.")
+    names = first.class_names
+    if names is None:
+        largest = int(first.labels.max())
+        if largest >= _MOST_CLASSES:
+            raise fail("data", f"labels must be class ids counted from 0, got {largest}.")
+        names = defaults.class_names or tuple(f"{label}" for label in range(largest + 1))
+    for part, (_, labels, *_) in found.items():
+        if len(labels) and (labels == -1).all():
+            raise fail("data", f"images must have labels to train on, got none in the {part} part.")
+        wrong = np.flatnonzero((labels < 0) | (labels >= len(names)))
+        if len(wrong):
+            place = config.name if part == "all" else f"{config.name} ({part})"
+            expected = f"class ids from 0 to {len(names) - 1}"
+            got = f"{labels[wrong[0]]} at image {wrong[0]}"
+            raise fail("data", f"labels of {place} must be {expected}, got {got}.")
+    return names
 
 
 def _require_every_class(labels: np.ndarray, names: tuple[str, ...]) -> None:
@@ -195,13 +194,6 @@ def _require_every_class(labels: np.ndarray, names: tuple[str, ...]) -> None:
         raise fail("data", f"every class must have an image to train on, got none of {which}; {remedy}.")
 
 
-def _require_label_count(count: int, images: int, names: tuple[str, ...]) -> None:
-    """A number of labels must be enough for every class, and leave images without one."""
-    if not len(names) <= count < images:
-        expected = f"one for each of {len(names)} classes at least and below the {images} training images"
-        raise fail("data", f"`labels` must be {expected}, got {count}; leave it out to keep all labels.")
-
-
 def _named_parts(found: Mapping[str, LabelledImages]) -> dict[str, LabelledImages]:
     """A train and a test part, or one undivided part; without a test part, validation is reported on."""
     parts = dict(found)
@@ -213,6 +205,17 @@ def _named_parts(found: Mapping[str, LabelledImages]) -> dict[str, LabelledImage
         remedy = "give the path of that part itself to have it split"
         raise fail("data", f"`name` must hold {expected}, got {got}; {remedy}.")
     return parts
+
+
+def _prepare(
+    parts: Mapping[str, LabelledImages], config: DataConfig, defaults: DatasetDefaults
+) -> dict[str, tuple[ImageSource, np.ndarray]]:
+    size = config.size or defaults.size
+    if config.margin is not None and size is None:
+        raise fail("data", f"`size` must be given with `margin`, got a margin of {config.margin:g} alone.")
+    frame = common_frame(next(iter(parts.values())).images, size, margin=config.margin)
+    channels = None if config.mean is None else len(config.mean)
+    return prepare(parts, frame, channels=channels, corrupt=config.corrupt, workers=config.workers)
 
 
 def _preprocessing(

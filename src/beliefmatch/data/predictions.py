@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -11,16 +11,7 @@ import torch
 from torch import Tensor
 
 from beliefmatch._validate import FLOATING, fail
-from beliefmatch.data.formats import (
-    ArrayFile,
-    Column,
-    Field,
-    Place,
-    field_name,
-    find_field,
-    missing_field,
-    open_arrays,
-)
+from beliefmatch.data.formats import ArrayFile, Field, open_arrays
 
 __all__ = ["SPELLINGS", "FieldNames", "Predictions", "class_ids", "read_class_names", "read_predictions"]
 
@@ -102,78 +93,56 @@ def read_predictions(
     """
     file = open_arrays(path, caller=_CALLER)
     kind, field, unused = _find_values(file, names)
-    check = _require_logits if kind == "logits" else _require_probs
-    values = check(file.load(field), Place(file, field_name(field)))
-    if class_names is not None and len(class_names) != values.shape[1]:
-        expected = f"one for each of the {values.shape[1]} classes of {file.path}"
+    values = (_require_logits if kind == "logits" else _require_probs)(field)
+    rows, classes = values.shape
+    if class_names is not None and len(class_names) != classes:
+        expected = f"one for each of the {classes} classes of {file.path}"
         raise fail(_CALLER, f"`class_names` must be {expected}, got {len(class_names)}.")
-    recognised = {kind: field_name(field), **({"unused": unused} if unused else {})}
-    found = Predictions(file.path, kind, values, None, None, recognised)
-    if not labelled:
-        return found
-    found = _with_targets(found, file, names, class_names, targets_file)
-    return _with_images(found, file, names)
+    recognised = {kind: field.name} | ({} if unused is None else {"unused": unused.name})
+    targets = images = None
+    if labelled:
+        origin = file if targets_file is None else open_arrays(targets_file, caller=_CALLER)
+        is_alone = origin is not file and len(origin.own) == 1  # the only array that can be meant
+        field = Field(origin, origin.own) if is_alone else _find(origin, "targets", names)
+        if field is None:
+            raise origin.missing("targets", _spellings("targets", names))
+        targets = class_ids(field, rows, classes, class_names)
+        recognised["targets"] = field.name + ("" if origin is file else f" in {origin.path}")
+        # A column of a table that is called image holds paths or encoded files, unless the user named it.
+        is_sought = names.images is not None or not file.is_table
+        field = _find(file, "images", names) if is_sought else None
+        if field is not None:
+            images = _require_images(field, rows)
+            recognised["images"] = field.name
+        elif names.images is not None:
+            raise file.missing("images", [names.images])
+    return Predictions(file.path, kind, values, targets, images, recognised)
 
 
-def _find_values(file: ArrayFile, names: FieldNames) -> tuple[Kind, Field, str]:
-    """The logits or the probabilities, and the other of the two where it is there ("" if not).
+def _find_values(file: ArrayFile, names: FieldNames) -> tuple[Kind, Field, Field | None]:
+    """The logits or the probabilities, and the other of the two where it is there.
 
     What the user named takes precedence over what was recognised, and logits over probabilities.
     """
-    both: tuple[Kind, ...] = ("logits", "probs")
+    both: list[Kind] = ["logits", "probs"]
     if names.logits is not None and names.logits == names.probs:
         raise fail(_CALLER, f"`logits` and `probs` must differ, got {names.logits!r} for both.")
-    named: tuple[Kind, ...] = tuple(role for role in both if getattr(names, role) is not None)
+    named: list[Kind] = [role for role in both if getattr(names, role) is not None]
     roles = named or both
     found: list[tuple[Kind, Field]] = [(role, field) for role in roles if (field := _find(file, role, names))]
     if not found:
-        expected = [name for role in roles for name in _expected(role, names)]
-        raise missing_field(file, roles[0], expected)
-    kind, field = found[0]
-    return kind, field, field_name(found[1][1]) if len(found) > 1 else ""
+        raise file.missing(roles[0], [name for role in roles for name in _spellings(role, names)])
+    return *found[0], found[1][1] if len(found) > 1 else None
 
 
 def _find(file: ArrayFile, role: Role, names: FieldNames) -> Field | None:
     is_value = role in ("logits", "probs")
-    name = getattr(names, role)
-    return find_field(file, role, SPELLINGS[role], name=name, numbered=is_value, own=is_value)
+    return file.find(role, SPELLINGS[role], name=getattr(names, role), numbered=is_value, own=is_value)
 
 
-def _expected(role: Role, names: FieldNames) -> tuple[str, ...]:
+def _spellings(role: Role, names: FieldNames) -> tuple[str, ...]:
     name = getattr(names, role)
     return SPELLINGS[role] if name is None else (name,)
-
-
-def _with_targets(
-    found: Predictions,
-    file: ArrayFile,
-    names: FieldNames,
-    class_names: Sequence[str] | None,
-    targets_file: str | Path | None,
-) -> Predictions:
-    if targets_file is not None:
-        file = open_arrays(targets_file, caller=_CALLER)
-    alone = targets_file is not None and len(file.own) == 1  # the only array that can be meant
-    field = file.own if alone else _find(file, "targets", names)
-    if field is None:
-        raise missing_field(file, "targets", _expected("targets", names))
-    rows, classes = found.values.shape
-    targets = class_ids(file.load(field), Place(file, field_name(field)), rows, classes, class_names)
-    origin = "" if targets_file is None else f" in {file.path}"
-    recognised = {**found.recognised, "targets": field_name(field) + origin}
-    return replace(found, targets=targets, recognised=recognised)
-
-
-def _with_images(found: Predictions, file: ArrayFile, names: FieldNames) -> Predictions:
-    if file.is_table and names.images is None:  # a column of that name holds paths or encoded files
-        return found
-    field = _find(file, "images", names)
-    if field is None:
-        if names.images is not None:
-            raise missing_field(file, "images", _expected("images", names))
-        return found
-    images = _require_images(file.load(field), Place(file, field_name(field)), len(found.values))
-    return replace(found, images=images, recognised={**found.recognised, "images": field_name(field)})
 
 
 def read_class_names(path: str | Path) -> list[str]:
@@ -192,18 +161,18 @@ def read_class_names(path: str | Path) -> list[str]:
     return names
 
 
-def _require_logits(values: Column, place: Place) -> Tensor:
+def _require_logits(field: Field) -> Tensor:
     """Finite numbers of shape (N, K)."""
-    logits = _matrix(values, place)
-    _require_rows(logits, lambda rows: rows.isfinite().all(1), "finite logits", place)
+    logits = _matrix(field)
+    _require_rows(logits, lambda rows: rows.isfinite().all(1), "finite logits", field)
     return logits
 
 
-def _require_probs(values: Column, place: Place) -> Tensor:
+def _require_probs(field: Field) -> Tensor:
     """Numbers in [0, 1] of shape (N, K); each row has the sum one."""
-    probs = _matrix(values, place)
+    probs = _matrix(field)
     within = "probabilities in [0, 1] (logits are called logits)"
-    _require_rows(probs, lambda rows: ((rows >= 0) & (rows <= 1)).all(1), within, place)
+    _require_rows(probs, lambda rows: ((rows >= 0) & (rows <= 1)).all(1), within, field)
 
     def total(rows: Tensor) -> Tensor:
         return rows.sum(1, dtype=torch.float64)
@@ -211,18 +180,15 @@ def _require_probs(values: Column, place: Place) -> Tensor:
     def sums_to_one(rows: Tensor) -> Tensor:
         return (total(rows) - 1).abs() <= SUM_TOLERANCE
 
-    _require_rows(probs, sums_to_one, "probabilities whose rows sum to 1", place, show=total)
+    _require_rows(probs, sums_to_one, "probabilities whose rows sum to 1", field, show=total)
     return probs
 
 
-def _matrix(values: Column, place: Place) -> Tensor:
-    if isinstance(values, list):
-        raise place.error("numbers", f"the text {values[0]!r}" if values else "nothing")
-    if values.dtype == torch.bool or values.is_complex():
-        raise place.error("real numbers", f"{values.dtype}".removeprefix("torch."))
+def _matrix(field: Field) -> Tensor:
+    values = field.numbers()
     if values.ndim != 2 or values.shape[0] < 1 or values.shape[1] < 2:
         expected = "one row for each example and one column for each of two or more classes"
-        raise place.error(expected, f"shape {tuple(values.shape)}")
+        raise field.error(expected, f"shape {tuple(values.shape)}")
     return values if values.dtype in FLOATING else values.double()
 
 
@@ -230,7 +196,7 @@ def _require_rows(
     values: Tensor,
     holds: Callable[[Tensor], Tensor],
     expected: str,
-    place: Place,
+    field: Field,
     show: Callable[[Tensor], Tensor] | None = None,
 ) -> None:
     """Every row must pass; the error shows the first that does not, by its first bad value or by `show`."""
@@ -242,68 +208,70 @@ def _require_rows(
             index = int((~good).nonzero()[0])
             row = rows[index : index + 1]
             shown = show(row) if show else row[0][~holds(row.T)]
-            raise place.error(expected, f"{shown[0].item():.6g} in row {start + index}")
+            raise field.error(expected, f"{shown[0].item():.6g} in row {start + index}")
 
 
-def class_ids(values: Column, place: Place, rows: int, classes: int, names: Sequence[str] | None) -> Tensor:
+def class_ids(field: Field, rows: int, classes: int, names: Sequence[str] | None) -> Tensor:
     """Class ids of shape (rows,), from whole numbers or from class names."""
-    ids = _ids_of_text(values, place, names) if isinstance(values, list) else _ids_of_numbers(values, place)
+    values = field.load()
+    ids = _ids_of_text(values, field, names) if isinstance(values, list) else _ids_of_numbers(values, field)
     if ids.shape != (rows,):
         expected = f"one class id for each of the {rows} rows"
-        raise place.error(expected, f"{len(ids)}" if ids.ndim == 1 else f"shape {tuple(ids.shape)}")
+        raise field.error(expected, f"{len(ids)}" if ids.ndim == 1 else f"shape {tuple(ids.shape)}")
     within = (ids >= 0) & (ids < classes)
     if not within.all():
         row = int((~within).nonzero()[0])
         # As written in the file: the number may be too large for an id.
         number = values.flatten()[row].item() if isinstance(values, Tensor) else ids[row].item()
         received = f"{number:.15g}" if isinstance(number, float) else f"{number}"
-        raise place.error(f"class ids from 0 to {classes - 1}", f"{received} in row {row}")
-    if isinstance(values, Tensor) and names is not None and place.file.path.suffix.lower() == ".csv":
+        raise field.error(f"class ids from 0 to {classes - 1}", f"{received} in row {row}")
+    if isinstance(values, Tensor) and names is not None and field.file.path.suffix.lower() == ".csv":
         # In a text file the number 4 may be an id or the name of another class; it is not guessed which.
         by_name = {name: index for index, name in enumerate(names)}
         for value in ids.unique().tolist():
             if by_name.get(f"{value}", value) != value:
                 expected = "class ids that are not the names of other classes"
-                raise place.error(expected, f"{value}, the name of class {by_name[f'{value}']}")
+                raise field.error(expected, f"{value}, the name of class {by_name[f'{value}']}")
     return ids
 
 
-def _ids_of_numbers(values: Tensor, place: Place) -> Tensor:
+def _ids_of_numbers(values: Tensor, field: Field) -> Tensor:
     if values.dtype == torch.bool or values.is_complex():
-        raise place.error("class ids", f"{values.dtype}".removeprefix("torch."))
+        raise field.error("class ids", f"{values.dtype}".removeprefix("torch."))
     flat = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     if flat.ndim != 1:
-        raise place.error("one class id for each row", f"shape {tuple(values.shape)}")
+        raise field.error("one class id for each row", f"shape {tuple(values.shape)}")
     if not values.is_floating_point():
         return flat.to(torch.int64)  # an unsigned id too large for it becomes negative and is refused
     whole = flat.isfinite() & (flat == flat.round())
     if not whole.all():
         row = int((~whole).nonzero()[0])
-        raise place.error("whole class ids", f"{flat[row].item():.6g} in row {row}")
+        raise field.error("whole class ids", f"{flat[row].item():.6g} in row {row}")
     return flat.clamp(-(2.0**62), 2.0**62).to(torch.int64)
 
 
-def _ids_of_text(texts: list[str], place: Place, names: Sequence[str] | None) -> Tensor:
+def _ids_of_text(texts: list[str], field: Field, names: Sequence[str] | None) -> Tensor:
     if names is None:
         others = (text for text in texts if not text.strip().lstrip("-").isdigit())
         first = next(others, texts[0] if texts else "")
-        raise place.error("class ids where no class names are given", f"the text {first!r}")
+        raise field.error("class ids where no class names are given", f"the text {first!r}")
     by_name = {name: index for index, name in enumerate(names)}
     unknown = next((row for row, text in enumerate(texts) if text not in by_name), None)
     if unknown is not None:
-        raise place.error("class ids or class names", f"{texts[unknown]!r} in row {unknown}")
+        raise field.error("class ids or class names", f"{texts[unknown]!r} in row {unknown}")
     return torch.tensor([by_name[text] for text in texts], dtype=torch.int64)
 
 
-def _require_images(values: Column, place: Place, rows: int) -> Tensor:
+def _require_images(field: Field, rows: int) -> Tensor:
     """Images of shape (N, H, W), (N, H, W, C) or (N, C, H, W), C of 1, 3 or 4."""
+    values = field.load()
     if isinstance(values, list) or values.is_complex():
-        raise place.error("images", "no real numbers")
+        raise field.error("images", "no real numbers")
     shape = tuple(values.shape)
     channels = (shape[1], shape[-1]) if len(shape) == 4 else (1,)
     if len(shape) not in (3, 4) or 0 in shape or not {1, 3, 4} & set(channels):
         expected = "images of shape (N, H, W), (N, H, W, C) or (N, C, H, W) with 1, 3 or 4 channels"
-        raise place.error(expected, f"shape {shape}")
+        raise field.error(expected, f"shape {shape}")
     if len(values) != rows:
-        raise place.error(f"one image for each of the {rows} rows", f"{len(values)}")
+        raise field.error(f"one image for each of the {rows} rows", f"{len(values)}")
     return values

@@ -125,7 +125,9 @@ def _unscaled(channels: int, margin: float) -> Preprocessing:
 
 
 def _grey(source: MemorySource) -> MemorySource:
-    return MemorySource(source.pixels[..., :1], source.targets, preprocessing=_unscaled(1, source.preprocessing.margin))
+    return MemorySource(
+        source.pixels[..., :1], source.targets, preprocessing=_unscaled(1, source.preprocessing.margin)
+    )
 
 
 def _as_they_are(
