@@ -3,8 +3,9 @@
 python tools/publish_reproduction.py runs/reproduce/cpu
 
 Nothing is touched unless every record can be read and is of the scale that the page is about. Reproductions
-that were published before and are not in the directory stay as they are. The records of single runs, trials
-of a search included, go to results/reproduction/runs, without the paths of this machine.
+that were published before and are not in the directory stay as they are, and so do records of runs. The
+records of single runs, trials of a search included, go to results/reproduction/runs, without the paths of
+this machine.
 """
 
 import argparse
@@ -103,9 +104,10 @@ def _copy(source: Path, target: Path, record: ReproductionRecord) -> None:
 
 
 def _copy_runs(names: Iterable[str], runs: Path, published: Path, target: Path) -> None:
+    """Copy the record of each run; one published before is kept unless there is a new one."""
     target.mkdir(parents=True, exist_ok=True)
-    here = [file.parent.name for file in runs.glob("*/record.json")]
-    for name in sorted({*names, *here}):
+    new = [file.parent.name for file in runs.glob("*/record.json")]
+    for name in sorted({*names, *new, *(file.stem for file in published.glob("*.json"))}):
         record, before = RunDirectory(runs / name).record(), published / f"{name}.json"
         if record is not None:
             config = to_mapping(without_paths(config_from(record.config)))

@@ -144,7 +144,7 @@ def test_transfer_at_paper_scale_is_the_paper_protocol():
         assert (config.epochs, config.batch_size, config.learning_rate) == (100, 64, 3e-4)
         assert (config.data.name, config.data.limit, config.data.augment) == (name, None, "none")
         assert config.model.startswith("timm:resnet50")
-        adapt = found.runs._adaptation(config).adapt_config
+        adapt = found.adapt_run_config(config).adapt_config
         assert (adapt.labels, adapt.optimizer, adapt.patience) == ("new", "adam", None)
         assert (adapt.kl_weights, adapt.seeds, adapt.learning_rate) == ((0.01,), (0, 1, 2, 3, 4), 3e-4)
     cifar = found.configs["cifar10"]
@@ -157,7 +157,7 @@ def test_tables_and_figures_share_their_runs():
     runs = {name: set(runner(name, scale="cpu").costs()) for name in REPRODUCTIONS}
     assert runs["figure-ood"] < runs["figure-reliability"]
     assert runs["figure-representation"] < runs["ablation-kl"]
-    expected = runner("figure-reliability", scale="cpu").runs.expected()
+    expected = runner("figure-reliability", scale="cpu").expected()
     ensembles = {name for name, config in expected.items() if config.method.name == "ensemble"}
     assert runs["figure-reliability"] - ensembles < runs["table1"]
     assert len(runs["figure-beta"] & runs["table1"]) == 3  # β = 1 and the first λ of the search
@@ -167,43 +167,43 @@ def test_tables_and_figures_share_their_runs():
 
 def test_differences_from_the_paper_name_the_setting_and_where_it_differs():
     found = runner("table1", scale="cpu")
-    assert found.scale_words == "CPU scale: 1,000 images, 80 epochs, width 16 or 8"
+    assert found.scale_words() == "CPU scale: 1,000 images, 80 epochs, width 16 or 8"
     assert {
         "Epochs: 80 instead of 200.",
         "Stride of the first convolution: 2 instead of 1.",
         "Training images: 1,000 instead of all.",
-        "Images in a batch: 32 instead of 128.",
+        "Batch size: 32 instead of 128.",
         "Validation images: 1,000 instead of 10,000.",
         "Seeds: 3 instead of 5.",
-        "Samples of MC dropout: 10 instead of 100 (MC dropout, all layers).",
-        "Rate of dropout: 0.1 instead of auto (MC dropout, last layer; MC dropout, all layers).",
+        "MC dropout samples: 10 instead of 100 (MC dropout, all layers).",
+        "Dropout rate: 0.1 instead of auto (MC dropout, last layer; MC dropout, all layers).",
         "Width of the network: 16 instead of 64 (ResNet-18, CIFAR-10; ResNet-18, CIFAR-100); "
         "8 instead of 64 (ResNet-50, CIFAR-10; ResNet-50, CIFAR-100).",
-    } <= set(found.differences)
-    assert not any("validate_every" in one for one in found.differences)
-    assert runner("figure-beta", scale="cpu").scale_words == "CPU scale: 1,000 images, 80 epochs, width 16"
-    semi = runner("table4", scale="cpu").differences
+    } <= set(found.differences())
+    assert not any("validate_every" in one for one in found.differences())
+    assert runner("figure-beta", scale="cpu").scale_words() == "CPU scale: 1,000 images, 80 epochs, width 16"
+    semi = runner("table4", scale="cpu").differences()
     assert any("`semi.weight`: 5 instead of 0.5 (Pi-model: softmax); " in one for one in semi)
     assert "`model.options.depth`: 10 instead of 28." in semi
-    controls = runner("controls", scale="cpu").differences
+    controls = runner("controls", scale="cpu").differences()
     assert not any("Seeds" in one for one in controls)  # the paper has none
 
 
 def test_a_setting_of_the_user_is_a_difference():
     notes, paper = list(reproduction("table1").notes), runner("table1")
-    assert paper.differences[:-1] == notes and "the paper tells none" in paper.differences[-1]
-    assert paper.scale_words == "paper scale"
+    assert paper.differences()[:-1] == notes and "the paper does not state" in paper.differences()[-1]
+    assert paper.scale_words() == "paper scale"
     found = runner("table1", settings=("training.weight_decay=5e-4",), seeds=2)
-    assert "`training.weight_decay`: 0.0005 instead of 0.0001." in found.differences
-    assert "Seeds: 2 instead of 5." in found.differences
-    assert found.scale_words == "paper scale with changed settings"
-    assert runner("table1", settings=("engine.precision=32",)).differences == notes
-    half = runner("table1", settings=("engine.precision=bf16",)).differences
-    assert "Numbers are of precision bf16; the paper tells none." in half
-    weights = runner("table3", settings=("transfer.weights=/somewhere/resnet50.pt",)).differences
+    assert "`training.weight_decay`: 0.0005 instead of 0.0001." in found.differences()
+    assert "Seeds: 2 instead of 5." in found.differences()
+    assert found.scale_words() == "paper scale with changed settings"
+    assert runner("table1", settings=("engine.precision=32",)).differences() == notes
+    half = runner("table1", settings=("engine.precision=bf16",)).differences()
+    assert "Numbers are computed in bf16; the paper does not state its precision." in half
+    weights = runner("table3", settings=("transfer.weights=/somewhere/resnet50.pt",)).differences()
     assert "Weights: resnet50.pt instead of those of its name." in weights
     named = "Weights are those that come with the network's name; the paper's are of Keras."
-    assert named not in weights and named in runner("table3").differences
+    assert named not in weights and named in runner("table3").differences()
 
 
 def test_images_and_classes_that_are_missing_are_differences(cifar_config):
@@ -211,8 +211,8 @@ def test_images_and_classes_that_are_missing_are_differences(cifar_config):
     assert data_sentences(cifar_config, complete, 10) == ([], [])
     missing = data_sentences(cifar_config, complete | {"train": 12_000, "test": 500}, 10)
     assert missing[0] == [
-        "Training images: 12,000 of cifar10, where 40,000 were meant.",
-        "Test images: 500 of cifar10, where 10,000 were meant.",
+        "Training images: 12,000 of cifar10 instead of 40,000.",
+        "Test images: 500 of cifar10 instead of 10,000.",
     ]
     semi = config_from(with_method(recipe("semi-vat"), "softmax"))
     assert data_sentences(semi, {"train": 4000, "validation": 5000, "test": 10_000}, 10) == ([], [])

@@ -34,14 +34,14 @@ def test_every_table_and_figure_is_published_as_its_command_would_run_it_today(n
     assert record.command[:5] == ["beliefmatch", "reproduce", name, "--scale", "cpu"]
     settings = tuple(value for flag, value in pairwise(record.command) if flag == "--set")
     found = runner(name, scale="cpu", seeds=len(record.seeds), settings=settings)
-    words = found.scale_words
+    words = found.scale_words()
     if name == "table2":  # the folder that stood for ImageNet has fewer images than are asked for
-        assert "Training images: 810 of imagenet-1k, where 1,000 were meant." in record.differences
+        assert "Training images: 810 of imagenet-1k instead of 1,000." in record.differences
         words = words.replace("1,000 images", "810 images")
     assert record.scale_words == words
     assert set(record.configs) == set(found.described())
     if not found.reproduction.transfers:  # the fingerprint of a transfer depends on the network's weights
-        candidates = found.runs.candidates.values()
+        candidates = found.candidates.values()
         tried = [one.settled(value) for one in candidates for value in (one.search or (0, [0]))[1]]
         possible = {fingerprint(replace(config, seed=seed)) for config in tried for seed in found.seeds}
         assert {run.fingerprint for run in record.runs} <= possible

@@ -26,7 +26,7 @@ def write_images(directory, *names, **arrays):
     ("arguments", "words"),
     [
         (["tabel1"], "did you mean table1?"),
-        (["table1", "--scale", "cpus"], "`--scale` must be one of paper, cpu, tiny, got 'cpus'"),
+        (["table1", "--scale", "cpus"], "`--scale` must be one of paper, cpu, tiny, got str 'cpus'"),
         (["table1", "--seeds", "0"], "`--seeds`"),
         (["table1", "--seeds", "9999"], "`--seeds`"),
         (["table1", "--jobs", "0"], "`--jobs`"),
@@ -134,7 +134,7 @@ def test_settings_of_transfers_are_strict_and_their_own(tmp_path):
         ("timm:resnet18", 9, 100)
     }
     network = "Network, the paper's being Keras's ResNet-50: timm:resnet18 instead of timm:resnet50.tv_in1k."
-    assert network in found.differences
+    assert network in found.differences()
     with pytest.raises(ValueError, match="`epochs`"):
         runner("table3", settings=("transfer.epoch=3",))
     with pytest.raises(ValueError, match=r"transfer\.KEY=VALUE"):

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from beliefmatch.cli import main
 from beliefmatch.experiments.adapt_record import AdaptRecord
-from beliefmatch.experiments.config import to_mapping
+from beliefmatch.experiments.config import config_from, to_mapping
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.report.reproduction import ours_text, reproduction_tables, summary_markdown
 from beliefmatch.reproduce import REPRODUCTIONS, reproduction
@@ -21,10 +21,10 @@ from beliefmatch.reproduce.tables import (
     Outcome,
     Run,
     Transferred,
-    belief_spread,
     has_belief,
+    mean_mutual_information,
     median_precision,
-    mistake_auroc,
+    misclassification_auroc,
     top_error,
 )
 from beliefmatch.reproduce.transfer import scaled_transfer, transfer_arms
@@ -178,14 +178,14 @@ def test_reliability_has_the_bins_of_the_calibration_error(everything):
 def test_densities_of_known_and_ood_images_have_an_area_of_one(everything):
     (drawing,) = record_of(everything, "figure-ood").drawings
     for panel in drawing.panels:
-        assert [series.label for series in panel.series] == ["known: digits", "ood: noise"]
+        assert [series.label for series in panel.series] == ["test: digits", "OOD: noise"]
         for series in panel.series:
             assert np.trapezoid(series.y, series.x) == pytest.approx(1, abs=0.01)
 
 
 def _run_of(everything, method):
     name, record = next((name, one) for name, one in runs_of(everything).items() if one.method == method)
-    run = Run(record, RunDirectory(everything / "runs" / name))
+    run = Run(record, RunDirectory(everything / "runs" / name), config_from(record.config))
     return run, np.load(run.run_dir.predictions("test"))
 
 
@@ -202,16 +202,18 @@ def test_measures_of_predictions_are_those_computed_by_hand(everything):
         scores = {"confidence": -mean.max(1).values, "mutual_information": spread}
         for score, doubt in scores.items():
             if method == "softmax" and score == "mutual_information":
-                assert mistake_auroc(score).of(run) is None  # softmax has no belief
+                assert misclassification_auroc(score).of(run) is None  # softmax has no belief
                 continue
             wrong, good = doubt[~right][:, None], doubt[right][None]
             pairs = (wrong > good).double() + 0.5 * (wrong == good)
-            assert mistake_auroc(score).of(run) == pytest.approx(100 * pairs.mean().item(), abs=0.01)
+            assert misclassification_auroc(score).of(run) == pytest.approx(
+                100 * pairs.mean().item(), abs=0.01
+            )
         if method == "softmax":
-            assert belief_spread(run) is median_precision(run) is None
-    assert belief_spread(run) == pytest.approx(spread.mean().item(), rel=1e-5)
+            assert mean_mutual_information(run) is median_precision(run) is None
+    assert mean_mutual_information(run) == pytest.approx(spread.mean().item(), rel=1e-5)
     assert median_precision(run) == pytest.approx(np.median(total.numpy()), rel=1e-5)
-    assert has_belief(Run(replace(run.record, ood=[]), run.run_dir))  # with or without OOD images
+    assert has_belief(run._replace(record=replace(run.record, ood=[])))  # with or without OOD images
     order = np.argsort(-predictions["logits"], axis=1)
     assert top_error(10).of(run) is top_error(12).of(run) is None  # all ten classes would be among them
     for count in (1, 3, 9):
@@ -238,7 +240,7 @@ def test_every_seed_of_every_arm_is_its_own_run(tmp_path):
         assert own[0].test.nll != own[1].test.nll
         mean, deviation = statistics.fmean(row.values), statistics.stdev(row.values)
         assert ours_text(row) == f"{mean:.2f} ± {deviation:.2f}"
-    ended = runner("ablation-kl", scale="tiny", seeds=2, directory=tmp_path)
+    ended = runner("ablation-kl", scale="tiny", seeds=2, out=f"{tmp_path}")
     assert ended.finished() == len(ended.costs()) == len(runs)
 
 
@@ -254,7 +256,7 @@ def test_a_head_that_diverged_is_counted(everything):
 
 def test_transfer_reads_the_heads_of_its_adaptation(everything):
     record, figure = record_of(everything, "table3"), record_of(everything, "figure-transfer")
-    incomplete = "Food-101: 10 classes, not 101, 100 images to fit on and 540 to judge on."
+    incomplete = "Food-101: 10 classes instead of 101, 100 training and 540 test images."
     assert incomplete in record.differences  # of digits, which stand for it
     groups = list(dict.fromkeys(row.group for row in record.rows))
     assert groups == ["CIFAR-10", "Food-101, 10 of 101 classes", "Cars, 10 of 196 classes"]
@@ -268,4 +270,4 @@ def test_transfer_reads_the_heads_of_its_adaptation(everything):
     panels = figure.drawings[0].panels
     assert [panel.title for panel in panels] == ["softmax", "belief matching"]
     for panel in panels:
-        assert [one.label for one in panel.series] == ["known: digits", "ood: noise"]
+        assert [one.label for one in panel.series] == ["test: digits", "OOD: noise"]

@@ -11,6 +11,7 @@ from beliefmatch.cli.console import (
     BAD_INPUT,
     FAILURES,
     UserError,
+    findings,
     progress,
     require_packages,
     resumable,
@@ -41,21 +42,22 @@ def reproduce(
 ) -> None:
     """Run a table or figure of the paper and compare the numbers.
 
-    Prints the paper's numbers beside ours and writes them with figures and a record. The same command
+    Prints the paper's numbers next to ours and writes them with figures and a record. The same command
     continues where it was stopped; all tables and figures share their runs, and no run is repeated.
     """
     with user_errors(context, *BAD_INPUT, EnvironmentFailure):
+        from beliefmatch._config import from_mapping
         from beliefmatch.reproduce.config import ReproduceConfig
 
         require_packages(context, "terminal", "figures")
-        if not out.strip():
-            raise ValueError("reproduce: `out` must be a directory, got an empty name.")
-        config = ReproduceConfig(scale, Path(out), data_dir, tuple(set_ or ()), seeds, jobs)
+        given = {"scale": scale, "out": out, "data_dir": data_dir, "seeds": seeds, "jobs": jobs}
+        config = from_mapping(ReproduceConfig, {**given, "settings": set_ or []}, caller="reproduce")
         runners = _runners(id_, config)
+        used = {bool(runner.reproduction.transfers) for runner in runners}
         for setting in config.settings:
-            if not any(runner.takes(setting) for runner in runners):
-                is_transfer = runners[0].takes("transfer.")
-                own = "those of a transfer, as transfer.KEY=VALUE" if is_transfer else "those of training"
+            is_transfer = setting not in config.settings_of(transfers=False)
+            if is_transfer not in used:
+                own = "those of training" if is_transfer else "those of a transfer, as transfer.KEY=VALUE"
                 raise ValueError(
                     f"reproduce: `set` must be one of the settings of {id_}, {own}, got {setting!r}."
                 )
@@ -68,18 +70,15 @@ def reproduce(
 
 
 def _runners(name: str, config: "ReproduceConfig") -> list["Runner"]:
-    from beliefmatch._utils import require_name
     from beliefmatch.reproduce import runner_for
-    from beliefmatch.reproduce.scales import SCALES
 
-    require_name("reproduce", "scale", config.scale, SCALES)
     names = REPRODUCTIONS if name in ("all", "list") else [name]
     return [runner_for(one, config) for one in names]
 
 
 def _show_list(config: "ReproduceConfig") -> None:
     """Titles, numbers of runs and rough times of all reproductions at both scales."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from beliefmatch.report.reproduction import Listed, list_tables
 
@@ -108,12 +107,12 @@ def _echo_configs(runners: list["Runner"]) -> None:
 
     for runner in runners:
         about = runner.reproduction
-        typer.echo(f"# {about.id} ({about.place}): {about.title}\n# {runner.scale_words}")
+        typer.echo(f"# {about.id} ({about.place}): {about.title}\n# {runner.scale_words()}")
         for key, config in runner.described().items():
             typer.echo(f"---\n# {key}, seeds 0 to {len(runner.seeds) - 1}")
             typer.echo(as_yaml(config).rstrip())
         typer.echo(f"# runs in all {len(runner.costs())}, of which {runner.finished()} are finished")
-        typer.echo("\n".join(f"# differs from the paper: {sentence}" for sentence in runner.differences))
+        typer.echo("\n".join(f"# differs from the paper: {sentence}" for sentence in runner.differences()))
 
 
 def _run_all(
@@ -143,16 +142,21 @@ def _run_all(
     if not ready:
         raise UserError(next(iter(left_out.values())))
     with user_errors(context):
-        ready_directory(f"{config.directory}", caller="reproduce")
-    records = {runner.id: _run(context, runner, verbose) for runner in ready}
-    if len(runners) > 1:
+        ready_directory(config.out, caller="reproduce")
+    is_alone = len(runners) == 1
+    records = {runner.id: _run(context, runner, is_alone=is_alone, verbose=verbose) for runner in ready}
+    if not is_alone:
         _write_summary(context, runners, records, left_out, config)
     if failed:
         raise UserError(f"{context.command_path}: {', '.join(failed)} could not be run; see above why.")
 
 
-def _run(context: typer.Context, runner: "Runner", verbose: bool) -> "ReproductionRecord":
-    from beliefmatch.report.reproduction import reproduction_files, reproduction_tables
+def _run(context: typer.Context, runner: "Runner", *, is_alone: bool, verbose: bool) -> "ReproductionRecord":
+    from beliefmatch.report.reproduction import (
+        reproduction_files,
+        reproduction_findings,
+        reproduction_tables,
+    )
 
     with resumable(), user_errors(context, *FAILURES), progress() as on_progress:
         record = runner.run(
@@ -168,17 +172,13 @@ def _run(context: typer.Context, runner: "Runner", verbose: bool) -> "Reproducti
             raise EnvironmentFailure(
                 f"reproduce: cannot write to {runner.directory} ({reason}); {remedy}."
             ) from error
-    *tables, differences = reproduction_tables(record)
-    show(*tables)
+    tables, page = reproduction_tables(record), "summary.md"
     if verbose:
-        show(differences)
-        for name, _ in files:
-            typer.echo(runner.directory / name)
-    else:
-        typer.echo(
-            f"The protocol differs from the paper in {len(record.differences)} points, listed in the file:"
-        )
-        typer.echo(runner.directory / "summary.md")
+        show(*tables)
+        typer.echo("\n".join(f"{runner.directory / name}" for name, _ in files if name != page))
+    elif is_alone:
+        show(*tables[:2], findings(reproduction_findings(record)))
+    typer.echo(runner.directory / page)
     return record
 
 
@@ -206,7 +206,7 @@ def _write_summary(
     config: "ReproduceConfig",
 ) -> None:
     """One page of all reproductions, with earlier records of those that could not be run now."""
-    from beliefmatch.report.reproduction import summary_markdown
+    from beliefmatch.report.reproduction import overview_table, summary_markdown
     from beliefmatch.reproduce.record import ReproductionRecord
 
     known = dict(records)
@@ -220,7 +220,8 @@ def _write_summary(
     shown = [known[runner.id] for runner in runners if runner.id in known]
     earlier = "; what is shown above is of an earlier call"
     missing = {name: f"{why}{earlier if name in known else ''}" for name, why in left_out.items()}
-    path = config.directory / config.scale / "summary.md"
+    path = Path(config.out) / config.scale / "summary.md"
     with user_errors(context, *FAILURES):
         atomic_write(path, summary_markdown(shown, missing).encode())
+    show(overview_table(list(records.values())))
     typer.echo(path)

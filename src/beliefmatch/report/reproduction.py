@@ -1,5 +1,6 @@
 """A reproduction shown: its files (record, Markdown, figures), tables for the terminal, the list of all."""
 
+import math
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -23,14 +24,16 @@ __all__ = [
     "Listed",
     "list_tables",
     "ours_text",
+    "overview_table",
     "reproduction_figures",
     "reproduction_files",
+    "reproduction_findings",
     "reproduction_markdown",
     "reproduction_tables",
     "summary_markdown",
 ]
 
-_DEVIATIONS = "± is the standard deviation over the seeds that came to an end (n − 1 in the denominator)."
+_DEVIATIONS = "± is the standard deviation over the seeds that did not diverge (n − 1 in the denominator)."
 _NARROW = 10  # columns of a terminal in which words can still be read
 _KINDS = ("svg", "png")
 
@@ -146,6 +149,59 @@ def reproduction_tables(record: ReproductionRecord) -> tuple[RenderableType, ...
         parts.append(FirstThatFits(plain_table(*columns, title=escape(group), dense=len(measures) > 4)))
     sentences = ["Differs from the paper:", *(f"- {sentence}" for sentence in shown.differences)]
     return (*parts, escape("\n".join(sentences)))
+
+
+def reproduction_findings(record: ReproductionRecord) -> list[str]:
+    """Whether the paper's best method is the best here, runs that diverged, and where more is shown."""
+    same, comparisons = _same_best(record)
+    found = []
+    if comparisons:
+        found.append(
+            f"The method with the lowest number in the paper has the lowest mean here in {same} of "
+            f"{comparisons} comparisons."
+        )
+    if diverged := sum(run.diverged is not None for run in record.runs):
+        found.append(f"Training diverged in {diverged} of {len(record.runs)} runs.")
+    found.append(
+        f"The protocol differs from the paper in {len(record.differences)} points, listed on the page."
+    )
+    if (others := len(reproduction_tables(record)) - 3) > 0:
+        found.append(f"{others} more table{'s' if others > 1 else ''}: on the page, or with --verbose.")
+    return found
+
+
+def _same_best(record: ReproductionRecord) -> tuple[int, int]:
+    """Comparisons in which the paper's best method is the best here, and all comparisons; less is better."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in record.rows:
+        if row.paper is not None:
+            groups.setdefault((row.group, row.measure), []).append(row)
+    compared = [rows for rows in groups.values() if len(rows) > 1]
+    same = 0
+    for rows in compared:
+        best = min(rows, key=lambda row: row.paper.value if row.paper is not None else math.inf)
+        same += best is min(rows, key=_mean)
+    return same, len(compared)
+
+
+def _mean(row: Row) -> float:
+    present = [value for value in row.values if value is not None]
+    return fmean(present) if present else math.inf
+
+
+def overview_table(records: Sequence[ReproductionRecord]) -> RenderableType:
+    """One line for each reproduction."""
+    shown = [tidy(record) for record in records]
+    best = [_same_best(record) for record in shown]
+    table = plain_table(
+        Column("id", [one.id for one in shown], is_text=True, least=max(len(one.id) for one in shown)),
+        Column("", [escape(one.title) for one in shown], is_text=True, least=12),
+        Column("paper's best\nis best", [f"{same} of {of}" if of else MISSING for same, of in best]),
+        Column("seeds", [f"{len(one.seeds)}" for one in shown]),
+        Column("diverged", [f"{sum(run.diverged is not None for run in one.runs)}" for one in shown]),
+        Column("differences\nin protocol", [f"{len(one.differences)}" for one in shown]),
+    )
+    return FirstThatFits(table)
 
 
 def _text_column(cells: Sequence[str]) -> Column:
@@ -272,8 +328,8 @@ def reproduction_figures(record: ReproductionRecord) -> Iterator[tuple[str, byte
 
 
 def _figure(drawing: Drawing, caption: str) -> Figure:
-    if drawing.turned is not None:
-        figure = turned_figure(drawing.turned.labels, drawing.turned.seen, drawing.turned.digit)
+    if drawing.rotation is not None:
+        figure = turned_figure(drawing.rotation.labels, drawing.rotation.rotations, drawing.rotation.digit)
     else:
         figure = _panel_figure(drawing)
     figure.supxlabel(caption, fontsize=8, color="#555555")

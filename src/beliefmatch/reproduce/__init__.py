@@ -17,19 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["REPRODUCTIONS", "reproduction", "runner_for"]
 
 REPRODUCTIONS = (
-    "table1",
-    "table2",
-    "ablation-kl",
-    "figure-reliability",
-    "figure-ood",
-    "figure-rotation",
-    "figure-representation",
-    "figure-beta",
-    "controls",
-    "table3",
-    "figure-transfer",
-    "table4",
-)
+    "table1", "table2", "ablation-kl", "figure-reliability", "figure-ood", "figure-rotation",
+    "figure-representation", "figure-beta", "controls", "table3", "figure-transfer", "table4",
+)  # fmt: skip
 
 
 def reproduction(name: str) -> Reproduction:
@@ -42,6 +32,11 @@ def reproduction(name: str) -> Reproduction:
 
 def runner_for(name: str, config: ReproduceConfig) -> Runner:
     """The runner of a table or figure; it reads and trains nothing before `check` and `run`."""
-    from beliefmatch.reproduce.runner import Runner
+    found = reproduction(name)
+    if found.transfers:
+        from beliefmatch.reproduce.transfer import TransferRunner
 
-    return Runner(reproduction(name), config)
+        return TransferRunner(found, config)
+    from beliefmatch.reproduce.runner import TrainingRunner
+
+    return TrainingRunner(found, config)

@@ -63,25 +63,22 @@ WITHOUT_KL = Variant("without_kl", "belief matching without KL", "belief_matchin
 def cifar_arms(
     scale: str,
     *,
-    datasets: Iterable[str],
+    datasets: Iterable[str] = ("cifar10",),
     networks: Iterable[str] = ("preact_resnet50",),
     variants: Iterable[Variant],
+    roomy: bool = False,
 ) -> list[Arm]:
-    """Every network on every dataset with every variant."""
-    cells = [(data, network, one) for network in networks for data in datasets for one in variants]
-    return [_cifar_arm(data, network, variant, scale) for data, network, variant in cells]
-
-
-def _cifar_arm(data: str, network: str, variant: Variant, scale: str, *, roomy: bool = False) -> Arm:
-    """One arm; a roomy one has more images at CPU scale than the arms of large tables."""
-    settings = scaled("cifar", scale, f"data.name={data}", f"model.name={network}", roomy=roomy)
-    options = method_options(variant.method, scale, **variant.options)
-    return Arm(
-        key=f"{data}/{network}/{variant.key}",
-        group=f"{RESNETS[network]}, {CIFAR[data]}",
-        label=variant.label,
-        settings=with_method(settings, variant.method, **options),
-    )
+    """Every network on every dataset with every variant; `roomy` ones have more images at CPU scale."""
+    arms = []
+    for network in networks:
+        for data in datasets:
+            base = scaled("cifar", scale, f"data.name={data}", f"model.name={network}", roomy=roomy)
+            for variant in variants:
+                options = method_options(variant.method, scale, **variant.options)
+                settings = with_method(base, variant.method, **options)
+                group = f"{RESNETS[network]}, {CIFAR[data]}"
+                arms.append(Arm(f"{data}/{network}/{variant.key}", group, variant.label, settings))
+    return arms
 
 
 # ImageNet: the paper's name and λ of each network
@@ -118,12 +115,11 @@ _ROTATION_LABELS = {
 
 def rotation_arms(scale: str) -> list[Arm]:
     """Five methods on the embedded digits."""
-    arms = [
-        Arm(method, "digits", label, with_method(scaled("digits", scale), method))
-        for method, label in _ROTATION_LABELS.items()
-    ]
-    options = [{"members": 5, **arm.config.method.options} for arm in arms]
-    return [replace(arm, label=arm.label.format(**own)) for arm, own in zip(arms, options, strict=True)]
+    arms = []
+    for method, label in _ROTATION_LABELS.items():
+        arm = Arm(method, "digits", label, with_method(scaled("digits", scale), method))
+        arms.append(replace(arm, label=label.format(**{"members": 5, **arm.config.method.options})))
+    return arms
 
 
 # The sweep over the prior β
@@ -142,36 +138,34 @@ def prior_arms(scale: str) -> list[Arm]:
     """Belief matching with priors from e^-8 to e^16, at a constant λ and with λ ∝ 1/β."""
     arms = []
     for key, group in (("alone", "β alone"), ("joint", "β with λ ∝ 1/β")):
+        variants = []
         for exponent in EXPONENTS[scale]:
             prior = math.exp(exponent)
             kl_weight = KL_WEIGHT / prior if key == "joint" else KL_WEIGHT
-            label = f"β = e^{exponent}, λ = {kl_weight:.3g}"
             options = {"kl_weight": kl_weight} | ({"prior": prior} if exponent else {})
-            variant = Variant(f"{key}/{exponent}", label, "belief_matching", options)
-            arms.append(replace(_cifar_arm("cifar10", "preact_resnet18", variant, scale), group=group))
+            label = f"β = e^{exponent}, λ = {kl_weight:.3g}"
+            variants.append(Variant(f"{key}/{exponent}", label, "belief_matching", options))
+        own = cifar_arms(scale, networks=["preact_resnet18"], variants=variants)
+        arms += [replace(arm, group=group) for arm in own]
     return arms
 
 
-# Controls: what belief matching gives beyond its target, and how its spread depends on the number of images.
-# Label smoothing at the confidence of belief matching's optimum has its target and another loss. Temperature
-# scaling repairs confidence afterwards. Evidential learning is another Dirichlet. And the optimum of belief
-# matching, α = 1 + onehot/λ, does not depend on the number of images.
+# Controls: what belief matching gives beyond its target, and how its mutual information depends on the number
+# of images. Label smoothing at the confidence of belief matching's optimum has its target and another loss.
+# Temperature scaling repairs confidence afterwards. Evidential learning is another Dirichlet. And the optimum
+# of belief matching, α = 1 + onehot/λ, does not depend on the number of images.
 
 _WEIGHTS = SEARCH["belief_matching"][1]
 SWEPT_WEIGHT = _WEIGHTS[0]
 """λ of the sweep over data sizes."""
 _SMOOTHINGS = [
-    Variant(
-        f"smoothing_{weight:g}",
-        f"label smoothing, matched λ {weight:g}",
-        "label_smoothing",
-        {"matched_kl_weight": weight},
-    )
-    for weight in _WEIGHTS
-]
+    Variant(f"smoothing_{one:g}", f"label smoothing, matched λ {one:g}", "label_smoothing",
+            {"matched_kl_weight": one})
+    for one in _WEIGHTS
+]  # fmt: skip
 _BELIEFS = [
-    Variant(f"belief_{weight:g}", f"belief matching, λ {weight:g}", "belief_matching", {"kl_weight": weight})
-    for weight in _WEIGHTS
+    Variant(f"belief_{one:g}", f"belief matching, λ {one:g}", "belief_matching", {"kl_weight": one})
+    for one in _WEIGHTS
 ]
 _CONTROLS = (
     SOFTMAX,
@@ -188,35 +182,30 @@ _SIZE = "size/"
 
 def control_arms(scale: str) -> list[Arm]:
     """All variants on equal images; belief matching on every number of images, two controls on the most."""
-    most, swept = SIZES[scale][-1], _BELIEFS[0]
-    return [
-        *(_control_arm(variant, scale) for variant in _CONTROLS),
-        *(_size_arm(f"{size}", f"{size:,} images", size, scale, swept) for size in SIZES[scale]),
-        *(
-            _size_arm(f"{most}/{control.key}", f"{most:,} images, {control.label}", most, scale, control)
-            for control in (SOFTMAX, _SMOOTHINGS[0])
-        ),
+    controls = cifar_arms(scale, networks=["preact_resnet18"], variants=_CONTROLS, roomy=True)
+    config = controls[0].config
+    images = config.data.limit or max(SIZES[scale])
+    group = f"data size, belief matching, λ {SWEPT_WEIGHT:g}, and two controls"
+
+    def size_arm(size: int, variant: Variant, suffix: str = "", label: str = "") -> Arm:
+        """A variant on `size` images, for at least as many epochs and steps as the other controls."""
+        limit = [] if config.data.limit is None and size == images else [f"data.limit={size}"]
+        epochs = f"training.epochs={max(1, images // size) * config.training.epochs}"
+        settings = overridden(controls[0].settings, [*limit, epochs])
+        method = with_method(settings, variant.method, **variant.options)
+        return Arm(f"{_SIZE}{size}{suffix}", group, f"{size:,} images{label}", method)
+
+    sweep = [size_arm(size, _BELIEFS[0]) for size in SIZES[scale]]
+    two = [
+        size_arm(SIZES[scale][-1], control, f"/{control.key}", f", {control.label}")
+        for control in (SOFTMAX, _SMOOTHINGS[0])
     ]
+    return [*controls, *sweep, *two]
 
 
 def is_size_arm(arm: Arm) -> bool:
     """Whether an arm of the controls belongs to the sweep over data sizes."""
     return arm.key.startswith(_SIZE)
-
-
-def _control_arm(variant: Variant, scale: str) -> Arm:
-    return _cifar_arm("cifar10", "preact_resnet18", variant, scale, roomy=True)
-
-
-def _size_arm(key: str, label: str, size: int, scale: str, variant: Variant) -> Arm:
-    """A variant on `size` images, for at least as many epochs and steps as the other controls."""
-    control = _control_arm(SOFTMAX, scale)
-    images, epochs = control.config.data.limit, control.config.training.epochs
-    most = images or max(SIZES[scale])
-    limit = [] if images is None and size == most else [f"data.limit={size}"]
-    settings = overridden(control.settings, [*limit, f"training.epochs={max(1, most // size) * epochs}"])
-    group = f"data size, belief matching, λ {SWEPT_WEIGHT:g}, and two beside it"
-    return Arm(f"{_SIZE}{key}", group, label, with_method(settings, variant.method, **variant.options))
 
 
 # Semi-supervised learning

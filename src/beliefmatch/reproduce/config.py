@@ -3,71 +3,45 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from msgspec import Meta
 from msgspec.structs import replace
 
-from beliefmatch._config import Config, from_mapping, plain
+from beliefmatch._config import Config, NonEmpty, from_mapping, plain
 from beliefmatch.data.config import DataConfig
 from beliefmatch.experiments.yaml_files import yaml_value
 
-__all__ = [
-    "ReproduceConfig",
-    "TransferConfig",
-    "is_transfer_setting",
-    "transfer_config",
-    "transfer_fingerprint",
-]
+__all__ = ["ReproduceConfig", "TransferConfig", "transfer_config", "transfer_fingerprint"]
 
-_TRANSFER = "transfer."
-_LIMITS = {"seeds": 1000, "jobs": 1024}
+_PREFIX = "transfer."
 _INDIFFERENT = ("device", "compile", "batch")  # settings of a transfer that do not decide its result
 
 
-def is_transfer_setting(setting: str) -> bool:
-    """Whether a `--set` is a setting of transfers rather than of training runs."""
-    return setting.startswith(_TRANSFER)
-
-
-@dataclass(frozen=True)
-class ReproduceConfig:
+class ReproduceConfig(Config, frozen=True, kw_only=True):
     """How to run a reproduction.
 
     Args:
-        scale: One of `SCALES`.
-        directory: Output directory of all reproductions, which share the runs in it.
+        scale: The paper's protocol, a small version of it for two cores, or one of seconds.
+        out: Output directory of all reproductions, which share the runs in it.
         data_dir: Directory with the datasets, each by its name; they come from the hub if not given.
         settings: `KEY=VALUE` over every configuration; those of transfers start with `transfer.`.
         seeds: Number of seeds; the default is that of the paper or of the scale.
         jobs: Runs at a time; the default depends on the number of cores.
     """
 
-    scale: str = "paper"
-    directory: Path = Path("runs/reproduce")
-    data_dir: str | None = None
+    scale: Literal["paper", "cpu", "tiny"] = "paper"
+    out: NonEmpty = "runs/reproduce"
+    data_dir: NonEmpty | None = None
     settings: tuple[str, ...] = ()
-    seeds: int | None = None
-    jobs: int | None = None
+    seeds: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    jobs: Annotated[int, Meta(ge=1, le=1024)] | None = None
 
-    def __post_init__(self) -> None:
-        for name, most in _LIMITS.items():
-            value = getattr(self, name)
-            if value is not None and not 1 <= value <= most:
-                raise ValueError(f"reproduce: `{name}` must be from 1 to {most:,}, got {value}.")
-        if self.data_dir is not None and not self.data_dir.strip():
-            raise ValueError("reproduce: `data_dir` must be a directory, got an empty name.")
-
-    @property
-    def training_settings(self) -> list[str]:
-        """Settings of training runs."""
-        return [setting for setting in self.settings if not is_transfer_setting(setting)]
-
-    @property
-    def transfer_settings(self) -> list[str]:
-        """Settings of transfers, without their prefix."""
-        return [setting.removeprefix(_TRANSFER) for setting in self.settings if is_transfer_setting(setting)]
+    def settings_of(self, *, transfers: bool) -> list[str]:
+        """Settings of transfers, or of training runs, without their prefix."""
+        chosen = [one for one in self.settings if one.startswith(_PREFIX) == transfers]
+        return [one.removeprefix(_PREFIX) for one in chosen]
 
 
 class TransferConfig(Config, frozen=True, kw_only=True):
@@ -121,22 +95,25 @@ def transfer_config(config: TransferConfig, settings: Sequence[str]) -> Transfer
 
 def transfer_fingerprint(config: TransferConfig, seeds: Sequence[int]) -> str:
     """A short name of all that decides the result, wherever data and weights are on this machine."""
-    ood = tuple(name.partition("=")[0] for name in config.ood)
     run = Path(config.model).expanduser() / "record.json"  # where the network is that of a run
-    model = f"{_content(f'{run}')}" if run.is_file() else config.model
-    same = replace(config, model=model, weights=_content(config.weights))
-    settings = plain(replace(same, data=replace(config.data, directory=None, workers=0), ood=ood))
-    kept = {key: value for key, value in settings.items() if key not in _INDIFFERENT}
+    portable = replace(
+        config,
+        model=_digest(f"{run}") if run.is_file() else config.model,
+        weights=None if config.weights is None else _digest(config.weights),
+        data=replace(config.data, directory=None, workers=0),
+        ood=tuple(name.partition("=")[0] for name in config.ood),
+    )
+    kept = {key: value for key, value in plain(portable).items() if key not in _INDIFFERENT}
     text = json.dumps({**kept, "seeds": list(seeds), "kind": "transfer"}, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _content(weights: str | None) -> str | None:
+def _digest(file: str) -> str:
     """Digest of the content of a file, so that other weights with the same name have another fingerprint."""
-    if weights is None or not Path(weights).expanduser().is_file():
-        return weights
+    if not Path(file).expanduser().is_file():
+        return file
     state = hashlib.sha256()
-    with Path(weights).expanduser().open("rb") as file:
-        while block := file.read(1 << 20):
+    with Path(file).expanduser().open("rb") as opened:
+        while block := opened.read(1 << 20):
             state.update(block)
     return state.hexdigest()

@@ -14,18 +14,11 @@ from beliefmatch.experiments.config import RunConfig
 from beliefmatch.reproduce.config import TransferConfig
 
 __all__ = [
-    "CLASSES",
-    "MissingDataError",
-    "changed_images",
-    "explain_missing_data",
-    "require_classes",
-    "require_datasets",
-    "required_datasets",
-    "with_data_dir",
-    "without_paths",
-]
+    "CLASSES", "MissingDataError", "changed_images", "explain_missing_data", "require_classes",
+    "require_datasets", "required_datasets", "with_data_dir", "without_paths",
+]  # fmt: skip
 
-Config = TypeVar("Config", RunConfig, TransferConfig)
+AnyConfig = TypeVar("AnyConfig", RunConfig, TransferConfig)
 
 CLASSES = {"cifar10": 10, "cifar100": 100, "food101": 101, "stanford_cars": 196}
 _MISSING = re.compile(r"(data|load_ood): `(name|directory|text)`")
@@ -36,12 +29,12 @@ class MissingDataError(ValueError):
     """Datasets that a reproduction needs are missing."""
 
 
-def with_data_dir(config: Config, directory: str | None) -> Config:
+def with_data_dir(config: AnyConfig, directory: str | None) -> AnyConfig:
     """The configuration with its datasets and OOD sets in a directory, where they are found by name."""
     return config if directory is None else replace(config, data=replace(config.data, directory=directory))
 
 
-def without_paths(config: Config) -> Config:
+def without_paths(config: AnyConfig) -> AnyConfig:
     """The configuration without the paths of data on this machine."""
     ood = tuple(name.partition("=")[0] for name in config.ood)
     return replace(config, data=replace(config.data, directory=None), ood=ood)
@@ -63,11 +56,8 @@ def require_datasets(name: str, configs: Sequence[RunConfig | TransferConfig], d
     if not root.is_dir():
         raise MissingDataError(f"reproduce: `data_dir` must be a directory with {listed}, got a file.")
     entries = [entry.name for entry in root.iterdir()]
-    missing = [
-        one
-        for one in names
-        if not any(entry == one or entry.startswith((f"{one}_", f"{one}-", f"{one}.")) for entry in entries)
-    ]
+    found = [one for one in names if any(re.match(rf"{re.escape(one)}([_.-]|$)", entry) for entry in entries)]
+    missing = [one for one in names if one not in found]
     if missing:
         raise MissingDataError(
             f"reproduce: `data_dir` must hold {listed} by their names for {name} (NAME_test and, "
@@ -104,9 +94,7 @@ def explain_missing_data(
         names = required_datasets(configs)
         if not names or (isinstance(error, ValueError) and not _MISSING.match(f"{error}")):
             raise
-        expected = (
-            "be given, or the hub be in reach" if directory is None else f"be where they lie, got {directory}"
-        )
+        expected = "be given, or the hub be in reach" if directory is None else f"hold them, got {directory}"
         raise MissingDataError(
             f"reproduce: `data_dir` must {expected}; {name} needs {', '.join(names)} "
             f"(NAME_train and NAME_test as .npz or Parquet, or folders, see docs/data.md): {one_line(error)}."

@@ -8,30 +8,16 @@ from beliefmatch.data.predictions import Predictions
 from beliefmatch.experiments.detections import score_columns
 from beliefmatch.experiments.evaluation_views import entropy_density
 from beliefmatch.metrics import outcomes, reliability_bins
+from beliefmatch.reproduce import tables
 from beliefmatch.reproduce.activations import activations_of_run
 from beliefmatch.reproduce.arms import EXPONENTS, SIZES
-from beliefmatch.reproduce.record import Drawing, Panel, Series, Turned
-from beliefmatch.reproduce.tables import (
-    ECE,
-    ERROR,
-    ArmResult,
-    Outcome,
-    Run,
-    belief_spread,
-    median_precision,
-    ood_auroc,
-    predictions_of,
-)
+from beliefmatch.reproduce.record import Drawing, Panel, RotationPredictions, Series
+from beliefmatch.reproduce.tables import ECE, ERROR, ArmResult, Outcome, Run, ood_auroc, predictions_of
 
 __all__ = [
-    "data_sizes",
-    "entropies",
-    "prior_sweep",
-    "reliability",
-    "representations",
-    "rotated_digit",
+    "data_sizes", "entropies", "prior_sweep", "reliability", "representations", "rotated_digit",
     "transfer_entropies",
-]
+]  # fmt: skip
 
 BINS = 15
 """Bins of a reliability diagram: bin i is (i/15, (i+1)/15]."""
@@ -69,7 +55,7 @@ def _reliability_series(predictions: Predictions) -> list[Series]:
     return [
         Series("accuracy", "bars", middles, bins.accuracy[held].tolist(), width=1 / BINS),
         Series("mean confidence", "dots", middles, bins.confidence[held].tolist()),
-        Series("as sure as right", "line", [0.0, 1.0], [0.0, 1.0]),
+        Series("perfect calibration", "line", [0.0, 1.0], [0.0, 1.0]),
     ]
 
 
@@ -77,18 +63,16 @@ def entropies(outcome: Outcome) -> list[Drawing]:
     """Densities of the predictive entropy of test and OOD images, with AUROC."""
     panels = []
     for result, run in _first_runs(outcome):
-        series = [_entropy_series(f"known: {run.record.config['data']['name']}", predictions_of(run))]
-        for index, ood in enumerate(run.record.ood):
-            series.append(_entropy_series(f"ood: {ood.name}", predictions_of(run, index)))
+        sets = [(f"test: {run.record.config['data']['name']}", predictions_of(run))]
+        sets += [(f"OOD: {ood.name}", predictions_of(run, i)) for i, ood in enumerate(run.record.ood)]
+        series = []
+        for label, predictions in sets:
+            curve = entropy_density(score_columns(predictions)["entropy"], predictions.values.shape[1])
+            series.append(Series(label, "line", curve.x, curve.y))
         auroc = ood_auroc("entropy").of(run)
         text = "" if auroc is None else f"AUROC {auroc:.1f} %"
         panels.append(Panel(result.arm.label, "entropy (nats)", "density", series, text))
     return [Drawing("entropy", "Density of the predictive entropy, first seed", 2, panels)]
-
-
-def _entropy_series(label: str, predictions: Predictions) -> Series:
-    curve = entropy_density(score_columns(predictions)["entropy"], predictions.values.shape[1])
-    return Series(label, "line", curve.x, curve.y)
 
 
 def transfer_entropies(outcome: Outcome) -> list[Drawing]:
@@ -97,31 +81,30 @@ def transfer_entropies(outcome: Outcome) -> list[Drawing]:
     for transfer in outcome.transfers.values():
         for label, one in zip(transfer.record.row_labels, transfer.evaluations, strict=True):
             if label in ("softmax", "belief matching"):
-                known = (f"known: {transfer.record.data['name']}", one.entropy)
-                curves = [known, *((f"ood: {ood.name}", ood.entropy) for ood in one.ood)]
+                test = (f"test: {transfer.record.data['name']}", one.entropy)
+                curves = [test, *((f"OOD: {ood.name}", ood.entropy) for ood in one.ood)]
                 series = [Series(name, "line", curve.x, curve.y) for name, curve in curves]
                 panels.append(Panel(label, "entropy (nats)", "density", series))
     return [Drawing("entropy", "Density of the predictive entropy after transfer, first seed", 2, panels)]
 
 
 def rotated_digit(outcome: Outcome) -> list[Drawing]:
-    """A digit that is rotated, as the methods see it."""
+    """A rotated digit, as the methods classify it."""
     from beliefmatch.experiments.rotation import DigitRotation
 
-    found = [(result.arm.label, run.record.rotation) for result, run in _first_runs(outcome)]
-    kept = [(label, rotation) for label, rotation in found if rotation is not None]
-    if not kept:
+    runs = [(result.arm.label, run.record.rotation) for result, run in _first_runs(outcome)]
+    found = {label: rotation for label, rotation in runs if rotation is not None}
+    if not found:
         return []
-    turned = Turned(DigitRotation.load().described(), [label for label, _ in kept], [one for _, one in kept])
-    return [Drawing("rotated_digit", "A digit that is turned", 1, [], turned)]
+    rotation = RotationPredictions(DigitRotation.load().described(), list(found), list(found.values()))
+    return [Drawing("rotated_digit", "A rotated digit", 1, [], rotation)]
 
 
 def representations(outcome: Outcome) -> list[Drawing]:
     """Activations before the last layer of three classes, on training and test images."""
     panels = []
     for result, run in _first_runs(outcome):
-        parts = activations_of_run(run.run_dir.path, result.config.data)
-        for part, activations in parts.items():
+        for part, activations in activations_of_run(run.run_dir.path, run.config.data).items():
             series = []
             for target in map(int, activations.targets.unique()):
                 x, y = activations.points[activations.targets == target].T
@@ -141,26 +124,27 @@ def prior_sweep(outcome: Outcome) -> list[Drawing]:
         groups.setdefault(result.arm.group, []).append(result)
     series = [_mean_series(group, exponents, results, ERROR.of) for group, results in groups.items()]
     for group, results in groups.items():
-        diverged = [(float(x), float(one.diverged)) for x, one in zip(exponents, results, strict=True)]
-        x, y = ([point[axis] for point in diverged if point[1]] for axis in (0, 1))
-        series.append(Series(f"seeds that diverged, {group}", "crosses", x, y))
+        diverged = {float(x): float(one.diverged) for x, one in zip(exponents, results, strict=True)}
+        failed = {x: count for x, count in diverged.items() if count}
+        series.append(Series(f"seeds that diverged, {group}", "crosses", list(failed), list(failed.values())))
     return [Drawing("beta", "Impact of β", 1, [Panel("test error", "ln β", "%", series)])]
 
 
 def data_sizes(outcome: Outcome) -> list[Drawing]:
-    """Spread, precision and error of belief matching against the number of training images."""
+    """Mutual information, precision and error of belief matching against the number of training images."""
     sizes = SIZES[outcome.scale]
     results = [outcome.arms[f"size/{size}"] for size in sizes]
     measures = (
-        ("mean spread of the test images", "nats", belief_spread),
-        ("median α₀ of the test images", "α₀", median_precision),
+        ("mean mutual information", "nats", tables.mean_mutual_information),
+        ("median α₀", "α₀", tables.median_precision),
         ("test error", "%", ERROR.of),
     )
     panels = [
         Panel(title, "training images", unit, [_mean_series("", sizes, results, of)], x_is_log=True)
         for title, unit, of in measures
     ]
-    return [Drawing("data_size", "Does the spread of the belief vanish with data?", len(panels), panels)]
+    title = "Belief matching on the test images, by the number of training images"
+    return [Drawing("data_size", title, len(panels), panels)]
 
 
 def _mean_series(

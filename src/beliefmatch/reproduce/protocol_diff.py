@@ -9,35 +9,28 @@ from beliefmatch.experiments.config import RunConfig
 from beliefmatch.reproduce.arms import Arm
 from beliefmatch.reproduce.scales import training_images
 
-__all__ = [
-    "compiled_sentences",
-    "data_sentences",
-    "ood_sentences",
-    "precision_sentences",
-    "protocol_differences",
-    "seed_sentences",
-]
+__all__ = ["data_sentences", "ood_sentences", "precision_sentences", "protocol_differences"]
 
 _WORDS = {
     "data.limit": "training images",
     "data.labels": "labelled images",
     "data.validation": "validation images",
     "data.name": "data",
-    "data.size": "pixels on a side",
+    "data.size": "image size",
     "data.augment": "augmentation",
     "ood": "OOD sets",
     "model.name": "network",
     "model.options.width": "width of the network",
     "model.options.stem_stride": "stride of the first convolution",
     "training.epochs": "epochs",
-    "training.batch_size": "images in a batch",
+    "training.batch_size": "batch size",
     "training.optimizer": "optimiser",
     "training.learning_rate": "learning rate",
     "training.warmup": "warm-up",
-    "training.schedule": "schedule of the rate",
-    "method.options.rate": "rate of dropout",
-    "method.options.samples": "samples of MC dropout",
-    "method.options.members": "members of an ensemble",
+    "training.schedule": "learning-rate schedule",
+    "method.options.rate": "dropout rate",
+    "method.options.samples": "MC dropout samples",
+    "method.options.members": "ensemble members",
     "method.options.kl_weight": "λ",
     "epochs": "epochs",
     "model": "network, the paper's being Keras's ResNet-50",
@@ -57,10 +50,11 @@ _DEFAULTS = {
     "method.options.members": 5,
 }
 """Meaning of a setting that is absent."""
+_RESNET_DEFAULTS = {"model.options.width": 64, "model.options.stem_stride": 1}
 _NETWORK_DEFAULTS = {
-    "preact_resnet18": {"width": 64, "stem_stride": 1},
-    "preact_resnet50": {"width": 64, "stem_stride": 1},
-    "wrn28_2": {"depth": 28, "factor": 2},
+    "preact_resnet18": _RESNET_DEFAULTS,
+    "preact_resnet50": _RESNET_DEFAULTS,
+    "wrn28_2": {"model.options.depth": 28, "model.options.factor": 2},
 }
 _TEST_IMAGES = {
     "cifar10": 10_000,
@@ -70,9 +64,6 @@ _TEST_IMAGES = {
     "stanford_cars": 8041,
     "svhn": 26_032,
 }
-_AUTO_PRECISION = (
-    "Numbers are of the precision that the machine has, bfloat16 where it can; the paper tells none."
-)
 
 
 def protocol_differences(paper: Sequence[tuple[Arm, Any]], ours: Mapping[str, Any]) -> list[str]:
@@ -85,25 +76,28 @@ def protocol_differences(paper: Sequence[tuple[Arm, Any]], ours: Mapping[str, An
     found: dict[str, dict[tuple[str, str], list[str]]] = {}
     compared = [(arm, config) for arm, config in paper if arm.key in ours]
     for arm, config in compared:
-        for key, pair in _changed(config, ours[arm.key]).items():
-            found.setdefault(key, {}).setdefault(pair, []).append(arm.key)
+        before, after = _flat(plain(config)), _flat(plain(ours[arm.key]))
+        keys = [key for key in {**before, **after} if not _IGNORED.match(key)]
+        before = _NETWORK_DEFAULTS.get(before.get("model.name", ""), {}) | before
+        for key in keys:
+            pair = (_text(key, after.get(key)), _text(key, before.get(key)))
+            if pair[0] != pair[1]:
+                found.setdefault(key, {}).setdefault(pair, []).append(arm.key)
     return [_sentence(key, pairs, [arm for arm, _ in compared]) for key, pairs in found.items()]
-
-
-def seed_sentences(seeds: int, trials: int | None) -> list[str]:
-    """A sentence if the number of seeds is not the paper's, where it gives one."""
-    return [] if trials is None or seeds == trials else [f"Seeds: {seeds} instead of {trials}."]
 
 
 def precision_sentences(precisions: Iterable[str]) -> list[str]:
     """A sentence for each precision that is not float32."""
-    known = {"32": "", "auto": _AUTO_PRECISION}
-    found = [known.get(one, f"Numbers are of precision {one}; the paper tells none.") for one in precisions]
-    return [sentence for sentence in dict.fromkeys(found) if sentence]
+    words = {"auto": "the precision that the machine has, bfloat16 where it can"}
+    return [
+        f"Numbers are computed in {words.get(one, one)}; the paper does not state its precision."
+        for one in dict.fromkeys(precisions)
+        if one != "32"
+    ]
 
 
 def data_sentences(config: RunConfig, counts: Mapping[str, int], classes: int) -> tuple[list[str], list[str]]:
-    """Sentences on images, then on classes, that the configuration and the dataset promise and a run lacks.
+    """Sentences on images, then on classes, that the configuration or the dataset has and a run lacks.
 
     Args:
         config: Configuration of the run.
@@ -112,26 +106,17 @@ def data_sentences(config: RunConfig, counts: Mapping[str, int], classes: int) -
     """
     data = config.data
     expected = {
-        "train": training_images(config) if data.labels is None else data.labels,
-        "validation": None if data.validation < 1 else round(data.validation),
-        "test": _TEST_IMAGES.get(data.name),
+        "train": ("Training", training_images(config) if data.labels is None else data.labels),
+        "validation": ("Validation", None if data.validation < 1 else round(data.validation)),
+        "test": ("Test", _TEST_IMAGES.get(data.name)),
     }
-    titles = {"train": "Training", "validation": "Validation", "test": "Test"}
     images = [
-        f"{titles[part]} images: {counts[part]:,} of {data.name}, where {count:,} were meant."
-        for part, count in expected.items()
+        f"{title} images: {counts[part]:,} of {data.name} instead of {count:,}."
+        for part, (title, count) in expected.items()
         if count is not None and counts[part] != count
     ]
     is_partial = data.name == "imagenet-1k" and classes != 1000
     return images, [f"Classes: {classes:,} instead of 1,000."] if is_partial else []
-
-
-def compiled_sentences(compiled: int, runs: int) -> list[str]:
-    """A sentence if networks were compiled, which the fingerprint of a run does not show."""
-    if not compiled:
-        return []
-    which = "all" if compiled == runs else f"{compiled} of {runs}"
-    return [f"Networks of {which} runs were compiled (`engine.compile`), which changes last digits."]
 
 
 def ood_sentences(counts: Mapping[str, int]) -> list[str]:
@@ -141,16 +126,6 @@ def ood_sentences(counts: Mapping[str, int]) -> list[str]:
         for name, count in counts.items()
         if _TEST_IMAGES.get(name, count) != count
     ]
-
-
-def _changed(paper: Any, ours: Any) -> dict[str, tuple[str, str]]:
-    """Our text and the paper's for each setting that differs."""
-    before, after = _flat(plain(paper)), _flat(plain(ours))
-    keys = [key for key in {**before, **after} if not _IGNORED.match(key)]
-    for option, value in _NETWORK_DEFAULTS.get(before.get("model.name", ""), {}).items():
-        before.setdefault(f"model.options.{option}", value)
-    pairs = {key: (_text(key, after.get(key)), _text(key, before.get(key))) for key in keys}
-    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def _flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
@@ -185,13 +160,12 @@ def _sentence(key: str, pairs: Mapping[tuple[str, str], Sequence[str]], arms: Se
 
 def _where(keys: Sequence[str], arms: Sequence[Arm]) -> str:
     """Complete groups by their titles, a method in all groups by its label, else single arms by both."""
-    chosen = [arm for arm in arms if arm.key in keys]
     others = [arm for arm in arms if arm.key not in keys]
     groups, labels = {arm.group for arm in others}, {arm.label for arm in others}
     names = [
         arm.group if arm.group not in groups
         else arm.label if arm.label not in labels
         else f"{arm.group}: {arm.label}"
-        for arm in chosen
+        for arm in arms if arm.key in keys
     ]  # fmt: skip
     return "; ".join(dict.fromkeys(names))

@@ -8,16 +8,9 @@ from beliefmatch._config import Record, RecordPart
 from beliefmatch.experiments.records import RotatedDigit, Rotation, Trial
 
 __all__ = [
-    "REPRODUCTION_SCHEMA",
-    "Drawing",
-    "Panel",
-    "Reported",
-    "ReproducedRun",
-    "ReproductionRecord",
-    "Row",
-    "Series",
-    "Turned",
-]
+    "REPRODUCTION_SCHEMA", "Drawing", "Panel", "Reported", "ReproducedRun", "ReproductionRecord",
+    "RotationPredictions", "Row", "Series",
+]  # fmt: skip
 
 REPRODUCTION_SCHEMA = "beliefmatch.reproduction/1"
 
@@ -76,12 +69,12 @@ class Panel(RecordPart, frozen=True):
     subtitle: str = ""
 
 
-class Turned(RecordPart, frozen=True):
+class RotationPredictions(RecordPart, frozen=True):
     """Predictions of the methods for a rotated digit."""
 
     digit: RotatedDigit
     labels: list[str]
-    seen: list[Rotation]
+    rotations: list[Rotation]
     """By method, of the first seed."""
 
 
@@ -93,14 +86,14 @@ class Drawing(RecordPart, frozen=True):
     title: str
     columns: int
     panels: list[Panel]
-    turned: Turned | None = None
+    rotation: RotationPredictions | None = None
     same_scale_in_columns: bool = False
     """Whether the panels of a column share their axes."""
 
     @property
     def is_drawn(self) -> bool:
         """Whether there is anything to draw; nothing is where every seed diverged."""
-        return bool(self.panels) or self.turned is not None
+        return bool(self.panels) or self.rotation is not None
 
 
 class ReproducedRun(RecordPart, frozen=True):

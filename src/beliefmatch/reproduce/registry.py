@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from beliefmatch.reproduce import arms, figures, tables
-from beliefmatch.reproduce.activations import PARTS, activations_of_run
 from beliefmatch.reproduce.arms import BELIEF, CIFAR, ENSEMBLE, MC_ALL, MC_LAST, SOFTMAX, WITHOUT_KL, Arm
 from beliefmatch.reproduce.record import Drawing, Reported, Row
-from beliefmatch.reproduce.tables import ECE, ERROR, NLL, ArmResult, Block, Measure, Outcome, Run, row, table
+from beliefmatch.reproduce.tables import ECE, ERROR, NLL, Block, Measure, Outcome, table
 
 __all__ = ["REGISTRY", "Reproduction"]
 
@@ -27,7 +26,7 @@ class Reproduction:
         drawings: Reads the figures from the outcome.
         trials: Number of seeds in the paper; None where it gives none.
         fixed: Settings that identify its rows, in addition to those of every reproduction.
-        notes: Differences from the paper at every scale, and what the paper does not say.
+        notes: Differences from the paper at every scale, and what the paper does not state.
     """
 
     id: str
@@ -65,6 +64,7 @@ _CIFAR_ERRORS = _reported(
     mc_all=((6.50, 0.14), (27.32, 0.45), (5.84, 0.23), (26.74, 0.37)),
     belief_matching=((5.93, 0.07), (24.19, 0.34), (5.59, 0.05), (23.86, 0.37)),
 )
+_ABLATION_ERRORS = _CIFAR_ERRORS | _reported(_RESNET50, without_kl=(5.68, 24.69))
 _CIFAR_ECES = _reported(
     _RESNET50,
     softmax=(3.82, 13.48),
@@ -74,8 +74,10 @@ _CIFAR_ECES = _reported(
     belief_matching=(1.66, 4.25),
 )
 _RESNEXTS = ("ResNeXt-50", "ResNeXt-101")
-_TOP1_ERRORS = _reported(_RESNEXTS, softmax=(22.23, 20.72), belief_matching=(22.03, 20.23))
-_TOP5_ERRORS = _reported(_RESNEXTS, softmax=(6.36, 5.59), belief_matching=(6.29, 5.26))
+_IMAGENET_ERRORS = {
+    "top-1 error": _reported(_RESNEXTS, softmax=(22.23, 20.72), belief_matching=(22.03, 20.23)),
+    "top-5 error": _reported(_RESNEXTS, softmax=(6.36, 5.59), belief_matching=(6.29, 5.26)),
+}
 _TRANSFER_ERRORS = _reported(
     ("cifar10", "food101", "stanford_cars"),
     softmax=((5.44, 0.10), (28.49, 0.08), (42.99, 0.14)),
@@ -90,64 +92,22 @@ _SEMI_ERRORS = _reported(
 # Notes that several share
 
 _LAST_EPOCH = (
-    "The weights of the last epoch are judged; the paper takes the epoch of the lowest validation error."
+    "The weights of the last epoch are evaluated; the paper takes the epoch of the lowest validation error."
 )
 _CIFAR_NOTES = (
     _LAST_EPOCH,
-    "Options that validation chooses (λ, the rate of dropout) are chosen with the first seed for all.",
+    "Options chosen on validation images (λ, the dropout rate) are chosen with the first seed for all seeds.",
 )
 _TRANSFER_NOTES = (
-    "A tenth of the training images chooses the epoch of each head, by its error; the paper tells of none.",
-    "Heads of several seeds differ in their first weights; the order of the batches and the division of the "
+    "The epoch of each head is chosen by its error on a tenth of the training images; the paper mentions no "
+    "such choice.",
+    "Heads of several seeds differ in their initial weights; the order of the batches and the split of the "
     "images are the same. So ± is smaller than that of independent experiments.",
     "There is no warm-up and no clipping of the gradient; the paper says that all experiments have both.",
     "Features are computed once, without augmentation, by a network in evaluation mode; the authors' code "
     "also trains the BatchNorm layers and prints the best test epoch.",
     "Seconds are of the whole adaptation, with all heads and seeds.",
 )
-
-# Measures of a single reproduction
-
-
-def _wrong_confidence(run: Run) -> float | None:
-    rotation = run.record.rotation
-    found = rotation.mean_wrong_confidence if rotation is not None else None
-    return None if found is None else 100 * found
-
-
-def _upside_down_confidence(run: Run) -> float | None:
-    rotation = run.record.rotation
-    return None if rotation is None else 100 * rotation.mean_confidence[-1]
-
-
-def _representation_rows(outcome: Outcome) -> list[Row]:
-    rows = []
-    for result in outcome.arms.values():
-        for part in PARTS:
-
-            def number(name: str, run: Run, data=result.config.data, part=part) -> float | None:
-                return getattr(activations_of_run(run.run_dir.path, data)[part], name)
-
-            for title, name in (("range", "extent"), ("within / between", "tightness")):
-                rows.append(row(result, Measure(f"{title}, {part}", partial(number, name), "", 3)))
-    return rows
-
-
-def _with_skipped_steps(result: ArmResult[Run]) -> str:
-    skipped = sum(run.record.skipped_steps for run in result.finished)
-    return "; ".join(filter(None, [result.note, f"{skipped} steps skipped" if skipped else ""]))
-
-
-def _transfer_auroc_rows(outcome: Outcome) -> list[Row]:
-    """A row for each OOD set, as many as the configuration has."""
-    rows = []
-    (transfer,) = outcome.transfers.values()
-    for result in outcome.arms.values():
-        for index, ood in enumerate(transfer.record.scored[0].ood):
-            auroc = Measure(f"AUROC, {ood.name}", lambda head, i=index: 100 * head.ood[i].auroc["entropy"])
-            rows.append(row(result, auroc))
-    return rows
-
 
 _ENTRIES = (
     Reproduction(
@@ -169,13 +129,10 @@ _ENTRIES = (
         title="Top-1 and top-5 error on ImageNet: softmax, belief matching",
         place="table 2",
         arms=arms.imagenet_arms,
-        rows=table(
-            Block([Measure("top-1 error", ERROR.of), tables.top_error(5)]),
-            paper={"top-1 error": _TOP1_ERRORS, "top-5 error": _TOP5_ERRORS},
-        ),
+        rows=table(Block([Measure("top-1 error", ERROR.of), tables.top_error(5)]), paper=_IMAGENET_ERRORS),
         trials=1,
         notes=(
-            "10,000 training images are kept aside at paper scale, which the paper trains on.",
+            "At paper scale 10,000 training images are held out, which the paper trains on.",
             "At CPU scale any folder with train/ and validation/ stands for ImageNet, and small residual "
             "networks for ResNeXt: that shows that the command runs, and nothing about ImageNet.",
         ),
@@ -185,26 +142,17 @@ _ENTRIES = (
         title="Test error of belief matching without the KL term",
         place="section 5.1, regularization effect of prior",
         arms=partial(arms.cifar_arms, datasets=CIFAR, variants=(SOFTMAX, WITHOUT_KL, BELIEF)),
-        rows=table(
-            Block([ERROR]), paper={"error": _CIFAR_ERRORS | _reported(_RESNET50, without_kl=(5.68, 24.69))}
-        ),
+        rows=table(Block([ERROR]), paper={"error": _ABLATION_ERRORS}),
         notes=_CIFAR_NOTES,
     ),
     Reproduction(
         id="figure-reliability",
-        title="Reliability of ResNet-50 on CIFAR, ECE in 15 groups",
+        title="Reliability of ResNet-50 on CIFAR, ECE with 15 bins",
         place="figure on calibration",
         arms=partial(arms.cifar_arms, datasets=CIFAR, variants=(SOFTMAX, MC_LAST, MC_ALL, ENSEMBLE, BELIEF)),
         rows=table(
             Block([ECE]),
-            Block(
-                [
-                    ERROR,
-                    NLL,
-                    Measure("training loss", tables.training_loss, "nats", 3, not_for=BELIEF.method),
-                ],
-                group="{group}: beside the paper",
-            ),
+            Block([ERROR, NLL, tables.TRAINING_LOSS], group="{group}: not in the paper"),
             paper={"ECE": _CIFAR_ECES},
         ),
         drawings=figures.reliability,
@@ -223,8 +171,8 @@ _ENTRIES = (
             Block(
                 [
                     *map(tables.ood_auroc, ("entropy", "mutual_information", "energy")),
-                    Measure("entropy, known", tables.mean_entropy, "nats", 3),
-                    Measure("entropy, ood", partial(tables.mean_entropy, ood=0), "nats", 3),
+                    Measure("entropy, test", tables.mean_entropy, "nats", 3),
+                    Measure("entropy, OOD", partial(tables.mean_entropy, ood=0), "nats", 3),
                 ]
             )
         ),
@@ -233,21 +181,13 @@ _ENTRIES = (
     ),
     Reproduction(
         id="figure-rotation",
-        title="How sure networks are of a digit 3 that is turned",
+        title="Confidence of networks in a rotated digit 3",
         place="introduction",
         arms=arms.rotation_arms,
-        rows=table(
-            Block(
-                [
-                    ERROR,
-                    Measure("confidence when wrong, all angles", _wrong_confidence),
-                    Measure("confidence upside down", _upside_down_confidence),
-                ]
-            )
-        ),
+        rows=table(Block([ERROR, *tables.ROTATION])),
         drawings=figures.rotated_digit,
         notes=(
-            "The paper tells the example in words, after Louizos and Welling (2017), and gives no number.",
+            "The paper describes the example, after Louizos and Welling (2017), and gives no number.",
             "The digits are scikit-learn's, of 8 by 8 pixels, not MNIST's.",
         ),
     ),
@@ -256,15 +196,15 @@ _ENTRIES = (
         title="Penultimate activations of three classes of CIFAR-100, with and without the prior",
         place="figure on the representation",
         arms=partial(arms.cifar_arms, datasets=("cifar100",), variants=(WITHOUT_KL, BELIEF)),
-        rows=_representation_rows,
+        rows=table(Block(tables.ACTIVATIONS)),
         drawings=figures.representations,
         notes=(
             *_CIFAR_NOTES,
-            "The classes are taken by their names; the paper calls them 0, 1 and 2, which in CIFAR-100's own "
+            "The classes are found by their names; the paper calls them 0, 1 and 2, which in CIFAR-100's own "
             "order are others (beaver, dolphin and otter are 4, 30 and 55).",
-            "The paper gives no number: the range on the plane, and the spread within classes over the "
-            "distance between their means in the whole space, are ours.",
-            "The paper does not tell the network; ours is that of its ablation.",
+            "The paper gives no number: the range on the plane, and the distance of activations from the "
+            "mean of their class over the distance between these means in the whole space, are ours.",
+            "The paper does not name the network; ours is that of its ablation.",
         ),
     ),
     Reproduction(
@@ -273,14 +213,14 @@ _ENTRIES = (
         place="figure on the impact of β",
         arms=arms.prior_arms,
         rows=table(
-            Block([ERROR], note=_with_skipped_steps),
+            Block([ERROR], with_skipped_steps=True),
             paper={"error": {"cifar10/preact_resnet18/alone/8": Reported(7.37)}},
         ),
         drawings=figures.prior_sweep,
         notes=(
             _LAST_EPOCH,
             f"λ is {arms.KL_WEIGHT:g} where β is 1, ln β at paper scale "
-            f"{', '.join(map(str, arms.EXPONENTS['paper']))}; the paper tells neither.",
+            f"{', '.join(map(str, arms.EXPONENTS['paper']))}; the paper states neither.",
             "The paper's words: robust in both ways from e^-1 to e^4; alone, gradients explode from e^-2 "
             "down, the error is 7.37 % at e^8, and all explodes at e^16; with λ ∝ 1/β they explode at e^-8.",
             "Our loss is exact for every finite logit where the paper's code overflows: fewer may explode.",
@@ -288,8 +228,7 @@ _ENTRIES = (
     ),
     Reproduction(
         id="controls",
-        title="Controls: matched label smoothing, temperature, EDL, energy; spread against the number of "
-        "images",
+        title="Controls: matched label smoothing, temperature, EDL, energy; number of training images",
         place="not in the paper",
         arms=arms.control_arms,
         rows=table(
@@ -298,8 +237,8 @@ _ENTRIES = (
                 selects=lambda arm: not arms.is_size_arm(arm),
             ),
             Block(
-                [*map(tables.mistake_auroc, ("entropy", "confidence", "mutual_information"))],
-                group="{group}: own mistakes told from hits",
+                tables.MISCLASSIFICATION,
+                group="{group}: misclassification detection",
                 selects=lambda arm: not arms.is_size_arm(arm),
             ),
             Block(
@@ -307,7 +246,7 @@ _ENTRIES = (
                     ERROR,
                     NLL,
                     ECE,
-                    Measure("mean spread", tables.belief_spread, "nats", 4),
+                    Measure("mean mutual information", tables.mean_mutual_information, "nats", 4),
                     Measure("median α₀", tables.median_precision, "", 1),
                     *map(tables.ood_auroc, ("entropy", "mutual_information")),
                 ],
@@ -319,8 +258,8 @@ _ENTRIES = (
         notes=(
             _LAST_EPOCH,
             "Belief matching and label smoothing are shown at every λ; nothing is chosen.",
-            f"In the sweep λ is {arms.SWEPT_WEIGHT:g}; unless epochs are set by hand, smaller sets are "
-            "passed over more often, for as many steps at least.",
+            f"In the sweep over the number of images λ is {arms.SWEPT_WEIGHT:g}; unless epochs are set by "
+            "hand, smaller sets are trained on for more epochs, so that no training has fewer steps.",
         ),
     ),
     Reproduction(
@@ -329,8 +268,7 @@ _ENTRIES = (
         place="table 3",
         transfers=("cifar10", "food101", "stanford_cars"),
         rows=table(
-            Block([Measure("error", lambda head: 100 * head.scores.error)]),
-            paper={"error": _TRANSFER_ERRORS},
+            Block([Measure("error", lambda head: 100 * head.scores.error)]), paper={"error": _TRANSFER_ERRORS}
         ),
         trials=5,
         notes=_TRANSFER_NOTES,
@@ -340,7 +278,7 @@ _ENTRIES = (
         title="Predictive entropy after transfer, CIFAR-10 and SVHN, Food-101, Cars",
         place="figure on transfer",
         transfers=("cifar10",),
-        rows=_transfer_auroc_rows,
+        rows=table(Block(tables.transfer_aurocs)),
         drawings=figures.transfer_entropies,
         notes=(
             *_TRANSFER_NOTES,
@@ -355,8 +293,8 @@ _ENTRIES = (
         rows=table(Block([ERROR, NLL, ECE]), paper={"error": _SEMI_ERRORS}),
         trials=5,
         notes=(
-            "What the labels alone teach, NLL and ECE are ours: the paper gives errors of the two others.",
-            "The weights of the last epoch are judged.",
+            "Training on the labels alone, NLL and ECE are ours: the paper gives errors of the two others.",
+            "The weights of the last epoch are evaluated.",
             "There is no warm-up, and at paper scale no clipping of the gradient, as in the settings of "
             "Oliver et al. that the paper refers to; it says elsewhere that it has both in all experiments.",
             "The labels alone are trained with VAT's settings.",

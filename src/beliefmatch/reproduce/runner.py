@@ -1,6 +1,7 @@
 """Run a reproduction at a scale: its configurations, their runs, and the record of what came out."""
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -19,119 +20,115 @@ from beliefmatch.experiments.records import Diverged, RunRecord, Trial
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.experiments.search import Candidates
 from beliefmatch.experiments.training_inputs import check_training_inputs
-from beliefmatch.reproduce.config import ReproduceConfig, is_transfer_setting
-from beliefmatch.reproduce.dataset_paths import (
-    changed_images,
-    explain_missing_data,
-    require_classes,
-    require_datasets,
-    with_data_dir,
-    without_paths,
-)
-from beliefmatch.reproduce.protocol_diff import (
-    compiled_sentences,
-    data_sentences,
-    ood_sentences,
-    precision_sentences,
-    protocol_differences,
-    seed_sentences,
-)
+from beliefmatch.reproduce import dataset_paths as paths
+from beliefmatch.reproduce import protocol_diff
+from beliefmatch.reproduce.config import ReproduceConfig
 from beliefmatch.reproduce.record import ReproducedRun, ReproductionRecord
 from beliefmatch.reproduce.registry import Reproduction
-from beliefmatch.reproduce.scales import scale_words, seeds_of, training_images, two_core_seconds
+from beliefmatch.reproduce.scales import SMALL_SEEDS, scale_words, training_images, two_core_seconds
 from beliefmatch.reproduce.tables import ArmResult, Outcome, Run
-from beliefmatch.reproduce.transfer import TransferRuns
 from beliefmatch.train.engine import local_processes
 
-__all__ = ["OnProgress", "Runner", "TrainingRuns", "arm_note"]
+__all__ = ["OnProgress", "Runner", "TrainingRunner", "arm_note"]
 
 OnProgress = Callable[[float, str], None]
 """Called with the fraction that is done and a description of the current step."""
 
-_TRAINING_FIXED = (
-    "method", "defaults", "data.name", "data.directory", "model.name", "semi.kind", "teacher", "seed",
-)  # fmt: skip
-_TRANSFER_FIXED = ("data.name", "data.directory")
-"""Settings that identify rows, and those that have an option of their own."""
-_OPTIONS = {"seed": "say how many with `--seeds`", "data.directory": "say where data lie with `--data-dir`"}
+_TRIALS = 5  # of most tables of the paper
+_OPTIONS = {"seed": "say how many with `--seeds`", "data.directory": "say where data are with `--data-dir`"}
 _NEAR_CHANCE = 0.95  # of the error of guessing
 
 
-class Runner:
+class Runner(ABC):
     """A reproduction at a scale; it reads and trains nothing before `check` and `run`.
 
-    What it runs is up to `runs`: trainings of the arms, or transfers of a pretrained network. Both give an
-    `Outcome`, which the rows and figures are read from.
+    Subclasses run trainings of the arms, or transfers of a pretrained network. Both give an `Outcome`, which
+    the rows and figures are read from.
     """
+
+    fixed: tuple[str, ...]
+    """Settings that identify rows, and those that have an option of their own."""
+    packages: tuple[str, ...]
+    """Packages whose versions are recorded."""
+    configs: Mapping[str, Any]
+    """Configurations, by arm or, of a transfer, by dataset."""
 
     def __init__(self, reproduction: Reproduction, config: ReproduceConfig) -> None:
         self.reproduction, self.config, self.id = reproduction, config, reproduction.id
-        self.seeds = list(range(config.seeds or seeds_of(config.scale, reproduction.trials)))
-        self._require_free_settings()
-        kind = TransferRuns if reproduction.transfers else TrainingRuns
-        self.runs = kind(reproduction, config, self.seeds)
-        self.configs: Mapping[str, Any] = self.runs.configs
-        """Configurations, by arm or, of a transfer, by dataset."""
-
-    def takes(self, setting: str) -> bool:
-        """Whether a `--set` is a setting of its configurations."""
-        return is_transfer_setting(setting) == bool(self.reproduction.transfers)
-
-    def _require_free_settings(self) -> None:
-        """A setting must not change what identifies a row; a ValueError if it does."""
-        transfers = bool(self.reproduction.transfers)
-        fixed = (*(_TRANSFER_FIXED if transfers else _TRAINING_FIXED), *self.reproduction.fixed)
-        for setting in self.config.transfer_settings if transfers else self.config.training_settings:
+        trials = SMALL_SEEDS.get(config.scale) or reproduction.trials or _TRIALS
+        self.seeds = list(range(config.seeds or trials))
+        self.settings = config.settings_of(transfers=bool(reproduction.transfers))
+        self.directory = Path(config.out) / config.scale / self.id
+        """Directory of the record, table and figures."""
+        self.runs_directory = Path(config.out) / "runs"
+        """Directory of the runs, named by their fingerprints so that reproductions share them."""
+        for setting in self.settings:
             key = setting.partition("=")[0].strip()
-            for name in fixed:
+            for name in (*self.fixed, *reproduction.fixed):
                 if f"{key}.".startswith(f"{name}.") or f"{name}.".startswith(f"{key}."):  # or a section of it
                     remedy = _OPTIONS.get(name, "the rows are named by it")
                     raise ValueError(f"reproduce: `set` must leave {key} of {self.id} as it is; {remedy}.")
-
-    @property
-    def directory(self) -> Path:
-        """Directory of the record, table and figures."""
-        return self.config.directory / self.config.scale / self.id
 
     def described(self) -> dict[str, dict[str, Any]]:
         """Every configuration as a plain mapping."""
         return {key: plain(config) for key, config in self.configs.items()}
 
-    @property
-    def scale_words(self) -> str:
+    def scale_words(self, outcome: Outcome | None = None) -> str:
         """The scale, as it stands with every number."""
-        return self._scale_words()
-
-    def _scale_words(self, outcome: Outcome | None = None) -> str:
         if self.config.scale != "paper":
-            return self.runs.scale_words(outcome)
+            return self._small_scale_words(outcome)
         return "paper scale with changed settings" if self._changes() else "paper scale"
 
-    @property
-    def differences(self) -> list[str]:
-        """Differences from the paper's protocol, as far as the configurations show them."""
-        return self._differences()
-
-    def _differences(self, outcome: Outcome | None = None) -> list[str]:
-        """With those that only finished runs show."""
-        return [*self._changes(), *self.reproduction.notes, *self.runs.notes(outcome)]
+    def differences(self, outcome: Outcome | None = None) -> list[str]:
+        """Differences from the paper's protocol, each as a sentence; some show only in finished runs."""
+        return [*self._changes(), *self.reproduction.notes, *self._run_notes(outcome)]
 
     def _changes(self) -> list[str]:
         """Settings and seeds that are not the paper's."""
-        return self.runs.differences() + seed_sentences(len(self.seeds), self.reproduction.trials)
+        seeds, trials = len(self.seeds), self.reproduction.trials
+        differ = trials is not None and seeds != trials
+        return self._changed_settings() + ([f"Seeds: {seeds} instead of {trials}."] if differ else [])
 
+    @abstractmethod
+    def _small_scale_words(self, outcome: Outcome | None) -> str:
+        """A scale other than the paper's in words."""
+
+    @abstractmethod
+    def _changed_settings(self) -> list[str]:
+        """Settings that are not the paper's, each as a sentence."""
+
+    @abstractmethod
+    def _run_notes(self, outcome: Outcome | None) -> list[str]:
+        """Differences of how numbers were computed."""
+
+    @abstractmethod
+    def _data_differences(self, outcome: Outcome) -> list[str]:
+        """Datasets of which only some images or classes were there."""
+
+    @abstractmethod
+    def _portable_configs(self, outcome: Outcome) -> Mapping[str, Any]:
+        """Configurations without the paths of this machine."""
+
+    @abstractmethod
     def costs(self) -> dict[str, float | None]:
         """Rough seconds of each run on two cores, by its fingerprint; None where there is no estimate."""
-        return self.runs.costs()
 
+    @abstractmethod
     def finished(self) -> int:
         """Number of runs that have ended; an EnvironmentFailure where one is damaged."""
-        return self.runs.finished()
 
     def check(self) -> None:
         """Read data and build networks once, so that mistakes show before anything is trained."""
-        require_datasets(self.id, list(self.configs.values()), self.config.data_dir)
-        self.runs.check()
+        paths.require_datasets(self.id, list(self.configs.values()), self.config.data_dir)
+        self._check_runs()
+
+    @abstractmethod
+    def _check_runs(self) -> None:
+        """Read the data and build each network."""
+
+    @abstractmethod
+    def _execute(self, on_progress: OnProgress) -> Outcome:
+        """Run what has not been run, and read all of it."""
 
     def run(
         self, on_progress: OnProgress | None = None, *, command: Sequence[str] = ()
@@ -143,8 +140,8 @@ class Runner:
             command: Command that repeats it, for the record.
         """
         start = time.perf_counter()
-        outcome = self.runs.execute(on_progress or (lambda fraction, description: None))
-        data, words = self.runs.data_differences(outcome), self._scale_words(outcome)
+        outcome = self._execute(on_progress or (lambda fraction, description: None))
+        data, words = self._data_differences(outcome), self.scale_words(outcome)
         try:
             rows, drawings = self.reproduction.rows(outcome), self.reproduction.drawings(outcome)
         except EnvironmentFailure:
@@ -161,68 +158,86 @@ class Runner:
             scale=self.config.scale,
             scale_words=f"{words} on other images" if data and self.config.scale == "paper" else words,
             rows=rows,
-            differences=[*data, *self._differences(outcome)],
+            differences=[*data, *self.differences(outcome)],
             drawings=drawings,
             runs=[run for result in outcome.arms.values() for run in result.recorded],
             seeds=self.seeds,
-            configs={key: plain(config) for key, config in self.runs.portable_configs(outcome).items()},
+            configs={key: plain(config) for key, config in self._portable_configs(outcome).items()},
             command=list(command),
-            versions=versions(*self.runs.packages),
+            versions=versions(*self.packages),
             hardware=hardware(),
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             wall_seconds=time.perf_counter() - start,
         )
 
 
-class TrainingRuns:
+class TrainingRunner(Runner):
     """Trainings of the arms of a reproduction, each with every seed."""
 
+    fixed = (
+        "method", "defaults", "data.name", "data.directory", "model.name", "semi.kind", "teacher", "seed",
+    )  # fmt: skip
     packages = ("beliefmatch", "torch", "numpy", "lightning-fabric")
 
-    def __init__(self, reproduction: Reproduction, config: ReproduceConfig, seeds: Sequence[int]) -> None:
-        self.reproduction, self.config, self.seeds = reproduction, config, list(seeds)
+    def __init__(self, reproduction: Reproduction, config: ReproduceConfig) -> None:
+        super().__init__(reproduction, config)
         self.arms = {arm.key: arm for arm in reproduction.arms(config.scale)}
         self.candidates: dict[str, Candidates] = {}
         for key, arm in self.arms.items():
-            own = config_from(overridden(arm.settings, config.training_settings))
-            own = replace(with_data_dir(own, config.data_dir), seed=self.seeds[0])
+            own = config_from(overridden(arm.settings, self.settings))
+            own = replace(paths.with_data_dir(own, config.data_dir), seed=self.seeds[0])
             self.candidates[key] = Candidates.of(own)
         self.configs = {key: one.config for key, one in self.candidates.items()}
         self._digests: dict[Any, tuple[str | None, Mapping[str, str]]] = {}
 
-    def differences(self) -> list[str]:
-        """Settings that are not the paper's, each as a sentence."""
+    def _changed_settings(self) -> list[str]:
         paper = [(arm, arm.config) for arm in self.reproduction.arms("paper")]
-        return protocol_differences(paper, {key: without_paths(one) for key, one in self.configs.items()})
+        return protocol_diff.protocol_differences(
+            paper, {key: paths.without_paths(one) for key, one in self.configs.items()}
+        )
 
-    def notes(self, outcome: Outcome | None = None) -> list[str]:
-        """Precision of the networks, and whether they were compiled."""
-        notes = precision_sentences(config.engine.precision for config in self.configs.values())
+    def _run_notes(self, outcome: Outcome | None) -> list[str]:
+        """Precision of the networks, and whether they were compiled, which no fingerprint shows."""
+        notes = protocol_diff.precision_sentences(config.engine.precision for config in self.configs.values())
         results = () if outcome is None else outcome.arms.values()
         records = {run.record.fingerprint: run.record for result in results for run in result.finished}
         compiled = sum(bool(record.engine.get("compiled")) for record in records.values())
-        return notes + compiled_sentences(compiled, len(records))
+        which = "all" if compiled == len(records) else f"{compiled} of {len(records)}"
+        sentence = f"Networks of {which} runs were compiled (`engine.compile`), which changes last digits."
+        return [*notes, sentence] if compiled else notes
 
-    def data_differences(self, outcome: Outcome) -> list[str]:
-        """Datasets of which only some images or classes were there."""
+    def _data_differences(self, outcome: Outcome) -> list[str]:
         results = [result for result in outcome.arms.values() if result.finished]
         first = [(result.config, result.finished[0].record) for result in results]
-        known = [data_sentences(config, run.data["counts"], len(run.class_names)) for config, run in first]
+        known = [
+            protocol_diff.data_sentences(config, run.data["counts"], len(run.class_names))
+            for config, run in first
+        ]
         counts, classes = ([text for texts in known for text in texts[part]] for part in (0, 1))
         ood = {one.name: one.examples for _, run in first for one in run.ood}
-        return [*dict.fromkeys(counts + classes), *ood_sentences(ood)]
+        return [*dict.fromkeys(counts + classes), *protocol_diff.ood_sentences(ood)]
 
-    def scale_words(self, outcome: Outcome | None = None) -> str:
+    def _small_scale_words(self, outcome: Outcome | None) -> str:
         """Images, epochs and width."""
-        if outcome is None:
-            return scale_words(self.config.scale, list(self.configs.values()))
-        results = list(outcome.arms.values())
-        configs, counts = [result.config for result in results], [_training_images(one) for one in results]
+        configs = list(self.configs.values())
+        counts = [training_images(config) for config in configs]
+        if outcome is not None:
+            configs = [result.config for result in outcome.arms.values()]
+            counts = [_trained_images(result) for result in outcome.arms.values()]
         return scale_words(self.config.scale, configs, counts)
 
+    def _portable_configs(self, outcome: Outcome) -> dict[str, RunConfig]:
+        """Configurations with the engine of the first run, which an earlier call may have made."""
+        configs = {key: paths.without_paths(result.config) for key, result in outcome.arms.items()}
+        for key, result in outcome.arms.items():
+            if result.finished:
+                engine = config_from(result.finished[0].record.config).engine
+                configs[key] = replace(configs[key], engine=engine)
+        return configs
+
     def directory_of(self, config: RunConfig) -> RunDirectory:
-        """Directory of one run, named by its fingerprint so that reproductions share it."""
-        return RunDirectory(self.config.directory / "runs" / fingerprint(config))
+        """Directory of one run."""
+        return RunDirectory(self.runs_directory / fingerprint(config))
 
     def expected(self) -> dict[str, RunConfig]:
         """Every run by its fingerprint; the first value of a search stands for a choice yet to be made."""
@@ -252,18 +267,15 @@ class TrainingRuns:
         run_dir = self.directory_of(config)
         return run_dir.record() or run_dir.diverged()
 
-    def check(self) -> None:
-        """Read the data and build each network once."""
+    def _check_runs(self) -> None:
         built: set[tuple[str, ...]] = set()
         for one in self.candidates.values():
             config = one.example
             local_processes(config.engine)
-            with explain_missing_data(
-                self.reproduction.id, list(self.configs.values()), self.config.data_dir
-            ):
+            with paths.explain_missing_data(self.id, list(self.configs.values()), self.config.data_dir):
                 data = dataset(config.data)
                 self._current_digests(config)
-            require_classes(config.data.name, len(data.class_names), scale=self.config.scale)
+            paths.require_classes(config.data.name, len(data.class_names), scale=self.config.scale)
             method, model = method_of(config), config.model
             check_training_inputs(config, method, data)
             network = (config.data.name, model.name, f"{model.options}", f"{method.model_options}")
@@ -273,7 +285,7 @@ class TrainingRuns:
         for config in self.expected().values():
             self._require_same_images(config)
 
-    def execute(self, on_progress: OnProgress) -> Outcome:
+    def _execute(self, on_progress: OnProgress) -> Outcome:
         """Train first what depends on no choice, then the chosen configurations with the other seeds."""
         known = [config for one in self.candidates.values() for config in one.known(self.seeds)]
         total = len(self.expected())
@@ -291,10 +303,9 @@ class TrainingRuns:
     ) -> dict[str, Ran]:
         """How each training ended, by its fingerprint."""
         unique = {fingerprint(config): config for config in configs}
-        cells = []
         for config in unique.values():
             self._require_same_images(config)
-            cells.append(Cell(config, self.directory_of(config).path, may_diverge=True))
+        cells = [Cell(one, self.directory_of(one).path, may_diverge=True) for one in unique.values()]
         fractions = [0.0] * len(cells)
 
         def on_cell(index: int, fraction: float, description: str) -> None:
@@ -312,12 +323,26 @@ class TrainingRuns:
         self, key: str, config: RunConfig, trials: Sequence[Trial], ran: Mapping[str, Ran]
     ) -> ArmResult[Run]:
         """What an arm came to with every seed."""
-        configs = [replace(config, seed=seed) for seed in self.seeds]
-        ended = [ran[fingerprint(one)] for one in configs]
-        runs = [
-            Run(one, self.directory_of(own)) if isinstance(one, RunRecord) else None
-            for own, one in zip(configs, ended, strict=True)
-        ]
+        runs: list[Run | None] = []
+        recorded = []
+        for seed in self.seeds:
+            own = replace(config, seed=seed)
+            ended = ran[fingerprint(own)]
+            record = ended if isinstance(ended, RunRecord) else None
+            runs.append(None if record is None else Run(record, self.directory_of(own), own))
+            recorded.append(
+                ReproducedRun(
+                    arm=key,
+                    seed=seed,
+                    fingerprint=ended.fingerprint,
+                    method=config.method.name,
+                    options=dict(config.method.options),
+                    train_seconds=None if record is None else record.costs.train_seconds,
+                    skipped_steps=None if record is None else record.skipped_steps,
+                    diverged=ended.message if isinstance(ended, Diverged) else None,
+                    search=list(trials),
+                )
+            )
         seconds = [run.record.costs.train_seconds for run in runs if run is not None]
         search, settled = self.candidates[key].search, self.candidates[key].settled
         values = search.values if search is not None else ()
@@ -329,30 +354,8 @@ class TrainingRuns:
             runs=runs,
             train_seconds=fmean(seconds) if seconds else None,
             note=arm_note(runs, trials, lost),
-            recorded=[
-                ReproducedRun(
-                    arm=key,
-                    seed=seed,
-                    fingerprint=one.fingerprint,
-                    method=config.method.name,
-                    options=dict(config.method.options),
-                    train_seconds=one.costs.train_seconds if isinstance(one, RunRecord) else None,
-                    skipped_steps=one.skipped_steps if isinstance(one, RunRecord) else None,
-                    diverged=one.message if isinstance(one, Diverged) else None,
-                    search=list(trials),
-                )
-                for seed, one in zip(self.seeds, ended, strict=True)
-            ],
+            recorded=recorded,
         )
-
-    def portable_configs(self, outcome: Outcome) -> dict[str, RunConfig]:
-        """Configurations with the engine of the first run, which an earlier call may have made."""
-        configs = {key: without_paths(result.config) for key, result in outcome.arms.items()}
-        for key, result in outcome.arms.items():
-            if result.finished:
-                engine = config_from(result.finished[0].record.config).engine
-                configs[key] = replace(configs[key], engine=engine)
-        return configs
 
     def _require_same_images(self, config: RunConfig) -> None:
         """A finished run must be of the current images, which its fingerprint does not cover."""
@@ -361,11 +364,11 @@ class TrainingRuns:
             return
         digest, ood = self._current_digests(config)
         if ended.data_digest != digest and config.data.name != "digits":  # which are always the same
-            raise changed_images(path, config.data.name, config.data.directory)
+            raise paths.changed_images(path, config.data.name, config.data.directory)
         before = ended.data.get("ood_digests", {}) if isinstance(ended, RunRecord) else {}
         for name, own in before.items():
             if own != ood.get(name):
-                raise changed_images(path, name, config.data.directory)
+                raise paths.changed_images(path, name, config.data.directory)
 
     def _current_digests(self, config: RunConfig) -> tuple[str | None, Mapping[str, str]]:
         """Digests of the current images: of the dataset, and of the OOD sets by name."""
@@ -398,7 +401,7 @@ def arm_note(runs: Sequence[Run | None], trials: Sequence[Trial], lost: Sequence
     return "; ".join(notes)
 
 
-def _training_images(result: ArmResult[Run]) -> int | None:
+def _trained_images(result: ArmResult[Run]) -> int | None:
     """Training images, labelled or not; by the configuration where no run has ended."""
     if not result.finished:
         return training_images(result.config)

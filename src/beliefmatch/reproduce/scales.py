@@ -8,25 +8,17 @@ digits, and only shows that every step runs. All numbers of the small scales are
 from collections.abc import Sequence
 from typing import Any
 
-from beliefmatch._utils import require_name
 from beliefmatch.experiments.config import RunConfig, overridden, recipe
 
 __all__ = [
-    "SCALES",
-    "method_options",
-    "scale_name",
-    "scale_words",
-    "scaled",
-    "seeds_of",
-    "training_images",
+    "SCALES", "SMALL_SEEDS", "method_options", "scale_name", "scale_words", "scaled", "training_images",
     "two_core_seconds",
-]
+]  # fmt: skip
 
 SCALES = ("paper", "cpu", "tiny")
+SMALL_SEEDS = {"cpu": 3, "tiny": 1}
 
 _MACHINE = ("engine.precision='32'", "engine.threads=1")
-_SEEDS = {"cpu": 3, "tiny": 1}
-_TRIALS = 5  # of most tables
 _CPU = (
     *_MACHINE,
     "data.validation=1000",
@@ -72,8 +64,6 @@ _REPORTED = {"imagenet-1k": 50_000, "digits": 540}  # test images; 10,000 elsewh
 _RATES = {
     "preact_resnet18": {64: 45.0, 16: 430.0},
     "preact_resnet50": {64: 17.0, 8: 310.0},
-    "timm:resnext50_32x4d": {0: 2.5},
-    "timm:resnext101_32x8d": {0: 0.7},
     "wrn28_2": {16: 30.0},  # with as many unlabelled images
     "wide_resnet": {16: 500.0},
     "digits": {32: 10_000.0},
@@ -95,7 +85,6 @@ def scaled(name: str, scale: str, *settings: str, roomy: bool = False) -> dict[s
         settings: Settings over the recipe; those of the scale come over them.
         roomy: More images and finer features at CPU scale, for one dataset and one network.
     """
-    require_name("reproduce", "scale", scale, SCALES)
     mapping = overridden(recipe(name), settings)
     if scale == "paper" or (scale == "cpu" and name == "digits"):  # which is small enough
         return mapping
@@ -114,11 +103,6 @@ def method_options(method: str, scale: str, **options: Any) -> dict[str, Any]:
     return {**options, **over}
 
 
-def seeds_of(scale: str, trials: int | None) -> int:
-    """Number of seeds, where the paper has `trials` or gives no number."""
-    return (trials or _TRIALS) if scale == "paper" else _SEEDS[scale]
-
-
 def training_images(config: RunConfig) -> int | None:
     """Number of training images of a configuration; None where it depends on the data."""
     if config.data.name not in _IMAGES:
@@ -128,29 +112,28 @@ def training_images(config: RunConfig) -> int | None:
     return min(left, config.data.limit or left)
 
 
-def scale_words(scale: str, configs: Sequence[RunConfig], counts: Sequence[int | None] | None = None) -> str:
+def scale_name(scale: str) -> str:
+    """Such as "CPU scale"."""
+    return f"{'CPU' if scale == 'cpu' else scale} scale"
+
+
+def scale_words(scale: str, configs: Sequence[RunConfig], counts: Sequence[int | None]) -> str:
     """The scale in words, such as "CPU scale: 1,000 images, 80 epochs, width 16".
 
     Args:
         scale: A scale other than the paper's.
         configs: Configurations of all arms.
-        counts: Training images of each, once they are known; those of the configurations if not given.
+        counts: Training images of each.
     """
-    images = _listed([training_images(config) for config in configs] if counts is None else counts)
     labels = _listed([config.data.labels for config in configs])  # of semi-supervised learning
     epochs = _listed([config.training.epochs for config in configs])
     widths = _listed([config.model.options.get("width") for config in configs])
     parts = [
-        f"{images}{f' ({labels} with labels)' if labels else ''} images",
+        f"{_listed(counts)} images{f' ({labels} with labels)' if labels else ''}",
         f"{epochs} {'epoch' if epochs == '1' else 'epochs'}",
         *([f"width {widths}"] if widths else []),
     ]
     return f"{scale_name(scale)}: {', '.join(parts)}"
-
-
-def scale_name(scale: str) -> str:
-    """Such as "CPU scale"."""
-    return f"{'CPU' if scale == 'cpu' else scale} scale"
 
 
 def _listed(numbers: Sequence[Any]) -> str:
@@ -161,7 +144,7 @@ def _listed(numbers: Sequence[Any]) -> str:
 
 
 def two_core_seconds(config: RunConfig) -> float | None:
-    """Rough estimate of the seconds of a run on two cores, by `_RATES`."""
+    """Rough estimate of the seconds of a run on two cores, by `_RATES`; None where there is none."""
     images, rates = training_images(config), _RATES.get(config.model.name)
     if images is None or rates is None:
         return None

@@ -2,35 +2,38 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from statistics import fmean
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from beliefmatch import metrics
 from beliefmatch.data.predictions import Predictions, read_predictions
 from beliefmatch.experiments.adapt_record import AdaptRecord, ScoredHead
+from beliefmatch.experiments.config import RunConfig
 from beliefmatch.experiments.detections import score_columns
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.experiments.records import RunRecord
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.methods import build
+from beliefmatch.reproduce.activations import PARTS, activations_of_run
 from beliefmatch.reproduce.arms import Arm
 from beliefmatch.reproduce.record import Reported, ReproducedRun, Row
 
 __all__ = [
-    "ECE", "ERROR", "NLL", "ArmResult", "Block", "Measure", "Outcome", "Run", "Transferred", "belief_spread",
-    "has_belief", "mean_entropy", "median_precision", "mistake_auroc", "ood_auroc", "predictions_of", "row",
-    "table", "top_error", "training_loss",
+    "ACTIVATIONS", "ECE", "ERROR", "MISCLASSIFICATION", "NLL", "ROTATION", "TRAINING_LOSS", "ArmResult",
+    "Block", "Measure", "Outcome", "Run", "Transferred", "has_belief", "mean_entropy",
+    "mean_mutual_information", "median_precision", "misclassification_auroc", "ood_auroc", "predictions_of",
+    "table", "top_error", "transfer_aurocs",
 ]  # fmt: skip
 
 AnyRun = TypeVar("AnyRun")
 
 
 class Run(NamedTuple):
-    """A finished training run and its files."""
+    """A finished training run, its files, and the configuration that asks for it, with the current paths."""
 
     record: RunRecord
     run_dir: RunDirectory
+    config: RunConfig
 
 
 @dataclass(frozen=True)
@@ -87,8 +90,7 @@ class Outcome:
     """By dataset, where the arms are heads of transfers."""
 
 
-@dataclass(frozen=True)
-class Measure:
+class Measure(NamedTuple):
     """A number of one run, in the unit of its row; None where the method has no such number."""
 
     name: str
@@ -104,11 +106,12 @@ class Measure:
 class Block:
     """Rows of a table: every arm that is selected, with every measure."""
 
-    measures: Sequence[Measure]
+    measures: Sequence[Measure] | Callable[[Outcome], Sequence[Measure]]
     group: str = "{group}"
     """Title, where `{group}` stands for the group of the arm."""
     selects: Callable[[Arm], bool] = lambda arm: True
-    note: Callable[[ArmResult[Any]], str] = lambda result: result.note
+    with_skipped_steps: bool = False
+    """Whether the note says how many steps were skipped."""
 
 
 def table(
@@ -122,31 +125,29 @@ def table(
     """
 
     def rows(outcome: Outcome) -> list[Row]:
-        return [
-            row(
-                result,
-                measure,
-                paper=(paper or {}).get(measure.name, {}).get(result.arm.key),
-                group=block.group.format(group=result.arm.group),
-                note=block.note(result),
-            )
-            for block in blocks
-            for result in outcome.arms.values()
-            if block.selects(result.arm)
-            for measure in block.measures
-            if not measure.not_for or result.config.method.name != measure.not_for
-        ]
+        found = []
+        for block in blocks:
+            measures = block.measures(outcome) if callable(block.measures) else block.measures
+            for result in outcome.arms.values():
+                if block.selects(result.arm):
+                    found += [
+                        _row(result, one, block, (paper or {}).get(one.name, {}).get(result.arm.key))
+                        for one in measures
+                        if not one.not_for or result.config.method.name != one.not_for
+                    ]
+        return found
 
     return rows
 
 
-def row(
-    result: ArmResult[Any], measure: Measure, *, paper: Reported | None = None, group: str | None = None,
-    note: str | None = None,
-) -> Row:  # fmt: skip
-    """A number of an arm with every seed; group and note are the arm's unless given."""
+def _row(result: ArmResult[Any], measure: Measure, block: Block, paper: Reported | None) -> Row:
+    """A number of an arm with every seed."""
+    note = result.note
+    skipped = sum(run.record.skipped_steps for run in result.finished) if block.with_skipped_steps else 0
+    if skipped:
+        note = "; ".join(filter(None, [note, f"{skipped} steps skipped"]))
     return Row(
-        group=result.arm.group if group is None else group,
+        group=block.group.format(group=result.arm.group),
         label=result.arm.label,
         measure=_with_ood_name(measure.name, result),
         unit=measure.unit,
@@ -154,7 +155,7 @@ def row(
         values=result.values(measure.of),
         seeds=list(result.seeds),
         train_seconds=result.train_seconds,
-        note=result.note if note is None else note,
+        note=note,
         digits=measure.digits,
         diverged=result.diverged,
     )
@@ -163,43 +164,61 @@ def row(
 def _with_ood_name(name: str, result: ArmResult[Any]) -> str:
     if "{ood}" not in name:
         return name
-    sets = [
-        text.partition("=")[0] for text in result.config.ood
-    ]  # all that is known where every seed diverged
-    sets = [one.name for one in result.finished[0].record.ood] if result.finished else sets
+    if result.finished:
+        sets = [one.name for one in result.finished[0].record.ood]
+    else:  # all that is known where every seed diverged
+        sets = [text.partition("=")[0] for text in result.config.ood]
     return name.format(ood=sets[0]) if sets else name.replace(" {ood}", "")
 
 
 # Measures read from the record of a run
 
 
-def _nll(run: Run) -> float | None:
-    return run.record.test.nll
-
-
-ERROR = Measure("error", lambda run: 100 * run.record.test.error)
-NLL = Measure("NLL", _nll, "nats", 3)
-ECE = Measure("ECE", lambda run: 100 * run.record.test.ece)
-
-
-def training_loss(run: Run) -> float | None:
+def _training_loss(run: Run) -> float | None:
     """Loss of the last epoch, as training augments the images; the mean over networks."""
     last = [curves["loss"][-1] for curves in run.record.curves if curves["loss"]]
     finite = [loss for loss in last if loss is not None]
     return fmean(finite) if finite else None
 
 
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+ERROR = Measure("error", lambda run: 100 * run.record.test.error)
+NLL = Measure("NLL", lambda run: run.record.test.nll, "nats", 3)
+ECE = Measure("ECE", lambda run: 100 * run.record.test.ece)
+TRAINING_LOSS = Measure("training loss", _training_loss, "nats", 3, not_for="belief_matching")
+ROTATION = [
+    Measure(
+        "confidence when wrong, all angles",
+        lambda run: _percent(run.record.rotation and run.record.rotation.mean_wrong_confidence),
+    ),
+    Measure(
+        "confidence upside down",
+        lambda run: _percent(run.record.rotation and run.record.rotation.mean_confidence[-1]),
+    ),
+]
+
+
 def ood_auroc(score: str) -> Measure:
     """AUROC of a score for the first OOD set."""
-
-    def auroc(run: Run) -> float | None:
-        value = run.record.ood[0].auroc.get(score) if run.record.ood else None
-        return None if value is None else 100 * value
-
-    return Measure(f"AUROC {{ood}}, {score}", auroc)
+    return Measure(
+        f"AUROC {{ood}}, {score.replace('_', ' ')}",
+        lambda run: _percent(run.record.ood[0].auroc.get(score) if run.record.ood else None),
+    )
 
 
-# Measures read from the predictions that a run has kept
+def transfer_aurocs(outcome: Outcome) -> list[Measure]:
+    """AUROC of the entropy of heads for each OOD set, as many as the configuration has."""
+    (transfer,) = outcome.transfers.values()
+    return [
+        Measure(f"AUROC, {ood.name}", lambda head, index=index: 100 * head.ood[index].auroc["entropy"])
+        for index, ood in enumerate(transfer.record.scored[0].ood)
+    ]
+
+
+# Measures read from the predictions or the network that a run has kept
 
 
 def predictions_of(run: Run, ood: int | None = None) -> Predictions:
@@ -223,8 +242,8 @@ def mean_entropy(run: Run, ood: int | None = None) -> float | None:
     return score_columns(predictions_of(run, ood))["entropy"].mean().item()
 
 
-def belief_spread(run: Run) -> float | None:
-    """Mean mutual information of label and belief over the test images, in nats."""
+def mean_mutual_information(run: Run) -> float | None:
+    """Mean mutual information of label and class probabilities over the test images, in nats."""
     if not has_belief(run):
         return None
     return score_columns(predictions_of(run))["mutual_information"].mean().item()
@@ -237,7 +256,7 @@ def median_precision(run: Run) -> float | None:
     return predictions_of(run).values.double().logsumexp(-1).exp().quantile(0.5).item()
 
 
-def mistake_auroc(score: str) -> Measure:
+def misclassification_auroc(score: str) -> Measure:
     """AUROC of a score for the misclassified test images; None where all are right, or all wrong."""
 
     def auroc(run: Run) -> float | None:
@@ -250,7 +269,12 @@ def mistake_auroc(score: str) -> Measure:
         is_mixed = 0 < right.sum() < len(right)
         return 100 * float(metrics.auroc(scores[right], scores[~right])) if is_mixed else None
 
-    return Measure(f"AUROC, {score}", auroc)
+    return Measure(f"AUROC, {score.replace('_', ' ')}", auroc)
+
+
+MISCLASSIFICATION = [
+    misclassification_auroc(score) for score in ("entropy", "confidence", "mutual_information")
+]
 
 
 def top_error(count: int) -> Measure:
@@ -258,13 +282,27 @@ def top_error(count: int) -> Measure:
 
     None where there are no more classes than that.
     """
-    return Measure(f"top-{count} error", partial(_top_error, count))
+
+    def error(run: Run) -> float | None:
+        predictions = predictions_of(run)
+        assert predictions.targets is not None
+        if predictions.values.shape[1] <= count:
+            return None
+        best = predictions.values.topk(count, dim=-1).indices
+        return 100 * (1 - (best == predictions.targets[:, None]).any(-1).double().mean().item())
+
+    return Measure(f"top-{count} error", error)
 
 
-def _top_error(count: int, run: Run) -> float | None:
-    predictions = predictions_of(run)
-    assert predictions.targets is not None
-    if predictions.values.shape[1] <= count:
-        return None
-    best = predictions.values.topk(count, dim=-1).indices
-    return 100 * (1 - (best == predictions.targets[:, None]).any(-1).double().mean().item())
+def _activation_measure(title: str, name: str, part: str) -> Measure:
+    def number(run: Run) -> float | None:
+        return getattr(activations_of_run(run.run_dir.path, run.config.data)[part], name)
+
+    return Measure(f"{title}, {part}", number, "", 3)
+
+
+ACTIVATIONS = [
+    _activation_measure(title, name, part)
+    for part in PARTS
+    for title, name in (("range", "extent"), ("within / between", "tightness"))
+]

@@ -1,6 +1,6 @@
 """Transfers: the last layer of a pretrained network fitted to smaller datasets, one adaptation a dataset."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -14,6 +14,7 @@ from beliefmatch.experiments.adapt_record import AdaptRecord, ScoredHead, adapt_
 from beliefmatch.experiments.adapt_run_config import AdaptRunConfig, ImageAdaptConfig
 from beliefmatch.experiments.adapting import Adapting
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
+from beliefmatch.reproduce import dataset_paths as paths
 from beliefmatch.reproduce.arms import Arm
 from beliefmatch.reproduce.config import (
     ReproduceConfig,
@@ -21,20 +22,15 @@ from beliefmatch.reproduce.config import (
     transfer_config,
     transfer_fingerprint,
 )
-from beliefmatch.reproduce.dataset_paths import (
-    CLASSES,
-    changed_images,
-    explain_missing_data,
-    with_data_dir,
-    without_paths,
-)
+from beliefmatch.reproduce.dataset_paths import CLASSES
 from beliefmatch.reproduce.protocol_diff import ood_sentences, precision_sentences, protocol_differences
 from beliefmatch.reproduce.record import ReproducedRun
 from beliefmatch.reproduce.registry import Reproduction
+from beliefmatch.reproduce.runner import OnProgress, Runner
 from beliefmatch.reproduce.scales import scale_name
 from beliefmatch.reproduce.tables import ArmResult, Outcome, Transferred
 
-__all__ = ["TransferRuns", "scaled_transfer", "transfer_arms"]
+__all__ = ["TransferRunner", "scaled_transfer", "transfer_arms"]
 
 _RECORD = "adaptation.json"
 _TITLES = {"cifar10": "CIFAR-10", "food101": "Food-101", "stanford_cars": "Cars"}
@@ -67,25 +63,27 @@ def scaled_transfer(data: str, scale: str) -> TransferConfig:
     )
 
 
-class TransferRuns:
+class TransferRunner(Runner):
     """Transfers of one network to each dataset of a reproduction; every head of a dataset has all seeds."""
 
+    fixed = ("data.name", "data.directory")
     packages = ("beliefmatch", "torch", "numpy")
+    configs: Mapping[str, TransferConfig]
 
-    def __init__(self, reproduction: Reproduction, config: ReproduceConfig, seeds: Sequence[int]) -> None:
-        self.reproduction, self.config, self.seeds = reproduction, config, list(seeds)
-        self.configs: dict[str, TransferConfig] = {}
-        for data in reproduction.transfers:
-            own = transfer_config(scaled_transfer(data, config.scale), config.transfer_settings)
-            self.configs[data] = with_data_dir(own, config.data_dir)
+    def __init__(self, reproduction: Reproduction, config: ReproduceConfig) -> None:
+        super().__init__(reproduction, config)
+        own = {
+            data: transfer_config(scaled_transfer(data, config.scale), self.settings)
+            for data in reproduction.transfers
+        }
+        self.configs = {data: paths.with_data_dir(one, config.data_dir) for data, one in own.items()}
 
-    def differences(self) -> list[str]:
-        """Settings that are not the paper's, each as a sentence."""
+    def _changed_settings(self) -> list[str]:
         titles = {data: _TITLES[data] for data in self.configs}
         paper = [(Arm(data, one, one), scaled_transfer(data, "paper")) for data, one in titles.items()]
         return protocol_differences(paper, {data: _portable(one) for data, one in self.configs.items()})
 
-    def notes(self, outcome: Outcome | None = None) -> list[str]:
+    def _run_notes(self, outcome: Outcome | None) -> list[str]:
         """Origin of the weights, and precision of the features."""
         configs = self.configs.values()
         weights = "Weights are those that come with the network's name; the paper's are of Keras."
@@ -94,23 +92,25 @@ class TransferRuns:
             *precision_sentences(config.precision for config in configs),
         ]
 
-    def data_differences(self, outcome: Outcome) -> list[str]:
-        """Datasets of which only some classes or images were there."""
+    def _data_differences(self, outcome: Outcome) -> list[str]:
         found = []
         for data, transfer in outcome.transfers.items():
             classes, counts = transfer.record.classes, transfer.record.data["counts"]
             if classes != CLASSES[data]:
-                images = f"{counts['train']:,} images to fit on and {counts['test']:,} to judge on"
-                found.append(f"{_TITLES[data]}: {classes} classes, not {CLASSES[data]}, {images}.")
+                images = f"{counts['train']:,} training and {counts['test']:,} test images"
+                found.append(f"{_TITLES[data]}: {classes} classes instead of {CLASSES[data]}, {images}.")
         heads = [transfer.record.scored[0] for transfer in outcome.transfers.values()]
         return found + ood_sentences({one.name: one.examples for head in heads for one in head.ood})
 
-    def scale_words(self, outcome: Outcome | None = None) -> str:
+    def _small_scale_words(self, outcome: Outcome | None) -> str:
         """Images, epochs, network and λ."""
         first = _portable(next(iter(self.configs.values())))
         images = "all" if first.data.limit is None else f"at most {first.data.limit:,}"
         fitted = f"{first.epochs} epochs of the last layer of {first.model}, λ {first.kl_weight:g}"
         return f"{scale_name(self.config.scale)}: {images} training images, {fitted}"
+
+    def _portable_configs(self, outcome: Outcome) -> dict[str, TransferConfig]:
+        return {data: _portable(config) for data, config in self.configs.items()}
 
     def costs(self) -> dict[str, float | None]:
         """No estimates: most of the time goes into features, and depends on the network."""
@@ -118,57 +118,51 @@ class TransferRuns:
 
     def finished(self) -> int:
         """Number of adaptations that have ended."""
-        return sum((self.config.directory / "runs" / name / _RECORD).is_file() for name in self.costs())
+        return sum((self.runs_directory / name / _RECORD).is_file() for name in self.costs())
 
-    def _directory(self, config: TransferConfig) -> Path:
-        return self.config.directory / "runs" / transfer_fingerprint(config, self.seeds)
-
-    def check(self) -> None:
+    def _check_runs(self) -> None:
         """Build the network and find the images of every adaptation that has not ended."""
         configs = list(self.configs.values())
         for config in configs:
             if self._kept(config) is None:
-                with explain_missing_data(self.reproduction.id, configs, self.config.data_dir):
-                    Adapting(self._adaptation(config))
+                with paths.explain_missing_data(self.id, configs, self.config.data_dir):
+                    Adapting(self.adapt_run_config(config))
 
-    def execute(self, on_progress: Callable[[float, str], None]) -> Outcome:
+    def _execute(self, on_progress: OnProgress) -> Outcome:
         """Make the adaptations that have not been made, and read all of them."""
         transfers: dict[str, Transferred] = {}
+        arms: dict[str, ArmResult[ScoredHead]] = {}
         for index, (data, config) in enumerate(self.configs.items()):
-            transfers[data] = self._transferred(
-                config,
-                lambda fraction, description, index=index: on_progress(
-                    (index + fraction) / len(self.configs), description
-                ),
-            )
-        arms: list[ArmResult[ScoredHead]] = []
-        for data, transfer in transfers.items():
-            config = self.configs[data]
-            arms += transfer_arms(data, transfer, config, transfer_fingerprint(config, self.seeds))
-        return Outcome(self.config.scale, {result.arm.key: result for result in arms}, transfers)
 
-    def portable_configs(self, outcome: Outcome) -> dict[str, TransferConfig]:
-        """Configurations without the paths of this machine."""
-        return {data: _portable(config) for data, config in self.configs.items()}
+            def on_transfer(fraction: float, description: str, index: int = index) -> None:
+                on_progress((index + fraction) / len(self.configs), description)
 
-    def _transferred(self, config: TransferConfig, on_progress: Callable[[float, str], None]) -> Transferred:
+            transfers[data] = self._transferred(config, on_transfer)
+            results = transfer_arms(data, transfers[data], config, transfer_fingerprint(config, self.seeds))
+            arms |= {result.arm.key: result for result in results}
+        return Outcome(self.config.scale, arms, transfers)
+
+    def _directory(self, config: TransferConfig) -> Path:
+        return self.runs_directory / transfer_fingerprint(config, self.seeds)
+
+    def _transferred(self, config: TransferConfig, on_progress: OnProgress) -> Transferred:
         kept = self._kept(config)
         if kept is not None:
             on_progress(1.0, "finished before")
             return kept
         try:
-            outcome = Adapting(self._adaptation(config)).run(on_progress)
+            outcome = Adapting(self.adapt_run_config(config)).run(on_progress)
         except EnvironmentFailure:
             raise
         except ValueError as error:  # of numbers that are not finite, or files
             raise EnvironmentFailure(f"{error}") from error
-        evaluations = list(outcome.evaluations)
-        paths = adapt_evaluation_paths(outcome.record.row_labels)
-        files = [(path, one.to_json().encode()) for path, one in zip(paths, evaluations, strict=True)]
+        record, evaluations = outcome.record, list(outcome.evaluations)
+        names = adapt_evaluation_paths(record.row_labels)
+        files = [(name, one.to_json().encode()) for name, one in zip(names, evaluations, strict=True)]
         directory = self._directory(config)
         directory.mkdir(parents=True, exist_ok=True)
-        atomic_write_dir(directory, [*files, (_RECORD, outcome.record.to_json().encode())])
-        return Transferred(outcome.record, evaluations, self.seeds)
+        atomic_write_dir(directory, [*files, (_RECORD, record.to_json().encode())])
+        return Transferred(record, evaluations, self.seeds)
 
     def _kept(self, config: TransferConfig) -> Transferred | None:
         """The adaptation that an earlier call has made; an EnvironmentFailure if it was of other images."""
@@ -177,24 +171,25 @@ class TransferRuns:
             return None
         try:
             record = AdaptRecord.from_json((directory / _RECORD).read_text("utf-8"))
-            paths = [directory / path for path in adapt_evaluation_paths(record.row_labels)]
-            evaluations = [EvaluationRecord.from_json(path.read_text("utf-8")) for path in paths]
+            files = [directory / name for name in adapt_evaluation_paths(record.row_labels)]
+            evaluations = [EvaluationRecord.from_json(file.read_text("utf-8")) for file in files]
         except (ValueError, OSError) as error:
             raise EnvironmentFailure(
                 f"reproduce: {directory} is damaged ({one_line(error)}). "
                 "Remove it, and the same command fits it again."
             ) from error
         if config.data.name != "digits" and _current_digest(config, record) != record.data.get("digest"):
-            raise changed_images(directory, config.data.name, config.data.directory)
+            raise paths.changed_images(directory, config.data.name, config.data.directory)
         return Transferred(record, evaluations, self.seeds)
 
-    def _adaptation(self, config: TransferConfig) -> AdaptRunConfig:
+    def adapt_run_config(self, config: TransferConfig) -> AdaptRunConfig:
+        """Configuration of an adaptation, as `beliefmatch adapt` has it."""
         image_config = ImageAdaptConfig(
             model=config.model,
             options=config.options,
             weights=config.weights,
             data=config.data,
-            cache_dir=f"{self.config.directory / 'features'}",
+            cache_dir=f"{Path(self.config.out) / 'features'}",
             device=config.device,
             precision=config.precision,
             compile=config.compile,
@@ -263,4 +258,4 @@ def _portable(config: TransferConfig) -> TransferConfig:
     """The configuration without the paths of data, network and weights on this machine."""
     weights = None if config.weights is None else Path(config.weights).name
     model = Path(config.model).name if Path(config.model).is_absolute() else config.model
-    return replace(without_paths(config), weights=weights, model=model)
+    return replace(paths.without_paths(config), weights=weights, model=model)
