@@ -151,7 +151,7 @@ def _facts(record: AdaptRecord) -> Facts:
         ("This adaptation", own),
         ("Features", sets),
         ("Data", record.data),
-        ("Asked for", _unsaid(record.config or record.adapt_config)),
+        ("Configuration", _unsaid(record.config or record.adapt_config)),
         ("BatchNorm layers trained too", record.batchnorm or {}),
         ("Versions", record.versions),
         ("Hardware", record.hardware),
