@@ -1,4 +1,4 @@
-"""Files of a report: all or none, and nothing of others is ever removed."""
+"""Directories that are written as a whole: all files or none, and no file of somebody else is removed."""
 
 import json
 
