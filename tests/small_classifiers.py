@@ -1,4 +1,4 @@
-"""Classifiers small enough for brute force, and what they are tried on."""
+"""Classifiers small enough for brute force, with inputs and generators for them."""
 
 import torch
 from torch import nn
@@ -36,7 +36,7 @@ def normalising(inputs=6, classes=4, seed=0, dtype=DOUBLE, dropout=0.0):
 
 
 class Constant(nn.Module):
-    """Says the same of everything, and knows it does."""
+    """The same logits for all inputs, connected to them in the graph or not."""
 
     def __init__(self, connected):
         super().__init__()

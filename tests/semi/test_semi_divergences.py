@@ -1,4 +1,4 @@
-"""The measures of consistency: oracles, laws, digits near equality, extremes."""
+"""Divergences of two predictions: oracles, laws, digits near equality, extremes."""
 
 import math
 
@@ -6,7 +6,6 @@ import mpmath as mp
 import pytest
 import torch
 from torch.autograd import gradcheck
-from torch.nn import functional
 
 import oracle
 from beliefmatch import dirichlet_kl
@@ -16,34 +15,32 @@ from small_classifiers import DOUBLE, drawn
 NAMES = list(DIVERGENCES)
 
 
-def exact_categorical(first, second):
-    with mp.workdps(60):
-        a, b = ([mp.mpf(z) for z in logits] for logits in (first, second))
-        p, q = ([mp.exp(z) / mp.fsum(map(mp.exp, each)) for z in each] for each in (a, b))
-        return mp.fsum(u * mp.log(u / v) for u, v in zip(p, q, strict=True))
+def softmax(logits):
+    powers = [mp.exp(mp.mpf(z)) for z in logits]
+    return [power / mp.fsum(powers) for power in powers]
+
+
+EXACT = {
+    "categorical": lambda p, q: mp.fsum(u * mp.log(u / v) for u, v in zip(p, q, strict=True)),
+    "squared": lambda p, q: mp.fsum((u - v) ** 2 for u, v in zip(p, q, strict=True)),
+}
+CONFIDENT = [[12.0, -2.0, 0.0], [30.25, 0.25, -3.125], [60.0, 0.25, -1.0], [0.5, 0.25, -1.0]]
 
 
 @pytest.mark.parametrize("gap", [3.0, 1e-2, 1e-5, 1e-8])
-def test_categorical_divergence_keeps_its_digits_as_the_two_approach(gap):
-    first = 3 * drawn(5, 7)
-    second = first + gap * drawn(5, 7, seed=1)
-    ours = categorical_kl(first, second).tolist()
-    exact = [exact_categorical(*pair) for pair in zip(first.tolist(), second.tolist(), strict=True)]
-    # what one rounding of a logit can change
-    bar = 1e-13 + 1e-14 / gap
-    assert all(oracle.relative_error(own, truth) < bar for own, truth in zip(ours, exact, strict=True))
-
-
-def test_categorical_divergence_equals_that_of_torch():
-    first, second = drawn(5, 7), drawn(5, 7, seed=1)
-    theirs = functional.kl_div(second.log_softmax(1), first.log_softmax(1), log_target=True, reduction="none")
-    torch.testing.assert_close(categorical_kl(first, second), theirs.sum(1), rtol=1e-12, atol=0)
-
-
-def test_squared_distance_is_that_of_the_paper():
-    first, second = drawn(5, 7), drawn(5, 7, seed=1)
-    expected = torch.linalg.vector_norm(first.softmax(1) - second.softmax(1), dim=1) ** 2
-    torch.testing.assert_close(squared_distance(first, second), expected, rtol=1e-12, atol=0)
+@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("confident", [False, True])
+def test_divergences_of_close_predictions_keep_their_digits(name, confident, gap):
+    first, step = 3 * drawn(5, 7), drawn(5, 7, seed=1)
+    if confident:
+        first, step = torch.tensor(CONFIDENT, dtype=DOUBLE), torch.eye(1, 3, dtype=DOUBLE)
+    second = first + gap * step
+    values = DIVERGENCES[name](first, second).tolist()
+    tolerance = 1e-13 + (1e-13 if confident else 1e-14) / gap  # what one rounding of a logit can change
+    for row, other, value in zip(first.tolist(), second.tolist(), values, strict=True):
+        with mp.workdps(60):
+            truth = EXACT[name](softmax(row), softmax(other))
+        assert oracle.relative_error(value, truth) < tolerance
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -71,7 +68,7 @@ def test_a_shift_of_the_logits_is_a_change_of_belief_but_not_of_the_mean():
     assert DIVERGENCES["dirichlet"](first, first + 1).min() > 0.1
 
 
-def test_divergence_of_sharp_beliefs_is_their_precision_times_that_of_their_means_the_other_way_round():
+def test_divergence_of_sharp_beliefs_is_the_precision_times_the_reverse_divergence_of_means():
     """KL(Dir(sp) ‖ Dir(sq))/s → KL(q ‖ p): a Dirichlet's divergence weighs by its second argument."""
     first, second = (drawn(6, 5, seed=seed).log_softmax(1) for seed in (0, 1))
     reverse, forward = categorical_kl(second, first), categorical_kl(first, second)
@@ -106,7 +103,7 @@ def test_extreme_logits_give_finite_values_and_gradients(name):
 
 
 @pytest.mark.parametrize("name", ["categorical", "squared"])
-def test_classes_that_are_ruled_out_in_both_count_for_nothing(name):
+def test_classes_with_probability_zero_in_both_predictions_do_not_count(name):
     first, second = drawn(4, 5), drawn(4, 5, seed=1)
     ruled_out = torch.full((4, 2), -torch.inf, dtype=DOUBLE)
     more = (torch.cat([logits, ruled_out], 1) for logits in (first, second))
@@ -124,21 +121,6 @@ def test_results_are_float32_at_least(name, dtype):
     )
 
 
-@pytest.mark.parametrize("move", [1e-2, 1e-4, 1e-6, 1e-8])
-def test_squared_distance_keeps_its_digits_as_the_two_approach(move):
-    rows = [[12.0, -2.0, 0.0], [30.25, 0.25, -3.125], [60.0, 0.25, -1.0], [0.5, 0.25, -1.0]]
-    first = torch.tensor(rows, dtype=DOUBLE)
-    second = first + torch.tensor([move, 0.0, 0.0], dtype=DOUBLE)
-    with mp.workdps(60):
-        for row, other, value in zip(first, second, squared_distance(first, second), strict=True):
-            shares = []
-            for logits in (row, other):
-                powers = [mp.exp(mp.mpf(logit.item())) for logit in logits]
-                shares.append([power / mp.fsum(powers) for power in powers])
-            truth = mp.fsum((p - q) ** 2 for p, q in zip(*shares, strict=True))
-            assert value.item() == pytest.approx(float(truth), rel=1e-5)
-
-
 @pytest.mark.parametrize("measure", [categorical_kl, squared_distance])
 @pytest.mark.parametrize(
     ("first", "second", "argument"),
@@ -149,6 +131,6 @@ def test_squared_distance_keeps_its_digits_as_the_two_approach(move):
         (torch.zeros(2, 3), torch.zeros(2, 3).long(), "second"),
     ],
 )
-def test_what_is_no_pair_of_logits_is_refused(measure, first, second, argument):
+def test_arguments_that_are_no_pair_of_logits_are_refused(measure, first, second, argument):
     with pytest.raises((ValueError, TypeError), match=f"`{argument}`"):
         measure(first, second)

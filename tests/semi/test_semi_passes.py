@@ -15,7 +15,7 @@ LOSSES = {"vat": partial(vat, epsilon=0.7), "pi_model": pi_model}
 
 
 class Counting(nn.Module):
-    """A layer that keeps statistics in its own way, writing and replacing."""
+    """A layer that writes to one buffer in place and replaces another."""
 
     def __init__(self):
         super().__init__()
@@ -31,7 +31,7 @@ class Counting(nn.Module):
 
 
 def full(dropout=0.5):
-    """With every kind of layer that keeps statistics."""
+    """A network with every kind of layer that has statistics."""
     return nn.Sequential(
         Counting(),
         nn.utils.parametrizations.spectral_norm(nn.Linear(6, 8).double()),
@@ -43,16 +43,17 @@ def full(dropout=0.5):
     )
 
 
-def remembered(network):
+def snapshot(network):
     return [(buffer, buffer.clone(), buffer._version) for buffer in network.buffers()]
 
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("loss", [*LOSSES, "direction"])
-def test_buffers_are_left_as_they_are(loss, training):
+def test_buffers_and_modes_are_not_changed(loss, training):
     network, inputs = full().train(training), drawn(5, 6)
+    network[2].eval()  # layers may be in different modes
     network(inputs)
-    before, modes = remembered(network), [module.training for module in network.modules()]
+    before, modes = snapshot(network), [module.training for module in network.modules()]
     {**LOSSES, "direction": adversarial_direction}[loss](network, inputs, generator=seeded())
     for (buffer, value, version), now in zip(before, network.buffers(), strict=True):
         assert now is buffer
@@ -60,7 +61,7 @@ def test_buffers_are_left_as_they_are(loss, training):
     assert [module.training for module in network.modules()] == modes
 
 
-def test_statistics_are_kept_again_afterwards():
+def test_later_passes_update_the_statistics_again():
     network, twin, inputs = normalising().train(), normalising().train(), drawn(5, 6)
     for loss in LOSSES.values():
         loss(network, inputs, generator=seeded())
@@ -71,15 +72,15 @@ def test_statistics_are_kept_again_afterwards():
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_passes_normalise_as_ever(training):
+def test_passes_normalise_by_the_batch_or_the_statistics(training):
     network, inputs = normalising().train(training), drawn(5, 6)
     with keep_buffers(network):
         inside = network(inputs)
     assert torch.equal(inside, network(inputs))
 
 
-def test_backward_of_a_pass_before_is_not_disturbed():
-    """Restoring the averages by writing to them would be an error: BatchNorm keeps them for its backward."""
+def test_an_earlier_pass_can_still_be_differentiated():
+    """Writing the old statistics back would fail: BatchNorm saved them for its backward pass."""
     network, inputs = full(dropout=0.0).train(), drawn(5, 6)
     supervised = functional.cross_entropy(network(inputs), torch.tensor([0, 1, 2, 3, 0]))
     consistency = LOSSES["vat"](network, drawn(7, 6, seed=1), generator=seeded())
@@ -87,8 +88,8 @@ def test_backward_of_a_pass_before_is_not_disturbed():
     assert all(parameter.grad is not None for parameter in network.parameters())
 
 
-def test_all_passes_are_through_one_function():
-    """Spectral normalisation takes a step of its own in each pass, from the same place each time."""
+def test_all_passes_evaluate_one_function():
+    """Spectral normalisation takes a step of its power method in each pass, from the same vectors."""
     network, inputs, seen = full(dropout=0.0).train(), drawn(5, 6), []
     network[1].register_forward_hook(lambda module, *_: seen.append(module.weight.detach().clone()))
     vat(network, inputs, iterations=2, generator=seeded())
@@ -97,16 +98,16 @@ def test_all_passes_are_through_one_function():
     with torch.no_grad():
         network(inputs)
         network(inputs)
-    assert not torch.equal(seen[-1], seen[0])  # or there was nothing to see
+    assert not torch.equal(seen[-1], seen[0])  # or there would be nothing to test
 
 
-def test_everything_is_put_back_after_an_error():
+def test_everything_is_restored_after_an_error():
     class Failing(nn.Module):
         def forward(self, x):
             raise RuntimeError("on purpose")
 
     network = nn.Sequential(full().train(), Failing())
-    before, state = remembered(network), torch.get_rng_state()
+    before, state = snapshot(network), torch.get_rng_state()
     for loss in LOSSES.values():
         with pytest.raises(RuntimeError, match="on purpose"):
             loss(network, drawn(5, 6), generator=seeded())
@@ -137,7 +138,7 @@ def test_the_global_generator_is_drawn_from_if_none_is_given(loss):
 
 
 class Masks(nn.Module):
-    """Remembers what dropout let through."""
+    """Records the masks of dropout."""
 
     def __init__(self):
         super().__init__()
@@ -148,7 +149,7 @@ class Masks(nn.Module):
         return x * self.seen[-1]
 
 
-def test_dropout_drops_the_same_in_all_passes_of_vat():
+def test_all_passes_of_vat_have_the_same_dropout_mask():
     masks = Masks()
     network = nn.Sequential(masks, curved()).train()
     vat(network, drawn(5, 6), iterations=3, generator=seeded())
@@ -158,7 +159,7 @@ def test_dropout_drops_the_same_in_all_passes_of_vat():
 
 
 @pytest.mark.parametrize(("target", "is_still"), [("still", True), ("stochastic", False)])
-def test_dropout_drops_anew_or_nothing_in_the_target_of_the_pi_model(target, is_still):
+def test_the_target_of_the_pi_model_has_another_dropout_mask_or_none(target, is_still):
     masks = Masks()
     pi_model(nn.Sequential(masks, curved()).train(), drawn(5, 6), target=target, generator=seeded())
     prediction, aim = masks.seen
@@ -167,7 +168,7 @@ def test_dropout_drops_anew_or_nothing_in_the_target_of_the_pi_model(target, is_
     assert not torch.equal(prediction, torch.ones_like(aim))
 
 
-def test_without_stochastic_parts_the_batch_still_normalises():
+def test_without_dropout_the_batch_still_normalises():
     network, inputs = normalising(dropout=0.5).train(), drawn(5, 6)
     plain = normalising(dropout=0.0).train()
     with without_dropout(network):
@@ -176,7 +177,7 @@ def test_without_stochastic_parts_the_batch_still_normalises():
 
 
 class Spying(nn.Module):
-    """Remembers under which arithmetic it was called; computes no product of matrices."""
+    """Records autocast and the dtype of its inputs; computes no matrix product."""
 
     def __init__(self):
         super().__init__()
@@ -194,7 +195,7 @@ def test_target_and_prediction_are_computed_alike_and_the_search_in_full_precisi
     assert network.calls == [(autocast, torch.float32) for autocast in (True, False, False, True)]
 
 
-def test_inputs_of_half_precision_are_lifted_for_the_search():
+def test_inputs_of_half_precision_are_converted_for_the_search():
     network, inputs = Spying(), drawn(5, 6, dtype=torch.bfloat16)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = vat(network, inputs, generator=seeded())
@@ -203,14 +204,14 @@ def test_inputs_of_half_precision_are_lifted_for_the_search():
     assert loss.dtype == torch.float32 and loss > 0
 
 
-def test_clean_pass_serves_the_search_where_nothing_is_rounded():
+def test_the_search_reuses_the_clean_pass_without_autocast():
     network = Spying()
     vat(network, drawn(5, 6, dtype=torch.float32), iterations=2, generator=seeded())
     assert len(network.calls) == 4  # clean, two of the search, perturbed
 
 
 @pytest.mark.parametrize(("precision", "passes"), [("32-true", 3), ("bf16-mixed", 4)])
-def test_networks_behind_fabric_are_searched_inside_of_its_precision(precision, passes):
+def test_the_search_bypasses_the_precision_of_fabric(precision, passes):
     fabric = pytest.importorskip("lightning_fabric")
     network, inputs = Spying(), drawn(5, 6, dtype=torch.float32)
     wrapped = fabric.Fabric(accelerator="cpu", devices=1, precision=precision).setup_module(network)
@@ -224,7 +225,7 @@ def test_networks_behind_fabric_are_searched_inside_of_its_precision(precision, 
     torch.testing.assert_close(loss, vat(network, inputs, generator=seeded()), rtol=1e-2, atol=0)
 
 
-def test_compiled_networks_are_taken():
+def test_compiled_networks_give_the_same_loss():
     network, inputs = normalising().train(), drawn(5, 6)
     compiled = torch.compile(network, backend="eager")
     loss, plain = (vat(one, inputs, epsilon=0.7, generator=seeded()) for one in (compiled, network))
@@ -234,36 +235,26 @@ def test_compiled_networks_are_taken():
     assert network[1].num_batches_tracked == 1
 
 
-def test_layers_of_a_network_may_be_in_different_modes():
-    network, inputs = built(lambda: nn.Sequential(nn.BatchNorm1d(6), normalising())), drawn(5, 6)
-    network.train()
-    network[0].eval()
-    before = remembered(network)
-    vat(network, inputs, generator=seeded())
-    assert all(torch.equal(buffer, value) for buffer, value, _ in before)
-    assert not network[0].training and network[1].training
-
-
 class Overwriting(nn.Module):
-    """Works on its input in place, as networks that scale their images may."""
+    """Modifies its input in place, as networks that scale their images may."""
 
     def forward(self, x):
         return x.mul_(2)
 
 
 @pytest.mark.parametrize("loss", [*LOSSES, "direction"])
-def test_networks_may_work_on_their_input_in_place(loss):
+def test_networks_may_modify_their_input_in_place(loss):
     function = {**LOSSES, "direction": adversarial_direction}[loss]
     network = built(lambda: nn.Sequential(Overwriting(), nn.Dropout(0.5, inplace=True), curved()))
-    aside = built(lambda: nn.Sequential(nn.Dropout(0.5), curved()))
+    twin = built(lambda: nn.Sequential(nn.Dropout(0.5), curved()))
     inputs = drawn(5, 6)
     before = inputs.clone()
     own = network.state_dict()
-    aside.load_state_dict({name.replace("2.", "1.", 1): value for name, value in own.items()})
+    twin.load_state_dict({name.replace("2.", "1.", 1): value for name, value in own.items()})
     found = function(network.train(), inputs, generator=seeded())
     assert torch.equal(inputs, before)
-    if loss == "pi_model":  # no derivatives by the inputs, which are other ones there
-        torch.testing.assert_close(found, function(aside.train(), 2 * inputs, generator=seeded()))
+    if loss == "pi_model":  # it does not differentiate with respect to the inputs
+        torch.testing.assert_close(found, function(twin.train(), 2 * inputs, generator=seeded()))
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -274,14 +265,14 @@ def test_torchscript_is_refused(loss, made):
         LOSSES[loss](made(curved()), drawn(5, 6))
 
 
-def test_tokens_have_predictions_that_may_agree():
+def test_pi_model_takes_token_ids():
     network = nn.Sequential(nn.Embedding(9, 4), nn.Dropout(0.5), nn.Flatten(), nn.Linear(12, 3))
     assert pi_model(network, torch.arange(6).view(2, 3), generator=seeded()) > 0
     with pytest.raises(TypeError, match="`inputs`"):
         vat(network, torch.arange(6).view(2, 3))
 
 
-def test_saturated_values_have_a_mean():
+def test_the_mean_of_saturated_values_is_finite():
     def largest(first, second):
         return (first - second).sum(1) * 0 + torch.finfo(torch.float32).max
 

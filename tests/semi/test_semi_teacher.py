@@ -1,4 +1,4 @@
-"""A teacher's belief as votes and as a prior: Bayes' rule, the equality of the two, limits, bad input."""
+"""A teacher's belief as votes and as a prior: Bayes' rule, the equality of the two, limits, bad arguments."""
 
 import math
 
@@ -19,7 +19,7 @@ def gradient(student, counts, **options):
 
 
 def fitted(counts, **options):
-    """The student with free logits that the loss is smallest for, found by descent."""
+    """The free logits that minimise the loss."""
     student = torch.zeros_like(counts).requires_grad_()
     optimizer = torch.optim.LBFGS(
         [student], max_iter=500, tolerance_grad=1e-12, tolerance_change=0, line_search_fn="strong_wolfe"
@@ -35,16 +35,17 @@ def fitted(counts, **options):
     return student.detach()
 
 
-def test_votes_are_divided_as_the_mean_is():
+def test_votes_are_proportional_to_the_mean():
     teacher = drawn(5, 4)
     votes = teacher_votes(teacher, strength=3.5)
     torch.testing.assert_close(votes, 3.5 * Belief(teacher).probs)
     torch.testing.assert_close(votes.sum(1), torch.full((5,), 3.5, dtype=DOUBLE))
 
 
-def test_teachers_own_belief_is_the_prior():
-    teacher = drawn(5, 4)
+def test_the_teachers_own_belief_is_the_prior_unless_a_strength_is_given():
+    teacher, given = drawn(5, 4), {"strength": 2.0, "kl_weight": LAMBDA}
     torch.testing.assert_close(teacher_prior(teacher), teacher.exp())
+    torch.testing.assert_close(teacher_prior(teacher + 3, **given), teacher_prior(teacher, **given))
 
 
 @pytest.mark.parametrize("temperature", [0.3, 4.0])
@@ -57,7 +58,7 @@ def test_temperature_changes_the_mean_and_not_the_precision(temperature):
     torch.testing.assert_close(teacher_votes(teacher, temperature=1e9), torch.full_like(teacher, 0.25))
 
 
-def test_votes_and_the_prior_that_they_lead_to_have_one_gradient():
+def test_votes_and_the_prior_that_they_lead_to_have_the_same_gradient():
     teacher, student, labels = drawn(5, 4), drawn(5, 4, seed=1), drawn(5, 4, seed=2).abs()
     as_prior = teacher_prior(teacher, strength=2.0, temperature=0.7, kl_weight=LAMBDA, base=1.5)
     votes = teacher_votes(teacher, strength=2.0, temperature=0.7)
@@ -67,7 +68,7 @@ def test_votes_and_the_prior_that_they_lead_to_have_one_gradient():
 
 
 @pytest.mark.parametrize("strength", [None, 0.5, 10.0])
-def test_student_without_labels_comes_to_believe_the_prior(strength):
+def test_student_without_labels_learns_the_prior(strength):
     teacher = drawn(5, 4)
     prior = teacher_prior(teacher, strength=strength, kl_weight=LAMBDA)
     student = fitted(torch.zeros_like(teacher), prior=prior, kl_weight=LAMBDA)
@@ -81,27 +82,20 @@ def test_student_with_a_label_updates_the_prior_by_bayes_rule():
     torch.testing.assert_close(student, updated.log_alpha, rtol=1e-5, atol=1e-6)
 
 
-def test_one_vote_of_a_sure_teacher_is_worth_a_label():
+def test_one_vote_of_a_certain_teacher_equals_a_label():
     teacher, ids = 200 * torch.eye(4, dtype=DOUBLE)[[2, 0, 1]], torch.tensor([2, 0, 1])
     student = drawn(3, 4)
     expected = gradient(student, ids, kl_weight=LAMBDA)
     torch.testing.assert_close(gradient(student, teacher_votes(teacher), kl_weight=LAMBDA), expected)
 
 
-def test_a_teacher_without_strength_leaves_the_base():
+def test_a_teacher_with_strength_zero_leaves_the_base():
     teacher = drawn(5, 4)
     assert torch.equal(teacher_votes(teacher, strength=0.0), torch.zeros_like(teacher))
     assert torch.equal(teacher_prior(teacher, strength=0.0, base=2.0), torch.full_like(teacher, 2.0))
 
 
-def test_shift_of_the_logits_matters_to_the_teachers_own_strength_only():
-    teacher = drawn(5, 4)
-    given = {"strength": 2.0, "kl_weight": LAMBDA}
-    torch.testing.assert_close(teacher_prior(teacher + 3, **given), teacher_prior(teacher, **given))
-    torch.testing.assert_close(teacher_prior(teacher + 3), teacher_prior(teacher) * math.exp(3))
-
-
-def test_teacher_learns_nothing():
+def test_the_teacher_gets_no_gradient():
     teacher = drawn(5, 4).requires_grad_()
     assert not teacher_prior(teacher).requires_grad
     assert not teacher_prior(teacher, strength=1.0).requires_grad
@@ -119,7 +113,7 @@ def test_layouts_are_those_of_the_loss(shape):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_extreme_teachers_give_priors_that_the_loss_takes(dtype):
+def test_extreme_teachers_give_finite_priors(dtype):
     teacher = torch.tensor([[300.0, 0.0, -300.0], [-300.0, -300.0, -300.0], [80.0, 90.0, 10.0]]).to(dtype)
     for prior in (teacher_prior(teacher), teacher_prior(teacher, strength=1.0)):
         assert prior.dtype == torch.float32
@@ -148,7 +142,7 @@ def test_wrong_arguments_are_refused_by_name(function, argument, options):
         function(**{"logits": drawn(5, 4), **options})
 
 
-def test_what_is_too_sharp_to_be_written_keeps_its_mean():
+def test_a_prior_that_saturates_keeps_its_mean():
     largest = torch.finfo(torch.float32).max
     own = teacher_prior(torch.tensor([[200.0, 100.0, 0.0], [200.0, 200.0, 0.0]]))
     assert own[0, 0] == largest and own[0, 1] < 1
