@@ -12,7 +12,7 @@ SAMPLES = 20
 
 
 class Two(nn.Module):
-    """A body with a counter, dropout, and a head that the subclasses use as they like."""
+    """A body that counts its rows, dropout, and a head."""
 
     def __init__(self):
         super().__init__()
@@ -60,7 +60,7 @@ class TwiceThrough(Two):
 
 
 class Hooked(Two):
-    """A hook that changes what the head gets, and would change it twice."""
+    """A hook that changes the input of the head, and would change it twice."""
 
     def __init__(self):
         super().__init__()
@@ -68,7 +68,7 @@ class Hooked(Two):
 
 
 def general(network, x, **options):
-    """Full passes, whatever the network."""
+    """Probabilities by full passes of the network."""
     predictor = DropoutPredictor(network, samples=SAMPLES, **options)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mc_dropout, "suffix_after", lambda network, dropout, x: Suffix(network, x))
@@ -81,7 +81,7 @@ def quick(network, x, **options):
 
 @pytest.mark.parametrize("make", [Two, Wrapped, ByName, ScaledAfterwards, Residual, TwiceThrough, Hooked])
 @pytest.mark.parametrize("at_once", [1, 30, 4096])
-def test_whatever_the_network_the_masks_are_the_same(make, at_once):
+def test_full_passes_and_passes_of_the_suffix_agree(make, at_once):
     network, x = build_seeded(make, 1), torch.rand(5, 4, generator=torch.Generator().manual_seed(2))
     torch.testing.assert_close(quick(network, x, at_once=at_once), general(network, x, at_once=at_once))
 
@@ -89,7 +89,7 @@ def test_whatever_the_network_the_masks_are_the_same(make, at_once):
 @pytest.mark.parametrize(
     ("make", "passes"), [(Two, 1), (Wrapped, 1), (ByName, SAMPLES + 1), (Residual, SAMPLES + 1)]
 )
-def test_the_layers_before_run_once_where_that_is_sure(make, passes):
+def test_the_layers_before_dropout_run_once_where_that_is_certain(make, passes):
     network, x = build_seeded(make, 1), torch.rand(5, 4)
     quick(network, x)
     assert network.rows == passes * len(x)
@@ -110,7 +110,7 @@ def test_our_networks_run_once_unless_all_layers_have_dropout(name, in_blocks, p
     torch.testing.assert_close(received, general(network, x))
 
 
-def test_no_hooks_stay_behind():
+def test_hooks_are_removed():
     network = build_seeded(Two, 1).eval()
     hooks = {name: len(module._forward_hooks) for name, module in network.named_modules()}
     with torch.no_grad():
@@ -121,7 +121,7 @@ def test_no_hooks_stay_behind():
     assert {name: len(module._forward_hooks) for name, module in network.named_modules()} == hooks
 
 
-def test_large_inputs_go_in_fewer_at_once(monkeypatch):
+def test_large_inputs_have_fewer_masks_in_a_pass(monkeypatch):
     monkeypatch.setattr(mc_dropout, "NUMBERS_AT_ONCE", 6 * 10)
     network, x, rows = build_seeded(Two, 1), torch.rand(5, 4), []
     network.head.register_forward_hook(lambda module, args, output: rows.append(len(output)))

@@ -10,7 +10,6 @@ from torch.nn import functional
 
 from beliefmatch import Belief, belief_matching_loss
 from beliefmatch.methods import build
-from beliefmatch.methods.cross_entropy import matched_smoothing
 from beliefmatch.methods.ensemble import combine
 from beliefmatch.methods.temperature import fit_temperature
 
@@ -23,8 +22,9 @@ LABEL = functional.one_hot(TARGETS, 4).double()
 def test_softmax_and_belief_matching_minimise_their_losses():
     assert build("softmax").objective(LOGITS, TARGETS) == functional.cross_entropy(LOGITS, TARGETS)
     assert build("softmax").predictor(nn.Identity()).predict(LOGITS).belief is None
-    matching = build("belief_matching", kl_weight=0.02)
-    assert matching.objective(LOGITS, TARGETS) == belief_matching_loss(LOGITS, TARGETS, kl_weight=0.02)
+    matching = build("belief_matching", kl_weight=0.02, prior=1.5)
+    expected = belief_matching_loss(LOGITS, TARGETS, kl_weight=0.02, prior=1.5)
+    assert matching.objective(LOGITS, TARGETS) == expected
     assert torch.equal(matching.predictor(nn.Identity()).predict(LOGITS).belief.log_alpha, LOGITS)
 
 
@@ -32,13 +32,6 @@ def test_label_smoothing_is_cross_entropy_with_mixed_labels():
     objective = build("label_smoothing", smoothing=0.2).objective
     labels = 0.8 * LABEL + 0.2 / 4
     torch.testing.assert_close(objective(LOGITS, TARGETS), functional.cross_entropy(LOGITS, labels))
-
-
-@pytest.mark.parametrize(("kl_weight", "classes"), [(0.01, 10), (0.003, 100), (1.0, 2)])
-def test_matched_smoothing_has_the_target_confidence_of_belief_matching(kl_weight, classes):
-    smoothing = matched_smoothing(kl_weight, classes)
-    posterior_mean = (1 + 1 / kl_weight) / (classes + 1 / kl_weight)
-    assert 1 - smoothing + smoothing / classes == pytest.approx(posterior_mean, rel=1e-12)
 
 
 def test_confidence_penalty_subtracts_the_entropy():
@@ -89,7 +82,7 @@ def test_prior_network_matches_a_dirichlet_for_each_example(direction):
 
 def test_temperature_minimises_the_likelihood_of_validation_data():
     targets = LOGITS.argmax(1)
-    targets[0] = (targets[0] + 1) % 4  # or the colder the better
+    targets[0] = (targets[0] + 1) % 4  # or the lower the temperature the better
     grid = torch.linspace(-3, 3, 6001, dtype=torch.float64).exp()
     best = min(grid.tolist(), key=lambda t: functional.cross_entropy(LOGITS / t, targets).item())
     assert fit_temperature(LOGITS, targets) == pytest.approx(best, rel=2e-3)
@@ -131,9 +124,6 @@ def test_combined_beliefs_have_the_mean_and_the_total_variance_of_the_mixture():
     torch.testing.assert_close(whole.probs, mean)
     torch.testing.assert_close(whole.variance.sum(1), (second - mean**2).sum(1))
     assert (whole.precision <= torch.stack([part.precision for part in parts]).amax(0)).all()
-
-
-def test_one_belief_combines_to_itself():
     torch.testing.assert_close(combine([Belief(LOGITS)]).alpha, LOGITS.exp())
 
 

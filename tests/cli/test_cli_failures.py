@@ -1,4 +1,4 @@
-"""When the world gives way: interrupts, full disks, closed streams."""
+"""Interrupts, full disks, closed streams, bugs: exit codes, messages, and files that stay complete."""
 
 import errno
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from beliefmatch._files import atomic_write, ready_directory
+from beliefmatch._files import atomic_write, file_names, ready_directory
 from beliefmatch.cli import main
 from beliefmatch.cli.console import progress
 from commands import MAIN, PRODUCTS, QUICK, fails_in_training, python, refused
@@ -18,10 +18,30 @@ NO_SPACE = os.strerror(errno.ENOSPC)
 needs_dev_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
 
 
-def test_an_interrupt_ends_with_130_and_leaves_no_report(tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (FloatingPointError("fit: the loss of epoch 3 is nan."), "the loss of epoch 3 is nan."),
+        (FileNotFoundError(errno.ENOENT, "gone", "weights"), "gone: weights"),
+        (ValueError("a bug"), None),
+    ],
+)
+def test_a_failure_of_the_training_is_one_line_and_a_bug_has_a_traceback(
+    error, line, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr("beliefmatch.experiments.run.fit", fails_in_training(error))
+    command = [*QUICK, "--out", f"{tmp_path}"]
+    if line is None:
+        with pytest.raises(ValueError, match="a bug"):
+            main(command)
+    else:
+        assert refused(command, capsys) == f"beliefmatch compare: {line}\n"
+
+
+def test_an_interrupt_ends_with_130_and_writes_no_report(tmp_path, capsys, monkeypatch):
     def interrupted(*arguments, **options):
         signal.raise_signal(signal.SIGINT)
-        time.sleep(10)  # older Pythons answer a signal only a little later: let it be here
+        time.sleep(10)  # older Pythons handle a signal a little later
 
     monkeypatch.setattr("beliefmatch.experiments.run.fit", interrupted)
     assert main([*QUICK, "--out", f"{tmp_path}"]) == 130
@@ -37,7 +57,7 @@ def test_an_interrupt_while_the_command_loads_is_one_line(tmp_path):
     assert done.stderr == "beliefmatch: interrupted\n"
 
 
-def test_the_command_answers_interrupts_before_it_loads_anything():
+def test_the_command_handles_interrupts_before_it_loads_anything():
     done = python(
         "import sys, re, beliefmatch; before = set(sys.modules)\n"
         "import beliefmatch.cli; print(sorted(set(sys.modules) - before))"
@@ -50,6 +70,7 @@ def test_a_disk_that_fills_up_leaves_no_half_report_and_shows_the_numbers(tmp_pa
         raise OSError(errno.ENOSPC, NO_SPACE)
 
     monkeypatch.setattr("beliefmatch.cli.train.atomic_write_dir", full)
+    monkeypatch.setattr("beliefmatch.report.comparison_files.comparison_files", lambda *records: [])
     assert main([*QUICK, "--out", f"{tmp_path}"]) == 2
     shown, err = capsys.readouterr()
     assert err.startswith(f"beliefmatch compare: cannot write to {tmp_path} ({NO_SPACE}); ")
@@ -67,26 +88,19 @@ def test_a_disk_that_fills_up_in_training_is_one_line(tmp_path, capsys, monkeypa
     assert NO_SPACE in refused([*QUICK, "--out", f"{tmp_path}"], capsys)
 
 
-def test_a_full_disk_is_noticed_before_training(tmp_path):
-    class Full:
-        def __enter__(self):
-            return self
+def test_an_error_of_the_system_has_no_number(tmp_path, capsys):
+    (tmp_path / "runs").write_text("a file")
+    line = ["reproduce", "figure-rotation", "--scale", "tiny", "--jobs", "1", "--out", f"{tmp_path}"]
+    err = refused(line, capsys)
+    assert "Errno" not in err and f"{tmp_path / 'runs'}" in err
 
-        def __exit__(self, *_):
-            pass
 
-        def write(self, content):
-            raise OSError(errno.ENOSPC, NO_SPACE)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tempfile.TemporaryFile", lambda **_: Full())
-        with pytest.raises(ValueError, match=NO_SPACE):
-            ready_directory(f"{tmp_path}", caller="test")
+# Streams
 
 
 @needs_dev_full
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("arguments", ["--help", "--version", "doctor --json"])
+@pytest.mark.parametrize("arguments", ["--help", "doctor --json"])
 def test_output_that_cannot_be_written_is_one_line(arguments, unbuffered):
     done = python(MAIN, shell=f"{arguments} > /dev/full", PYTHONUNBUFFERED=unbuffered)
     assert done.returncode == 2
@@ -96,50 +110,19 @@ def test_output_that_cannot_be_written_is_one_line(arguments, unbuffered):
 def test_a_closed_stream_is_explained(tmp_path):
     done = python(MAIN, shell=f"{' '.join(QUICK)} --out {tmp_path} >&-")
     assert done.returncode == 2
-    assert done.stderr == ("beliefmatch: standard output is closed; send it to a file or to /dev/null.\n")
+    assert done.stderr == "beliefmatch: standard output is closed; send it to a file or to /dev/null.\n"
     mute = python(MAIN, shell="compare --epochs 0 2>&-")
     assert (mute.returncode, mute.stdout) == (2, "")
 
 
-def test_a_reader_that_goes_away_leaves_the_files_and_no_message(tmp_path):
+def test_a_closed_pipe_leaves_the_files_and_no_message(tmp_path):
     done = python(MAIN, shell=f"{' '.join(QUICK)} --out {tmp_path} | true")
     assert done.returncode == 141
     assert done.stderr == ""
     assert sorted(path.name for path in tmp_path.iterdir()) == PRODUCTS
 
 
-def test_an_error_about_a_file_is_not_blamed_on_the_output(tmp_path, capsys, monkeypatch):
-    broken = fails_in_training(FileNotFoundError(errno.ENOENT, "gone", "weights"))
-    monkeypatch.setattr("beliefmatch.experiments.run.fit", broken)
-    assert refused([*QUICK, "--out", f"{tmp_path}"], capsys) == "beliefmatch compare: gone: weights\n"
-
-
-def test_a_file_is_replaced_whole_or_kept(tmp_path):
-    path = tmp_path / "result"
-    atomic_write(path, b"first")
-    with pytest.raises(TypeError):
-        atomic_write(path, "not bytes")
-    assert path.read_bytes() == b"first"
-    atomic_write(path, b"second")
-    assert path.read_bytes() == b"second"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_content_is_on_the_disk_before_it_takes_the_name(tmp_path, monkeypatch):
-    path, seen = tmp_path / "result", []
-    monkeypatch.setattr(
-        "os.fsync", lambda descriptor: seen.append((os.fstat(descriptor).st_size, path.exists()))
-    )
-    atomic_write(path, b"12345")
-    assert seen == [(5, False)]
-
-
-def test_a_ready_directory_is_left_empty(tmp_path):
-    made = ready_directory(f"{tmp_path / 'a' / 'b'}", caller="test")
-    assert list(made.iterdir()) == []
-
-
-def test_long_work_without_a_terminal_prints_a_line_a_minute(capsys, monkeypatch):
+def test_progress_without_a_terminal_is_a_line_a_minute(capsys, monkeypatch):
     clock = iter([0.0, 30.0, 90.0, 100.0, 240.0])
     monkeypatch.setattr("beliefmatch.cli.console.time.monotonic", lambda: next(clock))
     with progress() as on_progress:
@@ -153,8 +136,55 @@ def test_long_work_without_a_terminal_prints_a_line_a_minute(capsys, monkeypatch
     ]
 
 
-def test_an_error_of_the_system_has_no_number(tmp_path, capsys):
-    (tmp_path / "runs").write_text("a file")
-    line = ["reproduce", "figure-rotation", "--scale", "tiny", "--jobs", "1", "--out", f"{tmp_path}"]
-    err = refused(line, capsys)
-    assert "Errno" not in err and f"{tmp_path / 'runs'}" in err
+# Files
+
+
+def test_a_file_is_replaced_completely_or_kept(tmp_path):
+    path = tmp_path / "result"
+    atomic_write(path, b"first")
+    with pytest.raises(TypeError):
+        atomic_write(path, "not bytes")
+    assert path.read_bytes() == b"first"
+    atomic_write(path, b"second")
+    assert path.read_bytes() == b"second"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_content_is_on_the_disk_before_the_file_is_renamed(tmp_path, monkeypatch):
+    path, seen = tmp_path / "result", []
+    monkeypatch.setattr(
+        "os.fsync", lambda descriptor: seen.append((os.fstat(descriptor).st_size, path.exists()))
+    )
+    atomic_write(path, b"12345")
+    assert seen == [(5, False)]
+
+
+def test_a_ready_directory_is_empty_and_a_full_disk_is_an_error(tmp_path, monkeypatch):
+    class Full:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def write(self, content):
+            raise OSError(errno.ENOSPC, NO_SPACE)
+
+    made = ready_directory(f"{tmp_path / 'a' / 'b'}", caller="test")
+    assert list(made.iterdir()) == []
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: Full())
+    with pytest.raises(ValueError, match=NO_SPACE):
+        ready_directory(f"{tmp_path}", caller="test")
+
+
+@pytest.mark.parametrize(
+    ("names", "files"),
+    [
+        (["a", "A", "a_2"], ["a", "A_2", "a_2_2"]),
+        (["s0/p", "../../etc/passwd", ".hidden"], ["s0_p", "etc_passwd", "hidden"]),
+        (["<script>", "名前", "", "///"], ["script", "名前", "model", "model_2"]),
+        (["x" * 300], ["x" * 80]),
+    ],
+)
+def test_names_become_files_that_stay_in_their_directory(names, files):
+    assert file_names(names) == files
