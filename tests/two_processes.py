@@ -1,4 +1,4 @@
-"""Two processes, 13 and 37 of fifty examples, compute metrics of the whole; run by test_metrics_streaming."""
+"""Two processes, 13 and 37 of fifty examples, compute metrics of the whole; run by test_streaming."""
 
 import os
 import sys

@@ -306,7 +306,8 @@ def test_probability_of_being_best_of_many_classes_of_no_rows_and_of_nan():
 
 # Arguments
 
-THREE = Belief(torch.zeros(3))
+THREE, IMAGES = Belief(torch.zeros(3)), Belief(torch.zeros(2, 3, 4), dim=1)
+NAN_LOGITS = torch.tensor([math.nan, 0.0])
 
 
 def test_integers_of_numpy_are_accepted():
@@ -314,48 +315,33 @@ def test_integers_of_numpy_are_accepted():
 
 
 @pytest.mark.parametrize(
-    ("call", "kind", "function", "argument"),
+    ("call", "kind", "named"),
     [
-        (lambda: Belief(torch.zeros(3).long()), TypeError, "Belief", "logits"),
-        (lambda: Belief(torch.tensor(1.0)), ValueError, "Belief", "logits"),
-        (lambda: Belief(torch.zeros(3, 0)), ValueError, "Belief", "logits"),
-        (lambda: Belief(torch.zeros(3, 2), dim=2), ValueError, "Belief", "logits"),
-        (lambda: Belief(torch.zeros(3), dim="x"), TypeError, "Belief", "dim"),
-        (lambda: Belief(torch.zeros(3), scale=0.0), ValueError, "Belief", "scale"),
-        (lambda: Belief(torch.zeros(3), scale=math.nan), ValueError, "Belief", "scale"),
-        (lambda: THREE.credible_interval(1.0), ValueError, "Belief.credible_interval", "level"),
-        (lambda: THREE.sample(0), ValueError, "Belief.sample", "n"),
-        (lambda: THREE.sample(True), TypeError, "Belief.sample", "n"),
-        (lambda: THREE.log_prob(torch.ones(3)), ValueError, "Belief.log_prob", "p"),
-        (lambda: THREE.log_prob(torch.ones(2) / 2), ValueError, "Belief.log_prob", "p"),
-        (lambda: THREE.log_prob(torch.tensor([1.5, -0.5, 0.0])), ValueError, "Belief.log_prob", "p"),
-        (
-            lambda: Belief(torch.zeros(2, 3)).log_prob(torch.ones(5, 3) / 3),
-            ValueError,
-            "Belief.log_prob",
-            "p",
-        ),
-        (
-            lambda: Belief(torch.zeros(2, 3, 4), dim=1).log_prob(torch.ones(3) / 3),
-            ValueError,
-            "Belief.log_prob",
-            "p",
-        ),
-        (lambda: THREE.kl(torch.zeros(3)), TypeError, "Belief.kl", "other"),
-        (lambda: THREE.kl(Belief(torch.zeros(4))), ValueError, "dirichlet_kl", "q_logits"),
-        (lambda: THREE.update(-torch.ones(3)), ValueError, "Belief.update", "counts"),
-        (lambda: THREE.update(torch.ones(2)), ValueError, "Belief.update", "counts"),
-        (lambda: THREE.update([1, 2, 3]), TypeError, "Belief.update", "counts"),
-        (lambda: THREE.abstain(0.5, measure="vibes"), ValueError, "Belief.abstain", "measure"),
-        (lambda: THREE.abstain("0.5"), TypeError, "Belief.abstain", "threshold"),
-        (
-            lambda: Belief(torch.tensor([math.nan, 0.0])).to_distribution(),
-            ValueError,
-            "Belief.to_distribution",
-            "logits",
-        ),
+        (lambda: Belief(torch.zeros(3).long()), TypeError, "Belief: `logits`"),
+        (lambda: Belief(torch.tensor(1.0)), ValueError, "Belief: `logits`"),
+        (lambda: Belief(torch.zeros(3, 0)), ValueError, "Belief: `logits`"),
+        (lambda: Belief(torch.zeros(3, 2), dim=2), ValueError, "Belief: `logits`"),
+        (lambda: Belief(torch.zeros(3), dim="x"), TypeError, "Belief: `dim`"),
+        (lambda: Belief(torch.zeros(3), scale=0.0), ValueError, "Belief: `scale`"),
+        (lambda: Belief(torch.zeros(3), scale=math.nan), ValueError, "Belief: `scale`"),
+        (lambda: THREE.credible_interval(1.0), ValueError, "Belief.credible_interval: `level`"),
+        (lambda: THREE.sample(0), ValueError, "Belief.sample: `n`"),
+        (lambda: THREE.sample(True), TypeError, "Belief.sample: `n`"),
+        (lambda: THREE.log_prob(torch.ones(3)), ValueError, "Belief.log_prob: `p`"),
+        (lambda: THREE.log_prob(torch.ones(2) / 2), ValueError, "Belief.log_prob: `p`"),
+        (lambda: THREE.log_prob(torch.tensor([1.5, -0.5, 0.0])), ValueError, "Belief.log_prob: `p`"),
+        (lambda: IMAGES.log_prob(torch.ones(5, 3) / 3), ValueError, "Belief.log_prob: `p`"),
+        (lambda: IMAGES.log_prob(torch.ones(3) / 3), ValueError, "Belief.log_prob: `p`"),
+        (lambda: THREE.kl(torch.zeros(3)), TypeError, "Belief.kl: `other`"),
+        (lambda: THREE.kl(Belief(torch.zeros(4))), ValueError, "dirichlet_kl: .*`q_logits`"),
+        (lambda: THREE.update(-torch.ones(3)), ValueError, "Belief.update: `counts`"),
+        (lambda: THREE.update(torch.ones(2)), ValueError, "Belief.update: `counts`"),
+        (lambda: THREE.update([1, 2, 3]), TypeError, "Belief.update: `counts`"),
+        (lambda: THREE.abstain(0.5, measure="vibes"), ValueError, "Belief.abstain: `measure`"),
+        (lambda: THREE.abstain("0.5"), TypeError, "Belief.abstain: `threshold`"),
+        (lambda: Belief(NAN_LOGITS).to_distribution(), ValueError, "Belief.to_distribution: `logits`"),
     ],
 )
-def test_an_invalid_argument_is_named(call, kind, function, argument):
-    with pytest.raises(kind, match=rf"^{function}: .*`{argument}`"):
+def test_an_invalid_argument_is_named(call, kind, named):
+    with pytest.raises(kind, match=f"^{named}"):
         call()

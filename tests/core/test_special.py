@@ -1,5 +1,9 @@
 """The special functions of a logit agree with sixty digits over the whole range."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import mpmath as mp
 import pytest
 import torch
@@ -50,8 +54,8 @@ def test_matches_sixty_digits_to_a_few_units_in_the_last_place(name, dtype):
 )
 def test_automatic_derivative_is_the_closed_form(function, derivative):
     z = torch.linspace(-30, 30, 61, dtype=torch.float64, requires_grad=True)
-    (slope,) = torch.autograd.grad(function(z).sum(), z)
-    torch.testing.assert_close(slope, derivative(z.detach()), rtol=1e-12, atol=1e-12)
+    (gradient,) = torch.autograd.grad(function(z).sum(), z)
+    torch.testing.assert_close(gradient, derivative(z.detach()), rtol=1e-12, atol=1e-12)
 
 
 def test_trigamma_excess_stays_between_one_half_and_one():
@@ -75,10 +79,6 @@ def test_is_finite_at_the_ends_of_the_type_and_nan_for_nan(name, dtype):
 
 @pytest.mark.slow
 def test_coefficients_are_what_the_fit_gives():
-    import subprocess
-    import sys
-    from pathlib import Path
-
     script = Path(__file__).parents[2] / "tools" / "fit_special.py"
     run = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

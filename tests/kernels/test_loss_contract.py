@@ -47,6 +47,7 @@ LOGITS = {
     "uniform 20": uniform(20),
     "uniform 1": uniform(1),
     "zero": uniform(0),
+    "all 20": one_hot(20, 20),  # where the formula as printed fails in float32
     "all 80": one_hot(80, 80),
     "all -80": one_hot(-80, -80),
     "all low": lambda classes, label, kl_weight: -70 + 3 * torch.rand(classes),
@@ -64,26 +65,22 @@ LOGITS = {
 }
 
 
+OF_A_THOUSAND = ("uniform 80", "uniform 1", "label ahead", "near optimum", "at optimum")
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("kind", LOGITS)
-@pytest.mark.parametrize("classes", [2, 10, 100])
+@pytest.mark.parametrize(
+    ("classes", "kind"), [*product((2, 10, 100), LOGITS), *product((1000,), OF_A_THOUSAND)]
+)
 def test_class_ids_match_the_oracle(classes, kind, dtype, kernel):
     torch.manual_seed(classes)
-    for kl_weight in (1e-4, 3e-3, 1.0):
+    for kl_weight in (1e-4, 3e-3, 1.0) if classes < 1000 else (1e-4, 0.3):
         label = torch.randint(classes, ())
         assert_exact(LOGITS[kind](classes, label, kl_weight).to(dtype), label, kl_weight=kl_weight)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("kind", ["uniform 80", "uniform 1", "label ahead", "near optimum", "at optimum"])
-def test_a_thousand_classes_match_the_oracle(kind, dtype, kernel):
-    torch.manual_seed(0)
-    for kl_weight in (1e-4, 0.3):
-        assert_exact(LOGITS[kind](1000, 7, kl_weight).to(dtype), torch.tensor(7), kl_weight=kl_weight)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("prior", [0.3, 20.0])
+@pytest.mark.parametrize("prior", [0.3, 4.0, 20.0])
 def test_other_priors_match_the_oracle(prior, dtype, kernel):
     torch.manual_seed(0)
     for kl_weight in (1e-4, 3e-3, 1.0):
@@ -139,16 +136,19 @@ def test_every_component_keeps_its_digits_where_the_label_dominates(top, gap, dt
         assert oracle.relative_error(received, expected) < {torch.float32: 2e-6, DOUBLE: 1e-11}[dtype]
 
 
-@pytest.mark.parametrize("logits", [[0.7, -71.0], [20.0, 4.0], [-3.0, 2.0], [-30.0, -60.0], [3.0, 3.0]])
-def test_the_loss_without_the_divergence_matches_the_oracle(logits, kernel):
-    for label, dtype in product((0, 1), DTYPES):
-        assert_exact(torch.tensor(logits, dtype=dtype), torch.tensor(label), kl_weight=0.0)
+WITHOUT_DIVERGENCE = ([0.7, -71.0], [20.0, 4.0], [-3.0, 2.0], [-30.0, -60.0], [3.0, 3.0])
+WITH_POLES = [[3.0, low, -1.0] for low in (-89.0, -95.0, -96.5)]
 
 
-@pytest.mark.parametrize("low", [-89.0, -95.0, -96.5])
-def test_digits_survive_where_the_pole_alone_would_overflow(low, kernel):
+@pytest.mark.parametrize(
+    ("logits", "kl_weight"), [*product(WITHOUT_DIVERGENCE, [0.0]), *product(WITH_POLES, [1e-4])]
+)
+def test_digits_survive_without_the_divergence_and_where_the_pole_alone_would_overflow(
+    logits, kl_weight, kernel
+):
     """λ/α fits float32 although 1/α does not."""
-    assert_exact(torch.tensor([3.0, low, -1.0]), torch.tensor(0), kl_weight=1e-4)
+    for label, dtype in product((0, 1) if kl_weight == 0 else (0,), DTYPES):
+        assert_exact(torch.tensor(logits, dtype=dtype), torch.tensor(label), kl_weight=kl_weight)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
@@ -164,19 +164,7 @@ def test_half_precision_is_exact_to_the_rounding_of_its_gradient(dtype, kernel):
         assert oracle.relative_error(loss.item(), oracle.loss(*arguments)) < 1e-6
 
 
-def test_the_pasted_formula_fails_at_a_logit_of_twenty_and_no_kernel_does(kernel):
-    logits, prior = torch.full((10,), 20.0), torch.ones(10)
-    alpha = logits.exp()
-    total = alpha.sum()
-    log_mean = torch.digamma(alpha) - torch.digamma(total)
-    pasted = torch.lgamma(total) - torch.lgamma(prior.sum()) - torch.lgamma(alpha).sum()
-    pasted = 0.01 * (pasted + ((alpha - prior) * log_mean).sum()) - log_mean[3]
-    exact = float(oracle.loss(logits.tolist(), [float(k == 3) for k in range(10)], [1.0] * 10, 0.01))
-    assert abs(pasted.item() - exact) > 1.0
-    assert belief_matching_loss(logits, torch.tensor(3)).item() == pytest.approx(exact, rel=1e-6)
-
-
-def test_kernels_compute_what_they_are_for_themselves(kernel):
+def test_each_kernel_computes_what_it_supports_by_itself(kernel):
     """Or the contract would compare the reference with itself."""
     logits, ids = torch.randn(4, 5), torch.tensor([0, 1, 2, 4])
     if kernel == "reference":
@@ -215,22 +203,6 @@ def test_gradient_vanishes_at_the_bayes_posterior_which_is_the_minimum(kl_weight
     for _ in range(10):
         elsewhere = posterior + 0.3 * torch.randn_like(posterior)
         assert (rows_of(elsewhere, counts, **options) > least).all()
-
-
-def test_gradient_descent_on_free_logits_finds_the_posterior(eager_kernel):
-    logits = torch.zeros(1, 4, dtype=DOUBLE, requires_grad=True)
-    counts = torch.tensor([[0.0, 3.0, 1.0, 0.0]], dtype=DOUBLE)
-    tolerances = {"tolerance_grad": 1e-12, "tolerance_change": 0, "line_search_fn": "strong_wolfe"}
-    optimiser = torch.optim.LBFGS([logits], max_iter=200, **tolerances)
-
-    def closure():
-        optimiser.zero_grad()
-        loss = belief_matching_loss(logits, counts, kl_weight=0.05)
-        loss.backward()
-        return loss
-
-    optimiser.step(closure)
-    torch.testing.assert_close(logits.detach().exp(), 1 + counts / 0.05, rtol=1e-6, atol=0)
 
 
 def test_loss_is_the_divergence_from_the_posterior_plus_a_constant(eager_kernel):
@@ -276,13 +248,6 @@ def test_loss_does_not_depend_on_the_order_of_the_classes(eager_kernel):
     torch.testing.assert_close(loss, shuffled, rtol=1e-14, atol=0)
 
 
-def test_votes_add_up(eager_kernel):
-    """The data term is linear in the votes: two annotators are one row with both votes."""
-    (logits, first, _), (_, second, _) = random_rows(seed=1), random_rows(seed=2)
-    both, *apart = (rows_of(logits, votes, kl_weight=0.0) for votes in (first + second, first, second))
-    torch.testing.assert_close(both, apart[0] + apart[1], rtol=1e-13, atol=0)
-
-
 def test_data_gradient_tends_to_that_of_softmax_cross_entropy_as_alpha_grows(kernel):
     logits, targets = random_rows()[0].requires_grad_(), torch.tensor([0, 6, 2, 3, 1])
     (expected,) = torch.autograd.grad(F.cross_entropy(logits, targets), logits)
@@ -302,13 +267,6 @@ def test_target_confidence_is_the_mean_of_the_optimum(classes, kernel):
         options = {"target_confidence": confidence, "prior": prior}
         _, gradient = loss_and_gradient(posterior.log(), torch.tensor([1]), **options)
         assert gradient.abs().max() < 1e-13
-
-
-def test_target_mean_is_that_of_label_smoothing_at_the_matched_strength():
-    smoothing = 0.01 * 10 / (1 + 0.01 * 10)
-    posterior = torch.ones(10, dtype=DOUBLE).index_fill(0, torch.tensor(4), 1 + 1 / 0.01)
-    smoothed = F.one_hot(torch.tensor(4), 10).to(DOUBLE) * (1 - smoothing) + smoothing / 10
-    torch.testing.assert_close(Belief(posterior.log()).probs, smoothed, rtol=1e-14, atol=0)
 
 
 @pytest.mark.parametrize("dtype", FLOATING, ids=str)

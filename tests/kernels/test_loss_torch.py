@@ -149,7 +149,7 @@ def test_autocast_computes_in_float32_and_returns_gradients_in_the_parameters_ty
 
 
 @pytest.mark.parametrize("options", [{}, {"target_confidence": 0.9}, {"reduction": "none"}])
-def test_devices_are_not_asked_for_values(options):
+def test_values_on_a_device_are_never_read(options):
     """The meta device has none to give: whatever would make a GPU wait fails here."""
     logits = torch.empty(4, 10, device="meta", requires_grad=True)
     per_class, counts = torch.empty(10, device="meta"), torch.empty(4, 10, device="meta")
@@ -206,14 +206,11 @@ def test_fused_kernel_equals_the_reference_at_any_logit(case):
     logits, targets, options = case
     logits = logits.clamp(-500, 1e4)
     options["kl_weight"] = options["kl_weight"] or 1e-6  # with 0, only shares are left, beyond float32
+    options["reduction"] = "none"
     with computing_with("reference"):
-        expected, exact = loss_and_gradient(
-            logits, targets, torch.ones(len(logits)), reduction="none", **options
-        )
+        expected, exact = loss_and_gradient(logits, targets, **options)
     with computing_with("fused"):
-        loss, gradient = loss_and_gradient(
-            logits, targets, torch.ones(len(logits)), reduction="none", **options
-        )
+        loss, gradient = loss_and_gradient(logits, targets, **options)
     double = logits.dtype == DOUBLE
     torch.testing.assert_close(loss, expected, rtol=1e-10 if double else 2e-5, atol=1e-30)
     largest = exact.double().abs().amax(1, keepdim=True).clamp(min=1e-30)
@@ -262,19 +259,7 @@ def test_machine_code_matches_the_oracle():
         assert_exact(KINDS[kind](40, 7, 0.01).float(), torch.tensor(7), function=compiled)
 
 
-@NEEDS_COMPILER
-def test_training_step_compiles_to_machine_code_with_its_module():
-    torch.manual_seed(0)
-    model, criterion = torch.nn.Linear(6, 4), BeliefMatchingLoss()
-    x, y = torch.randn(8, 6), torch.randint(4, (8,))
-    torch.compile(lambda x, y: criterion(model(x), y), fullgraph=True)(x, y).backward()
-    compiled = model.weight.grad.clone()
-    model.zero_grad()
-    criterion(model(x), y).backward()
-    torch.testing.assert_close(compiled, model.weight.grad, rtol=1e-5, atol=1e-7)
-
-
-# The native kernel takes part, or leaves the work to the reference unnoticed
+# The native kernel, or the reference in its place, without a difference
 
 
 def in_threads(work, count):
@@ -377,6 +362,11 @@ def gradients_by_counts_prior_and_weight():
     return torch.autograd.grad(loss, [z, *others])
 
 
+def upstream_without_memory(dtype):
+    z = tracked(LOGITS.to(dtype))
+    return torch.autograd.grad(loss_of(z), z, torch._efficientzerotensor(()))
+
+
 def forward_mode():
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(LOGITS, LOGITS.cos())
@@ -425,6 +415,8 @@ MACHINERY = {
     "negated logits": lambda: loss_of(NEGATED),
     "negated counts": lambda: belief_matching_loss(LOGITS, NEGATED_COUNTS),
     "negated upstream": lambda: loss_and_gradient(LOGITS.half(), TARGETS, NEGATED[:, 0], reduction="none"),
+    "upstream without memory": lambda: upstream_without_memory(torch.float32),
+    "upstream without memory, half precision": lambda: upstream_without_memory(torch.float16),
     "misaligned numbers": lambda: loss_of(MISALIGNED),
 }
 
@@ -475,15 +467,6 @@ def test_gradients_need_not_be_tracked_and_a_default_device_changes_nothing():
         with torch.device("meta"):
             loss, gradient = loss_and_gradient(LOGITS, TARGETS)
     assert torch.equal(loss, expected) and gradient.device.type == "cpu"
-
-
-@NEEDS_NATIVE
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_upstream_gradients_without_memory_are_zeros(dtype):
-    z = tracked(LOGITS.to(dtype))
-    with using("native"):
-        (gradient,) = torch.autograd.grad(loss_of(z), z, torch._efficientzerotensor(()))
-    assert not gradient.any()
 
 
 @NEEDS_NATIVE
@@ -547,11 +530,10 @@ def test_works_in_a_forked_process():
     assert run.stdout.strip() == "0", run.stderr
 
 
-@pytest.mark.parametrize("device", ["meta", "cpu"])
-def test_the_device_at_the_time_of_the_import_does_not_matter(device):
+def test_the_device_at_the_time_of_the_import_does_not_matter():
     code = (
         "import torch, beliefmatch\n"
-        f"with torch.device('{device}'): criterion = beliefmatch.BeliefMatchingLoss()\n"
+        "with torch.device('meta'): criterion = beliefmatch.BeliefMatchingLoss()\n"
         "print(criterion(torch.zeros(4, 5), torch.arange(4)).item())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

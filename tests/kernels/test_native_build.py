@@ -1,4 +1,4 @@
-"""Building the native kernel: into a wheel, without a compiler, and with sanitizers that watch it work."""
+"""Building the native kernel: into a wheel, without a compiler, and with sanitizers."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ COMPILER = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++
 NEEDS_COMPILER = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1", "-g"]
 FLAGS = ["-std=c++17", "-fwrapv", "-fno-math-errno", "-Wno-psabi", "-fPIC", "-shared", "-pthread"]
-# The same tests, with another build of the extension in the place of the installed one.
+# Runs tests with another build of the extension.
 RUN_TESTS_WITH = (
     "import importlib.util, sys, pytest\n"
     "spec = importlib.util.spec_from_file_location('beliefmatch.kernels._native', sys.argv[1])\n"
@@ -61,7 +61,7 @@ def library(name):
 
 @pytest.fixture
 def source(tmp_path):
-    """A copy of what a checkout holds, without what was built in it."""
+    """A copy of the checkout, without build products."""
     built = shutil.ignore_patterns("*.so", "*.egg-info", "__pycache__", "build")
     shutil.copytree(ROOT / "src", tmp_path / "source" / "src", ignore=built)
     for path in ROOT.iterdir():
@@ -70,10 +70,10 @@ def source(tmp_path):
     return tmp_path / "source"
 
 
-def installed(wheel, place):
+def installed(wheel, directory):
     """Python of a fresh environment that has the wheel, and everything else from this one."""
-    run(sys.executable, "-m", "venv", "--without-pip", place)
-    paths = sysconfig.get_paths(vars={"base": f"{place}", "platbase": f"{place}"})
+    run(sys.executable, "-m", "venv", "--without-pip", directory)
+    paths = sysconfig.get_paths(vars={"base": f"{directory}", "platbase": f"{directory}"})
     (Path(paths["purelib"]) / "others.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
     target = ["--target", paths["purelib"]]
     run(sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--quiet", *target, wheel)
@@ -97,7 +97,7 @@ def test_sanitizers_find_nothing_in_all_tests_of_the_kernel(tmp_path):
     include = f"-I{sysconfig.get_path('include')}"
     code = ROOT / "src" / "beliefmatch" / "kernels" / "cpp" / "module.cpp"
     run(COMPILER, *FLAGS, *SANITIZERS, include, code, "-o", extension)
-    names = "native", "native_readings", "loss_torch"
+    names = "native", "native_readings", "loss_torch", "dirichlet_contract"
     tests = [ROOT / "tests" / "kernels" / f"test_{name}.py" for name in names]
     shown = run(
         *(sys.executable, "-c", RUN_TESTS_WITH, extension, "-q", "-s", "-p", "no:cacheprovider", *tests),
@@ -120,8 +120,8 @@ def test_wheel_serves_every_python_and_works_when_installed(source, tmp_path):
     assert [Path(name).name for name in names if "_native." in name] == ["_native.abi3.so", "_native.pyi"]
     assert not [name for name in names if name.endswith((".cpp", ".h"))]
     python = installed(wheel, tmp_path / "venv")
-    kernel, told = run(python, "-c", LOSS, cwd=tmp_path, PYTHONPATH="").split(maxsplit=1)
-    assert kernel == "native" and f"{tmp_path}" in told
+    kernel, rest = run(python, "-c", LOSS, cwd=tmp_path, PYTHONPATH="").split(maxsplit=1)
+    assert kernel == "native" and f"{tmp_path}" in rest
 
 
 @pytest.mark.parametrize(
@@ -135,5 +135,5 @@ def test_installs_and_works_without_a_compiler(source, tmp_path, environment):
     (wheel,) = tmp_path.glob("*.whl")
     assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
     python = installed(wheel, tmp_path / "venv")
-    kernel, told = run(python, "-c", LOSS, cwd=tmp_path, PYTHONPATH="").split(maxsplit=1)
-    assert kernel == "reference" and f"{tmp_path}" in told and "it was not built" in told
+    kernel, rest = run(python, "-c", LOSS, cwd=tmp_path, PYTHONPATH="").split(maxsplit=1)
+    assert kernel == "reference" and f"{tmp_path}" in rest and "it was not built" in rest
