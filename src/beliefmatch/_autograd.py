@@ -1,7 +1,7 @@
 """Operations whose derivatives are closed forms: exact where differentiating the value would not be.
 
 An `Operation` is a value and one gradient for each tensor it depends on, all functions of the same tensors
-and a class dimension. The gradients are made of plain tensor operations, so they differentiate further;
+and a class dimension. The gradients consist of plain tensor operations, so they differentiate further;
 reverse and forward mode, `torch.func` transforms and `torch.compile` all work on it.
 """
 

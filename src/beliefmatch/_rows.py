@@ -1,6 +1,6 @@
 """A batch of log-concentrations, split into each row's largest class and the rest.
 
-Most of what a Dirichlet is asked for compares the total concentration α₀ with its largest member. When
+Most measures of a Dirichlet compare the total concentration α₀ with its largest member. When
 one class dominates, the two agree to many digits and their difference is what counts; computed from
 rounded totals it is noise. `Rows` keeps the largest class apart: the rest's share of the total is a sum
 of small positive numbers. All of it is carried in double precision, whatever the type of the logits, so

@@ -1,4 +1,4 @@
-"""Short facts about arguments, raised with the function's name, what was expected and what came."""
+"""Checks of arguments; errors name the function, the argument, what was expected and what was received."""
 
 import math
 import sys
@@ -63,7 +63,7 @@ def require_device(function: str, name: str, value: Tensor, logits: Tensor) -> N
 
 
 def require_index(function: str, name: str, value: Any) -> int:
-    """`value` must be a whole number (numpy's will do); returned as an int."""
+    """`value` must be an integer, numpy's included; returned as an int."""
     if type(value) is int:
         return value
     if isinstance(value, bool) or not isinstance(value, (int, Integral)):

@@ -50,7 +50,7 @@ class Belief:
 
     Args:
         logits: ln α of any shape; the output of a network trained with `belief_matching_loss`. Not copied
-            unless half precision or a scale asks for it.
+            unless they are of half precision or `scale` is not 1.
         scale: factor on α. A network trained with `kl_weight` λ and prior 1 holds a belief on the scale
             of the data at `scale=λ`: the mean stays, the spread grows.
         dim: the class dimension (1 for segmentation logits (N, K, H, W)).

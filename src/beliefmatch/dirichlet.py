@@ -92,7 +92,7 @@ def variance(logits: Tensor, dim: int = -1) -> Tensor:
 def log_prob(logits: Tensor, p: Tensor, dim: int = -1) -> Tensor:
     """ln Dir(p; α) = B(α₀) − ΣB(α_k) − α₀ KL(s ‖ p) − Σ ln p_k, with p normalised first.
 
-    The divergence of the mean from p takes the place of Σ α_k ln p_k, whose size would drown the rest.
+    The divergence of the mean from p replaces Σ α_k ln p_k, whose size would drown the rest.
     """
     wide = work_dtype(logits.device)
     kind = result_dtype(torch.promote_types(logits.dtype, p.dtype))

@@ -169,7 +169,7 @@ def _checked(
 
 
 def _is_low_target_confidence(inputs: LossInputs) -> bool:
-    """Whether the optimum for one vote has a mean below one half, as far as numbers tell."""
+    """Whether the optimum for one vote has a mean below one half; False if the prior is a tensor."""
     options = inputs.options
     classes = inputs.logits.shape[options.dim]
     return inputs.priors is None and options.kl_weight * options.prior * (classes - 2) > 1
@@ -187,7 +187,7 @@ def _warn_of_low_target_confidence(inputs: LossInputs) -> None:
     mean = (prior + 1 / kl_weight) / (classes * prior + 1 / kl_weight)
     remedy = (1 - 0.9) / (prior * (0.9 * classes - 1))
     warnings.warn(
-        f"{NAME}: kl_weight={kl_weight:g} with K={classes} classes asks for a target mean of only "
+        f"{NAME}: kl_weight={kl_weight:g} with K={classes} classes gives a target mean of only "
         f"{mean:.3g}; target_confidence=0.9 would be kl_weight={remedy:.3g}.",
         stacklevel=level_of_caller(),
     )

@@ -1,16 +1,16 @@
-"""What draws of a metric say about it: Efron's interval, of one model and of the difference of two.
+"""Bootstrap intervals from the draws of a metric: of one model, and of the difference of two.
 
-Imports nothing but the standard library, because reports are made without torch.
+Imports nothing but the standard library, because reports do without torch.
 """
 
 import math
 from collections.abc import Sequence
 from statistics import NormalDist
 
-__all__ = ["bias_corrected", "fewest_to_tell", "paired_difference"]
+__all__ = ["bias_corrected", "fewest_that_differ", "paired_difference"]
 
 _NORMAL = NormalDist()
-_DIGITS = 12  # of a difference: 0.3 − 0.2 is to tie with 0.1
+_DIGITS = 12  # of a difference: 0.3 − 0.2 must tie with 0.1
 
 
 def bias_corrected(value: float, draws: Sequence[float], level: float) -> tuple[float, float]:
@@ -49,17 +49,17 @@ def paired_difference(
         for first, second in zip((values[0], *draws[0]), (values[1], *draws[1]), strict=True)
     )
     low, high = bias_corrected(value, differences, level)
-    if trials is not None and round(abs(value) * trials) < fewest_to_tell(level):
+    if trials is not None and round(abs(value) * trials) < fewest_that_differ(level):
         low, high = min(low, 0.0), max(high, 0.0)
     return value, low, high
 
 
-def fewest_to_tell(level: float) -> int:
-    """How many examples one model must get right that the other does not, and none the other way round.
+def fewest_that_differ(level: float) -> int:
+    """Number of examples that one model alone must get right for two error rates to differ.
 
     So many heads in a row have a probability below 1 − level, counting both sides.
 
-    >>> fewest_to_tell(0.95)
+    >>> fewest_that_differ(0.95)
     6
     """
     return math.ceil(1 - math.log2(1 - level))

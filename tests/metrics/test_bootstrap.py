@@ -24,7 +24,7 @@ from beliefmatch.metrics import (
 )
 from beliefmatch.metrics.bootstrap import enough_resamples, interval, resample_outcomes
 from beliefmatch.metrics.resampled import DetectionCurves, OutcomeSums
-from beliefmatch.resampling import bias_corrected, fewest_to_tell, paired_difference
+from beliefmatch.resampling import bias_corrected, fewest_that_differ, paired_difference
 from forecasts import answers, coarse_scores, forecast, seeds
 
 OF_PROBS = {
@@ -73,7 +73,7 @@ def test_weights_of_two_sets_are_as_good_as_copies(in_distribution, ood, ties, s
     sets = draw(in_distribution, seed), draw(ood, seed + 1)
     rows = [torch.randint(len(x), (3, len(x)), generator=generator) for x in sets]
     curves = DetectionCurves(*sets, 0.95)
-    found = curves(*(counted(at[ids], curves.scores) for at, ids in zip(curves.places, rows, strict=True)))
+    found = curves(*(counted(at[ids], curves.scores) for at, ids in zip(curves.columns, rows, strict=True)))
     for i in range(3):
         copies = sets[0][rows[0][i]], sets[1][rows[1][i]]
         assert found["auroc"][i].item() == pytest.approx(auroc(*copies))
@@ -268,7 +268,7 @@ def test_five_examples_never_separate_two_error_rates(better, differs):
 
 @pytest.mark.parametrize("level", [0.5, 0.9, 0.95, 0.99])
 def test_the_fewest_that_separate_two_rates_are_those_of_the_sign_test(level):
-    enough = fewest_to_tell(level)
+    enough = fewest_that_differ(level)
     assert stats.binomtest(enough, enough).pvalue <= 1 - level + 1e-12
     assert enough == 1 or stats.binomtest(enough - 1, enough - 1).pvalue > 1 - level
 

@@ -141,7 +141,7 @@ def _run(cell: Cell, index: int, report: OnCell) -> RunResult | Diverged:
         return execute()
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".* asks for a target mean of only ")
+            warnings.filterwarnings("ignore", message=".* gives a target mean of only ")
             return execute()
     except FloatingPointError as error:
         digest = dataset(cell.config.data).facts.get("digest")

@@ -94,7 +94,7 @@ def status() -> KernelStatus:
     """The kernel in use for CPU tensors."""
     if _uses_native():
         return KernelStatus(
-            "native", f"compiled for {extension.in_use()}; reference for what it does not take"
+            "native", f"compiled for {extension.in_use()}; reference for what it does not support"
         )
     if MISSING is None:
         return KernelStatus("reference", f"chosen by {VARIABLE}; the native kernel is installed")

@@ -1,4 +1,4 @@
-"""The compiled kernel: which tensors it supports, how it is called, and its place in autograd.
+"""The compiled kernel: which tensors it supports, how it is called, and how it takes part in autograd.
 
 The extension knows nothing of torch. It receives addresses, types and strides, and answers False for values
 that it does not support: logits beyond its range, NaN, labels that are not valid. Each function here returns
@@ -187,7 +187,7 @@ _results: dict[torch.dtype, Tensor] = {}
 
 def _empty_loss(logits: Tensor, options: Options) -> Tensor:
     like = _results.get(logits.dtype)
-    if like is None:  # not made at import: that may be under another device, or a mode that fakes tensors
+    if like is None:  # not at import, which may be under another default device or a fake tensor mode
         like = torch.empty((), dtype=result_dtype(logits.dtype), device="cpu")
         _results[logits.dtype] = like
     if options.reduction == "none":
@@ -346,7 +346,9 @@ def _divergence_grads(
     p: Tensor, q: Tensor, dim: int, upstream: Tensor, needed: Sequence[bool]
 ) -> tuple[Tensor | None, Tensor | None]:
     """The gradients that are needed, each row's times its upstream gradient."""
-    by_p, by_q = (empty_grad(x, dim) if wanted else None for x, wanted in zip((p, q), needed, strict=True))
+    by_p, by_q = (
+        empty_grad(x, dim) if is_needed else None for x, is_needed in zip((p, q), needed, strict=True)
+    )
     outputs = (_NO_TENSOR if grad is None else strided(grad, dim) for grad in (by_p, by_q))
     upstream = upstream.contiguous()
     _run_divergence(p, q, dim, (0, 0, *chain(*outputs), upstream.data_ptr(), _KINDS[upstream.dtype]))

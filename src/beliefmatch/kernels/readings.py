@@ -1,8 +1,7 @@
-"""What metrics need of each prediction, by the compiled kernel: one visit of each row, on torch's threads.
+"""Rows of predictions summarised for the metrics by the compiled kernel, in one pass on torch's threads.
 
-`read_probs` and `read_logits` of the metrics define the numbers. The kernel returns None for what it does not
-take: tensors that are not plain numbers, and rows that are no probabilities or no logits, in which the caller
-finds what is wrong.
+`metrics.readings` defines the numbers. The kernel returns None for what it does not support: tensors that are
+not plain numbers, and rows that are not probabilities or logits; the caller then names the error.
 """
 
 from collections.abc import Iterator
@@ -35,7 +34,7 @@ class ProbsReading(NamedTuple):
     squares: Tensor
     """Σ p² without the target's."""
     entropy: Tensor
-    """−Σ p ln p; NaN if it was not asked for."""
+    """−Σ p ln p; NaN if it was not requested."""
 
 
 class LogitsReading(NamedTuple):
@@ -55,7 +54,7 @@ class LogitsReading(NamedTuple):
     squares: Tensor
     """Σ e^2d."""
     depths: Tensor
-    """Σ d e^d; NaN if the entropy was not asked for."""
+    """Σ d e^d; NaN if the entropy was not requested."""
     share: Tensor
     """e^d of the target; 0 where it is the best class."""
     rest: Tensor
@@ -83,23 +82,23 @@ def blocks(values: Tensor) -> Iterator[tuple[slice, Tensor]]:
 
 
 def _read(
-    values: Tensor, targets: Tensor, columns: int, what: tuple[bool, bool, float]
+    values: Tensor, targets: Tensor, n_columns: int, options: tuple[bool, bool, float]
 ) -> list[Tensor] | None:
-    """So many columns, two of whole numbers and others, of all the rows."""
+    """The first `n_columns` of `_COLUMNS` for all rows, or None."""
     if is_traced() or not is_plain_cpu(targets):
         return None
     parts = [(slice(None), values)] if _is_read_in_place(values) else blocks(values)
     found = []
     for span, rows in parts:
-        # Each in memory of its own: who keeps one column shall not keep them all.
-        made = [torch.empty(len(rows), dtype=kind, device="cpu") for kind in _COLUMNS[:columns]]
+        # Each in its own memory, so that keeping one column does not keep them all.
+        columns = [torch.empty(len(rows), dtype=kind, device="cpu") for kind in _COLUMNS[:n_columns]]
         if not is_plain_cpu(rows):
             return None
-        place = *rows.shape, *strided(rows, 1), targets[span].data_ptr()
-        addresses = (column.data_ptr() for column in made)
-        if not extension.read_rows(*place, *what, torch.get_num_threads(), *addresses):
+        source = *rows.shape, *strided(rows, 1), targets[span].data_ptr()
+        addresses = (column.data_ptr() for column in columns)
+        if not extension.read_rows(*source, *options, torch.get_num_threads(), *addresses):
             return None
-        found.append(made)
+        found.append(columns)
     return found[0] if len(found) == 1 else [torch.cat(column) for column in zip(*found, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""Metrics: predictions and what came true in, numbers out.
+"""Metrics of predictions and targets.
 
 Functions take probabilities and class ids. `outcomes` reads predictions once, probabilities or logits, and
 keeps what all metrics need. The classes (`Error`, `NLL`, ...) take batches; they need torchmetrics and are

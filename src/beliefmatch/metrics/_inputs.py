@@ -1,4 +1,4 @@
-"""What every metric demands of its arguments."""
+"""Checks that the arguments of all metrics share."""
 
 from typing import Any
 
@@ -15,16 +15,16 @@ __all__ = [
     "check_probs",
     "check_rows",
     "columns",
+    "only_given",
     "require_at_least_one",
     "require_share",
-    "the_given",
 ]
 
 SUM_TOLERANCE = 1e-2  # half-precision rows add up to one only this well
 
 
-def the_given(function: str, probs: Tensor | None, logits: Tensor | None) -> tuple[str, Tensor]:
-    """Name and value of the one of the two that was given."""
+def only_given(function: str, probs: Tensor | None, logits: Tensor | None) -> tuple[str, Tensor]:
+    """Name and value of whichever of the two was passed."""
     if (probs is None) == (logits is None):
         received = "neither" if probs is None else "both"
         raise fail(function, f"expected either `probs` or `logits`, got {received}.", TypeError)
@@ -48,9 +48,9 @@ def check_layout(function: str, name: str, values: Tensor, targets: Tensor) -> N
 
 def _check_ids(function: str, targets: Tensor, classes: int) -> None:
     ids = targets.to(torch.int64)  # torch compares no unsigned ones; those too large for it turn negative
-    ood = ((ids < 0) | (ids >= classes)).nonzero()
-    if len(ood):
-        received = targets[int(ood[0])].item()
+    invalid = ((ids < 0) | (ids >= classes)).nonzero()
+    if len(invalid):
+        received = targets[int(invalid[0])].item()
         raise fail(function, f"`targets` must be class ids from 0 to {classes - 1}, got {received}.")
 
 
@@ -79,10 +79,10 @@ def check_logits(function: str, logits: Tensor) -> None:
     require_values(function, "logits", top, top > -torch.inf, "finite for one class of each row")
 
 
-def columns(function: str, **given: Any) -> list[Tensor]:
-    """Each of `given`, by name, as a column of doubles on the CPU; of like lengths, and free of NaN."""
-    made = []
-    for name, value in given.items():
+def columns(function: str, **values: Any) -> list[Tensor]:
+    """Each of `values`, by name, as a column of doubles on the CPU; of like lengths, and free of NaN."""
+    checked = []
+    for name, value in values.items():
         if not isinstance(value, Tensor) or value.is_complex():
             raise fail(function, f"`{name}` must be a tensor of numbers, got {describe(value)}.", TypeError)
         if value.ndim != 1 or not len(value):
@@ -90,8 +90,8 @@ def columns(function: str, **given: Any) -> list[Tensor]:
             raise fail(function, f"`{name}` must have shape (N,) with N >= 1, got {shape}.")
         column = value.detach().to("cpu", torch.float64).contiguous()
         require_values(function, name, column, ~column.isnan(), "free of NaN")
-        made.append(column)
-    return made
+        checked.append(column)
+    return checked
 
 
 def answers(function: str, confidence: Any, correct: Any) -> tuple[Tensor, Tensor]:

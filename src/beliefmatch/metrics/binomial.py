@@ -1,4 +1,4 @@
-"""What a count of mistakes says about the rate behind it: Clopper and Pearson's exact bounds."""
+"""Exact bounds of Clopper and Pearson on the rate behind a count of errors."""
 
 import torch
 from torch import Tensor
@@ -24,9 +24,9 @@ def binomial_interval(errors: int, trials: int, *, level: float = 0.95) -> tuple
     >>> low, round(high, 4)
     (0.0, 0.1684)
     """
-    caller, ood = "binomial_interval", (1 - level) / 2
+    caller, tail = "binomial_interval", (1 - level) / 2
     pair = torch.tensor(
         [errors, trials - errors], dtype=torch.float64
     )  # the lower is the upper of the others
-    high, low = upper_bound(pair, torch.full_like(pair, trials), ood, caller=caller).tolist()
+    high, low = upper_bound(pair, torch.full_like(pair, trials), tail, caller=caller).tolist()
     return 1 - low, high

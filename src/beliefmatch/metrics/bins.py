@@ -71,24 +71,24 @@ def bins_of(confidence: Tensor, correct: Tensor, n_bins: int, scheme: Scheme) ->
 
 
 def _by_width(confidence: Tensor, correct: Tensor, n_bins: int) -> ReliabilityBins:
-    place = bin_of(confidence, n_bins)
+    index = bin_of(confidence, n_bins)
     edges = torch.arange(n_bins + 1, dtype=torch.float64) / n_bins
-    return _means(edges, place, confidence, correct)
+    return _means(edges, index, confidence, correct)
 
 
 def _by_mass(confidence: Tensor, correct: Tensor, n_bins: int) -> ReliabilityBins:
     confidence, order = confidence.sort()
     examples = len(confidence)
     ends = torch.arange(n_bins + 1) * examples // n_bins  # sizes differ by at most one
-    place = torch.repeat_interleave(torch.arange(n_bins), ends.diff())
+    index = torch.repeat_interleave(torch.arange(n_bins), ends.diff())
     inner = confidence[(ends[1:-1] - 1).clamp(min=0)] if n_bins > 1 else confidence[:0]
     edges = torch.cat([torch.zeros(1).double(), inner, torch.ones(1).double()])
-    return _means(edges, place, confidence, share_ties(confidence, correct[order]))
+    return _means(edges, index, confidence, share_ties(confidence, correct[order]))
 
 
-def _means(edges: Tensor, place: Tensor, *columns: Tensor) -> ReliabilityBins:
-    count = torch.bincount(place, minlength=len(edges) - 1)
-    sums = (torch.zeros(len(count), dtype=torch.float64).index_add_(0, place, x) for x in columns)
+def _means(edges: Tensor, index: Tensor, *columns: Tensor) -> ReliabilityBins:
+    count = torch.bincount(index, minlength=len(edges) - 1)
+    sums = (torch.zeros(len(count), dtype=torch.float64).index_add_(0, index, x) for x in columns)
     return ReliabilityBins(edges[:-1], edges[1:], count, *(total / count.double() for total in sums))
 
 
@@ -101,6 +101,6 @@ def bin_of(values: Tensor, n_bins: int) -> Tensor:
 
 def share_ties(keys: Tensor, values: Tensor) -> Tensor:
     """The values with those of equal key replaced by their mean; keys must be sorted."""
-    _, place, count = torch.unique_consecutive(keys, return_inverse=True, return_counts=True)
-    sums = torch.zeros(len(count), dtype=torch.float64).index_add_(0, place, values.double())
-    return (sums / count)[place]
+    _, index, count = torch.unique_consecutive(keys, return_inverse=True, return_counts=True)
+    sums = torch.zeros(len(count), dtype=torch.float64).index_add_(0, index, values.double())
+    return (sums / count)[index]

@@ -97,7 +97,7 @@ def bootstrap_outcomes(
     level: float = 0.95,
     seed: int = 0,
 ) -> dict[str, Interval]:
-    """Intervals of the metrics that outcomes tell, all from the same draws.
+    """Intervals of the metrics of outcomes, all from the same draws.
 
     By name: error, top_k_error, nll, brier, mean_confidence, mean_entropy, overconfidence (signed), ece, mce,
     adaptive_ece, debiased_ece, aurc, excess_aurc. Of more than 50,000 examples fewer resamples are drawn,
@@ -163,7 +163,7 @@ def resample_outcomes(
     n_bins = require_at_least_one(function, "n_bins", n_bins)
     sums = OutcomeSums(seen, require_at_least_one(function, "top_k", top_k), n_bins)
     rows, digest, draws = sums.order.double(), hashlib.sha256(), []
-    for (weights,) in _weights([sums.place], len(seen), resamples, seed):
+    for (weights,) in _weights([sums.column], len(seen), resamples, seed):
         digest.update((weights @ rows).numpy().astype("<i8").tobytes())  # the sum of each draw's rows
         draws.append(sums(weights))
     whole = sums(torch.ones(1, len(seen), dtype=torch.float64))
@@ -190,8 +190,8 @@ def bootstrap_detection(
     tpr = require_share("bootstrap_detection", "tpr", tpr)
     in_distribution, ood = columns("bootstrap_detection", in_distribution=in_distribution, ood=ood)
     curves = DetectionCurves(in_distribution, ood, tpr)
-    draws = [curves(*weights) for weights in _weights(curves.places, curves.scores, resamples, seed)]
-    whole = curves(*(torch.bincount(at, minlength=curves.scores)[None].double() for at in curves.places))
+    draws = [curves(*weights) for weights in _weights(curves.columns, curves.scores, resamples, seed)]
+    whole = curves(*(torch.bincount(at, minlength=curves.scores)[None].double() for at in curves.columns))
     return {
         name: interval(value.item(), torch.cat([draw[name] for draw in draws]), level)
         for name, value in whole.items()
@@ -212,21 +212,21 @@ def interval(value: float, draws: Tensor, level: float) -> Interval:
     return Interval(value, *bias_corrected(value, draws.tolist(), level))
 
 
-def _weights(places: Sequence[Tensor], columns: int, resamples: int, seed: int) -> Iterator[list[Tensor]]:
+def _weights(column_of: Sequence[Tensor], columns: int, resamples: int, seed: int) -> Iterator[list[Tensor]]:
     """For each set of examples, rows of how often each column was drawn, block by block.
 
-    An example counts in the column that `places` says.
+    `column_of` holds the column of each example, one tensor a set.
     """
-    rng, most = np.random.default_rng(seed), max(columns, *(len(place) for place in places))
+    rng, most = np.random.default_rng(seed), max(columns, *(len(each) for each in column_of))
     left = enough_resamples(most, resamples)
     while left > 0:
         rows = min(left, max(1, _BLOCK // most))
         left -= rows
-        yield [_draw(rng, rows, place.numpy(), columns) for place in places]
+        yield [_draw(rng, rows, each.numpy(), columns) for each in column_of]
 
 
-def _draw(rng: np.random.Generator, rows: int, place: npt.NDArray[np.int64], columns: int) -> Tensor:
-    drawn = place[rng.integers(0, len(place), (rows, len(place)), dtype=np.int32)]
+def _draw(rng: np.random.Generator, rows: int, column_of: npt.NDArray[np.int64], columns: int) -> Tensor:
+    drawn = column_of[rng.integers(0, len(column_of), (rows, len(column_of)), dtype=np.int32)]
     drawn += columns * np.arange(rows)[:, None]
     counts = np.bincount(drawn.ravel(), minlength=rows * columns)
     return torch.from_numpy(counts.reshape(rows, columns)).double()

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from beliefmatch.metrics._inputs import (
     check_layout,
+    only_given,
     require_at_least_one,
-    the_given,
 )
 from beliefmatch.metrics.bins import bin_of
 from beliefmatch.metrics.readings import below_top, best_of_logits, best_of_probs, chunks, row_sums
@@ -54,7 +54,7 @@ def class_bins(
 ) -> ClassBins:
     """Put the probability of every class of every example into bins (i/M, (i+1)/M], in one pass."""
     n_bins = require_at_least_one(function, "n_bins", n_bins)
-    name, values = the_given(function, probs, logits)
+    name, values = only_given(function, probs, logits)
     check_layout(function, name, values, targets)
     targets = targets.detach().to("cpu", torch.int64)
     sums = torch.zeros(3, values.shape[1] * n_bins, dtype=torch.float64)
@@ -75,14 +75,14 @@ def class_bins(
 def _add(sums: Tensor, first: Tensor, probs: Tensor, targets: Tensor, n_bins: int) -> None:
     """Add the examples to the sums of each class and bin.
 
-    Nearly all probabilities are in the first bin: a row has fewer than M above 1/M. Only those are placed
-    one by one, and the others are what remains of the sum.
+    Nearly all probabilities are in the first bin: a row has fewer than M above 1/M. Only those are
+    counted one by one; the first bin is what remains of the sum.
     """
     row, column = _above(probs, 1 / n_bins)
     high = probs[row, column].double()
-    places = first[column] + bin_of(high, n_bins)
-    sums[0].index_add_(0, places, torch.ones_like(high))
-    sums[1].index_add_(0, places, high)
+    at = first[column] + bin_of(high, n_bins)
+    sums[0].index_add_(0, at, torch.ones_like(high))
+    sums[1].index_add_(0, at, high)
     sums[1].index_add_(0, first[column], -high)
     sums[1].index_add_(0, first, probs.sum(0).double())
     own = probs.gather(1, targets[:, None])[:, 0].double()
@@ -91,9 +91,9 @@ def _add(sums: Tensor, first: Tensor, probs: Tensor, targets: Tensor, n_bins: in
 
 def _above(probs: Tensor, edge: float) -> tuple[Tensor, Tensor]:
     """Where the probabilities are above the edge, or on it."""
-    values = probs.numpy()  # in which such places are found several times faster
-    places = torch.from_numpy(np.flatnonzero(values >= values.dtype.type(edge)))
-    return places // probs.shape[1], places % probs.shape[1]
+    values = probs.numpy()  # numpy finds them several times faster
+    positions = torch.from_numpy(np.flatnonzero(values >= values.dtype.type(edge)))
+    return positions // probs.shape[1], positions % probs.shape[1]
 
 
 def classwise_calibration_error(probs: Tensor, targets: Tensor, *, n_bins: int = 15) -> float:

@@ -41,7 +41,7 @@ def aupr(
 
     over the distinct scores t from the most to the least extreme, without interpolation. With `positive`
     "ood" the examples are called OOD from the highest score down; with "in_distribution", the others from the
-    lowest up. A score that says nothing gets the share of the positive examples.
+    lowest up. An uninformative score gets the share of the positive examples.
     """
     require_choice("aupr", "positive", positive, ("ood", "in_distribution"))
     in_distribution, ood = columns("aupr", in_distribution=in_distribution, ood=ood)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from beliefmatch.kernels import LogitsReading, ProbsReading
-from beliefmatch.metrics._inputs import check_layout, the_given
+from beliefmatch.metrics._inputs import check_layout, only_given
 from beliefmatch.metrics.readings import read_logits, read_probs
 
 __all__ = ["Outcomes", "observe", "outcomes"]
@@ -14,7 +14,7 @@ __all__ = ["Outcomes", "observe", "outcomes"]
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """Of each of N predictions what the metrics are made of; columns of shape (N,), on the CPU."""
+    """What metrics need of N predictions: columns of shape (N,), on the CPU."""
 
     targets: Tensor
     """Class that came true, int64."""
@@ -65,8 +65,8 @@ def observe(
     logits: Tensor | None = None,
     entropy: bool = True,
 ) -> Outcomes:
-    """`outcomes` in the name of another function; without `entropy`, the dearest, that column is NaN."""
-    name, values = the_given(function, probs, logits)
+    """`outcomes` for another function; without `entropy`, the most expensive column, that column is NaN."""
+    name, values = only_given(function, probs, logits)
     check_layout(function, name, values, targets)
     targets = targets.detach().to("cpu", torch.int64).contiguous()
     if name == "probs":

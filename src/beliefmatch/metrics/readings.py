@@ -52,9 +52,9 @@ def read_logits(function: str, logits: Tensor, targets: Tensor, *, entropy: bool
 
 def _joined(parts: list[tuple[Array, ...]]) -> Iterator[Tensor]:
     """Columns of all blocks, the first two of whole numbers."""
-    for place, column in enumerate(zip(*parts, strict=True)):
+    for i, column in enumerate(zip(*parts, strict=True)):
         joined = torch.from_numpy(np.concatenate(column)).flatten()
-        yield joined if place < 2 else joined.double()
+        yield joined if i < 2 else joined.double()
 
 
 def chunks(values: Tensor) -> Iterator[tuple[slice, Array, Array]]:

@@ -1,4 +1,4 @@
-"""Metrics of many resamples at once: each row of weights says how often every example was drawn."""
+"""Metrics of many resamples at once: a row of weights counts how often each example was drawn."""
 
 import torch
 from torch import Tensor
@@ -22,18 +22,20 @@ class OutcomeSums:
         self.n_bins = n_bins
         confidence, order = seen.confidence.sort()
         distinct, count = torch.unique_consecutive(confidence, return_counts=True)
-        self.order, self.place = order, order.argsort()
-        """Which example stands in each column of the weights, and in which column each example stands."""
+        self.order, self.column = order, order.argsort()
+        """The example of each column of the weights, and the column of each example."""
         self.last = None if len(distinct) == len(confidence) else count.cumsum(0) - 1
         wrong = (~seen.correct[order]).double()
         others = (seen.rank >= top_k).double(), seen.nll, seen.brier
         means = [wrong, *(column[order] for column in others), confidence, seen.entropy[order]]
         self.names = ["error", "top_k_error", "nll", "brier", "mean_confidence", "mean_entropy"]
-        place = torch.nn.functional.one_hot(bin_of(confidence, n_bins), n_bins).double()
+        in_bin = torch.nn.functional.one_hot(bin_of(confidence, n_bins), n_bins).double()
         gap = confidence - 1 + wrong
         features = torch.stack(means, 1)
         self.infinite = features.isinf().double()
-        self.features = torch.cat([features.where(features.isfinite(), 0.0), place * gap[:, None], place], 1)
+        self.features = torch.cat(
+            [features.where(features.isfinite(), 0.0), in_bin * gap[:, None], in_bin], 1
+        )
         self.confidence, self.wrong = confidence, wrong
         steps = torch.arange(1, len(seen) + 1, dtype=torch.float64)
         self.harmonic = torch.cat([torch.zeros(1, dtype=torch.float64), (1 / steps).cumsum(0)])
@@ -102,10 +104,10 @@ class DetectionCurves:
     """The metrics of `bootstrap_detection`, as functions of how often each distinct score was drawn."""
 
     def __init__(self, in_distribution: Tensor, ood: Tensor, tpr: float) -> None:
-        scores, place = torch.unique(torch.cat([in_distribution, ood]), return_inverse=True)
+        scores, column = torch.unique(torch.cat([in_distribution, ood]), return_inverse=True)
         self.scores = len(scores)
-        self.places = place[: len(in_distribution)], place[len(in_distribution) :]
-        """Where among the distinct scores, in order, each in-distribution and each OOD example is."""
+        self.columns = column[: len(in_distribution)], column[len(in_distribution) :]
+        """Index among the sorted distinct scores, of in-distribution and of OOD examples."""
         self.needed = needed(tpr, len(in_distribution))
 
     def __call__(self, in_distribution: Tensor, ood: Tensor) -> dict[str, Tensor]:

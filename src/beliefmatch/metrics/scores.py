@@ -9,7 +9,7 @@ from torch import Tensor
 from beliefmatch import dirichlet, kernels
 from beliefmatch._validate import fail
 from beliefmatch.kernels import LogitsReading, ProbsReading
-from beliefmatch.metrics._inputs import check_rows, the_given
+from beliefmatch.metrics._inputs import check_rows, only_given
 from beliefmatch.metrics.readings import best_of_logits, read_logits, read_probs
 
 __all__ = ["SCORES", "Score"]
@@ -26,21 +26,21 @@ class Score:
     meaning: str
     of_logits: _OfRows
     of_probs: _OfRows | None = None
-    """None where probabilities do not tell it."""
+    """None where it cannot be computed from probabilities."""
 
     @property
     def needs_logits(self) -> bool:
-        """Whether probabilities will not do."""
+        """Whether it cannot be computed from probabilities."""
         return self.of_probs is None
 
     def __call__(self, *, probs: Tensor | None = None, logits: Tensor | None = None) -> Tensor:
         """The score of each row of (N, K), float64 on the CPU."""
         function = f"SCORES[{self.name!r}]"
-        name, values = the_given(function, probs, logits)
+        name, values = only_given(function, probs, logits)
         check_rows(function, name, values)
         of = self.of_logits if name == "logits" else self.of_probs
         if of is None:
-            fact = "needs `logits`, because probabilities do not tell how much evidence they rest on"
+            fact = "needs `logits`, because probabilities do not show how much evidence they rest on"
             raise fail(function, f"{fact}; got `probs`.", TypeError)
         return of(function, values)
 

@@ -84,7 +84,7 @@ def coverage_at_risk(
     name = "coverage_at_risk"
     risk, delta = require_share(name, "risk", risk), require_share(name, "delta", delta)
     levels = require_at_least_one(name, "levels", levels)
-    given = confidence
+    scores = confidence
     confidence, correct = answers(name, confidence, correct)
     if not confidence.isfinite().all():
         raise fail(name, "`confidence` must be finite, got an infinite one.")
@@ -96,11 +96,11 @@ def coverage_at_risk(
         return Guarantee(math.inf, 0.0, math.nan, math.nan)
     observed = (errors[best] / answered[best]).item()
     share = answered[best].item() / len(confidence)
-    return Guarantee(_just_above(cut[best], given), share, observed, bound[best].item())
+    return Guarantee(_just_above(cut[best], scores), share, observed, bound[best].item())
 
 
 def _levels(confidence: Tensor, correct: Tensor, levels: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each level what its answers lie above, how many there are, and how many of them are wrong.
+    """For each level the score that its answers exceed, their number, and how many of them are wrong.
 
     The answers are those strictly above the confidence of the next example: given that one, they are
     independent draws, whatever ties there are. The last level answers everything.

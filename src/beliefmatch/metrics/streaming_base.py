@@ -1,4 +1,4 @@
-"""What metrics of batches share: a batch is taken whole, or refused and then as if it had never come."""
+"""Base classes of streaming metrics: a batch is added as a whole, or refused without a trace."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from beliefmatch._environment import needs
 from beliefmatch._validate import fail
-from beliefmatch.metrics._inputs import check_rows, the_given
+from beliefmatch.metrics._inputs import check_rows, only_given
 from beliefmatch.metrics.outcomes import Outcomes, observe
 
 with needs("torchmetrics", extra="metrics", caller="beliefmatch.metrics.streaming"):
@@ -90,7 +90,7 @@ class OfPredictions(Streaming):
         """
         function = type(self).__name__
         with self._uncounted_if_refused():
-            name, values = the_given(function, preds, logits)
+            name, values = only_given(function, preds, logits)
             if target is None:
                 raise fail(function, "`target` must be given, got None.", TypeError)
             check_rows(function, name, values)
@@ -102,9 +102,9 @@ class OfPredictions(Streaming):
         expected = int(self._before_batch.get("classes", self.classes))
         if expected not in (_UNKNOWN, received):
             known, remedy = (
-                ("as `num_classes` says", "make the metric with that number")
+                ("the number of `num_classes`", "construct the metric with that number")
                 if self._given_classes
-                else ("as the batches before", "call `reset` or use a metric of its own")
+                else ("as in earlier batches", "call `reset` or use another metric")
             )
             fact = f"`{name}` must have {expected} classes, {known}, got {received}; {remedy}."
             raise fail(type(self).__name__, fact)
