@@ -1,16 +1,11 @@
-"""An auxiliary loss: against a loop written out, and by its laws."""
-
-import copy
+"""An auxiliary loss: its examples, views, weight and precision."""
 
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
 from beliefmatch.train import AuxLoss, TrainConfig
-from beliefmatch.train.sampler import RepeatingSampler
 from small_training import (
-    Exactly,
     Examples,
     agreement,
     digest,
@@ -30,50 +25,12 @@ def aux_loss(loss=size_of_logits, *, weight=0.5, many=31, **options):
     return AuxLoss("size", Examples(many, seed=8), loss, lambda progress: weight, **options)
 
 
-def test_weights_are_those_of_a_loop_written_out():
-    config = TrainConfig(
-        epochs=2, batch_size=8, learning_rate=0.2, clip_norm=None, warmup=(), weight_decay=0.0
-    )
-    network, source, others = plain_network().double(), Exactly(5), Exactly(11, seed=1)
-    for examples in (source, others):
-        examples.images = examples.images.double()
-    by_hand, seeds = copy.deepcopy(network), []
-
-    def loss(network, views, seed):
-        seeds.append(seed)
-        return network(views[0].inputs).square().sum(1).mean()
-
-    aux = AuxLoss("size", others, loss, lambda progress: 0.1 + progress, batch_size=6)
-    history = train(network, config=config, source=source, seed=5, aux=aux, epoch_examples=29)
-
-    sampler = RepeatingSampler(29, 8, seed=5, n_available=5)
-    optimizer = torch.optim.SGD(by_hand.parameters(), momentum=0.9)
-    seen = iter(torch.cat(others.seen).split(6))
-    sizes, totals = [], []
-    for epoch in range(2):
-        for number, batch in enumerate(sampler.batches(epoch)):
-            optimizer.param_groups[0]["lr"] = config.rate(epoch + number / 4)
-            objective = functional.cross_entropy(by_hand(source.images[batch]), source.targets[batch])
-            size = by_hand(others.images[next(seen)]).square().sum(1).mean()
-            total = objective + (0.1 + (epoch + number / 4) / 2) * size
-            optimizer.zero_grad()
-            total.backward()
-            optimizer.step()
-            sizes.append(size.item())
-            totals.append(total.item() * len(batch))
-    for ours, theirs in zip(network.parameters(), by_hand.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
-    assert history.curve("size") == pytest.approx([sum(sizes[:4]) / 4, sum(sizes[4:]) / 4])
-    assert history.curve("loss") == pytest.approx([sum(totals[:4]) / 29, sum(totals[4:]) / 29])
-    assert len(set(seeds)) == 8
-
-
 def test_its_examples_have_an_order_of_their_own_without_early_repetition():
     aux = aux_loss(many=10, batch_size=4)
     train(plain_network(), aux=aux)
-    row = torch.cat(aux.source.seen)
-    assert len(row) == 4 * 18
-    assert all(sorted(cycle.tolist()) == list(range(10)) for cycle in row[:70].split(10))
+    order = torch.cat(aux.source.seen)
+    assert len(order) == 4 * 18
+    assert all(sorted(cycle.tolist()) == list(range(10)) for cycle in order[:70].split(10))
 
 
 def test_views_are_the_same_examples_with_other_augmentation():
@@ -94,21 +51,12 @@ def test_without_weight_nothing_is_computed_and_nothing_changes(precision):
     def never(network, views, seed):
         raise AssertionError("computed")
 
-    alone, beside = normalised_network(), normalised_network()
+    alone, together = normalised_network(), normalised_network()
     expected = train(alone, on=engine(precision))
-    history = train(beside, on=engine(precision), aux=aux_loss(never, weight=0.0))
-    assert digest(beside) == digest(alone)
+    history = train(together, on=engine(precision), aux=aux_loss(never, weight=0.0))
+    assert digest(together) == digest(alone)
     assert history.curve("loss") == expected.curve("loss")
     assert history.curve("size") == [None] * 3
-
-
-def test_a_loss_of_zero_changes_no_weights():
-    alone, beside = plain_network(), plain_network()
-    train(alone)
-    zero = aux_loss(lambda network, views, seed: 0.0 * network(views[0].inputs).sum(), weight=1.0)
-    history = train(beside, aux=zero)
-    assert digest(beside) == digest(alone)
-    assert history.curve("size") == [0.0] * 3
 
 
 def test_the_weight_is_a_function_of_progress():

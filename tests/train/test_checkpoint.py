@@ -63,7 +63,7 @@ def damaged(path, how):
         *(("json", how) for how in ("truncated", "empty", "another format")),
     ],
 )
-def test_a_damaged_one_is_named_and_the_previous_one_serves(tmp_path, kind, how):
+def test_a_damaged_one_is_named_and_the_previous_one_is_loaded(tmp_path, kind, how):
     save(tmp_path, state(1))
     save(tmp_path, state(2))
     damaged(tmp_path / f"step-000000002.{kind}", how)
@@ -96,28 +96,33 @@ def test_a_full_disk_leaves_the_previous_one(tmp_path, monkeypatch, after):
 
 def test_a_kill_at_any_moment_leaves_a_complete_one(tmp_path):
     code = (
-        "import sys, torch; from pathlib import Path\n"
+        "import os, sys, torch; from pathlib import Path\n"
         "from beliefmatch.train.checkpoint import Checkpoint, save\n"
-        "place, step = Path(sys.argv[1]), 0\n"
-        "while True:\n"
-        "    step += 1\n"
-        "    tensors = {'w': torch.full((100000,), float(step))}\n"
-        "    save(place, Checkpoint(step, tensors, {'step': step}))\n"
+        "directory, step = Path(sys.argv[1]), 0\n"
+        "for name in '0123':\n"
+        "    if process := os.fork():\n"
+        "        print(process)\n"
+        "        continue\n"
+        "    os.close(1)\n"
+        "    while step := step + 1:\n"
+        "        tensors = {'w': torch.full((100000,), float(step))}\n"
+        "        save(directory / name, Checkpoint(step, tensors, {'step': step}))\n"
     )
-    for wait in (0.0, 0.013, 0.031, 0.057):
-        place = tmp_path / f"{wait}"
-        writer = subprocess.Popen([sys.executable, "-c", code, str(place)])
-        while not list(place.glob("*.json")):
+    started = subprocess.run([sys.executable, "-uc", code, str(tmp_path)], stdout=subprocess.PIPE, check=True)
+    for name, process in zip("0123", map(int, started.stdout.split()), strict=True):
+        end = time.monotonic() + 60
+        while not list((tmp_path / name).glob("*.json")) and time.monotonic() < end:
             time.sleep(0.005)
-        time.sleep(0.1 + wait)
-        writer.send_signal(signal.SIGKILL)
-        writer.wait()
-        found = load_latest(place)
+        time.sleep(0.1)
+        os.kill(process, signal.SIGKILL)
+    time.sleep(0.1)
+    for name in "0123":
+        found = load_latest(tmp_path / name)
         assert found is not None and found.step == found.facts["step"] >= 1
         assert torch.equal(found.tensors["w"], torch.full((100000,), float(found.step)))
 
 
-def test_nothing_of_a_checkpoint_is_executed(tmp_path):
+def test_a_checkpoint_is_no_pickle(tmp_path):
     save(tmp_path, state(1))
     content = (tmp_path / "step-000000001.safetensors").read_bytes()
     assert not content.startswith((b"\x80", b"PK"))  # neither a pickle nor torch's archive of them

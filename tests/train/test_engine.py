@@ -16,8 +16,8 @@ NAMES = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 
 @pytest.mark.parametrize("precision", list(NAMES))
-def test_an_engine_describes_itself(precision):
-    on = engine(precision)
+def test_an_engine_describes_itself_and_sets_threads_while_it_runs(precision):
+    on, before = engine(precision), torch.get_num_threads()
     assert on.describe() == {
         "device": "cpu",
         "processes": 1,
@@ -28,11 +28,8 @@ def test_an_engine_describes_itself(precision):
     }
     assert (on.rank, on.world_size, on.is_main_process) == (0, 1, True)
     assert (on.scaler is not None) == (precision == "16")
-
-
-def test_threads_are_set_during_a_training_only():
-    before = torch.get_num_threads()
-    with Engine(EngineConfig(accelerator="cpu", precision="32", threads=before + 1)).running():
+    on.config = EngineConfig(threads=torch.get_num_threads() + 1)
+    with on.running():
         assert torch.get_num_threads() == before + 1
     assert torch.get_num_threads() == before
 
@@ -96,7 +93,7 @@ def forget():
         ("avx512_bf16 amx_bf16", False, True, "32-true", "AVX512_CORE_BF16"),
     ],
 )
-def test_auto_is_bf16_where_tiles_work_and_bf16_does_without_where_they_do_not(
+def test_auto_is_bf16_where_tiles_work_and_bf16_avoids_tiles_that_do_not(
     processor, flags, survives, without_tiles, auto, limit
 ):
     processor(flags, survives, without_tiles)

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from beliefmatch.train import CsvLog, TrainConfig
-from beliefmatch.train.sampler import EpochSampler
+from beliefmatch.train import AuxLoss, CsvLog, TrainConfig
+from beliefmatch.train.sampler import EpochSampler, RepeatingSampler
 from small_training import Exactly, Examples, digest, engine, normalised_network, plain_network, train
 
 ONE_EPOCH = TrainConfig(epochs=1, batch_size=8, learning_rate=0.1)
@@ -21,35 +21,58 @@ def digest_number(network):
     return int(digest(network)[:8], 16)
 
 
-def test_weights_are_those_of_a_loop_written_out():
-    config = TrainConfig(
-        epochs=2, batch_size=8, learning_rate=0.2, momentum=0.9, clip_norm=0.5, weight_decay=1e-3
-    )
-    network, source = plain_network().double(), Exactly(29)
-    source.images = source.images.double()
-    by_hand = copy.deepcopy(network)
-    history = train(network, config=config, source=source, seed=5)
+@pytest.mark.parametrize("with_aux", [False, True])
+def test_weights_are_those_of_a_loop_written_out(with_aux):
+    options = {"clip_norm": 0.5, "weight_decay": 1e-3}
+    if with_aux:
+        options = {"clip_norm": None, "weight_decay": 0.0, "warmup": ()}
+    config = TrainConfig(epochs=2, batch_size=8, learning_rate=0.2, **options)
+    network, source, others = plain_network().double(), Exactly(5 if with_aux else 29), Exactly(11, seed=1)
+    for examples in (source, others):
+        examples.images = examples.images.double()
+    by_hand, seeds = copy.deepcopy(network), []
+    sampler = EpochSampler(29, 8, seed=5)
+    options = {"config": config, "source": source, "seed": 5}
+    if with_aux:
 
-    optimizer = torch.optim.SGD(by_hand.parameters(), momentum=0.9, weight_decay=1e-3)
-    losses, norms = [], []
+        def size_of_logits(network, views, seed):
+            seeds.append(seed)
+            return network(views[0].inputs).square().sum(1).mean()
+
+        aux = AuxLoss("size", others, size_of_logits, lambda progress: 0.1 + progress, batch_size=6)
+        options |= {"aux": aux, "epoch_examples": 29}
+        sampler = RepeatingSampler(29, 8, seed=5, n_available=5)
+    history = train(network, **options)
+
+    optimizer = torch.optim.SGD(by_hand.parameters(), momentum=0.9, weight_decay=config.weight_decay)
+    aux_batches = iter(torch.cat(others.seen).split(6)) if with_aux else None
+    losses, norms, sizes = [], [], []
     for epoch in range(2):
-        for number, batch in enumerate(EpochSampler(29, 8, seed=5).batches(epoch)):
+        for number, batch in enumerate(sampler.batches(epoch)):
             optimizer.param_groups[0]["lr"] = config.rate(epoch + number / 4)
             loss = functional.cross_entropy(by_hand(source.images[batch]), source.targets[batch])
+            if aux_batches is not None:
+                size = by_hand(others.images[next(aux_batches)]).square().sum(1).mean()
+                loss = loss + (0.1 + (epoch + number / 4) / 2) * size
+                sizes.append(size.item())
             optimizer.zero_grad()
             loss.backward()
-            norms.append(nn.utils.clip_grad_norm_(by_hand.parameters(), 0.5).item())
+            norms.append(nn.utils.clip_grad_norm_(by_hand.parameters(), config.clip_norm or math.inf).item())
             optimizer.step()
             losses.append(loss.item() * len(batch))
+    tolerance = {"rtol": 1e-9, "atol": 1e-12} if with_aux else {"rtol": 1e-6, "atol": 1e-9}  # torch adds 1e-6
     for ours, theirs in zip(network.parameters(), by_hand.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9)  # their clipping adds 1e-6 as well
+        torch.testing.assert_close(ours, theirs, **tolerance)
     assert history.curve("loss") == pytest.approx([sum(losses[:4]) / 29, sum(losses[4:]) / 29], rel=1e-6)
     assert history.curve("gradient_norm") == pytest.approx([sum(norms[:4]) / 4, sum(norms[4:]) / 4], rel=1e-5)
     assert history.curve("rate") == [config.rate(0.75), config.rate(1.75)]
     assert history.curve("skipped") == [0, 0]
+    if with_aux:
+        assert history.curve("size") == pytest.approx([sum(sizes[:4]) / 4, sum(sizes[4:]) / 4])
+        assert len(set(seeds)) == 8
 
 
-def test_the_seed_decides_and_the_callers_random_state_is_not_changed():
+def test_the_seed_determines_the_weights_and_the_callers_random_state_is_not_changed():
     networks = [normalised_network() for _ in range(3)]
     before = torch.get_rng_state()
     for network, seed in zip(networks, (1, 1, 2), strict=True):
@@ -59,7 +82,7 @@ def test_the_seed_decides_and_the_callers_random_state_is_not_changed():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_validating_less_often_leaves_gaps_and_the_same_weights(tmp_path):
+def test_validating_less_often_gives_the_same_weights(tmp_path):
     options, log = {"epochs": 8, "batch_size": 8, "learning_rate": 0.1}, CsvLog(tmp_path / "log.csv")
     often, seldom = normalised_network(), normalised_network()
     validate = {"validate": lambda network: {"size": digest_number(network)}}
@@ -72,7 +95,7 @@ def test_validating_less_often_leaves_gaps_and_the_same_weights(tmp_path):
     assert [row["validation_size"] != "" for row in rows] == [size is not None for size in third]
 
 
-def test_the_moving_average_is_validated_and_left_in_the_network():
+def test_the_moving_average_is_validated_and_is_the_result():
     config, weights, seen = TrainConfig(epochs=1, batch_size=8, ema=0.5, warmup=()), [], {}
 
     def parameters():
@@ -222,7 +245,7 @@ def test_half_an_epoch_of_skipped_steps_ends_the_training_and_less_does_not():
         train(normalised_network(), config=ONE_EPOCH, objective_at=spoiled_at(0, 2, 4, 5))
 
 
-def test_the_search_for_the_loss_scale_of_float16_is_no_failure():
+def test_the_search_for_the_loss_scale_of_float16_skips_no_step():
     on, config = engine("16"), TrainConfig(epochs=8, batch_size=8, learning_rate=0.1)
     assert on.scaler is not None
     on.scaler._init_scale = 2.0**19  # the first gradients overflow

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from importlib import import_module
-from itertools import pairwise
 
 import pytest
 import torch
@@ -26,25 +25,32 @@ def test_public_names_are_loaded_on_first_use_and_configurations_without_torch(p
     assert done.stdout.strip() == "False", done.stderr
 
 
-def test_rates_follow_the_paper():
-    rates = [TrainConfig().rate(epoch) for epoch in (0, 1, 2, 3, 4, 5, 99.9, 100, 149, 150, 199)]
-    assert rates == pytest.approx([0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
-
-
-def test_the_cosine_ends_at_zero_and_is_half_way_at_half():
-    config = TrainConfig(schedule="cosine", warmup=())
-    assert config.rate(0) == 0.1
-    assert config.rate(100) == pytest.approx(0.05)
-    assert config.rate(200) == pytest.approx(0, abs=1e-12)
-
-
-def test_one_cycle_rises_and_falls_to_zero():
-    config = TrainConfig(schedule="one_cycle", epochs=100)
-    rates = [config.rate(epoch) for epoch in range(101)]
-    assert rates[0] == pytest.approx(0.004) and rates[30] == pytest.approx(0.1)
-    assert rates[100] == pytest.approx(0, abs=1e-12)
-    assert all(a < b for a, b in pairwise(rates[:31]))
-    assert all(a > b for a, b in pairwise(rates[30:]))
+@pytest.mark.parametrize(
+    ("options", "rates"),
+    [
+        (
+            {},  # the paper's
+            {
+                0: 0.01,
+                1: 0.02,
+                2: 0.04,
+                3: 0.06,
+                4: 0.08,
+                5: 0.1,
+                99.9: 0.1,
+                100: 0.01,
+                149: 0.01,
+                150: 0.001,
+            },
+        ),
+        ({"schedule": "cosine", "warmup": ()}, {0: 0.1, 50: 0.0853553, 100: 0.05, 200: 0.0}),
+        ({"schedule": "one_cycle"}, {0: 0.004, 30: 0.052, 60: 0.1, 130: 0.05, 200: 0.0}),
+        ({"schedule": "constant"}, {0: 0.01, 5: 0.1, 200: 0.1}),
+    ],
+)
+def test_rates_follow_the_schedule(options, rates):
+    config = TrainConfig(**options)
+    assert [config.rate(epoch) for epoch in rates] == pytest.approx([*rates.values()], rel=1e-5, abs=1e-12)
 
 
 def with_gradients():
@@ -54,27 +60,18 @@ def with_gradients():
     return network
 
 
+@pytest.mark.parametrize("clip_each", [False, True])
 @pytest.mark.parametrize("norm", [0.5, 1.0, 1e9])
-def test_clipping_all_together_is_torchs(norm):
-    ours, torchs = with_gradients(), with_gradients()
-    expected = nn.utils.clip_grad_norm_(torchs.parameters(), norm)
-    torch.testing.assert_close(clip_gradients(TrainConfig(clip_norm=norm), ours), expected)
-    for one, other in zip(ours.parameters(), torchs.parameters(), strict=True):
+def test_clipping_agrees_with_torch(norm, clip_each):
+    ours, theirs = with_gradients(), with_gradients()
+    groups = [[p] for p in theirs.parameters()] if clip_each else [[*theirs.parameters()]]
+    norms = [nn.utils.clip_grad_norm_(group, norm) for group in groups]
+    found = clip_gradients(TrainConfig(clip_norm=norm, clip_each=clip_each), ours)
+    torch.testing.assert_close(found, torch.stack(norms).norm())
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad)
-
-
-def test_clipping_each_is_torchs_for_every_tensor_alone():
-    ours, torchs = with_gradients(), with_gradients()
-    clip_gradients(TrainConfig(clip_each=True), ours)
-    for one, other in zip(ours.parameters(), torchs.parameters(), strict=True):
-        nn.utils.clip_grad_norm_([other], 1.0)
-        torch.testing.assert_close(one.grad, other.grad)
-
-
-def test_a_gradient_that_is_not_finite_is_told_by_its_norm():
-    network = with_gradients()
-    network[0].weight.grad[0, 0] = float("nan")
-    assert clip_gradients(TrainConfig(), network).isnan()
+    ours[0].weight.grad[0, 0] = torch.nan
+    assert clip_gradients(TrainConfig(), ours).isnan()
 
 
 def test_weight_decay_and_momentum_reach_the_optimiser():

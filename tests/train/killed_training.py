@@ -1,7 +1,7 @@
-"""A training that is killed again and again until it gets through; run by test_resume.
+"""A training that is killed several times and resumed; run by test_resume.
 
-Prints, for each precision, how often it was killed and digests of its weights and of those of a training that
-was left alone. The trainings are forked from a process that has not trained: starting torch takes longer.
+Prints how often it was killed, and digests of its weights and of those of an undisturbed training. The
+trainings are forked from a process that has not trained, because starting torch takes longer.
 """
 
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 import lightning_fabric  # noqa: F401  # once, rather than in every child
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from beliefmatch.train.checkpoint import Checkpointing, final_weights
 from beliefmatch.train.config import TrainConfig
 from small_training import digest, engine, normalised_network, train
@@ -22,12 +22,12 @@ from small_training import digest, engine, normalised_network, train
 CONFIG = TrainConfig(epochs=5, batch_size=8, learning_rate=0.1, ema=0.9)
 
 
-def forked(directory: Path, precision: str) -> int:
+def forked(directory: Path) -> int:
     child = os.fork()
     if child == 0:
         try:
             checkpointing = Checkpointing(directory, every_seconds=0)
-            train(normalised_network(), on=engine(precision), config=CONFIG, checkpointing=checkpointing)
+            train(normalised_network(), on=engine("bf16"), config=CONFIG, checkpointing=checkpointing)
             os._exit(0)
         finally:
             os._exit(1)
@@ -35,7 +35,7 @@ def forked(directory: Path, precision: str) -> int:
 
 
 def killed(child: int, directory: Path, *, after: float) -> bool:
-    """Kill a child so many seconds after it has saved something; whether it was still alive."""
+    """Kill a child some seconds after it has written a checkpoint; whether it was still alive."""
     before, end = names(directory), None
     while end is None or time.perf_counter() < end:
         if os.waitpid(child, os.WNOHANG)[0]:
@@ -52,7 +52,7 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.glob("*.json"))
 
 
-def left(directory: Path) -> str:
+def final_digest(directory: Path) -> str:
     network = normalised_network(seed=99)
     weights = final_weights(directory)
     assert weights is not None
@@ -60,18 +60,12 @@ def left(directory: Path) -> str:
     return digest(network)
 
 
-def main(directory: Path, precision: str) -> None:
-    chance, kills = random.Random(0), 0
-    while kills < 5 and killed(
-        forked(directory / "killed", precision), directory / "killed", after=chance.uniform(0, 0.02)
-    ):
-        kills += 1
-    for place in ("alone", "killed"):
-        assert os.waitpid(forked(directory / place, precision), 0)[1] == 0
-    print(precision, kills, left(directory / "alone"), left(directory / "killed"), flush=True)
-
-
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for precision in sys.argv[2:]:
-        main(Path(sys.argv[1]) / precision, precision)
+    rng, kills = random.Random(0), 0
+    alone, disturbed = Path(sys.argv[1]) / "alone", Path(sys.argv[1]) / "killed"
+    while kills < 5 and killed(forked(disturbed), disturbed, after=rng.uniform(0, 0.02)):
+        kills += 1
+    for directory in (alone, disturbed):
+        assert os.waitpid(forked(directory), 0)[1] == 0
+    print(kills, final_digest(alone), final_digest(disturbed))
