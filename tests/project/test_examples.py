@@ -1,4 +1,4 @@
-"""The examples run as they stand, and say what is true."""
+"""The examples run, and their numbers are right."""
 
 import runpy
 from pathlib import Path
@@ -11,7 +11,7 @@ from beliefmatch.experiments.evaluation_record import EvaluationRecord
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def test_scikit_learn_classifiers_are_judged_by_their_own_numbers(tmp_path, capsys):
+def test_scikit_learn_classifiers_are_evaluated(tmp_path, capsys):
     example = runpy.run_path(f"{EXAMPLES / 'sklearn_logits.py'}")
     assert example["run"](tmp_path) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"{tmp_path / 'report' / 'report.html'}"

@@ -1,4 +1,4 @@
-"""The package as a whole: what it exposes, what importing it costs, what it ships."""
+"""The package as a whole: its names, the cost of importing it, its files and requirements."""
 
 import importlib.metadata
 import re
@@ -13,44 +13,27 @@ import beliefmatch
 ROOT = Path(__file__).parents[2]
 
 
-def run_python(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-
-
-def test_exposes_few_names_and_each_can_be_had():
+def test_the_package_has_few_names_its_version_and_its_types():
     assert set(beliefmatch.__all__) == {
         "Belief", "BeliefMatchingLoss", "__version__", "adapt", "belief_matching_loss", "dirichlet_kl",
     }  # fmt: skip
     for name in beliefmatch.__all__:
         assert getattr(beliefmatch, name) is not None
     assert dir(beliefmatch) == sorted(beliefmatch.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        beliefmatch.nonsense  # noqa: B018
+    assert beliefmatch.__version__ == importlib.metadata.version("beliefmatch")
+    assert (Path(beliefmatch.__file__).parent / "py.typed").exists()
 
 
-def test_importing_the_package_does_not_import_torch():
-    code = "import sys, beliefmatch; print('torch' in sys.modules, beliefmatch.__version__ != '')"
-    assert run_python(code).stdout.split() == ["False", "True"]
-
-
-def test_core_needs_torch_and_numpy_only():
+def test_importing_the_package_imports_no_torch_and_the_core_no_extra():
     code = (
-        "import sys, beliefmatch\n"
+        "import sys, beliefmatch; print('torch' in sys.modules, beliefmatch.__version__ != '')\n"
         "beliefmatch.belief_matching_loss, beliefmatch.Belief, beliefmatch.dirichlet_kl\n"
         "print([m for m in ('scipy', 'sklearn', 'matplotlib', 'typer', 'rich') if m in sys.modules])"
     )
-    assert run_python(code).stdout.strip() == "[]"
-
-
-def test_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        beliefmatch.nonsense  # noqa: B018
-
-
-def test_version_is_that_of_the_metadata():
-    assert beliefmatch.__version__ == importlib.metadata.version("beliefmatch")
-
-
-def test_ships_its_types():
-    assert (Path(beliefmatch.__file__).parent / "py.typed").exists()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "True", "[]"]
 
 
 def test_constraints_pin_versions_and_name_no_address():
@@ -61,7 +44,7 @@ def test_constraints_pin_versions_and_name_no_address():
         assert re.fullmatch(r"[\w.-]+==[\w.]+( ; python_version [<>=]+ \"[\d.]+\")?", line), line
 
 
-def test_all_brings_every_extra_but_those_with_networks_or_a_torch_of_their_own():
+def test_the_extra_all_includes_every_extra_but_those_that_need_another_torch():
     distribution = importlib.metadata.metadata("beliefmatch")
     apart = {"all", "test", "dev", "vision", "huggingface", "laplace"}
     extras = set(distribution.get_all("Provides-Extra") or []) - apart
