@@ -10,8 +10,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from beliefmatch.data.predictions import read_predictions
-
 ROWS, CLASSES = 7, 3
 LOGITS = np.random.default_rng(0).normal(size=(ROWS, CLASSES)) * 3
 PROBS = np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True)
@@ -33,7 +31,7 @@ def save_npy(path: Path, **arrays: np.ndarray) -> Path:
 
 
 def save_safetensors(path: Path, **arrays: np.ndarray) -> Path:
-    save_file({name: torch.from_numpy(values) for name, values in arrays.items()}, path)
+    save_file({name: torch.from_numpy(values.copy("C")) for name, values in arrays.items()}, path)
     return path
 
 
@@ -77,15 +75,6 @@ every_format = pytest.mark.parametrize("extension", SAVERS)
 
 def save(place: Path, extension: str, **arrays: np.ndarray) -> Path:
     return SAVERS[extension](place / f"model.{extension}", **arrays)
-
-
-def complaint(path: Path, **options) -> str:
-    """The one line that refuses a file of predictions."""
-    with pytest.raises(ValueError) as caught:
-        read_predictions(path, **options)
-    message = str(caught.value)
-    assert message.startswith("read_predictions: ") and message.endswith(".") and "\n" not in message
-    return message
 
 
 class Bomb:
