@@ -14,6 +14,7 @@ from beliefmatch.data import images, transforms
 from beliefmatch.data.images import UnreadableImage, decode
 from beliefmatch.data.transforms import center_crop, crop_and_flip, normalise, random_crop, to_pixels
 from image_files import encoded, picture, pixels
+from refusals import refusal
 
 ONE = pixels(1, 5, 7)[0]
 
@@ -29,14 +30,11 @@ def test_lossless_formats_give_back_every_pixel(form):
     assert np.array_equal(to_pixels(decode(encoded(ONE, form)), 3), ONE)
 
 
-def test_grey_images_stay_grey_and_can_be_coloured():
+def test_grey_images_stay_grey_and_colours_turn_grey_by_their_brightness():
     image = decode(encoded(ONE[..., :1]))
     assert image.mode == "L"
     assert np.array_equal(to_pixels(image, 1), ONE[..., :1])
     assert np.array_equal(to_pixels(image, 3), ONE[..., [0, 0, 0]])
-
-
-def test_colour_turns_grey_by_its_brightness():
     grey = to_pixels(decode(encoded(ONE)), 1)[..., 0]
     assert np.abs(grey - ONE @ np.array([0.299, 0.587, 0.114])).max() <= 1
 
@@ -47,14 +45,12 @@ def test_images_are_upright_whichever_way_the_camera_was_held(orientation):
     exif[0x0112] = orientation
     turns = {1: (0, 0), 2: (0, 1), 3: (2, 0), 4: (2, 1), 5: (3, 1), 6: (3, 0), 7: (1, 1), 8: (1, 0)}
     quarters, mirrored = turns[orientation]
-    expected = np.rot90(ONE, quarters)
-    if mirrored:
-        expected = expected[:, ::-1]
+    expected = np.rot90(ONE, quarters)[:, :: -1 if mirrored else 1]
     image = decode(saved(picture(ONE), "PNG", exif=exif))
     assert np.array_equal(to_pixels(image, 3), expected)
 
 
-def test_what_is_transparent_is_seen_on_white():
+def test_transparent_pixels_are_white():
     alpha = np.full((5, 7, 1), 255, np.uint8)
     alpha[:2] = 0
     image = decode(saved(Image.fromarray(np.concatenate([ONE, alpha], 2))))
@@ -77,13 +73,13 @@ def test_palettes_black_and_white_cmyk_and_sixteen_bits_are_understood():
     ("content", "reason"),
     [
         (b"", "it is empty"),
-        (b"GIF, I promise", "no image of a known format"),
+        (b"GIF, not really", "no image of a known format"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "no image of a known format"),
         (encoded(ONE)[:60], "runcated"),
         (saved(Image.fromarray(ONE[..., 0].astype(np.float32)), "TIFF"), "floating-point"),
     ],
 )
-def test_what_cannot_be_read_says_why(content, reason):
+def test_the_reason_is_given_for_what_cannot_be_read(content, reason):
     with pytest.raises(UnreadableImage, match=reason):
         decode(content)
 
@@ -100,35 +96,34 @@ def test_images_that_claim_too_many_pixels_are_refused_before_they_are_unpacked(
             decode(b"\x89PNG\r\n\x1a\n" + chunk + encoded(ONE)[33:])
 
 
-def test_the_middle_is_that_of_the_resized_image():
-    photograph = Image.fromarray(_smooth(90, 60))
+def test_the_centre_is_that_of_the_resized_image():
+    y, x = np.mgrid[:90, :60]
+    waves = np.stack([np.sin(x / 9 + k) + np.cos(y / 7 - k) for k in range(3)], -1)
+    photograph = Image.fromarray(np.clip(waves * 60 + 128, 0, 255).astype(np.uint8))
     whole = photograph.resize((32, 48), Image.Resampling.BILINEAR)
     expected = np.asarray(whole.crop((4, 12, 28, 36)), float)
     result = np.asarray(center_crop(photograph, 24, 24, 32 / 24), float)
     assert np.abs(result - expected).max() <= 2
-
-
-def test_an_image_of_the_right_size_is_left_alone():
     image = picture(ONE)
-    assert center_crop(image, 5, 7) is image
+    assert center_crop(image, 5, 7) is image  # of the right size
 
 
 @pytest.mark.parametrize("size", [(160, 213), (213, 160), (240, 160), (161, 160), (97, 131)])
-def test_the_middle_of_an_image_lies_inside_of_it(size):
+def test_the_centre_of_an_image_lies_inside_of_it(size):
     image = Image.new("RGB", size)
-    for wanted in range(8, 225, 3):
-        assert center_crop(image, wanted, wanted).size == (wanted, wanted)
+    for side in range(8, 225, 3):
+        assert center_crop(image, side, side).size == (side, side)
 
 
 @pytest.mark.parametrize("size", [(1, 50), (50, 1), (1, 1)])
-def test_thin_images_have_a_middle_and_random_parts(size):
+def test_thin_images_have_a_centre_and_random_crops(size):
     image = Image.new("RGB", size, (9, 8, 7))
     assert np.asarray(center_crop(image, 4, 4, 1.1)).tolist() == [[[9, 8, 7]] * 4] * 4
-    part = random_crop(image, 4, 4, flip=True, rng=random.Random(0))
-    assert np.asarray(part).tolist() == [[[9, 8, 7]] * 4] * 4
+    crop = random_crop(image, 4, 4, flip=True, rng=random.Random(0))
+    assert np.asarray(crop).tolist() == [[[9, 8, 7]] * 4] * 4
 
 
-def test_random_parts_lie_within_have_the_area_and_the_ratio_and_flip_half_the_time():
+def test_random_crops_lie_within_have_the_area_and_the_ratio_and_flip_half_the_time():
     boxes = [transforms._random_box(100, 80, random.Random(seed)) for seed in range(400)]
     for left, top, right, bottom in boxes:
         assert 0 <= left < right <= 100 and 0 <= top < bottom <= 80
@@ -150,7 +145,7 @@ def batch(n=40, height=6, width=5, channels=3):
 
 
 def candidates(image, padding, flips):
-    """Every image that may come of one."""
+    """Every image that augmentation may make of one."""
     height, width, _ = image.shape
     padded = torch.zeros(height + 2 * padding, width + 2 * padding, image.shape[2], dtype=image.dtype)
     padded[padding : padding + height, padding : padding + width] = image
@@ -175,7 +170,7 @@ def test_all_shifts_and_both_sides_occur_about_equally_often():
     many = crop_and_flip(
         one.expand(9000, *one.shape[1:]), padding=1, generator=torch.Generator().manual_seed(2)
     )
-    counts = [sum(torch.equal(view, other) for other in many) for view in candidates(one[0], 1, True)]
+    counts = [(many == view).flatten(1).all(1).sum() for view in candidates(one[0], 1, True)]
     assert sum(counts) == 9000
     assert min(counts) > 400 and max(counts) < 600  # 500 each
 
@@ -185,25 +180,12 @@ def test_the_seed_decides_and_the_global_state_is_left_alone():
     first, again = (crop_and_flip(batch(), generator=torch.Generator().manual_seed(3)) for _ in range(2))
     assert torch.equal(first, again)
     assert torch.equal(torch.get_rng_state(), before)
+    assert "`images`" in refusal(crop_and_flip, torch.zeros(3, 4))
 
 
 def test_normalised_images_have_the_channels_second_and_last_in_memory():
-    pixels = batch()
-    mean, std = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
-    result = normalise(pixels, mean=mean, std=std)
-    expected = (pixels.permute(0, 3, 1, 2) / 255.0 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(
-        std
-    ).view(3, 1, 1)
+    images, mean, std = batch(), torch.tensor([0.4, 0.5, 0.6]), torch.tensor([0.2, 0.25, 0.3])
+    result = normalise(images, mean=mean.tolist(), std=std.tolist())
+    expected = ((images / 255.0 - mean) / std).permute(0, 3, 1, 2)
     torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-6)
     assert result.is_contiguous(memory_format=torch.channels_last)
-
-
-def test_other_shapes_are_refused():
-    with pytest.raises(ValueError, match="crop_and_flip: `images`"):
-        crop_and_flip(torch.zeros(3, 4))
-
-
-def _smooth(height, width):
-    y, x = np.mgrid[:height, :width]
-    waves = [np.sin(x / 9 + k) + np.cos(y / 7 - k) for k in range(3)]
-    return np.clip(np.stack(waves, -1) * 60 + 128, 0, 255).astype(np.uint8)

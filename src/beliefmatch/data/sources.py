@@ -406,7 +406,7 @@ def in_order(
     try:
         yield from results
     except RuntimeError as error:
-        if "DataLoader worker" not in f"{error}":
+        if "DataLoader worker (pid" not in f"{error}":
             raise
         remedy = "give them more memory (/dev/shm in a container), or set `workers` to fewer or to 0"
         raise RuntimeError(f"data: a process that reads images died; {remedy}.") from error
