@@ -22,17 +22,23 @@ def active_dropouts(network):
     return [module for module in network.modules() if isinstance(module, nn.Dropout) and module.p > 0]
 
 
+# Networks of this package
+
+
 def test_listing_the_networks_imports_no_torch():
     code = "import sys, beliefmatch.models; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_network_maps_images_to_logits_and_takes_dropout(name):
+def test_every_network_maps_images_to_logits_one_by_one_and_takes_dropout(name):
     options = {"num_classes": 7, "channels": 2, **SMALL.get(name, {"width": 2})}
-    network = build_model(name, **options)
+    network = build_model(name, **options).eval()
     for size in (8,) if name == "digits" else (16, 28):
-        assert network.eval()(torch.rand(3, 2, size, size)).shape == (3, 7)
+        images = torch.rand(3, 2, size, size)
+        logits = network(images)
+        assert logits.shape == (3, 7)
+        torch.testing.assert_close(network(images[1:2]), logits[1:2], rtol=1e-4, atol=1e-5)
     assert not active_dropouts(network)
     for in_blocks in (False, True):
         dropouts = active_dropouts(build_model(name, **options, dropout=0.3, dropout_in_blocks=in_blocks))
@@ -73,19 +79,6 @@ def test_logits_are_the_head_of_the_features_and_activations_go_by_name():
     assert slopes == {0.1} and not any(isinstance(module, nn.ReLU) for module in network.modules())
 
 
-@pytest.mark.parametrize(
-    ("options", "argument"),
-    [
-        *(({"stem_stride": stride}, "stem_stride") for stride in (0, -1, 1.5, True, "2")),
-        ({"depth": 27}, "depth"),
-        ({"activation": "gelu"}, "activation"),
-    ],
-)
-def test_impossible_residual_networks_are_refused(options, argument):
-    with pytest.raises((TypeError, ValueError), match=f"`{argument}` must be"):
-        wide_resnet(**{"depth": 10, "width": 2, **options})
-
-
 def test_dropout_changes_neither_the_initial_weights_nor_eval_mode():
     plain, dropped = (
         build_seeded(lambda r=rate: DigitsNet(dropout=r, dropout_in_blocks=True), 3) for rate in (0, 0.5)
@@ -109,153 +102,138 @@ def test_equal_seeds_give_equal_weights_and_the_callers_random_state_is_not_chan
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "words"),
+    ("call", "argument"),
     [
-        ("preact_resnet81", {}, "did you mean preact_resnet18?"),
-        ("zzz", {}, "`name`"),
-        ("digits", {"widht": 3}, "`widht`; did you mean `width`?"),
-        ("preact_resnet18", {"dropuot": 0.1}, "`dropuot`; did you mean `dropout`?"),
-        ("wrn28_2", {"depth": 10}, "`depth`"),
-        ("timm:resnet", {"dropout_in_blocks": True}, "timm:resnet has dropout in front of the last layer"),
-        ("a b:c", {}, "`name`"),
-        ("module:", {}, "`name`"),
-        ("no_such_package_here.x:f", {}, "importing no_such_package_here.x failed (ModuleNotFoundError"),
+        *(
+            (lambda stride=stride: wide_resnet(stem_stride=stride), "stem_stride")
+            for stride in (0, 1.5, True, "2")
+        ),
+        (lambda: wide_resnet(depth=27), "depth"),
+        (lambda: wide_resnet(activation="gelu"), "activation"),
+        (lambda: DigitsNet()(torch.rand(3, 1, 28, 28)), "images"),
     ],
 )
-def test_errors_are_one_line(name, options, words):
-    with pytest.raises((ValueError, TypeError)) as caught:
-        build_model(name, num_classes=3, channels=1, **options)
-    assert words in str(caught.value) and "\n" not in str(caught.value)
+def test_impossible_networks_are_refused(call, argument):
+    with pytest.raises((TypeError, ValueError), match=f"`{argument}` must"):
+        call()
+
+
+# Networks of the user's own, and their errors
+
+OWN = """
+from torch import nn
+SEEN, NUMBER = [], 3
+def plain(num_classes): return nn.Linear(4, num_classes)
+def coloured(num_classes, channels, width=3): SEEN.append((channels, width)); return plain(num_classes)
+def anything(num_classes, **rest): SEEN.append(rest); return plain(num_classes)
+def dropping(num_classes, dropout): return nn.Sequential(nn.Dropout(dropout), plain(num_classes))
+def broken(num_classes): raise KeyError('two\\nlines')
+def leaving(num_classes): raise SystemExit(7)
+def nothing(num_classes): return None
+def strange(): return None
+def empty(num_classes): return nn.Flatten()
+def flat(num_classes): return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+def too_many(num_classes): return flat(num_classes + 1)
+def half(num_classes): return flat(num_classes).half()
+class House:
+    plain = staticmethod(plain)
+class Pair(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.layer = flat(num_classes)
+    def forward(self, x): return self.layer(x), x
+"""
 
 
 @pytest.fixture
-def mine(tmp_path, monkeypatch):
+def own(tmp_path, monkeypatch):
     """A module of the user's in the current directory, which is not on the path."""
-    (tmp_path / "mine_for_tests.py").write_text(
-        "from torch import nn\n"
-        "SEEN = []\n"
-        "def plain(num_classes): return nn.Linear(4, num_classes)\n"
-        "def coloured(num_classes, channels, width=3):\n"
-        "    SEEN.append((channels, width)); return nn.Linear(4, num_classes)\n"
-        "def open_(num_classes, **rest):\n"
-        "    SEEN.append(rest); return nn.Linear(4, num_classes)\n"
-        "def dropping(num_classes, dropout):\n"
-        "    return nn.Sequential(nn.Dropout(dropout), nn.Linear(4, num_classes))\n"
-        "def broken(num_classes): raise KeyError('two\\nlines')\n"
-        "def nothing(num_classes): return None\n"
-        "def strange(): return None\n"
-        "class House:\n    @staticmethod\n    def plain(num_classes): return nn.Linear(4, num_classes)\n"
-        "NUMBER = 3\n"
-    )
-    (tmp_path / "broken_for_tests.py").write_text("import no_such_package_at_all\n")
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "broken_import.py").write_text("import no_such_package_at_all\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
     path = list(sys.path)
     yield
     assert sys.path == path
-    for name in ("mine_for_tests", "broken_for_tests"):
+    for name in ("own", "broken_import"):
         sys.modules.pop(name, None)
 
 
-@pytest.mark.usefixtures("mine")
+@pytest.mark.usefixtures("own")
 def test_a_factory_of_the_users_gets_what_its_signature_takes():
     for name in ("plain", "House.plain"):
-        assert build_model(f"mine_for_tests:{name}", num_classes=6, channels=2).out_features == 6
-    build_model("mine_for_tests:coloured", num_classes=6, channels=2, width=9)
-    build_model("mine_for_tests:open_", num_classes=6, channels=2, anything=1)
-    assert sys.modules["mine_for_tests"].SEEN == [(2, 9), {"anything": 1}]
+        assert build_model(f"own:{name}", num_classes=6, channels=2).out_features == 6
+    build_model("own:coloured", num_classes=6, channels=2, width=9)
+    build_model("own:anything", num_classes=6, channels=2, option=1)
+    assert sys.modules["own"].SEEN == [(2, 9), {"option": 1}]
+    options = {"num_classes": 6, "channels": 2, "dropout": 0.2}
+    assert active_dropouts(build_model("own:dropping", **options, dropout_in_blocks=False))[0].p == 0.2
+    with pytest.raises(TypeError, match="`dropout_in_blocks`"):
+        build_model("own:dropping", **options, dropout_in_blocks=True)
 
 
-@pytest.mark.usefixtures("mine")
-def test_dropout_in_no_block_need_not_be_understood():
-    options = {"dropout": 0.2, "dropout_in_blocks": False}
-    network = build_model("mine_for_tests:dropping", num_classes=6, channels=2, **options)
-    assert active_dropouts(network)[0].p == 0.2
-    with pytest.raises(TypeError, match="no option `dropout_in_blocks`"):
-        build_model("mine_for_tests:dropping", num_classes=6, channels=2, dropout=0.2, dropout_in_blocks=True)
-
-
-@pytest.mark.usefixtures("mine")
+@pytest.mark.usefixtures("own")
 @pytest.mark.parametrize(
-    ("name", "kind", "words"),
+    ("name", "options", "kind", "words"),
     [
-        ("mine_for_tests:plian", ValueError, "mine_for_tests has no plian; did you mean plain?"),
-        ("mine_for_tests:NUMBER", TypeError, "mine_for_tests:NUMBER must be callable, got int."),
-        ("mine_for_tests:nothing", TypeError, "must return a torch.nn.Module, got NoneType."),
-        ("mine_for_tests:strange", TypeError, "has no option `num_classes`; it has none."),
-        ("mine_for_tests:dropping", TypeError, "must be given the option `dropout`."),
-        ("mine_for_tests:broken", ValueError, "mine_for_tests:broken failed (KeyError: 'two"),
-        (
-            "broken_for_tests:f",
-            ValueError,
-            "importing broken_for_tests failed (ModuleNotFoundError: No",
-        ),
+        ("preact_resnet81", {}, ValueError, "did you mean preact_resnet18?"),
+        ("zzz", {}, ValueError, "`name`"),
+        ("hf:owner/net", {}, ValueError, "`name`"),
+        ("torchvision:resnet18", {}, ValueError, "write torchvision.models:resnet18"),
+        ("digits", {"widht": 3}, TypeError, "`widht`; did you mean `width`?"),
+        ("preact_resnet18", {"dropuot": 0.1}, TypeError, "`dropuot`; did you mean `dropout`?"),
+        ("wrn28_2", {"depth": 10}, TypeError, "`depth`"),
+        ("timm:resnet", {"dropout_in_blocks": True}, ValueError, "timm:resnet"),
+        ("a b:c", {}, ValueError, "`name`"),
+        ("module:", {}, ValueError, "`name`"),
+        ("no_such_package.x:f", {}, ValueError, "importing no_such_package.x failed (ModuleNotFoundError"),
+        ("broken_import:f", {}, ValueError, "importing broken_import failed (ModuleNotFoundError"),
+        ("own:plian", {}, ValueError, "own has no plian; did you mean plain?"),
+        ("own:NUMBER", {}, TypeError, "own:NUMBER must be callable, got int."),
+        ("own:nothing", {}, TypeError, "got NoneType."),
+        ("own:strange", {}, TypeError, "`num_classes`"),
+        ("own:dropping", {}, TypeError, "`dropout`"),
+        ("own:broken", {}, ValueError, "own:broken failed (KeyError: 'two"),
     ],
 )
-def test_errors_of_the_users_code_are_one_line(name, kind, words):
+def test_errors_are_one_line(name, options, kind, words):
     with pytest.raises(kind) as caught:
-        build_model(name, num_classes=3, channels=1)
+        build_model(name, num_classes=3, channels=1, **options)
     assert words in str(caught.value) and "\n" not in str(caught.value)
     assert ("failed" in words) == (caught.value.__cause__ is not None)
 
 
-MODULE = """
-import torch
-from torch import nn
-
-def wrong(num_classes):
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes + 1))
-
-def pair(num_classes):
-    class Pair(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(64, num_classes)
-        def forward(self, x):
-            return self.layer(x.flatten(1)), x
-    return Pair()
-
-def empty(num_classes):
-    return nn.Flatten()
-
-def raising(num_classes):
-    return nn.Linear(3, num_classes)
-
-def half(num_classes):
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes)).half()
-
-def leaving(num_classes):
-    raise SystemExit(7)
-"""
-
-
+@pytest.mark.usefixtures("own")
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("options", "words"),
     [
-        ("wrong", "must make logits of shape (2, 10)"),
-        ("pair", "must make logits of shape (2, 10)"),
-        ("empty", "must be a network with something to train"),
-        ("raising", "failed (RuntimeError"),
-        ("half", "failed (RuntimeError"),
-        ("leaving", "failed (SystemExit: 7)"),
+        (["--model", "own:too_many"], "must make logits of shape (2, 10)"),
+        (["--model", "own:Pair"], "must make logits of shape (2, 10)"),
+        (["--model", "own:empty"], "must be a network with something to train"),
+        (["--model", "own:plain"], "failed (RuntimeError"),
+        (["--model", "own:half"], "failed (RuntimeError"),
+        (["--model", "own:leaving"], "failed (SystemExit: 7)"),
+        *((["--set", f"model.options.width={w}"], f"got width={w} (") for w in ("-1", "100000000000", "abc")),
     ],
 )
-def test_a_network_that_does_not_fit_is_refused_before_training(tmp_path, monkeypatch, capsys, name, words):
-    (tmp_path / f"own_{name}.py").write_text(MODULE)
-    monkeypatch.chdir(tmp_path)
-    line = ["train", "--epochs", "1", "--limit", "100", "--model", f"own_{name}:{name}", "--out", "run"]
-    assert main(line) == 2
+def test_a_network_that_does_not_fit_is_refused_before_training(tmp_path, capsys, options, words):
+    assert main(["train", "--epochs", "1", "--limit", "100", *options, "--out", "run"]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and words in err
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("width", ["-1", "100000000000", "abc"])
-def test_an_impossible_width_is_refused_in_one_line(tmp_path, capsys, width):
-    line = ["train", "--set", f"model.options.width={width}", "--out", f"{tmp_path / 'run'}"]
-    assert main(line) == 2
-    (error,) = capsys.readouterr().err.splitlines()
-    assert f"got width={width} (" in error
+def test_options_are_those_of_the_function_and_of_what_it_passes_them_to():
+    assert option_names(lambda a, *, b=1: None) == ("a", "b")
+    assert option_names(lambda a, **rest: None) is None
+    inherited = {"activation", "dropout", "dropout_in_blocks", "stem_stride"}
+    assert set(option_names(preact_resnet18)) == {"width", "num_classes", "channels"} | inherited
+    with pytest.raises(TypeError, match="`a`"):
+        require_options("f", "g", lambda a, *, b=1: None, {"b": 2})
+    assert nearest("xyzzy", ["softmax"]) is None
+
+
+# Networks of timm, whose place a small module takes
 
 
 class Functional(nn.Module):
@@ -277,7 +255,7 @@ def timm(monkeypatch):
     module, calls = ModuleType("timm"), []
 
     def create_model(name, *, pretrained, num_classes, in_chans, drop_rate, **rest):
-        calls.append(SimpleNamespace(name=name, pretrained=pretrained, in_chans=in_chans, rest=rest))
+        calls.append(SimpleNamespace(name=name, pretrained=pretrained, in_chans=in_chans))
         if rest:
             raise TypeError("__init__() got an unexpected keyword argument")
         if name == "functional":
@@ -299,17 +277,14 @@ def test_networks_of_timm_have_dropout_as_a_module(timm, name):
     assert (timm[0].name, timm[0].pretrained, timm[0].in_chans) == (name, False, 2)
     x = torch.rand(5, 4)
     assert torch.equal(network.eval()(x), network(x))
-    place.p = 1.0  # then nothing but the bias passes, and dropout by a function would have to add to it
+    place.p = 1.0  # then nothing but the bias passes, and functional dropout would have to add to it
     linear = next(module for module in network.modules() if isinstance(module, nn.Linear))
     assert torch.equal(network.train()(x), linear.bias.expand(5, 3))
 
 
-def test_networks_of_timm_without_dropout_are_not_changed(timm):
+def test_networks_of_timm_without_dropout_are_not_changed_and_errors_are_one_line(timm):
     network = build_model("timm:functional", num_classes=3, channels=2, pretrained=True)
     assert isinstance(network.fc, nn.Linear) and timm[0].pretrained
-
-
-def test_errors_of_timm_are_one_line(timm):
     with pytest.raises(ValueError, match=r"did you mean timm:modular\?"):
         build_model("timm:modula", num_classes=3, channels=2)
     with pytest.raises(TypeError, match=r"timm:modular failed \(TypeError"):
@@ -320,13 +295,3 @@ def test_without_timm_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(ModuleNotFoundError, match=r'needs timm: pip install "beliefmatch\[vision\]"'):
         build_model("timm:resnet18", num_classes=3, channels=2)
-
-
-def test_options_are_those_of_the_function_and_of_what_it_passes_them_to():
-    assert option_names(lambda a, *, b=1: None) == ("a", "b")
-    assert option_names(lambda a, **rest: None) is None
-    own = {"activation", "dropout", "dropout_in_blocks", "stem_stride"}
-    assert set(option_names(preact_resnet18)) == {"width", "num_classes", "channels"} | own
-    with pytest.raises(TypeError, match="f: g must be given the option `a`"):
-        require_options("f", "g", lambda a, *, b=1: None, {"b": 2})
-    assert nearest("xyzzy", ["softmax"]) is None

@@ -17,24 +17,17 @@ from outside_packages import imported
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of external packages are not ours
 
 RANDOM = {"pretrained": False}
-VIT = {
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 24,
-    "image_size": 32,
-    "patch_size": 16,
-}
+VIT = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
 
 
 def logits(network, images):
     with torch.no_grad():
-        said = network(images)
-    return getattr(said, "logits", said)
+        output = network(images)
+    return getattr(output, "logits", output)
 
 
 def check_file_of_weights(name, tmp_path, images, **options):
-    """Weights of one network make another, built by name, say the same."""
+    """With the weights of one network another, built by name, has the same logits."""
     torch.manual_seed(1)
     saved = pretrained_model(name, options={**RANDOM, **options})
     named = {f"module.{key}": value for key, value in saved.state_dict().items()}
@@ -54,10 +47,10 @@ def test_timm(name):
     found = trained_network(f"timm:{name}", options=RANDOM)
     assert found.network.num_classes == 1000
     theirs = timm.data.resolve_model_data_config(found.network)
-    said = found.expected
-    assert (said.mean, said.std, said.size) == (theirs["mean"], theirs["std"], theirs["input_size"][1])
-    assert said.margin == pytest.approx(1 / theirs["crop_pct"])
-    assert said.interpolation == theirs["interpolation"]
+    ours = found.expected
+    assert (ours.mean, ours.std, ours.size) == (theirs["mean"], theirs["std"], theirs["input_size"][1])
+    assert ours.margin == pytest.approx(1 / theirs["crop_pct"])
+    assert ours.interpolation == theirs["interpolation"]
 
 
 def test_timm_with_weights_of_a_file(tmp_path):
@@ -81,7 +74,7 @@ def test_torchvision_with_weights_of_a_file(tmp_path):
         pretrained_model("torchvision:resnet18", options={**RANDOM, "widht": 3})
 
 
-def test_every_classifier_of_torchvision_says_what_it_expects():
+def test_the_preprocessing_of_every_classifier_of_torchvision_is_known():
     models = imported("torchvision.models")
     names = models.list_models(module=models)
     assert len(names) > 50
@@ -102,7 +95,7 @@ def hugging_face(tmp_path):
     """A directory as `save_pretrained` leaves it."""
     transformers = imported("transformers")
     torch.manual_seed(0)
-    config = transformers.ViTConfig(num_labels=11, **VIT)
+    config = transformers.ViTConfig(num_labels=11, image_size=32, patch_size=16, **VIT)
     model = transformers.ViTForImageClassification(config).eval()
     model.save_pretrained(tmp_path / "net")
     return tmp_path / "net", model
@@ -119,17 +112,17 @@ def test_a_directory_of_hugging_face(hugging_face, tmp_path):
     assert logits(other, images).shape == (2, 4)
 
 
+SMALL = {"size": {"height": 32, "width": 32}}
+
+
 @pytest.mark.parametrize(
     ("processor", "options"),
     [
-        ("ViTImageProcessor", {"size": {"height": 32, "width": 32}}),
-        ("ViTImageProcessor", {"size": {"height": 32, "width": 32}, "do_normalize": False}),
-        (
-            "ViTImageProcessor",
-            {"size": {"height": 32, "width": 32}, "do_rescale": False, "image_mean": [120, 110, 100]},
-        ),
-        ("EfficientNetImageProcessor", {"size": {"height": 32, "width": 32}, "rescale_offset": True}),
-        ("EfficientNetImageProcessor", {"size": {"height": 32, "width": 32}, "include_top": False}),
+        ("ViTImageProcessor", SMALL),
+        ("ViTImageProcessor", {**SMALL, "do_normalize": False}),
+        ("ViTImageProcessor", {**SMALL, "do_rescale": False, "image_mean": [120, 110, 100]}),
+        ("EfficientNetImageProcessor", {**SMALL, "rescale_offset": True}),
+        ("EfficientNetImageProcessor", {**SMALL, "include_top": False}),
         ("ConvNextImageProcessor", {"size": {"shortest_edge": 384}, "crop_pct": 0.9}),
     ],
 )
@@ -138,15 +131,15 @@ def test_images_of_hugging_face_come_out_of_our_preprocessing_as_of_theirs(huggi
     place, _ = hugging_face
     theirs = getattr(transformers, processor)(**options)
     theirs.save_pretrained(place)
-    said = preprocessing_of(pretrained_model(f"hf:{place}"))
+    expected = preprocessing_of(pretrained_model(f"hf:{place}"))
     side = 384 if "ConvNext" in processor else 32
-    assert (said.size, said.margin) == (side, 1.0)
+    assert (expected.size, expected.margin) == (side, 1.0)
     image = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
-    wanted = np.asarray(theirs(image, return_tensors="np")["pixel_values"][0])
-    ours = (image / 255 - np.array(said.mean)) / np.array(said.std)
-    np.testing.assert_allclose(ours.transpose(2, 0, 1), wanted, rtol=1e-4, atol=1e-4)
+    inputs = np.asarray(theirs(image, return_tensors="np")["pixel_values"][0])
+    ours = (image / 255 - np.array(expected.mean)) / np.array(expected.std)
+    np.testing.assert_allclose(ours.transpose(2, 0, 1), inputs, rtol=1e-4, atol=1e-4)
     direct = transformers.AutoModelForImageClassification.from_pretrained(place)
-    assert preprocessing_of(direct) == said
+    assert preprocessing_of(direct) == expected
 
 
 def test_no_pickles_and_no_code_of_hugging_face(hugging_face, tmp_path):
@@ -169,6 +162,7 @@ def test_no_pickles_and_no_code_of_hugging_face(hugging_face, tmp_path):
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF = (0.5, 0.5, 0.5)
+CENTRE = {"size": {"shortest_edge": 256}, "do_center_crop": True}
 TIMM = {"input_size": (3, 224, 224), "crop_pct": 0.875, "mean": IMAGENET[0], "std": IMAGENET[1]}
 
 
@@ -187,16 +181,8 @@ def test_timms_configuration():
         ({"size": {"height": 224, "width": 224}}, 224, 1.0),
         ({"size": 224}, 224, 1.0),
         ({"size": [224, 224]}, 224, 1.0),
-        ({"size": {"shortest_edge": 256}, "do_center_crop": True, "crop_size": 224}, 224, 256 / 224),
-        (
-            {
-                "size": {"shortest_edge": 256},
-                "do_center_crop": True,
-                "crop_size": {"height": 224, "width": 224},
-            },
-            224,
-            256 / 224,
-        ),
+        ({**CENTRE, "crop_size": 224}, 224, 256 / 224),
+        ({**CENTRE, "crop_size": {"height": 224, "width": 224}}, 224, 256 / 224),
         ({"size": {"shortest_edge": 224}, "crop_pct": 0.875}, 224, 256 / 224),
         ({"size": {"shortest_edge": 384}, "crop_pct": 0.875}, 384, 1.0),
         ({"size": {"height": 224, "width": 200}}, None, 1.0),
