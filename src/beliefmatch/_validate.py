@@ -14,6 +14,7 @@ __all__ = [
     "is_inspectable",
     "level_of_caller",
     "peek",
+    "reason_of",
     "require_choice",
     "require_device",
     "require_finite_number",
@@ -28,6 +29,11 @@ _INNER = ("beliefmatch.", "torch.nn.modules.")
 def fail(function: str, fact: str, kind: type[Exception] = ValueError) -> Exception:
     """An exception of the one-line form `function: fact`."""
     return kind(f"{function}: {fact}")
+
+
+def reason_of(error: Exception) -> str:
+    """The message of an exception in one line without its full stop; its type where it has no message."""
+    return " ".join(f"{error}".split())[:160].rstrip(".") or type(error).__name__
 
 
 def level_of_caller() -> int:

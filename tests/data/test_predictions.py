@@ -20,11 +20,10 @@ complaint = partial(refusal, read_predictions)
 # Names
 
 
-@pytest.mark.parametrize("values", ["logits", "LOGIT"])
-@pytest.mark.parametrize("targets", ["targets", "Target", "labels", "label", "y_true", "y"])
-def test_default_spellings_are_recognised_and_reported(tmp_path, values, targets):
-    found = read_predictions(save_npz(tmp_path / "a.npz", **{values: LOGITS, targets: TARGETS}))
-    assert found.recognised == {"logits": values, "targets": targets}
+@pytest.mark.parametrize("name", ["targets", "Target", "labels", "label", "y_true", "y"])
+def test_targets_have_several_spellings(tmp_path, name):
+    found = read_predictions(save_npz(tmp_path / "a.npz", **{"LOGIT": LOGITS, name: TARGETS}))
+    assert found.recognised == {"logits": "LOGIT", "targets": name}
 
 
 @pytest.mark.parametrize("name", ["probs", "prob", "probabilities", "probability", "proba", "predict_proba"])
@@ -36,26 +35,26 @@ def test_probabilities_have_several_spellings(tmp_path, name):
 @pytest.mark.parametrize("name", ["scores", "outputs", "predictions", "arr_0"])
 def test_an_ambiguous_name_is_not_resolved_by_the_values(tmp_path, name):
     path = save_npz(tmp_path / "a.npz", **{name: PROBS, "y": TARGETS})
-    message = complaint(path)
-    assert "`logits`" in message and f"got {name}, y" in message
-    assert read_predictions(path, names=FieldNames(probs=name)).kind == "probs"
-    assert read_predictions(path, names=FieldNames(logits=name)).kind == "logits"
+    assert f"`logits` must be in {path}" in complaint(path) and f"got {name}, y" in complaint(path)
+    for kind in ("probs", "logits"):
+        assert read_predictions(path, names=FieldNames(**{kind: name})).kind == kind
 
 
-def test_logits_take_precedence_over_probabilities_unless_those_are_named(tmp_path):
-    path = save_npz(tmp_path / "a.npz", probs=PROBS, logits=LOGITS, y=TARGETS)
-    found = read_predictions(path)
-    assert found.kind == "logits" and found.recognised["unused"] == "probs"
-    assert read_predictions(path, names=FieldNames(probs="probs")).kind == "probs"
-    both = FieldNames(probs="probs", logits="logits")
-    assert read_predictions(path, names=both).recognised["unused"] == "probs"
+@pytest.mark.parametrize(
+    ("names", "kind", "recognised"),
+    [
+        ({}, "logits", {"logits": "logits", "unused": "probs"}),
+        ({"probs": "probs"}, "probs", {"probs": "probs"}),
+        ({"probs": "probs", "logits": "logits"}, "logits", {"logits": "logits", "unused": "probs"}),
+        ({"probs": "probs", "logits": "other"}, "probs", {"probs": "probs"}),
+    ],
+)
+def test_logits_take_precedence_over_probabilities_unless_those_are_named(tmp_path, names, kind, recognised):
+    path = save_npz(tmp_path / "a.npz", probs=PROBS, logits=LOGITS, labels=TARGETS, y=TARGETS)
+    found = read_predictions(path, names=FieldNames(**names, targets="labels"))
+    assert found.kind == kind and found.recognised == {**recognised, "targets": "labels"}
+    assert "`targets`" in complaint(path, names=FieldNames(**names))  # there are two
     assert "`probs`" in complaint(path, names=FieldNames(probs="logits", logits="logits"))
-
-
-def test_of_two_arrays_for_one_role_the_user_names_one(tmp_path):
-    path = save_npz(tmp_path / "a.npz", logits=LOGITS, labels=TARGETS, targets=TARGETS)
-    assert "`targets`" in complaint(path)
-    assert read_predictions(path, names=FieldNames(targets="labels")).recognised["targets"] == "labels"
 
 
 @pytest.mark.parametrize("heading", ["logit_{}", "Logit{}", "logits.0{}"])
@@ -111,17 +110,11 @@ def test_a_column_called_image_is_not_read_as_images(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", ">f4", "int8", "longdouble"])
-def test_logits_are_real_numbers_of_any_type(tmp_path, dtype):
-    saved = LOGITS.astype(dtype)
-    found = read_predictions(save_npz(tmp_path / "a.npz", logits=saved, y=TARGETS))
+@pytest.mark.parametrize("target_dtype", ["uint8", ">i8", "float32", "uint64"])
+def test_numbers_are_of_any_type(tmp_path, dtype, target_dtype):
+    saved, targets = LOGITS.astype(dtype), TARGETS.astype(target_dtype)[:, None]
+    found = read_predictions(save_npz(tmp_path / "a.npz", logits=saved, y=targets))
     assert np.array_equal(found.values.double(), saved.astype(float))
-
-
-@pytest.mark.parametrize("dtype", ["uint8", "int32", ">i8", "float32", "uint64"])
-@pytest.mark.parametrize("shape", [(ROWS,), (ROWS, 1)])
-def test_targets_are_whole_numbers_of_any_type(tmp_path, dtype, shape):
-    saved = TARGETS.astype(dtype).reshape(shape)
-    found = read_predictions(save_npz(tmp_path / "a.npz", logits=LOGITS, y=saved))
     assert found.targets.tolist() == TARGETS.tolist()
 
 

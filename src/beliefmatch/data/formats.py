@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from beliefmatch._environment import needs
-from beliefmatch._validate import fail
+from beliefmatch._validate import fail, reason_of
 
 __all__ = ["ArrayFile", "Column", "Field", "open_arrays"]
 
@@ -63,7 +63,7 @@ def reading(path: Path, what: str = "", *, caller: str) -> Iterator[None]:
     except ModuleNotFoundError:
         raise
     except Exception as error:
-        reason = " ".join(f"{error}".split())[:160].rstrip(".") or type(error).__name__
+        reason = reason_of(error)
         if "allow_pickle" in reason:
             reason = "it holds Python objects, which only a pickle can; save numbers or text"
         what = f"{what} of " if what else ""

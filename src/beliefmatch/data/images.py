@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from beliefmatch._environment import needs
+from beliefmatch._validate import reason_of
 
 __all__ = [
     "SUFFIXES",
@@ -86,10 +87,9 @@ def decode(content: bytes) -> Any:
             turned = image.getexif().get(_ORIENTATION, 1) != 1
             return _grey_or_rgb(ImageOps.exif_transpose(image) if turned else image)
     except Exception as error:  # decoders raise exceptions of any type
-        reason = " ".join(f"{error}".split()).rstrip(".")
-        if "cannot identify image file" in reason:
-            reason = "it is no image of a known format"
-        raise UnreadableImage(reason[:160] or type(error).__name__) from None
+        is_unknown = "cannot identify image file" in f"{error}"
+        reason = "it is no image of a known format" if is_unknown else reason_of(error)
+        raise UnreadableImage(reason) from None
 
 
 def _grey_or_rgb(image: Any) -> Any:

@@ -6,15 +6,14 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from beliefmatch._environment import needs
-from beliefmatch._validate import fail
+from beliefmatch._validate import fail, reason_of
 from beliefmatch.data.datasets import DATASETS, Columns
 from beliefmatch.data.formats import ArrayFile, NpyFile, NpzFile, ParquetFile
 from beliefmatch.data.images import SUFFIXES, ArrayImages, EncodedImages, FileImages, HubImages, Images
@@ -357,27 +356,18 @@ def read_hub(path: str, config: str | None, split: str, columns: Columns, *, nam
     with needs("datasets", extra="data", caller=f"data {name}"):
         import datasets
 
-    try:
-        with _quiet_hub():
-            table = datasets.load_dataset(path, config, split=split)
-    except Exception as error:  # of the network, the hub, the cache or the disk
-        reason = " ".join(f"{error}".split())[:160].rstrip(".") or type(error).__name__
-        remedy = "go online, sign in if it is gated, or give its directory on this machine (--data-dir)"
-        fact = f"`name` must be within reach, cannot load {name} ({reason}); {remedy}."
-        raise fail("data", fact) from error
-    return _from_table(table, columns, f"{name}/{split}", form="hub")
-
-
-@contextmanager
-def _quiet_hub() -> Iterator[None]:
-    """Suppress the hub's warnings of every attempt; the outcome is reported once."""
     log = logging.getLogger("huggingface_hub")
-    before = log.level
-    log.setLevel(logging.ERROR)
+    level = log.level
+    log.setLevel(logging.ERROR)  # it warns of every attempt; the outcome is reported once
     try:
-        yield
+        table = datasets.load_dataset(path, config, split=split)
+    except Exception as error:  # of the network, the hub, the cache or the disk
+        remedy = "go online, sign in if it is gated, or give its directory on this machine (--data-dir)"
+        fact = f"`name` must be within reach, cannot load {name} ({reason_of(error)}); {remedy}."
+        raise fail("data", fact) from error
     finally:
-        log.setLevel(before)
+        log.setLevel(level)
+    return _from_table(table, columns, f"{name}/{split}", form="hub")
 
 
 def _from_table(table: Any, columns: Columns, origin: str, *, form: str) -> LabelledImages:

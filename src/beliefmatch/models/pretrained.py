@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from beliefmatch._environment import needs
 from beliefmatch._utils import nearest, option_names, require_name, require_options
-from beliefmatch._validate import fail
+from beliefmatch._validate import fail, reason_of
 from beliefmatch.models import MODELS
 
 __all__ = [
@@ -451,12 +451,11 @@ def _read_weights(path: Path) -> Any:
     except ModuleNotFoundError:
         raise
     except Exception as error:  # decoders raise all kinds of exceptions about damaged files
-        text = " ".join(f"{error}".split())
-        code = re.search(r"Unsupported (?:global|class)\S* (?:GLOBAL )?([\w.]+)", text)
+        code = re.search(r"Unsupported\s+(?:global|class)\S*\s+(?:GLOBAL )?([\w.]+)", f"{error}")
         if code is not None:
             got = f"got {path}, a pickle that needs code of {code[1]}; save `model.state_dict()` alone"
         else:
-            got = f"cannot read {path} ({text[:160].rstrip('.') or type(error).__name__})"
+            got = f"cannot read {path} ({reason_of(error)})"
         raise fail(_LOAD, f"`path` must be a complete {suffix} file of tensors, {got}.") from error
 
 
