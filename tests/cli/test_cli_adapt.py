@@ -23,7 +23,7 @@ from beliefmatch.data.config import DataConfig
 from beliefmatch.experiments.adapt_record import AdaptRecord
 from beliefmatch.experiments.adapt_run_config import AdaptRunConfig, FeatureAdaptConfig, ImageAdaptConfig
 from beliefmatch.experiments.adapted_directory import adapted_network
-from beliefmatch.experiments.networks import trained_network
+from beliefmatch.experiments.build import trained_network
 from beliefmatch.metrics import error, nll
 from commands import refused
 

@@ -210,7 +210,7 @@ def interrupted(*arguments, **options):
     time.sleep(10)  # older Pythons handle a signal a little later
 
 
-@pytest.mark.parametrize("where", ["beliefmatch.experiments.detections.roc", "os.fsync"])
+@pytest.mark.parametrize("where", ["beliefmatch.experiments.evaluate.roc", "os.fsync"])
 def test_an_interrupt_ends_with_130_and_leaves_no_file(where, place, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(where, interrupted)
     assert main(arguments(place, tmp_path / "r")) == 130
@@ -239,7 +239,7 @@ def test_a_bug_keeps_its_traceback_and_leaves_nothing(place, tmp_path, monkeypat
     def broken(*arguments):
         raise ValueError("a bug of ours")
 
-    monkeypatch.setattr("beliefmatch.experiments.detections.roc", broken)
+    monkeypatch.setattr("beliefmatch.experiments.evaluate.roc", broken)
     with pytest.raises(ValueError, match="a bug of ours"):
         main(arguments(place, tmp_path / "r"))
     assert list(tmp_path.iterdir()) == []

@@ -209,7 +209,7 @@ from beliefmatch.experiments import grid
 
 def talk(many):
     for _ in range(many):
-        grid._progress.put((0, 0.5, "epoch 1 of 2, 1000 images/s, loss 0.123"))
+        grid._reports.put((0, 0.5, "epoch 1 of 2, 1000 images/s, loss 0.123"))
     return many
 
 if __name__ == "__main__":

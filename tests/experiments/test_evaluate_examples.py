@@ -13,7 +13,7 @@ from sklearn.metrics import (
 )
 
 from beliefmatch.experiments.evaluate import evaluate
-from beliefmatch.experiments.thumbnails import LONGEST_SIDE, thumbnail
+from beliefmatch.experiments.evaluation_views import LONGEST_SIDE, thumbnail
 from scored_models import LOGITS, PROBS, QUICK, RIGHT, TARGETS, K, N, judged, predictions
 
 

@@ -19,8 +19,14 @@ from beliefmatch.experiments.method_spec import parse_methods
 from beliefmatch.experiments.run import execute
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.experiments.search import TrainJob
-from beliefmatch.experiments.teacher import Teacher, is_same, with_known_teacher
-from beliefmatch.experiments.training_inputs import aux_loss, check_training_inputs, training_inputs
+from beliefmatch.experiments.training_inputs import (
+    Teacher,
+    _is_same_data,
+    aux_loss,
+    check_training_inputs,
+    training_inputs,
+    with_teacher_fingerprint,
+)
 from beliefmatch.report.run_tables import run_tables
 from beliefmatch.train.checkpoint import final_weights
 from small_training import digest
@@ -202,7 +208,7 @@ def teacher(tmp_path_factory):
 
 def test_votes_are_the_teachers_mean_without_augmentation(teacher):
     directory, _ = teacher
-    config = with_known_teacher(config_of(f"teacher.run={directory}", "teacher.strength=2.5"))
+    config = with_teacher_fingerprint(config_of(f"teacher.run={directory}", "teacher.strength=2.5"))
     data, engine = dataset(config.data), engine_for(config.engine)
     learnt = training_inputs(config, method_of(config), data, engine)
     network = network_of(config, method_of(config), data)
@@ -241,7 +247,7 @@ def test_a_student_with_all_labels_has_the_teachers_votes_beside_them(tmp_path, 
 
 def test_the_prior_and_the_votes_have_one_gradient(teacher):
     """β = 1 + s·m/λ as the prior of each image is s·m more votes."""
-    config = with_known_teacher(config_of(f"teacher.run={teacher[0]}", "teacher.strength=3"))
+    config = with_teacher_fingerprint(config_of(f"teacher.run={teacher[0]}", "teacher.strength=3"))
     data = dataset(config.data)
     assert data.unlabelled is not None
     votes = Teacher.of(config).votes(data.unlabelled, engine_for(config.engine))[:7].double()
@@ -288,7 +294,7 @@ def test_a_teacher_that_may_have_seen_what_is_held_back_is_refused(tmp_path, tea
 def test_a_teacher_without_logits_votes_by_its_probabilities(tmp_path):
     teacher = tmp_path / "ensemble"
     execute(config_of("training.epochs=1", method="ensemble", members=2), teacher)
-    config = with_known_teacher(config_of(f"teacher.run={teacher}", "teacher.strength=4"))
+    config = with_teacher_fingerprint(config_of(f"teacher.run={teacher}", "teacher.strength=4"))
     data = dataset(config.data)
     assert data.unlabelled is not None
     votes = Teacher.of(config).votes(data.unlabelled, engine_for(config.engine))
@@ -310,7 +316,7 @@ def test_what_is_no_teacher_is_refused(tmp_path, teacher):
         ValueError, match=r"`prior_from` must be the run of configuration 0123, got .* of configuration"
     ):
         TrainJob(config_of(f"teacher.run={teacher[0]}", "teacher.fingerprint='0123'"), tmp_path / "run")
-    known = with_known_teacher(config_of(f"teacher.run={teacher[0]}"))
+    known = with_teacher_fingerprint(config_of(f"teacher.run={teacher[0]}"))
     data = dataset(known.data)
     with pytest.raises(ValueError, match="`prior_from` must be a run on 9 classes"):
         Teacher.of(known).require_fit(known.data, replace(data, class_names=data.class_names[:9]))
@@ -387,14 +393,14 @@ def test_a_finished_student_is_shown_without_its_teacher(tmp_path, damaged, teac
     (tmp_path / "run" / "record.json").unlink()
     with pytest.raises(ValueError, match="`prior_from` must be the directory of a finished run"):
         TrainJob(config, tmp_path / "run")
-    assert fingerprint(with_known_teacher(config_of(f"teacher.run={teacher[0]}"))) == record.fingerprint
+    assert fingerprint(with_teacher_fingerprint(config_of(f"teacher.run={teacher[0]}"))) == record.fingerprint
 
 
 def test_one_set_by_two_paths_is_one(tmp_path, monkeypatch):
     (tmp_path / "set").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert is_same("set", "./set") and is_same(f"{tmp_path}/set", "set")
-    assert not is_same("set", "other") and is_same("digits", "digits")
+    assert _is_same_data("set", "./set") and _is_same_data(f"{tmp_path}/set", "set")
+    assert not _is_same_data("set", "other") and _is_same_data("digits", "digits")
 
 
 def test_more_images_in_a_batch_than_there_are_is_refused():

@@ -7,9 +7,8 @@ import torch
 from torch import nn
 
 from beliefmatch.data import load
-from beliefmatch.experiments.build import dataset
+from beliefmatch.experiments.build import dataset, settings_for, trained_network
 from beliefmatch.experiments.config import config_from, overridden, recipe, with_method
-from beliefmatch.experiments.networks import settings_for, trained_network
 from beliefmatch.experiments.predict import restore
 from beliefmatch.experiments.run import execute
 from beliefmatch.models import build_model, pretrained_model

@@ -9,7 +9,7 @@ from torch import nn
 
 from beliefmatch.adaptation.heads import find_head
 from beliefmatch.data.config import DataConfig
-from beliefmatch.experiments.networks import settings_for, trained_network
+from beliefmatch.experiments.build import settings_for, trained_network
 from beliefmatch.models import ExpectedInput, preprocessing_of, pretrained_model
 from beliefmatch.models.pretrained import with_expected_input
 from outside_packages import imported

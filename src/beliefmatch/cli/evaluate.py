@@ -85,9 +85,9 @@ def evaluate(
             chosen = model_files(models, names=name or [], ood=ood or [])
             require_packages(context, "terminal", "report", "statistics")
             from beliefmatch.data.predictions import FieldNames
-            from beliefmatch.experiments.evaluations import Evaluations
+            from beliefmatch.experiments.evaluate import EvaluateJob
 
-            work = Evaluations(
+            work = EvaluateJob(
                 chosen,
                 settings=config,
                 names=FieldNames(logits=logits, probs=probs, targets=targets, images=images),

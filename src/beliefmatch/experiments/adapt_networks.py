@@ -10,7 +10,7 @@ from torch import nn
 from beliefmatch._validate import fail
 from beliefmatch.data.config import DataConfig
 from beliefmatch.experiments.adapt_run_config import ImageAdaptConfig
-from beliefmatch.experiments.networks import settings_for, trained_network
+from beliefmatch.experiments.build import settings_for, trained_network
 from beliefmatch.experiments.run_dir import RunDirectory
 
 __all__ = ["network_and_settings", "run_of"]

@@ -24,14 +24,15 @@ from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.heads import find_head
 from beliefmatch.adaptation.surgery import with_head
 from beliefmatch.adaptation.types import Features
+from beliefmatch.data.predictions import Predictions
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.experiments.adapt_networks import run_of
 from beliefmatch.experiments.adapt_record import AdaptRecord
 from beliefmatch.experiments.adapt_run_config import ImageAdaptConfig
 from beliefmatch.experiments.build import bare_network, method_of
 from beliefmatch.experiments.config import config_from, to_mapping
+from beliefmatch.experiments.evaluate import npz_bytes
 from beliefmatch.experiments.run_dir import ADAPTED_SCHEMA, RunDirectory
-from beliefmatch.experiments.scoring import SetPredictions, as_npz
 from beliefmatch.models import MODELS, pretrained_model
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def kept_files(outcome: AdaptResult, config: ImageAdaptConfig | None) -> Iterato
     places |= {place: sets.ood[name] for name, place in ood.items()}
     for place, features in places.items():
         if features is not None:
-            yield place.as_posix(), as_npz(_said(head, features))
+            yield place.as_posix(), npz_bytes(_predictions(head, features))
     lines = "".join(" ".join(name.split()) + "\n" for name in outcome.record.class_names)
     yield here.classes_file.as_posix(), lines.encode()
     if outcome.network is not None and config is not None:
@@ -93,12 +94,13 @@ def _built_from(config: ImageAdaptConfig) -> dict[str, Any]:
     return {"model": config.model, "options": dict(config.options)}
 
 
-def _said(head: FittedHead, features: Features) -> SetPredictions:
-    """Log-concentrations of every row; of counts the class of the most votes."""
+def _predictions(head: FittedHead, features: Features) -> Predictions:
+    """Log-concentrations of every row, in single precision; of counts the class of the most votes."""
     logits = [rows @ head.weight.t() + head.bias for rows, _ in features.blocks(_BLOCK)]
-    values, targets = torch.cat(logits), features.targets
+    values, targets = torch.cat(logits).float(), features.targets
     ids = targets if targets.dim() == 1 else targets.argmax(1)
-    return SetPredictions(values.softmax(1), values, ids, has_belief=True)
+    is_labelled = len(ids) > 0 and int(ids.min()) >= 0
+    return Predictions(Path(), "logits", values, ids if is_labelled else None, None, {})
 
 
 def _bytes(state: Mapping[str, Tensor]) -> bytes:

@@ -28,11 +28,18 @@ from beliefmatch.experiments.adapt_record import (
     VerdictRecord,
 )
 from beliefmatch.experiments.adapted_lines import TableLine, class_names_of, lines, scored_rows
-from beliefmatch.experiments.adapted_scores import HeadOutput, answers, doubts, is_votes, outputs_of, scorable
+from beliefmatch.experiments.adapted_scores import (
+    HeadOutput,
+    answers,
+    detection_scores,
+    doubts,
+    is_votes,
+    outputs_of,
+    scorable,
+)
 from beliefmatch.experiments.evaluate import evaluate
 from beliefmatch.experiments.evaluate_config import EvaluateConfig
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
-from beliefmatch.experiments.scoring import detection_scores
 
 __all__ = ["adapt_evaluations", "adapt_record"]
 

@@ -1,7 +1,7 @@
 """What one head makes of features: a few numbers a row, read in blocks, so that memory stays bounded."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -13,12 +13,21 @@ from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.reading import labelled, ordered
 from beliefmatch.adaptation.types import Features
 from beliefmatch.data.predictions import Predictions
-from beliefmatch.experiments.detections import score_columns
-from beliefmatch.experiments.records import Scores
-from beliefmatch.metrics import calibration_error, outcomes
+from beliefmatch.experiments.evaluate import BELIEF_SCORES, score_columns
+from beliefmatch.experiments.records import OODScores, Scores
+from beliefmatch.metrics import auroc, calibration_error, fpr_at_tpr, outcomes
 from beliefmatch.metrics.bins import bins_of
 
-__all__ = ["Answers", "HeadOutput", "answers", "doubts", "is_votes", "outputs_of", "scorable"]
+__all__ = [
+    "Answers",
+    "HeadOutput",
+    "answers",
+    "detection_scores",
+    "doubts",
+    "is_votes",
+    "outputs_of",
+    "scorable",
+]
 
 N_BINS = 15
 _NUMBERS = 4_000_000  # of logits held at once
@@ -131,3 +140,17 @@ def doubts(
         for name, column in score_columns(read).items():
             columns.setdefault(name, []).append(column)
     return {name: torch.cat(parts) for name, parts in columns.items()}, has_belief
+
+
+def detection_scores(
+    name: str, in_distribution: Mapping[str, Tensor], ood: Mapping[str, Tensor], *, has_belief: bool
+) -> OODScores:
+    """How well each score separates OOD from in-distribution rows, given both `doubts`."""
+    names = [score for score in in_distribution if has_belief or score not in BELIEF_SCORES]
+    return OODScores(
+        name=name,
+        examples=len(ood["confidence"]),
+        auroc={score: float(auroc(in_distribution[score], ood[score])) for score in names},
+        fpr95={score: float(fpr_at_tpr(in_distribution[score], ood[score])) for score in names},
+        mean_confidence=1 - ood["confidence"].mean().item(),
+    )

@@ -2,20 +2,17 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from beliefmatch._environment import hardware, versions
 from beliefmatch.experiments.build import (
     dataset,
-    engine_for,
     is_main_process,
     method_of,
-    network_of,
     ood_sets,
     ood_training,
     tried_network,
@@ -25,13 +22,16 @@ from beliefmatch.experiments.cost import Estimate, estimate
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.experiments.grid import Cell, default_jobs, run_cells
 from beliefmatch.experiments.method_spec import MethodSpec, label, label_of, with_spec
-from beliefmatch.experiments.records import Compared, ComparisonRecord, RunRecord, Trial
+from beliefmatch.experiments.records import Compared, ComparisonRecord
 from beliefmatch.experiments.rotation import DigitRotation
 from beliefmatch.experiments.run import OnProgress, RunResult, evaluate_finished
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.experiments.search import Candidates
-from beliefmatch.experiments.teacher import with_known_teacher, with_seed
-from beliefmatch.experiments.training_inputs import check_training_inputs
+from beliefmatch.experiments.training_inputs import (
+    check_training_inputs,
+    with_seed,
+    with_teacher_fingerprint,
+)
 
 __all__ = ["Comparison", "ComparisonResult"]
 
@@ -43,19 +43,6 @@ class ComparisonResult(NamedTuple):
     evaluations: list[EvaluationRecord]
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """One method to compare."""
-
-    spec: MethodSpec
-    candidates: Candidates
-
-    @property
-    def config(self) -> RunConfig:
-        """With the first seed; an option may be left to a search."""
-        return self.candidates.config
-
-
 class Comparison:
     """A comparison ready to run: what a user can get wrong is refused on construction.
 
@@ -64,9 +51,9 @@ class Comparison:
 
     Args:
         mapping: settings of the runs, as `config_from` takes them; the method in it is left aside.
-        methods: to compare, in the order to show them.
-        seeds: of the runs of each method. Options left to a search are chosen with the first.
-        directory: where runs are kept; those that are finished are not run again.
+        methods: methods to compare, in the order to show them.
+        seeds: seeds of the runs of each method. Options left to a search are chosen with the first.
+        directory: directory of the runs; those that are finished are not run again.
         jobs: processes at a time; as many as the machine has cores for if not given.
     """
 
@@ -81,30 +68,41 @@ class Comparison:
     ) -> None:
         if not methods or not seeds:
             raise ValueError("compare: `methods` and `seeds` must be at least one each.")
-        self.entries = [_entry(mapping, spec, seeds[0]) for spec in methods]
-        self.seeds, self.directory = list(seeds), directory
-        self.jobs = default_jobs(self.entries[0].config) if jobs is None else jobs
+        self.specs, self.seeds, self.directory = list(methods), list(seeds), directory
+        configs = [replace(config_from(with_spec(mapping, spec)), seed=seeds[0]) for spec in methods]
+        self.candidates = [Candidates.of(with_teacher_fingerprint(config)) for config in configs]
+        self.jobs = default_jobs(self._first) if jobs is None else jobs
         self._check()
+
+    @property
+    def _first(self) -> RunConfig:
+        return self.candidates[0].config
+
+    def _check(self) -> None:
+        """Build every part once, so that a mistake is found before the first training."""
+        data = dataset(self._first.data)
+        for candidates in self.candidates:
+            config = candidates.example
+            method = method_of(config)
+            tried_network(config, method, data)
+            ood_training(config, method, data)
+            for seed in self.seeds:
+                check_training_inputs(with_seed(config, seed), method, data)
+        ood_sets(self._first, data)
 
     @property
     def cells(self) -> int:
         """Runs in all, those of searches among them."""
-        return sum(entry.candidates.trials + len(self.seeds) - 1 for entry in self.entries)
+        return sum(len(candidates.configs) + len(self.seeds) - 1 for candidates in self.candidates)
 
     @property
     def is_main_process(self) -> bool:
-        """Whether this process writes and shows what came out; of several only the first."""
+        """Whether this process writes and shows the results; of several only the first."""
         return is_main_process()
 
     def estimates(self) -> list[tuple[RunConfig, Estimate]]:
         """What one run of each method will cost."""
-        found = []
-        for entry in self.entries:
-            config = entry.candidates.example
-            method, data = method_of(config), dataset(config.data)
-            network = network_of(config, method, data)
-            found.append((entry.config, estimate(config, data, method, network, engine_for(config.engine))))
-        return found
+        return [(candidates.config, estimate(candidates.example)) for candidates in self.candidates]
 
     def run(
         self, on_progress: OnProgress | None = None, *, command: Sequence[str] | None = None
@@ -117,58 +115,38 @@ class Comparison:
             on_progress: called with (fraction, description).
             command: command that repeats the comparison, for the record.
         """
-        start, progress = time.perf_counter(), _Share(self.cells, on_progress)
-        known = self._run(
-            [config for entry in self.entries for config in entry.candidates.known(self.seeds)], progress
-        )
-        records = {name: result.record for name, result in known.items()}
-        found = [entry.candidates.choose(records) for entry in self.entries]
-        configs = [with_seed(config, seed) for config, _ in found for seed in self.seeds]
-        known |= self._run([config for config in configs if fingerprint(config) not in known], progress)
-        methods = [
-            self._compared(
-                entry,
-                config,
-                [known[fingerprint(with_seed(config, seed))].record for seed in self.seeds],
-                trials,
-            )
-            for entry, (config, trials) in zip(self.entries, found, strict=True)
-        ]
+        start, progress = time.perf_counter(), _Progress(self.cells, on_progress)
+        first = [config for candidates in self.candidates for config in candidates.known(self.seeds)]
+        results = self._run(first, progress)
+        records = {name: result.record for name, result in results.items()}
+        chosen = [candidates.choose(records) for candidates in self.candidates]
+        seeded = [[with_seed(config, seed) for seed in self.seeds] for config, _ in chosen]
+        left = [config for configs in seeded for config in configs if fingerprint(config) not in results]
+        results |= self._run(left, progress)
+        methods, evaluations = [], []
+        for spec, (config, trials), configs in zip(self.specs, chosen, seeded, strict=True):
+            runs = [results[fingerprint(one)].record for one in configs]
+            runs = [replace(record, search=list(trials)) for record in runs]
+            methods.append(Compared(spec.key, label_of(config), runs))
+            evaluations.append(self._evaluation(config, results[fingerprint(config)]))
+        is_digits = self._first.data.name == "digits"
         record = ComparisonRecord(
             methods=methods,
             seeds=self.seeds,
-            rotated_digit=DigitRotation.load().described()
-            if self.entries[0].config.data.name == "digits"
-            else None,
+            rotated_digit=DigitRotation.load().described() if is_digits else None,
             settings=self._settings() | ({} if command is None else {"command": list(command)}),
             versions=versions("beliefmatch", "torch", "numpy", "scikit-learn", "scipy", "lightning-fabric"),
             hardware=hardware(),
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             wall_seconds=time.perf_counter() - start,
         )
-        firsts = [known[fingerprint(config)] for config, _ in found]
-        return ComparisonResult(
-            record,
-            [self._evaluation(*pair) for pair in zip(record.methods, firsts, strict=True)],
-        )
+        return ComparisonResult(record, evaluations)
 
     def directory_of(self, config: RunConfig) -> Path:
-        """Of one run: named by what decides its result."""
+        """Directory of one run, named by what decides its result."""
         return self.directory / "runs" / f"{config.method.name}-seed{config.seed}-{fingerprint(config)}"
 
-    def _check(self) -> None:
-        """Build every part once, so that a mistake is found before the first training."""
-        data = dataset(self.entries[0].config.data)
-        for entry in self.entries:
-            config = entry.candidates.example
-            method = method_of(config)
-            tried_network(config, method, data)
-            ood_training(config, method, data)
-            for seed in self.seeds:
-                check_training_inputs(with_seed(config, seed), method, data)
-        ood_sets(self.entries[0].config, data)
-
-    def _run(self, configs: Sequence[RunConfig], progress: "_Share") -> dict[str, RunResult]:
+    def _run(self, configs: Sequence[RunConfig], progress: "_Progress") -> dict[str, RunResult]:
         """The results of configurations, by their fingerprints; the longest runs begin first."""
         unique = {fingerprint(config): config for config in configs}.values()
         ordered = sorted(unique, key=lambda config: -method_of(config).members)
@@ -176,24 +154,19 @@ class Comparison:
             Cell(config, self.directory_of(config), evaluated=config.seed == self.seeds[0])
             for config in ordered
         ]
-        results = run_cells(cells, jobs=self.jobs, on_cell=progress.stage(ordered))
+        results = run_cells(cells, jobs=self.jobs, on_cell=progress.of(ordered))
         return {result.record.fingerprint: result for result in results}
 
-    def _compared(
-        self, entry: _Entry, config: RunConfig, records: Sequence[RunRecord], trials: Sequence[Trial]
-    ) -> Compared:
-        runs = [structs.replace(record, search=list(trials)) for record in records]
-        return Compared(entry.spec.key, label_of(config), runs)
-
-    def _evaluation(self, compared: Compared, result: RunResult) -> EvaluationRecord:
+    def _evaluation(self, config: RunConfig, result: RunResult) -> EvaluationRecord:
         """With the path as seen from the comparison's directory, which may be moved."""
-        run_dir = RunDirectory(self.directory_of(config_from(result.record.config)))
+        run_dir = RunDirectory(self.directory_of(config))
         evaluation = result.evaluation or evaluate_finished(run_dir)
         source = run_dir.predictions("test").relative_to(self.directory)
-        return structs.replace(evaluation, name=compared.label, source=f"{source}")
+        return replace(evaluation, name=label_of(config), source=f"{source}")
 
     def _settings(self) -> dict[str, Any]:
-        every = [to_mapping(entry.config) for entry in self.entries]
+        """Settings that all methods share."""
+        every = [to_mapping(candidates.config) for candidates in self.candidates]
         shared = {key: value for key, value in every[0].items() if all(one[key] == value for one in every)}
         return {key: value for key, value in shared.items() if key not in ("method", "seed")} | {
             "jobs": self.jobs,
@@ -201,27 +174,22 @@ class Comparison:
         }
 
 
-class _Share:
-    """How much of all runs is done."""
+class _Progress:
+    """Progress over all runs of a comparison, which are executed in two stages."""
 
     def __init__(self, cells: int, on_progress: OnProgress | None) -> None:
         self.cells, self.before, self.on_progress = cells, 0, on_progress
 
-    def stage(self, configs: Sequence[RunConfig]) -> Callable[[int, float, str], None]:
-        """A listener to the next runs."""
-        shares, before = [0.0] * len(configs), self.before
+    def of(self, configs: Sequence[RunConfig]) -> Callable[[int, float, str], None]:
+        """The callback for the runs of the next stage."""
+        fractions, before = [0.0] * len(configs), self.before
         self.before += len(configs)
 
-        def report(index: int, share: float, doing: str) -> None:
-            shares[index] = share
+        def on_cell(index: int, fraction: float, description: str) -> None:
+            fractions[index] = fraction
             if self.on_progress is not None:
                 config = configs[index]
-                words = f"{label(config.method.name, {})}, seed {config.seed}: {doing}"
-                self.on_progress((before + sum(shares)) / self.cells, words)
+                run = f"{label(config.method.name, {})}, seed {config.seed}"
+                self.on_progress((before + sum(fractions)) / self.cells, f"{run}: {description}")
 
-        return report
-
-
-def _entry(mapping: Mapping[str, Any], spec: MethodSpec, seed: int) -> _Entry:
-    config = with_known_teacher(structs.replace(config_from(with_spec(mapping, spec)), seed=seed))
-    return _Entry(spec, Candidates.of(config))
+        return on_cell

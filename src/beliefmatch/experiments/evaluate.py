@@ -1,28 +1,35 @@
-"""Predictions of one model in, its record out."""
+"""Evaluate models by their predictions: scores with intervals, calibration, detection of OOD input."""
 
 import hashlib
 import math
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from beliefmatch._config import plain
 from beliefmatch._environment import hardware, versions
 from beliefmatch._validate import fail
-from beliefmatch.data.predictions import Predictions
-from beliefmatch.experiments.conventions import conventions
-from beliefmatch.experiments.detections import misclassification, ood_set, score_columns
-from beliefmatch.experiments.evaluate_config import EvaluateConfig
+from beliefmatch.data.formats import open_arrays
+from beliefmatch.data.predictions import FieldNames, Predictions, read_class_names, read_predictions
+from beliefmatch.experiments.evaluate_config import EvaluateConfig, ModelFiles, conventions
 from beliefmatch.experiments.evaluation_record import (
     BrierShares,
+    Curve,
+    Detection,
     Draws,
     EvaluationRecord,
     Number,
+    OODSet,
     RiskThresholdRecord,
 )
 from beliefmatch.experiments.evaluation_views import (
@@ -30,29 +37,51 @@ from beliefmatch.experiments.evaluation_views import (
     confusion,
     entropy_density,
     examples,
-    numbers,
     reliability,
     thinned,
 )
 from beliefmatch.metrics import (
-    ClassBins,
+    SCORES,
+    Interval,
     Outcomes,
+    ReliabilityBins,
     binomial_interval,
+    bootstrap_detection,
     brier_parts_of,
+    calibration_error,
     class_bins,
     coverage_at_risk,
     outcomes,
     reliability_bins,
     risk_coverage,
+    roc,
 )
-from beliefmatch.metrics.bootstrap import Resampled, enough_resamples, intervals_of, resample_outcomes
+from beliefmatch.metrics.bootstrap import enough_resamples, intervals_of, resample_outcomes
 
-__all__ = ["STEPS", "evaluate"]
+__all__ = [
+    "BELIEF_SCORES",
+    "STEPS",
+    "EvaluateJob",
+    "ModelPredictions",
+    "evaluate",
+    "headline_scores",
+    "npz_bytes",
+    "score_columns",
+]
 
 STEPS = 2
 """Calls of `on_step` for one model; one more for each OOD set."""
 
+BELIEF_SCORES = frozenset({"mutual_information", "differential_entropy", "precision"})
+"""Scores of a Dirichlet belief, which mean nothing where the logits are no log-concentrations."""
+
 _DEFAULT = EvaluateConfig()
+_COMPARED = ("error", "nll", "brier", "ece")  # metrics whose draws are kept, to compare models by
+_ORDER = (
+    "error", "top_k_error", "nll", "brier",
+    "ece", "mce", "adaptive_ece", "classwise_ece", "debiased_ece", "overconfidence",
+    "aurc", "excess_aurc", "mean_confidence", "mean_entropy",
+)  # fmt: skip
 
 
 def evaluate(
@@ -64,45 +93,115 @@ def evaluate(
     settings: EvaluateConfig = _DEFAULT,
     on_step: Callable[[str], None] | None = None,
 ) -> EvaluationRecord:
-    """Judge one model by its predictions: how wrong, how overconfident, how blind to OOD input.
+    """Evaluate one model: error, calibration, selective prediction, detection of mistakes and of OOD input.
 
     Args:
-        predictions: of labelled examples.
-        name: of the model; that of the file if not given.
+        predictions: predictions for labelled examples.
+        name: name of the model; that of the file if not given.
         class_names: one for each class; "0", "1", ... if not given.
-        OOD: predictions of the same model for examples that belong to no class, by the name of the set.
+        ood: predictions of the same model for examples that belong to no class, by the name of the set.
         settings: bins, resamples, seed and the like.
-        on_step: called after each step with what was done.
+        on_step: called after each step with its description.
 
     Returns:
         The record, the same for the same predictions, settings and versions but for its times.
     """
-    start, ood, announce = time.perf_counter(), ood or {}, on_step or (lambda done: None)
+    start, ood, announce = time.perf_counter(), ood or {}, on_step or (lambda step: None)
     name = _text(predictions.path.with_suffix("").name) if name is None else name
-    classes = predictions.values.shape[1]
+    count, classes = predictions.values.shape
     names = [f"{index}" for index in range(classes)] if class_names is None else list(class_names)
-    _check(predictions, names, ood)
-    scored = _scored(predictions, settings)
+    targets = _checked_targets(predictions, names, ood)
+    given: dict[str, Any] = {predictions.kind: predictions.values}
+    seen = outcomes(targets, **given)
+    by_width, by_mass = (
+        reliability_bins(seen.confidence, seen.correct, n_bins=settings.n_bins, scheme=scheme)
+        for scheme in ("width", "mass")
+    )
+    by_class = class_bins(targets, n_bins=settings.n_bins, **given)
+    drawn = resample_outcomes(
+        seen,
+        top_k=settings.top_k,
+        n_bins=settings.n_bins,
+        resamples=max(1, settings.resamples),
+        seed=settings.seed,
+    )
+    values = {**drawn.values, **headline_scores(seen, by_width)}
+    intervals = intervals_of(drawn, settings.level)
+    scores = {key: _score(key, value, intervals[key], count, settings) for key, value in values.items()}
+    scores["classwise_ece"] = Number(by_class.errors.mean().item())
+    if settings.top_k >= classes:
+        scores["top_k_error"] = Number(None, why=f"there are no more than {settings.top_k} classes")
+    draws = None
+    if settings.resamples and count > 1:
+        kept = [key for key in _COMPARED if math.isfinite(values[key])]
+        draws = Draws(drawn.rows_sha256, {key: drawn.draws[key].tolist() for key in kept})
+    mistakes, every = (~seen.correct).nonzero()[:, 0], torch.arange(count)
     announce(f"{name}: scores")
-    in_distribution = score_columns(predictions)
-    mistaken = misclassification(in_distribution, scored.pop("correct"), settings)
+
+    columns = score_columns(predictions)
+    right, wrong = (
+        {key: column[chosen] for key, column in columns.items()} for chosen in (seen.correct, ~seen.correct)
+    )
+    misclassification = _detections(right, wrong, settings)
     announce(f"{name}: mistakes")
     sets = []
     for title, others in ood.items():
-        sets.append(ood_set(title, _text(others.path), others, in_distribution, settings))
+        sets.append(_ood_set(title, others, columns, settings))
         announce(f"{name}: {title}")
 
     return EvaluationRecord(
         name=name,
         source=_text(predictions.path),
         kind=predictions.kind,
-        examples=len(predictions.values),
+        examples=count,
         class_names=names,
-        misclassification=mistaken,
+        scores={key: scores[key] for key in _ORDER},
+        draws=draws,
+        brier_shares=BrierShares(*brier_parts_of(by_class, seen.brier.mean().item())),
+        reliability=reliability(by_width),
+        reliability_by_mass=reliability(by_mass),
+        entropy=entropy_density(seen.entropy, classes),
+        misclassification=misclassification,
         ood=sets,
-        **scored,
-        **_circumstances(predictions, ood, settings, start),
+        risk_coverage=thinned(*risk_coverage(seen.confidence, seen.correct)),
+        risk_thresholds=[_risk_threshold(seen, risk, settings.delta) for risk in settings.risks],
+        confusion=confusion(seen, classes),
+        classes=class_scores(seen, by_class),
+        mistakes=examples(seen, predictions.images, seen.confidence, mistakes, settings.shown),
+        doubtful=examples(seen, predictions.images, seen.entropy, every, settings.shown),
+        conventions=conventions(settings),
+        settings={
+            **plain(settings),
+            "resamples_drawn": enough_resamples(count, settings.resamples) if settings.resamples else 0,
+            "targets_sha256": hashlib.sha256(
+                targets.contiguous().numpy().astype("<i8").tobytes()
+            ).hexdigest(),
+            "fields": predictions.recognised,
+            "ood_fields": {title: others.recognised for title, others in ood.items()},
+        },
+        versions=versions("beliefmatch", "torch", "numpy"),
+        hardware={**hardware(), "torch_threads": torch.get_num_threads()},
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        wall_seconds=time.perf_counter() - start,
     )
+
+
+def headline_scores(seen: Outcomes, bins: ReliabilityBins) -> dict[str, float]:
+    """The scores that stand first in every record, given the bins of equal width; NLL may be infinite."""
+    return {
+        "error": (~seen.correct).double().mean().item(),
+        "nll": seen.nll.mean().item(),
+        "brier": seen.brier.mean().item(),
+        "ece": calibration_error(bins),
+        "mean_confidence": seen.confidence.mean().item(),
+    }
+
+
+def score_columns(predictions: Predictions) -> dict[str, Tensor]:
+    """Every score of `metrics.SCORES` that the predictions allow, by its name; some need logits."""
+    given: dict[str, Any] = {predictions.kind: predictions.values}
+    allowed = (score for score in SCORES.values() if predictions.kind == "logits" or not score.needs_logits)
+    return {score.name: score(**given) for score in allowed}
 
 
 def _text(path: str | Path) -> str:
@@ -110,13 +209,8 @@ def _text(path: str | Path) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def _digest(predictions: Predictions) -> str:
-    """Of the targets: models of equal ones were scored on the same examples."""
-    assert predictions.targets is not None
-    return hashlib.sha256(predictions.targets.contiguous().numpy().astype("<i8").tobytes()).hexdigest()
-
-
-def _check(predictions: Predictions, names: list[str], ood: Mapping[str, Predictions]) -> None:
+def _checked_targets(predictions: Predictions, names: list[str], ood: Mapping[str, Predictions]) -> Tensor:
+    """The targets, once all parts are known to be of the same classes."""
     classes = predictions.values.shape[1]
     if predictions.targets is None:
         raise fail("evaluate", f"`predictions` must have targets, got {predictions.path} without.")
@@ -128,90 +222,25 @@ def _check(predictions: Predictions, names: list[str], ood: Mapping[str, Predict
             expected = f"the {classes} classes of {predictions.path}"
             received = f"{others.values.shape[1]} in {others.path}"
             raise fail("evaluate", f"`ood` set {title!r} must have {expected}, got {received}.")
+    return predictions.targets
 
 
-def _scored(predictions: Predictions, settings: EvaluateConfig) -> dict[str, Any]:
-    """Those parts of a record that labelled examples tell, and which of them are right."""
-    assert predictions.targets is not None  # as checked
-    given: dict[str, Any] = {predictions.kind: predictions.values}
-    seen = outcomes(predictions.targets, **given)
-    bins = class_bins(predictions.targets, n_bins=settings.n_bins, **given)
-    classes = predictions.values.shape[1]
-    drawn = _resampled(seen, settings)
-    wrong, every = (~seen.correct).nonzero()[:, 0], torch.arange(len(seen))
-    n_bins, images, shown = settings.n_bins, predictions.images, settings.shown
-    by_width = reliability_bins(seen.confidence, seen.correct, n_bins=n_bins)
-    by_mass = reliability_bins(seen.confidence, seen.correct, n_bins=n_bins, scheme="mass")
-    return {
-        "correct": seen.correct,
-        "scores": _scores(drawn, bins, settings),
-        "draws": _draws(drawn, len(seen), settings),
-        "brier_shares": BrierShares(*brier_parts_of(bins, seen.brier.mean().item())),
-        "reliability": reliability(by_width),
-        "reliability_by_mass": reliability(by_mass),
-        "entropy": entropy_density(seen.entropy, classes),
-        "risk_coverage": thinned(*risk_coverage(seen.confidence, seen.correct)),
-        "risk_thresholds": [_risk_threshold(seen, risk, settings.delta) for risk in settings.risks],
-        "confusion": confusion(seen, classes),
-        "classes": class_scores(seen, bins),
-        "mistakes": examples(seen, images, seen.confidence, wrong, shown),
-        "doubtful": examples(seen, images, seen.entropy, every, shown),
-    }
+def _score(key: str, value: float, interval: Interval, count: int, settings: EvaluateConfig) -> Number:
+    """A metric with its interval: an exact one of rates, else the bootstrap's, which one example lacks."""
+    if key == "nll" and math.isinf(value):
+        return Number(None, why="infinite: a class came true that was given probability 0")
+    if key in ("error", "top_k_error") and settings.resamples:
+        return Number(value, *binomial_interval(round(value * count), count, level=settings.level))
+    return Number(value) if count == 1 else _number(value, interval, settings)
 
 
-def _resampled(seen: Outcomes, settings: EvaluateConfig) -> Resampled:
-    return resample_outcomes(
-        seen,
-        top_k=settings.top_k,
-        n_bins=settings.n_bins,
-        resamples=max(1, settings.resamples),
-        seed=settings.seed,
-    )
-
-
-def _draws(drawn: Resampled, examples: int, settings: EvaluateConfig) -> Draws | None:
-    """Those metrics in which models will be compared draw by draw."""
-    if not settings.resamples or examples == 1:
-        return None
-    kept = (key for key in _MAIN if math.isfinite(drawn.values[key]))
-    return Draws(drawn.rows_sha256, {key: drawn.draws[key].tolist() for key in kept})
-
-
-def _scores(drawn: Resampled, bins: ClassBins, settings: EvaluateConfig) -> dict[str, Number]:
-    intervals, examples = intervals_of(drawn, settings.level), bins.examples
-    found = numbers(intervals, settings)
-    if settings.resamples:
-        found |= _sure_of_little(found, examples, settings.level)
-    if settings.top_k >= len(bins.count):
-        found["top_k_error"] = Number(None, why=f"there are no more than {settings.top_k} classes")
-    if math.isinf(intervals["nll"].value):
-        found["nll"] = Number(None, why="infinite: a class came true that was given probability 0")
-    found["classwise_ece"] = Number(bins.errors.mean().item())
-    return {key: found[key] for key in _ORDER}
-
-
-def _sure_of_little(found: Mapping[str, Number], trials: int, level: float) -> dict[str, Number]:
-    """Exact intervals of rates; none of other metrics where there is but one example to redraw."""
-    made = {
-        key: Number(number.value) if trials == 1 else number
-        for key, number in found.items()
-        if number.value is not None
-    }
-    for key in ("error", "top_k_error"):
-        if (number := made.get(key)) is not None and number.value is not None:
-            low, high = binomial_interval(round(number.value * trials), trials, level=level)
-            made[key] = Number(number.value, low, high)
-    return made
-
-
-_ORDER = (
-    "error", "top_k_error", "nll", "brier",
-    "ece", "mce", "adaptive_ece", "classwise_ece", "debiased_ece", "overconfidence",
-    "aurc", "excess_aurc", "mean_confidence", "mean_entropy",
-)  # fmt: skip
-
-
-_MAIN = ("error", "nll", "brier", "ece")
+def _number(value: float, interval: Interval, settings: EvaluateConfig) -> Number:
+    """A value with the ends of its interval, widened by the rounding of the resampled value if need be."""
+    if not math.isfinite(value):
+        return Number(None, why=f"not finite: {value}")
+    if not settings.resamples or not all(map(math.isfinite, interval)):
+        return Number(value)
+    return Number(value, min(interval.low, value), max(interval.high, value))
 
 
 def _risk_threshold(seen: Outcomes, risk: float, delta: float) -> RiskThresholdRecord:
@@ -221,25 +250,140 @@ def _risk_threshold(seen: Outcomes, risk: float, delta: float) -> RiskThresholdR
     return RiskThresholdRecord(risk, delta, found.threshold, found.coverage, found.risk, found.bound)
 
 
-def _circumstances(
-    predictions: Predictions,
-    ood: Mapping[str, Predictions],
-    settings: EvaluateConfig,
-    start: float,
-) -> dict[str, Any]:
-    """How, where and when."""
-    drawn = enough_resamples(len(predictions.values), settings.resamples) if settings.resamples else 0
-    return {
-        "conventions": conventions(settings),
-        "settings": {
-            **plain(settings),
-            "resamples_drawn": drawn,
-            "targets_sha256": _digest(predictions),
-            "fields": predictions.recognised,
-            "ood_fields": {title: others.recognised for title, others in ood.items()},
-        },
-        "versions": versions("beliefmatch", "torch", "numpy"),
-        "hardware": {**hardware(), "torch_threads": torch.get_num_threads()},
-        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "wall_seconds": time.perf_counter() - start,
-    }
+def _ood_set(
+    name: str, predictions: Predictions, in_distribution: Mapping[str, Tensor], settings: EvaluateConfig
+) -> OODSet:
+    ood = score_columns(predictions)
+    return OODSet(
+        name=name,
+        source=_text(predictions.path),
+        examples=len(predictions.values),
+        mean_confidence=1 - ood["confidence"].mean().item(),
+        entropy=entropy_density(ood["entropy"], predictions.values.shape[1]),
+        detections=_detections(in_distribution, ood, settings),
+    )
+
+
+def _detections(
+    in_distribution: Mapping[str, Tensor], ood: Mapping[str, Tensor], settings: EvaluateConfig
+) -> list[Detection]:
+    """How well each score that both sides have detects OOD examples, or mistakes."""
+    made: list[Detection] = []
+    for name in (name for name in in_distribution if name in ood):
+        sides = in_distribution, ood
+        same = (one for one in made if all(torch.equal(side[name], side[one.score]) for side in sides))
+        twin = next(same, None)  # "energy" is "precision", and is not resampled again
+        if twin is not None:
+            made.append(Detection(name, twin.auroc, twin.aupr_ood, twin.aupr_id, twin.fpr95, twin.roc))
+        else:
+            made.append(_detection(name, in_distribution[name], ood[name], settings))
+    return made
+
+
+def _detection(name: str, in_distribution: Tensor, ood: Tensor, settings: EvaluateConfig) -> Detection:
+    if not len(in_distribution) or not len(ood):
+        why = "every prediction is right" if len(in_distribution) else "every prediction is wrong"
+        nothing = Number(None, why=why)
+        return Detection(name, nothing, nothing, nothing, nothing, Curve([], []))
+    found = bootstrap_detection(
+        in_distribution,
+        ood,
+        resamples=max(1, settings.resamples),
+        level=settings.level,
+        seed=settings.seed,
+    )
+    flagged_id, flagged_ood = roc(in_distribution, ood)
+    areas = {key: _number(interval.value, interval, settings) for key, interval in found.items()}
+    return Detection(score=name, roc=Curve(flagged_id.tolist(), flagged_ood.tolist()), **areas)
+
+
+def npz_bytes(predictions: Predictions) -> bytes:
+    """Predictions as a .npz file, in single precision where that loses nothing."""
+    values, single = predictions.values, predictions.values.float()
+    is_exact = torch.equal(single.to(values.dtype), values)
+    arrays: dict[str, Any] = {predictions.kind: (single if is_exact else values).numpy()}
+    if predictions.targets is not None:
+        arrays["targets"] = predictions.targets.numpy()
+    buffer = BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    return buffer.getvalue()
+
+
+class ModelPredictions(NamedTuple):
+    """Predictions of one model for labelled and for OOD examples."""
+
+    predictions: Predictions
+    ood: Mapping[str, Predictions]
+
+
+class EvaluateJob:
+    """Models ready to be evaluated from files, one at a time so that only one's predictions are in memory.
+
+    What can be refused without reading whole files is refused on construction.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[ModelFiles],
+        *,
+        settings: EvaluateConfig,
+        names: FieldNames,
+        class_names: str | Path | None = None,
+        targets_file: str | Path | None = None,
+    ) -> None:
+        self.models, self.settings, self.names, self.targets_file = models, settings, names, targets_file
+        self.class_names = None if class_names is None else read_class_names(class_names)
+        self._first: Predictions | None = None
+        for path in (path for model in models for path in (model.path, *model.ood.values())):
+            open_arrays(path, caller="read_predictions")
+
+    @property
+    def steps(self) -> int:
+        """Calls of `on_step` over all models."""
+        return sum(STEPS + 1 + 2 * len(model.ood) for model in self.models)
+
+    def read(self, model: ModelFiles, on_step: Callable[[str], None]) -> ModelPredictions:
+        """Read the files of a model; a ValueError says in one line what is wrong with them."""
+        found = read_predictions(
+            model.path, names=self.names, class_names=self.class_names, targets_file=self.targets_file
+        )
+        self._check(found, "model")
+        on_step(f"{model.name}: read")
+        ood = {}
+        for title, path in model.ood.items():
+            ood[title] = read_predictions(path, names=self.names, labelled=False)
+            self._check(ood[title], f"OOD set {title!r}")
+            on_step(f"{model.name}: read {title}")
+        return ModelPredictions(found, ood)
+
+    def evaluate(
+        self, model: ModelFiles, given: ModelPredictions, on_step: Callable[[str], None]
+    ) -> EvaluationRecord:
+        """The record of a model that was read."""
+        return evaluate(
+            given.predictions,
+            name=model.name,
+            class_names=self.class_names,
+            ood=given.ood,
+            settings=self.settings,
+            on_step=on_step,
+        )
+
+    def _check(self, found: Predictions, what: str) -> None:
+        """All files must be of the same classes, and should be of the same examples."""
+        if self._first is None:
+            self._first = replace(found, values=found.values[:0].clone(), images=None)
+        first = self._first
+        classes, expected = found.values.shape[1], first.values.shape[1]
+        if classes != expected:
+            raise fail(
+                "evaluate",
+                f"{what} in {found.path} must have the {expected} classes of {first.path}, got {classes}.",
+            )
+        if first.targets is None or found.targets is None or torch.equal(first.targets, found.targets):
+            return
+        warnings.warn(
+            f"the targets of {found.path} are not those of {first.path}; "
+            "the models were scored on different examples.",
+            stacklevel=3,
+        )

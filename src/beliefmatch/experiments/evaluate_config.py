@@ -1,11 +1,13 @@
-"""The options of an evaluation; imports without torch."""
+"""The options of an evaluation, and what each of its numbers means with them; imports without torch."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec.structs import asdict
+
 from beliefmatch._config import Config, Count, Index, Probability, Seed
 
-__all__ = ["EvaluateConfig", "ModelFiles"]
+__all__ = ["EvaluateConfig", "ModelFiles", "conventions"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class ModelFiles:
 
 
 class EvaluateConfig(Config, frozen=True, kw_only=True):
-    """How predictions are judged.
+    """How predictions are evaluated.
 
     Args:
         n_bins: number of confidence bins; the paper's 15.
@@ -40,3 +42,73 @@ class EvaluateConfig(Config, frozen=True, kw_only=True):
     risks: tuple[Probability, ...] = (0.01, 0.05)
     delta: Probability = 0.05
     shown: Index = 12
+
+
+def conventions(settings: EvaluateConfig) -> dict[str, str]:
+    """By metric, as computed with these settings."""
+    words = {**_WORDS, "intervals": _INTERVALS if settings.resamples else "None were requested."}
+    if settings.resamples:
+        words["differences"] = _DIFFERENCES
+    return {key: text.format(**asdict(settings)) for key, text in words.items()}
+
+
+_WORDS = {
+    "error": (
+        "Share of examples whose most probable class is not the target; of tied classes the first is taken."
+    ),
+    "top_k_error": "Share of examples whose target is not among the {top_k} most probable classes.",
+    "nll": "Mean of −ln p(target), in nats.",
+    "brier": (
+        "Mean of Σ (p − one-hot)² over all classes, from 0 to 2. Its parts are Murphy's (1973), class"
+        " by class over {n_bins} bins of equal width; the remainder is what differs within bins."
+    ),
+    "ece": (
+        "Mean gap between confidence and accuracy over {n_bins} bins (i/M, (i+1)/M] of equal width;"
+        " a confidence of 0 counts in the first. Biased upwards in small samples."
+    ),
+    "mce": "Largest gap of these bins; one of few examples can decide it.",
+    "adaptive_ece": "Mean gap over {n_bins} bins of equal size.",
+    "classwise_ece": (
+        "Mean gap between a class's probability and its frequency over {n_bins} bins of equal "
+        "width, and mean of that over the classes. It has no interval."
+    ),
+    "debiased_ece": (
+        "Root mean squared gap over {n_bins} bins of equal size less what chance adds to it (Kumar,"
+        " Liang and Ma 2019)."
+    ),
+    "overconfidence": "Mean confidence less accuracy: positive if overconfident, negative if underconfident.",
+    "aurc": "Area under the risk-coverage curve: error among the k most confident, mean over all k.",
+    "excess_aurc": "That area less the area of the best order of the same predictions.",
+    "mean_confidence": "Mean of the largest probability.",
+    "mean_entropy": "Mean of −Σ p ln p, in nats.",
+    "detection": (
+        "Higher scores mean ood, or wrong. AUROC counts ties one half; AUPR is average precision "
+        "with either side as positive; FPR95 is the share of OOD (or wrong) examples that pass "
+        "where 95 % of the known (or right) ones do."
+    ),
+    "scores": (
+        "Predictive entropy: of the probabilities. 1 − largest probability: from logits with all its digits. "
+        "Mutual information (the spread of the Dirichlet), differential entropy and −ln α₀: of the Dirichlet "
+        "that logits stand for under belief matching. Energy: −ln Σ exp(logits), the same number as −ln α₀."
+    ),
+    "risk_thresholds": (
+        "Answering at or above the threshold keeps the error among answers below the bound, except "
+        "with probability {delta}: Clopper and Pearson's bound at 50 coverages fixed beforehand, with"
+        " Bonferroni's correction. It holds for examples drawn like these, if these chose nothing "
+        "else. Each risk has a guarantee of its own."
+    ),
+    "density": (
+        "Of the predictive entropy over [0, ln K]; Gaussian kernel with a standard deviation of 0.02 "
+        "ln K, folded back at both ends."
+    ),
+}
+_DIFFERENCES = (
+    "Of error, negative log-likelihood, Brier score and expected calibration error, how far a model is above "
+    "the best one; the same rows are drawn for both, {resamples} times. Error rates that differ by fewer "
+    "examples than an exact sign test needs are called indistinguishable."
+)
+_INTERVALS = (
+    "Of error and top-k error Clopper and Pearson's, of the others a bootstrap over the examples, "
+    "bias-corrected (Efron 1981); level {level}, {resamples} resamples (fewer for more than 50,000 "
+    "examples), seed {seed}."
+)

@@ -1,60 +1,50 @@
-"""Views of predictions for the report: densities, confusions, single examples."""
+"""Views of predictions for the report: densities, curves, confusions, classes, single examples."""
 
+import base64
 import math
-from collections.abc import Mapping
+import struct
+import zlib
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from beliefmatch.experiments.evaluate_config import EvaluateConfig
-from beliefmatch.experiments.evaluation_record import Bins, ClassScores, Confusion, Curve, Example, Number
-from beliefmatch.experiments.thumbnails import thumbnail
-from beliefmatch.metrics import ClassBins, Interval, Outcomes, ReliabilityBins
+from beliefmatch.experiments.evaluation_record import Bins, ClassScores, Confusion, Curve, Example
+from beliefmatch.metrics import ClassBins, Outcomes, ReliabilityBins
 
-__all__ = ["class_scores", "confusion", "entropy_density", "examples", "numbers", "reliability", "thinned"]
+__all__ = ["class_scores", "confusion", "entropy_density", "examples", "reliability", "thinned", "thumbnail"]
 
 MATRIX_CLASSES = 50
-"""Up to so many classes, the confusions are a matrix."""
+"""Largest number of classes for which the confusions are a matrix."""
 PAIRS = 50
-"""Most frequent mistakes that are listed."""
+"""Number of the most frequent mistakes that are listed."""
 POINTS = 500
-"""Of a curve, at most."""
-DENSITY_POINTS = 129
-DENSITY_WIDTH = 0.02
-"""Standard deviation of the kernel, as a share of ln K."""
+"""Largest number of points of a curve."""
+LONGEST_SIDE = 96
+"""Pixels of a thumbnail; larger images are averaged down to it."""
 
-_CELLS = 16 * (DENSITY_POINTS - 1)  # entropies are counted this finely before they are smoothed
+_DENSITY_POINTS = 129
+_DENSITY_WIDTH = 0.02  # standard deviation of the kernel, as a share of ln K
+_DENSITY_CELLS = 16 * (_DENSITY_POINTS - 1)  # entropies are counted this finely before they are smoothed
+_COLOUR_TYPE = {1: 0, 3: 2, 4: 6}  # of PNG, by the number of channels: grey, RGB, RGB with opacity
 
 
 def entropy_density(entropy: Tensor, classes: int) -> Curve:
     """Density of the predictive entropy on an even grid over [0, ln K].
 
-    A Gaussian kernel of fixed width, so that models and sets compare; its parts outside are folded back at
-    both ends, so that the area stays one.
+    A Gaussian kernel of fixed width, so that models and sets compare; its tails are folded back at both ends,
+    so that the area stays one.
     """
     top = math.log(classes)
-    place = (entropy / top * _CELLS).long().clamp(0, _CELLS - 1)
-    mass = torch.bincount(place, minlength=_CELLS).double() / len(entropy)
-    middles = (torch.arange(_CELLS, dtype=torch.float64) + 0.5) / _CELLS
-    grid = torch.linspace(0, 1, DENSITY_POINTS, dtype=torch.float64)
-    kernel = torch.zeros(DENSITY_POINTS, _CELLS, dtype=torch.float64)
-    for images in (middles, -middles, 2 - middles):
-        kernel += torch.exp(-0.5 * ((grid[:, None] - images) / DENSITY_WIDTH).square())
-    density = kernel @ mass / (DENSITY_WIDTH * math.sqrt(2 * math.pi) * top)
+    cell = (entropy / top * _DENSITY_CELLS).long().clamp(0, _DENSITY_CELLS - 1)
+    mass = torch.bincount(cell, minlength=_DENSITY_CELLS).double() / len(entropy)
+    middles = (torch.arange(_DENSITY_CELLS, dtype=torch.float64) + 0.5) / _DENSITY_CELLS
+    grid = torch.linspace(0, 1, _DENSITY_POINTS, dtype=torch.float64)
+    kernel = torch.zeros(_DENSITY_POINTS, _DENSITY_CELLS, dtype=torch.float64)
+    for mirrored in (middles, -middles, 2 - middles):
+        kernel += torch.exp(-0.5 * ((grid[:, None] - mirrored) / _DENSITY_WIDTH).square())
+    density = kernel @ mass / (_DENSITY_WIDTH * math.sqrt(2 * math.pi) * top)
     return Curve((grid * top).tolist(), density.tolist())
-
-
-def numbers(intervals: Mapping[str, Interval], settings: EvaluateConfig) -> dict[str, Number]:
-    """Values with the ends of their intervals, or without, if none were requested or they are infinite."""
-    return {key: _number(found, settings.resamples > 0) for key, found in intervals.items()}
-
-
-def _number(found: Interval, has_ends: bool) -> Number:
-    if not math.isfinite(found.value):
-        return Number(None, why=f"not finite: {found.value}")
-    if not has_ends or not all(map(math.isfinite, found)):
-        return Number(found.value)
-    return Number(found.value, found.low, found.high)
 
 
 def thinned(x: Tensor, y: Tensor) -> Curve:
@@ -67,17 +57,12 @@ def thinned(x: Tensor, y: Tensor) -> Curve:
 
 def reliability(bins: ReliabilityBins) -> Bins:
     """The bins as plain numbers."""
-    return Bins(
-        lower=bins.lower.tolist(),
-        upper=bins.upper.tolist(),
-        count=bins.count.long().tolist(),
-        confidence=_or_none(bins.confidence),
-        accuracy=_or_none(bins.accuracy),
+    confidence, accuracy = (
+        [None if math.isnan(mean) else mean for mean in means.tolist()]
+        for means in (bins.confidence, bins.accuracy)
     )
-
-
-def _or_none(values: Tensor) -> list[float | None]:
-    return [None if math.isnan(value) else value for value in values.tolist()]
+    count = bins.count.long().tolist()
+    return Bins(bins.lower.tolist(), bins.upper.tolist(), count, confidence, accuracy)
 
 
 def confusion(seen: Outcomes, classes: int) -> Confusion:
@@ -97,22 +82,13 @@ def confusion(seen: Outcomes, classes: int) -> Confusion:
 
 
 def class_scores(seen: Outcomes, bins: ClassBins) -> list[ClassScores]:
-    """Each class by itself."""
-    classes = len(bins.count)
-    came_true = torch.bincount(seen.targets, minlength=classes).tolist()
-    predicted = torch.bincount(seen.predicted, minlength=classes).tolist()
-    missed = torch.bincount(seen.targets[~seen.correct], minlength=classes).tolist()
-    probability, errors = bins.mean_probability.tolist(), bins.errors.tolist()
+    """Scores of each class by itself."""
+    rows = (seen.targets, seen.predicted, seen.targets[~seen.correct])
+    counts = (torch.bincount(row, minlength=len(bins.count)).tolist() for row in rows)
+    columns = zip(*counts, bins.mean_probability.tolist(), bins.errors.tolist(), strict=True)
     return [
-        ClassScores(
-            index=index,
-            examples=came_true[index],
-            predicted=predicted[index],
-            error=missed[index] / came_true[index] if came_true[index] else None,
-            mean_probability=probability[index],
-            calibration_error=errors[index],
-        )
-        for index in range(classes)
+        ClassScores(index, examples, predicted, missed / examples if examples else None, probability, error)
+        for index, (examples, predicted, missed, probability, error) in enumerate(columns)
     ]
 
 
@@ -133,3 +109,49 @@ def examples(
         )
         for row in chosen.tolist()
     ]
+
+
+def thumbnail(image: Tensor) -> str:
+    """One image (H, W), (H, W, C) or (C, H, W) as a PNG in base64.
+
+    Bytes are shown as they are and other values in [0, 1] as shares of white. Values outside, as of
+    normalised images, are stretched from the least to the largest of the image. Where both ends of the
+    shape could be channels, the first are.
+    """
+    if image.ndim == 2:
+        image = image[None]
+    elif image.shape[0] not in _COLOUR_TYPE:
+        image = image.permute(2, 0, 1)
+    pixels = _unit(image)
+    height, width = pixels.shape[1:]
+    scale = LONGEST_SIDE / max(height, width)
+    if scale < 1:
+        size = (max(1, round(height * scale)), max(1, round(width * scale)))
+        pixels = torch.nn.functional.interpolate(pixels[None], size, mode="area")[0]
+    return base64.b64encode(_png((255 * pixels).round().byte().permute(1, 2, 0).numpy())).decode("ascii")
+
+
+def _unit(image: Tensor) -> Tensor:
+    """Values in [0, 1] as float32."""
+    if image.dtype == torch.uint8:
+        return image.float() / 255
+    pixels = image.double()
+    finite = pixels[pixels.isfinite()]
+    low, high = (finite.min().item(), finite.max().item()) if len(finite) else (0.0, 1.0)
+    if low < 0 or high > 1:
+        pixels = (pixels - low) / (high - low or 1.0)
+    return pixels.nan_to_num(0.0, 1.0, 0.0).clamp(0, 1).float()
+
+
+def _png(pixels: np.ndarray) -> bytes:
+    """Bytes (H, W, C), C of 1, 3 or 4, as a PNG file."""
+    height, width, channels = pixels.shape
+    rows = pixels.reshape(height, width * channels)
+    unfiltered = np.zeros((height, 1), dtype=np.uint8)  # the filter of each row: none
+    data = zlib.compress(np.concatenate([unfiltered, rows], 1).tobytes(), 9)
+    head = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPE[channels], 0, 0, 0)
+    chunks = ((b"IHDR", head), (b"IDAT", data), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        for kind, content in chunks
+    )

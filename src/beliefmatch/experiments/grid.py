@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing import active_children, get_context
 from pathlib import Path
@@ -25,7 +25,7 @@ import torch
 from beliefmatch._files import EnvironmentFailure, atomic_write
 from beliefmatch.experiments.build import dataset
 from beliefmatch.experiments.config import RunConfig, fingerprint
-from beliefmatch.experiments.records import Diverged, RunRecord, Trial
+from beliefmatch.experiments.records import Diverged, RunRecord
 from beliefmatch.experiments.run import RunResult, execute_run, finished
 from beliefmatch.experiments.run_dir import RunDirectory
 
@@ -46,28 +46,26 @@ class Cell:
 
     config: RunConfig
     directory: Path
-    search: tuple[Trial, ...] = ()
-    """Trials by which an option of the configuration was chosen, for its record."""
     may_diverge: bool = False
-    """Whether a training that leaves the finite numbers is a result rather than an error. A prior that fights
-    the labels, which may be the subject of the run, is then no reason to warn either."""
+    """Whether a training that diverges is a result rather than an error. The warning about a prior that
+    outweighs the labels, which may be the subject of the run, is then left out."""
     evaluated: bool = False
     """Whether the test predictions are evaluated in full while they are in memory."""
 
 
 class Executor(Protocol):
-    """Where cells run; a cluster's engine can stand behind the same three calls."""
+    """Where cells run; the engine of a cluster can stand behind the same three methods."""
 
     def submit(self, index: int, cell: Cell) -> None:
-        """Hand over a cell; its progress is reported by this index."""
+        """Hand over a cell, which is known by its index from now on."""
         ...
 
-    def results(self) -> Iterator[tuple[int, RunResult | Diverged]]:
-        """The result of each cell as it ends, with progress meanwhile; the error of the first that fails."""
+    def progress(self, on_cell: OnCell) -> Iterator[tuple[int, RunResult | Diverged]]:
+        """Report progress and yield the result of each cell as it ends; raise the error of one that fails."""
         ...
 
-    def close(self, *, interrupted: bool) -> None:
-        """Wait until nothing runs any more. Cells at work finish; if `interrupted` they save and end."""
+    def cancel(self, *, interrupt: bool) -> None:
+        """Drop the cells that have not begun and wait for the others, which end early if `interrupt`."""
         ...
 
 
@@ -101,7 +99,7 @@ def default_jobs(config: RunConfig) -> int:
 
 
 def _results(cells: Sequence[Cell], jobs: int, on_cell: OnCell | None) -> list[RunResult | Diverged]:
-    report = on_cell or (lambda index, fraction, doing: None)
+    report = on_cell or (lambda index, fraction, description: None)
     results: dict[int, RunResult | Diverged] = {}
     for index, cell in enumerate(cells):
         record = finished(cell.directory, cell.config)
@@ -113,93 +111,100 @@ def _results(cells: Sequence[Cell], jobs: int, on_cell: OnCell | None) -> list[R
         report(index, 1.0, "finished before")
     left = [index for index in range(len(cells)) if index not in results]
     jobs = min(jobs, len(left))
-    executor: Executor = ProcessesExecutor(jobs, report) if jobs > 1 else SerialExecutor(report)
-    interrupted = False
+    executor: Executor = ProcessExecutor(jobs) if jobs > 1 else SerialExecutor()
+    interrupt = False
     try:
         for index in left:
             executor.submit(index, cells[index])
-        results.update(executor.results())
+        results.update(executor.progress(report))
     except KeyboardInterrupt:
-        interrupted = True
+        interrupt = True
         raise
     finally:
-        executor.close(interrupted=interrupted)
+        executor.cancel(interrupt=interrupt)
     return [results[index] for index in range(len(cells))]
 
 
-def _run(cell: Cell, index: int, report: OnCell) -> RunResult | Diverged:
-    def execute() -> RunResult:
-        return execute_run(
-            cell.config,
-            cell.directory,
-            search=cell.search,
-            evaluated=cell.evaluated,
-            on_progress=lambda fraction, doing: report(index, fraction, doing),
-        )
-
-    if not cell.may_diverge:
-        return execute()
+def _run(index: int, cell: Cell, on_cell: OnCell) -> RunResult | Diverged:
+    """Execute one cell, in whatever process an executor has chosen."""
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".* gives a target mean of only ")
-            return execute()
+            if cell.may_diverge:
+                warnings.filterwarnings("ignore", message=".* gives a target mean of only ")
+            return execute_run(
+                cell.config,
+                cell.directory,
+                evaluated=cell.evaluated,
+                on_progress=lambda fraction, description: on_cell(index, fraction, description),
+            )
     except FloatingPointError as error:
+        if not cell.may_diverge:
+            raise
         digest = dataset(cell.config.data).facts.get("digest")
         diverged = Diverged(fingerprint(cell.config), f"{error}", digest)
         cell.directory.mkdir(parents=True, exist_ok=True)
         atomic_write(RunDirectory(cell.directory).diverged_file, diverged.to_json().encode())
-        report(index, 1.0, "diverged")
+        on_cell(index, 1.0, "diverged")
         return diverged
 
 
 class SerialExecutor:
     """One cell after the other in this process."""
 
-    def __init__(self, report: OnCell) -> None:
-        self._report, self._cells = report, list[tuple[int, Cell]]()
+    def __init__(self) -> None:
+        self._cells: list[tuple[int, Cell]] = []
 
     def submit(self, index: int, cell: Cell) -> None:
         """Put the cell in line."""
         self._cells.append((index, cell))
 
-    def results(self) -> Iterator[tuple[int, RunResult | Diverged]]:
+    def progress(self, on_cell: OnCell) -> Iterator[tuple[int, RunResult | Diverged]]:
         """Run the cells in their order."""
         for index, cell in self._cells:
-            yield index, _run(cell, index, self._report)
+            yield index, _run(index, cell, on_cell)
 
-    def close(self, *, interrupted: bool) -> None:
-        """Nothing runs beyond `results`."""
+    def cancel(self, *, interrupt: bool) -> None:
+        """Nothing runs beyond `progress`."""
 
 
-class ProcessesExecutor:
-    """Several cells at a time, each in a process of this machine."""
+class ProcessExecutor:
+    """Several cells at a time, each in a process of this machine.
 
-    def __init__(self, jobs: int, report: OnCell) -> None:
+    A terminal sends Ctrl-C to every process of its group. Workers leave the group, because a second signal
+    ends a training without saving; `cancel` passes one signal on to each.
+    """
+
+    def __init__(self, jobs: int) -> None:
         context = get_context("spawn")  # a fork would inherit torch's threads, but not their state
-        self._report, self._futures = report, dict[Future[RunResult | Diverged], int]()
-        self._progress, self._closing = context.Queue(), context.Event()
+        self._futures: dict[Future[RunResult | Diverged], int] = {}
+        self._reports, self._cancelled = context.Queue(), context.Event()
         self._others = set(active_children())
         self._pool = ProcessPoolExecutor(
             jobs,
             mp_context=context,
             initializer=_begin_worker,
-            initargs=(os.getpid(), self._progress, self._closing),
+            initargs=(os.getpid(), self._reports, self._cancelled),
         )
 
     def submit(self, index: int, cell: Cell) -> None:
         """Queue the cell; the first starts the workers, which inherit that Ctrl-C is ignored."""
-        with _sigint_ignored():
-            self._futures[self._pool.submit(_work, cell, index)] = index
+        is_main = threading.current_thread() is threading.main_thread()  # only it may set handlers
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
+        try:
+            self._futures[self._pool.submit(_work, index, cell)] = index
+        finally:
+            if is_main:
+                signal.signal(signal.SIGINT, before)
 
-    def results(self) -> Iterator[tuple[int, RunResult | Diverged]]:
-        """Wait for the workers and pass their progress on."""
+    def progress(self, on_cell: OnCell) -> Iterator[tuple[int, RunResult | Diverged]]:
+        """Wait for the workers and pass their reports on."""
         pending = set(self._futures)
         try:
             while pending:
                 done, pending = wait(pending, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
                 with suppress(Empty):
                     while True:
-                        self._report(*self._progress.get_nowait())
+                        on_cell(*self._reports.get_nowait())
                 for future in done:
                     yield self._futures[future], future.result()
         except BrokenProcessPool as error:
@@ -208,66 +213,54 @@ class ProcessesExecutor:
                 f"run: one of the processes at work was ended from outside, {why}."
             ) from error
 
-    def close(self, *, interrupted: bool) -> None:
-        """Wait for the workers, and pass every Ctrl-C on, because only this process receives it."""
-        self._closing.set()
+    def cancel(self, *, interrupt: bool) -> None:
+        """Wait for the workers, and pass every Ctrl-C on to them meanwhile."""
+        self._cancelled.set()
         while True:
             try:
-                for worker in set(active_children()) - self._others if interrupted else ():
+                for worker in set(active_children()) - self._others if interrupt else ():
                     with suppress(ProcessLookupError):
                         os.kill(worker.pid or 0, signal.SIGINT)
                 return self._pool.shutdown(wait=True, cancel_futures=True)
             except KeyboardInterrupt:
-                interrupted = True
+                interrupt = True
 
 
-@contextmanager
-def _sigint_ignored() -> Iterator[None]:
-    """Ignore Ctrl-C for the time of the block, which is short. Only the main thread can."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+_reports: Any = None  # the queue and the event of this worker
+_cancelled: Any = None
 
 
-_progress: Any = None  # queue of this worker
-_closing: Any = None
-
-
-def _begin_worker(parent: int, progress: Any, closing: Any) -> None:
-    global _progress, _closing
-    _progress, _closing = progress, closing
-    progress.cancel_join_thread()  # after an error nobody reads it, and a full pipe would never let this end
+def _begin_worker(parent: int, reports: Any, cancelled: Any) -> None:
+    global _reports, _cancelled
+    _reports, _cancelled = reports, cancelled
+    reports.cancel_join_thread()  # after an error nobody reads it, and a full pipe would never let this end
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # except while a cell is at work
     if hasattr(os, "setpgrp"):
-        os.setpgrp()  # a terminal would signal the workers too, and the second signal ends without saving
+        os.setpgrp()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 
 def _end_with(parent: int) -> None:
-    """A worker whose parent was killed would go on alone and be in the way of the next attempt."""
+    """End a worker whose parent was killed; it would go on alone and be in the way of the next attempt."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)
 
 
-def _work(cell: Cell, index: int) -> RunResult | Diverged:
+def _work(index: int, cell: Cell) -> RunResult | Diverged:
+    """Execute a cell in a worker, which accepts Ctrl-C meanwhile and ignores it when idle."""
     reported = 0.0
 
-    def report(index: int, fraction: float, doing: str) -> None:
+    def on_cell(index: int, fraction: float, description: str) -> None:
         nonlocal reported
         if fraction >= 1 or time.monotonic() - reported > _POLL_SECONDS:
             reported = time.monotonic()
-            _progress.put((index, fraction, doing))
+            _reports.put((index, fraction, description))
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        if _closing.is_set():  # the pool hands out a few cells beforehand, which it cannot take back
+        if _cancelled.is_set():  # the pool hands out a few cells beforehand, which it cannot take back
             raise CancelledError
-        return _run(cell, index, report)
+        return _run(index, cell, on_cell)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -11,8 +11,7 @@ from beliefmatch.data.predictions import read_predictions
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.sources import Source
 from beliefmatch.experiments.adapted_directory import adapted_network
-from beliefmatch.experiments.build import engine_for, method_of
-from beliefmatch.experiments.networks import trained_member
+from beliefmatch.experiments.build import engine_for, method_of, trained_member
 from beliefmatch.experiments.records import PredictionRow
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.methods.base import Prediction, Predictor

@@ -1,12 +1,13 @@
-"""One run: train the networks of a method, predict every set, score the predictions, and keep it all."""
+"""One run: train the networks of a method, predict every set, evaluate the predictions, and write it all."""
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,7 +19,6 @@ from beliefmatch.data.predictions import Predictions, read_predictions
 from beliefmatch.data.sources import Batch, Dataset, MemorySource, Source
 from beliefmatch.experiments.build import (
     dataset,
-    digests_of,
     engine_for,
     member_seed,
     method_of,
@@ -27,41 +27,196 @@ from beliefmatch.experiments.build import (
     ood_training,
 )
 from beliefmatch.experiments.config import RunConfig, fingerprint, to_mapping
-from beliefmatch.experiments.evaluate import evaluate
-from beliefmatch.experiments.evaluation_record import EvaluationRecord
+from beliefmatch.experiments.evaluate import BELIEF_SCORES, evaluate, headline_scores, npz_bytes
+from beliefmatch.experiments.evaluate_config import EvaluateConfig
+from beliefmatch.experiments.evaluation_record import EvaluationRecord, OODSet
 from beliefmatch.experiments.method_spec import label_of
-from beliefmatch.experiments.records import Costs, RunRecord, Trial
+from beliefmatch.experiments.records import Costs, OODScores, RunRecord, Scores
 from beliefmatch.experiments.rotation import DigitRotation
 from beliefmatch.experiments.run_dir import RunDirectory
-from beliefmatch.experiments.scoring import SetPredictions, ood_scores, scores, to_npz
-from beliefmatch.experiments.teacher import with_known_teacher
-from beliefmatch.experiments.training_inputs import TrainingInputs, training_inputs
+from beliefmatch.experiments.training_inputs import (
+    TrainingInputs,
+    training_inputs,
+    with_teacher_fingerprint,
+)
 from beliefmatch.methods.base import Method, Predictor, facts_of
+from beliefmatch.metrics import outcomes, reliability_bins
 from beliefmatch.train.checkpoint import Checkpointing
 from beliefmatch.train.engine import Engine
 from beliefmatch.train.history import CsvLog, History, Log, Logs, Progress, TensorBoardLog
 from beliefmatch.train.loop import NOT_FINITE_ADVICE, fit
-from beliefmatch.train.predict import predict_all
+from beliefmatch.train.predict import PredictedSet, predict_all
 
 __all__ = ["OnProgress", "RunResult", "evaluate_finished", "execute", "execute_run", "finished"]
 
 OnProgress = Callable[[float, str], None]
 """Called with (fraction, description)."""
 
-_TRAINING = 0.95  # share of a run that its bar gives to training
-_FEW = 2000  # examples
+_TRAINING = 0.95  # fraction of the progress that training takes
+_FEW = 2000  # examples whose prediction is timed three times
 _BATCH = 512  # examples at once when predicting
+_FULL = EvaluateConfig()
+_VALUES = EvaluateConfig(resamples=0, shown=0)  # the same values without intervals and examples
+
+
+@dataclass(frozen=True, eq=False)
+class RunResult:
+    """The record of a run, and the evaluation of its test predictions if it was asked for and made now."""
+
+    record: RunRecord
+    evaluation: EvaluationRecord | None = None
+
+
+def finished(directory: Path, config: RunConfig) -> RunRecord | None:
+    """The record of a run of this config, if it is finished; a ValueError if another config's is there."""
+    run_dir = RunDirectory(directory)
+    run_dir.check(config)
+    return run_dir.record()
+
+
+def execute(
+    config: RunConfig,
+    directory: Path,
+    *,
+    tensorboard: bool = False,
+    on_progress: OnProgress | None = None,
+) -> RunRecord:
+    """Train, predict and score by a configuration; a run that was stopped goes on from its last checkpoint.
+
+    Args:
+        config: all settings; none of its method's options may be left to a search.
+        directory: directory of this run alone.
+        tensorboard: whether logs for TensorBoard are written next to the CSV ones.
+        on_progress: called with (fraction, description).
+    """
+    return execute_run(config, directory, tensorboard=tensorboard, on_progress=on_progress).record
+
+
+def execute_run(
+    config: RunConfig,
+    directory: Path,
+    *,
+    tensorboard: bool = False,
+    evaluated: bool = False,
+    on_progress: OnProgress | None = None,
+) -> RunResult:
+    """`execute`, with the evaluation in full if `evaluated`; a run that was finished earlier gives none.
+
+    The predictions are evaluated once, while they are in memory; the scores of the record are read from the
+    evaluation.
+    """
+    config = with_teacher_fingerprint(config, directory)
+    done = finished(directory, config)
+    if done is not None:
+        return RunResult(done)
+    start, run_dir, report = time.perf_counter(), RunDirectory(directory), on_progress or _no_progress
+    method, data, engine = method_of(config), dataset(config.data), engine_for(config.engine)
+    with run_dir.locked() if engine.is_main_process else nullcontext():
+        engine.on_main_process(lambda: run_dir.begin(config))
+        run = TrainingRun(config, run_dir, method, data, engine, report, tensorboard)
+        networks, histories = run.train()
+        predictor = run.predictor(networks)
+        predictions = run.predict(predictor)
+        report(_TRAINING, "evaluating")
+        settings, test, ood = _FULL if evaluated else _VALUES, predictions.test, predictions.ood
+        evaluation = engine.on_main_process(lambda: _evaluation(config, data, test, ood, settings))
+        seconds = sum(history.seconds for history in histories)
+        images = data.epoch_images * sum(len(history.epochs) for history in histories)
+        record = RunRecord(
+            method=config.method.name,
+            options=plain(method.options),
+            seed=config.seed,
+            config=to_mapping(config),
+            fingerprint=fingerprint(config),
+            data=plain({**data.facts, "ood_digests": predictions.ood_digests}),
+            class_names=list(data.class_names),
+            curves=[_curves(history) for history in histories],
+            skipped_steps=sum(history.skipped for history in histories),
+            validation=_scores_of(predictions.validation),
+            test=_scores(evaluation.examples, {key: one.value for key, one in evaluation.scores.items()}),
+            ood=[_ood_scores(one, predictions.has_belief) for one in evaluation.ood],
+            costs=Costs(
+                networks=len(networks),
+                parameters=sum(parameter.numel() for parameter in networks[0].parameters()),
+                train_seconds=seconds,
+                train_images_per_second=images / seconds if seconds else 0.0,
+                predict_seconds=predictions.seconds,
+                predict_ms_per_image=1000 * predictions.seconds / evaluation.examples,
+            ),
+            search=[],
+            learned=plain(facts_of(predictor)),
+            rotation=DigitRotation.load().seen_by(predictor) if config.data.name == "digits" else None,
+            engine=engine.describe(),
+            versions=versions("beliefmatch", "torch", "numpy", "lightning-fabric"),
+            hardware=hardware(),
+            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            wall_seconds=time.perf_counter() - start,
+        )
+        engine.on_main_process(lambda: _write(run, predictions, record))
+        report(1.0, "done")
+    return RunResult(record, evaluation if evaluated else None)
+
+
+def evaluate_finished(run_dir: RunDirectory) -> EvaluationRecord:
+    """The evaluation of a run that was finished earlier, from the predictions that it wrote."""
+    config = run_dir.config()
+    paths = run_dir.ood_predictions([one.name for one in run_dir.finished().ood])
+    test = read_predictions(run_dir.predictions("test"))
+    ood = {name: read_predictions(path, labelled=False) for name, path in paths.items()}
+    test, *others = (replace(one, values=one.values.double()) for one in (test, *ood.values()))
+    return _evaluation(config, dataset(config.data), test, dict(zip(ood, others, strict=True)), _FULL)
+
+
+def _evaluation(
+    config: RunConfig,
+    data: Dataset,
+    test: Predictions,
+    ood: Mapping[str, Predictions],
+    settings: EvaluateConfig,
+) -> EvaluationRecord:
+    if isinstance(data.test, MemorySource):
+        test = replace(test, images=data.test.images)
+    return evaluate(test, name=label_of(config), class_names=data.class_names, ood=ood, settings=settings)
+
+
+def _scores(examples: int, values: Mapping[str, Any]) -> Scores:
+    nll = values["nll"]
+    return Scores(
+        examples=examples,
+        error=values["error"],
+        nll=nll if nll is not None and math.isfinite(nll) else None,
+        brier=values["brier"],
+        ece=values["ece"],
+        mean_confidence=values["mean_confidence"],
+    )
+
+
+def _scores_of(predictions: Predictions) -> Scores:
+    """Scores of labelled examples that need no evaluation."""
+    assert predictions.targets is not None
+    given: dict[str, Any] = {predictions.kind: predictions.values}
+    seen = outcomes(predictions.targets, **given)
+    return _scores(len(seen), headline_scores(seen, reliability_bins(seen.confidence, seen.correct)))
+
+
+def _ood_scores(evaluated: OODSet, has_belief: bool) -> OODScores:
+    kept = [one for one in evaluated.detections if has_belief or one.score not in BELIEF_SCORES]
+    areas: dict[str, Any] = {one.score: one.auroc.value for one in kept}
+    rates: dict[str, Any] = {one.score: one.fpr95.value for one in kept}
+    return OODScores(evaluated.name, evaluated.examples, areas, rates, evaluated.mean_confidence)
 
 
 @dataclass(frozen=True, eq=False)
 class RunPredictions:
-    """Predictions for every set, and the seconds that predicting the test set took."""
+    """Predictions for every set, each with the path of its file."""
 
-    validation: SetPredictions
-    test: SetPredictions
-    ood: Mapping[str, SetPredictions]
+    validation: Predictions
+    test: Predictions
+    ood: Mapping[str, Predictions]
     ood_digests: Mapping[str, str]
     seconds: float
+    """Time of predicting the test set."""
+    has_belief: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +244,8 @@ class TrainingRun:
         logs: list[Log] = [CsvLog(directory / "log.csv")]
         if self.tensorboard:
             logs.append(TensorBoardLog(directory))
+        # a checkpoint must be of this configuration and of these images
+        identity = {"config": fingerprint(self.config), "data": self.data.facts.get("digest")}
         history = fit(
             self.engine,
             network,
@@ -100,31 +257,28 @@ class TrainingRun:
             ood_source=ood,
             aux=inputs.aux,
             epoch_examples=inputs.epoch_examples,
-            checkpointing=Checkpointing(directory, configuration=self._identity()),
+            checkpointing=Checkpointing(directory, configuration=identity),
             log=Logs(logs),
             on_progress=lambda progress: self._report(member, progress),
             validate=self._validate,
         )
         return network, history
 
-    def _identity(self) -> dict[str, object]:
-        """What a checkpoint must be of: other images in the same place are another training."""
-        return {"config": fingerprint(self.config), "data": self.data.facts.get("digest")}
-
     def _validate(self, network: nn.Module) -> dict[str, float]:
-        """Numbers for the curves."""
-        found = scores(self._predict(self.method.validation_predictor(network), self.data.validation))
+        """Scores for the curves."""
+        predicted = self._predict(self.method.validation_predictor(network), self.data.validation)
+        found = _scores_of(_in_memory(predicted, Path()))
         return {"error": found.error, "nll": math.inf if found.nll is None else found.nll, "ece": found.ece}
 
     def _report(self, member: int, progress: Progress) -> None:
-        share = (member + progress.step / progress.steps) / self.method.members
-        which = f", network {member + 1} of {self.method.members}" if self.method.members > 1 else ""
-        rate, loss = progress.images_per_second, progress.loss
-        doing = f"epoch {min(progress.epoch + 1, progress.epochs)} of {progress.epochs}{which}"
-        self.on_progress(_TRAINING * share, f"{doing}, {rate:.0f} images/s, loss {loss:.3f}")
+        members, epoch = self.method.members, min(progress.epoch + 1, progress.epochs)
+        fraction = (member + progress.step / progress.steps) / members
+        which = f", network {member + 1} of {members}" if members > 1 else ""
+        speed = f"{progress.images_per_second:.0f} images/s, loss {progress.loss:.3f}"
+        self.on_progress(_TRAINING * fraction, f"epoch {epoch} of {progress.epochs}{which}, {speed}")
 
     def predictor(self, networks: list[nn.Module]) -> Predictor:
-        """The networks as their method reads them, calibrated on the validation set where it asks so."""
+        """The predictor of the networks, calibrated on the validation set where the method does so."""
         predictor = self.method.predictor(*networks)
         if self.method.calibrate is None:
             return predictor
@@ -132,179 +286,65 @@ class TrainingRun:
             return self.method.calibrate(predictor, self._batches(self.data.validation))
 
     def predict(self, predictor: Predictor) -> RunPredictions:
-        """Predict every set of the configuration."""
+        """Predict every set of the configuration; the test set thrice if it is small, to time it."""
         validation = self._predict(predictor, self.data.validation)
-        test, seconds = self._timed(predictor, self.data.test)
-        ood, sources = {}, ood_sets(self.config, self.data)
+        rounds = range(3 if len(self.data.test) <= _FEW else 1)
+        timed = [self._timed(predictor, self.data.test) for _ in rounds]
+        test = timed[-1][0]
+        sources = ood_sets(self.config, self.data)
+        paths, ood = self.run_dir.ood_predictions(list(sources)), {}
         for name, source in sources.items():
             self.on_progress(_TRAINING, f"predicting {name}")
-            ood[name] = self._predict(predictor, source)
-        return RunPredictions(validation, test, ood, digests_of(sources), seconds)
+            ood[name] = _in_memory(self._predict(predictor, source), paths[name])
+        return RunPredictions(
+            validation=_in_memory(validation, self.run_dir.predictions("validation")),
+            test=_in_memory(test, self.run_dir.predictions("test")),
+            ood=ood,
+            ood_digests={name: source.digest() for name, source in sources.items()},
+            seconds=min(seconds for _, seconds in timed),
+            has_belief=test.has_belief,
+        )
 
-    def _timed(self, predictor: Predictor, source: Source) -> tuple[SetPredictions, float]:
-        """Predictions, and the seconds they take; of few examples the fastest of three times."""
-        seconds = []
-        for _ in range(2 if len(source) <= _FEW else 0):
-            start = time.perf_counter()
-            self._predict(predictor, source)
-            seconds.append(time.perf_counter() - start)
+    def _timed(self, predictor: Predictor, source: Source) -> tuple[PredictedSet, float]:
         start = time.perf_counter()
-        predictions = self._predict(predictor, source)
-        return predictions, min([*seconds, time.perf_counter() - start])
+        predicted = self._predict(predictor, source)
+        return predicted, time.perf_counter() - start
 
-    def _predict(self, predictor: Predictor, source: Source) -> SetPredictions:
-        predictions = SetPredictions(*predict_all(self.engine, predictor, source, _BATCH))
-        if not predictions.probs.isfinite().all():
+    def _predict(self, predictor: Predictor, source: Source) -> PredictedSet:
+        predicted = predict_all(self.engine, predictor, source, _BATCH)
+        if not predicted.probs.isfinite().all():
             raise FloatingPointError(
                 f"run: the predictions of the network are not finite. {NOT_FINITE_ADVICE}"
             )
-        return predictions
+        return predicted
 
     def _batches(self, source: Source) -> Iterator[Batch]:
         parts = torch.arange(len(source)).split(_BATCH)
         return source.batches(parts, device=self.engine.device)
 
 
-@dataclass(frozen=True, eq=False)
-class RunResult:
-    """The record of a run, and the evaluation of its test predictions where one was made from memory."""
-
-    record: RunRecord
-    evaluation: EvaluationRecord | None = None
-
-
-def finished(directory: Path, config: RunConfig) -> RunRecord | None:
-    """The record of a run of this config, if it is finished; a ValueError if another config's is there."""
-    run_dir = RunDirectory(directory)
-    run_dir.check(config)
-    return run_dir.record()
-
-
-def execute(
-    config: RunConfig,
-    directory: Path,
-    *,
-    search: Sequence[Trial] = (),
-    tensorboard: bool = False,
-    on_progress: OnProgress | None = None,
-) -> RunRecord:
-    """Train, predict and score by a configuration; a run that was stopped goes on from its last checkpoint.
-
-    Args:
-        config: all settings; none of its method's options may be left to a search.
-        directory: directory of this run alone.
-        search: trials by which an option of the configuration was chosen, for the record.
-        tensorboard: whether logs for TensorBoard are written next to the CSV ones.
-        on_progress: called with (fraction, description).
-    """
-    return execute_run(
-        config, directory, search=search, tensorboard=tensorboard, on_progress=on_progress
-    ).record
-
-
-def execute_run(
-    config: RunConfig,
-    directory: Path,
-    *,
-    search: Sequence[Trial] = (),
-    tensorboard: bool = False,
-    evaluated: bool = False,
-    on_progress: OnProgress | None = None,
-) -> RunResult:
-    """`execute`, with the full evaluation of the predictions if `evaluated`; a finished run gives none."""
-    config = with_known_teacher(config, directory)
-    done = finished(directory, config)
-    if done is not None:
-        return RunResult(done)
-    start, run_dir = time.perf_counter(), RunDirectory(directory)
-    method, data, engine = method_of(config), dataset(config.data), engine_for(config.engine)
-    with run_dir.locked() if engine.is_main_process else nullcontext():
-        engine.on_main_process(lambda: run_dir.begin(config))
-        report = on_progress or (lambda share, doing: None)
-        run = TrainingRun(config, run_dir, method, data, engine, report, tensorboard)
-        networks, histories = run.train()
-        predictor = run.predictor(networks)
-        predictions = run.predict(predictor)
-        seconds = sum(history.seconds for history in histories)
-        images = data.epoch_images * sum(len(history.epochs) for history in histories)
-        test = predictions.test
-        record = RunRecord(
-            method=config.method.name,
-            options=plain(method.options),
-            seed=config.seed,
-            config=to_mapping(config),
-            fingerprint=fingerprint(config),
-            data=plain({**data.facts, "ood_digests": predictions.ood_digests}),
-            class_names=list(data.class_names),
-            curves=[_curves(history) for history in histories],
-            skipped_steps=sum(history.skipped for history in histories),
-            validation=scores(predictions.validation),
-            test=scores(test),
-            ood=[ood_scores(name, test, others) for name, others in predictions.ood.items()],
-            costs=Costs(
-                networks=len(networks),
-                parameters=sum(parameter.numel() for parameter in networks[0].parameters()),
-                train_seconds=seconds,
-                train_images_per_second=images / seconds if seconds else 0.0,
-                predict_seconds=predictions.seconds,
-                predict_ms_per_image=1000 * predictions.seconds / len(test.targets),
-            ),
-            search=list(search),
-            learned=plain(facts_of(predictor)),
-            rotation=DigitRotation.load().seen_by(predictor) if config.data.name == "digits" else None,
-            engine=engine.describe(),
-            versions=versions("beliefmatch", "torch", "numpy", "lightning-fabric"),
-            hardware=hardware(),
-            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            wall_seconds=time.perf_counter() - start,
-        )
-        engine.on_main_process(lambda: _write(run, predictions, record))
-        evaluation = None
-        if evaluated:
-            report(_TRAINING, "evaluating")
-            evaluation = engine.on_main_process(lambda: _evaluation(run, predictions))
-        report(1.0, "done")
-    return RunResult(record, evaluation)
-
-
-def evaluate_finished(run_dir: RunDirectory) -> EvaluationRecord:
-    """The evaluation of a run that was finished earlier, from the predictions that it wrote."""
-    config = run_dir.config()
-    paths = run_dir.ood_predictions([one.name for one in run_dir.finished().ood])
-    ood = {name: read_predictions(path, labelled=False) for name, path in paths.items()}
-    return _evaluated(config, read_predictions(run_dir.predictions("test")), ood)
-
-
-def _evaluation(run: TrainingRun, predictions: RunPredictions) -> EvaluationRecord:
-    paths = run.run_dir.ood_predictions(list(predictions.ood))
-    ood = {name: others.as_written(paths[name]) for name, others in predictions.ood.items()}
-    return _evaluated(run.config, predictions.test.as_written(run.run_dir.predictions("test")), ood)
-
-
-def _evaluated(config: RunConfig, test: Predictions, ood: Mapping[str, Predictions]) -> EvaluationRecord:
-    data = dataset(config.data)
-    if isinstance(data.test, MemorySource):
-        test = replace(test, images=data.test.images)
-    return evaluate(test, name=label_of(config), class_names=data.class_names, ood=ood)
+def _in_memory(predicted: PredictedSet, path: Path) -> Predictions:
+    """Predictions as they are read from the file at `path`, once it is written; OOD ones have no targets."""
+    kind, values = ("probs", predicted.probs) if predicted.logits is None else ("logits", predicted.logits)
+    is_labelled = len(predicted.targets) > 0 and int(predicted.targets.min()) >= 0
+    fields = {kind: kind, "targets": "targets"} if is_labelled else {kind: kind}
+    return Predictions(path, kind, values, predicted.targets if is_labelled else None, None, fields)
 
 
 def _curves(history: History) -> dict[str, list[float | None]]:
     names = ["loss", "rate", "gradient_norm", "seconds", "images_per_second", "skipped"]
     names += list(history.epochs[0].aux) if history.epochs else []
-    own = {name: history.curve(name) for name in names}
-    watched = list(history.epochs[0].validation) if history.epochs else []
-    return own | {f"validation_{name}": history.curve(name) for name in watched}
+    validated = list(history.epochs[0].validation) if history.epochs else []
+    curves = {name: history.curve(name) for name in names}
+    return curves | {f"validation_{name}": history.curve(name) for name in validated}
 
 
 def _write(run: TrainingRun, predictions: RunPredictions, record: RunRecord) -> None:
-    """Write predictions, model and record; the record last, because it says that the run is finished."""
-    run_dir = run.run_dir
-    paths = run_dir.ood_predictions(list(predictions.ood))
-    for name, others in predictions.ood.items():
-        to_npz(paths[name], others)
-    to_npz(run_dir.predictions("validation"), predictions.validation)
-    to_npz(run_dir.predictions("test"), predictions.test)
-    run_dir.write_model(
+    """Write predictions, model and record; the record last, because it marks the run as finished."""
+    for one in (*predictions.ood.values(), predictions.validation, predictions.test):
+        one.path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(one.path, npz_bytes(one))
+    run.run_dir.write_model(
         {
             "class_names": list(run.data.class_names),
             "shape": list(run.data.test.shape),
@@ -313,5 +353,9 @@ def _write(run: TrainingRun, predictions: RunPredictions, record: RunRecord) -> 
         }
     )
     names = "".join(" ".join(name.split()) + "\n" for name in run.data.class_names)
-    atomic_write(run_dir.classes_file, names.encode())
-    atomic_write(run_dir.record_file, record.to_json().encode())
+    atomic_write(run.run_dir.classes_file, names.encode())
+    atomic_write(run.run_dir.record_file, record.to_json().encode())
+
+
+def _no_progress(fraction: float, description: str) -> None:
+    """Report to nobody."""

@@ -5,7 +5,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from beliefmatch.data.predictions import Predictions
-from beliefmatch.experiments.detections import score_columns
+from beliefmatch.experiments.evaluate import score_columns
 from beliefmatch.experiments.evaluation_views import entropy_density
 from beliefmatch.metrics import outcomes, reliability_bins
 from beliefmatch.reproduce import tables

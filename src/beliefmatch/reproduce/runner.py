@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from beliefmatch._config import plain
 from beliefmatch._environment import hardware, versions
 from beliefmatch._files import EnvironmentFailure, one_line
-from beliefmatch.experiments.build import dataset, digests_of, method_of, ood_sets, tried_network
+from beliefmatch.experiments.build import dataset, method_of, ood_sets, tried_network
 from beliefmatch.experiments.config import RunConfig, config_from, fingerprint, overridden
 from beliefmatch.experiments.grid import Cell, Ran, attempt_cells, default_jobs
 from beliefmatch.experiments.records import Diverged, RunRecord, Trial
@@ -375,7 +375,8 @@ class TrainingRunner(Runner):
         key = (config.data, config.ood)
         if key not in self._digests:
             data = dataset(config.data)
-            self._digests[key] = data.facts.get("digest"), digests_of(ood_sets(config, data))
+            ood = {name: source.digest() for name, source in ood_sets(config, data).items()}
+            self._digests[key] = data.facts.get("digest"), ood
         return self._digests[key]
 
 

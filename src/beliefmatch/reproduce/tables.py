@@ -9,7 +9,7 @@ from beliefmatch import metrics
 from beliefmatch.data.predictions import Predictions, read_predictions
 from beliefmatch.experiments.adapt_record import AdaptRecord, ScoredHead
 from beliefmatch.experiments.config import RunConfig
-from beliefmatch.experiments.detections import score_columns
+from beliefmatch.experiments.evaluate import score_columns
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.experiments.records import RunRecord
 from beliefmatch.experiments.run_dir import RunDirectory
