@@ -52,11 +52,11 @@ class TeacherConfig(Config, frozen=True):
 
     Args:
         run: directory of the finished run; "{seed}" in it stands for the student's seed.
-        strength: votes that the teacher's belief counts as, beside the one of a label. With a student's λ and
-            a uniform prior of 1 its prior is then β = 1 + strength/λ times the teacher's probabilities.
-        temperature: that the teacher's logits are divided by before.
-        weight: of the loss of unlabelled images, beside that of labelled ones.
-        fingerprint: of the teacher's config, by which it is known wherever it lies; found out if not given.
+        strength: number of votes that the teacher's belief counts as; a label is one vote. With a student's λ
+            and a uniform prior of 1 its prior is then β = 1 + strength/λ times the teacher's probabilities.
+        temperature: divisor of the teacher's logits.
+        weight: weight of the loss of unlabelled images, relative to that of labelled ones.
+        fingerprint: that of the teacher's config, which identifies it wherever it lies; found if not given.
     """
 
     run: NonEmpty
@@ -84,8 +84,7 @@ RECIPES = tuple(sorted(path.stem for path in _DIRECTORY.glob("*.yaml")))
 """Names of the recipes that come with the package."""
 
 DEFAULTS = "defaults"
-"""Key of a recipe's options for each method, and of settings for each kind of semi-supervised learning, taken
-where the configuration's own section is silent."""
+"""Key of a recipe's default options of each method and of each kind of semi-supervised learning."""
 
 INDIFFERENT = {
     "data": ("directory", "workers"),
@@ -99,7 +98,7 @@ LATER: Mapping[str, Mapping[str, Any]] = {
     "data": {"labels": None, "shift": None, "noise": 0.0, "mean": None, "std": None, "margin": None},
     "training": {"validate_every": 1},
 }
-"""Settings added later, with their defaults: `fingerprint` leaves them out where they have these."""
+"""Settings added later, by section, with their defaults, with which `fingerprint` leaves them out."""
 
 
 class MethodConfig(Config, frozen=True):
@@ -128,15 +127,15 @@ class RunConfig(Config, frozen=True, kw_only=True):
     """One training of one method with one seed.
 
     Args:
-        method: what to train towards.
+        method: objective and predictor.
         model: the network.
-        data: images, their division and augmentation.
-        training: epochs, rates and rules.
+        data: images, their split and augmentation.
+        training: epochs, learning rates and optimiser.
         engine: devices and precision.
-        seed: of the initial weights, the order of the examples and their augmentation.
+        seed: seed of the initial weights, the order of the examples and their augmentation.
         ood: names of sets that belong to no class, to be detected as such.
         ood_training: name of such a set to train on, for methods that do.
-        semi: a loss of unlabelled images, which there are where `data.labels` is given.
+        semi: a loss of unlabelled images; needs `data.labels`.
         teacher: a finished run whose belief is the prior of this one, image by image.
     """
 
@@ -154,7 +153,7 @@ class RunConfig(Config, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.semi is not None and self.data.labels is None:
-            remedy = "say how many images keep theirs, such as --labels 4000"
+            remedy = "give the number of labelled images, such as --labels 4000"
             raise ValueError(f"config: `semi` must come with `data.labels`, got all labels; {remedy}.")
         if self.semi is not None and self.teacher is not None:
             remedy = "let a run with `semi` be the teacher of the next"
@@ -221,7 +220,7 @@ def overridden(mapping: Mapping[str, Any], settings: Iterable[str]) -> dict[str,
     Args:
         mapping: of a configuration.
         settings: such as ``"training.epochs=3"`` or ``"training.decay_at=[0.5, 0.75]"``; the value is YAML,
-            the key a dotted path. Of two that say the same the later holds.
+            the key a dotted path. Of two with the same key the later holds.
     """
     over: dict[str, Any] = {}
     for setting in settings:
@@ -245,15 +244,20 @@ def with_method(mapping: Mapping[str, Any], name: str, **options: Any) -> dict[s
 def fingerprint(config: RunConfig) -> str:
     """A short hash of all settings that decide the result, the same on every machine.
 
-    Left out is what says where and how fast (`INDIFFERENT`): the folder of a named dataset, the path of a
-    OOD set written ``name=path``, the place of a teacher, workers, devices, machines, threads,
-    compilation. Numbers may differ between those in their last digits; a grid that moves to another machine
-    shall not start anew for that. Precision, and what becomes of images that cannot be read, stay in.
+    Settings of where and how fast to compute are left out (`INDIFFERENT`): the folder of a named dataset, the
+    path of an OOD set written ``name=path``, the place of a teacher, workers, devices, machines, threads,
+    compilation. Numbers may differ between those in their last digits, but a grid that moves to another
+    machine must not start anew. Precision, and the treatment of images that cannot be read, stay in.
     """
-    settings = _without_later(to_mapping(config))
+    settings = to_mapping(config)
+    for section, defaults in LATER.items():
+        among = settings[section] if section else settings
+        for key, default in defaults.items():
+            if among[key] == default:
+                del among[key]
     for section, names in INDIFFERENT.items():
-        given = settings.get(section, {})
-        settings |= {section: {key: given[key] for key in given if key not in names}} if given else {}
+        for name in names if section in settings else ():
+            del settings[section][name]
     settings["ood"] = [name.partition("=")[0] for name in config.ood]
     text = json.dumps(_canonical(settings), sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -284,15 +288,6 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, list):
         return [_canonical(entry) for entry in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _without_later(settings: dict[str, Any]) -> dict[str, Any]:
-    later = LATER[""]
-    kept = {key: value for key, value in settings.items() if key not in later or value != later[key]}
-    for section in LATER.keys() - {""}:
-        usual = LATER[section]
-        kept[section] = {k: v for k, v in kept[section].items() if k not in usual or v != usual[k]}
-    return kept
 
 
 def _require_setting(path: list[str]) -> None:

@@ -6,7 +6,6 @@ last, marks the run as finished; `diverged.json`, in its place, as diverged.
 """
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ Ended = TypeVar("Ended", RunRecord, Diverged)
 
 MODEL_SCHEMA = "beliefmatch.model/1"
 ADAPTED_SCHEMA = "beliefmatch.adapted/1"
-"""Of what `beliefmatch adapt` leaves in the place of a run's model.json."""
+"""Schema of the model.json that `beliefmatch adapt` writes."""
 
 
 @dataclass(frozen=True)
@@ -36,28 +35,33 @@ class RunDirectory:
     path: Path
 
     @property
-    def record_file(self) -> Path:
-        """There when the run is finished."""
-        return self.path / "record.json"
-
-    @property
     def config_file(self) -> Path:
-        """What was asked for."""
+        """The configuration."""
         return self.path / "config.yaml"
 
     @property
-    def model_file(self) -> Path:
-        """What the predictor is built from, beside the weights."""
-        return self.path / "model.json"
+    def record_file(self) -> Path:
+        """The record, which exists when the run is finished."""
+        return self.path / "record.json"
 
-    def network(self, member: int) -> Path:
-        """Checkpoints and logs of one network."""
-        return self.path / f"network-{member}"
+    @property
+    def diverged_file(self) -> Path:
+        """The record of a training that diverged, where that is a result."""
+        return self.path / "diverged.json"
+
+    @property
+    def model_file(self) -> Path:
+        """What the predictor is built from, except the weights."""
+        return self.path / "model.json"
 
     @property
     def classes_file(self) -> Path:
         """Names of the classes, one on each line."""
         return self.path / "classes.txt"
+
+    def network(self, member: int) -> Path:
+        """Directory of the checkpoints and logs of one network."""
+        return self.path / f"network-{member}"
 
     def predictions(self, name: str) -> Path:
         """File of the predictions for a set: "test" or "validation"."""
@@ -69,46 +73,34 @@ class RunDirectory:
         return {name: self.predictions(f"ood/{file}") for name, file in zip(names, safe, strict=True)}
 
     @property
-    def diverged_file(self) -> Path:
-        """There when the training left the finite numbers, where that was asked to be borne."""
-        return self.path / "diverged.json"
-
-    @property
     def is_ended(self) -> bool:
         """Whether the training is finished or diverged."""
         return self.record_file.is_file() or self.diverged_file.is_file()
-
-    def diverged(self) -> Diverged | None:
-        """How the training ended, if it left the finite numbers."""
-        return self._known(self.diverged_file, Diverged.from_json)
-
-    def record(self) -> RunRecord | None:
-        """The record, if the run is finished."""
-        return self._known(self.record_file, RunRecord.from_json)
-
-    def _known(self, file: Path, read: Callable[[str], Ended]) -> Ended | None:
-        """What a file says of this run; an EnvironmentFailure where it is damaged, or says it of another."""
-        if not file.is_file():
-            return None
-        found = _undamaged(file, read)
-        if self.config_file.is_file() and found.fingerprint != fingerprint(self.config()):
-            raise EnvironmentFailure(
-                f"run: {file} must be of the run whose config.yaml lies beside it, but is of another. "
-                "Remove it, and the same command goes on."
-            )
-        return found
 
     @property
     def is_adapted(self) -> bool:
         """Whether `beliefmatch adapt` wrote this, rather than a run; a network need not be there."""
         return _schema(self.model_file) == ADAPTED_SCHEMA or _schema(self.record_file) == ADAPT_SCHEMA
 
-    def ood_names(self) -> list[str]:
-        """Sets of no class that predictions are kept of; a ValueError if nothing finished is here."""
-        if _schema(self.record_file) == ADAPT_SCHEMA:
-            record = AdaptRecord.from_json(self.record_file.read_text("utf-8"))
-            return [one.name for one in record.scored[0].ood]
-        return [one.name for one in self.finished().ood]
+    def record(self) -> RunRecord | None:
+        """The record, if the run is finished."""
+        return self._ending(self.record_file, RunRecord.from_json)
+
+    def diverged(self) -> Diverged | None:
+        """The record of a training that diverged, if it did."""
+        return self._ending(self.diverged_file, Diverged.from_json)
+
+    def _ending(self, file: Path, read: Callable[[str], Ended]) -> Ended | None:
+        """A record of this run; an EnvironmentFailure where it is damaged, or is of another run."""
+        if not file.is_file():
+            return None
+        found = _undamaged(file, read)
+        if self.config_file.is_file() and found.fingerprint != fingerprint(self.config()):
+            raise EnvironmentFailure(
+                f"run: {file} must be of the run whose config.yaml is in the same directory, but is of "
+                "another. Remove it, and the same command goes on."
+            )
+        return found
 
     def finished(self) -> RunRecord:
         """The record; a ValueError if the run is not finished."""
@@ -120,8 +112,15 @@ class RunDirectory:
             )
         return record
 
+    def ood_names(self) -> list[str]:
+        """Names of the OOD sets with predictions; a ValueError if nothing finished is here."""
+        if _schema(self.record_file) == ADAPT_SCHEMA:
+            record = AdaptRecord.from_json(self.record_file.read_text("utf-8"))
+            return [one.name for one in record.scored[0].ood]
+        return [one.name for one in self.finished().ood]
+
     def config(self) -> RunConfig:
-        """What was asked for; a ValueError where there is no run."""
+        """The configuration; a ValueError where there is no run."""
         if not self.config_file.is_file():
             raise ValueError(f"run: {self.path} must be the directory of a run, which has a config.yaml.")
         try:
@@ -140,18 +139,18 @@ class RunDirectory:
             )
 
     def begin(self, config: RunConfig) -> None:
-        """Write the configuration down."""
+        """Write the configuration."""
         self.path.mkdir(parents=True, exist_ok=True)
         self.check(config)
         atomic_write(self.config_file, as_yaml(to_mapping(config)).encode())
 
     def write_model(self, facts: Mapping[str, Any]) -> None:
-        """Keep what the predictor is built from."""
+        """Write what the predictor is built from."""
         content = {"schema": MODEL_SCHEMA, **facts}
         atomic_write(self.model_file, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
 
     def read_model(self) -> dict[str, Any]:
-        """What `write_model` kept."""
+        """What `write_model` wrote."""
         if not self.model_file.is_file():
             remedy = (
                 "Remove its directory and train it again"
@@ -166,11 +165,22 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else trains here for the time of the block; a crash frees the lock."""
+        """Let nobody else train here inside the block; a crash frees the lock."""
+        from filelock import FileLock, Timeout
+
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("w") as file:
-            _lock(file.fileno(), self.path)
+        lock = FileLock(self.path / ".lock", blocking=False)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise EnvironmentFailure(
+                f"run: `out` must be free, but another process is at work in {self.path}. "
+                "Wait until it has ended, and run the same command again."
+            ) from error
+        try:
             yield
+        finally:
+            lock.release()
 
 
 def _undamaged(file: Path, read: Callable[[str], Content]) -> Content:
@@ -188,23 +198,9 @@ def _damaged(file: Path, error: Exception) -> EnvironmentFailure:
 
 
 def _schema(file: Path) -> str | None:
-    """What a file says it is; None if it is not there or says nothing."""
+    """The schema that a JSON file names; None if it is not there or names none."""
     try:
         content = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError):
         return None
     return content.get("schema") if isinstance(content, dict) else None
-
-
-def _lock(descriptor: int, path: Path) -> None:
-    if os.name != "posix":
-        return
-    import fcntl
-
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise EnvironmentFailure(
-            f"run: `out` must be free, but another process is at work in {path}. "
-            "Wait until it has ended, and run the same command again."
-        ) from error
