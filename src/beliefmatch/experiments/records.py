@@ -1,4 +1,4 @@
-"""What is known of runs and comparisons after they ended: records in JSON, read without torch."""
+"""Records of runs and comparisons in JSON, read without torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DIVERGED_SCHEMA = "beliefmatch.diverged/1"
 
 
 class Scores(RecordPart, frozen=True):
-    """How good predictions of labelled examples are; less is better, but of the confidence."""
+    """Scores of predictions for labelled examples; lower is better, except the confidence."""
 
     examples: int
     error: float
@@ -39,7 +39,7 @@ class Scores(RecordPart, frozen=True):
     """In nats; None where it is infinite, a class of probability 0 having come true."""
     brier: float
     ece: float
-    """Expected calibration error of 15 groups."""
+    """Expected calibration error of 15 bins."""
     mean_confidence: float
 
 
@@ -54,16 +54,16 @@ class OODScores(RecordPart, frozen=True):
 
 
 class Costs(RecordPart, frozen=True):
-    """What the networks of a run cost."""
+    """Cost of the networks of a run."""
 
     networks: int
     parameters: int
-    """Of one network."""
+    """Parameters of one network."""
     train_seconds: float
-    """Of all networks, one after the other."""
+    """Training time of all networks, one after the other."""
     train_images_per_second: float
     predict_seconds: float
-    """Of predicting the test examples."""
+    """Time of predicting the test examples."""
     predict_ms_per_image: float
 
 
@@ -83,14 +83,11 @@ class Rotation(RecordPart, frozen=True):
         predicted: class of the pictured digit.
         confidence: its probability.
         entropy: of the predicted probabilities, in nats.
-        spread: mutual information under the belief in nats, for methods with a belief.
+        mutual_information: under the belief, in nats, for methods with a belief.
         mean_confidence: over all test images of that digit.
         recognised: share of those images still given their class.
-
-    Two numbers sum up all angles, None where no class was wrong:
-
-    Args:
-        wrong_confidence: mean confidence in the wrong classes given to the pictured digit.
+        wrong_confidence: mean confidence in wrong classes of the pictured digit over all angles; None where
+            no class was wrong.
         mean_wrong_confidence: the same over all test images of that digit.
     """
 
@@ -109,11 +106,11 @@ class RunRecord(Record, frozen=True):
 
     method: str
     options: dict[str, Any]
-    """Of the method, as it was built."""
+    """Options of the method, as it was built."""
     seed: int
     config: dict[str, Any]
     fingerprint: str
-    """Of the configuration; equal ones give equal results."""
+    """Fingerprint of the configuration; equal ones give equal results."""
     data: dict[str, Any]
     """Counts, split and digest; "ood_digests" by the names of the sets, which older records lack."""
     class_names: list[str]
@@ -127,7 +124,7 @@ class RunRecord(Record, frozen=True):
     costs: Costs
     search: list[Trial]
     learned: dict[str, Any]
-    """What a predictor has beyond its networks, such as a temperature."""
+    """Fitted values of the predictor beyond its networks, such as a temperature."""
     rotation: Rotation | None
     engine: dict[str, Any]
     versions: dict[str, str]
@@ -138,19 +135,19 @@ class RunRecord(Record, frozen=True):
 
     @property
     def data_digest(self) -> str | None:
-        """Of the images that it was trained and judged on."""
+        """Digest of the images that it was trained and scored on."""
         return self.data.get("digest")
 
 
 class Diverged(Record, frozen=True):
-    """A training that came to no end because its numbers left the finite ones."""
+    """A training that was stopped because its numbers were no longer finite."""
 
     fingerprint: str
-    """Of the configuration."""
+    """Fingerprint of the configuration."""
     message: str
     """When and how."""
     data_digest: str | None = None
-    """Of the images that it was trained on."""
+    """Digest of the images that it was trained on."""
     schema: str = DIVERGED_SCHEMA
 
 
@@ -158,11 +155,11 @@ COMPARISON_SCHEMA = "beliefmatch.comparison/1"
 
 
 class RotatedDigit(RecordPart, frozen=True):
-    """The digit that was turned upside down."""
+    """The digit that was rotated upside down."""
 
     digit: int
     examples: int
-    """Test images of it."""
+    """Number of its test images."""
     angles: list[int]
     """In degrees."""
     images: list[list[list[float]]]
@@ -173,7 +170,7 @@ class Compared(RecordPart, frozen=True):
     """One method with its options, trained with every seed."""
 
     key: str
-    """As it was asked for, such as "belief_matching:kl_weight=0.01"; unique."""
+    """As it was written, such as "belief_matching:kl_weight=0.01"; unique."""
     label: str
     """In words, such as "belief matching (λ = 0.01)"."""
     runs: list[RunRecord]
@@ -187,12 +184,12 @@ class ComparisonRecord(Record, frozen=True):
     seeds: list[int]
     rotated_digit: RotatedDigit | None
     settings: dict[str, Any]
-    """What is the same for all: model, data, training, engine."""
+    """Settings shared by all methods: model, data, training, engine."""
     versions: dict[str, str]
     hardware: dict[str, Any]
     created: str
     wall_seconds: float
-    """Of this call; finished runs are not trained again."""
+    """Time of this call; finished runs are not trained again."""
     schema: str = COMPARISON_SCHEMA
 
 
@@ -212,5 +209,5 @@ class PredictionRow(RecordPart, frozen=True):
 
 
 def evaluation_paths(keys: Sequence[str]) -> list[str]:
-    """Where the evaluation of each method lies, below the directory of its comparison."""
+    """Path of the evaluation of each method, relative to the directory of its comparison."""
     return [f"evaluations/{name}.json" for name in file_names(keys)]

@@ -1,4 +1,4 @@
-"""A digit that is turned upside down: the paper's opening example."""
+"""A digit rotated upside down: the paper's opening example."""
 
 from dataclasses import dataclass
 
@@ -23,17 +23,17 @@ class DigitRotation:
 
     @classmethod
     def load(cls) -> "DigitRotation":
-        """Those of the embedded digits."""
+        """Rotate the embedded digits."""
         test = load_digits().test
         chosen = test.images[test.targets == DIGIT]
         return cls(torch.stack([rotated(image, ANGLES) for image in chosen], dim=1))
 
     def described(self) -> RotatedDigit:
-        """What a record says of it."""
+        """The images as a record holds them."""
         return RotatedDigit(DIGIT, self.images.shape[1], ANGLES, self.images[:, 0, 0].tolist())
 
     def seen_by(self, predictor: Predictor) -> Rotation:
-        """What a predictor makes of the images."""
+        """What a predictor predicts for the images."""
         pictured = predictor.predict(self.images[:, 0])
         confidence, predicted = pictured.probs.max(-1)
         probs = predictor.predict(self.images.flatten(0, 1)).probs.unflatten(0, self.images.shape[:2])

@@ -61,7 +61,7 @@ _VALUES = EvaluateConfig(resamples=0, shown=0)  # the same values without interv
 
 @dataclass(frozen=True, eq=False)
 class RunResult:
-    """The record of a run, and the evaluation of its test predictions if it was asked for and made now."""
+    """The record of a run, and the full evaluation of its test predictions, if it was made with the run."""
 
     record: RunRecord
     evaluation: EvaluationRecord | None = None

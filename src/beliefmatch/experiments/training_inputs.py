@@ -50,7 +50,7 @@ class TrainingInputs(NamedTuple):
 
 
 def training_inputs(config: RunConfig, method: Method, data: Dataset, engine: Engine) -> TrainingInputs:
-    """Everything to learn from, as the configuration says.
+    """Everything that the networks of a configuration learn from.
 
     An epoch is as long as a pass over all training images, however many of them are labelled, so that as many
     epochs are as many steps with and without unlabelled images.
@@ -191,7 +191,7 @@ class Teacher:
         for name in ("split_seed", "validation"):
             if before[name] != getattr(settings, name):
                 what = f"`data.{name}` {getattr(settings, name)} as the student"
-                why = "or it may have seen images that the student is judged by"
+                why = "or it may have seen images that the student is scored on"
                 raise fail("teacher", f"`prior_from` must have {what}, {why}, got {before[name]}.")
 
     def votes(self, source: Source, engine: Engine) -> Tensor:
