@@ -1,20 +1,31 @@
-"""A trained classifier is given a new last layer, and stays itself in everything else."""
+"""`beliefmatch.adapt`: the user's network with a new last layer, a belief, a summary and a report."""
 
 import copy
+import errno
+import inspect
+import re
 
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 from torch import nn
 from torch.utils.data import DataLoader
 
+import beliefmatch
+from adaptations import CLASSES, WIDTH, rows
 from beliefmatch import adapt
+from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adaptation.refit import shown
-from beliefmatch.belief import Belief
+from beliefmatch.adapting import Adapted
 from beliefmatch.data.digits import load_digits
+from beliefmatch.experiments.adapt_record import AdaptRecord
+from beliefmatch.experiments.adapted_head import head_file
 from beliefmatch.metrics import error, nll
 from beliefmatch.models.digits import DigitsNet
+from commands import python
+from rendered import figures_drawn
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +35,7 @@ def digits():
 
 @pytest.fixture(scope="module")
 def network(digits):
-    """BatchNormTraining with cross-entropy until it fits."""
+    """Trained with cross-entropy until it fits."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         made = DigitsNet(width=8)
@@ -43,8 +54,22 @@ def pairs(examples):
 
 
 @pytest.fixture(scope="module")
+def quickly(network, digits):
+    """An adaptation of one epoch and no controls; options replace those of the call."""
+
+    def adapted(model=network, **options):
+        given = {"validation": pairs(digits.validation), "epochs": 1, "controls": [], **options}
+        return adapt(model, given.pop("train", pairs(digits.train)), **given)
+
+    return adapted
+
+
+@pytest.fixture(scope="module")
 def better(network, digits):
     return adapt(network, pairs(digits.train), validation=pairs(digits.validation), epochs=15)
+
+
+# The network
 
 
 def test_only_the_last_layer_is_new(network, better):
@@ -53,194 +78,251 @@ def test_only_the_last_layer_is_new(network, better):
     head = better.adaptation.head.name
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == {f"{head}.weight", f"{head}.bias"}
-    assert isinstance(better, DigitsNet)
+    assert isinstance(better, DigitsNet) and isinstance(better, Adapted)
     assert not hasattr(network, "belief")
 
 
-def test_it_predicts_as_the_chosen_head_did_on_validation(better, digits):
+def test_it_predicts_as_the_chosen_head_did_on_validation(network, better, digits):
     probs = better.predict(digits.validation.images).probs
     chosen = better.adaptation.chosen
     assert nll(probs, digits.validation.targets) == pytest.approx(chosen.nll, rel=1e-4)
     assert error(probs, digits.validation.targets) == pytest.approx(chosen.error)
+    belief = better.belief(digits.test.images[:4])
+    torch.testing.assert_close(belief.log_alpha, better(digits.test.images[:4]))
+    after = nll(better.predict(digits.test.images).probs, digits.test.targets)
+    assert after < nll(network(digits.test.images).softmax(1).double(), digits.test.targets)
 
 
 def test_the_choice_is_the_lowest_of_its_kind(better):
     matched = [head for head in better.adaptation.fitted if head.candidate.kind == "belief_matching"]
+    assert better.adaptation.labels == "same"
     assert better.adaptation.chosen.nll == min(head.nll for head in matched)
     kinds = {head.candidate.kind for head in better.adaptation.fitted}
     assert kinds == {
-        "untouched",
-        "temperature",
-        "softmax",
-        "label_smoothing",
-        "evidential",
-        "belief_matching",
-    }
-
-
-def test_it_repairs_the_likelihood(network, better, digits):
-    before = network(digits.test.images).softmax(1).double()
-    assert better.adaptation.labels == "same"
-    assert nll(better.predict(digits.test.images).probs, digits.test.targets) < nll(
-        before, digits.test.targets
-    )
-
-
-def test_the_belief_is_that_of_its_logits(better, digits):
-    belief = better.belief(digits.test.images[:4])
-    assert isinstance(belief, Belief)
-    torch.testing.assert_close(belief.log_alpha, better(digits.test.images[:4]))
+        "untouched", "temperature", "softmax", "label_smoothing", "evidential", "belief_matching",
+    }  # fmt: skip
 
 
 def test_other_classes_get_a_new_head(network, digits):
     """Even or odd, from the features of a network that knows ten digits."""
     sets = [(part.images, part.targets % 2) for part in (digits.train, digits.validation)]
-    better = adapt(network, sets[0], validation=sets[1], epochs=100, batch_size=32, controls=["softmax"])
+    options = {"epochs": 20, "batch_size": 32, "learning_rate": 3e-3, "controls": ["softmax"]}
+    better = adapt(network, sets[0], validation=sets[1], **options)
     assert better.adaptation.labels == "new"
     assert better(digits.test.images).shape[1] == 2
     assert error(better.predict(digits.test.images).probs, digits.test.targets % 2) < 0.1
 
 
-def test_shuffled_names_of_the_same_number_are_new_labels(network, digits):
-    turned = torch.randperm(10, generator=torch.Generator().manual_seed(3))
-    sets = [(part.images, turned[part.targets]) for part in (digits.train, digits.validation)]
-    better = adapt(network, sets[0], validation=sets[1], epochs=15, controls=[])
-    assert better.adaptation.labels == "new"
+def test_permuted_labels_are_new_labels(quickly, digits):
+    permuted = torch.randperm(10, generator=torch.Generator().manual_seed(3))
+    sets = [(part.images, permuted[part.targets]) for part in (digits.train, digits.validation)]
+    assert quickly(train=sets[0], validation=sets[1]).adaptation.labels == "new"
 
 
-def test_validation_rows_that_were_trained_on_are_told(network, digits):
-    with pytest.warns(UserWarning, match="data that the network was trained on"):
-        adapt(network, pairs(digits.train), validation=pairs(digits.train), epochs=1, controls=[])
+def test_five_seeds_of_a_repair(quickly):
+    made = quickly(epochs=2, seeds=range(5), kl_weights=[0.01, 0.001], controls=["softmax"]).adaptation
+    heads = shown(made)
+    assert made.labels == "same"
+    assert [len(heads[label]) for label in ("softmax", "belief matching")] == [5, 5]
+    assert len({head.nll for head in heads["belief matching"]}) == 5
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [({"labels": "old"}, "`labels`"), ({"classes": 5}, "`classes`"), ({"head": "layers.99"}, "`name`")],
-)
-def test_what_does_not_fit_is_told(network, digits, options, words):
-    with pytest.raises(ValueError, match=words):
-        adapt(network, pairs(digits.train), validation=pairs(digits.validation), epochs=1, **options)
+def test_modes_are_put_back_even_after_an_error(quickly, network):
+    copied = copy.deepcopy(network).train()
+    next(module for module in copied.modules() if isinstance(module, nn.Conv2d)).eval()
+    modes = [module.training for module in copied.modules()]
+    quickly(copied)
+    assert [module.training for module in copied.modules()] == modes
+    with pytest.raises(ValueError, match="`classes`"):
+        quickly(copied, classes=3)
+    assert [module.training for module in copied.modules()] == modes
 
 
-def test_without_validation_data_a_fifth_is_set_aside_and_told(network, digits):
-    with pytest.warns(UserWarning, match="20% of `train`, on which the network has probably been trained"):
-        made = adapt(network, pairs(digits.train), epochs=2, controls=[]).adaptation
+# Data
+
+
+def test_validation_rows_that_were_trained_on_are_warned_of(quickly, digits):
+    with pytest.warns(UserWarning, match="trained on"):
+        quickly(validation=pairs(digits.train))
+
+
+def test_without_validation_data_a_fifth_is_held_out_with_a_warning(quickly, digits):
+    with pytest.warns(UserWarning, match="20% of `train`"):
+        made = quickly(validation=None).adaptation
     many = len(digits.train)
     assert len(made.sets.validation) == round(0.2 * many) == many - len(made.sets.train)
     shares = [one.targets.bincount() / len(one) for one in (made.sets.validation, made.sets.train)]
     torch.testing.assert_close(*shares, rtol=0.05, atol=0.005)
-    odd = (digits.train.images, digits.train.targets % 2)
-    with pytest.warns(UserWarning, match="are held out to choose λ"):
-        made = adapt(network, odd, epochs=1, controls=[]).adaptation
-    assert made.labels == "new"
 
 
-def test_test_and_ood_sets_are_kept_and_choose_nothing(network, digits, better):
+def test_test_and_ood_sets_are_kept_and_choose_nothing(quickly, digits):
     noise = torch.rand(30, *digits.test.images.shape[1:], generator=torch.Generator().manual_seed(2))
-    given = {"test": pairs(digits.test), "ood": {"noise": DataLoader(noise, 16)}}
-    made = adapt(network, pairs(digits.train), validation=pairs(digits.validation), epochs=15, **given)
-    sets = made.adaptation.sets
+    without = quickly(epochs=3)
+    made = quickly(epochs=3, test=pairs(digits.test), ood={"noise": DataLoader(noise, 16)})
+    sets, head = made.adaptation.sets, made.adaptation.chosen
     assert torch.equal(sets.test.targets, digits.test.targets)
     assert sets.ood["noise"].targets.tolist() == [-1] * 30
-    assert torch.equal(made.adaptation.chosen.weight, better.adaptation.chosen.weight)
-    head = made.adaptation.chosen
-    rows = torch.from_numpy(np.asarray(sets.ood["noise"].rows))
-    torch.testing.assert_close(head.predict(rows).probs, made.predict(noise).probs, rtol=1e-4, atol=1e-7)
+    assert torch.equal(head.weight, without.adaptation.chosen.weight)
+    noise_rows = torch.from_numpy(np.asarray(sets.ood["noise"].rows))
+    torch.testing.assert_close(
+        head.predict(noise_rows).probs, made.predict(noise).probs, rtol=1e-4, atol=1e-7
+    )
     assert set(made.adaptation.seconds) == {"features", "heads"}
 
 
-def test_batches_that_come_only_once_all_count(network, digits):
+def test_batches_that_come_only_once_all_count(quickly, digits):
     def once(examples):
         yield from zip(examples.images.split(100), examples.targets.split(100), strict=True)
 
-    options = {"epochs": 3, "controls": []}
-    one = adapt(network, once(digits.train), validation=once(digits.validation), **options)
-    two = adapt(network, pairs(digits.train), validation=pairs(digits.validation), **options)
-    assert len(one.adaptation.sets.train) == len(digits.train)
-    torch.testing.assert_close(
-        one.adaptation.chosen.weight, two.adaptation.chosen.weight, rtol=1e-3, atol=1e-4
-    )
+    one = quickly(train=once(digits.train), validation=once(digits.validation), epochs=3).adaptation
+    two = quickly(epochs=3).adaptation
+    assert len(one.sets.train) == len(digits.train)
+    torch.testing.assert_close(one.chosen.weight, two.chosen.weight, rtol=1e-3, atol=1e-4)
 
 
-def test_modes_and_device_are_put_back_even_after_an_error(digits, network):
-    copied = copy.deepcopy(network).train()
-    inner = next(module for module in copied.modules() if isinstance(module, nn.Conv2d)).eval()
-    modes = [module.training for module in copied.modules()]
-    adapt(copied, pairs(digits.train), validation=pairs(digits.validation), epochs=1, controls=[])
-    assert [module.training for module in copied.modules()] == modes and not inner.training
-    with pytest.raises(ValueError, match="must"):
-        adapt(copied, pairs(digits.train), validation=pairs(digits.validation), classes=3)
-    assert [module.training for module in copied.modules()] == modes
+@pytest.mark.parametrize("kind", ["tensor", "array", "by name"])
+def test_images_alone_are_ood_and_a_path_is_a_cache(quickly, digits, kind, tmp_path):
+    noise = torch.rand(30, *digits.test.images.shape[1:], generator=torch.Generator().manual_seed(2))
+    ood = {"tensor": noise, "array": noise.numpy(), "by name": {"ood": noise}}[kind]
+    made = quickly(ood=ood, cache=f"{tmp_path}").adaptation
+    assert made.sets.ood["ood"].targets.tolist() == [-1] * 30
+    assert len(FeatureCache(tmp_path).sets()) == 3
 
 
-def test_five_trials_of_a_repair(network, digits):
-    made = adapt(
-        network,
-        pairs(digits.train),
-        validation=pairs(digits.validation),
-        epochs=2,
-        seeds=range(5),
-        kl_weights=[0.01, 0.001],
-        controls=["softmax"],
-    ).adaptation
-    rows = shown(made)
-    assert made.labels == "same"
-    assert [len(rows[label]) for label in ("softmax", "belief matching")] == [5, 5]
-    assert len({head.nll for head in rows["belief matching"]}) == 5
-
-
-def test_progress_is_told_of_features_and_heads(network, digits):
-    told = []
-    adapt(
-        network,
-        pairs(digits.train),
-        validation=pairs(digits.validation),
-        epochs=2,
-        controls=[],
-        on_progress=lambda *news: told.append(news),
-    )
-    texts = [text for _, text in told]
-    assert all(0 <= share <= 1 for share, _ in told)
-    many = len(digits.train)
+def test_progress_covers_features_and_heads(quickly, digits):
+    news = []
+    quickly(epochs=2, on_progress=lambda *progress: news.append(progress))
+    assert all(0 <= fraction <= 1 for fraction, _ in news)
+    texts, many = [text for _, text in news], len(digits.train)
     assert f"features of train: {many} of {many} rows" in texts
     assert any("epoch 2" in text for text in texts)
 
 
-def test_data_without_batches_and_models_that_are_none_are_told(network, digits):
-    with pytest.raises(ValueError, match="`train`"):
-        adapt(network, iter([]), validation=pairs(digits.validation))
-    with pytest.raises(TypeError, match="`model`"):
-        adapt("resnet50", pairs(digits.train))
-    with pytest.raises(ValueError, match="seeds"):
-        adapt(network, None, seeds=())
-
-
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "argument"),
     [
-        ({"validation": 7}, "`validation`"),
-        ({"test": [(torch.ones(3, 1, 8, 8), torch.ones(3))]}, "`test`"),
-        ({"ood": {"noise": 7}}, r"`ood\['noise'\]`"),
-        ({"ood": {"noise": []}}, r"`ood\['noise'\]`"),
-        ({"ood": [torch.ones(3, 1, 8, 8)]}, "`ood`"),
-        ({"ood": {"a": np.array(["x"])}}, r"`ood\['a'\]`"),
-        ({"cache": 7}, "`cache`"),
-        ({"precision": "8"}, "`precision`"),
+        ({"labels": "old"}, "labels"),
+        ({"classes": 5}, "classes"),
+        ({"head": "layers.99"}, "name"),
+        ({"seeds": ()}, "seeds"),
+        ({"model": "resnet50"}, "model"),
+        ({"train": 7}, "train"),
+        ({"train": iter([])}, "train"),
+        ({"validation": 7}, "validation"),
+        ({"test": [(torch.ones(3, 1, 8, 8), torch.ones(3))]}, "test"),
+        ({"test": (torch.full((3, 1, 8, 8), torch.nan), torch.arange(3))}, "test"),
+        ({"ood": {"noise": 7}}, "ood['noise']"),
+        ({"ood": {"noise": []}}, "ood['noise']"),
+        ({"ood": [torch.ones(3, 1, 8, 8)]}, "ood"),
+        ({"ood": {"a": np.array(["x"])}}, "ood['a']"),
+        ({"cache": 7}, "cache"),
+        ({"precision": "8"}, "precision"),
     ],
 )
-def test_errors_name_what_was_given(network, digits, options, words):
-    few = pairs(digits.validation)
-    with pytest.raises((ValueError, TypeError), match=words):
-        adapt(network, few, **{"validation": few, "epochs": 1, **options})
-    with pytest.raises(TypeError, match="`train`"):
-        adapt(network, 7)
+def test_arguments_that_do_not_fit_are_refused(quickly, options, argument):
+    with pytest.raises((ValueError, TypeError), match=re.escape(f"`{argument}`")):
+        quickly(**options)
 
 
-@pytest.mark.parametrize("kind", ["tensor", "array", "by name"])
-def test_images_alone_are_ood_and_a_path_is_a_cache(network, digits, kind, tmp_path):
-    noise = torch.rand(30, *digits.test.images.shape[1:], generator=torch.Generator().manual_seed(2))
-    ood = {"tensor": noise, "array": noise.numpy(), "by name": {"ood": noise}}[kind]
-    given = {"validation": pairs(digits.validation), "epochs": 1, "controls": [], "ood": ood}
-    made = adapt(network, pairs(digits.train), cache=f"{tmp_path}", **given).adaptation
-    assert made.sets.ood["ood"].targets.tolist() == [-1] * 30
-    assert len(FeatureCache(tmp_path).sets()) == 3
+# Its signature, summary and report
+
+
+class Cloudy(nn.Module):
+    """A network of a few numbers; `head` may be a convolution."""
+
+    def __init__(self, head=None):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh())
+        self.head = head or nn.Linear(8, CLASSES)
+
+    def forward(self, x):
+        features = self.body(x)
+        if isinstance(self.head, nn.Linear):
+            return self.head(features)
+        return self.head(features[:, :, None, None]).flatten(1)
+
+
+def clouds(many, seed, **options):
+    found = rows(many, seed, **options)
+    return torch.from_numpy(found.rows), found.targets
+
+
+def adapted_clouds(head=None):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = Cloudy(head)
+    given = {"kl_weights": (0.1, 0.01), "epochs": 5, "labels": "new", "batch_size": 32}
+    sets = {"test": clouds(90, 2), "ood": {"noise": clouds(40, 3, ood=True)}}
+    return adapt(network, clouds(150, 0), validation=clouds(100, 1), **sets, **given)
+
+
+@pytest.fixture(scope="module")
+def cloudy():
+    return adapted_clouds()
+
+
+def test_its_signature_has_the_documented_options_and_no_other():
+    signature = inspect.signature(beliefmatch.adapt)
+    documented = re.findall(r"^        (\w+): [A-Z\"]", beliefmatch.adapt.__doc__, re.MULTILINE)
+    assert list(signature.parameters) == documented
+    assert signature.return_annotation is Adapted
+    defaults = structs.asdict(AdaptConfig())
+    assert defaults.items() <= {name: one.default for name, one in signature.parameters.items()}.items()
+
+
+def test_the_summary_is_of_the_test_data(cloudy):
+    inputs, targets = clouds(90, 2)
+    (starred,) = (line for line in cloudy.summary().splitlines() if line.startswith("*"))
+    assert f"{nll(cloudy.predict(inputs).probs, targets):.4f}" in starred
+    assert "90 test examples" in cloudy.summary()
+
+
+def test_the_report_holds_all_files_and_the_head(cloudy, tmp_path):
+    load_file = pytest.importorskip("safetensors.torch").load_file
+    place = tmp_path / "out"
+    with figures_drawn():
+        page = cloudy.report(place, class_names=["a", "b", "c"], data_facts={"clouds": 3})
+    assert page == place / "report.html" and "Cloudy" in page.read_text("utf-8")
+    made = AdaptRecord.from_json((place / "record.json").read_text("utf-8"))
+    assert (made.model, made.class_names, made.data) == ("Cloudy", ["a", "b", "c"], {"clouds": 3})
+    assert (made.head.name, made.head.in_features, made.head.out_features) == ("head", 8, 3)
+    sizes = {"train": 150, "validation": 100, "test": 90, "noise": 40}
+    assert {one.set: one.rows for one in made.features} == sizes
+    fresh = Cloudy()
+    assert not fresh.load_state_dict(load_file(place / "head.safetensors"), strict=False).unexpected_keys
+    assert torch.equal(fresh.head.weight, cloudy.head.weight)
+
+
+def test_the_file_of_a_convolution_keeps_the_shape_of_its_weight():
+    load = pytest.importorskip("safetensors.torch").load
+    better = adapted_clouds(nn.Conv2d(8, CLASSES, 1))
+    assert load(head_file(better.adaptation, better))["head.weight"].shape == (CLASSES, 8, 1, 1)
+
+
+def test_a_report_that_cannot_be_made_leaves_nothing(cloudy, tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="`class_names`"):
+        cloudy.report(tmp_path / "out", class_names=["a", "b"])
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ValueError, match="`out`"):
+        cloudy.report(tmp_path / "file")
+
+    def fails(*_, **__):
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr("os.replace", fails)
+    with figures_drawn(), pytest.raises(OSError, match="no room"):
+        cloudy.report(tmp_path / "out")
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+
+
+def test_a_script_with_a_cache_ends_silently(tmp_path):
+    ended = python(f"""
+import torch, beliefmatch
+net = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.ReLU(), torch.nn.Linear(6, 2))
+x = torch.randn(200, 4, generator=torch.Generator().manual_seed(0)); y = (x[:, 0] > 0).long()
+data = {{"validation": (x[100:], y[100:]), "cache": {str(tmp_path)!r}, "labels": "new"}}
+for _ in range(2):  # features computed, then found
+    better = beliefmatch.adapt(net, (x[:100], y[:100]), epochs=1, controls=(), **data)
+""")
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -175,9 +175,9 @@ def test_the_adapted_model_is_the_best_epochs(better):
         assert torch.equal(features.targets, pair[1])
     assert len(result.ood["noise"]) == 20
     assert set(made.seconds) == {"features", "heads", "batchnorm"} and made.adapt_config.batchnorm
-    (promise,) = made.risk_thresholds
-    if promise.threshold is not None:
-        assert (probs.max(1).values >= promise.threshold).double().mean() == pytest.approx(promise.coverage)
+    (found,) = made.risk_thresholds
+    if found.threshold is not None:
+        assert (probs.max(1).values >= found.threshold).double().mean() == pytest.approx(found.coverage)
     assert f"NLL {result.before.nll:.4f} -> {result.after.nll:.4f}" in better.summary()
     assert not any(module.training for module in better.modules())
 
@@ -209,16 +209,26 @@ def test_data_parallel_is_trained_too():
     assert better.adaptation.batchnorm.layers == ("module.norm",)
 
 
-def test_what_cannot_be_trained_is_told():
-    plain = nn.Sequential(nn.Flatten(), nn.LayerNorm(36), nn.Linear(36, CLASSES))
-    with pytest.raises(ValueError, match="without BatchNorm layers to train, got only LayerNorm;"):
-        adapt(plain, TRAIN, validation=VALIDATION, batchnorm=True)
-    with pytest.raises(ValueError, match="`train`"):
-        adapt(network(), iter([TRAIN]), validation=VALIDATION, batchnorm=True)
-    with pytest.raises(ValueError, match="`validation`"):
-        adapt(network(), TRAIN, validation=[VALIDATION], batchnorm=True)
-    with pytest.raises(ValueError, match="a model in float32 to train, got float64"):
-        batchnorm.require_batchnorm(network().double(), TRAIN[0][:2].double())
-    one = ImageRows(part(TRAIN).stream, np.arange(1))
-    with pytest.raises(ValueError, match="at least two images"):
-        train_batchnorm(network(), network().fc, ONE, one, part(VALIDATION), epochs=1)
+def plain():
+    return nn.Sequential(nn.Flatten(), nn.LayerNorm(36), nn.Linear(36, CLASSES))
+
+
+def on_one_image():
+    return train_batchnorm(
+        network(), network().fc, ONE, ImageRows(part(TRAIN).stream, np.arange(1)), part(VALIDATION), epochs=1
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda: adapt(plain(), TRAIN, validation=VALIDATION, batchnorm=True), "`batchnorm`.*LayerNorm"),
+        (lambda: adapt(network(), iter([TRAIN]), validation=VALIDATION, batchnorm=True), "`train`"),
+        (lambda: adapt(network(), TRAIN, validation=[VALIDATION], batchnorm=True), "`validation`"),
+        (lambda: adapt(network().double(), (TRAIN[0].double(), TRAIN[1]), batchnorm=True), "float64"),
+        (on_one_image, "`batchnorm`"),
+    ],
+)
+def test_models_and_data_that_cannot_be_trained_are_refused(call, named):
+    with pytest.raises(ValueError, match=named):
+        call()

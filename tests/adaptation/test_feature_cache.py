@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -13,9 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from beliefmatch import _files as files
 from beliefmatch._files import EnvironmentFailure
-from beliefmatch.adaptation import cache as cache_module
 from beliefmatch.adaptation import sizes
 from beliefmatch.adaptation.cache import FeatureCache, default_directory
 from beliefmatch.adaptation.features import extract, features_from_directory
@@ -41,18 +40,22 @@ def features(cache, *, model=None, source=None, features_of=None, **options):
     return found, model.seen - before
 
 
+def batches(rows=ROWS, size=5):
+    return list(zip(*(part.split(size) for part in data(rows)), strict=True))
+
+
 def of(directory, pattern="rows-*.npy"):
     return sorted(path for path in Path(directory).glob(f"*/{pattern}") if path.parent.name != "locks")
 
 
 def test_the_second_time_nothing_is_computed(tmp_path):
-    told = []
-    first, many = features(FeatureCache(tmp_path), on_progress=told.append)
-    assert many == ROWS + 5  # the first batch also tells the width
-    assert [told[0].rows, told[0].total, told[0].found] == [0, ROWS, 0]
-    assert told[-1].rows == ROWS and told[0].planned_bytes == told[-1].planned_bytes
-    second, many = features(FeatureCache(tmp_path), on_progress=told.append)
-    assert many == FEW and told[-1].found == ROWS
+    news = []
+    first, many = features(FeatureCache(tmp_path), on_progress=news.append)
+    assert many == ROWS + 5  # the first batch also gives the width
+    assert [news[0].rows, news[0].total, news[0].found] == [0, ROWS, 0]
+    assert news[-1].rows == ROWS and news[0].planned_bytes == news[-1].planned_bytes
+    second, many = features(FeatureCache(tmp_path), on_progress=news.append)
+    assert many == FEW and news[-1].found == ROWS
     assert np.array_equal(np.asarray(first.rows), np.asarray(second.rows)) and first.digest == second.digest
 
 
@@ -65,35 +68,23 @@ class Scaled(nn.Module):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("streamed", [False, True])
-def test_features_of_changed_code_are_told_and_computed_anew(tmp_path, monkeypatch, streamed, dtype):
-    source = list(zip(*(part.split(5) for part in data()), strict=True)) if streamed else data()
-    inputs = data()[0].flatten(1).numpy()
+def test_features_of_changed_code_are_computed_anew_with_a_warning(tmp_path, monkeypatch, streamed, dtype):
+    source, inputs = batches() if streamed else data(), data()[0].flatten(1).numpy()
+    options = {"key_parts": {}, "cache": FeatureCache(tmp_path), "data_key": "mine", "dtype": dtype}
 
     def rows():
-        return np.asarray(
-            extract(
-                model := Scaled(),
-                model,
-                source,
-                key_parts={},
-                cache=FeatureCache(tmp_path),
-                data_key="mine",
-                dtype=dtype,
-            ).rows
-        )
+        return np.asarray(extract(model := Scaled(), model, source, **options).rows)
 
     old = rows()
     monkeypatch.setattr(sys.modules[__name__], "SCALE", 1.01)
-    with pytest.warns(
-        UserWarning, match=r"extract: the network's code has changed .* by 0\.0(1|099) of its norm"
-    ):
+    with pytest.warns(UserWarning, match=r"extract: .*code.* 0\.0(1|099)"):
         new = rows()
     np.testing.assert_allclose(old, inputs, rtol=1e-3)
     np.testing.assert_allclose(new, 1.01 * inputs, rtol=1e-3, atol=1e-6)
     assert np.array_equal(rows(), new) and len(FeatureCache(tmp_path).sets()) == 1
 
 
-def test_data_that_change_by_chance_do_not_accuse_the_code(tmp_path):
+def test_random_data_are_not_taken_for_changed_code(tmp_path):
     class Noisy(torch.utils.data.Dataset):
         def __len__(self):
             return ROWS
@@ -109,11 +100,11 @@ def test_data_that_change_by_chance_do_not_accuse_the_code(tmp_path):
 @pytest.mark.parametrize("classes", [None, 7])
 def test_the_size_announced_is_enough_and_not_much_too_large(tmp_path, classes):
     targets = data()[1] if classes is None else torch.rand(ROWS, classes)
-    told = []
-    features(FeatureCache(tmp_path), source=(data()[0], targets), on_progress=told.append)
-    ((kept),) = FeatureCache(tmp_path).sets()
+    news = []
+    features(FeatureCache(tmp_path), source=(data()[0], targets), on_progress=news.append)
+    (kept,) = FeatureCache(tmp_path).sets()
     shards = -(-ROWS // SHARD)
-    assert kept.bytes <= told[0].planned_bytes <= kept.bytes + shards * 1024 + 16384
+    assert kept.bytes <= news[0].planned_bytes <= kept.bytes + shards * 1024 + 16384
 
 
 def test_other_weights_data_heads_and_types_are_other_features(tmp_path):
@@ -129,14 +120,15 @@ def test_other_weights_data_heads_and_types_are_other_features(tmp_path):
     assert features(cache, model=model)[1] == FEW
 
 
-def test_data_that_nothing_tells_apart_are_kept_nowhere(tmp_path):
-    batches = list(zip(*(part.split(9) for part in data()), strict=True))
-    found, _ = features(FeatureCache(tmp_path), source=batches)
-    assert not of(tmp_path) and found.digest == features(None, source=batches)[0].digest
-    place = Path(found.rows._shards[0].filename).parent
-    assert place.exists()
+def test_data_without_an_identity_are_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    source = batches(size=9)
+    found, _ = features(FeatureCache(tmp_path / "cache"), source=source)
+    assert not of(tmp_path / "cache") and found.digest == features(None, source=source)[0].digest
+    assert list((tmp_path / "temporary").rglob("rows-*.npy"))
     del found
-    assert not place.exists()
+    assert not list((tmp_path / "temporary").rglob("rows-*.npy"))
 
 
 def test_a_killed_extraction_goes_on_where_it_was(tmp_path):
@@ -164,8 +156,7 @@ def interrupted(cache, after, **options):
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_only_what_is_missing_is_computed(tmp_path, streamed):
-    source = list(zip(*(part.split(5) for part in data()), strict=True)) if streamed else data()
-    options = {"source": source, "data_key": "mine"}
+    options = {"source": batches() if streamed else data(), "data_key": "mine"}
     cache = FeatureCache(tmp_path)
     whole, _ = features(None, **options)
     interrupted(cache, after=50, **options)
@@ -178,15 +169,11 @@ def test_only_what_is_missing_is_computed(tmp_path, streamed):
 
 
 def test_rows_in_another_order_are_refused(tmp_path):
-    cache, (inputs, targets) = FeatureCache(tmp_path), data()
-    batches = list(zip(inputs.split(5), targets.split(5), strict=True))
-    interrupted(cache, after=50, source=batches, data_key="mine")
-    with pytest.raises(
-        ValueError, match=r"same order as before, got other targets at row .* does not shuffle"
-    ):
-        features(cache, source=batches[::-1], data_key="mine")
-    with pytest.raises(ValueError, match="got 20 rows, where there were 32"):
-        features(cache, source=batches[:4], data_key="mine")
+    cache = FeatureCache(tmp_path)
+    interrupted(cache, after=50, source=batches(), data_key="mine")
+    for source, named in ((batches()[::-1], "targets at row"), (batches()[:4], "20 rows")):
+        with pytest.raises(ValueError, match=named):
+            features(cache, source=source, data_key="mine")
 
 
 def damaged(path, how):
@@ -206,9 +193,9 @@ def test_a_broken_shard_is_named_and_computed_again(tmp_path, name, how):
     first, _ = features(cache)
     expected = np.asarray(first.rows)
     damaged(of(tmp_path, name)[0], how)
-    with pytest.raises(ValueError, match=r"must be whole, got .* missing or garbled"):
+    with pytest.raises(ValueError, match="`features`"):
         features_from_directory(tmp_path / first.digest)
-    with pytest.warns(UserWarning, match=r"rows-000001.npy is not used .*it is computed again"):
+    with pytest.warns(UserWarning, match="rows-000001.npy"):
         found, many = features(cache)
     assert many == SHARD + 5 and np.array_equal(np.asarray(found.rows), expected)
     assert features(cache)[1] == FEW
@@ -238,7 +225,7 @@ def test_a_torn_last_line_is_no_line(tmp_path):
 def _work(directory, queue):
     use_small_shards()
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")  # one of the two says that it waits
+    warnings.simplefilter("ignore")  # one of the two warns that it waits
     found, many = features(FeatureCache(directory))
     queue.put((many, np.asarray(found.rows).tobytes()))
 
@@ -256,21 +243,18 @@ def test_two_processes_compute_them_once(tmp_path):
     assert rows == again and sorted((one, other))[0] == 0
 
 
-def test_who_is_at_work_is_told(tmp_path):
-    cache, told = FeatureCache(tmp_path, wait=False), []
+def test_the_process_that_computes_the_same_features_is_named(tmp_path):
+    cache, model, refused = FeatureCache(tmp_path, wait=False), network(), []
 
     def features_of(inputs):
-        if not told:
-            with pytest.raises(
-                EnvironmentFailure, match=rf"process {os.getpid()} on .* computes these features"
-            ):
+        if not refused:
+            with pytest.raises(EnvironmentFailure, match=f"process {os.getpid()} on ") as error:
                 features(cache)
-            told.append(True)
+            refused.append(error)
         return model(inputs)
 
-    model = network()
     features(cache, model=model, features_of=features_of)
-    assert told == [True]
+    assert len(refused) == 1
 
 
 def test_the_least_recently_used_go_first_and_none_in_use(tmp_path):
@@ -287,26 +271,23 @@ def test_the_least_recently_used_go_first_and_none_in_use(tmp_path):
     assert keeping.rows[0].shape == (keeping.width,)
 
 
-def test_a_set_that_does_not_fit_clears_nothing_away(tmp_path):
+@pytest.mark.parametrize("size", ["9kB", "30kB"])
+def test_a_set_that_does_not_fit_removes_nothing(tmp_path, size):
     held, _ = features(FeatureCache(tmp_path))
     with pytest.raises(EnvironmentFailure, match="`cache_size`"):
-        features(FeatureCache(tmp_path, size="9kB"), source=data(seed=5))
-    with pytest.raises(EnvironmentFailure, match="`cache_size`"):
-        features(FeatureCache(tmp_path, size="30kB"), source=data(seed=5))
+        features(FeatureCache(tmp_path, size=size), source=data(seed=5))
     assert [kept.key for kept in FeatureCache(tmp_path).sets()] == [held.digest]
 
 
 def test_a_stream_of_unknown_length_is_bounded_too(tmp_path):
-    batches = list(zip(*(part.split(5) for part in data(500)), strict=True))
     with pytest.raises(EnvironmentFailure, match="`cache_size`"):
-        features(FeatureCache(tmp_path, size="25kB"), source=batches, data_key="long")
+        features(FeatureCache(tmp_path, size="25kB"), source=batches(500), data_key="long")
     assert 0 < len(of(tmp_path)) < 500 // SHARD
 
 
-def test_too_small_a_disk_is_told_beforehand(tmp_path, monkeypatch):
-    usage = type("Usage", (), {"free": 1000})
-    monkeypatch.setattr(cache_module.shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(EnvironmentFailure, match=r"must have room for .* with 1 kB free"):
+def test_too_small_a_disk_is_refused_beforehand(tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1000}))
+    with pytest.raises(EnvironmentFailure, match="1 kB free"):
         features(FeatureCache(tmp_path))
     assert not of(tmp_path)
 
@@ -321,8 +302,8 @@ def test_a_disk_that_fills_up_keeps_what_is_there(tmp_path, monkeypatch):
         real(descriptor)
 
     with monkeypatch.context() as patched:
-        patched.setattr(files.os, "fsync", full)
-        with pytest.raises(EnvironmentFailure, match=r"is full \(No space left on device\).* are kept"):
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(EnvironmentFailure, match="No space left on device"):
             features(cache)
     assert not of(tmp_path, ".*.part")
     found, many = features(cache)
@@ -355,24 +336,22 @@ def test_reading_needs_no_right_to_write(tmp_path, monkeypatch):
         features(FeatureCache(tmp_path), source=data(seed=4))
 
 
-def test_features_of_another_model_are_refused(tmp_path):
+def test_directories_of_another_model_or_without_a_whole_set_are_refused(tmp_path):
     model = network()
     found, _ = features(FeatureCache(tmp_path), model=model)
     place = tmp_path / found.digest
     mine, other = ({"model": model_digest(one)} for one in (model, network(seed=1)))
     assert torch.equal(features_from_directory(place, key_parts=mine).targets, found.targets)
-    with pytest.raises(ValueError, match="`features`"):
-        features_from_directory(place, key_parts=other)
-    with pytest.raises(ValueError, match="say nothing of their split"):
-        features_from_directory(place, key_parts={"split": "train"})
+    for key_parts in (other, {"split": "train"}):
+        with pytest.raises(ValueError, match="`features`"):
+            features_from_directory(place, key_parts=key_parts)
     (place / "complete.json").unlink()
-    with pytest.raises(ValueError, match="got one that is not finished"):
-        features_from_directory(place)
-    with pytest.raises(ValueError, match="got none"):
-        features_from_directory(tmp_path / "nowhere")
+    for unfinished in (place, tmp_path / "nowhere"):
+        with pytest.raises(ValueError, match="`features`"):
+            features_from_directory(unfinished)
 
 
-def test_what_a_kill_left_of_a_removal_is_swept(tmp_path):
+def test_remains_of_a_killed_removal_are_removed(tmp_path):
     (tmp_path / ".gone-abc-1").mkdir(parents=True)
     features(FeatureCache(tmp_path))
     assert not (tmp_path / ".gone-abc-1").exists()
@@ -390,7 +369,7 @@ def test_a_size_is_a_number_of_bytes(size):
         FeatureCache("somewhere", size=size)
 
 
-def test_sizes_are_read_as_people_write_them():
+def test_sizes_have_units():
     sizes_of = {"10GB": 10**10, " 500 mb ": 5 * 10**8, "4GiB": 1 << 32, "1.5kB": 1500, "7": 7, 7: 7}
     assert {size: FeatureCache("somewhere", size=size).size for size in sizes_of} == sizes_of
 
@@ -405,8 +384,7 @@ def test_the_usual_directory(monkeypatch, tmp_path):
         FeatureCache(" ")
 
 
-def test_a_lock_is_waited_for_and_ends_with_its_block(tmp_path):
-    with exclusive(tmp_path / "a", wait=False):
-        assert (tmp_path / "a").read_text().startswith(f"process {os.getpid()} on ")
-    with exclusive(tmp_path / "a", wait=False):
-        pass
+def test_a_lock_names_its_process_and_ends_with_its_block(tmp_path):
+    for _ in range(2):
+        with exclusive(tmp_path / "a", wait=False):
+            assert (tmp_path / "a").read_text().startswith(f"process {os.getpid()} on ")

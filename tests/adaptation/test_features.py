@@ -10,8 +10,6 @@ from beliefmatch.adaptation import computing, sizes
 from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adaptation.features import extract
 from beliefmatch.adaptation.keys import cache_key, model_digest
-from beliefmatch.adaptation.rows import ShardedRows
-from beliefmatch.adaptation.types import Features
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.sources import MemorySource
 from small_features import CLASSES, FEATURES, ROWS, SHARD, data, direct, network
@@ -133,7 +131,7 @@ def test_a_row_that_is_not_finite_is_named(tmp_path, spoiled):
     inputs, targets = data()
     inputs[37, 1, 2, 2] = spoiled
     flat = nn.Flatten()
-    with pytest.raises(ValueError, match=rf"finite float32, got {spoiled} in row 37, feature 26"):
+    with pytest.raises(ValueError, match=rf"{spoiled} in row 37, feature 26"):
         extract(flat, flat, (inputs, targets), key_parts={}, cache=FeatureCache(tmp_path))
 
 
@@ -144,50 +142,48 @@ def test_half_precision_halves_the_disk_and_names_what_it_cannot_hold(tmp_path):
     assert found.rows.dtype == np.float16
     assert np.array_equal(np.asarray(found.rows), inputs.flatten(1).half().numpy())
     assert next(found.blocks(10))[0].dtype == torch.float32
-    with pytest.raises(ValueError, match=r"got 100000 in row 0, feature 0; it needs float32"):
+    with pytest.raises(ValueError, match=r"100000 in row 0, feature 0.*float32"):
         extract(flat, flat, (inputs * 0 + 1e5, targets), key_parts={}, cache=cache, dtype="float16")
 
 
+ONES = torch.ones(3, 2)
+
+
 @pytest.mark.parametrize(
-    ("source", "complaint"),
+    "source",
     [
-        (7, "`source`"),
-        ((torch.ones(3, 2), torch.ones(4)), "as many inputs as targets"),
-        ((np.ones((3, 2)), np.array(["a", "b", "c"])), "must hold numbers, got an array of <U1"),
-        ([], "at least one batch"),
-        (TensorDataset(torch.empty(0, 2), torch.empty(0)), "at least one example"),
-        ([(torch.ones(3, 2), torch.ones(3))], "targets must be class ids"),
-        ([(torch.ones(3, 2), torch.full((3, 2), -1.0))], "finite counts not below 0"),
-        ([(torch.ones(3, 2), torch.zeros(4, dtype=torch.int64))], "got 4 for 3 inputs at row 0"),
-        (
-            [(torch.ones(3, 2), torch.tensor([[1], [0], [2]]))],
-            r"targets must be class ids, .* shape \(3, 1\)",
-        ),
-        ([(torch.ones(3, 2), torch.full((3, 2), -1))], "finite counts not below 0"),
-        ([(torch.ones(3, 2), torch.ones(3, 2) > 0)], "targets must be class ids"),
-        ([{"sound": torch.ones(3, 2)}], "each batch must have pixel_values or"),
-        ([(torch.ones(3, 2), torch.arange(3)), (torch.ones(3, 2), torch.ones(3, 2))], "at row 3"),
+        7,
+        [],
+        (ONES, torch.ones(4)),
+        (np.ones((3, 2)), np.array(["a", "b", "c"])),
+        TensorDataset(torch.empty(0, 2), torch.empty(0)),
+        [(ONES, torch.ones(3))],
+        [(ONES, torch.full((3, 2), -1.0))],
+        [(ONES, torch.full((3, 2), -1))],
+        [(ONES, torch.zeros(4, dtype=torch.int64))],
+        [(ONES, torch.tensor([[1], [0], [2]]))],
+        [(ONES, ONES > 0)],
+        [{"sound": ONES}],
+        [(ONES, torch.arange(3)), (ONES, ONES)],
     ],
+    ids=lambda source: type(source).__name__,
 )
-def test_what_is_no_data_is_refused(source, complaint):
-    with pytest.raises((ValueError, TypeError), match=complaint):
+def test_sources_without_inputs_and_targets_are_refused(source):
+    with pytest.raises((ValueError, TypeError), match="`source`"):
         extract(same := nn.Identity(), same, source, key_parts={}, cache=None)
 
 
-def test_what_are_no_features_is_refused():
+def test_features_of_another_shape_are_refused():
     model = network()
-    for features_of in (
-        lambda inputs: inputs,
-        lambda inputs: (inputs,),
-        lambda inputs: inputs[:2].flatten(1),
-    ):
+    wrong = (lambda inputs: inputs, lambda inputs: (inputs,), lambda inputs: inputs[:2].flatten(1))
+    for features_of in wrong:
         with pytest.raises((ValueError, TypeError), match="`features_of`"):
             extract(model, features_of, data(), key_parts={}, cache=None)
 
 
 def test_bfloat16_is_taken_only_if_it_is_close(monkeypatch):
     model, seen = network(), []
-    monkeypatch.setattr(computing, "resolve_precision", lambda *_: seen.append("asked"))
+    monkeypatch.setattr(computing, "resolve_precision", lambda *_: seen.append("checked"))
 
     def rough(by):  # bfloat16 itself may not be there: what matters is what is done with the difference
         return lambda inputs: model(inputs) * (1 + by * torch.is_autocast_enabled("cpu"))
@@ -196,9 +192,9 @@ def test_bfloat16_is_taken_only_if_it_is_close(monkeypatch):
     exact = extract(model, rough(0.5), data(), key_parts={}, cache=None, precision="auto")
     np.testing.assert_allclose(np.asarray(exact.rows), direct(model, data()[0]), atol=1e-6)
     assert seen == []
-    with pytest.warns(UserWarning, match=r"bfloat16 changes a row of features by 0\.\d+ of its norm"):
+    with pytest.warns(UserWarning, match=r"bfloat16 .* 0\.\d+"):
         found = extract(model, rough(0.1), data(), key_parts={}, cache=None, precision="bf16")
-    assert np.array_equal(np.asarray(found.rows), np.asarray(exact.rows)) and seen == ["asked"]
+    assert np.array_equal(np.asarray(found.rows), np.asarray(exact.rows)) and seen == ["checked"]
     with pytest.raises(ValueError, match="`precision`"):
         extract(model, model, data(), key_parts={}, cache=None, precision="8")
 
@@ -240,39 +236,9 @@ def test_any_name_may_be_part_of_a_key(tmp_path, parts):
 
 
 @pytest.mark.parametrize("parts", [{"a": object()}, {"a": float("nan")}])
-def test_what_json_cannot_hold_is_no_part_of_a_key(parts):
+def test_parts_of_a_key_that_json_cannot_hold_are_refused(parts):
     with pytest.raises(ValueError, match="`key_parts`"):
         cache_key(parts)
-
-
-def shards(rows, width=3):
-    values = np.arange(rows * width, dtype=np.float32).reshape(rows, width)
-    return values, ShardedRows(np.array_split(values, range(SHARD, rows, SHARD)))
-
-
-@pytest.mark.parametrize(
-    "key", [slice(None), slice(10, 40), slice(16, 32), slice(90, None), slice(70, 3, -7)]
-)
-def test_shards_read_as_one_array(key):
-    values, rows = shards(83)
-    assert np.array_equal(rows[key], values[key]) and rows.shape == values.shape
-    chosen = np.array([82, 0, -1, 16, 15, 16])
-    assert np.array_equal(rows[chosen], values[chosen]) and np.array_equal(rows[5], values[5])
-    assert np.array_equal(np.asarray(rows), values) and rows.nbytes == values.nbytes
-    with pytest.raises(IndexError):
-        rows[83]
-
-
-def features(rows=1000, width=3):
-    values, _ = shards(rows, width)
-    return Features(values, torch.arange(rows), "x")
-
-
-def test_blocks_come_in_order():
-    found = features()
-    rows, targets = (torch.cat(parts) for parts in zip(*found.blocks(130), strict=True))
-    assert torch.equal(rows, torch.from_numpy(found.rows)) and torch.equal(targets, found.targets)
-    assert [len(rows) for rows, _ in found.blocks(300)] == [300, 300, 300, 100]
 
 
 def test_a_loader_that_draws_with_replacement_is_taken_as_it_comes():

@@ -50,40 +50,47 @@ def test_the_table_has_all_the_best_first():
     assert table(HEADS, by="error")[1]["name"] == "d" and table(HEADS)[0]["ece"] == 0.1
 
 
-def test_nothing_to_choose_from_is_said():
-    with pytest.raises(ValueError, match=r"of kind belief_matching with finite.*lost \(diverged\), nan \(no"):
-        choose(HEADS[4:])
-    with pytest.raises(ValueError, match="`by`"):
-        choose(HEADS, by="ece")  # pyright: ignore
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        (lambda: choose(HEADS[4:]), "`fitted`"),
+        (lambda: choose(HEADS, by="ece"), "`by`"),  # pyright: ignore
+        (lambda: contamination(features()), "`train`"),
+        (lambda: contamination(features(), train=features(width=3)), "`validation`"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(call, argument):
+    with pytest.raises(ValueError, match=argument):
+        call()
 
 
-START = torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(1)), torch.full((CLASSES,), 0.1)
+INIT = torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(1)), torch.full((CLASSES,), 0.1)
 
 
 def test_the_untouched_head_has_the_scores_of_its_softmax():
     data = features()
-    head = untouched(START, data)
-    logits = torch.from_numpy(data.rows) @ START[0].t() + START[1]
+    head = untouched(INIT, data)
+    logits = torch.from_numpy(data.rows) @ INIT[0].t() + INIT[1]
     assert head.nll == pytest.approx(functional.cross_entropy(logits, data.targets).item(), rel=1e-5)
-    assert torch.equal(head.weight, START[0]) and head.candidate.kind == "untouched"
+    assert torch.equal(head.weight, INIT[0]) and head.candidate.kind == "untouched"
 
 
 def test_a_temperature_is_a_head_too():
     data = features()
-    head = temperature(START, data)
-    logits = (torch.from_numpy(data.rows) @ START[0].t() + START[1]).double()
+    head = temperature(INIT, data)
+    logits = (torch.from_numpy(data.rows) @ INIT[0].t() + INIT[1]).double()
     fitted = fit_temperature(logits, data.targets)
     assert head.candidate.options["temperature"] == pytest.approx(fitted, rel=1e-5)
     assert head.nll == pytest.approx(functional.cross_entropy(logits / fitted, data.targets).item(), rel=1e-5)
-    assert head.nll <= untouched(START, data).nll and head.error == untouched(START, data).error
+    assert head.nll <= untouched(INIT, data).nll and head.error == untouched(INIT, data).error
 
 
 def test_a_temperature_of_few_rows_says_so(monkeypatch):
     monkeypatch.setattr("beliefmatch.adaptation.baselines.MOST_LOGITS", 45 * CLASSES)
     monkeypatch.setattr("beliefmatch.adaptation.reading.BLOCK_NUMBERS", 13 * WIDTH)
     data = features()
-    logits = (torch.from_numpy(data.rows) @ START[0].t() + START[1]).double()
-    head = temperature(START, data)
+    logits = (torch.from_numpy(data.rows) @ INIT[0].t() + INIT[1]).double()
+    head = temperature(INIT, data)
     assert head.notes == ("fitted on every 2th validation row",)
     fitted = fit_temperature(logits[::2], data.targets[::2])
     assert head.candidate.options["temperature"] == pytest.approx(fitted, rel=1e-5)
@@ -91,9 +98,9 @@ def test_a_temperature_of_few_rows_says_so(monkeypatch):
 
 def test_a_temperature_of_votes_minimises_their_nll():
     data = votes()
-    best = temperature(START, data).candidate.options["temperature"]
+    best = temperature(INIT, data).candidate.options["temperature"]
     some = data.targets[data.targets.sum(1) > 0]
-    logits = (torch.from_numpy(data.rows)[data.targets.sum(1) > 0] @ START[0].t()).double() + START[1]
+    logits = (torch.from_numpy(data.rows)[data.targets.sum(1) > 0] @ INIT[0].t()).double() + INIT[1]
 
     def value(t):
         return functional.cross_entropy(logits / t, (some / some.sum(1, keepdim=True)).double())
@@ -122,17 +129,15 @@ def _noisy(data):
     return Features(data.rows + 0.05 * noise, data.targets, "")
 
 
-def test_new_rows_are_told_from_learnt_ones():
+def test_new_rows_are_distinguished_from_learnt_ones():
     init, train, new = _learnt()
     assert contamination(new, train=train, init=init).seen is False
-    verdict = contamination(_noisy(train), train=train, init=init)
-    assert verdict.seen is True and "nearly by heart" in verdict.why and "temperature 0." in verdict.why
+    assert contamination(_noisy(train), train=train, init=init).seen is True
     assert contamination(new, train=_noisy(new), init=init).seen is None  # both or neither
-    few = np.arange(0, 800, 20)
-    assert "too few" in contamination(_rows(_noisy(train), few), train=train, init=init).why
-    alone = contamination(train, init=init)
-    assert alone.seen is None and "may be training data" in alone.why
-    assert contamination(new, init=init).seen is None
+    few = _rows(_noisy(train), np.arange(0, 800, 20))
+    assert contamination(few, train=train, init=init).seen is None
+    alone = [contamination(data, init=init) for data in (train, new)]
+    assert [verdict.seen for verdict in alone] == [None, None] and alone[0].why != alone[1].why
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float16])
@@ -141,21 +146,15 @@ def test_copies_among_the_training_rows_are_found(kind):
     part = Features(train.rows[100:150].astype(kind), train.targets[100:150], "")
     assert copied_share(part, train) == 1.0 and copied_share(new, train) == 0.0
     verdict = contamination(part, train=train)
-    assert verdict.seen is True and verdict.why.startswith("100% of the validation rows")
+    assert verdict.seen is True and "100%" in verdict.why
     assert contamination(new, train=train).seen is None
     rows = np.concatenate([new.rows, train.rows[:3]])
-    derive_seed = Features(rows, torch.zeros(203).long(), "")
-    assert copied_share(derive_seed, train) == pytest.approx(3 / 203)
-    assert "look for duplicates" in contamination(derive_seed, train=train).why
+    mixed = Features(rows, torch.zeros(203).long(), "")
+    assert copied_share(mixed, train) == pytest.approx(3 / 203)
+    verdict = contamination(mixed, train=train)
+    assert verdict.seen is None and "1.5%" in verdict.why
 
 
 def test_empty_rows_are_no_copies():
     nothing = Features(np.zeros((9, 4), np.float32), torch.zeros(9).long(), "")
     assert copied_share(nothing, nothing) == 0.0
-
-
-def test_bad_arguments_of_contamination_are_named():
-    with pytest.raises(ValueError, match="`train`"):
-        contamination(features())
-    with pytest.raises(ValueError, match="as wide as"):
-        contamination(features(), train=features(width=3))

@@ -1,4 +1,4 @@
-"""From features alone to a chosen head: seeds, the choice, and what stands beside it."""
+"""From features alone to a chosen head: seeds, the choice, the controls and risk thresholds."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -14,6 +14,8 @@ from beliefmatch.adaptation.choosing import choose_setting
 from beliefmatch.adaptation.fitted import FittedHead, HeadScores
 from beliefmatch.adaptation.refit import refit, shown
 from beliefmatch.adaptation.result import FeatureSets
+from beliefmatch.adaptation.risk_thresholds import risk_thresholds
+from beliefmatch.metrics import coverage_at_risk
 from head_features import CLASSES, assert_same, features, votes
 from refit_sets import FEW, SETS, knowing_head, quiet
 
@@ -36,10 +38,8 @@ def test_fresh_heads_of_all_seeds_are_those_fitted_alone():
     assert (made.labels, made.classes, made.head) == ("new", CLASSES, None)
     assert made.sets is SETS and set(made.seconds) == {"heads"}
     for seed in (0, 3):
-        alone, together = (
-            named(refit(SETS, adapt_config=structs.replace(FEW, seeds=(seed,)))),
-            named(made, seed),
-        )
+        alone = named(refit(SETS, adapt_config=structs.replace(FEW, seeds=(seed,))))
+        together = named(made, seed)
         assert alone.keys() == together.keys()
         for key, head in together.items():
             assert_same(head, alone[key])
@@ -62,17 +62,17 @@ def test_seeds_are_trials_of_a_repair_too(old):
 
 
 def test_progress_of_several_passes_grows_to_one(old):
-    told = []
+    news = []
     adapt_config = structs.replace(FEW, seeds=(4, 9), labels="same")
-    refit(SETS, init=old, adapt_config=adapt_config, on_progress=lambda *news: told.append(news))
-    shares = [share for share, _ in told]
-    assert shares == sorted(shares) and shares[-1] == 1
-    assert "seed 4" in told[0][1] and "seed 9" in told[-1][1]
+    refit(SETS, init=old, adapt_config=adapt_config, on_progress=lambda *one: news.append(one))
+    fractions = [fraction for fraction, _ in news]
+    assert fractions == sorted(fractions) and fractions[-1] == 1
+    assert "seed 4" in news[0][1] and "seed 9" in news[-1][1]
 
 
 def test_lbfgs_from_one_head_has_no_use_for_seeds(old):
     adapt_config = structs.replace(FEW, seeds=(4, 9), labels="same", optimizer="lbfgs", epochs=2)
-    with pytest.warns(UserWarning, match="make no difference .* only 4 is fitted"):
+    with pytest.warns(UserWarning, match="only 4 is fitted"):
         made = refit(SETS, init=old, adapt_config=adapt_config)
     assert {head.candidate.seed for head in made.fitted if head.epoch} == {4}
 
@@ -107,16 +107,11 @@ def test_the_choice_of_a_fit_is_that_of_the_means():
     assert made.chosen.nll == min(values[best])
 
 
-def test_the_honest_table_has_one_head_for_every_seed(old):
+def test_the_table_has_one_head_for_every_seed(old):
     rows = shown(refit(SETS, init=old, adapt_config=structs.replace(FEW, seeds=(0, 1))))
-    assert {label: len(heads) for label, heads in rows.items()} == {
-        "untouched": 1,
-        "temperature": 1,
-        "softmax": 2,
-        "label smoothing": 2,
-        "evidential": 2,
-        "belief matching": 2,
-    }
+    controls = {"softmax": 2, "label smoothing": 2, "evidential": 2}
+    counts = {"untouched": 1, "temperature": 1, **controls, "belief matching": 2}
+    assert {label: len(heads) for label, heads in rows.items()} == counts
     made = refit(SETS, adapt_config=structs.replace(FEW, seeds=(0, 1), controls=("label_smoothing",)))
     rows = shown(made)
     assert list(rows) == ["label smoothing", "belief matching"]
@@ -141,3 +136,28 @@ def test_counts_have_no_evidential_head():
     assert made.classes == CLASSES
     again = quiet(FeatureSets(votes(200), features(100, 5)), adapt_config=FEW)  # chosen by single labels
     assert again.chosen.validation.rows == 100
+
+
+@pytest.mark.parametrize("kind", ["ids", "counts"])
+def test_risk_thresholds_are_those_of_the_metrics(kind):
+    held_out = features(800, 8) if kind == "ids" else votes(800, 8)
+    adapt_config = structs.replace(FEW, risks=(0.4, 1e-4), delta=0.1)
+    made = quiet(FeatureSets(features(400), held_out), adapt_config=adapt_config)
+    some = torch.ones(len(held_out), dtype=torch.bool) if kind == "ids" else held_out.targets.sum(1) > 0
+    right = held_out.targets[some] if kind == "ids" else held_out.targets[some].argmax(1)
+    probs = made.chosen.predict(torch.from_numpy(held_out.rows)[some]).probs
+    confidence, place = probs.max(1)
+    likely, unlikely = made.risk_thresholds
+    expected = coverage_at_risk(confidence, place == right, risk=0.4, delta=0.1)
+    assert likely.threshold == pytest.approx(expected.threshold, rel=1e-6)
+    assert (likely.coverage, likely.bound) == pytest.approx((expected.coverage, expected.bound))
+    assert likely.coverage > 0 and likely.bound <= 0.4
+    assert (unlikely.threshold, unlikely.coverage, unlikely.bound) == (None, 0.0, None)
+
+
+def test_risk_thresholds_do_not_depend_on_the_size_of_blocks(monkeypatch):
+    made = refit(SETS, adapt_config=FEW)
+    monkeypatch.setattr("beliefmatch.adaptation.scoring._LOGITS", 4 * CLASSES)
+    (again,) = risk_thresholds(made.chosen, SETS.validation, risks=(0.4,), delta=0.05)
+    assert again.coverage == made.risk_thresholds[0].coverage
+    assert again.threshold == pytest.approx(made.risk_thresholds[0].threshold, rel=1e-6)

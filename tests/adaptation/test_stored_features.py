@@ -1,4 +1,4 @@
-"""Features that others have computed are read from every format, and mistakes in them are told."""
+"""Features computed elsewhere are read from files of every format, and mistakes in them are refused."""
 
 import pickle
 
@@ -68,16 +68,11 @@ def test_other_layouts_and_types_are_converted(tmp_path):
 
 
 def test_the_digest_is_of_features_and_targets(tmp_path):
-    made = [
-        (FEATURES, TARGETS),
-        (FEATURES + 1, TARGETS),
-        (FEATURES, TARGETS[::-1].copy()),
-        (FEATURES, TARGETS),
-    ]
-    paths = [
-        save_npz(tmp_path / f"{n}.npz", features=rows, targets=ids) for n, (rows, ids) in enumerate(made)
-    ]
-    digests = [features_from_file(path).features.digest for path in paths]
+    made = [(FEATURES, TARGETS), (FEATURES + 1, TARGETS), (FEATURES, TARGETS[::-1].copy())]
+    digests = []
+    for number, (rows, ids) in enumerate([*made, made[0]]):
+        path = save_npz(tmp_path / f"{number}.npz", features=rows, targets=ids)
+        digests.append(features_from_file(path).features.digest)
     assert len(set(digests)) == 3 and digests[0] == digests[3]
 
 
@@ -102,49 +97,44 @@ def spoiled(value):
     return rows
 
 
+GOOD = {"features": FEATURES, "targets": TARGETS}
+
+
 @pytest.mark.parametrize(
-    ("arrays", "options", "complaint"),
+    ("named", "arrays", "options"),
     [
-        ({"features": FEATURES, "targets": TARGETS[:5]}, {}, "one class id for each of the 9 rows.*got 5"),
-        ({"features": spoiled(np.nan), "targets": TARGETS}, {}, "`features`"),
-        ({"features": spoiled(1e300), "targets": TARGETS}, {}, r"finite features .*1e\+300 in row 6"),
-        (
-            {"features": FEATURES, "targets": TARGETS},
-            {"classes": 2},
-            "class ids from 0 to 1 .*got 2 in row 2",
-        ),
-        ({"features": FEATURES, "targets": TARGETS - 1}, {}, "got -1 in row 0"),
-        ({"features": FEATURES, "targets": TARGETS * 2}, {}, "got none of class 1 and 1 more"),
-        ({"features": FEATURES, "targets": TARGETS}, {"classes": 4}, "got none of class 3 "),
-        ({"features": FEATURES, "targets": TARGETS * 0}, {}, "two classes at least, got 1 class"),
-        ({"features": FEATURES[0], "targets": TARGETS}, {}, r"one row of features .*got shape \(4,\)"),
-        ({"features": FEATURES, "targets": COUNTS}, {}, "one class id for each row"),
-        (
-            {"features": FEATURES, "targets": TARGETS, "counts": COUNTS},
-            {},
-            "must be named where there are both",
-        ),
-        ({"features": FEATURES, "x": FEATURES, "targets": TARGETS}, {}, "several, got features and x"),
-        ({"features": FEATURES}, {}, "`targets`"),
-        ({"targets": TARGETS}, {}, "`features`"),
-        ({"features": FEATURES, "counts": -COUNTS}, {}, "counts not below 0 .* in row 0"),
-        ({"features": FEATURES, "counts": COUNTS[:3]}, {}, r"counts \(9, K\)"),
-        ({"features": FEATURES, "counts": COUNTS * [1, 0, 1]}, {}, "got none of class 1 "),
-        ({"features": FEATURES, "targets": TARGETS, "weight": np.ones((3, 5))}, {}, r"a head \(K, 4\)"),
-        ({"features": FEATURES, "targets": TARGETS, "bias": np.ones(3)}, {}, "a weight with it"),
-        ({"features": FEATURES, "targets": TARGETS, **HEAD}, {"classes": 4}, "as many, got 3 and 4"),
-        ({"features": FEATURES.astype(str), "targets": TARGETS}, {}, "must hold numbers"),
-        ({"features": FEATURES, "targets": TARGETS}, {"names": FeatureNames(features="h")}, "as h, got"),
+        ("`features`.* row 6", {**GOOD, "features": spoiled(np.nan)}, {}),
+        ("`features`.* row 6", {**GOOD, "features": spoiled(1e300)}, {}),
+        ("`features`", {**GOOD, "features": FEATURES[0]}, {}),
+        ("`features`", {**GOOD, "features": FEATURES.astype(str)}, {}),
+        ("`features`", {**GOOD, "x": FEATURES}, {}),
+        ("`features`", {"targets": TARGETS}, {}),
+        ("`features`", GOOD, {"names": FeatureNames(features="h")}),
+        ("`targets`", {"features": FEATURES}, {}),
+        ("`targets`", {**GOOD, "targets": TARGETS[:5]}, {}),
+        ("`targets`", {**GOOD, "targets": COUNTS}, {}),
+        ("`targets`.* 2 in row 2", GOOD, {"classes": 2}),
+        ("`targets`.* -1 in row 0", {**GOOD, "targets": TARGETS - 1}, {}),
+        ("`targets` or `counts`", {**GOOD, "counts": COUNTS}, {}),
+        ("class 1 and 1 more", {**GOOD, "targets": TARGETS * 2}, {}),
+        ("class 3 ", GOOD, {"classes": 4}),
+        ("1 class ", {**GOOD, "targets": TARGETS * 0}, {}),
+        ("class 1 ", {"features": FEATURES, "counts": COUNTS * [1, 0, 1]}, {}),
+        ("`counts`.* row 0", {"features": FEATURES, "counts": -COUNTS}, {}),
+        ("`counts`", {"features": FEATURES, "counts": COUNTS[:3]}, {}),
+        ("`weight`", {**GOOD, "weight": np.ones((3, 5))}, {}),
+        ("`bias`", {**GOOD, "bias": np.ones(3)}, {}),
+        ("`classes`", {**GOOD, **HEAD}, {"classes": 4}),
     ],
 )
-def test_mistakes_are_told(tmp_path, arrays, options, complaint):
+def test_mistakes_in_files_are_refused(tmp_path, named, arrays, options):
     path = save_npz(tmp_path / "a.npz", **arrays)
-    with pytest.raises(ValueError, match=f"^features_from_file: .*{complaint}") as told:
+    with pytest.raises(ValueError, match=f"^features_from_file: .*{named}") as refused:
         features_from_file(path, **options)
-    assert "\n" not in f"{told.value}" and "read_predictions" not in f"{told.value}"
+    assert "\n" not in f"{refused.value}"
 
 
-def test_a_class_without_rows_is_no_fault_where_nothing_is_fitted(tmp_path):
+def test_a_class_may_have_no_rows_where_nothing_is_fitted(tmp_path):
     path = save_npz(tmp_path / "a.npz", features=FEATURES, targets=TARGETS)
     assert features_from_file(path, classes=7, every_class=False).classes == 7
 
@@ -156,9 +146,8 @@ def test_one_wrong_bit_in_an_archive_is_found_though_it_is_mapped(tmp_path):
     place = whole.find(values[:64]) + len(values) // 2
     whole[place] ^= 1
     path.write_bytes(whole)
-    with pytest.raises(ValueError, match=r"features_from_file: .*a\.npz.*Bad CRC-32") as told:
+    with pytest.raises(ValueError, match=r"features_from_file: .*a\.npz.*CRC-32"):
         features_from_file(path)
-    assert "\n" not in f"{told.value}"
 
 
 def test_pickles_and_broken_files_are_refused(tmp_path):

@@ -94,7 +94,7 @@ class Filler:
         classes = targets.shape[1] if targets.dim() == 2 else None
         if classes != self._layout.classes:
             kinds = [f"counts of {k} classes" if k else "class ids" for k in (self._layout.classes, classes)]
-            fact = f"targets must be {kinds[0]} as in the first batch, got {kinds[1]} at row {start}"
+            fact = f"`source` must have {kinds[0]} as in the first batch, got {kinds[1]} at row {start}"
             raise fail("extract", f"{fact}.")
 
     def _compare(self, shard: int, first: int, targets: Tensor) -> None:

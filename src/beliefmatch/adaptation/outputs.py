@@ -31,7 +31,7 @@ def output_of(returned: Any, *, caller: str = "output_of") -> Tensor:
     found = _found(returned)
     if found is None:
         expected = "logits: a tensor, an object or mapping with `logits`, or a tuple that begins with them"
-        raise fail(caller, f"the model must return {expected}; got {_told(returned)}.", TypeError)
+        raise fail(caller, f"the model must return {expected}; got {_described(returned)}.", TypeError)
     return found
 
 
@@ -64,7 +64,7 @@ def _is_main(found: Tensor | None) -> bool:
     return found is not None and found.dim() > 0
 
 
-def _told(returned: Any) -> str:
+def _described(returned: Any) -> str:
     """What came, in a few words: the parts of an output object by name and shape."""
     kind = type(returned).__name__
     if not isinstance(returned, Mapping):

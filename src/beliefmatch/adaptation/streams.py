@@ -191,11 +191,11 @@ def _is_dataset(source: Any) -> bool:
 def _piece(start: int, batch: Any, rows: int | None = None) -> Piece:
     inputs, targets = map(as_tensor, _divided(batch))
     if not isinstance(inputs, Tensor) or inputs.dim() < 2:
-        expected = "a tensor of inputs with one row for each example"
-        raise fail(_CALLER, f"each batch must have {expected}, got {describe(inputs)}.")
+        expected = "batches with a tensor of inputs, one row for each example"
+        raise fail(_CALLER, f"`source` must have {expected}, got {describe(inputs)}.")
     labels = torch.full((len(inputs),), -1) if targets is None else _labels(targets)
     if len(labels) != len(inputs) or len(inputs) != (rows or len(inputs)):
-        fact = f"each batch must have as many targets as inputs, {rows or len(inputs)}"
+        fact = f"`source` must have as many targets as inputs in each batch, {rows or len(inputs)}"
         raise fail(_CALLER, f"{fact}, got {len(labels)} for {len(inputs)} inputs at row {start}.")
     return Piece(start, inputs, labels)
 
@@ -207,15 +207,14 @@ def _divided(batch: Any) -> tuple[Any, Any]:
             next((batch[name] for name in names if name in batch), None) for names in (_INPUTS, _TARGETS)
         )
         if inputs is None:
-            raise fail(
-                _CALLER, f"each batch must have {' or '.join(_INPUTS)}, got {', '.join(map(str, batch))}."
-            )
+            expected, received = " or ".join(_INPUTS), ", ".join(map(str, batch))
+            raise fail(_CALLER, f"`source` must have batches with {expected}, got {received}.")
         return inputs, targets
     if isinstance(batch, tuple | list) and len(batch) in (1, 2):
         return batch[0], batch[1] if len(batch) == 2 else None
     if isinstance(batch, _ARRAYS):
         return batch, None
-    raise fail(_CALLER, f"each batch must be (inputs, targets), got {describe(batch)}.", TypeError)
+    raise fail(_CALLER, f"`source` must have batches (inputs, targets), got {describe(batch)}.", TypeError)
 
 
 def _labels(targets: Any) -> Tensor:
@@ -226,5 +225,5 @@ def _labels(targets: Any) -> Tensor:
     counted = labels.is_floating_point() or (whole and labels.shape[-1:] != (1,))  # (n, 1) may be ids
     if counted and labels.dim() == 2 and (labels.isfinite() & (labels >= 0)).all():
         return labels.to(torch.float32)
-    expected = "class ids, whole numbers (n,), or finite counts not below 0, (n, K)"
-    raise fail(_CALLER, f"targets must be {expected}, got {describe(labels)}.")
+    expected = "class ids, whole numbers (n,), or finite counts not below 0, (n, K), as targets"
+    raise fail(_CALLER, f"`source` must have {expected}, got {describe(labels)}.")

@@ -1,9 +1,8 @@
-"""Promises, parts of sets, and rows that do not fit into memory."""
+"""Rows of features: shards, subsets, parts of sets, and more rows than fit into memory."""
 
 import numpy as np
 import pytest
 import torch
-from msgspec import structs
 from torch.nn import functional
 
 from beliefmatch.adaptation import head_init, scoring
@@ -13,39 +12,35 @@ from beliefmatch.adaptation.candidates import candidates
 from beliefmatch.adaptation.reading import Batches
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import FeatureSets
-from beliefmatch.adaptation.risk_thresholds import risk_thresholds
 from beliefmatch.adaptation.rows import ShardedRows, in_memory
 from beliefmatch.adaptation.subsets import parted, subset
 from beliefmatch.adaptation.types import Features
-from beliefmatch.metrics import coverage_at_risk
-from head_features import CLASSES, WIDTH, assert_same, features, votes
-from refit_sets import FEW, SETS, quiet
+from head_features import CLASSES, WIDTH, assert_same, features
 
 
-@pytest.mark.parametrize("kind", ["ids", "counts"])
-def test_promises_are_those_of_the_metrics(kind):
-    held_out = features(800, 8) if kind == "ids" else votes(800, 8)
-    made = quiet(
-        FeatureSets(features(400), held_out), adapt_config=structs.replace(FEW, risks=(0.4, 1e-4), delta=0.1)
-    )
-    some = torch.ones(len(held_out), dtype=torch.bool) if kind == "ids" else held_out.targets.sum(1) > 0
-    right = held_out.targets[some] if kind == "ids" else held_out.targets[some].argmax(1)
-    probs = made.chosen.predict(torch.from_numpy(held_out.rows)[some]).probs
-    confidence, place = probs.max(1)
-    likely, unlikely = made.risk_thresholds
-    expected = coverage_at_risk(confidence, place == right, risk=0.4, delta=0.1)
-    assert likely.threshold == pytest.approx(expected.threshold, rel=1e-6)
-    assert (likely.coverage, likely.bound) == pytest.approx((expected.coverage, expected.bound))
-    assert likely.coverage > 0 and likely.bound <= 0.4
-    assert (unlikely.threshold, unlikely.coverage, unlikely.bound) == (None, 0.0, None)
+def shards(rows, width=3):
+    values = np.arange(rows * width, dtype=np.float32).reshape(rows, width)
+    return values, ShardedRows(np.array_split(values, range(16, rows, 16)))
 
 
-def test_promises_do_not_depend_on_the_size_of_blocks(monkeypatch):
-    made = refit(SETS, adapt_config=FEW)
-    monkeypatch.setattr("beliefmatch.adaptation.scoring._LOGITS", 4 * CLASSES)
-    again = risk_thresholds(made.chosen, SETS.validation, risks=(0.4,), delta=0.05)
-    assert again[0].coverage == made.risk_thresholds[0].coverage
-    assert again[0].threshold == pytest.approx(made.risk_thresholds[0].threshold, rel=1e-6)
+@pytest.mark.parametrize(
+    "key", [slice(None), slice(10, 40), slice(16, 32), slice(90, None), slice(70, 3, -7)]
+)
+def test_shards_read_as_one_array(key):
+    values, rows = shards(83)
+    assert np.array_equal(rows[key], values[key]) and rows.shape == values.shape
+    chosen = np.array([82, 0, -1, 16, 15, 16])
+    assert np.array_equal(rows[chosen], values[chosen]) and np.array_equal(rows[5], values[5])
+    assert np.array_equal(np.asarray(rows), values) and rows.nbytes == values.nbytes
+    with pytest.raises(IndexError):
+        rows[83]
+
+
+def test_blocks_come_in_order():
+    found = Features(shards(1000)[0], torch.arange(1000), "x")
+    rows, targets = (torch.cat(parts) for parts in zip(*found.blocks(130), strict=True))
+    assert torch.equal(rows, torch.from_numpy(found.rows)) and torch.equal(targets, found.targets)
+    assert [len(rows) for rows, _ in found.blocks(300)] == [300, 300, 300, 100]
 
 
 def test_subsets_read_as_the_rows_they_are(tmp_path):
@@ -61,8 +56,8 @@ def test_subsets_read_as_the_rows_they_are(tmp_path):
     np.testing.assert_array_equal(some.rows[np.array([4, 0])], data.rows[[49, 7]])
     assert torch.equal(some.targets, data.targets[torch.from_numpy(numbers)])
     assert len({mapped.digest, some.digest, subset(mapped, numbers[:4]).digest}) == 3
-    for wrong, message in (([50], "0 to 49, got 50"), ([-1], "got -1"), ([], "at least one row")):
-        with pytest.raises(ValueError, match=message):
+    for wrong in ([50], [-1], []):
+        with pytest.raises(ValueError, match="`numbers`"):
             subset(mapped, np.array(wrong, dtype=int))
 
 
@@ -78,9 +73,10 @@ def test_rows_are_parted_in_proportion():
     assert parted(votes_too, 0.2)[1].targets.sum(0).tolist() == [12, 6, 2]
     other = parted(data, 0.2, seed=1)[1]
     assert not torch.equal(torch.tensor(np.asarray(other.rows)), torch.tensor(np.asarray(some.rows)))
-    for share in (0.0, 1e-9, 200):
-        with pytest.raises(ValueError, match="must"):
-            parted(Features(data.rows[:1], ids[:1], "") if share == 1e-9 else data, share)
+    one = Features(data.rows[:1], ids[:1], "")
+    for some, fraction, argument in ((data, 0.0, "share"), (data, 200, "validation"), (one, 1e-9, "share")):
+        with pytest.raises(ValueError, match=f"`{argument}`"):
+            parted(some, fraction)
 
 
 def test_parts_of_mapped_features_are_fitted_as_if_in_memory(tmp_path):
@@ -112,7 +108,7 @@ def test_thousands_of_classes_in_few_rows_at_a_time(monkeypatch):
     monkeypatch.setattr(scoring, "product", lambda *args: seen.append(real(*args)) or seen[-1])
     monkeypatch.setattr(scoring, "_LOGITS", 500_000)
     adapt_config = AdaptConfig(kl_weights=(1e-4, 1e-5), controls=("softmax",), epochs=2, learning_rate=0.05)
-    with pytest.warns(UserWarning, match="`validation` has only 300 labelled rows for 2500 classes"):
+    with pytest.warns(UserWarning, match="`validation` has only 300"):
         made = refit(sets, adapt_config=adapt_config)
     assert made.classes == classes and made.chosen.weight.shape == (classes, width)
     assert max(logits.numel() for logits in seen) <= 500_000
@@ -139,3 +135,28 @@ def test_rows_in_shards_are_streamed_where_they_have_no_room():
     assert_same(fit_heads(in_shards, heads, **options)[0], fit_heads(data, heads, **options)[0])
     (streamed,) = fit_heads(subset(in_shards, np.arange(0, 700, 2)), heads, memory=4000, **options)
     assert streamed.curve[-1].loss < streamed.curve[0].loss
+
+
+def test_mapped_rows_are_held_or_streamed(tmp_path):
+    data, heads = features(700), candidates(CLASSES, kl_weights=[0.01], controls=[])
+    np.save(tmp_path / "rows.npy", data.rows.astype(np.float16))
+    mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    kept, streamed = Features(np.array(mapped), data.targets, ""), Features(mapped, data.targets, "")
+    options = {"classes": CLASSES, "epochs": 3, "learning_rate": 0.01, "batch_size": 16}
+    assert_same(fit_heads(kept, heads, **options)[0], fit_heads(streamed, heads, **options)[0])
+    small = [fit_heads(streamed, heads, memory=4000, **options)[0] for _ in range(2)]
+    assert torch.equal(small[0].weight, small[1].weight)
+    assert small[0].curve[-1].loss < small[0].curve[0].loss
+
+
+def test_every_row_is_streamed_once_an_epoch(tmp_path):
+    np.save(tmp_path / "rows.npy", np.arange(1000, dtype=np.float32)[:, None])
+    mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    batches = Batches(Features(mapped, torch.arange(1000), ""), 33, 0, memory=3000)
+    assert not batches.in_memory
+    epochs = [[*batches.epoch(epoch)] for epoch in range(2)]
+    for epoch in epochs:
+        assert len(epoch) == batches.sampler.n_batches
+        assert all(torch.equal(rows[:, 0].long(), ids) for rows, ids in epoch)
+        assert torch.equal(torch.cat([ids for _, ids in epoch]).sort().values, torch.arange(1000))
+    assert not torch.equal(epochs[0][0][1], epochs[1][0][1])

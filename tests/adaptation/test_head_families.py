@@ -10,7 +10,7 @@ from beliefmatch.adaptation.outputs import logits_of
 from beliefmatch.adaptation.surgery import with_head
 from outside_packages import imported
 
-# what the outside packages warn of is theirs
+# warnings of other packages are theirs
 pytestmark = pytest.mark.filterwarnings("ignore")
 CLASSES = 7
 
@@ -20,7 +20,7 @@ def called(model, batch):
         return logits_of(model.eval()(**batch) if isinstance(batch, dict) else model.eval()(batch))
 
 
-def check_whole_way(model, batch, name):
+def check_head_and_copy(model, batch, name):
     """Found; the features make the logits; another head of other width on them makes those of the copy."""
     model.train()
     before = {key: value.clone() for key, value in model.state_dict().items()}
@@ -68,7 +68,7 @@ def test_timm(name):
     timm = imported("timm")
     layer, size = TIMM[name]
     model = timm.create_model(name, pretrained=False, num_classes=11)
-    head, better = check_whole_way(model, torch.randn(3, 3, size, size), layer)
+    head, better = check_head_and_copy(model, torch.randn(3, 3, size, size), layer)
     assert head.module is model.get_submodule(layer)
     assert better.num_classes == CLASSES
     assert model.num_classes == 11
@@ -113,7 +113,7 @@ def test_torchvision(name):
     layer, size = TORCHVISION[name]
     options = {"init_weights": False} if name in {"googlenet", "inception_v3"} else {}
     model = models.get_model(name, weights=None, num_classes=11, **options)
-    _, better = check_whole_way(model, torch.randn(3, 3, size, size), layer)
+    _, better = check_head_and_copy(model, torch.randn(3, 3, size, size), layer)
     linear = better.get_submodule(layer)
     assert (type(linear), linear.out_features) == (nn.Linear, CLASSES)
 
@@ -127,10 +127,10 @@ def test_auxiliary_heads_of_training_are_no_obstacle_and_no_layers_to_train():
     assert any(name.startswith("AuxLogits") for name in batchnorm_layers(model))
 
 
-def test_the_rectifier_behind_squeezenets_convolution_is_told():
+def test_the_rectifier_behind_squeezenets_convolution_is_refused():
     models = imported("torchvision").models
     model = models.squeezenet1_1(weights=None, num_classes=11)
-    with pytest.raises(ValueError, match=r"relu of the output of `classifier.1` \(conv1x1, 512 -> 11\)"):
+    with pytest.raises(ValueError, match=r"relu .*`classifier.1`"):
         find_head(model, torch.randn(3, 3, 64, 64))
 
 
@@ -174,7 +174,7 @@ def test_hugging_face(family, tmp_path):
     purpose, options, batch, layer = HUGGING_FACE[family]
     config = getattr(transformers, f"{family}Config")(num_labels=11, **options)
     model = getattr(transformers, f"{family}{purpose}")(config)
-    head, better = check_whole_way(model, batch, layer)
+    head, better = check_head_and_copy(model, batch, layer)
     assert head.pooling == ("other" if family == "GPT2" else "none")
     assert (better.config.num_labels, model.config.num_labels) == (CLASSES, 11)
     assert len(better.config.id2label) == CLASSES
@@ -186,5 +186,5 @@ def test_hugging_face(family, tmp_path):
 def test_a_network_without_classifier_says_what_it_returned():
     transformers = imported("transformers")
     config = transformers.ViTConfig(**SMALL, image_size=32, patch_size=16)
-    with pytest.raises(TypeError, match="BaseModelOutputWithPooling with last_hidden_state"):
+    with pytest.raises(TypeError, match="BaseModelOutputWithPooling"):
         find_head(transformers.ViTModel(config), PIXELS)
