@@ -8,7 +8,6 @@ import torch
 
 import golden
 import kernel_contract
-from reproduced import all_reproduced
 
 # Tiny tensors gain nothing from threads, and waiting for busy cores makes them thirty times slower.
 torch.set_num_threads(1)
@@ -54,10 +53,3 @@ def answered_interrupts():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
-
-
-@pytest.fixture(scope="session")
-def everything(tmp_path_factory, worker_id):
-    """Every reproduction at its tiny scale, one for all worker processes. To be read, not written."""
-    own = tmp_path_factory.getbasetemp()
-    return all_reproduced((own if worker_id == "master" else own.parent) / "reproduced")

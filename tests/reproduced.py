@@ -1,9 +1,9 @@
-"""Every reproduction at its scale of seconds, run once for all the tests that read it."""
+"""Builders of the tests of reproductions."""
 
-import fcntl
 from pathlib import Path
 
-from beliefmatch.cli import main
+import numpy as np
+
 from beliefmatch.experiments.records import RunRecord
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.reproduce import runner_for
@@ -16,24 +16,27 @@ def runner(name: str, **options):
     return runner_for(name, ReproduceConfig(**options))
 
 
-def all_reproduced(place: Path) -> Path:
-    """Where `reproduce all` has written; the first to ask runs it, others wait. Nobody writes there again."""
-    place.mkdir(parents=True, exist_ok=True)
-    out, done = place / "out", place / "done"
-    with (place / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not done.exists():
-            assert main(["reproduce", "all", "--scale", "tiny", "--jobs", "1", "--out", f"{out}"]) == 0
-            done.touch()
-    return out
+def command(name, out, *options, settings=(), scale="tiny"):
+    """Arguments of `beliefmatch` that run one reproduction."""
+    sets = [word for setting in settings for word in ("--set", setting)]
+    return ["reproduce", name, "--scale", scale, "--jobs", "1", "--out", f"{out}", *options, *sets]
 
 
-def record_of(out: Path, name: str) -> ReproductionRecord:
-    """What one reproduction came to."""
-    return ReproductionRecord.from_json((out / "tiny" / name / "reproduction.json").read_text("utf-8"))
+def record_of(out: Path, name: str, scale: str = "tiny") -> ReproductionRecord:
+    """The record of one reproduction in an output directory."""
+    return ReproductionRecord.from_json((out / scale / name / "reproduction.json").read_text("utf-8"))
 
 
 def runs_of(out: Path) -> dict[str, RunRecord]:
-    """The trainings of all of them, by fingerprint."""
+    """The records of all trainings in an output directory, by fingerprint."""
     run_dirs = [path for path in (out / "runs").iterdir() if not (path / "adaptation.json").is_file()]
     return {path.name: RunDirectory(path).finished() for path in run_dirs}
+
+
+def write_images(directory: Path, shape: tuple[int, ...], **counts: int) -> Path:
+    """Files of random images by name, with other images at each call."""
+    directory.mkdir(exist_ok=True)
+    for name, count in counts.items():
+        images = np.random.default_rng().integers(0, 256, (count, *shape), np.uint8)
+        np.savez(directory / f"{name}.npz", images=images, labels=np.arange(count) % 10)
+    return directory

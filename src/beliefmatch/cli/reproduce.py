@@ -81,19 +81,21 @@ def _show_list(config: "ReproduceConfig") -> None:
     from msgspec.structs import replace
 
     from beliefmatch.report.reproduction import Listed, list_tables
+    from beliefmatch.reproduce import reproduction
 
-    paper, cpu = (_runners("all", replace(config, scale=scale)) for scale in ("paper", "cpu"))
-    costs = [(one.costs(), other.costs()) for one, other in zip(paper, cpu, strict=True)]
+    paper, cpu = (
+        [runner.costs() for runner in _runners("all", replace(config, scale=scale))]
+        for scale in ("paper", "cpu")
+    )
     listed = [
-        Listed(runner.id, runner.reproduction.title, (len(a), len(b)), (_seconds(a), _seconds(b)))
-        for runner, (a, b) in zip(paper, costs, strict=True)
+        Listed(name, reproduction(name).title, (len(a), len(b)), (_seconds(a), _seconds(b)))
+        for name, a, b in zip(REPRODUCTIONS, paper, cpu, strict=True)
     ]
-    shared = [
-        {name: cost for of in at_scale for name, cost in of.items()} for at_scale in zip(*costs, strict=True)
-    ]
-    known = [{name: cost for name, cost in of.items() if cost is not None} for of in shared]
-    runs, seconds = (len(shared[0]), len(shared[1])), (_seconds(known[0]), _seconds(known[1]))
-    show(*list_tables(listed, Listed("all", "", runs, seconds)))
+    a, b = (
+        {run: cost for of in costs for run, cost in of.items()} for costs in (paper, cpu)
+    )  # each run once
+    seconds = tuple(sum(cost or 0.0 for cost in costs.values()) for costs in (a, b))
+    show(*list_tables(listed, Listed("all", "", (len(a), len(b)), (seconds[0], seconds[1]))))
 
 
 def _seconds(costs: "dict[str, float | None]") -> float | None:

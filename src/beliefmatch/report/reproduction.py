@@ -196,7 +196,7 @@ def overview_table(records: Sequence[ReproductionRecord]) -> RenderableType:
     table = plain_table(
         Column("id", [one.id for one in shown], is_text=True, least=max(len(one.id) for one in shown)),
         Column("", [escape(one.title) for one in shown], is_text=True, least=12),
-        Column("paper's best\nis best", [f"{same} of {of}" if of else MISSING for same, of in best]),
+        Column("best method\nas in paper", [f"{same} of {of}" if of else MISSING for same, of in best]),
         Column("seeds", [f"{len(one.seeds)}" for one in shown]),
         Column("diverged", [f"{sum(run.diverged is not None for run in one.runs)}" for one in shown]),
         Column("differences\nin protocol", [f"{len(one.differences)}" for one in shown]),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import field
+
 from beliefmatch._config import Record, RecordPart
 from beliefmatch.experiments.records import RotatedDigit, Rotation, Trial
 
@@ -104,11 +106,11 @@ class ReproducedRun(RecordPart, frozen=True):
     fingerprint: str
     method: str
     options: dict[str, Any]
-    train_seconds: float | None
-    skipped_steps: int | None
-    diverged: str | None
+    train_seconds: float | None = None
+    skipped_steps: int | None = None
+    diverged: str | None = None
     """Error message, if training diverged."""
-    search: list[Trial]
+    search: list[Trial] = field(default_factory=list)
     """Trials by which an option was chosen."""
 
 

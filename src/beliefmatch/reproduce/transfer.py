@@ -226,10 +226,7 @@ def transfer_arms(
                 fingerprint=fingerprint,
                 method=method,
                 options={} if head is None else dict(head.options),
-                train_seconds=None,
-                skipped_steps=None,
-                diverged="its numbers left the finite ones" if head is None else None,
-                search=[],
+                diverged="its numbers are not finite" if head is None else None,
             )
             for seed, head in zip(transfer.seeds, heads, strict=True)
         ]

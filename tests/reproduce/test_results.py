@@ -15,20 +15,10 @@ from beliefmatch.experiments.adapt_record import AdaptRecord
 from beliefmatch.experiments.config import config_from, to_mapping
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.report.reproduction import ours_text, reproduction_tables, summary_markdown
-from beliefmatch.reproduce import REPRODUCTIONS, reproduction
+from beliefmatch.reproduce import REPRODUCTIONS, reproduction, tables
 from beliefmatch.reproduce.record import ReproductionRecord, Row
-from beliefmatch.reproduce.tables import (
-    Outcome,
-    Run,
-    Transferred,
-    has_belief,
-    mean_mutual_information,
-    median_precision,
-    misclassification_auroc,
-    top_error,
-)
 from beliefmatch.reproduce.transfer import scaled_transfer, transfer_arms
-from reproduced import record_of, runner, runs_of
+from reproduced import command, record_of, runner, runs_of
 
 READ = {
     "error": lambda run: 100 * run.test.error,
@@ -36,6 +26,8 @@ READ = {
     "ECE": lambda run: 100 * run.test.ece,
     "NLL": lambda run: run.test.nll,
     "AUROC noise, entropy": lambda run: 100 * run.ood[0].auroc["entropy"],
+    "confidence when wrong, all angles": lambda run: 100 * run.rotation.mean_wrong_confidence,
+    "confidence upside down": lambda run: 100 * run.rotation.mean_confidence[-1],
 }
 FIGURES = {
     "figure-transfer": "entropy",
@@ -94,21 +86,17 @@ def test_every_reproduction_ends_with_its_record_rows_and_figures(everything, na
         assert file.endswith("png") or f"<!-- {record.scale_words}; 1 seed -->".encode() in content
 
 
-@pytest.mark.parametrize(("name", "label", "numbers"), PRINTED)
-def test_the_papers_numbers_are_those_that_it_prints(everything, name, label, numbers):
-    rows = [row for row in record_of(everything, name).rows if row.label == label]
-    found = [(row.paper.value, row.paper.deviation) for row in rows if row.paper is not None]
-    printed = [number.partition("±")[::2] for number in numbers.split()]
-    assert found == [(float(value), float(deviation) if deviation else None) for value, deviation in printed]
-
-
-def test_no_other_row_has_a_number_of_the_paper(everything):
-    records = [record_of(everything, name) for name in REPRODUCTIONS if name != "figure-beta"]
-    rows = [row for record in records for row in record.rows if row.paper is not None]
+def test_the_papers_numbers_are_those_that_it_prints_and_no_other_row_has_one(everything):
+    records = {name: record_of(everything, name) for name in REPRODUCTIONS}
+    for name, label, numbers in PRINTED:
+        papers = [row.paper for row in records[name].rows if row.label == label and row.paper is not None]
+        printed = [number.partition("±")[::2] for number in numbers.split()]
+        expected = [(float(value), float(deviation) if deviation else None) for value, deviation in printed]
+        assert [(paper.value, paper.deviation) for paper in papers] == expected
+    rows = [row for record in records.values() for row in record.rows if row.paper is not None]
     assert len(rows) == sum(len(numbers.split()) for _, _, numbers in PRINTED)
-    assert not any(row.paper for row in record_of(everything, "figure-beta").rows)  # e^8 is not in its sweep
-    beta = {arm.key for arm in reproduction("figure-beta").arms("paper")}
-    assert "cifar10/preact_resnet18/alone/8" in beta
+    published = {arm.key for arm in reproduction("figure-beta").arms("paper")}
+    assert "cifar10/preact_resnet18/alone/8" in published  # its one number, of e^8, is not in the tiny sweep
 
 
 @pytest.mark.parametrize("name", ["table1", "figure-rotation"])
@@ -116,20 +104,18 @@ def test_rows_are_distinguishable_in_a_narrow_terminal(everything, name):
     record = record_of(everything, name)
     page = Console(width=40, file=StringIO())
     page.print(*reproduction_tables(record), crop=False)
-    shown = page.file.getvalue()
     for word in {word for row in record.rows for word in row.label.split() if len(word) <= 10}:
-        assert word in shown
+        assert word in page.file.getvalue()
 
 
 def test_the_summary_has_every_reproduction(everything):
     text = (everything / "tiny" / "summary.md").read_text("utf-8")
     records = [record_of(everything, name) for name in REPRODUCTIONS]
     assert all(f"## {record.id}: " in text for record in records)
-    assert "## Not run" not in text
-    assert text == summary_markdown(records, {})
+    assert "## Not run" not in text and text == summary_markdown(records, {})
 
 
-def test_a_number_says_how_many_seeds_it_is_of():
+def test_a_number_names_its_number_of_seeds_where_some_have_none():
     row = Row("g", "softmax", "NLL", "nats", None, [None, None, None], [0, 1, 2], 1.0, "")
     assert ours_text(replace(row, diverged=1)) == "—"  # the method has no such number
     assert ours_text(replace(row, diverged=3)) == "diverged"
@@ -175,57 +161,53 @@ def test_reliability_has_the_bins_of_the_calibration_error(everything):
         assert len(losses) == members and fitted[label].values == [statistics.fmean(losses)]
 
 
-def test_densities_of_known_and_ood_images_have_an_area_of_one(everything):
-    (drawing,) = record_of(everything, "figure-ood").drawings
+@pytest.mark.parametrize("name", ["figure-ood", "figure-transfer"])
+def test_densities_of_test_and_ood_images_have_an_area_of_one(everything, name):
+    (drawing,) = record_of(everything, name).drawings
     for panel in drawing.panels:
         assert [series.label for series in panel.series] == ["test: digits", "OOD: noise"]
         for series in panel.series:
             assert np.trapezoid(series.y, series.x) == pytest.approx(1, abs=0.01)
 
 
-def _run_of(everything, method):
-    name, record = next((name, one) for name, one in runs_of(everything).items() if one.method == method)
-    run = Run(record, RunDirectory(everything / "runs" / name), config_from(record.config))
-    return run, np.load(run.run_dir.predictions("test"))
-
-
-def test_measures_of_predictions_are_those_computed_by_hand(everything):
+@pytest.mark.parametrize("method", ["softmax", "belief_matching"])
+def test_measures_of_predictions_are_those_computed_by_hand(everything, method):
     """AUROC is the share of pairs of a mistake and a hit in which the mistake is the more doubtful."""
-    for method in ("softmax", "belief_matching"):
-        run, predictions = _run_of(everything, method)
-        alpha = torch.tensor(predictions["logits"]).double().exp()
-        total = alpha.sum(1, keepdim=True)
-        mean = alpha / total
-        inner = (mean * ((alpha + 1).digamma() - (total + 1).digamma())).sum(1)  # −E[H]
-        spread = inner - (mean * mean.log()).sum(1)
-        right = mean.argmax(1) == torch.tensor(predictions["targets"])
-        scores = {"confidence": -mean.max(1).values, "mutual_information": spread}
-        for score, doubt in scores.items():
-            if method == "softmax" and score == "mutual_information":
-                assert misclassification_auroc(score).of(run) is None  # softmax has no belief
-                continue
-            wrong, good = doubt[~right][:, None], doubt[right][None]
-            pairs = (wrong > good).double() + 0.5 * (wrong == good)
-            assert misclassification_auroc(score).of(run) == pytest.approx(
-                100 * pairs.mean().item(), abs=0.01
-            )
-        if method == "softmax":
-            assert mean_mutual_information(run) is median_precision(run) is None
-    assert mean_mutual_information(run) == pytest.approx(spread.mean().item(), rel=1e-5)
-    assert median_precision(run) == pytest.approx(np.median(total.numpy()), rel=1e-5)
-    assert has_belief(run._replace(record=replace(run.record, ood=[])))  # with or without OOD images
+    name, record = next((name, one) for name, one in runs_of(everything).items() if one.method == method)
+    run = tables.Run(record, RunDirectory(everything / "runs" / name), config_from(record.config))
+    predictions = np.load(run.run_dir.predictions("test"))
+    alpha = torch.tensor(predictions["logits"]).double().exp()
+    total = alpha.sum(1, keepdim=True)
+    mean = alpha / total
+    inner = (mean * ((alpha + 1).digamma() - (total + 1).digamma())).sum(1)  # −E[H]
+    information = inner - (mean * mean.log()).sum(1)
+    right = mean.argmax(1) == torch.tensor(predictions["targets"])
+    scores = {"confidence": -mean.max(1).values, "mutual_information": information}
+    if method == "softmax":  # which has no belief
+        assert not tables.has_belief(run)
+        assert tables.misclassification_auroc("mutual_information").of(run) is None
+        assert tables.mean_mutual_information(run) is tables.median_precision(run) is None
+        del scores["mutual_information"]
+    else:
+        assert tables.mean_mutual_information(run) == pytest.approx(information.mean().item(), rel=1e-5)
+        assert tables.median_precision(run) == pytest.approx(np.median(total.numpy()), rel=1e-5)
+        assert tables.has_belief(run._replace(record=replace(run.record, ood=[])))
+    for score, doubt in scores.items():
+        wrong, good = doubt[~right][:, None], doubt[right][None]
+        pairs = (wrong > good).double() + 0.5 * (wrong == good)
+        found = tables.misclassification_auroc(score).of(run)
+        assert found == pytest.approx(100 * pairs.mean().item(), abs=0.01)
     order = np.argsort(-predictions["logits"], axis=1)
-    assert top_error(10).of(run) is top_error(12).of(run) is None  # all ten classes would be among them
+    assert tables.top_error(10).of(run) is tables.top_error(12).of(run) is None  # all ten are among them
     for count in (1, 3, 9):
         rows = zip(order, predictions["targets"], strict=True)
         missed = statistics.fmean(target not in row[:count] for row, target in rows)
-        assert top_error(count).of(run) == pytest.approx(100 * missed)
+        assert tables.top_error(count).of(run) == pytest.approx(100 * missed)
 
 
 def test_every_seed_of_every_arm_is_its_own_run(tmp_path):
     """Where an option is chosen first, each row has the runs of its own method, data and seed."""
-    line = ["reproduce", "ablation-kl", "--scale", "tiny", "--seeds", "2", "--jobs", "1"]
-    assert main([*line, "--out", f"{tmp_path}"]) == 0
+    assert main(command("ablation-kl", tmp_path, "--seeds", "2")) == 0
     record, runs = record_of(tmp_path, "ablation-kl"), runs_of(tmp_path)
     found = {(run.arm, run.seed): runs[run.fingerprint] for run in record.runs}
     arms = {arm.key: arm for arm in reproduction("ablation-kl").arms("tiny")}
@@ -247,9 +229,9 @@ def test_every_seed_of_every_arm_is_its_own_run(tmp_path):
 def test_a_head_that_diverged_is_counted(everything):
     """As if there had been one seed more, which diverged."""
     kept = everything / "runs" / record_of(everything, "table3").runs[0].fingerprint / "adaptation.json"
-    transfer = Transferred(AdaptRecord.from_json(kept.read_text("utf-8")), [], [0, 1])
+    transfer = tables.Transferred(AdaptRecord.from_json(kept.read_text("utf-8")), [], [0, 1])
     arms = transfer_arms("cifar10", transfer, scaled_transfer("cifar10", "tiny"), "fingerprint")
-    first, *_ = reproduction("table3").rows(Outcome("tiny", {one.arm.key: one for one in arms}))
+    first, *_ = reproduction("table3").rows(tables.Outcome("tiny", {one.arm.key: one for one in arms}))
     assert (first.seeds, first.values[1], first.diverged, first.note) == ([0, 1], None, 1, "1 of 2 diverged")
     assert [run.diverged is not None for run in arms[0].recorded] == [False, True]
 
@@ -267,7 +249,4 @@ def test_transfer_reads_the_heads_of_its_adaptation(everything):
         assert row.values == [100 * heads[row.label.removesuffix(", matched")]["scores"]["error"]]
     for row in figure.rows:
         assert row.values == [100 * heads[row.label.removesuffix(", matched")]["ood"][0]["auroc"]["entropy"]]
-    panels = figure.drawings[0].panels
-    assert [panel.title for panel in panels] == ["softmax", "belief matching"]
-    for panel in panels:
-        assert [one.label for one in panel.series] == ["test: digits", "OOD: noise"]
+    assert [panel.title for panel in figure.drawings[0].panels] == ["softmax", "belief matching"]

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
 import torch
 
@@ -20,48 +19,36 @@ from beliefmatch.experiments.config import config_from, fingerprint, overridden,
 from beliefmatch.experiments.grid import Cell, attempt_cells, run_cells
 from beliefmatch.experiments.records import Diverged
 from beliefmatch.experiments.run_dir import RunDirectory
-from beliefmatch.reproduce import REPRODUCTIONS
+from beliefmatch.reproduce.arms import EXPONENTS
 from beliefmatch.reproduce.dataset_paths import MissingDataError
-from beliefmatch.reproduce.record import ReproductionRecord
 from commands import MAIN
-from reproduced import record_of
+from reproduced import command, record_of, write_images
+
+OTHER_IMAGES = "`--out` must be new for other images"
 
 
 @pytest.fixture
-def own_copy(everything, tmp_path):
-    """All reproductions, to be written to and damaged."""
-    return shutil.copytree(everything, tmp_path / "own")
+def few_reproductions(monkeypatch):
+    """A function that leaves only some reproductions in `all`."""
+    return lambda *names: monkeypatch.setattr("beliefmatch.cli.reproduce.REPRODUCTIONS", names)
 
 
-def command(name, out, *options, settings=(), scale="tiny"):
-    sets = [word for setting in settings for word in ("--set", setting)]
-    return ["reproduce", name, "--scale", scale, "--jobs", "1", "--out", f"{out}", *options, *sets]
-
-
-def write_images(directory, shape, **counts):
-    """Random images by the name of their file; other ones at each call."""
-    directory.mkdir(exist_ok=True)
-    for name, count in counts.items():
-        images = np.random.default_rng().integers(0, 256, (count, *shape), np.uint8)
-        np.savez(directory / f"{name}.npz", images=images, labels=np.arange(count) % 10)
-
-
-def read(out, name="figure-beta"):
-    text = (out / "cpu" / name / "reproduction.json").read_text("utf-8")
-    return ReproductionRecord.from_json(text)
-
-
-def test_finished_runs_and_transfers_are_not_run_again(own_copy, monkeypatch, capsys):
+def test_finished_runs_and_transfers_are_not_run_again(copied, monkeypatch, capsys):
+    out = copied("figure-ood", "table3")
     monkeypatch.setattr(grid, "execute_run", None)
     monkeypatch.setattr("beliefmatch.reproduce.transfer.Adapting", None)
     for name in ("figure-ood", "table3"):
-        before = record_of(own_copy, name)
-        assert main(command(name, own_copy)) == 0
-        after = record_of(own_copy, name)
+        before = record_of(out, name)
+        assert main(command(name, out)) == 0
+        after = record_of(out, name)
         assert (after.rows, after.drawings) == (before.rows, before.drawings)
-        if name == "figure-ood":
-            last = own_copy / "tiny" / "figure-ood" / "summary.md"
-            assert capsys.readouterr().out.split()[-1] == f"{last}"
+        assert capsys.readouterr().out.split()[-1] == f"{out / 'tiny' / name / 'summary.md'}"
+    assert main(command("figure-ood", out, "--verbose")) == 0
+    shown = capsys.readouterr().out
+    assert (
+        "Differs from the paper:" in shown
+        and f"{out / 'tiny' / 'figure-ood' / 'reproduction.json'}\n" in shown
+    )
 
 
 def test_a_stopped_reproduction_goes_on(tmp_path):
@@ -81,19 +68,19 @@ def test_a_stopped_reproduction_goes_on(tmp_path):
     assert len(record_of(tmp_path, "figure-rotation").rows) == 15
 
 
-def test_missing_data_leave_out_what_needs_them(tmp_path, capsys):
-    """Of all at CPU scale only the embedded digits can run."""
-    few = ("training.epochs=1", "training.batch_size=16")
+def test_missing_data_leave_out_what_needs_them(tmp_path, few_reproductions, capsys):
+    """At CPU scale the embedded digits can run without files."""
+    few_reproductions("table1", "table2", "table3", "figure-rotation")
+    few = ("training.epochs=1", "data.limit=64")
     options = ("--data-dir", f"{tmp_path}", "--seeds", "1")
     assert main(command("all", tmp_path / "out", *options, settings=few, scale="cpu")) == 0
     out, err = capsys.readouterr()
-    left_out = [line for line in err.splitlines() if line.startswith("left out: ")]
-    assert len(left_out) == len(REPRODUCTIONS) - 1
-    assert any(line.startswith("left out: table2: ") and "imagenet-1k" in line for line in left_out)
+    left_out = [line.split(": ")[1] for line in err.splitlines() if line.startswith("left out: ")]
+    assert left_out == ["table1", "table2", "table3"] and "imagenet-1k" in err
     text = (tmp_path / "out" / "cpu" / "summary.md").read_text("utf-8")
-    assert "## figure-rotation: " in text
+    assert "## figure-rotation: " in text and "CPU scale: 64 images, 1 epoch;" in text
     assert "- table1: beliefmatch reproduce: " in text
-    assert "CPU scale: 898 images, 1 epoch;" in text and "figure-rotation" in out
+    assert out.split()[-1] == f"{tmp_path / 'out' / 'cpu' / 'summary.md'}"
 
 
 @pytest.mark.parametrize(
@@ -105,13 +92,11 @@ def test_missing_data_leave_out_what_needs_them(tmp_path, capsys):
         ("predictions/test.npz", b"PK", "a finished run cannot be read"),
     ],
 )
-def test_a_damaged_run_is_reported_in_one_line(everything, tmp_path, capsys, file, content, words):
-    shutil.copytree(everything / "runs", tmp_path / "runs")
-    before = record_of(everything, "figure-reliability")
-    run_dir = tmp_path / "runs" / before.runs[0].fingerprint
+def test_a_damaged_run_is_reported_in_one_line(copied, capsys, file, content, words):
+    out = copied("figure-ood")
+    line, before = command("figure-ood", out), record_of(out, "figure-ood")
+    run_dir = out / "runs" / before.runs[0].fingerprint
     (run_dir / file).write_bytes(content)
-    capsys.readouterr()
-    line = command("figure-reliability", tmp_path)
     assert main(line) == 2
     (error,) = capsys.readouterr().err.splitlines()
     assert words in error and "Remove" in error
@@ -120,26 +105,39 @@ def test_a_damaged_run_is_reported_in_one_line(everything, tmp_path, capsys, fil
         assert words in capsys.readouterr().err
     shutil.rmtree(run_dir)
     assert main(line) == 0
-    after = record_of(tmp_path, "figure-reliability")
-    assert [row.values for row in after.rows] == [row.values for row in before.rows]
+    assert [row.values for row in record_of(out, "figure-ood").rows] == [row.values for row in before.rows]
 
 
-def test_the_record_of_another_run_is_refused(everything, tmp_path, capsys):
-    shutil.copytree(everything / "runs", tmp_path / "runs")
-    one, other = (run.fingerprint for run in record_of(everything, "figure-rotation").runs[:2])
-    shutil.copy(tmp_path / "runs" / other / "record.json", tmp_path / "runs" / one / "record.json")
-    assert main(command("figure-rotation", tmp_path)) == 2
+def test_the_record_of_another_run_is_refused(copied, capsys):
+    out = copied("figure-rotation")
+    one, other = (run.fingerprint for run in record_of(out, "figure-rotation").runs[:2])
+    shutil.copy(out / "runs" / other / "record.json", out / "runs" / one / "record.json")
+    assert main(command("figure-rotation", out)) == 2
     assert "config.yaml" in capsys.readouterr().err
 
 
-def test_runs_of_other_images_are_refused_and_images_that_were_there_are_recorded(tmp_path, capsys):
-    for directory in ("one", "other"):
-        write_images(tmp_path / directory, (8, 8, 3), cifar10_train=60, cifar10_test=60, svhn_test=60)
+def test_a_damaged_transfer_is_reported_in_one_line(copied, capsys):
+    out = copied("figure-transfer")
+    run_dir = out / "runs" / record_of(out, "figure-transfer").runs[0].fingerprint
+    (run_dir / "adaptation.json").write_bytes(b"{")
+    assert main(command("figure-transfer", out)) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert f"{run_dir} is damaged" in error and "Remove" in error
+
+
+# Images that changed
+
+
+def test_runs_of_other_images_are_refused_and_images_that_were_there_are_recorded(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setitem(EXPONENTS, "cpu", (-8, 0))
+    parts = {"cifar10_train": 60, "cifar10_test": 60, "svhn_test": 60}
+    one, other = (write_images(tmp_path / name, (8, 8, 3), **parts) for name in ("one", "other"))
     few = ("data.validation=20", "model.options.width=2", "data.augment=none", "training.epochs=1")
     line = command("figure-beta", tmp_path / "out", "--seeds", "1", settings=few, scale="cpu")
-    line.append("--data-dir")
-    assert main([*line, f"{tmp_path / 'one'}"]) == 0
-    record = read(tmp_path / "out")
+    assert main([*line, "--data-dir", f"{one}"]) == 0
+    record = record_of(tmp_path / "out", "figure-beta", "cpu")
     assert record.scale_words == "CPU scale: 40 images, 1 epoch, width 2"
     assert {
         "OOD images: 60 of svhn instead of 26,032.",
@@ -153,51 +151,44 @@ def test_runs_of_other_images_are_refused_and_images_that_were_there_are_recorde
     content = json.loads(first.read_text("utf-8"))  # as if an earlier call had compiled one network
     content["config"]["engine"]["compile"] = content["engine"]["compiled"] = True
     first.write_text(json.dumps(content))
-    assert main([*line, f"{tmp_path / 'one'}"]) == 0
-    after = read(tmp_path / "out")
-    compiled = (
-        f"Networks of 1 of {len(runs)} runs were compiled (`engine.compile`), which changes last digits."
-    )
-    assert compiled in after.differences
+    assert main([*line, "--data-dir", f"{one}"]) == 0
+    after = record_of(tmp_path / "out", "figure-beta", "cpu")
+    assert any(f"1 of {len(runs)} runs were compiled" in sentence for sentence in after.differences)
     arms = [key for key, config in after.configs.items() if config["engine"]["compile"]]
     assert arms == [record.runs[0].arm]
 
-    capsys.readouterr()
-    assert main([*line, f"{tmp_path / 'other'}"]) == 2
-    assert "`--out` must be new for other images" in capsys.readouterr().err
+    assert main([*line, "--data-dir", f"{other}"]) == 2
+    assert OTHER_IMAGES in capsys.readouterr().err
     for name in runs:  # a divergence is of its images too
         run_dir = RunDirectory(tmp_path / "out" / "runs" / name)
         digest = run_dir.finished().data_digest
         run_dir.record_file.unlink()
         (run_dir.path / "diverged.json").write_text(Diverged(name, "it did", digest).to_json())
-    assert main([*line, f"{tmp_path / 'other'}"]) == 2
-    assert "`--out` must be new for other images" in capsys.readouterr().err
-    shutil.move(tmp_path / "one", tmp_path / "moved")
-    assert main([*line, f"{tmp_path / 'moved'}"]) == 0
+    assert main([*line, "--data-dir", f"{other}"]) == 2
+    assert OTHER_IMAGES in capsys.readouterr().err
+    shutil.move(one, tmp_path / "moved")
+    assert main([*line, "--data-dir", f"{tmp_path / 'moved'}"]) == 0
 
-
-def test_images_that_were_asked_for_are_no_difference(tmp_path):
-    write_images(tmp_path / "data", (8, 8, 3), cifar10_train=60, cifar10_test=60, svhn_test=60)
-    few = ("data.limit=20", "data.validation=20", "model.options.width=2", "data.augment=none")
-    settings = (*few, "training.epochs=1", "training.batch_size=8")
-    options = ("--seeds", "1", "--data-dir", f"{tmp_path / 'data'}")
-    assert main(command("figure-beta", tmp_path / "out", *options, settings=settings, scale="cpu")) == 0
-    assert read(tmp_path / "out").scale_words == "CPU scale: 20 images, 1 epoch, width 2"
-    assert "Training images: 20 of cifar10" not in "".join(read(tmp_path / "out").differences)
+    options = ("--seeds", "1", "--data-dir", f"{other}")  # images that are configured are no difference
+    line = command("figure-beta", tmp_path / "new", *options, settings=("data.limit=20", *few), scale="cpu")
+    assert main(line) == 0
+    limited = record_of(tmp_path / "new", "figure-beta", "cpu")
+    assert limited.scale_words == "CPU scale: 20 images, 1 epoch, width 2"
+    assert "Training images: 20 of cifar10" not in "".join(limited.differences)
 
 
 def test_a_transfer_to_other_images_is_refused(tmp_path, capsys):
-    for directory in ("one", "other"):
-        write_images(tmp_path / directory, (8, 8), cifar10_train=600, cifar10_test=600)
+    parts = {"cifar10_train": 600, "cifar10_test": 600}
+    one, other = (write_images(tmp_path / name, (8, 8), **parts) for name in ("one", "other"))
     sets = ("model=beliefmatch.models.digits:DigitsNet", "data.size=8", "ood=[noise]", "epochs=2")
-    settings = [f"transfer.{one}" for one in sets]
+    settings = [f"transfer.{setting}" for setting in sets]
     line = command("figure-transfer", tmp_path / "out", "--seeds", "1", settings=settings, scale="cpu")
-    assert main([*line, "--data-dir", f"{tmp_path / 'one'}"]) == 0
+    assert main([*line, "--data-dir", f"{one}"]) == 0
     capsys.readouterr()
-    assert main([*line, "--data-dir", f"{tmp_path / 'other'}"]) == 2
+    assert main([*line, "--data-dir", f"{other}"]) == 2
     (error,) = capsys.readouterr().err.splitlines()
-    assert "`--out` must be new for other images" in error
-    shutil.move(tmp_path / "one", tmp_path / "moved")
+    assert OTHER_IMAGES in error
+    shutil.move(one, tmp_path / "moved")
     assert main([*line, "--data-dir", f"{tmp_path / 'moved'}"]) == 0
 
 
@@ -208,44 +199,49 @@ def test_runs_with_other_ood_images_are_refused(tmp_path, capsys):
     for directory, code in (("one", 0), ("one", 0), ("other", 2)):
         ood = f"ood=['mine={tmp_path / directory / 'mine.npz'}']"
         assert main(command("table2", tmp_path / "out", settings=(*few, ood))) == code
-    assert "was made of other ones than mine" in capsys.readouterr().err
+    assert OTHER_IMAGES in capsys.readouterr().err
     written = (tmp_path / "out" / "tiny" / "table2" / "reproduction.json").read_text("utf-8")
     assert "OOD sets: mine instead of none." in written and f"{tmp_path}" not in written
 
 
+# Failures at the end
+
+
 @pytest.mark.parametrize(("kind", "code"), [(MissingDataError, 0), (ValueError, 2)])
-def test_the_page_of_all_keeps_what_was_run_before(own_copy, monkeypatch, capsys, kind, code):
+def test_the_page_of_all_keeps_earlier_results(copied, few_reproductions, monkeypatch, capsys, kind, code):
     """Data that are gone do not take away the results that were read from them; another fault is an error."""
 
-    def gone(runs):
+    def gone(runner):
         raise kind("reproduce: `data_dir` must hold it.")
 
+    names = ("figure-rotation", "table3", "figure-transfer")
+    out = copied(*names)
+    few_reproductions(*names)
     monkeypatch.setattr("beliefmatch.reproduce.transfer.TransferRunner.check", gone)
-    (own_copy / "tiny" / "table3" / "reproduction.json").unlink()
-    assert main(command("all", own_copy)) == code
-    text = (own_copy / "tiny" / "summary.md").read_text("utf-8")
+    (out / "tiny" / "table3" / "reproduction.json").unlink()
+    assert main(command("all", out)) == code
+    text = (out / "tiny" / "summary.md").read_text("utf-8")
     assert "## figure-transfer: " in text and "## table3: " not in text
     reasons = {line.split(":")[0]: line for line in text.partition("## Not run")[2].splitlines() if line}
     assert set(reasons) == {"- table3", "- figure-transfer"}
     assert "of an earlier call" in reasons["- figure-transfer"]
     assert "of an earlier call" not in reasons["- table3"]
-    failed = "beliefmatch reproduce: table3, figure-transfer could not be run; see above why."
-    assert (failed in capsys.readouterr().err) == (code == 2)
+    assert ("table3, figure-transfer could not be run" in capsys.readouterr().err) == (code == 2)
 
 
-def test_a_full_disk_at_the_end_loses_nothing(everything, tmp_path, monkeypatch, capsys):
-    shutil.copytree(everything / "runs", tmp_path / "runs")
-
+def test_a_full_disk_at_the_end_loses_nothing(copied, monkeypatch, capsys):
     def full(*arguments):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    out = copied("figure-rotation")
+    shutil.rmtree(out / "tiny")
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        assert main(command("figure-rotation", tmp_path)) == 2
+        assert main(command("figure-rotation", out)) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert f"cannot write to {tmp_path / 'tiny' / 'figure-rotation'} (No space left on device)" in error
-    assert not list((tmp_path / "tiny").rglob("*.json"))
-    assert main(command("figure-rotation", tmp_path)) == 0
+    assert f"cannot write to {out / 'tiny' / 'figure-rotation'} (No space left on device)" in error
+    assert not list((out / "tiny").rglob("*.json"))
+    assert main(command("figure-rotation", out)) == 0
 
 
 # Trainings that diverge: a result where the paper has one, an error elsewhere
@@ -308,7 +304,9 @@ def test_a_divergence_is_shown_in_table_and_figure(tmp_path, monkeypatch, capsys
     assert (alone.label, alone.style) == ("seeds that diverged, β alone", "crosses")
     assert (alone.x, alone.y, joint.x) == ([16.0], [1.0], [])
     assert 16.0 not in panel.series[0].x
-    assert "diverged" in next(one for one in capsys.readouterr().out.splitlines() if "e^16, λ = 0.01" in one)
+    shown = capsys.readouterr().out
+    assert "diverged" in next(one for one in shown.splitlines() if "e^16, λ = 0.01" in one)
+    assert "Training diverged in 1 of 6 runs." in shown
     (run,) = [run for run in record.runs if run.diverged]
     kept = json.loads((tmp_path / "runs" / run.fingerprint / "diverged.json").read_text())
     assert kept["message"] == run.diverged

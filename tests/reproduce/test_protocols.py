@@ -21,6 +21,7 @@ from beliefmatch.reproduce.protocol_diff import data_sentences, ood_sentences
 from beliefmatch.reproduce.registry import REGISTRY
 from beliefmatch.reproduce.runner import arm_note
 from beliefmatch.reproduce.scales import SCALES, training_images, two_core_seconds
+from golden import assert_golden
 from reproduced import runner
 
 CIFAR = ("table1", "ablation-kl", "figure-reliability", "figure-ood", "figure-representation")
@@ -31,11 +32,14 @@ def cifar_config():
     return config_from(with_method(recipe("cifar"), "softmax"))
 
 
+def test_the_registry_has_the_ids_in_their_order():
+    assert tuple(REGISTRY) == REPRODUCTIONS
+    for name, one in REGISTRY.items():
+        assert one.id == name and bool(one.arms("paper")) != bool(one.transfers)
+
+
 @pytest.mark.parametrize("name", REPRODUCTIONS)
-def test_every_id_has_a_reproduction_with_the_same_arms_at_every_scale_but_for_sweeps(name):
-    found = reproduction(name)
-    assert found.id == name and found.title and found.place
-    assert bool(found.arms("paper")) != bool(found.transfers)
+def test_a_reproduction_has_the_same_arms_at_every_scale_except_for_sweeps(name):
     keys = {scale: set(runner(name, scale=scale).configs) for scale in SCALES}
     if name == "figure-beta":
         assert keys["tiny"] < keys["cpu"] < keys["paper"]
@@ -44,34 +48,27 @@ def test_every_id_has_a_reproduction_with_the_same_arms_at_every_scale_but_for_s
     assert kept["paper"] == kept["cpu"] == kept["tiny"] != set()
 
 
-def test_the_registry_has_the_ids_in_their_order():
-    assert tuple(REGISTRY) == REPRODUCTIONS
+# The paper's protocol
 
 
 @pytest.mark.parametrize("name", CIFAR)
 def test_cifar_at_paper_scale_is_the_paper_protocol(name):
     found = runner(name)
     assert len(found.seeds) == 5
-    searches = {
-        "belief_matching": ("kl_weight", (0.01, 0.003, 0.001)),
-        "mc_dropout": ("rate", (0.1, 0.2, 0.5)),
-    }
     for config in found.configs.values():
-        training = config.training
+        training, options = config.training, config.method.options
         assert (training.epochs, training.batch_size, training.optimizer) == (200, 128, "sgd")
         assert (training.momentum, training.weight_decay, training.clip_norm) == (0.9, 1e-4, 1.0)
         assert not training.clip_each
         rates = [training.rate(epoch) for epoch in (0, 1, 2, 3, 4, 5, 99, 100, 149, 150, 199)]
-        expected = [0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001]
-        assert rates == pytest.approx(expected)
+        assert rates == pytest.approx([0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
         assert (config.data.validation, config.data.limit, config.data.augment) == (10_000, None, "crop_flip")
         assert (training_images(config), config.model.options, config.ood) == (40_000, {}, ("svhn",))
-        assert search_of(config) == searches.get(config.method.name)
-        fixed = {key: config.method.options.get(key) for key in ("samples", "members")}
-        assert fixed == {
-            "samples": 100 if config.method.name == "mc_dropout" else None,
-            "members": 5 if config.method.name == "ensemble" else None,
-        }
+        assert (search_of(config), options.get("samples"), options.get("members")) == {
+            "belief_matching": (("kl_weight", (0.01, 0.003, 0.001)), None, None),
+            "mc_dropout": (("rate", (0.1, 0.2, 0.5)), 100, None),
+            "ensemble": (None, None, 5),
+        }.get(config.method.name, (None, None, None))
 
 
 def test_table1_has_every_network_dataset_and_method():
@@ -90,12 +87,9 @@ def test_table1_has_every_network_dataset_and_method():
 def test_imagenet_at_paper_scale_is_the_paper_protocol():
     found = runner("table2")
     assert found.seeds == [0]
-    assert {key: (one.model.name, one.method.options) for key, one in found.configs.items()} == {
-        "ResNeXt-50/softmax": ("timm:resnext50_32x4d", {}),
-        "ResNeXt-50/belief_matching": ("timm:resnext50_32x4d", {"kl_weight": 0.001}),
-        "ResNeXt-101/softmax": ("timm:resnext101_32x8d", {}),
-        "ResNeXt-101/belief_matching": ("timm:resnext101_32x8d", {"kl_weight": 0.0001}),
-    }
+    cells = {(one.model.name, one.method.options.get("kl_weight")) for one in found.configs.values()}
+    names = ("timm:resnext50_32x4d", "timm:resnext101_32x8d")
+    assert cells == {(names[0], None), (names[0], 0.001), (names[1], None), (names[1], 0.0001)}
     for config in found.configs.values():
         training = config.training
         assert (training.epochs, training.batch_size, training.weight_decay) == (100, 256, 1e-4)
@@ -122,7 +116,7 @@ def test_semi_supervised_at_paper_scale_is_the_paper_protocol():
     found = runner("table4")
     assert len(found.seeds) == 5
     for key, config in found.configs.items():
-        (kind, method), training = key.split("/"), config.training
+        (kind, method), training, semi = key.split("/"), config.training, config.semi
         assert (config.model.name, config.model.options) == ("wrn28_2", {"activation": "leaky_relu"})
         assert (config.data.name, config.data.validation, config.data.labels) == ("cifar10", 5000, 4000)
         assert config.method.options == ({} if method == "softmax" else {"kl_weight": 0.01})
@@ -130,10 +124,9 @@ def test_semi_supervised_at_paper_scale_is_the_paper_protocol():
         assert training.epochs * (45_000 // 50) == pytest.approx(500_000, rel=1e-3)  # steps
         assert training.learning_rate == (3e-4 if kind == "pi" else 3e-3)
         assert (training.decay_at, training.decay_by) == ((0.8,), 0.2)
-        assert (config.semi is None) == (kind == "none")
-        if config.semi is not None:
-            assert (config.semi.kind, config.semi.weight) == (kind, {"pi": 0.5, "vat": 0.03}[kind])
-            assert (config.semi.ramp_up, config.semi.epsilon, config.semi.xi) == (0.4, 6.0, 1e-6)
+        found_semi = semi and (semi.kind, semi.weight, semi.ramp_up, semi.epsilon, semi.xi)
+        weights = {"pi": 0.5, "vat": 0.03}
+        assert found_semi == (None if kind == "none" else (kind, weights[kind], 0.4, 6.0, 1e-6))
 
 
 def test_transfer_at_paper_scale_is_the_paper_protocol():
@@ -150,13 +143,28 @@ def test_transfer_at_paper_scale_is_the_paper_protocol():
     cifar = found.configs["cifar10"]
     assert (cifar.data.size, cifar.data.margin) == (8 * 32, 1.0)
     assert cifar.ood == ("svhn", "food101", "stanford_cars")
-    assert set(runner("figure-transfer").costs()) < set(found.costs())  # one of the three adaptations
+
+
+def test_the_prior_of_belief_matching_is_that_of_the_loss():
+    logits = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    targets = torch.tensor([0, 3, 1, 1, 2])
+    method = build("belief_matching", kl_weight=0.02, prior=2.5)
+    expected = belief_matching_loss(logits, targets, kl_weight=0.02, prior=2.5)
+    assert method.objective(logits, targets).item() == expected.item()
+    assert method.options == {"kl_weight": 0.02, "prior": 2.5}
+    assert build("belief_matching", kl_weight=0.02).options == {"kl_weight": 0.02}
+    with pytest.raises(ValueError, match="`prior`"):
+        build("belief_matching", kl_weight=0.02, prior=0.0)
+
+
+# Runs that are shared
 
 
 def test_tables_and_figures_share_their_runs():
     runs = {name: set(runner(name, scale="cpu").costs()) for name in REPRODUCTIONS}
     assert runs["figure-ood"] < runs["figure-reliability"]
     assert runs["figure-representation"] < runs["ablation-kl"]
+    assert runs["figure-transfer"] < runs["table3"]
     expected = runner("figure-reliability", scale="cpu").expected()
     ensembles = {name for name, config in expected.items() if config.method.name == "ensemble"}
     assert runs["figure-reliability"] - ensembles < runs["table1"]
@@ -165,45 +173,43 @@ def test_tables_and_figures_share_their_runs():
     assert fingerprint(controls["size/1500"]) == fingerprint(controls["cifar10/preact_resnet18/belief_0.01"])
 
 
-def test_differences_from_the_paper_name_the_setting_and_where_it_differs():
-    found = runner("table1", scale="cpu")
-    assert found.scale_words() == "CPU scale: 1,000 images, 80 epochs, width 16 or 8"
-    assert {
-        "Epochs: 80 instead of 200.",
-        "Stride of the first convolution: 2 instead of 1.",
-        "Training images: 1,000 instead of all.",
-        "Batch size: 32 instead of 128.",
-        "Validation images: 1,000 instead of 10,000.",
-        "Seeds: 3 instead of 5.",
-        "MC dropout samples: 10 instead of 100 (MC dropout, all layers).",
-        "Dropout rate: 0.1 instead of auto (MC dropout, last layer; MC dropout, all layers).",
-        "Width of the network: 16 instead of 64 (ResNet-18, CIFAR-10; ResNet-18, CIFAR-100); "
-        "8 instead of 64 (ResNet-50, CIFAR-10; ResNet-50, CIFAR-100).",
-    } <= set(found.differences())
-    assert not any("validate_every" in one for one in found.differences())
-    assert runner("figure-beta", scale="cpu").scale_words() == "CPU scale: 1,000 images, 80 epochs, width 16"
-    semi = runner("table4", scale="cpu").differences()
-    assert any("`semi.weight`: 5 instead of 0.5 (Pi-model: softmax); " in one for one in semi)
-    assert "`model.options.depth`: 10 instead of 28." in semi
-    controls = runner("controls", scale="cpu").differences()
-    assert not any("Seeds" in one for one in controls)  # the paper has none
+def test_data_directories_do_not_change_what_is_run(tmp_path, cifar_config):
+    moved = with_data_dir(cifar_config, f"{tmp_path}")
+    assert (moved.data.directory, moved.ood) == (f"{tmp_path}", ("svhn",))
+    other = replace(moved, data=replace(moved.data, name="cifar100"))
+    assert fingerprint(moved) == fingerprint(cifar_config) != fingerprint(other)
+    assert required_datasets([cifar_config, moved, other]) == ["cifar10", "svhn", "cifar100"]
+
+
+# Differences from the paper
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_scale_and_the_differences_from_the_paper_are_listed(scale):
+    """Each setting that differs is listed, with the arms in which it does; the registry adds notes."""
+    parts = []
+    for name in REPRODUCTIONS:
+        found, notes = runner(name, scale=scale), reproduction(name).notes
+        assert [one for one in found.differences() if one in notes] == list(notes)
+        parts += ["", f"{name}: {found.scale_words()}"]
+        parts += [f"- {one}" for one in found.differences() if one not in notes]
+    assert_golden(f"reproduce/differences-{scale}.txt", "\n".join(parts[1:]))
 
 
 def test_a_setting_of_the_user_is_a_difference():
-    notes, paper = list(reproduction("table1").notes), runner("table1")
-    assert paper.differences()[:-1] == notes and "the paper does not state" in paper.differences()[-1]
-    assert paper.scale_words() == "paper scale"
     found = runner("table1", settings=("training.weight_decay=5e-4",), seeds=2)
-    assert "`training.weight_decay`: 0.0005 instead of 0.0001." in found.differences()
-    assert "Seeds: 2 instead of 5." in found.differences()
+    assert found.differences()[:2] == [
+        "`training.weight_decay`: 0.0005 instead of 0.0001.",
+        "Seeds: 2 instead of 5.",
+    ]
     assert found.scale_words() == "paper scale with changed settings"
+    notes = list(reproduction("table1").notes)
     assert runner("table1", settings=("engine.precision=32",)).differences() == notes
-    half = runner("table1", settings=("engine.precision=bf16",)).differences()
-    assert "Numbers are computed in bf16; the paper does not state its precision." in half
+    (*half, precision) = runner("table1", settings=("engine.precision=bf16",)).differences()
+    assert half == notes and "bf16" in precision
     weights = runner("table3", settings=("transfer.weights=/somewhere/resnet50.pt",)).differences()
     assert "Weights: resnet50.pt instead of those of its name." in weights
-    named = "Weights are those that come with the network's name; the paper's are of Keras."
-    assert named not in weights and named in runner("table3").differences()
+    assert not any("Keras" in sentence for sentence in weights)  # as where the weights are those of the name
 
 
 def test_images_and_classes_that_are_missing_are_differences(cifar_config):
@@ -224,21 +230,16 @@ def test_images_and_classes_that_are_missing_are_differences(cifar_config):
     assert data_sentences(imagenet, complete, 1000)[1] == []
 
 
-def test_the_note_of_a_row_says_what_was_chosen_and_what_diverged():
+def test_the_note_of_a_row_names_the_chosen_value_and_divergences():
     scores = Scores(9, error=0.1, nll=0.2, brier=0.1, ece=0.1, mean_confidence=0.9)
     note = arm_note([None, None], [Trial("kl_weight", 0.01, scores, chosen=True)], [0.003, 0.001])
     assert note == "λ = 0.01 by validation (0.003, 0.001 diverged); 2 of 2 diverged"
 
 
-def test_data_directories_do_not_change_what_is_run(tmp_path, cifar_config):
-    moved = with_data_dir(cifar_config, f"{tmp_path}")
-    assert (moved.data.directory, moved.ood) == (f"{tmp_path}", ("svhn",))
-    other = replace(moved, data=replace(moved.data, name="cifar100"))
-    assert fingerprint(moved) == fingerprint(cifar_config) != fingerprint(other)
-    assert required_datasets([cifar_config, moved, other]) == ["cifar10", "svhn", "cifar100"]
+# Costs, list and dry run
 
 
-def test_times_grow_with_what_is_trained(cifar_config):
+def test_times_grow_with_the_work(cifar_config):
     once = two_core_seconds(cifar_config)
     five = two_core_seconds(config_from(with_method(recipe("cifar"), "ensemble", members=5)))
     assert five == pytest.approx(5 * once)
@@ -249,28 +250,19 @@ def test_times_grow_with_what_is_trained(cifar_config):
     assert semi["none/softmax"] < semi["pi/softmax"] < semi["vat/softmax"]
     coarse = replace(cifar_config, model=replace(cifar_config.model, options={"stem_stride": 2}))
     assert two_core_seconds(coarse) < once / 2
+    wide = replace(cifar_config, model=replace(cifar_config.model, options={"width": 128}))
+    assert two_core_seconds(wide) == pytest.approx(4 * once)
 
 
-@pytest.mark.parametrize("width", ["0", "wide", "[1]"])
-def test_an_invalid_width_has_no_time(width, capsys):
+@pytest.mark.parametrize(
+    ("name", "width"), [("table1", "0"), ("table1", "wide"), ("table1", "[1]"), ("table2", "4")]
+)
+def test_an_invalid_width_has_no_time(name, width, capsys):
     """The error comes where the network is built."""
     setting = f"model.options.width={width}"
-    assert main(["reproduce", "table1", "--set", setting, "--dry-run"]) == 0
-    assert main(["reproduce", "list", "--set", setting]) == 0
+    assert set(runner(name, settings=(setting,)).costs().values()) == {None}
+    assert main(["reproduce", name, "--set", setting, "--dry-run"]) == 0
     assert capsys.readouterr().err == ""
-    assert set(runner("table1", scale="cpu", settings=(setting,)).costs().values()) == {None}
-
-
-def test_the_prior_of_belief_matching_is_that_of_the_loss():
-    logits = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    targets = torch.tensor([0, 3, 1, 1, 2])
-    method = build("belief_matching", kl_weight=0.02, prior=2.5)
-    expected = belief_matching_loss(logits, targets, kl_weight=0.02, prior=2.5)
-    assert method.objective(logits, targets).item() == expected.item()
-    assert method.options == {"kl_weight": 0.02, "prior": 2.5}
-    assert build("belief_matching", kl_weight=0.02).options == {"kl_weight": 0.02}
-    with pytest.raises(ValueError, match="`prior`"):
-        build("belief_matching", kl_weight=0.02, prior=0.0)
 
 
 def test_the_list_has_every_id_and_both_scales(capsys):
