@@ -4,10 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from beliefmatch.data.digits import load_digits
-from beliefmatch.data.sources import Batch
 from beliefmatch.reproduce.activations import class_ids, last_layer, penultimate, plane, project
-from small_training import engine
+from small_training import Examples, engine
 
 
 def test_a_plane_goes_through_the_templates():
@@ -20,7 +18,7 @@ def test_a_plane_goes_through_the_templates():
     assert first[0] > 0 and first[1].abs() < 1e-12 and second[1] > 0
 
 
-def test_tightness_is_the_spread_within_over_the_distance_between():
+def test_tightness_is_the_distance_within_classes_over_the_distance_between_them():
     targets = torch.tensor([4, 4, 9, 9, 30, 30])
     centres = torch.tensor([[0.0, 0, 0], [0, 0, 0], [6, 0, 0], [6, 0, 0], [0, 8, 0], [0, 8, 0]])
     apart = torch.tensor([[0.0, 0, 2], [0, 0, -2], [0, 0, 2], [0, 0, -2], [0, 0, 2], [0, 0, -2]])
@@ -38,23 +36,14 @@ def test_the_three_classes_are_the_papers_wherever_possible():
     assert class_ids(list("0123456789")) == [0, 1, 2]
 
 
-class _Source:
-    def __init__(self, images, targets):
-        self.images, self.targets = images.float(), targets
-
-    def batches(self, parts, *, seeds=None, device="cpu"):
-        for part in parts:
-            yield Batch(self.images[part], self.targets[part])
-
-
 def test_penultimate_activations_are_the_inputs_of_the_last_layer():
-    test = load_digits().test
-    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.ReLU(), nn.Linear(5, 10))
-    features, targets = penultimate(network, _Source(test.images, test.targets), [2, 5, 7], engine())
-    chosen = torch.isin(test.targets, torch.tensor([2, 5, 7]))
-    assert torch.equal(targets, test.targets[chosen])
+    source = Examples(30)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(108, 5), nn.ReLU(), nn.Linear(5, 3))
+    features, targets = penultimate(network, source, [0, 2], engine())
+    chosen = torch.isin(source.targets, torch.tensor([0, 2]))
+    assert torch.equal(targets, source.targets[chosen]) and 0 < len(targets) < 30
     with torch.no_grad():
-        assert torch.allclose(features, network[:3](test.images[chosen].float()).double())
+        assert torch.allclose(features, network[:3](source.images[chosen]).double())
     assert last_layer(network) is network[3]
     with pytest.raises(ValueError, match="`model`"):
         last_layer(nn.ReLU())

@@ -300,8 +300,8 @@ def list_tables(listed: Sequence[Listed], together: Listed) -> tuple[RenderableT
     ]
     text = (
         f"Runs are shared: together they are {' and '.join(sums)}.\n"
-        "Times are of two CPU cores and very rough, without the transfers; above, a run counts wherever it "
-        "is needed."
+        "Times are of two CPU cores and very rough, and those not known are left out of the sums; above, a "
+        "run counts wherever it is needed."
     )
     return FirstThatFits(table), text
 
