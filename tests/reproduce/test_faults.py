@@ -84,28 +84,29 @@ def test_missing_data_leave_out_what_needs_them(tmp_path, few_reproductions, cap
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "words"),
+    ("name", "file", "content", "words"),
     [
-        ("record.json", b"{", "record.json is damaged"),
-        ("record.json", b"\xff\xfe", "record.json is damaged"),
-        ("config.yaml", b"method: [", "config.yaml is damaged"),
-        ("predictions/test.npz", b"PK", "a finished run cannot be read"),
+        ("figure-ood", "record.json", b"{", "record.json is damaged"),
+        ("figure-ood", "record.json", b"\xff\xfe", "record.json is damaged"),
+        ("figure-ood", "config.yaml", b"method: [", "config.yaml is damaged"),
+        ("figure-ood", "predictions/test.npz", b"PK", "a finished run cannot be read"),
+        ("figure-transfer", "adaptation.json", b"{", "is damaged"),
     ],
 )
-def test_a_damaged_run_is_reported_in_one_line(copied, capsys, file, content, words):
-    out = copied("figure-ood")
-    line, before = command("figure-ood", out), record_of(out, "figure-ood")
+def test_a_damaged_run_is_reported_in_one_line(copied, capsys, name, file, content, words):
+    out = copied(name)
+    line, before = command(name, out), record_of(out, name)
     run_dir = out / "runs" / before.runs[0].fingerprint
     (run_dir / file).write_bytes(content)
     assert main(line) == 2
     (error,) = capsys.readouterr().err.splitlines()
-    assert words in error and "Remove" in error
+    assert words in error and f"{run_dir}" in error and "Remove" in error
     if file == "record.json":
         assert main([*line, "--dry-run"]) == 2  # and is not counted as finished
         assert words in capsys.readouterr().err
     shutil.rmtree(run_dir)
     assert main(line) == 0
-    assert [row.values for row in record_of(out, "figure-ood").rows] == [row.values for row in before.rows]
+    assert [row.values for row in record_of(out, name).rows] == [row.values for row in before.rows]
 
 
 def test_the_record_of_another_run_is_refused(copied, capsys):
@@ -114,15 +115,6 @@ def test_the_record_of_another_run_is_refused(copied, capsys):
     shutil.copy(out / "runs" / other / "record.json", out / "runs" / one / "record.json")
     assert main(command("figure-rotation", out)) == 2
     assert "config.yaml" in capsys.readouterr().err
-
-
-def test_a_damaged_transfer_is_reported_in_one_line(copied, capsys):
-    out = copied("figure-transfer")
-    run_dir = out / "runs" / record_of(out, "figure-transfer").runs[0].fingerprint
-    (run_dir / "adaptation.json").write_bytes(b"{")
-    assert main(command("figure-transfer", out)) == 2
-    (error,) = capsys.readouterr().err.splitlines()
-    assert f"{run_dir} is damaged" in error and "Remove" in error
 
 
 # Images that changed

@@ -13,12 +13,7 @@ from rich.console import Console
 from beliefmatch.cli.console import findings
 from beliefmatch.experiments.config import fingerprint
 from beliefmatch.experiments.records import RunRecord
-from beliefmatch.report.reproduction import (
-    overview_table,
-    reproduction_findings,
-    reproduction_markdown,
-    reproduction_tables,
-)
+from beliefmatch.report import reproduction as report
 from beliefmatch.reproduce import REPRODUCTIONS
 from beliefmatch.reproduce.record import ReproductionRecord
 from golden import assert_golden
@@ -34,10 +29,17 @@ def published(name):
     return ReproductionRecord.from_json((PUBLISHED / name / "reproduction.json").read_text("utf-8"))
 
 
+def shown(*parts):
+    console = Console(width=110)
+    with console.capture() as text:
+        console.print(*parts, crop=False)
+    return text.get()
+
+
 @pytest.mark.parametrize("name", REPRODUCTIONS)
 def test_a_record_is_published_as_its_command_would_run_it_today(name):
     record, page = published(name), (DOCS / "reproduction.md").read_text("utf-8")
-    section = reproduction_markdown(record, figures=f"results/reproduction/{name}")
+    section = report.reproduction_markdown(record, figures=f"results/reproduction/{name}")
     assert f"#{section}" in page
     for drawing in record.drawings:
         assert (PUBLISHED / name / f"{drawing.name}.png").is_file()
@@ -69,23 +71,15 @@ def test_the_published_records_are_small():
 
 @pytest.mark.parametrize("name", ["table4", "figure-ood", "controls"])
 def test_the_terminal_shows_one_table_and_findings_or_everything(name):
-    record = published(name)
-    tables = reproduction_tables(record)
-    for file, parts in (
-        (name, (*tables[:2], findings(reproduction_findings(record)))),
-        (f"{name}-verbose", tables),
-    ):
-        console = Console(width=110)
-        with console.capture() as shown:
-            console.print(*parts, crop=False)
-        assert_golden(f"reproduce/{file}.txt", shown.get())
+    tables = report.reproduction_tables(published(name))
+    found = findings(report.reproduction_findings(published(name)))
+    assert_golden(f"reproduce/{name}.txt", shown(*tables[:2], found))
+    assert_golden(f"reproduce/{name}-verbose.txt", shown(*tables))
 
 
 def test_the_overview_has_a_line_for_each_reproduction():
-    console = Console(width=110)
-    with console.capture() as shown:
-        console.print(overview_table([published(name) for name in REPRODUCTIONS]))
-    assert_golden("reproduce/overview.txt", shown.get())
+    overview = report.overview_table([published(name) for name in REPRODUCTIONS])
+    assert_golden("reproduce/overview.txt", shown(overview))
 
 
 # The tool
