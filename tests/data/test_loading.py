@@ -10,8 +10,11 @@ import torch
 
 from beliefmatch.data import DATASETS, load, prepare
 from beliefmatch.data.config import DataConfig
+from beliefmatch.data.datasets import DatasetDefaults, FunctionDataset
 from beliefmatch.data.digits import load_digits
+from beliefmatch.data.images import ArrayImages
 from beliefmatch.data.preprocessing import Preprocessing
+from beliefmatch.data.raw import LabelledImages
 from beliefmatch.data.sources import MemorySource, StreamedSource
 from beliefmatch.data.splits import ROLES, split_rows
 from image_files import CLASSES, encoded, labels, pixels, save_folder, save_npz
@@ -83,6 +86,20 @@ def test_digits_to_test_on_do_not_depend_on_the_other_amounts():
     assert torch.equal(everything(default.test), everything(other.test))
     assert other.facts["counts"] == {"train": 50, "validation": 100, "test": 540}
     assert len({some.facts["digest"] for some in (default, other, reseeded)}) == 3
+
+
+def one_image_a_class(config):
+    images = ArrayImages(pixels(6), "own")
+    return {"all": LabelledImages(images, labels(6), class_names=CLASSES, format="generated")}
+
+
+def test_a_dataset_of_ones_own_is_one_entry(monkeypatch):
+    own = FunctionDataset(f"{__name__}:one_image_a_class", DatasetDefaults((0.5,) * 3, (0.25,) * 3, "crop"))
+    monkeypatch.setitem(DATASETS, "own", own)
+    dataset = loaded("own", validation=0.3)
+    assert (dataset.facts["form"], dataset.class_names) == ("generated", CLASSES)
+    assert np.array_equal(dataset.sources["all"].images, pixels(6))
+    assert dataset.facts["preprocessing"]["augment"] == "crop"
 
 
 # Splits
@@ -320,10 +337,19 @@ def test_a_set_without_a_readable_image_is_an_error(folder):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("labels", 0), ("shift", -1), ("noise", -0.1), ("noise", float("inf"))]
+    ("changes", "name"),
+    [
+        ({"labels": 0}, "labels"),
+        ({"shift": -1}, "shift"),
+        ({"noise": -0.1}, "noise"),
+        ({"noise": float("inf")}, "noise"),
+        ({"mean": (0.5,)}, "std"),
+        ({"mean": (0.5,) * 3, "std": (0.5,)}, "std"),
+        ({"mean": (0.5,) * 2, "std": (0.5,) * 2}, "mean"),
+    ],
 )
-def test_impossible_configurations_are_refused(name, value):
-    assert f"`{name}`" in refusal(DataConfig, **{name: value})
+def test_impossible_configurations_are_refused(changes, name):
+    assert f"`{name}`" in refusal(DataConfig, **changes)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from beliefmatch.models import build_seeded
-from beliefmatch.models.pretrained import load_weights
+from beliefmatch.models.digits import DigitsNet
+from beliefmatch.models.pretrained import load_weights, pretrained_model
 from refusals import refusal
 
 
@@ -166,3 +167,28 @@ def test_missing_and_damaged_files_are_refused(tmp_path, suffix):
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("readme", "no tensors")
     assert "cannot read" in complaint(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "argument"),
+    [
+        ("digits", {}, "weights"),
+        ("digist", {}, "name"),
+        ("timm:net", {"pretrained": 3}, "pretrained"),
+        ("hf:two words", {}, "name"),
+        ("hf:owner/net", {"trust_remote_code": True}, "trust_remote_code"),
+    ],
+)
+def test_impossible_pretrained_networks_are_refused(name, options, argument):
+    assert f"pretrained_model: `{argument}`" in refusal(pretrained_model, name, options=options)
+
+
+@pytest.mark.parametrize("name", ["digits", "beliefmatch.models.digits:DigitsNet"])
+def test_a_network_of_ours_takes_its_weights_from_a_file(tmp_path, name):
+    own = build_seeded(lambda: DigitsNet(width=4, num_classes=3), 1)
+    path = save(tmp_path / "a.safetensors", own.state_dict())
+    found = pretrained_model(name, options={"width": 4, "num_classes": 3}, weights=path)
+    images = torch.rand(2, 1, 8, 8)
+    assert not found.training and torch.equal(found(images), own.eval()(images))
+    with pytest.raises(TypeError, match="`widht`"):
+        pretrained_model(name, options={"widht": 4}, weights=path)

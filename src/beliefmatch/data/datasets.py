@@ -1,12 +1,14 @@
 """Named datasets: where they are, and their default preprocessing; read without torch and numpy.
 
-A new dataset is one entry in `DATASETS`.
+A new dataset is one entry of `DATASETS`: a `HubDataset`, or a `FunctionDataset` with a function in a file of
+its own. Both are called with `find(name, config, only=part)`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, NamedTuple
 
 from beliefmatch.data.preprocessing import Augment
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from beliefmatch.data.config import DataConfig
     from beliefmatch.data.raw import LabelledImages
 
-__all__ = ["DATASETS", "Columns", "DatasetDefaults", "EmbeddedDigits", "HubDataset"]
+__all__ = ["DATASETS", "Columns", "DatasetDefaults", "FunctionDataset", "HubDataset"]
 
 
 @dataclass(frozen=True)
@@ -74,24 +76,31 @@ class HubDataset:
 
 
 @dataclass(frozen=True)
-class EmbeddedDigits:
-    """The handwritten digits inside scikit-learn: 1797 grey images of 8 by 8 pixels."""
+class FunctionDataset:
+    """A dataset that a function returns.
 
+    Args:
+        function: address of the function, which takes a `DataConfig` and returns `LabelledImages` by part.
+        defaults: its default preprocessing and class names.
+    """
+
+    function: str
     defaults: DatasetDefaults
 
     def find(self, name: str, config: DataConfig, *, only: str | None = None) -> dict[str, LabelledImages]:
-        """All three parts; reading one alone would save no time."""
-        from beliefmatch.data.digits import find_digits
-
-        return find_digits(config)
+        """All parts; the function is imported only now."""
+        return resolve_name(self.function)(config)
 
 
 _DIGITS = tuple("0123456789")
 _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _PHOTOGRAPHS = DatasetDefaults((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), "crop_flip", size=224)
 
-DATASETS: dict[str, EmbeddedDigits | HubDataset] = {
-    "digits": EmbeddedDigits(DatasetDefaults((0.0,), (240 / 255,), "none", class_names=_DIGITS)),
+DATASETS: dict[str, FunctionDataset | HubDataset] = {
+    "digits": FunctionDataset(
+        "beliefmatch.data.digits:find_digits",
+        DatasetDefaults((0.0,), (240 / 255,), "none", class_names=_DIGITS),
+    ),
     "cifar10": HubDataset(
         "uoft-cs/cifar10",
         DatasetDefaults(
