@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["DATASETS", "DataConfig", "load", "load_ood", "read_images", "read_predictions"]
 
-_HOMES = {"load": "loading", "read_images": "loading", "load_ood": "ood", "read_predictions": "predictions"}
+_MODULES = {"load": "loading", "read_images": "loading", "load_ood": "ood", "read_predictions": "predictions"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

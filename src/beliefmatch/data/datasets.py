@@ -22,7 +22,7 @@ __all__ = ["DATASETS", "Columns", "DatasetDefaults", "FunctionDataset", "HubData
 
 @dataclass(frozen=True)
 class DatasetDefaults:
-    """What applies to a dataset where the configuration says nothing else; None where nothing is known."""
+    """What applies to a dataset unless the configuration overrides it; None where nothing is known."""
 
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
