@@ -61,22 +61,21 @@ def test_buffers_and_modes_are_not_changed(loss, training):
     assert [module.training for module in network.modules()] == modes
 
 
-def test_later_passes_update_the_statistics_again():
+def test_passes_use_the_batch_or_the_statistics_and_later_passes_update_them_again():
     network, twin, inputs = normalising().train(), normalising().train(), drawn(5, 6)
     for loss in LOSSES.values():
         loss(network, inputs, generator=seeded())
-    network(inputs)
-    twin(inputs)
+    for training in (True, False):
+        with keep_buffers(network.train(training)):
+            inside = network(inputs)
+        assert torch.equal(inside, network(inputs))
+        assert torch.equal(inside, twin.train(training)(inputs))
     for name, buffer in network.named_buffers():
         assert torch.equal(buffer, twin.get_buffer(name)), name
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_passes_normalise_by_the_batch_or_the_statistics(training):
-    network, inputs = normalising().train(training), drawn(5, 6)
-    with keep_buffers(network):
-        inside = network(inputs)
-    assert torch.equal(inside, network(inputs))
+    dropping, plain = normalising(dropout=0.5).train(), normalising(dropout=0.0).train()
+    with without_dropout(dropping):
+        assert torch.equal(dropping(inputs), plain(inputs))
+    assert all(module.training for module in dropping.modules())
 
 
 def test_an_earlier_pass_can_still_be_differentiated():
@@ -118,16 +117,11 @@ def test_everything_is_restored_after_an_error():
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_the_global_generator_is_not_changed_if_one_is_given(loss):
+def test_the_global_generator_is_used_and_changed_only_if_none_is_given(loss):
     network, inputs = normalising(dropout=0.5).train(), drawn(5, 6)
     state = torch.get_rng_state()
     LOSSES[loss](network, inputs, generator=seeded())
     assert torch.equal(torch.get_rng_state(), state)
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_the_global_generator_is_drawn_from_if_none_is_given(loss):
-    network, inputs = normalising(dropout=0.5).train(), drawn(5, 6)
     with torch.random.fork_rng(devices=[]):
         values = []
         for seed in (1, 1, 2):
@@ -168,14 +162,6 @@ def test_the_target_of_the_pi_model_has_another_dropout_mask_or_none(target, is_
     assert not torch.equal(prediction, torch.ones_like(aim))
 
 
-def test_without_dropout_the_batch_still_normalises():
-    network, inputs = normalising(dropout=0.5).train(), drawn(5, 6)
-    plain = normalising(dropout=0.0).train()
-    with without_dropout(network):
-        assert torch.equal(network(inputs), plain(inputs))
-    assert all(module.training for module in network.modules())
-
-
 class Spying(nn.Module):
     """Records autocast and the dtype of its inputs; computes no matrix product."""
 
@@ -188,40 +174,35 @@ class Spying(nn.Module):
         return (x[:, :, None].float().tanh() * self.weight).sum(1)
 
 
-def test_target_and_prediction_are_computed_alike_and_the_search_in_full_precision():
-    network, inputs = Spying(), drawn(5, 6, dtype=torch.float32)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        vat(network, inputs, generator=seeded())
-    assert network.calls == [(autocast, torch.float32) for autocast in (True, False, False, True)]
+HALF, SINGLE = torch.bfloat16, torch.float32
 
 
-def test_inputs_of_half_precision_are_converted_for_the_search():
-    network, inputs = Spying(), drawn(5, 6, dtype=torch.bfloat16)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+@pytest.mark.parametrize(
+    ("autocast", "dtype", "calls"),
+    [
+        (False, SINGLE, [(False, SINGLE)] * 3),  # the search uses the logits of the clean pass
+        (True, SINGLE, [(True, SINGLE), (False, SINGLE), (False, SINGLE), (True, SINGLE)]),
+        (True, HALF, [(True, HALF), (False, SINGLE), (False, SINGLE), (True, HALF)]),
+    ],
+)
+def test_target_and_prediction_are_computed_alike_and_the_search_in_full_precision(autocast, dtype, calls):
+    network, inputs = Spying(), drawn(5, 6, dtype=dtype)
+    with torch.autocast("cpu", dtype=HALF, enabled=autocast):
         loss = vat(network, inputs, generator=seeded())
-    half, single = torch.bfloat16, torch.float32
-    assert [kind for _, kind in network.calls] == [half, single, single, half]
-    assert loss.dtype == torch.float32 and loss > 0
+    assert network.calls == calls
+    assert loss.dtype == SINGLE and loss > 0
 
 
-def test_the_search_reuses_the_clean_pass_without_autocast():
-    network = Spying()
-    vat(network, drawn(5, 6, dtype=torch.float32), iterations=2, generator=seeded())
-    assert len(network.calls) == 4  # clean, two of the search, perturbed
-
-
-@pytest.mark.parametrize(("precision", "passes"), [("32-true", 3), ("bf16-mixed", 4)])
-def test_the_search_bypasses_the_precision_of_fabric(precision, passes):
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_the_search_bypasses_the_precision_of_fabric(precision):
     fabric = pytest.importorskip("lightning_fabric")
-    network, inputs = Spying(), drawn(5, 6, dtype=torch.float32)
+    network, inputs = Spying(), drawn(5, 6, dtype=SINGLE)
     wrapped = fabric.Fabric(accelerator="cpu", devices=1, precision=precision).setup_module(network)
     assert unwrap(wrapped) is network
     loss = vat(wrapped, inputs, generator=seeded())
-    assert len(network.calls) == passes
-    if passes == 4:
-        assert [autocast for autocast, _ in network.calls] == [True, False, False, True]
-        assert [kind for _, kind in network.calls[1:3]] == [torch.float32] * 2
-    network.calls.clear()
+    autocast = [True, False, False, True] if precision == "bf16-mixed" else [False] * 3
+    assert [enabled for enabled, _ in network.calls] == autocast
+    assert [dtype for _, dtype in network.calls[1:-1]] == [SINGLE] * (len(autocast) - 2)
     torch.testing.assert_close(loss, vat(network, inputs, generator=seeded()), rtol=1e-2, atol=0)
 
 
