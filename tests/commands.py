@@ -19,7 +19,7 @@ MAIN = "import sys; from beliefmatch.cli import main; sys.exit(main(sys.argv[1:]
 
 
 def python(code: str, *, shell: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run code in an interpreter of its own; `shell` follows it on the command line."""
+    """Run code in a new interpreter; `shell` follows it on the command line."""
     line = [sys.executable, "-c", code]
     return subprocess.run(
         ["bash", "-o", "pipefail", "-c", f'"$@" {shell}', "bash", *line] if shell else line,
@@ -32,7 +32,7 @@ def python(code: str, *, shell: str = "", **environment: str) -> subprocess.Comp
 
 
 def refused(arguments: list[str], capsys) -> str:
-    """The one line that a command ends with, which names the command."""
+    """The one line of the error that a command ends with."""
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""

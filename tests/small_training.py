@@ -1,4 +1,4 @@
-"""A short training with all that could make two runs differ: normalisation, dropout, momentum."""
+"""A short training with everything that could make two runs differ: normalisation, dropout, momentum."""
 
 import hashlib
 
@@ -13,7 +13,7 @@ from beliefmatch.train.loop import fit
 
 
 class Examples:
-    """Images in memory, with noise for augmentation where a seed asks for it."""
+    """Images in memory, augmented with noise if seeds are given."""
 
     shape = (3, 6, 6)
 
@@ -36,7 +36,7 @@ class Examples:
 
 
 class Exactly(Examples):
-    """The same images whatever the seed says."""
+    """Images that are not augmented."""
 
     def batches(self, parts, *, seeds=None, device="cpu"):
         return super().batches(parts, device=device)
@@ -86,7 +86,7 @@ def train(network, *, on=None, config=CONFIG, source=None, seed=0, **options):
 
 
 def digest(network):
-    """Of every bit of the weights and buffers."""
+    """A digest of all weights and buffers."""
     together = hashlib.sha256()
     for name, tensor in network.state_dict().items():
         together.update(name.encode() + tensor.contiguous().numpy().tobytes())

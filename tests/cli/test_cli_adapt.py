@@ -37,29 +37,29 @@ def record_of(directory) -> AdaptRecord:
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
+def workspace(tmp_path_factory):
     """A directory with networks of the user's own, their weights, and other files."""
-    home = tmp_path_factory.mktemp("adapt")
+    workspace = tmp_path_factory.mktemp("adapt")
     for name, code in (("own_network", NETWORK), ("headless_network", HEADLESS)):
-        (home / f"{name}.py").write_text(f"from torch import nn\ndef make():\n    return {code}\n")
-        network = runpy.run_path(f"{home / name}.py")["make"]()
-        save_file(network.state_dict(), home / f"{name}.safetensors")
-    save_file({"1.weight": torch.zeros(24, 64)}, home / "half.safetensors")
-    np.savez(home / "large.npz", images=np.zeros((40, 9, 9, 3), np.uint8), labels=np.arange(40) % 2)
-    return home
+        (workspace / f"{name}.py").write_text(f"from torch import nn\ndef make():\n    return {code}\n")
+        network = runpy.run_path(f"{workspace / name}.py")["make"]()
+        save_file(network.state_dict(), workspace / f"{name}.safetensors")
+    save_file({"1.weight": torch.zeros(24, 64)}, workspace / "half.safetensors")
+    np.savez(workspace / "large.npz", images=np.zeros((40, 9, 9, 3), np.uint8), labels=np.arange(40) % 2)
+    return workspace
 
 
 @pytest.fixture(scope="module")
-def run(home):
-    out = home / "run"
+def run(workspace):
+    out = workspace / "run"
     quick = ["--epochs", "3", "--set", "training.warmup=[]", "--method", "softmax", "--ood", "noise"]
     assert main(["train", *quick, "--out", f"{out}"]) == 0
     return out
 
 
 @pytest.fixture(scope="module")
-def cache(home):
-    return ["--cache-dir", f"{home / 'cache'}"]
+def cache(workspace):
+    return ["--cache-dir", f"{workspace / 'cache'}"]
 
 
 class Adapted(NamedTuple):
@@ -70,9 +70,9 @@ class Adapted(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def adapted(run, home, cache):
+def adapted(run, workspace, cache):
     """The run after adaptation, with the command, its output and the modules that it compiled."""
-    out, shown, compiled = home / "adapted", io.StringIO(), []
+    out, shown, compiled = workspace / "adapted", io.StringIO(), []
     line = ["adapt", "--model", f"{run}", "--ood", "noise", "--compile", *SHORT, *cache]
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(shown):
         patch.setattr(torch, "compile", lambda module, **_: compiled.append(module) or module)
@@ -205,9 +205,9 @@ def test_dry_run_shows_the_cost_and_writes_nothing(run, tmp_path, capsys):
     assert not cache.exists()
 
 
-def test_an_own_network_gets_a_head_for_other_classes(home, cache, tmp_path, monkeypatch, capsys):
+def test_an_own_network_gets_a_head_for_other_classes(workspace, cache, tmp_path, monkeypatch, capsys):
     """With half of the test images for validation, and two seeds."""
-    monkeypatch.chdir(home)
+    monkeypatch.chdir(workspace)
     line = ["adapt", "--model", "own_network:make", "--weights", "own_network.safetensors", *SHORT, *cache]
     line += ["--data", "digits", "--labels", "new", "--seeds", "2", "--validation-from", "test"]
     assert main([*line, "--out", f"{tmp_path}"]) == 0
@@ -276,9 +276,9 @@ OWN = "--model own_network:make --weights own_network.safetensors"
     ],
 )
 def test_networks_images_and_directories_that_do_not_fit_are_refused(
-    home, run, cache, monkeypatch, capsys, line, words
+    workspace, run, cache, monkeypatch, capsys, line, words
 ):
-    monkeypatch.chdir(home)
+    monkeypatch.chdir(workspace)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     before = (run / "record.json").read_bytes()
     assert words in refused(["adapt", *line.split(), *cache], capsys)

@@ -42,30 +42,30 @@ def save(path: Path, *, shift: float = 2.0, rows: int = N, classes: int = K, **m
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Path:
+def inputs(tmp_path_factory) -> Path:
     """Two models, and their predictions for noise."""
-    place = tmp_path_factory.mktemp("predictions")
+    inputs = tmp_path_factory.mktemp("predictions")
     images = RNG.random((N, 5, 5))
-    save(place / "a.npz", images=images)
-    save(place / "b.npz", shift=1.0)
+    save(inputs / "a.npz", images=images)
+    save(inputs / "b.npz", shift=1.0)
     for name in ("a", "b"):
-        save(place / f"{name}_noise.npz", rows=30)
-    (place / "names.txt").write_text("<script>alert(1)</script>\n=1+1\nbée\n| [red]\n", encoding="utf-8")
-    return place
+        save(inputs / f"{name}_noise.npz", rows=30)
+    (inputs / "names.txt").write_text("<script>alert(1)</script>\n=1+1\nbée\n| [red]\n", encoding="utf-8")
+    return inputs
 
 
-def arguments(place: Path, out: Path) -> list[str]:
-    files = [f"{place / 'a.npz'}", f"{place / 'b.npz'}"]
-    noise = f"noise={place / 'a_noise.npz'},{place / 'b_noise.npz'}"
-    names = ["--class-names", f"{place / 'names.txt'}"]
+def arguments(inputs: Path, out: Path) -> list[str]:
+    files = [f"{inputs / 'a.npz'}", f"{inputs / 'b.npz'}"]
+    noise = f"noise={inputs / 'a_noise.npz'},{inputs / 'b_noise.npz'}"
+    names = ["--class-names", f"{inputs / 'names.txt'}"]
     return ["evaluate", *files, "--ood", noise, *names, "--out", f"{out}", *QUICK]
 
 
 @pytest.fixture(scope="module")
-def done(place, tmp_path_factory) -> tuple[Path, str]:
+def done(inputs, tmp_path_factory) -> tuple[Path, str]:
     """The directory of an evaluation, and what was printed."""
     out = tmp_path_factory.mktemp("run") / "new" / "report"
-    script = f"import sys; from beliefmatch.cli import main; sys.exit(main({arguments(place, out)}))"
+    script = f"import sys; from beliefmatch.cli import main; sys.exit(main({arguments(inputs, out)}))"
     finished = python(script)
     assert finished.stderr == ""  # no progress bar without a terminal
     assert finished.returncode == 0
@@ -88,15 +88,15 @@ def test_records_tables_figures_and_the_page_are_written(done):
     assert first.mistakes[0].image and second.mistakes[0].image is None
 
 
-def test_the_terminal_shows_one_table_and_the_page_and_more_with_verbose(done, place, tmp_path, capsys):
+def test_the_terminal_shows_one_table_and_the_page_and_more_with_verbose(done, inputs, tmp_path, capsys):
     out, shown = done
     assert_golden("cli/evaluate.txt", shown.replace(f"{out}", "OUT"))
     out = tmp_path / "r"
-    assert main([*arguments(place, out), "--verbose"]) == 0
+    assert main([*arguments(inputs, out), "--verbose"]) == 0
     more = capsys.readouterr().out
     assert "Adaptive calibration error" in more
-    assert f"• {place / 'a.npz'}: logits = logits, targets = targets, images = images" in more
-    assert f"• {place / 'b_noise.npz'}: logits = logits" in more
+    assert f"• {inputs / 'a.npz'}: logits = logits, targets = targets, images = images" in more
+    assert f"• {inputs / 'b_noise.npz'}: logits = logits" in more
     for name in ("summary.csv", "summary.md"):  # the same bytes as before
         assert (out / name).read_bytes() == (done[0] / name).read_bytes()
     for name in ("a.json", "b.json"):
@@ -121,9 +121,9 @@ def test_the_page_is_rebuilt_from_records_alone_without_torch(done, tmp_path):
     assert page.read_bytes() == (out / "report.html").read_bytes()
 
 
-def test_files_of_an_earlier_run_are_removed_and_named(place, tmp_path, capsys, monkeypatch):
+def test_files_of_an_earlier_run_are_removed_and_named(inputs, tmp_path, capsys, monkeypatch):
     out = tmp_path / "r"
-    line = ["evaluate", f"{place / 'a.npz'}", *QUICK, "--out", f"{out}"]
+    line = ["evaluate", f"{inputs / 'a.npz'}", *QUICK, "--out", f"{out}"]
     files = {"a.json": b"{}", "b.json": b"{}", "figures/roc.svg": b"", "figures/old.svg": b""}
     monkeypatch.setattr("beliefmatch.cli.evaluate.evaluation_files", lambda records: files.items())
     assert main(line) == 0
@@ -211,14 +211,14 @@ def interrupted(*arguments, **options):
 
 
 @pytest.mark.parametrize("where", ["beliefmatch.experiments.evaluate.roc", "os.fsync"])
-def test_an_interrupt_ends_with_130_and_leaves_no_file(where, place, tmp_path, capsys, monkeypatch):
+def test_an_interrupt_ends_with_130_and_leaves_no_file(where, inputs, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(where, interrupted)
-    assert main(arguments(place, tmp_path / "r")) == 130
+    assert main(arguments(inputs, tmp_path / "r")) == 130
     assert capsys.readouterr().err == "beliefmatch: interrupted\n"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_fills_up_leaves_nothing_and_shows_the_numbers(place, tmp_path, capsys, monkeypatch):
+def test_a_disk_that_fills_up_leaves_nothing_and_shows_the_numbers(inputs, tmp_path, capsys, monkeypatch):
     written = []
 
     def fsync(descriptor):
@@ -227,21 +227,22 @@ def test_a_disk_that_fills_up_leaves_nothing_and_shows_the_numbers(place, tmp_pa
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("os.fsync", fsync)
-    assert main(arguments(place, tmp_path / "r")) == 2
+    assert main(arguments(inputs, tmp_path / "r")) == 2
     shown, err = capsys.readouterr()
-    place = f"{tmp_path / 'r'} ({os.strerror(errno.ENOSPC)})"
-    assert err.startswith(f"beliefmatch evaluate: cannot write to {place}") and err.count("\n") == 1
+    reason = os.strerror(errno.ENOSPC)
+    assert err.startswith(f"beliefmatch evaluate: cannot write to {tmp_path / 'r'} ({reason})")
+    assert err.count("\n") == 1
     assert "60 examples" in shown
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_bug_keeps_its_traceback_and_leaves_nothing(place, tmp_path, monkeypatch):
+def test_a_bug_keeps_its_traceback_and_leaves_nothing(inputs, tmp_path, monkeypatch):
     def broken(*arguments):
         raise ValueError("a bug of ours")
 
     monkeypatch.setattr("beliefmatch.experiments.evaluate.roc", broken)
     with pytest.raises(ValueError, match="a bug of ours"):
-        main(arguments(place, tmp_path / "r"))
+        main(arguments(inputs, tmp_path / "r"))
     assert list(tmp_path.iterdir()) == []
 
 

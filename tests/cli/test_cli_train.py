@@ -129,7 +129,7 @@ def test_evaluate_takes_the_directory_of_a_run(run, tmp_path, capsys):
 
 
 def test_compare_writes_all_files_and_shows_one_table_the_findings_and_the_page(tmp_path, capsys):
-    out = tmp_path / "new" / "place"
+    out = tmp_path / "new" / "directory"
     line = [*QUICK, "--out", f"{out}", "--kl-weight", "0.003", "--seed", "4"]
     assert main(line) == 0
     shown, err = capsys.readouterr()

@@ -89,7 +89,7 @@ def test_validating_less_often_gives_the_same_weights(tmp_path):
     every = train(often, config=TrainConfig(**options), **validate).curve("size")
     config = TrainConfig(**options, validate_every=3)
     third = train(seldom, config=config, log=log, **validate).curve("size")
-    assert third == [size if place in (0, 2, 5, 7) else None for place, size in enumerate(every)]
+    assert third == [size if epoch in (0, 2, 5, 7) else None for epoch, size in enumerate(every)]
     assert digest(often) == digest(seldom)
     rows = list(csv.DictReader((tmp_path / "log.csv").read_text().splitlines()))
     assert [row["validation_size"] != "" for row in rows] == [size is not None for size in third]

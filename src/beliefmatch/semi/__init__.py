@@ -37,27 +37,25 @@ __all__ = [
     "vat",
 ]
 
-_HOME = {
-    "config": ("SemiConfig",),
-    "consistency": (
-        "DIVERGENCES",
-        "Consistency",
-        "Divergence",
-        "adversarial_direction",
-        "categorical_kl",
-        "pi_model",
-        "squared_distance",
-        "vat",
-    ),
-    "teacher": ("teacher_prior", "teacher_votes"),
+_MODULES = {
+    "DIVERGENCES": "consistency",
+    "Consistency": "consistency",
+    "Divergence": "consistency",
+    "SemiConfig": "config",
+    "adversarial_direction": "consistency",
+    "categorical_kl": "consistency",
+    "pi_model": "consistency",
+    "squared_distance": "consistency",
+    "teacher_prior": "teacher",
+    "teacher_votes": "teacher",
+    "vat": "consistency",
 }
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _HOME.items():
-        if name in names:
-            return getattr(import_module(f"beliefmatch.semi.{module}"), name)
-    raise AttributeError(f"module 'beliefmatch.semi' has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'beliefmatch.semi' has no attribute {name!r}")
+    return getattr(import_module(f"beliefmatch.semi.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -37,7 +37,7 @@ __all__ = [
     "predict_all",
 ]
 
-_HOME = {
+_MODULES = {
     "AuxLoss": "aux_loss",
     "Checkpointing": "checkpoint",
     "CsvLog": "history",
@@ -57,9 +57,9 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module 'beliefmatch.train' has no attribute {name!r}")
-    return getattr(import_module(f"beliefmatch.train.{_HOME[name]}"), name)
+    return getattr(import_module(f"beliefmatch.train.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:
