@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 from torch import nn
+from torch.nn import functional
 
 from beliefmatch.methods import AUTO, METHODS, SEARCH, build, trials
 from beliefmatch.methods.base import Calibrated, facts_of
@@ -26,6 +27,7 @@ VARIANTS = [
     ("evidential", {"data": "likelihood", "evidence": "softplus"}),
     ("prior_network", {"direction": "forward"}),
 ]
+COUNTS = {"softmax", "label_smoothing", "belief_matching", "ensemble", "belief_ensemble"}
 GENERATOR = torch.Generator().manual_seed(0)
 IMAGES = torch.rand(9, 1, 8, 8, generator=GENERATOR)
 TARGETS = torch.randint(CLASSES, (9,), generator=GENERATOR)
@@ -96,6 +98,17 @@ def test_the_objective_is_a_mean_over_examples_with_a_gradient(name, options, pr
     torch.testing.assert_close(twice, loss.detach())
     (gradient,) = torch.autograd.grad(loss, logits)
     assert gradient.isfinite().all() and gradient.abs().sum() > 0
+
+
+@each
+def test_votes_for_one_class_equal_its_id_where_a_method_takes_votes(name, options):
+    method, votes = build(name, **options), functional.one_hot(TARGETS, CLASSES).double()
+    assert method.takes_counts is (name in COUNTS)
+    if method.takes_counts:
+        expected = method.objective(LOGITS, TARGETS)
+        torch.testing.assert_close(method.objective(LOGITS, votes), expected)
+        if method.reads == "softmax" and "matched_kl_weight" not in options:  # votes are normalised
+            torch.testing.assert_close(method.objective(LOGITS, 7 * votes), expected)
 
 
 @each
