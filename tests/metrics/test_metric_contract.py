@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from metric_cases import CLASSES, METRICS
 from sklearn.metrics import brier_score_loss, log_loss, top_k_accuracy_score
 
+from beliefmatch import metrics
 from beliefmatch.metrics import (
     brier,
     brier_parts,
@@ -87,6 +88,24 @@ def test_lower_precision_agrees_with_double(name, dtype):
 def test_targets_may_be_of_any_integer_type(dtype):
     probs = torch.tensor([[0.6, 0.4], [0.3, 0.7], [0.2, 0.8]])
     assert error(probs, torch.tensor([0, 1, 0], dtype=dtype)) == pytest.approx(1 / 3)
+
+
+def test_fifteen_bins_and_five_classes_are_the_defaults():
+    _, probs, targets = forecast(200, 8, seed=2)
+    for metric in BINNED:
+        assert metric(probs, targets) == metric(probs, targets, n_bins=15)
+    assert top_k_error(probs, targets) == top_k_error(probs, targets, k=5)
+    summary = metrics.Summary()
+    summary.update(probs, targets)
+    found = {name: value.item() for name, value in summary.compute().items()}
+    assert found["top_k_error"] == pytest.approx(top_k_error(probs, targets))
+    assert found["ece"] == pytest.approx(expected_calibration_error(probs, targets))
+    calibration = (
+        metrics.ExpectedCalibrationError(),
+        metrics.ClasswiseCalibrationError(8),
+        metrics.TopKError(),
+    )
+    assert [*(stream.n_bins for stream in calibration[:2]), calibration[2].k] == [15, 15, 5]
 
 
 def test_classwise_error_in_single_precision_over_many_blocks():
