@@ -77,6 +77,7 @@ def test_every_reproduction_ends_with_its_record_rows_and_figures(everything, na
         if row.measure in READ and arms:
             run = runs[by_arm[arms[row.group.partition(":")[0], row.label]]]
             assert row.values == [pytest.approx(READ[row.measure](run))]
+            assert ("1 of 1 at chance" in row.note) == (run.test.error >= 0.95 * 0.9)
     directory = everything / "tiny" / name
     assert record.scale_words in (directory / "summary.md").read_text("utf-8")
     figures = {path.name: path.read_bytes() for path in directory.glob("figures/*")}

@@ -13,7 +13,9 @@ from beliefmatch._config import Config, NonEmpty, from_mapping, plain
 from beliefmatch.data.config import DataConfig
 from beliefmatch.experiments.yaml_files import yaml_value
 
-__all__ = ["ReproduceConfig", "TransferConfig", "transfer_config", "transfer_fingerprint"]
+__all__ = ["ReproduceConfig", "Scale", "TransferConfig", "transfer_config", "transfer_fingerprint"]
+
+Scale = Literal["paper", "cpu", "tiny"]
 
 _PREFIX = "transfer."
 _INDIFFERENT = ("device", "compile", "batch")  # settings of a transfer that do not decide its result
@@ -31,7 +33,7 @@ class ReproduceConfig(Config, frozen=True, kw_only=True):
         jobs: Runs at a time; the default depends on the number of cores.
     """
 
-    scale: Literal["paper", "cpu", "tiny"] = "paper"
+    scale: Scale = "paper"
     out: NonEmpty = "runs/reproduce"
     data_dir: NonEmpty | None = None
     settings: tuple[str, ...] = ()

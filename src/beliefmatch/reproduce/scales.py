@@ -6,16 +6,17 @@ digits, and only shows that every step runs. All numbers of the small scales are
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 from beliefmatch.experiments.config import RunConfig, overridden, recipe
+from beliefmatch.reproduce.config import Scale
 
 __all__ = [
     "SCALES", "SMALL_SEEDS", "method_options", "scale_name", "scale_words", "scaled", "training_images",
     "two_core_seconds",
 ]  # fmt: skip
 
-SCALES = ("paper", "cpu", "tiny")
+SCALES = get_args(Scale)
 SMALL_SEEDS = {"cpu": 3, "tiny": 1}
 
 _MACHINE = ("engine.precision='32'", "engine.threads=1")
