@@ -11,7 +11,7 @@ from beliefmatch import belief_matching_loss
 from beliefmatch.cli import main
 from beliefmatch.experiments.config import config_from, fingerprint, recipe, with_method
 from beliefmatch.experiments.records import Scores, Trial
-from beliefmatch.experiments.search import search_of
+from beliefmatch.experiments.search import Candidates
 from beliefmatch.methods import build
 from beliefmatch.reproduce import REPRODUCTIONS, reproduction
 from beliefmatch.reproduce.arms import EXPONENTS
@@ -63,7 +63,7 @@ def test_cifar_at_paper_scale_is_the_paper_protocol(name):
         assert rates == pytest.approx([0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
         assert (config.data.validation, config.data.limit, config.data.augment) == (10_000, None, "crop_flip")
         assert (training_images(config), config.model.options, config.ood) == (40_000, {}, ("svhn",))
-        assert (search_of(config), options.get("samples"), options.get("members")) == {
+        assert (Candidates.of(config).search, options.get("samples"), options.get("members")) == {
             "belief_matching": (("kl_weight", (0.01, 0.003, 0.001)), None, None),
             "mc_dropout": (("rate", (0.1, 0.2, 0.5)), 100, None),
             "ensemble": (None, None, 5),

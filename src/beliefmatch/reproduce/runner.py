@@ -120,11 +120,6 @@ class Runner(ABC):
     def check(self) -> None:
         """Read data and build networks once, so that mistakes show before anything is trained."""
         paths.require_datasets(self.id, list(self.configs.values()), self.config.data_dir)
-        self._check_runs()
-
-    @abstractmethod
-    def _check_runs(self) -> None:
-        """Read the data and build each network."""
 
     @abstractmethod
     def _execute(self, on_progress: OnProgress) -> Outcome:
@@ -267,7 +262,9 @@ class TrainingRunner(Runner):
         run_dir = self.directory_of(config)
         return run_dir.record() or run_dir.diverged()
 
-    def _check_runs(self) -> None:
+    def check(self) -> None:
+        """Read the data and build each network once."""
+        super().check()
         built: set[tuple[str, ...]] = set()
         for one in self.candidates.values():
             config = one.example

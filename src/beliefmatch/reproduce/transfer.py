@@ -120,8 +120,9 @@ class TransferRunner(Runner):
         """Number of adaptations that have ended."""
         return sum((self.runs_directory / name / _RECORD).is_file() for name in self.costs())
 
-    def _check_runs(self) -> None:
+    def check(self) -> None:
         """Build the network and find the images of every adaptation that has not ended."""
+        super().check()
         configs = list(self.configs.values())
         for config in configs:
             if self._kept(config) is None:
