@@ -348,26 +348,22 @@ def test_a_fingerprint_is_the_same_in_every_process_and_order_of_keys():
     assert found == fingerprint(config(base="cifar")) and re.fullmatch("[0-9a-f]{12}", found)
 
 
-@pytest.mark.parametrize(
-    "setting",
-    ["data.directory=/x", "data.workers=9", "engine.accelerator=cpu", "engine.devices=2", "engine.nodes=3",
-     "engine.compile=true", "engine.threads=1"],
-)  # fmt: skip
-def test_where_and_how_fast_do_not_change_the_fingerprint(setting):
-    assert fingerprint(config(setting)) == fingerprint(config())
+SAME = ["data.directory=/x", "data.workers=9", "engine.accelerator=cpu", "engine.devices=2", "engine.nodes=3",
+        "engine.compile=true", "engine.threads=1"]  # fmt: skip
+OTHER = [
+    "seed=1", "training.epochs=31", "training.ema=0.9", "training.validate_every=2",
+    "method.options.kl_weight=0.002", "ood=[noise]", "model.options.width=8", "data.limit=9",
+    "data.split_seed=1", "engine.precision=bf16", "data.corrupt=skip", "data.margin=1",
+    "data.mean=[0.5]\tdata.std=[0.5]", "data.labels=60", "data.shift=2", "data.noise=0.1", "semi.kind=pi",
+    "semi.weight=2", "semi.order=release",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "settings",
-    ["seed=1", "training.epochs=31", "training.ema=0.9", "training.validate_every=2",
-     "method.options.kl_weight=0.002", "ood=[noise]", "model.options.width=8", "data.limit=9",
-     "data.split_seed=1", "engine.precision=bf16", "data.corrupt=skip", "data.margin=1",
-     "data.mean=[0.5]\tdata.std=[0.5]", "data.labels=60", "data.shift=2", "data.noise=0.1", "semi.kind=pi",
-     "semi.weight=2", "semi.order=release"],
-)  # fmt: skip
-def test_all_else_changes_the_fingerprint(settings):
+@pytest.mark.parametrize("settings", [*SAME, *OTHER])
+def test_all_settings_but_where_and_how_fast_change_the_fingerprint(settings):
     base = ["data.labels=50", "semi.kind=vat"]
-    assert fingerprint(config(*base, *settings.split("\t"))) != fingerprint(config(*base))
+    changed = fingerprint(config(*base, *settings.split("\t"))) != fingerprint(config(*base))
+    assert changed == (settings in OTHER)
 
 
 def test_a_fingerprint_knows_sets_and_teachers_by_name_and_numbers_by_value():
@@ -385,34 +381,50 @@ def test_a_fingerprint_knows_sets_and_teachers_by_name_and_numbers_by_value():
     assert len({fingerprint(each) for each in (one, other, weaker, config())}) == 4
 
 
-def test_a_method_may_say_what_it_learns_from():
-    usual, base = recipe("semi-digits")["defaults"], overridden(recipe("semi-digits"), ["semi.kind=pi"])
-    weighted = "belief_matching:kl_weight=0.1:semi=vat:semi_weight=0.2"
-    specs = parse_methods(f"softmax,softmax:semi=none,softmax:semi=vat,{weighted}")
-    configs = [config_from(with_spec(base, spec)) for spec in specs]
-    assert [each.semi.kind if each.semi else None for each in configs] == ["pi", None, "vat", "vat"]
-    assert configs[3].method.options == {"kl_weight": 0.1}
-    assert [label_of(each) for each in configs] == [
-        f"softmax (semi = pi, weight = {usual['pi']['weight']:g})",
-        "softmax",
-        f"softmax (semi = vat, weight = {usual['vat']['weight']:g})",
-        "belief matching (λ = 0.1, semi = vat, weight = 0.2)",
-    ]
-    (taught,) = parse_methods("belief_matching:prior_from=runs/a:prior_strength=3")
-    student = config_from(with_spec(recipe("semi-digits"), taught))
-    assert student.teacher == TeacherConfig("runs/a", strength=3.0)
-    assert label_of(student) == "belief matching (λ = 0.01, prior from = a, prior strength = 3)"
+PI, VAT = (f"weight = {recipe('semi-digits')['defaults'][kind]['weight']:g}" for kind in ("pi", "vat"))
+SEMI_OPTIONS = "semi=vat:semi_order=release:semi_divergence=categorical:semi_epsilon=2"
 
 
-def test_every_setting_of_what_it_learns_from_can_be_given():
-    text = "belief_matching:semi=vat:semi_order=release:semi_divergence=categorical:semi_epsilon=2"
-    specs = parse_methods(f"{text},belief_matching:prior_from=a:prior_temperature=0.5:prior_weight=2")
-    consistent, taught = (config_from(with_spec(recipe("semi-digits"), spec)) for spec in specs)
-    semi = consistent.semi
-    assert semi is not None
-    assert (semi.order, semi.divergence, semi.epsilon) == ("release", "categorical", 2)
-    assert label_of(consistent).endswith("weight = 0.3, divergence = categorical, order = release)")
-    assert taught.teacher == TeacherConfig("a", temperature=0.5, weight=2)
+@pytest.mark.parametrize(
+    ("text", "semi", "teacher", "label"),
+    [
+        ("softmax", {"kind": "pi"}, None, f"softmax (semi = pi, {PI})"),
+        ("softmax:semi=none", None, None, "softmax"),
+        ("softmax:semi=vat", {"kind": "vat"}, None, f"softmax (semi = vat, {VAT})"),
+        (
+            "belief_matching:kl_weight=0.1:semi=vat:semi_weight=0.2",
+            {"kind": "vat", "weight": 0.2},
+            None,
+            "belief matching (λ = 0.1, semi = vat, weight = 0.2)",
+        ),
+        (
+            f"softmax:{SEMI_OPTIONS}",
+            {"kind": "vat", "order": "release", "divergence": "categorical", "epsilon": 2},
+            None,
+            f"softmax (semi = vat, {VAT}, divergence = categorical, order = release)",
+        ),
+        (
+            "belief_matching:semi=none:prior_from=runs/a:prior_strength=3:prior_temperature=0.5:prior_weight=2",
+            None,
+            TeacherConfig("runs/a", strength=3.0, temperature=0.5, weight=2.0),
+            "belief matching (λ = 0.01, prior from = a, prior strength = 3)",
+        ),
+    ],
+)
+def test_options_of_a_method_may_name_what_else_it_learns_from(text, semi, teacher, label):
+    (spec,) = parse_methods(text)
+    made = config_from(with_spec(overridden(recipe("semi-digits"), ["semi.kind=pi"]), spec))
+    assert (made.semi is None) == (semi is None)
+    assert made.semi is None or asdict(made.semi).items() >= semi.items()
+    assert made.teacher == teacher
+    assert label_of(made) == label
+    assert not {"semi", "semi_weight", "prior_from"} & set(made.method.options)
+
+
+def test_no_settings_are_taken_for_a_loss_that_is_switched_off():
+    (spec,) = parse_methods("softmax:semi=none:semi_weight=3")
+    with pytest.raises(ValueError, match="`semi_weight`"):
+        with_spec(recipe("semi-digits"), spec)
 
 
 def test_each_seed_may_have_a_teacher_of_its_own():
@@ -420,16 +432,6 @@ def test_each_seed_may_have_a_teacher_of_its_own():
     assert teacher.has_seeds and not TeacherConfig("runs/teacher").has_seeds
     assert teacher.run_of(12) == "runs/teacher-12/it"
     assert TeacherConfig("runs/{other}").run_of(12) == "runs/{other}"
-
-
-def test_none_switches_off_semi_and_leaves_the_teacher():
-    base = overridden(recipe("semi-digits"), ["semi.kind=pi"])
-    (spec,) = parse_methods("belief_matching:semi=none:prior_from=a")
-    made = config_from(with_spec(base, spec))
-    assert made.semi is None and made.teacher == TeacherConfig("a")
-    (spec,) = parse_methods("softmax:semi=none:semi_weight=3")
-    with pytest.raises(ValueError, match="`semi_weight`"):
-        with_spec(base, spec)
 
 
 def written(tmp_path, text):
