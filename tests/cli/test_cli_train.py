@@ -142,6 +142,11 @@ def test_compare_writes_all_files_and_shows_one_table_the_findings_and_the_page(
     assert record.seeds == [4]
     assert record.methods[1].runs[0].options == {"kl_weight": 0.003}
     assert record.settings["command"][:2] == ["beliefmatch", "compare"]
+    runs = [method.runs[0] for method in record.methods]
+    seconds = [run.costs.train_seconds for run in runs]
+    assert f"from {min(seconds):.1f} s (" in shown and f"to {max(seconds):.1f} s (" in shown
+    areas = [100 * run.ood[0].auroc["entropy"] for run in runs]
+    assert f"from {min(areas):.1f} % (" in shown and f"to {max(areas):.1f} % (" in shown
     with pytest.MonkeyPatch.context() as patch:  # finished runs are not repeated
         patch.setattr("beliefmatch.experiments.run.fit", None)
         patch.setattr("beliefmatch.report.comparison_files.comparison_files", lambda *records: [])
