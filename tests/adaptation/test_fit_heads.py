@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional
 
 from beliefmatch.adaptation import lbfgs
 from beliefmatch.adaptation.batched import fit_heads, heads_together, paper_rate
@@ -38,15 +37,6 @@ def test_heads_trained_together_are_those_trained_alone_by_autograd(data, weight
         assert head.epoch == 3 and head.validation is None
 
 
-def test_counts_of_one_vote_are_class_ids():
-    data, heads = features(), candidates(CLASSES, controls=["softmax", "label_smoothing"])
-    one_hot = Features(data.rows, functional.one_hot(data.targets, CLASSES).float(), "")
-    scored = {"validation": features(40, 3), "epochs": 4, **FAST}
-    by_ids = fit_heads(data, heads, classes=CLASSES, **scored)
-    for one, other in zip(by_ids, fit_heads(one_hot, heads, **scored), strict=True):
-        assert_same(one, other)
-
-
 @pytest.mark.parametrize("optimizer", ["adam", "lbfgs"])
 def test_a_constant_feature_gives_the_posterior_of_the_class_frequencies(optimizer):
     ids = torch.tensor([0] * 5 + [1] * 3 + [2] * 2)
@@ -70,15 +60,6 @@ def test_lbfgs_finds_what_scikit_learn_finds():
     theirs.fit(data.rows.astype(np.float64), data.targets.numpy())
     np.testing.assert_allclose(head.weight.numpy(), theirs.coef_, atol=2e-3)
     np.testing.assert_allclose(head.bias - head.bias.mean(), theirs.intercept_, atol=2e-3)
-
-
-def test_lbfgs_is_the_same_over_blocks(monkeypatch):
-    data, smooth = features(), [SMOOTH]
-    options = {"classes": CLASSES, "epochs": 30, "optimizer": "lbfgs", "weight_decay": 0.01}
-    (whole,) = fit_heads(data, smooth, **options)
-    monkeypatch.setattr("beliefmatch.adaptation.reading.BLOCK_NUMBERS", 13 * WIDTH)
-    (in_blocks,) = fit_heads(data, smooth, **options)
-    torch.testing.assert_close(whole.weight, in_blocks.weight, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("monitor", ["nll", "error"])
@@ -120,21 +101,6 @@ def test_scores_of_counts_are_shares_of_votes():
     assert head.nll == pytest.approx(-(shares * probs.log()).sum(1).mean().item(), rel=1e-5)
     hits = shares.gather(1, probs.argmax(1, keepdim=True))
     assert head.error == pytest.approx(1 - hits.mean().item(), rel=1e-6)
-
-
-def test_rows_of_no_class_are_left_out():
-    data = features()
-    kept = np.arange(90) % 3 > 0
-    targets = data.targets.clone()
-    targets[~torch.from_numpy(kept)] = -1
-    some = Features(data.rows, targets, "")
-    rest = Features(data.rows[kept], data.targets[torch.from_numpy(kept)], "")
-    options = {"classes": CLASSES, "epochs": 2, **FAST}
-    for optimizer in ("adam", "lbfgs"):
-        options["optimizer"] = optimizer
-        one, other = (fit_heads(data, ALL[:1], validation=data, **options)[0] for data in (some, rest))
-        assert_same(one, other)
-        assert one.nll == pytest.approx(other.nll, rel=1e-4)
 
 
 def test_passes_within_memory_change_nothing():

@@ -1,5 +1,7 @@
 """Rows of features: shards, subsets, parts of sets, and more rows than fit into memory."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -18,16 +20,16 @@ from beliefmatch.adaptation.types import Features
 from head_features import CLASSES, WIDTH, assert_same, features
 
 
-def shards(rows, width=3):
-    values = np.arange(rows * width, dtype=np.float32).reshape(rows, width)
-    return values, ShardedRows(np.array_split(values, range(16, rows, 16)))
+def sharded(rows, size):
+    return ShardedRows(np.array_split(rows, range(size, len(rows), size)))
 
 
 @pytest.mark.parametrize(
     "key", [slice(None), slice(10, 40), slice(16, 32), slice(90, None), slice(70, 3, -7)]
 )
 def test_shards_read_as_one_array(key):
-    values, rows = shards(83)
+    values = np.arange(249, dtype=np.float32).reshape(83, 3)
+    rows = sharded(values, 16)
     assert np.array_equal(rows[key], values[key]) and rows.shape == values.shape
     chosen = np.array([82, 0, -1, 16, 15, 16])
     assert np.array_equal(rows[chosen], values[chosen]) and np.array_equal(rows[5], values[5])
@@ -37,7 +39,7 @@ def test_shards_read_as_one_array(key):
 
 
 def test_blocks_come_in_order():
-    found = Features(shards(1000)[0], torch.arange(1000), "x")
+    found = Features(np.random.default_rng(0).random((1000, 3), np.float32), torch.arange(1000), "x")
     rows, targets = (torch.cat(parts) for parts in zip(*found.blocks(130), strict=True))
     assert torch.equal(rows, torch.from_numpy(found.rows)) and torch.equal(targets, found.targets)
     assert [len(rows) for rows, _ in found.blocks(300)] == [300, 300, 300, 100]
@@ -45,20 +47,19 @@ def test_blocks_come_in_order():
 
 def test_subsets_read_as_the_rows_they_are(tmp_path):
     data = features(50)
-    np.save(tmp_path / "rows.npy", data.rows)
-    mapped = Features(np.load(tmp_path / "rows.npy", mmap_mode="r"), data.targets, "all")
+    whole = Features(mapped(data.rows, tmp_path), data.targets, "all")
     numbers = np.array([7, 3, 4, 5, 49])
-    some = subset(subset(mapped, np.arange(50)), numbers)
+    some = subset(subset(whole, np.arange(50)), numbers)
     assert some.rows.shape == (5, WIDTH) and some.rows.nbytes == 5 * 4 * WIDTH
     np.testing.assert_array_equal(np.asarray(some.rows), data.rows[numbers])
     np.testing.assert_array_equal(some.rows[1:3], data.rows[[3, 4]])
     np.testing.assert_array_equal(some.rows[2], data.rows[4])
     np.testing.assert_array_equal(some.rows[np.array([4, 0])], data.rows[[49, 7]])
     assert torch.equal(some.targets, data.targets[torch.from_numpy(numbers)])
-    assert len({mapped.digest, some.digest, subset(mapped, numbers[:4]).digest}) == 3
+    assert len({whole.digest, some.digest, subset(whole, numbers[:4]).digest}) == 3
     for wrong in ([50], [-1], []):
         with pytest.raises(ValueError, match="`numbers`"):
-            subset(mapped, np.array(wrong, dtype=int))
+            subset(whole, np.array(wrong, dtype=int))
 
 
 def test_rows_are_parted_in_proportion():
@@ -79,16 +80,61 @@ def test_rows_are_parted_in_proportion():
             parted(some, fraction)
 
 
-def test_parts_of_mapped_features_are_fitted_as_if_in_memory(tmp_path):
-    data = features(300)
-    np.save(tmp_path / "rows.npy", data.rows)
-    mapped = Features(np.load(tmp_path / "rows.npy", mmap_mode="r"), data.targets, "")
-    kept = [np.asarray(one.rows) for one in parted(data, 0.2)]
+def mapped(rows, place):
+    np.save(place / "rows.npy", rows)
+    return np.load(place / "rows.npy", mmap_mode="r")
+
+
+def with_rows_of_no_class(data):
+    """Every third row is of none."""
+    places = np.flatnonzero(np.arange(3 * len(data) // 2) % 3)
+    rows = np.full((3 * len(data) // 2, WIDTH), 7, np.float32)
+    targets = torch.full((len(rows),), -1)
+    rows[places], targets[places] = data.rows, data.targets
+    return Features(rows, targets, "")
+
+
+FORMS = {
+    "counts of one vote": lambda data, _: replace(data, targets=functional.one_hot(data.targets).float()),
+    "with rows of no class": lambda data, _: with_rows_of_no_class(data),
+    "on disk": lambda data, place: replace(data, rows=mapped(data.rows, place)),
+    "in shards": lambda data, _: replace(data, rows=sharded(data.rows, 40)),
+    "a subset on disk": lambda data, place: subset(
+        Features(mapped(np.repeat(data.rows, 2, 0), place), data.targets.repeat_interleave(2), ""),
+        np.arange(0, 2 * len(data), 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "lbfgs"])
+@pytest.mark.parametrize("form", FORMS)
+def test_features_in_another_form_give_the_same_heads(form, optimizer, tmp_path, monkeypatch):
+    data, heads = features(), candidates(CLASSES, kl_weights=[0.02], controls=["softmax", "label_smoothing"])
+    options = {
+        "classes": CLASSES,
+        "epochs": 3,
+        "batch_size": 16,
+        "optimizer": optimizer,
+        "weight_decay": 0.01,
+    }
+    expected = fit_heads(data, heads, validation=data, **options)
+    monkeypatch.setattr("beliefmatch.adaptation.reading.BLOCK_NUMBERS", 13 * WIDTH)
+    other = FORMS[form](data, tmp_path)
+    for one, two in zip(expected, fit_heads(other, heads, validation=other, **options), strict=True):
+        assert_same(one, two)
+        assert one.nll == pytest.approx(two.nll, rel=1e-4)
+
+
+@pytest.mark.parametrize("form", ["on disk", "in shards", "a subset on disk"])
+def test_rows_are_streamed_where_they_have_no_room(form, tmp_path):
+    data = FORMS[form](features(700), tmp_path)
+    assert not Batches(data, 16, 0, memory=4000).in_memory
     heads = candidates(CLASSES, kl_weights=[0.01], controls=[])
-    for part, rows in zip(parted(mapped, 0.2), kept, strict=True):
-        direct = Features(rows, part.targets, "")
-        options = {"classes": CLASSES, "epochs": 2, "batch_size": 16}
-        assert_same(fit_heads(part, heads, **options)[0], fit_heads(direct, heads, **options)[0])
+    options = {"classes": CLASSES, "epochs": 3, "batch_size": 16, "learning_rate": 0.01}
+    one, two = (fit_heads(data, heads, memory=4000, **options)[0] for _ in range(2))
+    assert torch.equal(one.weight, two.weight) and one.curve[-1].loss < one.curve[0].loss
+    assert in_memory(data.rows, data.rows.nbytes - 1) is None
+    np.testing.assert_array_equal(in_memory(data.rows, data.rows.nbytes), features(700).rows)
 
 
 def test_thousands_of_classes_in_few_rows_at_a_time(monkeypatch):
@@ -122,37 +168,9 @@ def test_thousands_of_classes_in_few_rows_at_a_time(monkeypatch):
     torch.testing.assert_close(weight[0], scale * init[0], rtol=1e-4, atol=1e-5)
 
 
-def test_rows_in_shards_are_streamed_where_they_have_no_room():
-    data = features(700)
-    shards = ShardedRows([data.rows[:400], data.rows[400:]])
-    in_shards = Features(shards, data.targets, "")
-    assert in_memory(shards, shards.nbytes - 1) is None
-    np.testing.assert_array_equal(in_memory(shards, shards.nbytes), data.rows)
-    assert in_memory(data.rows, 0) is data.rows
-    assert not Batches(in_shards, 16, 0, memory=4000).in_memory
-    heads = candidates(CLASSES, kl_weights=[0.01], controls=[])
-    options = {"classes": CLASSES, "epochs": 3, "batch_size": 16}
-    assert_same(fit_heads(in_shards, heads, **options)[0], fit_heads(data, heads, **options)[0])
-    (streamed,) = fit_heads(subset(in_shards, np.arange(0, 700, 2)), heads, memory=4000, **options)
-    assert streamed.curve[-1].loss < streamed.curve[0].loss
-
-
-def test_mapped_rows_are_held_or_streamed(tmp_path):
-    data, heads = features(700), candidates(CLASSES, kl_weights=[0.01], controls=[])
-    np.save(tmp_path / "rows.npy", data.rows.astype(np.float16))
-    mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
-    kept, streamed = Features(np.array(mapped), data.targets, ""), Features(mapped, data.targets, "")
-    options = {"classes": CLASSES, "epochs": 3, "learning_rate": 0.01, "batch_size": 16}
-    assert_same(fit_heads(kept, heads, **options)[0], fit_heads(streamed, heads, **options)[0])
-    small = [fit_heads(streamed, heads, memory=4000, **options)[0] for _ in range(2)]
-    assert torch.equal(small[0].weight, small[1].weight)
-    assert small[0].curve[-1].loss < small[0].curve[0].loss
-
-
 def test_every_row_is_streamed_once_an_epoch(tmp_path):
-    np.save(tmp_path / "rows.npy", np.arange(1000, dtype=np.float32)[:, None])
-    mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
-    batches = Batches(Features(mapped, torch.arange(1000), ""), 33, 0, memory=3000)
+    rows = mapped(np.arange(1000, dtype=np.float32)[:, None], tmp_path)
+    batches = Batches(Features(rows, torch.arange(1000), ""), 33, 0, memory=3000)
     assert not batches.in_memory
     epochs = [[*batches.epoch(epoch)] for epoch in range(2)]
     for epoch in epochs:
