@@ -22,14 +22,14 @@ CENTRES = torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(7)
 
 def rows(many, seed, *, ood=False, votes=False):
     """Clouds around three points, or around none of them."""
-    chance = torch.Generator().manual_seed(seed)
-    ids = torch.randint(0, CLASSES, (many,), generator=chance)
-    noise = torch.randn(many, WIDTH, generator=chance)
+    rng = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, CLASSES, (many,), generator=rng)
+    noise = torch.randn(many, WIDTH, generator=rng)
     points = (noise if ood else CENTRES[ids] + noise).numpy().astype(np.float32)
     targets = torch.full((many,), -1) if ood else ids
     if votes:
         likely = 0.2 + 5 * torch.nn.functional.one_hot(ids, CLASSES)
-        targets = torch.poisson(likely, generator=chance)
+        targets = torch.poisson(likely, generator=rng)
     return Features(points, targets, f"{many}-{seed}")
 
 

@@ -1,12 +1,19 @@
-"""Features of a few classes, and heads trained the plain way."""
+"""Features of a few classes, heads trained the plain way, and a quick configuration for refits."""
+
+import warnings
+from functools import cache
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from beliefmatch.adaptation.adapt_config import AdaptConfig
+from beliefmatch.adaptation.batched import fit_heads
 from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.head_init import initial_weights
+from beliefmatch.adaptation.refit import refit
+from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.types import Features
 from beliefmatch.loss import belief_matching_loss
 from beliefmatch.train.sampler import EpochSampler
@@ -17,9 +24,9 @@ CLASSES, WIDTH = 4, 7
 def features(many: int = 90, seed: int = 0, *, classes: int = CLASSES, width: int = WIDTH) -> Features:
     """Rows that a linear head can tell apart, not without error."""
     weight = np.random.default_rng(99).normal(size=(classes, width))
-    chance = np.random.default_rng(seed)
-    rows = chance.normal(size=(many, width)).astype(np.float32)
-    noisy = rows @ weight.T + 1.5 * chance.normal(size=(many, classes))
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(many, width)).astype(np.float32)
+    noisy = rows @ weight.T + 1.5 * rng.normal(size=(many, classes))
     return Features(rows, torch.from_numpy(noisy.argmax(1)), f"{seed}")
 
 
@@ -78,3 +85,22 @@ def assert_same(one: FittedHead, other: FittedHead) -> None:
     torch.testing.assert_close(one.weight, other.weight, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(one.bias, other.bias, rtol=1e-4, atol=1e-5)
     assert one.epoch == other.epoch
+
+
+SETS = FeatureSets(features(200), features(150, 5), features(60, 6), {"noise": features(30, 7)})
+FEW = AdaptConfig(kl_weights=(0.03, 0.003), epochs=6, learning_rate=0.01, batch_size=32, risks=(0.4,))
+
+
+def quiet(*args, **options):
+    """The same whatever it warns of."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return refit(*args, **options)
+
+
+@cache
+def knowing_head() -> tuple[torch.Tensor, torch.Tensor]:
+    """Weight and bias of a head that knows the classes."""
+    wanted = [Candidate("softmax", "softmax")]
+    (head,) = fit_heads(features(300, 11), wanted, classes=CLASSES, epochs=30, optimizer="lbfgs")
+    return head.weight, head.bias

@@ -39,7 +39,7 @@ def forked(directory):
 
 
 def finished(directory):
-    """Inodes of the shards that the manifest tells of."""
+    """Inodes of the shards that the manifest lists."""
     lines = [
         line for path in directory.glob("*/manifest.jsonl") for line in path.read_text().split("\n")[:-1]
     ]
@@ -63,8 +63,8 @@ def killed(child, directory, after):
 
 
 def main(directory):
-    chance, kills, changed, before = random.Random(0), 0, 0, {}
-    while kills < 4 and killed(forked(directory), directory, chance.uniform(0, 0.02)):
+    rng, kills, changed, before = random.Random(0), 0, 0, {}
+    while kills < 4 and killed(forked(directory), directory, rng.uniform(0, 0.02)):
         kills += 1
         now = finished(directory)
         changed += sum(now.get(name) != inode for name, inode in before.items())

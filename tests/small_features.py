@@ -33,9 +33,9 @@ def network(seed=0):
 
 
 def data(rows=ROWS, seed=1):
-    chance = torch.Generator().manual_seed(seed)
-    inputs = torch.randn(rows, 2, 4, 4, generator=chance)
-    return inputs, torch.randint(0, CLASSES, (rows,), generator=chance)
+    rng = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(rows, 2, 4, 4, generator=rng)
+    return inputs, torch.randint(0, CLASSES, (rows,), generator=rng)
 
 
 def direct(model, inputs):

@@ -38,9 +38,9 @@ class Net(nn.Module):
 
 def images(many, seed):
     """Stripes of three kinds, in noise."""
-    chance = torch.Generator().manual_seed(seed)
-    ids = torch.randint(0, CLASSES, (many,), generator=chance)
-    noise = torch.randn(many, 1, 6, 6, generator=chance)
+    rng = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, CLASSES, (many,), generator=rng)
+    noise = torch.randn(many, 1, 6, 6, generator=rng)
     patterns = torch.stack([torch.eye(6), torch.ones(6, 6), torch.eye(6).flip(0)])
     return 1.5 * noise + patterns[ids][:, None], ids
 

@@ -17,8 +17,7 @@ from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.types import Features
 from golden import assert_golden
-from head_features import CLASSES, WIDTH, features, votes
-from refit_sets import FEW, SETS, knowing_head
+from head_features import CLASSES, FEW, SETS, WIDTH, features, knowing_head, votes
 from rendered import masked
 
 QUICK = structs.replace(FEW, epochs=1, controls=())

@@ -90,9 +90,9 @@ def test_random_data_are_not_taken_for_changed_code(tmp_path):
             return ROWS
 
         def __getitem__(self, index):
-            return torch.from_numpy(chance.normal(size=(2, 4, 4)).astype(np.float32)), 0
+            return torch.from_numpy(rng.normal(size=(2, 4, 4)).astype(np.float32)), 0
 
-    chance, flat, cache = np.random.default_rng(0), nn.Flatten(), FeatureCache(tmp_path)
+    rng, flat, cache = np.random.default_rng(0), nn.Flatten(), FeatureCache(tmp_path)
     one, two = (extract(flat, flat, Noisy(), key_parts={}, cache=cache, data_key="a") for _ in range(2))
     assert np.array_equal(np.asarray(one.rows), np.asarray(two.rows))
 

@@ -1,4 +1,4 @@
-"""Heads trained together are those trained alone, and end where theory says."""
+"""Heads trained together are those trained alone, and reach the solutions of theory."""
 
 import numpy as np
 import pytest

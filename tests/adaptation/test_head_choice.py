@@ -110,10 +110,10 @@ def test_a_temperature_of_votes_minimises_their_nll():
 
 def _learnt(many=800):
     """A head that has its training rows by heart, those rows, and new ones."""
-    width = 1000  # more than rows, so that all can be learnt, labels of chance too
+    width = 1000  # more than rows, so that all can be learnt, random labels too
     train, new = (features(many, seed, width=width) for seed in (0, 1))
-    chance = torch.randint(CLASSES, (many,), generator=torch.Generator().manual_seed(0))
-    train = Features(train.rows, torch.where(torch.arange(many) % 5 > 0, train.targets, chance), "")
+    random_labels = torch.randint(CLASSES, (many,), generator=torch.Generator().manual_seed(0))
+    train = Features(train.rows, torch.where(torch.arange(many) % 5 > 0, train.targets, random_labels), "")
     options = {"classes": CLASSES, "epochs": 25, "learning_rate": 0.01, "batch_size": 64}
     (head,) = fit_heads(train, [Candidate("softmax", "softmax")], **options)
     return (head.weight, head.bias), train, new

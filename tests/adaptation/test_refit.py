@@ -16,8 +16,7 @@ from beliefmatch.adaptation.refit import refit, shown
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.risk_thresholds import risk_thresholds
 from beliefmatch.metrics import coverage_at_risk
-from head_features import CLASSES, assert_same, features, votes
-from refit_sets import FEW, SETS, knowing_head, quiet
+from head_features import CLASSES, FEW, SETS, assert_same, features, knowing_head, quiet, votes
 
 
 @pytest.fixture

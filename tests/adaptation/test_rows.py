@@ -140,12 +140,12 @@ def test_rows_are_streamed_where_they_have_no_room(form, tmp_path):
 def test_thousands_of_classes_in_few_rows_at_a_time(monkeypatch):
     """Blocks, passes and the fit of scales are bounded by numbers, not by rows."""
     classes, width = 2500, 6
-    chance = np.random.default_rng(0)
-    centres = 4 * chance.normal(size=(classes, width))
+    rng = np.random.default_rng(0)
+    centres = 4 * rng.normal(size=(classes, width))
     ids = np.arange(2 * classes) % classes
 
     def some(numbers):
-        rows = centres[numbers] + 0.3 * chance.normal(size=(len(numbers), width))
+        rows = centres[numbers] + 0.3 * rng.normal(size=(len(numbers), width))
         return Features(rows.astype(np.float32), torch.from_numpy(numbers), "")
 
     sets = FeatureSets(some(ids), some(ids[:300]))
