@@ -1,4 +1,6 @@
-"""Features equal a plain call of the network, whatever holds the data, and are read exactly once an epoch."""
+"""Features equal a plain call of the network, whatever holds the data, compiled or not."""
+
+import shutil
 
 import numpy as np
 import pytest
@@ -6,9 +8,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Subset, TensorDataset
 
-from beliefmatch.adaptation import computing, sizes
+from beliefmatch.adaptation import compiling, computing, sizes
+from beliefmatch.adaptation.backbone import HeadInputs
 from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adaptation.features import extract
+from beliefmatch.adaptation.heads import find_head, head_inputs
 from beliefmatch.adaptation.keys import cache_key, model_digest
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.sources import MemorySource
@@ -36,6 +40,12 @@ class Flowing(IterableDataset):
         return iter(zip(*data(), strict=True))
 
 
+def read_only(tensor):
+    array = tensor.numpy().copy()
+    array.flags.writeable = False
+    return array
+
+
 def batches(inputs, targets):
     return list(zip(inputs.split(7), targets.split(7), strict=True))
 
@@ -51,6 +61,12 @@ SOURCES = {
     "mappings": lambda x, y: [{"pixel_values": a, "labels": b} for a, b in batches(x, y)],
     "IterableDataset": lambda x, y: Flowing(),
     "loader of batches": lambda x, y: DataLoader(Flowing(), batch_size=9),
+    "arrays": lambda x, y: (x.numpy(), y.numpy()),
+    "double arrays": lambda x, y: (x.numpy().astype(np.float64), y.numpy()),
+    "read-only arrays": lambda x, y: (read_only(x), read_only(y)),
+    "arrays of another byte order": lambda x, y: (x.numpy().astype(">f4"), y.numpy().astype(">i8")),
+    "a tensor and an array": lambda x, y: (x, y.numpy()),
+    "batches of arrays": lambda x, y: [(a.numpy(), b.numpy()) for a, b in batches(x, y)],
 }
 
 
@@ -59,9 +75,8 @@ def test_features_equal_a_plain_call(tmp_path, kind):
     model, (inputs, targets) = network(), data()
     source = SOURCES[kind](inputs, targets)
     state = torch.get_rng_state()
-    found = extract(
-        model, model, source, key_parts={}, data_key="a", cache=FeatureCache(tmp_path), batch_size=6
-    )
+    options = {"data_key": "a", "cache": FeatureCache(tmp_path), "batch_size": 6}
+    found = extract(model, model, source, key_parts={}, **options)
     assert torch.equal(state, torch.get_rng_state()) or kind in ("IterableDataset", "loader of batches")
     rows = np.asarray(found.rows)
     np.testing.assert_allclose(rows, direct(model, inputs), rtol=0, atol=1e-6)
@@ -79,39 +94,15 @@ def test_a_beliefmatch_source_is_read_without_augmentation():
     assert torch.equal(found.targets, source.targets)
 
 
-def test_counts_stay_counts_and_inputs_alone_have_no_class(tmp_path):
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float32, torch.float64])
+def test_counts_stay_counts_and_inputs_alone_have_no_class(dtype):
     model, (inputs, _) = network(), data()
-    counts = torch.rand(ROWS, 4)
-    cache = FeatureCache(tmp_path)
-    assert torch.equal(extract(model, model, (inputs, counts), key_parts={}, cache=cache).targets, counts)
-    ood = extract(model, model, TensorDataset(inputs), key_parts={}, cache=cache)
-    assert ood.targets.tolist() == [-1] * ROWS
-
-
-@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float64])
-def test_counts_may_be_whole_numbers(dtype):
-    model, (inputs, _) = network(), data()
-    counts = torch.randint(0, 9, (ROWS, 4), generator=torch.Generator().manual_seed(3))
-    for source in ((inputs, counts.to(dtype)), [(inputs, counts.to(dtype))]):
+    counts = torch.randint(0, 9, (ROWS, 4), generator=torch.Generator().manual_seed(3)).to(dtype)
+    for source in ((inputs, counts), [(inputs, counts)]):
         found = extract(model, model, source, key_parts={}, cache=None).targets
         assert found.dtype == torch.float32 and torch.equal(found, counts.float())
-
-
-@pytest.mark.parametrize("kind", ["plain", "double", "read-only", "other byte order", "mixed", "batches"])
-def test_arrays_of_numpy_are_data_too(kind):
-    model, (inputs, targets) = network(), data()
-    x, y = inputs.numpy().copy(), targets.numpy().copy()
-    if kind == "double":
-        x = x.astype(np.float64)
-    if kind == "read-only":
-        x.flags.writeable = y.flags.writeable = False
-    if kind == "other byte order":
-        x, y = x.astype(">f4"), y.astype(">i8")
-    source = [(x[:50], y[:50]), (x[50:], y[50:])] if kind == "batches" else (x, y)
-    source = (inputs, y) if kind == "mixed" else source
-    found = extract(model, model, source, key_parts={}, cache=None)
-    np.testing.assert_allclose(np.asarray(found.rows), direct(model, inputs), rtol=0, atol=1e-6)
-    assert torch.equal(found.targets, targets)
+    ood = extract(model, model, TensorDataset(inputs), key_parts={}, cache=None)
+    assert ood.targets.tolist() == [-1] * ROWS
 
 
 def test_modes_and_weights_are_left_as_they_were():
@@ -249,3 +240,117 @@ def test_a_loader_that_draws_with_replacement_is_taken_as_it_comes():
     model = network()
     found = extract(model, model, DataLoader(examples, 4, sampler=sampler), key_parts={}, cache=None)
     assert len(found) == 20 and found.width == FEATURES and found.targets.max() < CLASSES
+
+
+# Compiled
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
+
+
+class OnMap(nn.Module):
+    """A head of another form: a 1x1 convolution before or behind which the mean is taken."""
+
+    def __init__(self, after):
+        super().__init__()
+        self.body, self.norm, self.head = nn.Conv2d(2, 6, 3), nn.BatchNorm2d(6), nn.Conv2d(6, 3, 1)
+        self.after = after
+
+    def forward(self, x):
+        return self.after(self.head(self.norm(self.body(x)).relu()))
+
+
+def classifier():
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return nn.Sequential(network().inner, nn.Linear(FEATURES, 3))
+
+
+MODELS = {
+    "linear": classifier,
+    "mean": lambda: OnMap(lambda logits: logits.mean((2, 3))),
+    "other": lambda: OnMap(lambda logits: logits[:, :, 0, 1]),
+    "only a layer": lambda: nn.Sequential(nn.Flatten(), nn.Linear(32, 3)),
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_the_traceable_form_gives_what_the_head_is_given(kind):
+    model, inputs = MODELS[kind]().train(), data()[0]
+    head = find_head(model, inputs[:4])
+    traceable = HeadInputs(model, head).traceable
+    with torch.no_grad():
+        torch.testing.assert_close(traceable(inputs), head_inputs(model, head, inputs))
+    own = {tensor.data_ptr() for tensor in model.parameters()}
+    assert {tensor.data_ptr() for tensor in traceable.parameters()} == own
+    assert model.training and not any(module.training for module in traceable.modules())
+
+
+def test_a_bare_layer_can_be_traced():
+    layer, rows = nn.Linear(4, 3), torch.randn(5, 4)
+    assert torch.equal(HeadInputs(layer, find_head(layer, rows)).traceable(rows), rows)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_features_are_the_same_under_the_same_key(tmp_path):
+    model, (inputs, targets) = classifier().eval(), data()
+    features_of = HeadInputs(model, find_head(model, inputs[:4]))
+    before = torch._inductor.config.freezing
+    options = {"key_parts": {"head": "1"}, "batch_size": 16}
+    cache = FeatureCache(tmp_path / "a")
+    compiled = extract(model, features_of, (inputs, targets), cache=cache, compile=True, **options)
+    eager = extract(model, features_of, (inputs, targets), cache=FeatureCache(tmp_path / "b"), **options)
+    np.testing.assert_allclose(compiled.rows[:], eager.rows[:], rtol=1e-4, atol=1e-6)
+    assert compiled.digest == eager.digest
+    facts = [next(path.rglob("facts.json")).read_text() for path in (tmp_path / "a", tmp_path / "b")]
+    assert ['"compiled": true' in text for text in facts] == [True, False]
+    assert torch._inductor.config.freezing == before
+    made = compiling._made[features_of]
+    more = extract(model, features_of, (inputs[:32], targets[:32]), cache=None, compile=True, **options)
+    assert compiling._made[features_of] is made  # compiled once for all sets
+    np.testing.assert_allclose(more.rows[:], eager.rows[:32], rtol=1e-4, atol=1e-6)
+
+
+def counted(monkeypatch, compiled):
+    """`torch.compile` replaced; the shapes that its result was called with."""
+    shapes = []
+
+    def call(inputs):
+        shapes.append(tuple(inputs.shape))
+        return compiled(inputs)
+
+    monkeypatch.setattr(torch, "compile", lambda *args, **options: call)
+    return shapes
+
+
+def test_only_whole_batches_are_compiled(monkeypatch):
+    model, (inputs, targets) = classifier().eval(), data(83)
+    features_of = HeadInputs(model, find_head(model, inputs[:4]))
+    shapes = counted(monkeypatch, lambda batch: features_of.traceable(batch))
+    extract(model, features_of, (inputs, targets), key_parts={}, cache=None, compile=True, batch_size=16)
+    # compared with eager, called for the width, and then all but the last batch, of three rows
+    assert shapes == [(16, 2, 4, 4)] * (1 + 1 + 5)
+
+
+def no_compiler(rows):
+    raise RuntimeError("InvalidCxxCompiler: no working C++ compiler found in g++\nand more")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (lambda rows: rows * 1.001, "by 0.001 of its norm"),
+        (lambda rows: 1 / 0, "ZeroDivisionError: division by zero"),
+        (no_compiler, r"RuntimeError: InvalidCxxCompiler: no working .* g\+\+\)"),
+    ],
+    ids=["inexact", "fails", "no compiler"],
+)
+def test_features_are_computed_eagerly_where_compiling_fails_or_changes_them(monkeypatch, wrong, named):
+    model, (inputs, targets) = classifier().eval(), data()
+    head = find_head(model, inputs[:4])
+    features_of = HeadInputs(model, head)
+    counted(monkeypatch, lambda batch: wrong(head_inputs(model, head, batch)))
+    with pytest.warns(UserWarning, match=named):
+        found = extract(model, features_of, (inputs, targets), key_parts={}, cache=None, compile=True)
+    torch.testing.assert_close(torch.tensor(found.rows[:]), head_inputs(model, head, inputs))
