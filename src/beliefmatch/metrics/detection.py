@@ -4,6 +4,7 @@ The two sets of scores are of in-distribution and of OOD input, or, to find mist
 of wrong predictions.
 """
 
+import math
 from typing import Literal
 
 import torch
@@ -82,8 +83,8 @@ def roc(in_distribution: Tensor, ood: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def needed(share: float, examples: int) -> int:
-    """How many of the examples make up the share; 0.95 of 20 are 19, though 0.95 · 20 > 19 in binary."""
-    return max(1, int(torch.tensor(share * examples - 1e-9).ceil()))
+    """How many of the examples make up the share; 0.07 of 100 are 7, though 0.07 · 100 > 7 in binary."""
+    return max(1, math.ceil(share * examples - 1e-9))
 
 
 def _flagged(in_distribution: Tensor, ood: Tensor) -> tuple[Tensor, Tensor]:
