@@ -220,6 +220,8 @@ def test_mean_and_deviation_are_those_of_the_training_images(parts):
     assert how.augment == "crop_flip" and how.padding == 1
     changed = loaded(parts, augment="crop", shift=2).facts["preprocessing"]
     assert (changed["augment"], changed["padding"]) == ("crop", 2)
+    black = save_npz(parts / "black" / "a.npz", IMAGES * 0, LABELS)
+    assert loaded(black).facts["preprocessing"]["std"] == [round(1 / 255, 6)] * 3  # never 0
 
 
 def test_a_named_dataset_in_a_directory_keeps_its_defaults(parts):

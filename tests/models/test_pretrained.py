@@ -214,6 +214,7 @@ def test_scaling_of_hugging_face_does_to_bytes_what_its_processors_do(facts):
     theirs = pixels * (facts.get("rescale_factor", 1 / 255) if facts.get("do_rescale", True) else 1)
     theirs = theirs - 1 if facts.get("rescale_offset") else theirs
     found = ExpectedInput.from_hugging_face(facts)
+    assert len(found.mean) == len(found.std) == (1 if facts.get("image_mean") == [0.5] else 3)
     if facts.get("do_normalize", True):
         theirs = (theirs - np.ravel(facts["image_mean"])[0]) / np.ravel(facts["image_std"])[0]
     np.testing.assert_allclose((pixels / 255 - found.mean[0]) / found.std[0], theirs, rtol=1e-9, atol=1e-9)
