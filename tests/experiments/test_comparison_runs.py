@@ -24,7 +24,9 @@ from small_runs import METHODS, comparison, digits_config, digits_settings, with
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
     work = comparison(tmp_path_factory.mktemp("compare"))
-    return work, *work.run(command=["beliefmatch", "compare"])
+    with pytest.MonkeyPatch.context() as patch:  # evaluations are made from memory, not from files
+        patch.setattr("beliefmatch.experiments.compare.evaluate_finished", None)
+        return work, *work.run(command=["beliefmatch", "compare"])
 
 
 def runs_of(record: ComparisonRecord) -> list:
