@@ -128,6 +128,13 @@ def test_evaluate_takes_the_directory_of_a_run(run, tmp_path, capsys):
     assert record.class_names == own.class_names
 
 
+def test_a_dry_run_of_compare_shows_every_configuration_and_writes_nothing(tmp_path, capsys):
+    assert main([*QUICK, "--dry-run", "--out", f"{tmp_path / 'nothing'}"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("# configuration ") == 2 and "# 2 runs, 1 at a time" in shown
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_compare_writes_all_files_and_shows_one_table_the_findings_and_the_page(tmp_path, capsys):
     out = tmp_path / "new" / "directory"
     line = [*QUICK, "--out", f"{out}", "--kl-weight", "0.003", "--seed", "4"]
