@@ -256,6 +256,7 @@ def test_times_grow_with_the_work(cifar_config):
     assert semi["none/softmax"] < semi["pi/softmax"] < semi["vat/softmax"]
     five = two_core_seconds(config_from(with_method(recipe("cifar"), "ensemble", members=5)))
     assert five == pytest.approx(5 * seconds())
+    assert two_core_seconds(replace(cifar_config, data=replace(cifar_config.data, name="photos/"))) is None
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,8 @@ def test_no_dataset_is_read_for_another(tmp_path, capsys):
     """A file, or files without a name, would be CIFAR-10, CIFAR-100 and SVHN at once."""
     line = ["table1", "--scale", "cpu", "--out", f"{tmp_path / 'o'}", "--data-dir"]
     error = refused([*line, f"{tmp_path}"], capsys)
-    assert "`--data-dir`" in error and "there is no cifar10 and no svhn and no cifar100 in" in error
+    assert "`--data-dir` must hold cifar10, svhn and cifar100" in error
+    assert "there is no cifar10 and no svhn and no cifar100 in" in error
     assert not (tmp_path / "o").exists()
     write_zeros(tmp_path, "train", "test", "cifar10_train", "cifar10_test", "svhn_test")
     assert "there is no cifar100 in" in refused([*line, f"{tmp_path}"], capsys)

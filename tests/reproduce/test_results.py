@@ -171,11 +171,15 @@ def test_densities_of_test_and_ood_images_have_an_area_of_one(everything, name):
             assert np.trapezoid(series.y, series.x) == pytest.approx(1, abs=0.01)
 
 
+def run_of(everything, method):
+    name, record = next((name, one) for name, one in runs_of(everything).items() if one.method == method)
+    return tables.Run(record, RunDirectory(everything / "runs" / name), config_from(record.config))
+
+
 @pytest.mark.parametrize("method", ["softmax", "belief_matching"])
 def test_measures_of_predictions_are_those_computed_by_hand(everything, method):
     """AUROC is the share of pairs of a mistake and a hit in which the mistake is the more doubtful."""
-    name, record = next((name, one) for name, one in runs_of(everything).items() if one.method == method)
-    run = tables.Run(record, RunDirectory(everything / "runs" / name), config_from(record.config))
+    run = run_of(everything, method)
     predictions = np.load(run.run_dir.predictions("test"))
     alpha = torch.tensor(predictions["logits"]).double().exp()
     total = alpha.sum(1, keepdim=True)
@@ -204,6 +208,27 @@ def test_measures_of_predictions_are_those_computed_by_hand(everything, method):
         rows = zip(order, predictions["targets"], strict=True)
         missed = statistics.fmean(target not in row[:count] for row, target in rows)
         assert tables.top_error(count).of(run) == pytest.approx(100 * missed)
+
+
+def test_rows_without_ood_sets_of_diverged_trainings_and_with_skipped_steps(everything):
+    run = run_of(everything, "belief_matching")
+    arm = reproduction("figure-ood").arms("tiny")[0]
+
+    def rows(name, one):
+        result = tables.ArmResult(arm, arm.config, [0], [one], None, "", [])
+        return reproduction(name).rows(tables.Outcome("tiny", {arm.key: result}))
+
+    without = rows("figure-ood", run._replace(record=replace(run.record, ood=[])))
+    assert [row.measure for row in without[:2]] == ["AUROC, entropy", "AUROC, mutual information"]
+    assert [row.values for row in without if row.measure != "entropy, test"] == 4 * [[None]]
+    diverged = rows("figure-ood", None)
+    assert (diverged[0].measure, diverged[0].values, diverged[0].diverged) == (
+        "AUROC noise, entropy",
+        [None],
+        1,
+    )
+    (skipping,) = rows("figure-beta", run._replace(record=replace(run.record, skipped_steps=3)))
+    assert skipping.note == "3 steps skipped"
 
 
 def test_every_seed_of_every_arm_is_its_own_run(tmp_path):
