@@ -82,10 +82,13 @@ def test_hostile_names_are_drawn_as_text_into_files_with_tame_names():
 
 def test_dollars_are_no_mathematics_and_unknown_signs_become_boxes():
     names = ("$x^2$", "漢 🦊 é", "_private")
-    figures = drawn(evaluation_files([model(name, index=i, ood=()) for i, name in enumerate(names)]))
+    sets = ("x" * 40,)
+    figures = drawn(evaluation_files([model(name, index=i, ood=sets) for i, name in enumerate(names)]))
     texts = [text.get_text() for text in figures["risk_coverage"].legends[0].get_texts()]
     assert texts[:2] == [r"\$x^2\$", "□ □ é"]
     assert texts[2].strip() == "_private" and not texts[2].startswith("_")  # else matplotlib leaves it out
+    panel = figures["roc"].axes[1]
+    assert len(panel.get_title(loc="left") or panel.get_title()) == 24
 
 
 def test_file_names_stay_inside_the_directory_and_apart():
