@@ -149,12 +149,14 @@ def test_a_target_mean_below_one_half_is_warned_of_at_the_line_of_the_caller(cri
     assert caught[0].filename == __file__
 
 
-def test_the_warning_gives_the_mean_and_a_weight_that_cures_it():
-    """(1 + 1/λ)/(K + 1/λ)."""
-    with pytest.warns(UserWarning, match=r"K=1000 .* 0\.0918\b.*target_confidence=0\.9") as caught:
-        belief_matching_loss(THOUSAND, LABELS)
+@pytest.mark.parametrize(("classes", "prior"), [(1000, 1.0), (10, 20.0)])
+def test_the_warning_gives_the_mean_and_a_weight_that_cures_it(classes, prior):
+    """(β + 1/λ)/(Kβ + 1/λ)."""
+    mean = (prior + 100) / (classes * prior + 100)
+    with pytest.warns(UserWarning, match=rf"K={classes} .* {mean:.3g};.*target_confidence=0\.9") as caught:
+        belief_matching_loss(torch.zeros(3, classes), LABELS, prior=prior)
     weight = float(str(caught[0].message).rsplit("kl_weight=", 1)[1].rstrip("."))
-    assert (1 + 1 / weight) / (1000 + 1 / weight) == pytest.approx(0.9, rel=1e-2)
+    assert (prior + 1 / weight) / (classes * prior + 1 / weight) == pytest.approx(0.9, rel=1e-3)
 
 
 def test_a_target_mean_of_one_half_or_more_is_not_warned_of():
