@@ -83,6 +83,7 @@ def test_dropout_changes_neither_the_initial_weights_nor_eval_mode():
     plain, dropped = (
         build_seeded(lambda r=rate: DigitsNet(dropout=r, dropout_in_blocks=True), 3) for rate in (0, 0.5)
     )
+    assert sum(p.numel() for p in plain.parameters()) == 21_482
     x = torch.rand(4, 1, 8, 8)
     assert torch.equal(plain.eval()(x), dropped.eval()(x))
     assert not torch.equal(dropped.train()(x), plain.train()(x))
