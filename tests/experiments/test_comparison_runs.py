@@ -18,6 +18,7 @@ from beliefmatch.experiments.grid import Cell, default_jobs, run_cells
 from beliefmatch.experiments.method_spec import MethodSpec, label, parse_methods, with_kl_weight
 from beliefmatch.experiments.records import ComparisonRecord
 from beliefmatch.experiments.rotation import ANGLES, DIGIT, DigitRotation, confidence_when_wrong
+from beliefmatch.methods.base import Prediction
 from small_runs import METHODS, comparison, digits_config, digits_settings, without_times
 
 
@@ -110,6 +111,22 @@ def test_confidence_when_wrong_is_over_every_image_of_the_digit_at_every_angle()
     predicted = torch.tensor([[3, 1], [2, 3], [3, 9]])
     assert confidence_when_wrong(confidence, predicted) == pytest.approx((0.5 + 0.4 + 0.2) / 3)
     assert confidence_when_wrong(confidence, torch.full((3, 2), 3)) is None
+
+
+def test_a_rotation_has_the_means_of_all_images_at_each_angle():
+    class Predictor:
+        """The only pixel of an image is the probability of the digit; class 0 has the rest."""
+
+        def predict(self, x):
+            share = x.flatten(1)
+            return Prediction(torch.cat([1 - share, share * 0, share * 0, share], 1))
+
+    shares = torch.tensor([[0.9, 0.6, 0.7], [0.2, 0.8, 0.4]], dtype=torch.float64)
+    seen = DigitRotation(shares[:, :, None, None, None]).seen_by(Predictor())
+    assert (seen.predicted, seen.confidence) == ([3, 0], pytest.approx([0.9, 0.8]))
+    assert seen.mean_confidence == pytest.approx([2.2 / 3, 2.2 / 3])
+    assert seen.recognised == pytest.approx([1, 1 / 3])
+    assert (seen.wrong_confidence, seen.mean_wrong_confidence) == pytest.approx((0.8, 0.7))
 
 
 def test_the_pictured_digit_stands_upright_first_and_upside_down_last():
@@ -220,7 +237,8 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 if __name__ == "__main__":
-    from small_runs import comparison
+    from beliefmatch.methods.base import Prediction
+from small_runs import comparison
     comparison(Path({out!r}), jobs=2, settings=["training.epochs=2000"]).run()
 """
 

@@ -332,6 +332,7 @@ def test_large_images_are_averaged_down():
     small = pixels(thumbnail(large))
     assert small.shape == (LONGEST_SIDE, LONGEST_SIDE // 4, 3)
     assert set(small.ravel()) == {100}
+    assert pixels(thumbnail(torch.zeros(1, 500, dtype=torch.uint8))).shape == (1, LONGEST_SIDE)
 
 
 # The record.
