@@ -171,6 +171,13 @@ def test_densities_of_test_and_ood_images_have_an_area_of_one(everything, name):
             assert np.trapezoid(series.y, series.x) == pytest.approx(1, abs=0.01)
 
 
+def test_panels_of_activations_show_their_tightness(everything):
+    record = record_of(everything, "figure-representation")
+    values = [row.values[0] for row in record.rows if row.measure.startswith("within / between")]
+    texts = ["" if value is None else f"within / between {value:.2f}" for value in values]
+    assert [panel.text for panel in record.drawings[0].panels] == texts and any(texts)
+
+
 def run_of(everything, method):
     name, record = next((name, one) for name, one in runs_of(everything).items() if one.method == method)
     return tables.Run(record, RunDirectory(everything / "runs" / name), config_from(record.config))
