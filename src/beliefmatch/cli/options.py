@@ -16,6 +16,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.models import ArgumentInfo
 
+from beliefmatch.data.datasets import DATASETS
 from beliefmatch.methods import METHODS
 from beliefmatch.reproduce import REPRODUCTIONS
 
@@ -194,7 +195,7 @@ Workers = Annotated[int, Sets("data.workers"), _option("N", "Number of processes
 
 # Data and network of `train`, `compare` and `adapt`.
 Data = Annotated[str | None, Sets("data.name"), _data("NAME|PATH",
-    "Dataset: digits, cifar10, cifar100, svhn, mnist, fashion_mnist, food101, stanford_cars, imagenet-1k, "
+    f"Dataset: {', '.join(DATASETS)}, "
     "or the path of a folder of images, of Parquet files or of .npz files.")]
 DataDir = Annotated[str | None, Sets("data.directory"), _data("DIRECTORY",
     "Directory that holds the named datasets. Default: download from the Hugging Face hub.")]

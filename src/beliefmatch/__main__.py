@@ -1,0 +1,5 @@
+"""`python -m beliefmatch` is the command `beliefmatch`."""
+
+from beliefmatch.cli import main
+
+main()
