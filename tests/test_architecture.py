@@ -33,6 +33,7 @@ FLOORS = (
     ("L5", "report"),
     ("L5", "adapting"),
     ("L5", "cli"),
+    ("L5", "__main__"),
 )
 HEIGHT = {room: height for height, (_, rooms) in enumerate(FLOORS) for room in rooms.split()}
 

@@ -1,5 +1,8 @@
 """`python -m beliefmatch` is the command `beliefmatch`."""
 
+import sys
+
 from beliefmatch.cli import main
 
-main()
+if __name__ == "__main__":
+    sys.exit(main())

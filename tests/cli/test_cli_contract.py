@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -341,3 +342,10 @@ def test_doctor_reports_a_torch_that_cannot_be_imported(tmp_path, arguments):
     assert done.returncode == 1
     assert "torch cannot be imported: libtorch.so: cannot open" in done.stdout
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["--version"], 0), (["evaluate", "absent.npz"], 2)])
+def test_the_package_runs_as_a_module_with_the_exit_code_of_the_command(arguments, code):
+    line = [sys.executable, "-m", "beliefmatch", *arguments]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120)
+    assert done.returncode == code and len(f"{done.stdout}{done.stderr}".splitlines()) == 1
