@@ -237,8 +237,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 if __name__ == "__main__":
-    from beliefmatch.methods.base import Prediction
-from small_runs import comparison
+    from small_runs import comparison
     comparison(Path({out!r}), jobs=2, settings=["training.epochs=2000"]).run()
 """
 
@@ -256,6 +255,7 @@ def begun(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         while process.poll() is None and len(list((tmp_path / "out").glob("runs/*/network-0/log.csv"))) < 2:
             assert time.monotonic() < limit
             time.sleep(0.05)
+        assert process.poll() is None, process.communicate()[1]
         yield process
     finally:
         for pid in _members(process.pid):
