@@ -1,4 +1,4 @@
-"""The rooms of the house, and what each may import."""
+"""The layers of the package, and what each may import."""
 
 import ast
 import sys
@@ -9,11 +9,11 @@ from typing import NamedTuple
 import pytest
 
 PACKAGE = "beliefmatch"
-DOOR = "__init__"  # the package itself: loads its public names on first use, used by nobody inside
+ROOT = "__init__"  # the package itself: loads its public names on first use, used by nobody inside
 SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 
-# From the ground up. A room may import from every floor below its own, and from itself.
-FLOORS = (
+# From the ground up. A package or module may import from every layer below its own, and from itself.
+LAYERS = (
     ("ground", "_coefficients _environment _files _utils _validate resampling"),
     ("ground", "_config"),
     ("L0", "_special"),
@@ -35,9 +35,9 @@ FLOORS = (
     ("L5", "cli"),
     ("L5", "__main__"),
 )
-HEIGHT = {room: height for height, (_, rooms) in enumerate(FLOORS) for room in rooms.split()}
+HEIGHT = {unit: height for height, (_, units) in enumerate(LAYERS) for unit in units.split()}
 
-# Packages that importing a room may load. All others are extras, imported inside the function
+# Packages that importing a unit may load. All others are extras, imported inside the function
 # that uses them. Commands answer `--help` without torch, and reports are drawn when asked for.
 CORE = {"torch", "numpy", "msgspec"}
 AT_IMPORT = {
@@ -100,37 +100,38 @@ def violations(source: Path) -> list[str]:
 
 
 def _problem(path: Path, found: Import) -> str | None:
-    room = _room(path)
+    unit = _unit(path)
     if found.module.startswith("."):
         return f"{found.module} is a relative import"
     if found.module.split(".")[0] == PACKAGE:
-        return _problem_inside(room, found)
-    return _problem_outside(room, found, AT_IMPORT_OF_FILE.get(path.as_posix(), set()))
+        return _problem_inside(unit, found)
+    return _problem_outside(unit, found, AT_IMPORT_OF_FILE.get(path.as_posix(), set()))
 
 
-def _problem_inside(room: str, found: Import) -> str | None:
-    if room == DOOR:
-        return f"{found.module} is loaded at once, not on first use" if found.at_import else None
-    target = [*found.module.split("."), DOOR][1]
-    for place in (room, target):
+def _problem_inside(unit: str, found: Import) -> str | None:
+    if unit == ROOT:
+        is_late = not found.at_import or found.module == f"{PACKAGE}._utils"  # which loads the others late
+        return None if is_late else f"{found.module} is loaded at once, not on first use"
+    target = [*found.module.split("."), ROOT][1]
+    for place in (unit, target):
         if place not in HEIGHT:
-            return f"{place} has no floor; new rooms are placed in FLOORS"
-    if target == room or HEIGHT[target] < HEIGHT[room]:
+            return f"{place} has no layer; new packages and modules are placed in LAYERS"
+    if target == unit or HEIGHT[target] < HEIGHT[unit]:
         return None
-    floor, other = FLOORS[HEIGHT[room]][0], FLOORS[HEIGHT[target]][0]
-    return f"{room} ({floor}) may not import {target} ({other})"
+    layer, other = LAYERS[HEIGHT[unit]][0], LAYERS[HEIGHT[target]][0]
+    return f"{unit} ({layer}) may not import {target} ({other})"
 
 
-def _problem_outside(room: str, found: Import, of_file: set[str]) -> str | None:
+def _problem_outside(unit: str, found: Import, of_file: set[str]) -> str | None:
     top = found.module.split(".")[0]
     if top in sys.stdlib_module_names or not found.at_import:
         return None
-    if top in AT_IMPORT.get(room, CORE) | of_file:
+    if top in AT_IMPORT.get(unit, CORE) | of_file:
         return None
-    return f"{room} may not import {top} at module level"
+    return f"{unit} may not import {top} at module level"
 
 
-def _room(path: Path) -> str:
+def _unit(path: Path) -> str:
     return path.parts[0].removesuffix(".py")
 
 
@@ -138,9 +139,9 @@ def test_every_import_runs_downwards():
     assert violations(SOURCE) == []
 
 
-def test_every_room_has_a_floor_and_every_floor_holds_only_rooms_that_exist():
-    rooms = {_room(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py")} - {DOOR}
-    assert sorted(HEIGHT) == sorted(rooms)
+def test_every_unit_has_a_layer_and_every_layer_holds_only_units_that_exist():
+    units = {_unit(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py")} - {ROOT}
+    assert sorted(HEIGHT) == sorted(units)
 
 
 @pytest.mark.parametrize(
@@ -153,9 +154,9 @@ def test_every_room_has_a_floor_and_every_floor_holds_only_rooms_that_exist():
         ("methods/softmax.py", "import beliefmatch.models.digits", "may not import models"),
         ("metrics/scoring.py", "from beliefmatch.belief import Belief", "may not import belief"),
         ("report/tables.py", "from beliefmatch.cli import main", "may not import cli"),
-        ("train/loop.py", "from beliefmatch import Belief", "Belief has no floor"),
-        ("train/loop.py", "import beliefmatch", "has no floor"),
-        ("attic/box.py", "from beliefmatch._special import x", "attic has no floor"),
+        ("train/loop.py", "from beliefmatch import Belief", "Belief has no layer"),
+        ("train/loop.py", "import beliefmatch", "has no layer"),
+        ("attic/box.py", "from beliefmatch._special import x", "attic has no layer"),
         ("train/loop.py", "from . import other", "relative import"),
         ("loss.py", "import scipy", "may not import scipy at module level"),
         ("data/digits.py", "class A:\n    import sklearn", "may not import sklearn"),

@@ -7,8 +7,9 @@
 Names are loaded on first use, so that importing the package costs nothing.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from beliefmatch._utils import lazy_names
 
 if TYPE_CHECKING:
     from beliefmatch.adapting import adapt
@@ -17,13 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Belief", "BeliefMatchingLoss", "__version__", "adapt", "belief_matching_loss", "dirichlet_kl"]
 
-_MODULES = {
-    "Belief": "belief",
-    "BeliefMatchingLoss": "loss",
-    "adapt": "adapting",
-    "belief_matching_loss": "loss",
-    "dirichlet_kl": "belief",
-}
+_load, __dir__ = lazy_names(
+    __name__,
+    {"adapting": "adapt", "belief": "Belief dirichlet_kl", "loss": "BeliefMatchingLoss belief_matching_loss"},
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -31,10 +29,4 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("beliefmatch")
-    if name not in _MODULES:
-        raise AttributeError(f"module 'beliefmatch' has no attribute {name!r}")
-    return getattr(import_module(f"beliefmatch.{_MODULES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    return _load(name)

@@ -1,14 +1,38 @@
-"""Small helpers without dependencies: the nearest valid name to a mistyped one, and derived random seeds."""
+"""Small helpers without dependencies: names loaded on first use, the nearest valid name, derived seeds."""
 
 import inspect
+import sys
 from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from hashlib import blake2b
+from importlib import import_module
 from typing import Any
 
-__all__ = ["derive_seed", "nearest", "option_names", "require_name", "require_options"]
+__all__ = ["derive_seed", "lazy_names", "nearest", "option_names", "require_name", "require_options"]
 
 _BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def lazy_names(
+    package: str, names: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package whose names are loaded on first use.
+
+    Args:
+        package: Its `__name__`.
+        names: The names that each of its modules holds, separated by spaces.
+    """
+    modules = {name: module for module, listed in names.items() for name in listed.split()}
+
+    def load(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{modules[name]}"), name)
+
+    def public() -> list[str]:
+        return sorted(sys.modules[package].__all__)
+
+    return load, public
 
 
 def nearest(word: str, valid: Collection[str]) -> str | None:

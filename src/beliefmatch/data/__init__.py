@@ -5,9 +5,9 @@ Importing the package, its configuration and the table of datasets loads neither
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from beliefmatch._utils import lazy_names
 from beliefmatch.data.config import DataConfig
 from beliefmatch.data.datasets import DATASETS
 
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = ["DATASETS", "DataConfig", "load", "load_ood", "read_images", "read_predictions"]
 
-_MODULES = {"load": "loading", "read_images": "loading", "load_ood": "ood", "read_predictions": "predictions"}
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "loading": "load read_images",
+        "ood": "load_ood",
+        "predictions": "read_predictions",
+    },
+)

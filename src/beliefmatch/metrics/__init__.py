@@ -5,9 +5,9 @@ keeps what all metrics need. The classes (`Error`, `NLL`, ...) take batches; the
 loaded on first use.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from beliefmatch._utils import lazy_names
 from beliefmatch.metrics.binomial import binomial_interval
 from beliefmatch.metrics.bootstrap import (
     Interval,
@@ -122,11 +122,10 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:  # of which only the streaming classes are not here already
-        raise AttributeError(f"module 'beliefmatch.metrics' has no attribute {name!r}")
-    return getattr(import_module("beliefmatch.metrics.streaming"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "streaming": "AURC AUROC NLL Brier ClasswiseCalibrationError Error ExpectedCalibrationError "
+        "MaximumCalibrationError Summary TopKError"
+    },
+)

@@ -7,11 +7,10 @@ a line in `MODELS`. The table holds addresses so that listing the networks impor
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from beliefmatch._utils import require_name, require_options
+from beliefmatch._utils import lazy_names, require_name, require_options
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,9 +28,8 @@ __all__ = [
     "require_model",
 ]
 
-_OF_PRETRAINED = ("ExpectedInput", "load_weights", "preprocessing_of", "pretrained_model")
 
-Made = TypeVar("Made")
+Built = TypeVar("Built")
 
 MODELS = {
     "digits": "beliefmatch.models.digits:DigitsNet",
@@ -83,7 +81,7 @@ def require_model(function: str, argument: str, name: str) -> None:
         require_name(function, argument, name, MODELS, other=", timm:NAME or package.module:factory")
 
 
-def build_seeded(build: Callable[[], Made], seed: int) -> Made:
+def build_seeded(build: Callable[[], Built], seed: int) -> Built:
     """The result of `build()` with the CPU's generator seeded: equal seeds give equal initial weights.
 
     The caller's random state is not changed. Networks are built on the CPU and moved later, so other
@@ -96,7 +94,6 @@ def build_seeded(build: Callable[[], Made], seed: int) -> Made:
         return build()
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _OF_PRETRAINED:
-        raise AttributeError(f"module 'beliefmatch.models' has no attribute {name!r}")
-    return getattr(import_module("beliefmatch.models.pretrained"), name)
+__getattr__, __dir__ = lazy_names(
+    __name__, {"pretrained": "ExpectedInput load_weights preprocessing_of pretrained_model"}
+)

@@ -6,8 +6,9 @@
 Names are loaded on first use, so that the configuration can be read without torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from beliefmatch._utils import lazy_names
 
 if TYPE_CHECKING:
     from beliefmatch.semi.config import SemiConfig
@@ -37,26 +38,13 @@ __all__ = [
     "vat",
 ]
 
-_MODULES = {
-    "DIVERGENCES": "consistency",
-    "Consistency": "consistency",
-    "Divergence": "consistency",
-    "SemiConfig": "config",
-    "adversarial_direction": "consistency",
-    "categorical_kl": "consistency",
-    "pi_model": "consistency",
-    "squared_distance": "consistency",
-    "teacher_prior": "teacher",
-    "teacher_votes": "teacher",
-    "vat": "consistency",
-}
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'beliefmatch.semi' has no attribute {name!r}")
-    return getattr(import_module(f"beliefmatch.semi.{_MODULES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "config": "SemiConfig",
+        "consistency": "DIVERGENCES Consistency Divergence adversarial_direction categorical_kl pi_model "
+        "squared_distance vat",
+        "teacher": "teacher_prior teacher_votes",
+    },
+)

@@ -6,8 +6,9 @@
 Names are loaded on first use, so that the configuration can be read without torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from beliefmatch._utils import lazy_names
 
 if TYPE_CHECKING:
     from beliefmatch.train.aux_loss import AuxLoss
@@ -37,30 +38,17 @@ __all__ = [
     "predict_all",
 ]
 
-_MODULES = {
-    "AuxLoss": "aux_loss",
-    "Checkpointing": "checkpoint",
-    "CsvLog": "history",
-    "Engine": "engine",
-    "EngineConfig": "config",
-    "Epoch": "history",
-    "History": "history",
-    "Interrupted": "interrupt",
-    "PredictedSet": "predict",
-    "Progress": "history",
-    "TensorBoardLog": "history",
-    "TrainConfig": "config",
-    "final_weights": "checkpoint",
-    "fit": "loop",
-    "predict_all": "predict",
-}
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'beliefmatch.train' has no attribute {name!r}")
-    return getattr(import_module(f"beliefmatch.train.{_MODULES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "aux_loss": "AuxLoss",
+        "checkpoint": "Checkpointing final_weights",
+        "config": "EngineConfig TrainConfig",
+        "engine": "Engine",
+        "history": "CsvLog Epoch History Progress TensorBoardLog",
+        "interrupt": "Interrupted",
+        "loop": "fit",
+        "predict": "PredictedSet predict_all",
+    },
+)
