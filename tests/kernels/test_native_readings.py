@@ -287,9 +287,13 @@ def test_probabilities_may_miss_one_by_the_tolerance():
 @pytest.mark.parametrize("target", [-1, 6, 2**40])
 def test_ids_of_no_class_are_left_to_numpy(target):
     logits, targets = predictions("logits", 10, 6, torch.float32)
-    targets[7] = target
-    assert kernels.read_logits(logits, targets, True) is None
-    assert kernels.read_probs(logits.softmax(1), targets, SUM_TOLERANCE, True) is None
+    probs = logits.softmax(1)
+    with using("native"):
+        assert kernels.read_logits(logits, targets, True) is not None
+        assert kernels.read_probs(probs, targets, SUM_TOLERANCE, True) is not None
+        targets[7] = target
+        assert kernels.read_logits(logits, targets, True) is None
+        assert kernels.read_probs(probs, targets, SUM_TOLERANCE, True) is None
 
 
 class Subclass(torch.Tensor):
@@ -300,6 +304,10 @@ class Subclass(torch.Tensor):
 def test_subclasses_are_left_to_numpy(kind):
     values, targets = predictions(kind, 10, 6, torch.float32)
     with using("native"):
-        assert kernels.read_logits(values.as_subclass(Subclass), targets, True) is None
-        seen = READ[kind]("caller", values.as_subclass(Subclass), targets)
+        subclass = values.as_subclass(Subclass)
+        if kind == "probs":
+            assert kernels.read_probs(subclass, targets, SUM_TOLERANCE, True) is None
+        else:
+            assert kernels.read_logits(subclass, targets, True) is None
+        seen = READ[kind]("caller", subclass, targets)
     assert_alike(seen, read(kind, values, targets), 1e-6)

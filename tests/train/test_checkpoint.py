@@ -120,9 +120,3 @@ def test_a_kill_at_any_moment_leaves_a_complete_one(tmp_path):
         found = load_latest(tmp_path / name)
         assert found is not None and found.step == found.facts["step"] >= 1
         assert torch.equal(found.tensors["w"], torch.full((100000,), float(found.step)))
-
-
-def test_a_checkpoint_is_no_pickle(tmp_path):
-    save(tmp_path, state(1))
-    content = (tmp_path / "step-000000001.safetensors").read_bytes()
-    assert not content.startswith((b"\x80", b"PK"))  # neither a pickle nor torch's archive of them

@@ -223,4 +223,4 @@ if __name__ == "__main__":
     outcome = job(two, directory)
     if two.is_main_process:
         (directory / "result.json").write_text(json.dumps(outcome))
-    two.close()
+    torch.distributed.destroy_process_group()

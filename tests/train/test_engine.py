@@ -18,7 +18,7 @@ NAMES = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 @pytest.mark.parametrize("precision", list(NAMES))
 def test_an_engine_describes_itself_and_sets_threads_while_it_runs(precision):
     on, before = engine(precision), torch.get_num_threads()
-    assert on.describe() == {
+    assert on.describe(on.prepare(normalised_network())) == {
         "device": "cpu",
         "processes": 1,
         "precision": NAMES[precision],
@@ -32,6 +32,15 @@ def test_an_engine_describes_itself_and_sets_threads_while_it_runs(precision):
     with on.running():
         assert torch.get_num_threads() == before + 1
     assert torch.get_num_threads() == before
+
+
+def test_the_layout_of_a_record_is_that_of_the_network():
+    on = engine()
+    for width, layout, format in ((15, "contiguous", None), (16, "channels_last", torch.channels_last)):
+        network = on.prepare(normalised_network(width=width))
+        weight = network[0].weight
+        assert on.describe(network)["layout"] == layout
+        assert weight.is_contiguous(memory_format=format or torch.contiguous_format)
 
 
 def test_missing_devices_are_refused(monkeypatch):

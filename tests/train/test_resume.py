@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ class StopError(Exception):
     pass
 
 
-def stopped_at(step, checkpointing, **options):
+def stopped_at(step, checkpointing, network=None, **options):
     """Train until an exception after a step, with the previous step's checkpoint on disk."""
 
     def stop(progress):
@@ -41,7 +42,7 @@ def stopped_at(step, checkpointing, **options):
             raise StopError
 
     with pytest.raises(StopError):
-        train(normalised_network(), checkpointing=checkpointing, on_progress=stop, **options)
+        train(network or normalised_network(), checkpointing=checkpointing, on_progress=stop, **options)
 
 
 def resumed_as_whole(checkpointing, options=dict):
@@ -194,6 +195,23 @@ def test_resuming_in_another_precision_is_allowed_with_a_warning(tmp_path):
     assert len(history.epochs) == 3
 
 
+def test_a_checkpoint_with_the_layout_of_earlier_versions_is_resumed_without_a_warning(tmp_path):
+    """They stated "channels_last" for narrow networks too."""
+    checkpointing = Checkpointing(tmp_path, every_seconds=0)
+    stopped_at(3, checkpointing, network=normalised_network(width=8))
+    for path in tmp_path.glob("*.json"):
+        content = json.loads(path.read_text())
+        assert content["facts"]["engine"]["layout"] == "contiguous"
+        content["facts"]["engine"]["layout"] = "channels_last"
+        path.write_text(json.dumps(content))
+    resumed, whole = normalised_network(width=8), normalised_network(width=8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(resumed, checkpointing=checkpointing)
+    train(whole)
+    assert digest(resumed) == digest(whole)
+
+
 def test_a_finished_training_has_its_weights_and_is_not_repeated(tmp_path):
     assert final_weights(tmp_path) is None
     network = normalised_network()
@@ -238,13 +256,37 @@ def test_a_log_has_one_line_for_each_epoch_after_a_kill(tmp_path):
     assert {row["validation_nll"] for row in rows} == {"0.25"}
 
 
+class RecordedLog:
+    """The names of the methods that were called."""
+
+    def __init__(self):
+        self.calls = []
+
+    def begin(self, history):
+        self.calls.append("begin")
+
+    def add(self, epoch):
+        self.calls.append("add")
+
+    def close(self):
+        self.calls.append("close")
+
+
+def test_a_log_is_closed_after_a_training_and_after_an_error():
+    log = RecordedLog()
+    train(normalised_network(), log=log)
+    assert log.calls == ["begin", "add", "add", "add", "close"]
+    log = RecordedLog()
+    stopped_at(7, None, log=log)  # in the second epoch
+    assert log.calls == ["begin", "add", "close"]
+
+
 def test_tensorboard_holds_the_curves(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     logs = Logs([TensorBoardLog(tmp_path / "curves"), CsvLog(tmp_path / "log.csv")])
     history = train(normalised_network(), config=CONFIG, log=logs, validate=lambda network: {"nll": 0.25})
-    logs.close()
     events = EventAccumulator(str(tmp_path / "curves"))
     events.Reload()
     losses = events.Scalars("loss")

@@ -146,7 +146,7 @@ def execute_run(
             search=[],
             learned=plain(facts_of(predictor)),
             rotation=DigitRotation.load().seen_by(predictor) if config.data.name == "digits" else None,
-            engine=engine.describe(),
+            engine=engine.describe(networks[0]),
             versions=versions("beliefmatch", "torch", "numpy", "lightning-fabric"),
             hardware=hardware(),
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),

@@ -18,7 +18,7 @@ from torch import Tensor
 from beliefmatch import dirichlet
 from beliefmatch._validate import fail
 from beliefmatch.kernels import fused, native, readings, reference
-from beliefmatch.kernels.native import MISSING, Measure, extension
+from beliefmatch.kernels.native import MISSING, MeasureFunction, extension
 from beliefmatch.kernels.readings import LogitsReading, ProbsReading, blocks
 from beliefmatch.kernels.reference import LossInputs
 
@@ -56,12 +56,12 @@ def loss(inputs: LossInputs) -> Tensor:
 
 
 def eager_loss(inputs: LossInputs) -> Tensor:
-    """The same for callers that know that nothing is being compiled: a training step saves the question."""
+    """The same for callers that know that nothing is being compiled; a training step skips the check."""
     value = native.loss(inputs) if _native_is_used or _uses_native() else None
     return reference.loss(inputs) if value is None else value
 
 
-def measure(function: Measure, logits: Tensor, dim: int) -> Tensor:
+def measure(function: MeasureFunction, logits: Tensor, dim: int) -> Tensor:
     """A measure of `dirichlet`, by the native kernel where that supports the logits."""
     value = native.measure(function, logits, dim) if _runs_native() else None
     return function(logits, dim) if value is None else value

@@ -2,7 +2,7 @@ r"""The loss of class ids under a prior that is one number, written for a compil
 
 One pass over a row finds its extent, one its sums, one its gradient. What is K-wide is in the type of the
 logits (at least float32): two exponentials, one reciprocal, short polynomials, and selections instead of
-branches. All of which there is one a row is in double. The label is kept apart from the other classes, as
+branches. Per-row quantities are in double. The label is kept apart from the other classes, as
 `rows` keeps the largest, so that what the others add up to is never a difference.
 
 With the names of `elbo`, y the label, M = 1 + Kλβ and E = α/β − 1, the gradient of every other class is
@@ -109,7 +109,7 @@ def loss(inputs: LossInputs) -> Tensor | None:
 def value(logits: Tensor, ids: Tensor, ignored: Tensor, prior: Tensor, kl_weight: Tensor, dim: int) -> Tensor:
     """The loss ℓ ≥ 0 of each row; see `reference.negative_elbo`."""
     evidence = _evidence(logits, prior, kl_weight, dim)
-    classes, row = _survey(logits, ids, evidence, dim)
+    classes, row = _row_statistics(logits, ids, evidence, dim)
     count, beta = logits.shape[dim], evidence.prior
     psi_drop = _total_minus_label(row, special.digamma_next, special.digamma_next_grad)
     entropy_drop = _total_minus_label(row, special.lgamma_entropy, lambda z: -special.trigamma_excess(z))
@@ -125,7 +125,7 @@ def gradient(
 ) -> Tensor:
     """∂ℓ/∂logits, K-wide in the type of the logits, at least float32."""
     evidence = _evidence(logits, prior, kl_weight, dim)
-    classes, row = _survey(logits, ids, evidence, dim)
+    classes, row = _row_statistics(logits, ids, evidence, dim)
     excess = classes.drift * _polynomial(_coefficients("expm1", classes.z.dtype), classes.drift)
     deficit = -evidence.kl_weight * evidence.prior * classes.sum_others(excess)
     label = _gradient_label(row, evidence, deficit)
@@ -143,7 +143,7 @@ def _evidence(logits: Tensor, prior: Tensor, kl_weight: Tensor, dim: int) -> _Ev
     return _Evidence(beta, weight, 1 + each, (logits.shape[dim] - 1) * each)
 
 
-def _survey(logits: Tensor, ids: Tensor, evidence: _Evidence, dim: int) -> tuple[_Classes, _Row]:
+def _row_statistics(logits: Tensor, ids: Tensor, evidence: _Evidence, dim: int) -> tuple[_Classes, _Row]:
     """The first pass, and the second as far as loss and gradient share it."""
     z = logits.to(result_dtype(logits.dtype))
     is_label = _class_numbers(z, dim) == ids.to(torch.int32)

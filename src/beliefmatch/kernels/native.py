@@ -32,7 +32,7 @@ from beliefmatch.kernels.reference import REDUCTIONS, LossInputs, Options
 
 __all__ = [
     "MISSING",
-    "Measure",
+    "MeasureFunction",
     "Unsupported",
     "divergence",
     "extension",
@@ -55,7 +55,7 @@ except ImportError as error:
 
 
 class Unsupported(Exception):  # noqa: N818
-    """The extension has looked at the values and leaves them to the reference."""
+    """The extension does not support these values; the reference computes them."""
 
 
 def loss(inputs: LossInputs) -> Tensor | None:
@@ -246,9 +246,9 @@ def _header(
     return struct.pack("=21q3d", *whole, beta, options.kl_weight, normaliser)
 
 
-Measure = Callable[[Tensor, int], Tensor]
+MeasureFunction = Callable[[Tensor, int], Tensor]
 """A function of `dirichlet`: one number a row of log-concentrations, or one a class."""
-_MEASURES: dict[Measure, int] = {
+_MEASURES: dict[MeasureFunction, int] = {
     dirichlet.entropy: 0,
     dirichlet.expected_entropy: 1,
     dirichlet.mutual_information: 2,
@@ -256,7 +256,7 @@ _MEASURES: dict[Measure, int] = {
 }
 
 
-def measure(function: Measure, logits: Tensor, dim: int) -> Tensor | None:
+def measure(function: MeasureFunction, logits: Tensor, dim: int) -> Tensor | None:
     """The value of a function of `dirichlet`, differentiable."""
     if is_traced() or not is_plain_cpu(logits):
         return None
@@ -270,7 +270,7 @@ class _Measure(Function):
     """Value by the extension, derivatives by the definition in `dirichlet`."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, function: Measure, dim: int) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, function: MeasureFunction, dim: int) -> Tensor:
         ctx.save_for_backward(logits)
         ctx.function, ctx.dim = function, dim
         value = _measure(function, logits, dim)
@@ -287,7 +287,7 @@ class _Measure(Function):
         return grad, None, None
 
 
-def _measure(function: Measure, logits: Tensor, dim: int) -> Tensor | None:
+def _measure(function: MeasureFunction, logits: Tensor, dim: int) -> Tensor | None:
     x, sizes, threads = to_strided(logits, dim), _sizes(logits.shape, dim), torch.get_num_threads()
     dtype = result_dtype(x.dtype)
     if function is dirichlet.variance:

@@ -21,7 +21,7 @@ _COLUMNS = (torch.int64, torch.int64, *(torch.float64,) * 6)
 
 
 class ProbsReading(NamedTuple):
-    """Of each of N rows of probabilities; float64 but for the first two."""
+    """Summary of each of N rows of probabilities; float64 but for the first two."""
 
     best: Tensor
     """Most probable class, int64; of tied classes the first."""
@@ -38,7 +38,7 @@ class ProbsReading(NamedTuple):
 
 
 class LogitsReading(NamedTuple):
-    """Of each of N rows of logits, with d = z − max z; float64 but for the first two.
+    """Summary of each of N rows of logits, with d = z − max z; float64 but for the first two.
 
     The sums leave out the largest term, 1, so that they keep their digits where it is nearly all.
     """
@@ -62,13 +62,13 @@ class LogitsReading(NamedTuple):
 
 
 def read_probs(probs: Tensor, targets: Tensor, sum_tolerance: float, entropy: bool) -> ProbsReading | None:
-    """Of rows that miss one by no more than the tolerance; targets are contiguous int64 on the CPU."""
+    """Read rows whose sum is one up to the tolerance; targets are contiguous int64 on the CPU."""
     found = _read(probs, targets, len(ProbsReading._fields), (True, entropy, sum_tolerance))
     return None if found is None else ProbsReading(*found)
 
 
 def read_logits(logits: Tensor, targets: Tensor, entropy: bool) -> LogitsReading | None:
-    """Of rows with a finite largest logit; targets are contiguous int64 on the CPU."""
+    """Read rows with a finite largest logit; targets are contiguous int64 on the CPU."""
     found = _read(logits, targets, len(LogitsReading._fields), (False, entropy, 0.0))
     return None if found is None else LogitsReading(*found)
 

@@ -1,6 +1,6 @@
 """The definition of the loss in tensor operations, and the form in which every kernel receives a call."""
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ __all__ = [
 
 NAME = "belief_matching_loss"
 Reduction = Literal["mean", "sum", "none"]
-REDUCTIONS = ("mean", "sum", "none")
+REDUCTIONS = get_args(Reduction)
 
 
 class Options(NamedTuple):

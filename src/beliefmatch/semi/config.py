@@ -1,7 +1,7 @@
 """Configuration of the losses on unlabelled examples; importing it does not import torch."""
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from msgspec import Meta
 
@@ -9,11 +9,12 @@ from beliefmatch._config import Config, Count, Index, NonNegative, Positive
 
 __all__ = ["SemiConfig"]
 
-KINDS = ("vat", "pi")
+Kind = Literal["vat", "pi"]
+Order = Literal["paper", "release"]
+Target = Literal["still", "stochastic"]
+KINDS, ORDERS, TARGETS = get_args(Kind), get_args(Order), get_args(Target)
 WITHOUT = "none"
 """Given as the kind, it switches off the consistency loss of a recipe."""
-ORDERS = ("paper", "release")
-TARGETS = ("still", "stochastic")
 PAPER_WEIGHT = {"vat": 0.03, "pi": 0.5}
 
 
@@ -39,17 +40,17 @@ class SemiConfig(Config, frozen=True, kw_only=True):
             ("still"), or with a second draw of them ("stochastic").
     """
 
-    kind: Literal["vat", "pi"] = "vat"
+    kind: Kind = "vat"
     weight: NonNegative | None = None
     ramp_up: Annotated[float, Meta(ge=0, le=1)] = 0.4
     batch_size: Count | None = None
     divergence: Literal["auto", "categorical", "dirichlet", "squared"] = "auto"
-    order: Literal["paper", "release"] = "paper"
+    order: Order = "paper"
     epsilon: Positive = 6.0
     xi: Positive = 1e-6
     iterations: Index = 1
     direction: Literal["auto", "categorical", "dirichlet", "squared"] = "auto"
-    target: Literal["still", "stochastic"] = "still"
+    target: Target = "still"
 
     @property
     def full_weight(self) -> float:

@@ -165,7 +165,10 @@ def read_checkpoint(
             "choose another directory or the previous settings.",
             EnvironmentFailure,
         )
-    changed = next(_differences(checkpoint.facts["engine"], engine), None)
+    # The layout follows from the device and the network, which are compared; checkpoints of earlier versions
+    # state "channels_last" for every network.
+    comparable = {**checkpoint.facts["engine"], "layout": engine.get("layout")}
+    changed = next(_differences(comparable, engine), None)
     if changed is not None and not checkpoint.facts["position"]["finished"]:
         warnings.warn(
             f"fit: the training in {directory} is resumed, but not bit for bit: {changed}.",
@@ -182,8 +185,8 @@ def final_weights(directory: Path) -> dict[str, Tensor] | None:
     return _with_prefix("network", checkpoint.tensors)
 
 
-def save(directory: Path, checkpoint: Checkpoint, *, kept: int = KEPT) -> Path:
-    """Write a checkpoint and remove all but the last `kept`; OSError if the disk is full."""
+def save(directory: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint and remove all but the last `KEPT`; OSError if the disk is full."""
     with needs("safetensors", extra="files", caller="checkpoint"):
         from safetensors.torch import save as to_bytes
 
@@ -198,10 +201,9 @@ def save(directory: Path, checkpoint: Checkpoint, *, kept: int = KEPT) -> Path:
     tensors_path, facts_path = _paths(directory, checkpoint.step)
     atomic_write(tensors_path, content)
     atomic_write(facts_path, (json.dumps(facts, indent=1, allow_nan=False) + "\n").encode())
-    for step in _steps(directory)[:-kept]:
+    for step in _steps(directory)[:-KEPT]:
         for path in reversed(_paths(directory, step)):  # the JSON file first, which makes it a checkpoint
             path.unlink(missing_ok=True)
-    return facts_path
 
 
 def load_latest(directory: Path) -> Checkpoint | None:
@@ -212,7 +214,7 @@ def load_latest(directory: Path) -> Checkpoint | None:
         except (OSError, ValueError) as error:
             warnings.warn(
                 f"checkpoint: {_paths(directory, step)[1]} is not used ({error}); trying the previous one.",
-                stacklevel=2,
+                stacklevel=level_of_caller(),
             )
     return None
 

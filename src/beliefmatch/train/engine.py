@@ -152,22 +152,17 @@ class Engine:
             for buffer in network.buffers():
                 distributed.broadcast(buffer, 0)
 
-    def describe(self) -> dict[str, Any]:
-        """Facts for a record."""
+    def describe(self, network: nn.Module) -> dict[str, Any]:
+        """Facts for a record, of this engine and a network that it has prepared."""
         is_cuda = self.device.type == "cuda"
         return {
             "device": torch.cuda.get_device_name(self.device) if is_cuda else self.device.type,
             "processes": self.world_size,
             "precision": self.precision,
-            "layout": "channels_last",
+            "layout": "contiguous" if getattr(network, _DEFAULT_LAYOUT, False) else "channels_last",
             "compiled": self.config.compile,
             "threads": self.config.threads or torch.get_num_threads(),
         }
-
-    def close(self) -> None:
-        """Leave the process group."""
-        if self.world_size > 1 and distributed.is_initialized():
-            distributed.destroy_process_group()
 
 
 _DEFAULT_LAYOUT = "_beliefmatch_default_layout"
@@ -299,7 +294,7 @@ def _bf16_is_safe() -> bool:
     os.environ[_ONEDNN_LIMIT] = _WITHOUT_TILES
     if _child_survives_bf16():
         return True
-    del os.environ[_ONEDNN_LIMIT]  # it came too late: oneDNN has already looked at the processor
+    del os.environ[_ONEDNN_LIMIT]  # set too late: oneDNN has already detected the processor
     return False
 
 

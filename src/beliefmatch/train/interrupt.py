@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: noted at once, obeyed after the running step."""
+"""Ctrl-C and SIGTERM: recorded immediately; training stops after the current step."""
 
 import signal
 import threading
@@ -19,7 +19,7 @@ class StopRequest:
     received = False
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Note the first signal; the second raises KeyboardInterrupt at once."""
+        """Record the first signal; the second raises KeyboardInterrupt immediately."""
         if self.received:
             raise KeyboardInterrupt
         self.received = True

@@ -153,11 +153,20 @@ class _Training:
         self.buffers_before = [buffer.clone() for buffer in self.buffers]
 
     def run(self) -> History:
-        """Train from the last checkpoint, if there is one, to the end."""
-        state = self.state
+        """Train from the last checkpoint, if there is one, to the end; close the log in any case."""
         self._restore()
-        if self.log is not None:
-            self.log.begin(state.history)
+        try:
+            if self.log is not None:
+                self.log.begin(self.state.history)
+            self._run_epochs()
+        finally:
+            if self.log is not None:
+                self.log.close()
+        self._finish()
+        return self.state.history
+
+    def _run_epochs(self) -> None:
+        state = self.state
         while state.epoch < self.config.epochs:
             self.wrapped.train()
             started = time.perf_counter()
@@ -174,6 +183,10 @@ class _Training:
                         raise self._interrupted()
                     started = time.perf_counter()
             self._end_epoch()
+
+    def _finish(self) -> None:
+        """Apply the averaged weights, write the final checkpoint, and leave the network in eval mode."""
+        state = self.state
         if not state.finished:
             self.engine.broadcast_buffers(self.network)
             if self.average is not None:
@@ -182,7 +195,6 @@ class _Training:
             self._save()
         state.optimizer.zero_grad(set_to_none=True)
         self.network.eval()
-        return state.history
 
     def _step(self, batch: _StepBatch) -> tuple[bool, bool]:
         """Take a step if it is finite in all processes; whether to stop, and whether to save."""
@@ -367,7 +379,7 @@ class _Training:
             return
         directory, configuration = self.checkpointing.directory, self._configuration()
         checkpoint = self.engine.on_main_process(
-            lambda: read_checkpoint(directory, configuration, self.engine.describe())
+            lambda: read_checkpoint(directory, configuration, self.engine.describe(self.network))
         )
         if checkpoint is not None:
             self.state.restore(checkpoint)
@@ -377,7 +389,7 @@ class _Training:
             return
         directory, configuration = self.checkpointing.directory, self._configuration()
         self.engine.on_main_process(
-            lambda: write_checkpoint(directory, self.state, configuration, self.engine.describe())
+            lambda: write_checkpoint(directory, self.state, configuration, self.engine.describe(self.network))
         )
         self.saved_at = time.monotonic()
 

@@ -42,13 +42,14 @@ def predict_all(engine: Engine, predictor: Predictor, source: Source, batch_size
     # a process without examples predicts the first one too, to know the shape of a row
     parts = own.split(batch_size) if len(own) else [torch.zeros(1, dtype=torch.int64)]
     with engine.running(), engine.autocast():
-        made = [predictor.predict(batch.inputs) for batch in source.batches(parts, device=engine.device)]
-    rows = [torch.cat([one.probs for one in made])]
-    logits = [found for one in made if (found := _logits(one)) is not None]
-    if len(logits) == len(made):
+        batches = source.batches(parts, device=engine.device)
+        predictions = [predictor.predict(batch.inputs) for batch in batches]
+    rows = [torch.cat([one.probs for one in predictions])]
+    logits = [found for one in predictions if (found := _logits(one)) is not None]
+    if len(logits) == len(predictions):
         rows.append(torch.cat(logits))
     probs, *others = (engine.gather(each[: len(own)], lengths).cpu() for each in rows)
-    has_belief = all(one.belief is not None for one in made)
+    has_belief = all(one.belief is not None for one in predictions)
     return PredictedSet(probs, others[0] if others else None, source.targets, has_belief)
 
 
