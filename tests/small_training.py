@@ -25,21 +25,21 @@ class Examples:
     def __len__(self):
         return len(self.images)
 
-    def batches(self, parts, *, seeds=None, device="cpu"):
-        for at, part in enumerate(parts):
-            self.seen.append(part)
-            images = self.images[part]
+    def batches(self, indices, *, seeds=None, device="cpu"):
+        for at, chosen in enumerate(indices):
+            self.seen.append(chosen)
+            images = self.images[chosen]
             if seeds is not None:
                 noise = torch.Generator().manual_seed(seeds[at])
                 images = images + 0.1 * torch.randn(images.shape, generator=noise)
-            yield Batch(images.to(device), self.targets[part].to(device))
+            yield Batch(images.to(device), self.targets[chosen].to(device))
 
 
 class Exactly(Examples):
     """Images that are not augmented."""
 
-    def batches(self, parts, *, seeds=None, device="cpu"):
-        return super().batches(parts, device=device)
+    def batches(self, indices, *, seeds=None, device="cpu"):
+        return super().batches(indices, device=device)
 
 
 def normalised_network(seed=0, width=16):

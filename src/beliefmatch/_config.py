@@ -40,7 +40,7 @@ __all__ = [
 Count = Annotated[int, Meta(ge=1)]
 Index = Annotated[int, Meta(ge=0)]
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-"""What a torch generator takes."""
+"""Range of seeds accepted by torch.Generator."""
 NonNegative = Annotated[float, Meta(ge=0)]
 Positive = Annotated[float, Meta(gt=0)]
 Probability = Annotated[float, Meta(gt=0, lt=1)]
@@ -59,16 +59,17 @@ _WORDS = {
     "null": "null",
 }
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_PLACE = re.compile(r"(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
+_LOCATION = re.compile(r"(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
 _FIELD = re.compile(r"Object (?P<problem>contains unknown|missing required) field `(?P<name>.*)`")
 _EXPECTED = re.compile(r"Expected `(?P<kinds>[^`]*)`(?P<bound>[^,]*)(?:, got `.*`)?")
-_OUR_OWN = re.compile(r"\w+: `(?P<field>[\w.]+)` (?P<fact>.*)", re.DOTALL)
+_CONFIG_ERROR = re.compile(r"\w+: `(?P<field>[\w.]+)` (?P<fact>.*)", re.DOTALL)
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings that are validated when they are made; lists become tuples, and 1 becomes 1.0 where meant.
+    """Settings that are validated when they are made.
 
-    Subclasses that check several fields against each other do so in `__post_init__`, after this one's.
+    Lists become tuples, and ints become floats in float fields. Subclasses that check several fields against
+    each other do so in `__post_init__`, after this one's.
     """
 
     def __post_init__(self) -> None:
@@ -76,9 +77,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for name, kind in field_kinds(type(self)).items():
             given = getattr(self, name)
             try:
-                value = msgspec.convert(_as_meant(kind, given), kind)
+                value = msgspec.convert(_coerce(kind, given), kind)
             except msgspec.ValidationError as error:
-                raise _explained(error, kind, given, caller, name) from None
+                raise _one_line_error(error, kind, given, caller, name) from None
             structs.force_setattr(self, name, _finite(value, caller, name))
 
 
@@ -89,9 +90,9 @@ def from_mapping(kind: type[ConfigType], mapping: Any, *, caller: str) -> Config
     and words as numbers (`devices: 2`).
     """
     try:
-        return msgspec.convert(_as_meant(kind, mapping), kind)
+        return msgspec.convert(_coerce(kind, mapping), kind)
     except msgspec.ValidationError as error:
-        raise _explained(error, kind, mapping, caller) from None
+        raise _one_line_error(error, kind, mapping, caller) from None
 
 
 def plain(value: Any, other: Callable[[Any], Any] | None = None) -> Any:
@@ -131,7 +132,7 @@ class Record(RecordPart, frozen=True):
         try:
             record = msgspec.convert(content, cls)
         except msgspec.ValidationError as error:
-            raise _explained(error, cls, content, title) from None
+            raise _one_line_error(error, cls, content, title) from None
         record.check()
         return record
 
@@ -157,16 +158,16 @@ def unknown_key(key: Any, valid: Collection[str], *, caller: str, path: str = ""
     return ValueError(f"{caller}: `{_joined(path, key)}` is not a setting; {hint}")
 
 
-def _as_meant(kind: Any, value: Any) -> Any:
+def _coerce(kind: Any, value: Any) -> Any:
     """The same value with numbers that were written as text, and text that was written as a number."""
     if hasattr(value, "tolist"):  # of numpy or torch
         value = value.tolist()
     leaves = _leaves(kind)
     if isinstance(value, (list, tuple, range)):
-        return [_as_meant(kind, entry) for entry in value]
+        return [_coerce(kind, entry) for entry in value]
     if isinstance(value, Mapping):
         below = next((field_kinds(leaf) for leaf in leaves if _is_struct(leaf)), {})
-        return {key: _as_meant(below[key], entry) if key in below else entry for key, entry in value.items()}
+        return {key: _coerce(below[key], entry) if key in below else entry for key, entry in value.items()}
     if type(value) is str and float in leaves and str not in leaves and _NUMBER.fullmatch(value):
         return float(value)
     if type(value) is int and str in leaves and not leaves & {int, float}:
@@ -213,11 +214,11 @@ def _finite(value: Any, caller: str, name: str) -> Any:
     return value
 
 
-def _explained(
+def _one_line_error(
     error: msgspec.ValidationError, kind: Any, value: Any, caller: str, path: str = ""
 ) -> ValueError:
-    """One line about a value that was refused: where it is, what was expected, and what came."""
-    found = _PLACE.fullmatch(f"{error}")
+    """One line about a value that was refused: where it is, what was expected, and what was received."""
+    found = _LOCATION.fullmatch(f"{error}")
     assert found is not None
     below = re.sub(r"\[(\d+|\.\.\.)\]", r".\1", found["path"] or "").strip(".")
     parts = [part for part in below.split(".") if part] if "..." not in below else [below]
@@ -234,7 +235,7 @@ def _explained(
         if structure is not None and issubclass(structure, RecordPart):
             return ValueError(f"{caller}: `{_joined(place, field['name'])}` is not one of its fields.")
         return unknown_key(field["name"], names, caller=caller, path=place)
-    if own := _OUR_OWN.fullmatch(what):
+    if own := _CONFIG_ERROR.fullmatch(what):
         return ValueError(f"{caller}: `{_joined(place, own['field'])}` {own['fact']}")
     if found["key"]:
         expected = "a mapping whose keys are text"

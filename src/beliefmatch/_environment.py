@@ -68,7 +68,7 @@ def needs(package: str, *, extra: str, caller: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] == _DISTRIBUTION:
-            raise  # a mistake of ours, which no installation mends
+            raise  # a bug in beliefmatch, not a missing extra
         raise ModuleNotFoundError(
             f'`{caller}` needs {package}: pip install "{_DISTRIBUTION}[{extra}]"',
             name=error.name,

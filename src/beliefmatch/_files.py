@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and names for them."""
+"""Atomic writes of files and directories, and safe file names."""
 
 import hashlib
 import json
@@ -17,7 +17,6 @@ __all__ = [
     "directory_in_use",
     "file_names",
     "numbered",
-    "one_line",
     "ready_directory",
 ]
 
@@ -29,11 +28,6 @@ _LONGEST = 80  # characters of a file's name, without its ending
 
 class EnvironmentFailure(ValueError):  # noqa: N818
     """Something outside of the program is not as it must be: a file, a directory, another process."""
-
-
-def one_line(error: Exception) -> str:
-    """What an error says, to stand within a sentence."""
-    return " ".join(f"{error}".split()).rstrip(".")
 
 
 def ready_directory(name: str, *, caller: str) -> Path:
@@ -56,7 +50,7 @@ def ready_directory(name: str, *, caller: str) -> Path:
 
 @contextmanager
 def directory_in_use(name: str, *, caller: str) -> Iterator[Path]:
-    """`ready_directory` for the time of the block; what was made for it goes again if it stays empty."""
+    """`ready_directory` for the block; directories created here are removed if they stay empty."""
     missing = [path for path in (Path(name), *Path(name).parents) if not os.path.exists(path)]
     try:
         yield ready_directory(name, caller=caller)
@@ -118,7 +112,7 @@ def _stage(path: Path, content: bytes) -> None:
 
 
 def _ledger(directory: Path) -> dict[str, str]:
-    """What an earlier call wrote, as far as it can be told."""
+    """What an earlier call wrote; empty if the ledger is missing or damaged."""
     try:
         content = json.loads((directory / LEDGER).read_bytes())
     except (OSError, ValueError):
@@ -136,7 +130,7 @@ def _remove(directory: Path, file: str, digest: str) -> bool:
         if not ours or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
             return False
         path.unlink()
-    except (OSError, ValueError):  # a name that no file can have is none of ours
+    except (OSError, ValueError):  # a name that no file can have was not written by us
         return False
     return True
 

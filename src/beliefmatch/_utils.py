@@ -1,4 +1,4 @@
-"""Small helpers without dependencies: names loaded on first use, the nearest valid name, derived seeds."""
+"""Small helpers without dependencies: names loaded on first use, the nearest valid name, messages, seeds."""
 
 import inspect
 import sys
@@ -8,7 +8,15 @@ from hashlib import blake2b
 from importlib import import_module
 from typing import Any
 
-__all__ = ["derive_seed", "lazy_names", "nearest", "option_names", "require_name", "require_options"]
+__all__ = [
+    "derive_seed",
+    "lazy_names",
+    "nearest",
+    "option_names",
+    "reason_of",
+    "require_name",
+    "require_options",
+]
 
 _BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -46,7 +54,10 @@ def nearest(word: str, valid: Collection[str]) -> str | None:
 
 
 def require_name(function: str, argument: str, word: str, valid: Collection[str], *, other: str = "") -> None:
-    """`word` must be one of a table's names; the error has the nearest, and `other` that would do."""
+    """`word` must be one of a table's names; the error has the nearest.
+
+    `other` describes further accepted values.
+    """
     if word in valid:
         return
     close = nearest(word, valid)
@@ -57,8 +68,8 @@ def require_name(function: str, argument: str, word: str, valid: Collection[str]
 def option_names(factory: Callable[..., Any]) -> tuple[str, ...] | None:
     """What a function takes by name; None where it takes anything.
 
-    A function that passes on what it does not know says to whom by the class that it returns, if that is of
-    the same module: then what the class takes but need not be given counts too.
+    A function that passes on what it does not know names the receiver by its return annotation, if that is a
+    class of the same module: then the optional arguments of the class count too.
     """
     parameters = inspect.signature(factory).parameters.values()
     own = tuple(parameter.name for parameter in parameters if parameter.kind in _BY_NAME)
@@ -74,7 +85,7 @@ def option_names(factory: Callable[..., Any]) -> tuple[str, ...] | None:
 def require_options(
     function: str, owner: str, factory: Callable[..., Any], options: Mapping[str, Any]
 ) -> None:
-    """`options` must be such as `factory` takes by name, and hold those that it cannot do without."""
+    """`options` must be keyword arguments of `factory`, including all required ones."""
     valid = option_names(factory)
     for name in options:
         if valid is not None and name not in valid:
@@ -86,6 +97,16 @@ def require_options(
         is_required = parameter.kind in _BY_NAME and parameter.default is inspect.Parameter.empty
         if is_required and parameter.name not in options:
             raise TypeError(f"{function}: {owner} must be given the option `{parameter.name}`.")
+
+
+def reason_of(error: object, *, limit: int | None = None) -> str:
+    """Message of an exception on one line, without the final full stop; its type where it has no message.
+
+    Args:
+        error: the exception, or the message itself.
+        limit: the largest number of characters, for messages of other libraries about files of users.
+    """
+    return " ".join(f"{error}".split())[:limit].rstrip(".") or type(error).__name__
 
 
 def derive_seed(*numbers: int) -> int:

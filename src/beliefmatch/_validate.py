@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "FLOATING",
+    "SUM_TOLERANCE",
     "describe",
     "fail",
     "is_inspectable",
     "level_of_caller",
     "peek",
-    "reason_of",
     "require_choice",
     "require_device",
     "require_finite_number",
@@ -23,17 +24,16 @@ __all__ = [
     "require_values",
 ]
 
+FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+SUM_TOLERANCE = 1e-2
+"""Allowed difference of a row's sum of probabilities from one: half precision adds up only this well."""
+
 _INNER = ("beliefmatch.", "torch.nn.modules.")
 
 
 def fail(function: str, fact: str, kind: type[Exception] = ValueError) -> Exception:
     """An exception of the one-line form `function: fact`."""
     return kind(f"{function}: {fact}")
-
-
-def reason_of(error: Exception) -> str:
-    """The message of an exception in one line without its full stop; its type where it has no message."""
-    return " ".join(f"{error}".split())[:160].rstrip(".") or type(error).__name__
 
 
 def level_of_caller() -> int:
@@ -49,9 +49,6 @@ def describe(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
     return " ".join(f"{type(value).__name__} {value!r}".split())[:80]
-
-
-FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def require_floating(function: str, name: str, value: Any) -> None:
@@ -78,7 +75,7 @@ def require_index(function: str, name: str, value: Any) -> int:
 
 
 def require_choice(function: str, name: str, value: Any, choices: tuple[str, ...]) -> None:
-    """`value` must be one of a few words."""
+    """`value` must be one of `choices`."""
     if value not in choices:
         allowed = ", ".join(repr(choice) for choice in choices)
         raise fail(function, f"`{name}` must be one of {allowed}, got {value!r}.")

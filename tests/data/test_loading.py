@@ -122,9 +122,9 @@ def test_validation_is_taken_from_the_train_part_and_the_test_part_left_alone(pa
 def test_the_roles_are_rows_of_whole_parts(parts, changes, validation_from):
     dataset = loaded(parts, validation_from=validation_from, **changes)
     assert set(dataset.sources) == {"train", "test"}
-    assert [dataset.rows(role).part for role in ROLES] == ["train", validation_from, "test"]
+    assert [dataset.role_rows[role].part for role in ROLES] == ["train", validation_from, "test"]
     for role in ROLES:
-        part, rows = dataset.rows(role)
+        part, rows = dataset.role_rows[role]
         (ours,), source = dataset.sources[part].batches([torch.as_tensor(rows)]), getattr(dataset, role)
         assert torch.equal(ours.inputs, everything(source)) and torch.equal(ours.targets, source.targets)
 
@@ -150,7 +150,7 @@ def test_half_of_the_test_part_can_be_for_validation(parts):
     assert sorted(dataset.validation.targets.bincount().tolist()) == [3, 3, 4]
 
     def rows(**changes):
-        return loaded(parts, validation_from="test", **changes).rows("validation").rows.tolist()
+        return loaded(parts, validation_from="test", **changes).role_rows["validation"].rows.tolist()
 
     assert rows() == rows(validation=0.4) == rows(limit=6) != rows(split_seed=1)
 
@@ -160,14 +160,14 @@ def test_an_undivided_set_is_split_in_three_and_its_test_images_can_be_halved(tm
     default, halved = (loaded(place, validation_from=part) for part in ("train", "test"))
     assert default.facts["counts"] == {"train": 38, "validation": 10, "test": 12}
     assert default.class_names == CLASSES and np.array_equal(default.sources["all"].images, IMAGES)
-    assert sorted(np.concatenate([default.rows(role).rows for role in ROLES])) == list(range(60))
-    both = np.concatenate([halved.rows("validation").rows, halved.rows("test").rows])
-    assert sorted(both) == default.rows("test").rows.tolist()
-    rest = np.concatenate([default.rows("train").rows, default.rows("validation").rows])
-    assert halved.rows("train").rows.tolist() == sorted(rest)
+    assert sorted(np.concatenate([default.role_rows[role].rows for role in ROLES])) == list(range(60))
+    both = np.concatenate([halved.role_rows["validation"].rows, halved.role_rows["test"].rows])
+    assert sorted(both) == default.role_rows["test"].rows.tolist()
+    rest = np.concatenate([default.role_rows["train"].rows, default.role_rows["validation"].rows])
+    assert halved.role_rows["train"].rows.tolist() == sorted(rest)
     digits = load(DataConfig(), validation_from="test")  # the validation part is left alone
     assert digits.facts["counts"] == {"train": 898, "validation": 270, "test": 270}
-    assert {digits.rows(role).part for role in ROLES} == {"train", "test"}
+    assert {digits.role_rows[role].part for role in ROLES} == {"train", "test"}
 
 
 def test_digests_of_parts_depend_on_pixels_labels_and_size_and_not_on_split_or_augmentation(parts):
@@ -316,7 +316,7 @@ def test_unreadable_images_stop_or_are_skipped_and_counted(folder, size):
 
 
 def test_workers_skip_the_same_images(folder, monkeypatch):
-    monkeypatch.setattr(prepare, "_FEW", 10)
+    monkeypatch.setattr(prepare, "_MIN_IMAGES_FOR_WORKERS", 10)
     monkeypatch.setattr(prepare, "_CHUNK", 7)
     (folder / "bee" / "0004.png").write_bytes(b"")
     with pytest.warns(UserWarning, match="1 of 60"):

@@ -13,12 +13,12 @@ from beliefmatch.data import load, load_ood, raw
 from beliefmatch.data.config import DataConfig
 from beliefmatch.data.datasets import Columns
 from beliefmatch.data.images import HubImages, UnreadableImage
-from beliefmatch.data.raw import find_at, find_unlabelled, part_of
+from beliefmatch.data.raw import part_of, read_images_at, read_parts_at
 from image_files import CLASSES, encoded, labels, pixels, save_folder, save_npz, save_parquet
 from refusals import refusal
 
 IMAGES, LABELS = pixels(30), np.sort(labels(30))
-complaint = partial(refusal, find_at)
+complaint = partial(refusal, read_parts_at)
 
 
 def read_all(images):
@@ -26,7 +26,7 @@ def read_all(images):
 
 
 def counts(path, **options):
-    return {part: len(found.labels) for part, found in find_at(path, **options).items()}
+    return {part: len(found.labels) for part, found in read_parts_at(path, **options).items()}
 
 
 # Arrays and tables
@@ -49,14 +49,14 @@ def test_an_archive_that_claims_terabytes_is_refused(tmp_path, monkeypatch):
 )
 def test_archives_may_hold_grey_images_and_several_names_of_labels(tmp_path, stored, key):
     np.savez(tmp_path / "a.npz", images=stored, **{key: LABELS})
-    part = find_at(tmp_path / "a.npz")["all"]
+    part = read_parts_at(tmp_path / "a.npz")["all"]
     assert np.array_equal(part.images.pixels, IMAGES[..., :1]) and part.labels.tolist() == LABELS.tolist()
 
 
 def test_parquet_labels_may_be_names_and_images_plain_bytes(tmp_path):
     table = pa.table({"img": [encoded(i) for i in IMAGES], "y": [CLASSES[k] for k in LABELS]})
     pq.write_table(table, tmp_path / "a.parquet")
-    part = find_at(tmp_path / "a.parquet")["all"]
+    part = read_parts_at(tmp_path / "a.parquet")["all"]
     assert part.class_names == CLASSES and part.labels.tolist() == LABELS.tolist()
     assert np.array_equal(read_all(part.images), IMAGES)
 
@@ -68,16 +68,16 @@ def test_parquet_columns_can_be_named_and_a_malformed_description_is_ignored(tmp
     cells = [{"bytes": encoded(i), "path": None} for i in IMAGES]
     table = pa.table({"img": cells, "label": [0] * 30, "fine_label": LABELS})
     pq.write_table(table.replace_schema_metadata({b"huggingface": description}), tmp_path / "a.parquet")
-    part = find_at(tmp_path / "a.parquet", columns=Columns("img", "fine_label"))["all"]
+    part = read_parts_at(tmp_path / "a.parquet", columns=Columns("img", "fine_label"))["all"]
     assert part.labels.tolist() == LABELS.tolist() and part.class_names is None
-    assert set(find_at(tmp_path / "a.parquet")["all"].labels) == {0}
+    assert set(read_parts_at(tmp_path / "a.parquet")["all"].labels) == {0}
 
 
 def test_files_are_parts_by_their_names_and_shards_follow_each_other(tmp_path):
     save_parquet(tmp_path / "data" / "train-00000-of-00002.parquet", IMAGES[:7], LABELS[:7])
     save_parquet(tmp_path / "data" / "train-00001-of-00002.parquet", IMAGES[7:], LABELS[7:])
     save_parquet(tmp_path / "data" / "validation-00000-of-00001.parquet", IMAGES[:4], LABELS[:4])
-    found = find_at(tmp_path, name="food101", test_part="validation")
+    found = read_parts_at(tmp_path, name="food101", test_part="validation")
     assert list(found) == ["train", "test"] and len(found["test"].labels) == 4
     assert np.array_equal(read_all(found["train"].images), IMAGES)
     assert found["train"].labels.tolist() == LABELS.tolist()
@@ -144,14 +144,14 @@ def test_folders_of_parts_hold_folders_of_classes(tmp_path, folder):
     (tmp_path / "test" / "ant" / "notes.txt").write_text("none")
     (tmp_path / "test" / "__MACOSX").mkdir()
     assert counts(tmp_path) == {"train": 12, "validation": 12, "test": 13}
-    assert len(find_unlabelled(tmp_path)) == 13
+    assert len(read_images_at(tmp_path)) == 13
     save_folder(tmp_path / "test", IMAGES[:3], labels(3), classes=("ant", "bee", "cow"))
     assert "'cow'" in complaint(tmp_path)
 
 
 def test_a_single_folder_called_all_is_the_dataset(tmp_path):
     save_folder(tmp_path / "all", IMAGES, LABELS)
-    assert find_at(tmp_path)["all"].class_names == CLASSES
+    assert read_parts_at(tmp_path)["all"].class_names == CLASSES
 
 
 def test_empty_and_ambiguous_folders_are_refused(tmp_path):
@@ -215,8 +215,8 @@ def test_variants_and_test_splits_of_the_hub_have_their_own_names(hub):
 
 def test_rows_of_the_hub_are_read_by_workers_too(hub):
     alone, together = (load(DataConfig(name="food101", size=66, workers=n)).train for n in (0, 2))
-    parts = list(torch.arange(24).split(8))
-    for one, other in zip(alone.batches(parts), together.batches(parts), strict=True):
+    indices = list(torch.arange(24).split(8))
+    for one, other in zip(alone.batches(indices), together.batches(indices), strict=True):
         assert torch.equal(one.inputs, other.inputs)
 
 

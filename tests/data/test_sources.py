@@ -1,6 +1,7 @@
 """Sources of batches: a contract for images in memory and streamed ones, and what each does by itself."""
 
 import json
+import multiprocessing
 import os
 import pickle
 import time
@@ -44,8 +45,8 @@ def scaled(images):
     return (torch.as_tensor(images).permute(0, 3, 1, 2) / 255.0 - mean) / std
 
 
-def only(source, part=EVERYTHING, **options):
-    (batch,) = source.batches([torch.as_tensor(part)], **options)
+def only(source, indices=EVERYTHING, **options):
+    (batch,) = source.batches([torch.as_tensor(indices)], **options)
     return batch
 
 
@@ -56,24 +57,24 @@ both = pytest.mark.parametrize("make", [in_memory, streamed])
 def test_without_seeds_batches_are_the_chosen_images_scaled(make):
     cropped = [to_pixels(center_crop(decode(content), 8, 8, 8 / 7), 3) for content in CONTENTS]
     expected = scaled(pixels() if make is in_memory else np.stack(cropped))
-    parts = [torch.tensor([3, 0, 3, 11]), torch.tensor([7])]
-    for part, batch in zip(parts, make().batches(parts), strict=True):
-        torch.testing.assert_close(batch.inputs, expected[part], rtol=1e-5, atol=1e-6)
+    indices = [torch.tensor([3, 0, 3, 11]), torch.tensor([7])]
+    for chosen, batch in zip(indices, make().batches(indices), strict=True):
+        torch.testing.assert_close(batch.inputs, expected[chosen], rtol=1e-5, atol=1e-6)
         assert batch.inputs.dtype == torch.float32
         assert batch.inputs.is_contiguous(memory_format=torch.channels_last)
-        assert torch.equal(batch.targets, torch.from_numpy(labels())[part])
+        assert torch.equal(batch.targets, torch.from_numpy(labels())[chosen])
 
 
 @both
 def test_augmentation_depends_on_the_seed_and_the_batch_alone(make):
-    parts, seeds = [torch.tensor([1, 2, 3]), torch.tensor([4, 5]), torch.tensor([1, 2, 3])], [8, 9, 8]
+    indices, seeds = [torch.tensor([1, 2, 3]), torch.tensor([4, 5]), torch.tensor([1, 2, 3])], [8, 9, 8]
     state = torch.get_rng_state()
-    first, second, again = make().batches(parts, seeds=seeds)
+    first, second, again = make().batches(indices, seeds=seeds)
     assert torch.equal(first.inputs, again.inputs)
-    assert torch.equal(only(make(), parts[1], seeds=[9]).inputs, second.inputs)
-    assert not torch.equal(only(make(), parts[0], seeds=[7]).inputs, first.inputs)
+    assert torch.equal(only(make(), indices[1], seeds=[9]).inputs, second.inputs)
+    assert not torch.equal(only(make(), indices[0], seeds=[7]).inputs, first.inputs)
     assert torch.equal(torch.get_rng_state(), state)
-    assert "`seeds`" in refusal(list, make().batches(parts, seeds=[1]))
+    assert "`seeds`" in refusal(list, make().batches(indices, seeds=[1]))
 
 
 @both
@@ -178,9 +179,11 @@ def test_other_arrays_are_refused(images, targets, name):
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_the_number_of_workers_does_not_change_the_batches(workers):
-    parts = list(torch.randperm(12, generator=torch.Generator().manual_seed(0)).split(3))
+    indices = list(torch.randperm(12, generator=torch.Generator().manual_seed(0)).split(3))
     state = torch.get_rng_state()
-    alone, together = (list(streamed(n, noise=0.1).batches(parts, seeds=[4, 5, 6, 7])) for n in (0, workers))
+    alone, together = (
+        list(streamed(n, noise=0.1).batches(indices, seeds=[4, 5, 6, 7])) for n in (0, workers)
+    )
     assert torch.equal(torch.get_rng_state(), state)
     for one, other in zip(alone, together, strict=True):
         assert torch.equal(one.inputs, other.inputs) and torch.equal(one.targets, other.targets)
@@ -208,7 +211,9 @@ def test_an_unreadable_image_is_named_in_the_main_process(tmp_path, workers):
 def test_a_loop_that_is_left_early_leaves_no_process_behind():
     batches = streamed(2).batches(list(EVERYTHING.split(2)))
     next(batches)
+    assert len(multiprocessing.active_children()) == 2
     batches.close()
+    assert multiprocessing.active_children() == []
     assert len(list(streamed(2).batches([torch.arange(2), torch.arange(3)]))) == 2
 
 
@@ -249,10 +254,10 @@ def test_chained_images_are_found_by_their_position():
 
 
 def test_votes_follow_their_images():
-    source, votes, part = in_memory(), torch.rand(12, 10), torch.tensor([7, 3, 3])
+    source, votes, indices = in_memory(), torch.rand(12, 10), torch.tensor([7, 3, 3])
     counted = CountedSource(source, votes)
-    inputs, targets = only(counted, part)
-    assert torch.equal(targets, votes[part]) and torch.equal(inputs, only(source, part).inputs)
+    inputs, targets = only(counted, indices)
+    assert torch.equal(targets, votes[indices]) and torch.equal(inputs, only(source, indices).inputs)
     assert len(counted) == 12 and counted.shape == source.shape and counted.targets is votes
     others = [source, *(CountedSource(source, one) for one in (votes + 1, votes.flip(0)))]
     assert len({counted.digest(), *(other.digest() for other in others)}) == 4

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from beliefmatch.data.splits import (
     balanced_rows,
-    fingerprint,
+    content_digest,
     halves,
     resolve_count,
     split_rows,
@@ -110,10 +110,10 @@ def test_more_images_than_there_are_or_parts_of_images_are_refused(amount):
     assert "`validation`" in message and f"got {amount:g}" in message
 
 
-def test_a_fingerprint_is_a_sha256_of_lengths_and_contents():
+def test_a_content_digest_is_a_sha256_of_lengths_and_contents():
     array = np.array([[1, 2, 258]], ">i4")
     expected = hashlib.sha256(b"2:ab" + b"3:\x00\x01\x02" + b"i4(1, 3)" + struct.pack("<3i", 1, 2, 258))
-    assert fingerprint(["ab", b"\x00\x01\x02", array]) == expected.hexdigest()
-    assert fingerprint(["ab", "c"]) != fingerprint(["a", "bc"])
-    assert fingerprint([np.zeros((2, 3))]) != fingerprint([np.zeros((3, 2))])
-    assert fingerprint([np.zeros(2, np.int32)]) != fingerprint([np.zeros(1, np.int64)])
+    assert content_digest(["ab", b"\x00\x01\x02", array]) == expected.hexdigest()
+    assert content_digest(["ab", "c"]) != content_digest(["a", "bc"])
+    assert content_digest([np.zeros((2, 3))]) != content_digest([np.zeros((3, 2))])
+    assert content_digest([np.zeros(2, np.int32)]) != content_digest([np.zeros(1, np.int64)])

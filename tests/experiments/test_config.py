@@ -136,7 +136,7 @@ REFUSED: dict[str, list] = {  # values by the setting that the error must name
         ({"method": {"name": "softmax", "options": {1: 2}}}, "method.options"),
         ({"defaults": {"belief_maching": {}}}, "defaults.belief_maching`.*`defaults.belief_matching"),
         ({"defaults": {"softmax": 3}}, "defaults"),
-        ({"data": {"mean": [0.5], "std": [1, 1, 1]}}, "data.mean"),
+        ({"data": {"mean": [0.5], "std": [1, 1, 1]}}, "data.std"),
         ({"data": {"mean": [0.5, 1], "std": [1, 1]}}, "data.mean"),
         ({"data": {"mean": [0], "std": [0]}}, "data.std.0"),
         ({"semi": {"kind": "vat"}}, "semi`.*--labels"),

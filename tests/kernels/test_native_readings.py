@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beliefmatch import kernels
+from beliefmatch._validate import SUM_TOLERANCE
 from beliefmatch.metrics import outcomes, readings
-from beliefmatch.metrics._inputs import SUM_TOLERANCE
 from forecasts import forecast, seeds
 from kernel_contract import HYPOTHESIS, NEEDS_NATIVE, using
 

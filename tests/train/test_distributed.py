@@ -130,8 +130,8 @@ def restart(on, directory):
     """A training whose second process kills itself once, and one that is not disturbed."""
 
     class Deadly(Examples):
-        def batches(self, parts, **options):
-            for batch in super().batches(parts, **options):
+        def batches(self, indices, **options):
+            for batch in super().batches(indices, **options):
                 if on.rank == 1 and len(self.seen) == 25 and not (directory / "once").exists():
                     (directory / "once").touch()
                     os.kill(os.getpid(), signal.SIGKILL)

@@ -206,8 +206,8 @@ def spoiled_at(*steps):
 class Spoiled(Exactly):
     """One batch of images is not finite, which also spoils the averages of batch normalisation."""
 
-    def batches(self, parts, **options):
-        for number, batch in enumerate(super().batches(parts, **options)):
+    def batches(self, indices, **options):
+        for number, batch in enumerate(super().batches(indices, **options)):
             yield batch._replace(inputs=batch.inputs * math.inf) if number == 2 else batch
 
 

@@ -45,7 +45,7 @@ class Stream(Protocol):
         """Pieces that cover at least the shards that are not there, in order."""
         ...
 
-    def picked(self, parts: Sequence[Tensor]) -> Iterator[Piece] | None:
+    def picked(self, indices: Sequence[Tensor]) -> Iterator[Piece] | None:
         """One piece for each tensor of row numbers, if rows can be read in any order."""
         ...
 
@@ -107,14 +107,16 @@ class _Indexed:
         # A batch is of one shard, so that a shard is computed alike whichever others are there.
         shards = torch.arange(len(self._numbers)).split(shard_rows)
         missing = [rows for shard, rows in enumerate(shards) if not is_there(shard)]
-        wanted = [part for rows in missing for part in rows.split(self._batch_size)]
-        batches = self._read([self._numbers[part] for part in wanted])
-        for part, batch in zip(wanted, batches, strict=True):
-            yield _piece(int(part[0]), batch, len(part))
+        wanted = [chosen for rows in missing for chosen in rows.split(self._batch_size)]
+        batches = self._read([self._numbers[chosen] for chosen in wanted])
+        for chosen, batch in zip(wanted, batches, strict=True):
+            yield _piece(int(chosen[0]), batch, len(chosen))
 
-    def picked(self, parts: Sequence[Tensor]) -> Iterator[Piece] | None:
-        batches = self._read([self._numbers[part] for part in parts])
-        return (_piece(int(part[0]), batch, len(part)) for part, batch in zip(parts, batches, strict=True))
+    def picked(self, indices: Sequence[Tensor]) -> Iterator[Piece] | None:
+        batches = self._read([self._numbers[chosen] for chosen in indices])
+        return (
+            _piece(int(chosen[0]), batch, len(chosen)) for chosen, batch in zip(indices, batches, strict=True)
+        )
 
 
 class _Iterated:
@@ -141,7 +143,7 @@ class _Iterated:
             yield piece
             start += len(piece.targets)
 
-    def picked(self, parts: Sequence[Tensor]) -> Iterator[Piece] | None:
+    def picked(self, indices: Sequence[Tensor]) -> Iterator[Piece] | None:
         return None
 
 
@@ -159,18 +161,18 @@ def _of_loader(loader: DataLoader) -> Stream:
 
 
 def _from_source(source: Any, device: torch.device) -> Callable[[list[Tensor]], Iterator[Any]]:
-    return lambda parts: source.batches(parts, device=device)
+    return lambda indices: source.batches(indices, device=device)
 
 
 def _from_dataset(dataset: Any, like: DataLoader | None = None) -> Callable[[list[Tensor]], Iterator[Any]]:
     names = ("num_workers", "collate_fn", "worker_init_fn", "multiprocessing_context", "timeout")
     options: dict[str, Any] = {} if like is None else {name: getattr(like, name) for name in names}
 
-    def read(parts: list[Tensor]) -> Iterator[Any]:
+    def read(indices: list[Tensor]) -> Iterator[Any]:
         generator = torch.Generator().manual_seed(
             0
         )  # or the caller's own stream of chance would be drawn from
-        order = [part.tolist() for part in parts]
+        order = [chosen.tolist() for chosen in indices]
         return iter(DataLoader(dataset, batch_sampler=order, generator=generator, **options))
 
     return read

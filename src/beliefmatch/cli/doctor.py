@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 import typer
 
 from beliefmatch._environment import Extra, Package, extras, hardware, versions
+from beliefmatch._utils import reason_of
 from beliefmatch.cli import options as opt
 from beliefmatch.cli.console import BAD_INPUT, require_packages, show, user_errors
 
@@ -50,7 +51,7 @@ def _torch() -> Torch:
 
         from beliefmatch import kernels
     except (ImportError, OSError) as error:  # OSError: a shared library that does not load
-        return Torch(problem=f"torch cannot be imported: {' '.join(str(error).split())}")
+        return Torch(problem=f"torch cannot be imported: {reason_of(error)}")
     devices = ["cpu"]
     devices += [
         f"cuda:{index} ({torch.cuda.get_device_name(index)})" for index in range(torch.cuda.device_count())

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from beliefmatch._config import Config, Count, Index, NonEmpty, NonNegative, Positive, Seed
+from beliefmatch.data.preprocessing import Augment, require_channels
 
 __all__ = ["DataConfig"]
 
@@ -15,7 +16,7 @@ class DataConfig(Config, frozen=True, kw_only=True):
     Args:
         name: "digits", which are embedded; a name of `DATASETS` such as "cifar10"; or a path to a folder of
             images, to Parquet files or to .npz files.
-        directory: where a named dataset lies on this machine; from the hub if not given.
+        directory: where a named dataset is stored on this machine; from the hub if not given.
         validation: images of the train part kept for validation: a share below 1, or a number.
         limit: largest number of training images; all if not given.
         labels: number of training images that keep their labels, equally many of each class; all if not
@@ -42,7 +43,7 @@ class DataConfig(Config, frozen=True, kw_only=True):
     limit: Count | None = None
     labels: Count | None = None
     split_seed: Seed = 0
-    augment: Literal["auto", "crop_flip", "crop", "none"] = "auto"
+    augment: Literal["auto", Augment] = "auto"
     shift: Index | None = None
     noise: NonNegative = 0.0
     size: Count | None = None
@@ -55,9 +56,7 @@ class DataConfig(Config, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         mean, std = self.mean, self.std
-        if (mean is None) != (std is None) or len(mean or ()) != len(std or ()):
-            raise ValueError(
-                f"DataConfig: `mean` and `std` must be given together, as many of each, got {mean} and {std}."
-            )
-        if mean is not None and len(mean) not in (1, 3):
-            raise ValueError(f"DataConfig: `mean` must be 1 or 3 numbers, got {mean}.")
+        if mean is not None and std is not None:
+            require_channels("DataConfig", mean, std)
+        elif mean is not None or std is not None:
+            raise ValueError(f"DataConfig: `mean` and `std` must be given together, got {mean} and {std}.")

@@ -1,7 +1,7 @@
 """Named datasets: where they are, and their default preprocessing; read without torch and numpy.
 
 A new dataset is one entry of `DATASETS`: a `HubDataset`, or a `FunctionDataset` with a function in a file of
-its own. Both are called with `find(name, config, only=part)`.
+its own. Both are called with `read(config, only=part)`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,17 @@ if TYPE_CHECKING:
     from beliefmatch.data.config import DataConfig
     from beliefmatch.data.raw import LabelledImages
 
-__all__ = ["DATASETS", "Columns", "DatasetDefaults", "FunctionDataset", "HubDataset"]
+__all__ = [
+    "DATASETS",
+    "IMAGENET_MEAN",
+    "IMAGENET_STD",
+    "Columns",
+    "DatasetDefaults",
+    "FunctionDataset",
+    "HubDataset",
+]
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
@@ -38,7 +48,7 @@ class Columns(NamedTuple):
     label: str | None = None
 
 
-_COLUMNS = Columns("image", "label")
+_DEFAULT_COLUMNS = Columns("image", "label")
 
 
 @dataclass(frozen=True)
@@ -57,15 +67,16 @@ class HubDataset:
     defaults: DatasetDefaults
     config: str | None = None
     test_part: str = "test"
-    columns: Columns = _COLUMNS
+    columns: Columns = _DEFAULT_COLUMNS
 
-    def find(self, name: str, config: DataConfig, *, only: str | None = None) -> dict[str, LabelledImages]:
+    def read(self, config: DataConfig, *, only: str | None = None) -> dict[str, LabelledImages]:
         """All parts, or one of them alone: from the directory if one is configured, else from the hub."""
-        from beliefmatch.data.raw import find_at, join_classes, read_hub
+        from beliefmatch.data.raw import join_classes, read_hub, read_parts_at
 
+        name = config.name
         if config.directory is not None:
             place = Path(config.directory).expanduser()
-            return find_at(place, name=name, only=only, test_part=self.test_part, columns=self.columns)
+            return read_parts_at(place, name=name, only=only, test_part=self.test_part, columns=self.columns)
         splits = {"train": "train", "test": self.test_part}
         parts = {
             part: read_hub(self.hub, self.config, split, self.columns, name=name)
@@ -87,18 +98,19 @@ class FunctionDataset:
     function: str
     defaults: DatasetDefaults
 
-    def find(self, name: str, config: DataConfig, *, only: str | None = None) -> dict[str, LabelledImages]:
-        """All parts; the function is imported only now."""
-        return resolve_name(self.function)(config)
+    def read(self, config: DataConfig, *, only: str | None = None) -> dict[str, LabelledImages]:
+        """All parts, or one of them alone; the function is imported only now."""
+        parts = resolve_name(self.function)(config)
+        return {part: found for part, found in parts.items() if only in (None, part)}
 
 
 _DIGITS = tuple("0123456789")
 _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-_PHOTOGRAPHS = DatasetDefaults((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), "crop_flip", size=224)
+_PHOTOGRAPHS = DatasetDefaults(IMAGENET_MEAN, IMAGENET_STD, "crop_flip", size=224)
 
 DATASETS: dict[str, FunctionDataset | HubDataset] = {
     "digits": FunctionDataset(
-        "beliefmatch.data.digits:find_digits",
+        "beliefmatch.data.digits:digits_parts",
         DatasetDefaults((0.0,), (240 / 255,), "none", class_names=_DIGITS),
     ),
     "cifar10": HubDataset(

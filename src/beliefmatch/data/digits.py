@@ -18,7 +18,7 @@ from beliefmatch.data.splits import ROLES, split_rows
 if TYPE_CHECKING:
     from beliefmatch.data.config import DataConfig
 
-__all__ = ["STEP", "DigitSplits", "Examples", "find_digits", "load_digits", "rotated"]
+__all__ = ["STEP", "DigitSplits", "Examples", "digits_parts", "load_digits", "rotated"]
 
 STEP = 15
 """A pixel's level from 0 to 16 is kept as a byte of 15 times the level and normalised to level / 16."""
@@ -71,7 +71,7 @@ def load_digits(
     return DigitSplits(*(Examples(images[i], targets[i]) for i in rows))
 
 
-def find_digits(config: DataConfig) -> dict[str, LabelledImages]:
+def digits_parts(config: DataConfig) -> dict[str, LabelledImages]:
     """The digits in three parts; 540 are to report on, and the split seed alone decides which.
 
     A fifth of all digits is for validation unless another share or number is configured, which is then taken

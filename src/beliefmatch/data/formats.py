@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 from beliefmatch._environment import needs
-from beliefmatch._validate import fail, reason_of
+from beliefmatch._utils import reason_of
+from beliefmatch._validate import fail
 
-__all__ = ["ArrayFile", "Column", "Field", "open_arrays"]
+__all__ = ["ArrayFile", "Column", "Field", "NpyFile", "NpzFile", "ParquetFile", "open_arrays"]
 
 Column = Tensor | list[str]
 """Numbers of any shape, or one text for each row."""
@@ -63,7 +64,7 @@ def reading(path: Path, what: str = "", *, caller: str) -> Iterator[None]:
     except ModuleNotFoundError:
         raise
     except Exception as error:
-        reason = reason_of(error)
+        reason = reason_of(error, limit=160)
         if "allow_pickle" in reason:
             reason = "it holds Python objects, which only a pickle can; save numbers or text"
         what = f"{what} of " if what else ""
@@ -128,6 +129,7 @@ class ArrayFile:
         name: str | None = None,
         numbered: bool = False,
         own: bool = False,
+        first: bool = False,
     ) -> Field | None:
         """The array or the columns that hold a role; None where there is none, an error for several.
 
@@ -137,17 +139,20 @@ class ArrayFile:
             name: what the user calls it.
             numbered: whether the columns logit_0, logit_1, ... of a table form one matrix.
             own: whether neighbouring files are left out.
+            first: whether the first spelling counts where there are several.
         """
         held = self.own if own else self.names
         if name is None:
-            matches = [Field(self, (one,)) for one in held if one.lower() in spellings]
+            matches = [
+                Field(self, (one,)) for spelling in spellings for one in held if one.lower() == spelling
+            ]
         else:
             matches = [Field(self, (name,))] if name in held else []
         if self.is_table and numbered:
             matches += self._numbered_columns(spellings if name is None else (name,))
-        if len(matches) > 1:
+        if len(matches) > 1 and not first:
             several = " and ".join(field.name for field in matches)
-            fact = f"`{role}` must be named where there are several, got {several} in {self.path}."
+            fact = f"`{role}` must be one array, or be named, got {several} in {self.path}."
             raise fail(self.caller, fact)
         return matches[0] if matches else None
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from beliefmatch._environment import needs
-from beliefmatch._validate import reason_of
+from beliefmatch._utils import reason_of
 
 __all__ = [
     "SUFFIXES",
@@ -29,7 +29,7 @@ __all__ = [
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 MAX_PIXELS = 1 << 27
-"""Of one image; a small file that claims more is treated as an attack on the memory."""
+"""Maximum pixels of one image; a small file that claims more is treated as an attack on the memory."""
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # Pillow runs no other program for these
 _ORIENTATION = 0x0112  # the EXIF tag that says which side is up
@@ -60,7 +60,7 @@ class Images:
         raise NotImplementedError
 
     def identity(self) -> Iterator[bytes | str | np.ndarray]:
-        """What distinguishes these images from others, for the fingerprint."""
+        """What distinguishes these images from others, for the digest."""
         raise NotImplementedError
 
 
@@ -88,7 +88,7 @@ def decode(content: bytes) -> Any:
             return _grey_or_rgb(ImageOps.exif_transpose(image) if turned else image)
     except Exception as error:  # decoders raise exceptions of any type
         is_unknown = "cannot identify image file" in f"{error}"
-        reason = "it is no image of a known format" if is_unknown else reason_of(error)
+        reason = "it is no image of a known format" if is_unknown else reason_of(error, limit=160)
         raise UnreadableImage(reason) from None
 
 
@@ -249,7 +249,7 @@ class HubImages(Images):
         return decode(cell.get("bytes") or b"")
 
     def identity(self) -> Iterator[str]:
-        """The number of rows; the fingerprint adds the labels."""
+        """The number of rows; the digest adds the labels."""
         yield f"{len(self)} rows"
 
 

@@ -11,11 +11,11 @@ import numpy as np
 from beliefmatch._utils import require_name
 from beliefmatch._validate import fail, require_choice
 from beliefmatch.data.config import DataConfig
-from beliefmatch.data.datasets import DATASETS, DatasetDefaults
+from beliefmatch.data.datasets import DATASETS, IMAGENET_MEAN, IMAGENET_STD, DatasetDefaults
 from beliefmatch.data.images import SUFFIXES, ChainedImages, Images
 from beliefmatch.data.prepare import common_frame, prepare, prepare_like
 from beliefmatch.data.preprocessing import Preprocessing, default_padding
-from beliefmatch.data.raw import LabelledImages, find_at, images_below, read_file
+from beliefmatch.data.raw import ARRAY_SUFFIXES, LabelledImages, images_below, read_file, read_parts_at
 from beliefmatch.data.sources import Dataset, ImageSource, MemorySource, Source
 from beliefmatch.data.splits import (
     ROLES,
@@ -23,14 +23,12 @@ from beliefmatch.data.splits import (
     ValidationFrom,
     assign_roles,
     balanced_rows,
-    fingerprint,
+    content_digest,
 )
 
-__all__ = ["find", "load", "read_images"]
+__all__ = ["load", "read_images", "read_parts"]
 
-_IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and std
 _MOST_CLASSES = 1_000_000  # a larger number is no class id
-_ARRAYS = (".npz", ".npy", ".parquet")
 
 
 def load(config: DataConfig, *, validation_from: ValidationFrom = "train") -> Dataset:
@@ -47,7 +45,7 @@ def load(config: DataConfig, *, validation_from: ValidationFrom = "train") -> Da
         ValueError: in one line, for data that are missing, cannot be read or cannot be split.
     """
     require_choice("data", "validation_from", validation_from, ("train", "test"))
-    found, defaults = find(config)
+    found, defaults = read_parts(config)
     names = _class_names(found, config, defaults)
     parts = _named_parts(found)
     prepared = _prepare(parts, config, defaults)
@@ -101,17 +99,19 @@ def load(config: DataConfig, *, validation_from: ValidationFrom = "train") -> Da
     )
 
 
-def find(config: DataConfig, *, only: str | None = None) -> tuple[dict[str, LabelledImages], DatasetDefaults]:
+def read_parts(
+    config: DataConfig, *, only: str | None = None
+) -> tuple[dict[str, LabelledImages], DatasetDefaults]:
     """The parts of the dataset under a name or a path, and the defaults that apply to them."""
     if config.name in DATASETS:
         dataset = DATASETS[config.name]
-        return dataset.find(config.name, config, only=only), dataset.defaults
+        return dataset.read(config, only=only), dataset.defaults
     if config.directory is not None:
         require_name("data", "name", config.name, DATASETS, other=" where `directory` is given")
     path = Path(config.name).expanduser()
     if not path.exists():
         require_name("data", "name", config.name, DATASETS, other=", or a path to images")
-    return find_at(path, only=only), DatasetDefaults()
+    return read_parts_at(path, only=only), DatasetDefaults()
 
 
 def read_images(
@@ -138,7 +138,7 @@ def read_images(
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     if not given:
         raise fail("read_images", "`paths` must be at least one path, got none.")
-    found = [_images_at(Path(path).expanduser()) for path in given]
+    found = [_read_path(Path(path).expanduser()) for path in given]
     images = found[0] if len(found) == 1 else ChainedImages(found)
     if len(images) == 0:
         raise fail("read_images", f"`paths` must hold images, got none in {given[0]}.")
@@ -146,13 +146,13 @@ def read_images(
     return [images.name(row) for row in rows.tolist()], source
 
 
-def _images_at(path: Path) -> Images:
+def _read_path(path: Path) -> Images:
     if path.is_dir():
         return images_below(path)
     if not path.is_file():
         raise fail("read_images", f"`paths` must be files or folders, got nothing at {path}.")
-    if path.suffix.lower() not in SUFFIXES + _ARRAYS:
-        expected = f"{', '.join(SUFFIXES)}, {', '.join(_ARRAYS)} or be a folder"
+    if path.suffix.lower() not in SUFFIXES + ARRAY_SUFFIXES:
+        expected = f"{', '.join(SUFFIXES)}, {', '.join(ARRAY_SUFFIXES)} or be a folder"
         raise fail("read_images", f"`paths` must end in {expected}, got {path}.")
     return read_file(path).images
 
@@ -232,7 +232,7 @@ def _preprocessing(
     elif isinstance(train, MemorySource):
         mean, std = _moments(train.pixels.numpy(), rows)
     else:
-        mean, std = _IMAGENET
+        mean, std = IMAGENET_MEAN, IMAGENET_STD
     padding = default_padding(height, width) if config.shift is None else config.shift
     return Preprocessing(mean, std, augment, padding, train.preprocessing.margin, config.noise)
 
@@ -254,7 +254,7 @@ def _digest(
     roles: Mapping[str, RowSelection],
     held_back: np.ndarray | None,
 ) -> str:
-    """Of images, labels and split; a part that is whole for validation or test adds no rows of its own."""
+    """Digest of images, labels and split; a part that is whole for validation or test adds no rows."""
     pieces: list[Any] = []
     for name, (source, rows) in prepared.items():
         pieces += [name, *source.identity(), rows, source.targets.numpy()]
@@ -262,4 +262,4 @@ def _digest(
         part, rows = roles[role]
         is_whole = role != "train" and len(rows) == len(prepared[part][0])
         pieces.append(rows[:0] if is_whole else rows)
-    return fingerprint(pieces if held_back is None else [*pieces, held_back])
+    return content_digest(pieces if held_back is None else [*pieces, held_back])

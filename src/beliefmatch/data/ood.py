@@ -14,16 +14,16 @@ from beliefmatch.data.config import DataConfig
 from beliefmatch.data.datasets import DATASETS
 from beliefmatch.data.digits import STEP, rotated
 from beliefmatch.data.images import Images
-from beliefmatch.data.loading import find
+from beliefmatch.data.loading import read_parts
 from beliefmatch.data.prepare import prepare_like
 from beliefmatch.data.preprocessing import Preprocessing
-from beliefmatch.data.raw import find_unlabelled, holds
+from beliefmatch.data.raw import holds, read_images_at
 from beliefmatch.data.sources import Dataset, MemorySource, Source
 
 __all__ = ["SYMMETRIC_DIGITS", "load_ood"]
 
-MOST_GENERATED = 2000
-"""Images of a generated set."""
+MAX_GENERATED = 2000
+"""Maximum number of images of a generated set."""
 
 SYMMETRIC_DIGITS = (0, 1, 6, 8, 9)
 """Rotated, a 0, a 1 and an 8 look like themselves and a 6 like a 9: these are still in distribution."""
@@ -42,7 +42,7 @@ def load_ood(
         text: "noise"; for digits also "rotations" and "patches"; a name of `DATASETS`, of which the test
             images are taken; a path to images; or `name=path`.
         like: the in-distribution dataset, whose size, channels and preprocessing the images take.
-        directory: where a named dataset lies on this machine; from the hub if not given.
+        directory: where a named dataset is stored on this machine; from the hub if not given.
         corrupt: what to do with images that cannot be read, "stop" or "skip".
         workers: processes that read large images.
 
@@ -58,11 +58,11 @@ def load_ood(
     if equals:
         if not name or not place:
             raise fail(_CALLER, f"`text` must have a name and a path where it is name=path, got {text!r}.")
-        images = _images_at(Path(place).expanduser(), text, name)
+        images = _read_ood_path(Path(place).expanduser(), text, name)
     elif text in DATASETS:
         images = _test_images(text, directory)
     else:
-        name, images = Path(text).stem, _images_at(Path(text).expanduser(), text)
+        name, images = Path(text).stem, _read_ood_path(Path(text).expanduser(), text)
     source, _ = prepare_like(images, like.test.shape, preprocessing, corrupt=corrupt, workers=workers)
     return name, source
 
@@ -72,20 +72,20 @@ def _test_images(name: str, directory: str | None) -> Images:
     if directory is not None and name != "digits" and not holds(Path(directory).expanduser(), name):
         expected = f"a set that {directory} holds in files or a folder of that name, or name=path"
         raise fail(_CALLER, f"`text` must be {expected}, got {name!r}.")
-    found, _ = find(DataConfig(name=name, directory=directory), only="test")
+    found, _ = read_parts(DataConfig(name=name, directory=directory), only="test")
     return (found.get("test") or found["all"]).images
 
 
-def _images_at(path: Path, text: str, name: str = "") -> Images:
+def _read_ood_path(path: Path, text: str, name: str = "") -> Images:
     if not path.exists():
         expected = f"{', '.join(sorted(_GENERATED))}, one of {', '.join(DATASETS)}, a path or name=path"
         raise fail(_CALLER, f"`text` must be {expected}, got {text!r}, and there is nothing at {path}.")
-    return find_unlabelled(path, name=name)
+    return read_images_at(path, name=name)
 
 
 def _generate(text: str, like: Dataset) -> np.ndarray:
     channels, height, width = like.test.shape
-    seed, count = int(like.facts.get("split_seed", 0)), min(len(like.test), MOST_GENERATED)
+    seed, count = int(like.facts.get("split_seed", 0)), min(len(like.test), MAX_GENERATED)
     digits = like.test if like.name == "digits" and isinstance(like.test, MemorySource) else None
     if text == "noise":
         levels = _random_bytes(count * height * width * channels, derive_seed(seed, 0))

@@ -7,13 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from beliefmatch._validate import FLOATING, fail
+from beliefmatch._validate import FLOATING, SUM_TOLERANCE, fail
 from beliefmatch.data.formats import ArrayFile, Field, open_arrays
 
-__all__ = ["SPELLINGS", "FieldNames", "Predictions", "class_ids", "read_class_names", "read_predictions"]
+__all__ = [
+    "SPELLINGS",
+    "FieldNames",
+    "Predictions",
+    "class_ids",
+    "ids_of_names",
+    "read_class_names",
+    "read_predictions",
+]
 
 Kind = Literal["logits", "probs"]
 Role = Literal["logits", "probs", "targets", "images"]
@@ -26,9 +35,6 @@ SPELLINGS: dict[Role, tuple[str, ...]] = {
 }
 """Unambiguous names, in any case. "scores" or "outputs" might be logits or probabilities, and "predictions"
 class ids: such arrays must be named by the user."""
-
-SUM_TOLERANCE = 1e-2
-"""Allowed difference of a row's sum of probabilities from one: half precision adds up only this well."""
 
 _CALLER = "read_predictions"
 _CHUNK = 1 << 20  # values checked at a time
@@ -169,7 +175,7 @@ def _require_logits(field: Field) -> Tensor:
 
 
 def _require_probs(field: Field) -> Tensor:
-    """Numbers in [0, 1] of shape (N, K); each row has the sum one."""
+    """Numbers in [0, 1] of shape (N, K); rows sum to one."""
     probs = _matrix(field)
     within = "probabilities in [0, 1] (logits are called logits)"
     _require_rows(probs, lambda rows: ((rows >= 0) & (rows <= 1)).all(1), within, field)
@@ -255,11 +261,17 @@ def _ids_of_text(texts: list[str], field: Field, names: Sequence[str] | None) ->
         others = (text for text in texts if not text.strip().lstrip("-").isdigit())
         first = next(others, texts[0] if texts else "")
         raise field.error("class ids where no class names are given", f"the text {first!r}")
+    ids = ids_of_names(texts, names)
+    if (ids < 0).any():
+        row = int((ids < 0).argmax())
+        raise field.error("class ids or class names", f"{texts[row]!r} in row {row}")
+    return torch.from_numpy(ids)
+
+
+def ids_of_names(texts: Sequence[str], names: Sequence[str]) -> np.ndarray:
+    """Class id of each class name, int64; -1 for a text that is not among the names."""
     by_name = {name: index for index, name in enumerate(names)}
-    unknown = next((row for row, text in enumerate(texts) if text not in by_name), None)
-    if unknown is not None:
-        raise field.error("class ids or class names", f"{texts[unknown]!r} in row {unknown}")
-    return torch.tensor([by_name[text] for text in texts], dtype=torch.int64)
+    return np.array([by_name.get(text, -1) for text in texts], dtype=np.int64)
 
 
 def _require_images(field: Field, rows: int) -> Tensor:

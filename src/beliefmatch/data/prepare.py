@@ -32,10 +32,10 @@ IN_MEMORY_BYTES = 4 << 30
 """Images of at most this side that take at most these bytes together are decoded once and kept in memory."""
 
 DEFAULT_MARGIN = 256 / 224
-"""Of images larger than that, where the configuration has none."""
+"""Default margin of images larger than `IN_MEMORY_SIDE`."""
 
 _CHUNK = 256  # images that a worker reads at a time
-_FEW = 2000  # images that are read sooner than workers start
+_MIN_IMAGES_FOR_WORKERS = 2000  # fewer are read sooner than workers start
 
 
 class Frame(NamedTuple):
@@ -101,7 +101,7 @@ def prepare(
         rows among all images of the part.
     """
     require_choice("data", "corrupt", corrupt, ("stop", "skip"))
-    if (ready := _as_they_are(parts, frame, channels)) is not None:
+    if (ready := _sources_of_arrays(parts, frame, channels)) is not None:
         return ready
     shape = (channels or 3, frame.height, frame.width)
     count = sum(len(part.labels) for part in parts.values())
@@ -130,7 +130,7 @@ def _grey(source: MemorySource) -> MemorySource:
     )
 
 
-def _as_they_are(
+def _sources_of_arrays(
     parts: Mapping[str, LabelledImages], frame: Frame, channels: int | None
 ) -> dict[str, tuple[ImageSource, np.ndarray]] | None:
     """Arrays of the right shape need no decoding; None if some part is anything else."""
@@ -143,9 +143,9 @@ def _as_they_are(
     *size, own_channels = shapes.pop()
     if size != [frame.height, frame.width] or channels not in (None, own_channels):
         return None
-    how = _unscaled(own_channels, frame.margin)
+    preprocessing = _unscaled(own_channels, frame.margin)
     return {
-        name: (MemorySource(pixels, parts[name].labels, preprocessing=how), np.arange(len(pixels)))
+        name: (MemorySource(pixels, parts[name].labels, preprocessing=preprocessing), np.arange(len(pixels)))
         for name, pixels in arrays.items()
     }
 
@@ -164,7 +164,7 @@ def _read(
     Images that stay in place are read only where that is needed: to skip some, or to compare their sizes.
     """
     images, labels, count = part.images, part.labels, len(part.images)
-    how = _unscaled(shape[0], frame.margin)
+    preprocessing = _unscaled(shape[0], frame.margin)
     rows, skipped, coloured = np.arange(count), list[tuple[str, str]](), False
     if in_memory or corrupt == "skip" or frame.exact:
         read_shape = shape if in_memory else (1, 1, 1)  # the pixels are not needed
@@ -172,7 +172,8 @@ def _read(
         usable = np.ones(count, bool)
         chunks = [(rows[start : start + _CHUNK], None) for start in range(0, count, _CHUNK)]
         reader = BatchReader(images, read_shape, margin=frame.margin)
-        with closing(in_order(reader, chunks, workers=workers if count > _FEW else 0)) as results:
+        used_workers = workers if count > _MIN_IMAGES_FOR_WORKERS else 0
+        with closing(in_order(reader, chunks, workers=used_workers)) as results:
             for (chunk, _), read in zip(chunks, results, strict=True):
                 _require_frame(read, frame)
                 if in_memory:
@@ -186,8 +187,8 @@ def _read(
         rows = np.flatnonzero(usable)
         if in_memory:
             pixels = pixels[rows] if skipped else pixels
-            return MemorySource(pixels, labels[rows], preprocessing=how), rows, skipped, coloured
-    source = StreamedSource(images, labels, shape=shape, preprocessing=how, workers=workers)
+            return MemorySource(pixels, labels[rows], preprocessing=preprocessing), rows, skipped, coloured
+    source = StreamedSource(images, labels, shape=shape, preprocessing=preprocessing, workers=workers)
     return source.subset(rows), rows, skipped, coloured
 
 

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from beliefmatch._config import Config, Index, NonNegative, Positive, from_mapping, plain
 
-__all__ = ["Augment", "Preprocessing", "default_padding"]
+__all__ = ["Augment", "Preprocessing", "default_padding", "require_channels"]
 
 Augment = Literal["crop_flip", "crop", "none"]
 
@@ -37,12 +37,7 @@ class Preprocessing(Config, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.mean) not in (1, 3):
-            raise ValueError(f"Preprocessing: `mean` must be 1 or 3 numbers, got {self.mean}.")
-        if len(self.std) != len(self.mean):
-            raise ValueError(
-                f"Preprocessing: `std` must be as many as `mean`, got {self.std} for {self.mean}."
-            )
+        require_channels("Preprocessing", self.mean, self.std)
 
     @property
     def channels(self) -> int:
@@ -57,6 +52,14 @@ class Preprocessing(Config, frozen=True):
     def from_json(cls, values: Mapping[str, Any]) -> Preprocessing:
         """Read what `to_json` wrote; an unknown key is an error."""
         return from_mapping(cls, values, caller="Preprocessing")
+
+
+def require_channels(caller: str, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+    """`mean` and `std` must have one number for each channel, of which there are 1 or 3."""
+    if len(mean) not in (1, 3):
+        raise ValueError(f"{caller}: `mean` must be 1 or 3 numbers, got {mean}.")
+    if len(std) != len(mean):
+        raise ValueError(f"{caller}: `std` must have as many numbers as `mean`, got {std} for {mean}.")
 
 
 def default_padding(height: int, width: int) -> int:

@@ -13,31 +13,33 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from beliefmatch._environment import needs
-from beliefmatch._validate import fail, reason_of
+from beliefmatch._utils import reason_of
+from beliefmatch._validate import fail
 from beliefmatch.data.datasets import DATASETS, Columns
 from beliefmatch.data.formats import ArrayFile, NpyFile, NpzFile, ParquetFile
 from beliefmatch.data.images import SUFFIXES, ArrayImages, EncodedImages, FileImages, HubImages, Images
-from beliefmatch.data.predictions import SPELLINGS
+from beliefmatch.data.predictions import SPELLINGS, ids_of_names
 
 __all__ = [
+    "ARRAY_SUFFIXES",
     "LabelledImages",
-    "find_at",
-    "find_unlabelled",
     "holds",
     "images_below",
     "join_classes",
     "part_of",
     "read_file",
     "read_hub",
+    "read_images_at",
+    "read_parts_at",
     "without_labels",
 ]
 
 MAX_NPZ_BYTES = 16 << 30
-"""Of one array, unpacked; an archive of a few kilobytes may claim any number."""
+"""Maximum uncompressed size of one array; an archive of a few kilobytes may claim any number."""
 IN_MEMORY_PARQUET_BYTES = 4 << 30
 """Larger Parquet files are laid out for random access by Hugging Face's `datasets`, in its cache."""
 
-_COLUMNS = {
+_TABLE_SPELLINGS = {
     "images": ("image", "img", "images"),
     "targets": ("label", "labels", "target", "targets", "fine_label", "y"),
 }
@@ -64,12 +66,12 @@ class LabelledImages(NamedTuple):
     """Where the images come from: "folder", "npz", "parquet", "hub" or "embedded"."""
 
 
-def without_labels(images: Images, *, form: str = "") -> LabelledImages:
+def without_labels(images: Images, *, format: str = "") -> LabelledImages:
     """Images with the label -1."""
-    return LabelledImages(images, np.full(len(images), -1), format=form)
+    return LabelledImages(images, np.full(len(images), -1), format=format)
 
 
-def find_at(
+def read_parts_at(
     path: Path,
     *,
     name: str = "",
@@ -105,7 +107,7 @@ def find_at(
     return {part: _labelled_folder(folder, classes) for part, folder in chosen.items()}
 
 
-def find_unlabelled(path: Path, *, name: str = "") -> Images:
+def read_images_at(path: Path, *, name: str = "") -> Images:
     """The images at a path, whatever their labels; of a directory with parts, the test part.
 
     Files whose names begin with `name` are preferred to others.
@@ -165,11 +167,11 @@ def _class_ids(labels: np.ndarray, names: tuple[str, ...] | None, part: str) -> 
     if labels.dtype.kind != "U" or labels.ndim != 1 or names is None:
         got = f"{labels.dtype} of shape {labels.shape}"
         raise fail("data", f"labels must be one class id or class name for each image, got {got}.")
-    by_name = {name: index for index, name in enumerate(names)}
-    unknown = sorted(set(labels.tolist()) - set(by_name))
-    if unknown:
-        raise fail("data", f"labels must be among the classes, got {unknown[0]!r} in the {part} part.")
-    return np.array([by_name[label] for label in labels.tolist()], np.int64)
+    ids = ids_of_names(labels.tolist(), names)
+    if (ids < 0).any():
+        unknown = f"{labels[ids < 0][0]}"
+        raise fail("data", f"labels must be among the classes, got {unknown!r} in the {part} part.")
+    return ids
 
 
 # Files, and which part of which dataset they hold.
@@ -261,7 +263,7 @@ def _read_npz(paths: Sequence[Path], columns: Columns) -> LabelledImages:
         remedy = "save them as image files or Parquet, which are read as needed"
         raise fail("data", f"{file.path} must hold at most {MAX_NPZ_BYTES >> 30} GB, got more; {remedy}.")
     images = ArrayImages(_load_pixels(file, image), file.path.name)
-    found = without_labels(images, form="npz")
+    found = without_labels(images, format="npz")
     if label is not None:
         found = found._replace(labels=_load_array(file, label))
     if found.labels.shape != (len(images),):
@@ -279,14 +281,14 @@ def _read_parquet(paths: Sequence[Path], columns: Columns) -> LabelledImages:
     first = files[0]
     image, label = _column(first, "images", columns.image), _column(first, "targets", columns.label)
     if image is None:
-        expected, got = " or ".join(_COLUMNS["images"]), ", ".join(first.names) or "no columns"
+        expected, got = " or ".join(_TABLE_SPELLINGS["images"]), ", ".join(first.names) or "no columns"
         raise fail("data", f"{first.path} must have a column of images, {expected}, got {got}.")
     if sum(path.stat().st_size for path in paths) > IN_MEMORY_PARQUET_BYTES:
         with needs("datasets", extra="data", caller="data"):
             import datasets
 
         table = datasets.load_dataset("parquet", data_files=[f"{path}" for path in paths], split="train")
-        return _from_table(table, Columns(image, label), paths[0].parent.name, form="parquet")
+        return _from_table(table, Columns(image, label), paths[0].parent.name, format="parquet")
     contents: list[bytes] = []
     names: list[str] = []
     labels: list[np.ndarray] = []
@@ -296,7 +298,7 @@ def _read_parquet(paths: Sequence[Path], columns: Columns) -> LabelledImages:
         names += [f"{file.path.name}[{row}]" for row in range(len(held))]
         if label is not None:
             labels.append(_load_array(file, label) if held else np.zeros(0, np.int64))
-    found = without_labels(EncodedImages(contents, names), form="parquet")
+    found = without_labels(EncodedImages(contents, names), format="parquet")
     if label is None:
         return found
     return found._replace(labels=np.concatenate(labels), class_names=_class_names(first.metadata, label))
@@ -306,17 +308,16 @@ _READERS: dict[str, Callable[[Sequence[Path], Columns], LabelledImages]] = {
     "npz": _read_npz,
     "parquet": _read_parquet,
 }
+ARRAY_SUFFIXES = (*(f".{format}" for format in _READERS), ".npy")
+"""Files of many images; a .npy file, which has no labels, is read by `read_file` alone."""
 
 
 def _column(file: ArrayFile, role: Literal["images", "targets"], given: str | None) -> str | None:
     """The array or column of a role; in a table the first spelling counts, in an archive the only one."""
-    spellings = _COLUMNS[role] if file.is_table else SPELLINGS[role]
-    held = [name for spelling in spellings for name in file.names if name.lower() == spelling]
-    if given in file.names:
-        return given
-    if len(held) > 1 and not file.is_table:
-        raise fail("data", f"{file.path} must hold one array of {role}, got {' and '.join(held)}.")
-    return held[0] if held else None
+    spellings = _TABLE_SPELLINGS[role] if file.is_table else SPELLINGS[role]
+    name = given if given in file.names else None
+    field = file.find(role, spellings, name=name, first=file.is_table)
+    return None if field is None else field.name
 
 
 def _load_array(file: ArrayFile, name: str) -> np.ndarray:
@@ -363,14 +364,14 @@ def read_hub(path: str, config: str | None, split: str, columns: Columns, *, nam
         table = datasets.load_dataset(path, config, split=split)
     except Exception as error:  # of the network, the hub, the cache or the disk
         remedy = "go online, sign in if it is gated, or give its directory on this machine (--data-dir)"
-        fact = f"`name` must be within reach, cannot load {name} ({reason_of(error)}); {remedy}."
-        raise fail("data", fact) from error
+        got = f"cannot load {name} ({reason_of(error, limit=160)})"
+        raise fail("data", f"`name` must be downloadable or cached, {got}; {remedy}.") from error
     finally:
         log.setLevel(level)
-    return _from_table(table, columns, f"{name}/{split}", form="hub")
+    return _from_table(table, columns, f"{name}/{split}", format="hub")
 
 
-def _from_table(table: Any, columns: Columns, origin: str, *, form: str) -> LabelledImages:
+def _from_table(table: Any, columns: Columns, origin: str, *, format: str) -> LabelledImages:
     """A table of `datasets` with its labels and class names."""
     import datasets
 
@@ -383,10 +384,10 @@ def _from_table(table: Any, columns: Columns, origin: str, *, form: str) -> Labe
         table = table.cast_column(image, datasets.Image())
     images = HubImages(table.cast_column(image, datasets.Image(decode=False)), image, origin)
     if columns.label is None:
-        return without_labels(images, form=form)
+        return without_labels(images, format=format)
     names = getattr(table.features[columns.label], "names", None)
     labels = np.array(table[columns.label][:])
-    return LabelledImages(images, labels, tuple(names) if names else None, form)
+    return LabelledImages(images, labels, tuple(names) if names else None, format)
 
 
 # Folders.
@@ -411,7 +412,7 @@ def _part_folders(directory: Path) -> dict[str, Path]:
     if [folder.name for folder in folders] == ["all"]:
         return {"all": folders[0]}
     parts = {word: part for part in ("train", "validation", "test") for word in _PART_WORDS[part]}
-    del parts["dev"]  # the name of a class, perhaps
+    del parts["dev"]  # may be a class name
     found: dict[str, Path] = {}
     for folder in folders:
         part = parts.get(folder.name.lower())

@@ -18,10 +18,10 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from beliefmatch._utils import derive_seed
-from beliefmatch._validate import fail
+from beliefmatch._validate import describe, fail
 from beliefmatch.data.images import Images, UnreadableImage
 from beliefmatch.data.preprocessing import Preprocessing
-from beliefmatch.data.splits import RowSelection, fingerprint
+from beliefmatch.data.splits import RowSelection, content_digest
 from beliefmatch.data.transforms import (
     add_noise,
     center_crop,
@@ -53,7 +53,7 @@ ON_DEVICE_BYTES = 2 << 30
 
 _NOISE = -1  # a random stream apart from those of the positions in a batch
 
-_Parts = Sequence[tuple[Tensor, int | None]]  # indices and seed of each batch
+_BatchRequests = Sequence[tuple[Tensor, int | None]]  # indices and seed of each batch
 Result = TypeVar("Result")
 
 
@@ -84,7 +84,7 @@ class Source:
 
     def batches(
         self,
-        parts: Sequence[Tensor],
+        indices: Sequence[Tensor],
         *,
         seeds: Sequence[int] | None = None,
         device: torch.device | str = "cpu",
@@ -94,18 +94,20 @@ class Source:
         An image that cannot be read raises an error in this process, with the image's name.
 
         Args:
-            parts: indices of the examples of each batch, int64 on the CPU.
+            indices: of the examples of each batch, int64 on the CPU.
             seeds: of each batch's augmentation, which depends on them alone; no augmentation if not given.
             device: where the batches go.
         """
-        if seeds is not None and len(seeds) != len(parts):
-            raise fail("batches", f"`seeds` must be one for each of {len(parts)} parts, got {len(seeds)}.")
-        place, own_seeds = torch.device(device), [None] * len(parts) if seeds is None else seeds
-        with closing(self._inputs(list(zip(parts, own_seeds, strict=True)), place)) as results:
-            for part, inputs in zip(parts, results, strict=True):
-                yield Batch(inputs, self.targets[part].to(place, non_blocking=True))
+        if seeds is not None and len(seeds) != len(indices):
+            raise fail(
+                "batches", f"`seeds` must be one for each of {len(indices)} batches, got {len(seeds)}."
+            )
+        place, own_seeds = torch.device(device), [None] * len(indices) if seeds is None else seeds
+        with closing(self._inputs(list(zip(indices, own_seeds, strict=True)), place)) as results:
+            for chosen, inputs in zip(indices, results, strict=True):
+                yield Batch(inputs, self.targets[chosen].to(place, non_blocking=True))
 
-    def _inputs(self, parts: _Parts, device: torch.device) -> Generator[Tensor, None, None]:
+    def _inputs(self, requests: _BatchRequests, device: torch.device) -> Generator[Tensor, None, None]:
         """The inputs of each batch."""
         raise NotImplementedError
 
@@ -116,7 +118,7 @@ class ImageSource(Source):
     def __init__(self, count: int, targets: Any, preprocessing: Preprocessing) -> None:
         ids = torch.full((count,), -1) if targets is None else torch.as_tensor(targets)
         if ids.shape != (count,) or ids.is_floating_point() or ids.dtype == torch.bool:
-            raise fail("data", f"`targets` must be {count} whole numbers, got {_describe(ids)}.")
+            raise fail("data", f"`targets` must be {count} whole numbers, got {describe(ids)}.")
         self.targets, self.preprocessing = ids.to(torch.int64), preprocessing
         self._rows = torch.arange(count)
 
@@ -146,14 +148,16 @@ class ImageSource(Source):
 
         Image files count by name and size alone.
         """
-        how = self.preprocessing
-        scaling = np.array([*how.mean, *how.std, how.margin])
+        scaling = np.array([*self.preprocessing.mean, *self.preprocessing.std, self.preprocessing.margin])
         rows, targets = self._rows.numpy(), self.targets.numpy()
-        return fingerprint([f"{tuple(self.shape)}", scaling, *self.identity(), rows, targets])
+        return content_digest([f"{tuple(self.shape)}", scaling, *self.identity(), rows, targets])
 
     def identity(self) -> Iterator[bytes | str | np.ndarray]:
-        """What distinguishes the images from others, for the fingerprint."""
+        """What distinguishes the images from others, for the digest."""
         raise NotImplementedError
+
+    def _normalise(self, images: Tensor) -> Tensor:
+        return normalise(images, mean=self.preprocessing.mean, std=self.preprocessing.std)
 
 
 class MemorySource(ImageSource):
@@ -175,7 +179,7 @@ class MemorySource(ImageSource):
         shape, channels = tuple(self.pixels.shape), preprocessing.channels
         if len(shape) != 4 or self.pixels.dtype != torch.uint8 or shape[3] != channels:
             expected = f"uint8 of shape (N, H, W, {channels}), as `preprocessing` has channels"
-            raise fail("MemorySource", f"`images` must be {expected}, got {_describe(self.pixels)}.")
+            raise fail("MemorySource", f"`images` must be {expected}, got {describe(self.pixels)}.")
         super().__init__(len(self.pixels), targets, preprocessing)
         self.shape = (channels, shape[1], shape[2])
         self._on_device: dict[torch.device, Tensor] = {}  # shared by all subsets
@@ -189,19 +193,18 @@ class MemorySource(ImageSource):
         """All bytes."""
         yield self.pixels.numpy()
 
-    def _inputs(self, parts: _Parts, device: torch.device) -> Generator[Tensor, None, None]:
-        how = self.preprocessing
-        for part, seed in parts:
-            images = self._gather(self._rows[part], device)
+    def _inputs(self, requests: _BatchRequests, device: torch.device) -> Generator[Tensor, None, None]:
+        preprocessing = self.preprocessing
+        for indices, seed in requests:
+            images = self._gather(self._rows[indices], device)
             if seed is None:
-                yield normalise(images, mean=how.mean, std=how.std)
+                yield self._normalise(images)
                 continue
             generator = torch.Generator(images.device).manual_seed(seed)
-            if how.augment != "none":
-                flip = how.augment == "crop_flip"
-                images = crop_and_flip(images, padding=how.padding, flip=flip, generator=generator)
-            inputs = normalise(images, mean=how.mean, std=how.std)
-            yield add_noise(inputs, std=how.noise, generator=generator)
+            if preprocessing.augment != "none":
+                flip = preprocessing.augment == "crop_flip"
+                images = crop_and_flip(images, padding=preprocessing.padding, flip=flip, generator=generator)
+            yield add_noise(self._normalise(images), std=preprocessing.noise, generator=generator)
 
     def _gather(self, rows: Tensor, device: torch.device) -> Tensor:
         if device.type == "cpu":
@@ -240,22 +243,24 @@ class StreamedSource(ImageSource):
         self._images, self.shape, self._workers = images, shape, workers
 
     def identity(self) -> Iterator[bytes | str | np.ndarray]:
-        """That of the images."""
+        """Identity of the underlying images."""
         return self._images.identity()
 
-    def _inputs(self, parts: _Parts, device: torch.device) -> Generator[Tensor, None, None]:
-        how = self.preprocessing
-        reader = BatchReader(self._images, self.shape, margin=how.margin, augment=how.augment)
-        keys = [(self._rows[part].numpy(), seed) for part, seed in parts]
+    def _inputs(self, requests: _BatchRequests, device: torch.device) -> Generator[Tensor, None, None]:
+        preprocessing = self.preprocessing
+        reader = BatchReader(
+            self._images, self.shape, margin=preprocessing.margin, augment=preprocessing.augment
+        )
+        keys = [(self._rows[indices].numpy(), seed) for indices, seed in requests]
         results = in_order(reader, keys, workers=self._workers, pinned=device.type == "cuda")
         with closing(results):  # or an error would keep the workers as long as its traceback
-            for (_, seed), result in zip(parts, results, strict=True):
+            for (_, seed), result in zip(requests, results, strict=True):
                 for _, name, reason in result.failures:
                     raise unreadable(name, reason)
-                inputs = normalise(result.pixels.to(device, non_blocking=True), mean=how.mean, std=how.std)
-                if seed is not None and how.noise:
+                inputs = self._normalise(result.pixels.to(device, non_blocking=True))
+                if seed is not None and preprocessing.noise:
                     generator = torch.Generator(device).manual_seed(derive_seed(seed, _NOISE))
-                    inputs = add_noise(inputs, std=how.noise, generator=generator)
+                    inputs = add_noise(inputs, std=preprocessing.noise, generator=generator)
                 yield inputs
 
 
@@ -270,15 +275,15 @@ class CountedSource(Source):
     def __init__(self, source: Source, counts: Tensor) -> None:
         if counts.dim() != 2 or len(counts) != len(source) or not counts.is_floating_point():
             expected = f"floating point of shape ({len(source)}, K)"
-            raise fail("CountedSource", f"`counts` must be {expected}, got {_describe(counts)}.")
+            raise fail("CountedSource", f"`counts` must be {expected}, got {describe(counts)}.")
         self._source, self.targets, self.shape = source, counts, source.shape
 
     def digest(self) -> str:
         """A hash of inputs and votes."""
-        return fingerprint([self._source.digest(), self.targets.numpy()])
+        return content_digest([self._source.digest(), self.targets.numpy()])
 
-    def _inputs(self, parts: _Parts, device: torch.device) -> Generator[Tensor, None, None]:
-        return self._source._inputs(parts, device)
+    def _inputs(self, requests: _BatchRequests, device: torch.device) -> Generator[Tensor, None, None]:
+        return self._source._inputs(requests, device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,10 +321,6 @@ class Dataset:
     def epoch_images(self) -> int:
         """Training images, whether labelled or not: an epoch is as long as one pass over them."""
         return len(self.train) + (0 if self.unlabelled is None else len(self.unlabelled))
-
-    def rows(self, role: str) -> RowSelection:
-        """The rows for "train", "validation" or "test"."""
-        return self.role_rows[role]
 
     @cached_property
     def digests(self) -> dict[str, str]:
@@ -377,7 +378,7 @@ class BatchReader(TorchDataset[ReadImages]):
 
 def unreadable(name: str, reason: str) -> Exception:
     """The error for an image that cannot be read."""
-    remedy = 'mend or remove it, or set `corrupt` to "skip"'
+    remedy = 'repair or remove it, or set `corrupt` to "skip"'
     return fail("data", f"images must be readable, got {name} ({reason}); {remedy}.")
 
 
@@ -410,7 +411,3 @@ def in_order(
             raise
         remedy = "give them more memory (/dev/shm in a container), or set `workers` to fewer or to 0"
         raise RuntimeError(f"data: a process that reads images died; {remedy}.") from error
-
-
-def _describe(values: Tensor) -> str:
-    return f"{values.dtype} of shape {tuple(values.shape)}".removeprefix("torch.")

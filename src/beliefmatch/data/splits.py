@@ -1,4 +1,4 @@
-"""Splits that are the same on every machine, and the fingerprint of data.
+"""Splits that are the same on every machine, and the digest of data.
 
 Each image draws a random word, and within each class the images with the smallest words go first. The words
 are the raw output of PCG64 seeded through `numpy.random.SeedSequence`, which numpy guarantees not to
@@ -27,7 +27,7 @@ __all__ = [
     "ValidationFrom",
     "assign_roles",
     "balanced_rows",
-    "fingerprint",
+    "content_digest",
     "halves",
     "resolve_count",
     "split_rows",
@@ -161,7 +161,7 @@ def resolve_count(amount: float, available: int) -> int:
     return max(count, 1) if amount > 0 else 0
 
 
-def fingerprint(pieces: Iterable[bytes | str | np.ndarray]) -> str:
+def content_digest(pieces: Iterable[bytes | str | np.ndarray]) -> str:
     """SHA-256 of texts, bytes and arrays with their lengths; the same on every platform."""
     state = hashlib.sha256()
     for piece in pieces:

@@ -97,15 +97,13 @@ def crop_and_flip(
     return padded[torch.arange(n, device=device)[:, None, None], rows[:, :, None], columns[:, None, :]]
 
 
-def normalise(
-    images: Tensor, *, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype = torch.float32
-) -> Tensor:
+def normalise(images: Tensor, *, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """Bytes (N, H, W, C) as numbers of about unit variance (N, C, H, W), in the channels-last layout.
 
     `mean` and `std` are of pixels between 0 and 1.
     """
     shift, scale = (torch.tensor(list(values), device=images.device) for values in (mean, std))
-    return torch.addcmul(-shift / scale, images.float(), 1 / (255 * scale)).to(dtype).permute(0, 3, 1, 2)
+    return torch.addcmul(-shift / scale, images.float(), 1 / (255 * scale)).permute(0, 3, 1, 2)
 
 
 def add_noise(inputs: Tensor, *, std: float, generator: torch.Generator | None = None) -> Tensor:

@@ -28,7 +28,7 @@ from beliefmatch.data import load, load_ood
 from beliefmatch.data.config import DataConfig
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.sources import Dataset, Source
-from beliefmatch.data.splits import ROLES, fingerprint
+from beliefmatch.data.splits import ROLES, content_digest
 from beliefmatch.experiments.adapt_networks import network_and_settings
 from beliefmatch.experiments.adapt_run_config import ImageAdaptConfig
 
@@ -86,7 +86,9 @@ class AdaptImages:
     @cached_property
     def wanted(self) -> list[Wanted]:
         """Every part once, and the OOD sets; of limited training images no more than are needed."""
-        found = [self._wanted(part) for part in dict.fromkeys(self.parts.rows(role).part for role in ROLES)]
+        found = [
+            self._wanted(part) for part in dict.fromkeys(self.parts.role_rows[role].part for role in ROLES)
+        ]
         return [*found, *(Wanted(name, source, _digest(source)) for name, source in self.ood.items())]
 
     @cached_property
@@ -124,7 +126,7 @@ class AdaptImages:
     @property
     def _some(self) -> Tensor:
         """A few inputs."""
-        source = self.parts.sources[self.parts.rows("train").part]
+        source = self.parts.sources[self.parts.role_rows["train"].part]
         (batch,) = source.batches([torch.arange(min(4, len(source)))], device="cpu")
         return batch.inputs
 
@@ -150,7 +152,7 @@ class AdaptImages:
         )
 
     def _needed(self, part: str) -> np.ndarray:
-        rows = [self.parts.rows(role).rows for role in ROLES if self.parts.rows(role).part == part]
+        rows = [self.parts.role_rows[role].rows for role in ROLES if self.parts.role_rows[role].part == part]
         return np.unique(np.concatenate(rows))
 
     def _wanted(self, part: str) -> Wanted:
@@ -158,10 +160,10 @@ class AdaptImages:
         digest = self.parts.digests[part]
         if len(needed) == len(source):
             return Wanted(part, source, digest)
-        return Wanted(part, source.subset(needed), fingerprint([digest, needed]))
+        return Wanted(part, source.subset(needed), content_digest([digest, needed]))
 
     def _rows(self, role: str, computed: Mapping[str, Features]) -> Features:
-        part, rows = self.parts.rows(role)
+        part, rows = self.parts.role_rows[role]
         needed = self._needed(part)
         if len(rows) == len(needed):
             return computed[part]
@@ -170,12 +172,12 @@ class AdaptImages:
     def uses(self) -> dict[str, int]:
         """How many images serve for what."""
         words = dict(zip(ROLES, ("fit on", "choose on", "report on"), strict=True))
-        return {word: len(self.parts.rows(role).rows) for role, word in words.items()}
+        return {word: len(self.parts.role_rows[role].rows) for role, word in words.items()}
 
     def inputs(self) -> str:
         """How images become inputs, in words."""
         how = Preprocessing.from_json(self.parts.facts["preprocessing"])
-        channels, height, width = self.parts.sources[self.parts.rows("train").part].shape
+        channels, height, width = self.parts.sources[self.parts.role_rows["train"].part].shape
         mean, std = (",".join(f"{one:.6g}" for one in values) for values in (how.mean, how.std))
         margin = f", margin {how.margin:.4g}" if how.margin != 1 else ""
         return f"{channels} x {height} x {width}{margin}, mean {mean}, std {std}"

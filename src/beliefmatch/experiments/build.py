@@ -13,7 +13,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor, nn
 
-from beliefmatch._utils import derive_seed
+from beliefmatch._utils import derive_seed, reason_of
 from beliefmatch._validate import describe, fail
 from beliefmatch.data import load, load_ood
 from beliefmatch.data.config import DataConfig
@@ -150,7 +150,8 @@ def tried_network(config: RunConfig, method: Method, data: Dataset) -> nn.Module
 
 
 def _reason(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    """The type counts too: the message of a KeyError is a name alone."""
+    return reason_of(f"{type(error).__name__}: {error}", limit=200)
 
 
 # Trained networks.

@@ -44,13 +44,13 @@ class TrainedPredictor:
             source: the images, of this run's shape and preprocessing.
             abstain: confidence below which the prediction abstains; no prediction does if not given.
         """
-        parts = torch.arange(len(source)).split(_BATCH)
+        indices = torch.arange(len(source)).split(_BATCH)
         with self.engine.running():
-            for part, batch in zip(parts, source.batches(parts, device=self.engine.device), strict=True):
+            for rows, batch in zip(indices, source.batches(indices, device=self.engine.device), strict=True):
                 with self.engine.autocast():
                     prediction = self.predictor.predict(batch.inputs)
-                chosen: list[str] = [names[int(index)] for index in part]
-                yield from self._rows(chosen, prediction, abstain)
+                batch_names: list[str] = [names[int(row)] for row in rows]
+                yield from self._rows(batch_names, prediction, abstain)
 
     def _rows(
         self, names: Sequence[str], prediction: Prediction, abstain: float | None

@@ -319,8 +319,8 @@ class TrainingRun:
         return predicted
 
     def _batches(self, source: Source) -> Iterator[Batch]:
-        parts = torch.arange(len(source)).split(_BATCH)
-        return source.batches(parts, device=self.engine.device)
+        indices = torch.arange(len(source)).split(_BATCH)
+        return source.batches(indices, device=self.engine.device)
 
 
 def _in_memory(predicted: PredictedSet, path: Path) -> Predictions:

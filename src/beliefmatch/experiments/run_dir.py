@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from beliefmatch._files import EnvironmentFailure, atomic_write, file_names, one_line
+from beliefmatch._files import EnvironmentFailure, atomic_write, file_names
+from beliefmatch._utils import reason_of
 from beliefmatch.experiments.adapt_record import ADAPT_SCHEMA, AdaptRecord
 from beliefmatch.experiments.config import RunConfig, config_from, fingerprint, to_mapping
 from beliefmatch.experiments.records import Diverged, RunRecord
@@ -192,7 +193,7 @@ def _undamaged(file: Path, read: Callable[[str], Content]) -> Content:
 
 def _damaged(file: Path, error: Exception) -> EnvironmentFailure:
     return EnvironmentFailure(
-        f"run: {file} is damaged ({one_line(error)}). "
+        f"run: {file} is damaged ({reason_of(error)}). "
         "Remove the run's directory, and the same command trains it again."
     )
 

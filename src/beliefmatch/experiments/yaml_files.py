@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from beliefmatch._environment import needs
+from beliefmatch._utils import reason_of
 
 __all__ = ["as_yaml", "read_yaml", "yaml_value"]
 
@@ -58,9 +59,9 @@ def _parsed(text: str, place: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f" line {mark.line + 1}" if mark else ""
-        raise ValueError(f"{place}{line}: {' '.join(str(error.problem).split())}.") from None
+        raise ValueError(f"{place}{line}: {reason_of(error.problem)}.") from None
     except (yaml.YAMLError, ValueError) as error:  # a character or a date that there is not
-        raise ValueError(f"{place}: {' '.join(str(error).split())}.") from None
+        raise ValueError(f"{place}: {reason_of(error)}.") from None
 
 
 @lru_cache(maxsize=1)

@@ -5,10 +5,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from beliefmatch._validate import describe, fail, require_floating, require_index, require_values
+from beliefmatch._validate import (
+    SUM_TOLERANCE,
+    describe,
+    fail,
+    require_floating,
+    require_index,
+    require_values,
+)
 
 __all__ = [
-    "SUM_TOLERANCE",
     "answers",
     "check_layout",
     "check_logits",
@@ -19,8 +25,6 @@ __all__ = [
     "require_at_least_one",
     "require_share",
 ]
-
-SUM_TOLERANCE = 1e-2  # half-precision rows add up to one only this well
 
 
 def only_given(function: str, probs: Tensor | None, logits: Tensor | None) -> tuple[str, Tensor]:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from beliefmatch import kernels
+from beliefmatch._validate import SUM_TOLERANCE
 from beliefmatch.kernels import LogitsReading, ProbsReading
-from beliefmatch.metrics._inputs import SUM_TOLERANCE, check_logits, check_probs
+from beliefmatch.metrics._inputs import check_logits, check_probs
 
 __all__ = [
     "Array",

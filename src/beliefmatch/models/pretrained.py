@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from beliefmatch._environment import needs
-from beliefmatch._utils import nearest, option_names, require_name, require_options
-from beliefmatch._validate import fail, reason_of
+from beliefmatch._utils import nearest, option_names, reason_of, require_name, require_options
+from beliefmatch._validate import fail
 from beliefmatch.models import MODELS
 
 __all__ = [
@@ -455,7 +455,7 @@ def _read_weights(path: Path) -> Any:
         if code is not None:
             got = f"got {path}, a pickle that needs code of {code[1]}; save `model.state_dict()` alone"
         else:
-            got = f"cannot read {path} ({reason_of(error)})"
+            got = f"cannot read {path} ({reason_of(error, limit=160)})"
         raise fail(_LOAD, f"`path` must be a complete {suffix} file of tensors, {got}.") from error
 
 

@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from beliefmatch._files import EnvironmentFailure, one_line
+from beliefmatch._files import EnvironmentFailure
+from beliefmatch._utils import reason_of
 from beliefmatch.data import DATASETS
 from beliefmatch.experiments.config import RunConfig
 from beliefmatch.reproduce.config import TransferConfig
@@ -97,5 +98,6 @@ def explain_missing_data(
         expected = "be given, or the hub be in reach" if directory is None else f"hold them, got {directory}"
         raise MissingDataError(
             f"reproduce: `data_dir` must {expected}; {name} needs {', '.join(names)} "
-            f"(NAME_train and NAME_test as .npz or Parquet, or folders, see docs/data.md): {one_line(error)}."
+            f"(NAME_train and NAME_test as .npz or Parquet, or folders, see docs/data.md): "
+            f"{reason_of(error)}."
         ) from error

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from beliefmatch._config import plain
 from beliefmatch._environment import hardware, versions
-from beliefmatch._files import EnvironmentFailure, one_line
+from beliefmatch._files import EnvironmentFailure
+from beliefmatch._utils import reason_of
 from beliefmatch.experiments.build import dataset, method_of, ood_sets, tried_network
 from beliefmatch.experiments.config import RunConfig, config_from, fingerprint, overridden
 from beliefmatch.experiments.grid import Cell, Ran, attempt_cells, default_jobs
@@ -144,7 +145,7 @@ class Runner(ABC):
         except ValueError as error:  # files of a finished run may have been damaged since
             remedy = "Remove the directory of that run, and the same command trains it again"
             raise EnvironmentFailure(
-                f"reproduce: a finished run cannot be read: {one_line(error)}. {remedy}."
+                f"reproduce: a finished run cannot be read: {reason_of(error)}. {remedy}."
             ) from error
         return ReproductionRecord(
             id=self.id,

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from beliefmatch._files import EnvironmentFailure, atomic_write_dir, one_line
+from beliefmatch._files import EnvironmentFailure, atomic_write_dir
+from beliefmatch._utils import reason_of
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.data import load
 from beliefmatch.data.config import DataConfig
@@ -176,7 +177,7 @@ class TransferRunner(Runner):
             evaluations = [EvaluationRecord.from_json(file.read_text("utf-8")) for file in files]
         except (ValueError, OSError) as error:
             raise EnvironmentFailure(
-                f"reproduce: {directory} is damaged ({one_line(error)}). "
+                f"reproduce: {directory} is damaged ({reason_of(error)}). "
                 "Remove it, and the same command fits it again."
             ) from error
         if config.data.name != "digits" and _current_digest(config, record) != record.data.get("digest"):

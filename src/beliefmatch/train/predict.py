@@ -40,9 +40,9 @@ def predict_all(engine: Engine, predictor: Predictor, source: Source, batch_size
     ranges = torch.arange(len(source)).tensor_split(engine.world_size)
     own, lengths = ranges[engine.rank], [len(each) for each in ranges]
     # a process without examples predicts the first one too, to know the shape of a row
-    parts = own.split(batch_size) if len(own) else [torch.zeros(1, dtype=torch.int64)]
+    indices = own.split(batch_size) if len(own) else [torch.zeros(1, dtype=torch.int64)]
     with engine.running(), engine.autocast():
-        batches = source.batches(parts, device=engine.device)
+        batches = source.batches(indices, device=engine.device)
         predictions = [predictor.predict(batch.inputs) for batch in batches]
     rows = [torch.cat([one.probs for one in predictions])]
     logits = [found for one in predictions if (found := _logits(one)) is not None]
