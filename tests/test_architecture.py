@@ -14,7 +14,8 @@ SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 
 # From the ground up. A package or module may import from every layer below its own, and from itself.
 LAYERS = (
-    ("ground", "_coefficients _environment _files _utils _validate resampling"),
+    ("ground", "_utils"),
+    ("ground", "_coefficients _environment _files _validate resampling"),
     ("ground", "_config"),
     ("L0", "_special"),
     ("L0", "_rows"),

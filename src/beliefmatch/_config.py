@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 from msgspec import Meta, Struct, structs
 
-from beliefmatch._utils import nearest
+from beliefmatch._utils import nearest, short_repr
 
 __all__ = [
     "Config",
@@ -247,8 +247,7 @@ def _one_line_error(
         expected = " or ".join(words) + bound.removesuffix(".0")
     else:
         expected = f"valid ({what})"
-    received = " ".join(f"{type(value).__name__} {value!r}".split())[:80]
-    return ValueError(f"{caller}: `{place or 'settings'}` must be {expected}, got {received}.")
+    return ValueError(f"{caller}: `{place or 'settings'}` must be {expected}, got {short_repr(value)}.")
 
 
 def _entry(value: Any, part: str) -> Any:

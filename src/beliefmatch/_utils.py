@@ -16,6 +16,7 @@ __all__ = [
     "reason_of",
     "require_name",
     "require_options",
+    "short_repr",
 ]
 
 _BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -99,14 +100,21 @@ def require_options(
             raise TypeError(f"{function}: {owner} must be given the option `{parameter.name}`.")
 
 
-def reason_of(error: object, *, limit: int | None = None) -> str:
+def short_repr(value: object) -> str:
+    """Type and repr of a value on one line, at most 80 characters."""
+    return " ".join(f"{type(value).__name__} {value!r}".split())[:80]
+
+
+def reason_of(error: object, *, typed: bool = False, limit: int | None = None) -> str:
     """Message of an exception on one line, without the final full stop; its type where it has no message.
 
     Args:
         error: the exception, or the message itself.
+        typed: whether the type goes first, for code of users: the message of a KeyError is a name alone.
         limit: the largest number of characters, for messages of other libraries about files of users.
     """
-    return " ".join(f"{error}".split())[:limit].rstrip(".") or type(error).__name__
+    text = f"{type(error).__name__}: {error}" if typed else f"{error}"
+    return " ".join(text.split())[:limit].rstrip(".") or type(error).__name__
 
 
 def derive_seed(*numbers: int) -> int:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from beliefmatch._utils import short_repr
+
 __all__ = [
     "FLOATING",
     "SUM_TOLERANCE",
@@ -48,7 +50,7 @@ def describe(value: Any) -> str:
     """What was received, in a few words: a tensor by type and shape, anything else by repr."""
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
-    return " ".join(f"{type(value).__name__} {value!r}".split())[:80]
+    return short_repr(value)
 
 
 def require_floating(function: str, name: str, value: Any) -> None:

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from beliefmatch.data.config import DataConfig
+from beliefmatch.data.datasets import DATASETS
 from beliefmatch.data.digits import load_digits, rotated
 from refusals import refusal
 
@@ -52,6 +54,12 @@ def test_quarter_turns_are_exact_and_half_a_turn_more_is_upside_down(splits):
     some, more = rotated(image, [20, 65]), rotated(image, [200, 245])
     torch.testing.assert_close(more, some.rot90(2, (2, 3)), atol=1e-5, rtol=0)
     assert (some[0] - image).abs().mean() > 0.05
+
+
+def test_parts_are_read_together_or_alone():
+    counts = {part: len(found.labels) for part, found in DATASETS["digits"].read(DataConfig()).items()}
+    assert counts == {"train": 898, "validation": 359, "test": 540}
+    assert list(DATASETS["digits"].read(DataConfig(), only="test")) == ["test"]
 
 
 def test_rotation_keeps_type_and_range_and_takes_one_image(splits):

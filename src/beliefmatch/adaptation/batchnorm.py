@@ -39,10 +39,10 @@ class ImageRows(NamedTuple):
     stream: Stream
     numbers: np.ndarray
 
-    def pieces(self, parts: Sequence[Tensor]) -> Iterator[Piece]:
+    def pieces(self, indices: Sequence[Tensor]) -> Iterator[Piece]:
         """One piece for each tensor of places among these rows."""
         numbers = torch.from_numpy(self.numbers)
-        found = self.stream.picked([numbers[part] for part in parts])
+        found = self.stream.picked([numbers[chosen] for chosen in indices])
         if found is None:
             fact = (
                 "`batchnorm` needs images that can be read in any order, got batches in an order of their own"
@@ -140,7 +140,7 @@ def _epoch(
     optimizer: torch.optim.Optimizer,
     candidate: Candidate,
     train: ImageRows,
-    parts: Sequence[Tensor],
+    indices: Sequence[Tensor],
     device: torch.device,
 ) -> float:
     """One pass over the images; the mean loss."""
@@ -148,7 +148,7 @@ def _epoch(
     prior = torch.tensor(beta, device=device) if isinstance(beta, tuple) else beta
     for layer in layers:
         layer.train()
-    for piece in train.pieces(parts):
+    for piece in train.pieces(indices):
         optimizer.zero_grad(set_to_none=True)
         logits = logits_of(model(_moved(piece.inputs, device)), caller="adapt")
         targets = piece.targets.to(device)

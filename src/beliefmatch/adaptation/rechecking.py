@@ -33,10 +33,10 @@ def largest_change(kept: Features, stream: Stream, computing: Computing) -> floa
 def _few(kept: Features, stream: Stream) -> Iterator[Piece]:
     """Some rows of the beginning, and of the middle where rows can be read in any order."""
     middle = max(0, len(kept) // 2 - _MIDDLE // 2)
-    parts = [torch.arange(min(_FIRST, len(kept)))]
+    indices = [torch.arange(min(_FIRST, len(kept)))]
     if middle >= _FIRST:
-        parts.append(torch.arange(middle, middle + _MIDDLE))
-    if (picked := stream.picked(parts)) is not None:
+        indices.append(torch.arange(middle, middle + _MIDDLE))
+    if (picked := stream.picked(indices)) is not None:
         yield from picked
         return
     start, inputs, targets = stream.first()

@@ -92,10 +92,10 @@ def read_parts_at(
         return join_classes({"all": _READERS[_format_of(path)]([path], columns)})
     if not path.is_dir():
         raise fail("data", f"`directory` must be a directory or a file, got nothing at {path}.")
-    form, files = _files_in(path, name)
+    format, files = _files_in(path, name)
     if files:
         by_part = _choose_parts(_by_part(files, path), only, test_part)
-        return join_classes({part: _READERS[form](some, columns) for part, some in by_part.items()})
+        return join_classes({part: _READERS[format](some, columns) for part, some in by_part.items()})
     directory = _own_folder(path, name)
     folders = _part_folders(directory)
     first = next(iter(folders.values()), directory)  # the train part, where there is one
@@ -114,12 +114,12 @@ def read_images_at(path: Path, *, name: str = "") -> Images:
     """
     if path.is_file():
         return read_file(path).images
-    form, files = _files_in(path, name)
+    format, files = _files_in(path, name)
     if not files and name:
-        form, files = _files_in(path, "")
+        format, files = _files_in(path, "")
     if files:
         by_part = _choose_parts(_by_part(files, path), "test", "test")
-        return _READERS[form](next(iter(by_part.values())), _ANY_COLUMNS).images
+        return _READERS[format](next(iter(by_part.values())), _ANY_COLUMNS).images
     parts = _choose_parts(_part_folders(path), "test", "test")
     return images_below(next(iter(parts.values()), path))
 
@@ -179,7 +179,7 @@ def _class_ids(labels: np.ndarray, names: tuple[str, ...] | None, part: str) -> 
 
 def _format_of(path: Path) -> str:
     if path.suffix.lower().lstrip(".") not in _READERS:
-        expected = f"a directory, or a file that ends in {' or '.join(f'.{form}' for form in _READERS)}"
+        expected = f"a directory, or a file that ends in {' or '.join(f'.{format}' for format in _READERS)}"
         raise fail("data", f"`name` must be {expected}, got {path}; pickles are not read.")
     return path.suffix.lower().lstrip(".")
 
@@ -188,13 +188,15 @@ def _files_in(directory: Path, name: str) -> tuple[str, list[Path]]:
     """Files of one format, here or one level down in `data` or in a folder of the dataset's name."""
     for place in (directory, directory / name, directory / "data"):
         files = sorted(file for file in place.iterdir() if file.is_file()) if place.is_dir() else []
-        by_format = {form: [file for file in files if file.suffix.lower() == f".{form}"] for form in _READERS}
-        by_format = {form: own for form, held in by_format.items() if (own := _of_dataset(held, name))}
+        by_format = {
+            format: [file for file in files if file.suffix.lower() == f".{format}"] for format in _READERS
+        }
+        by_format = {format: own for format, held in by_format.items() if (own := _of_dataset(held, name))}
         if len(by_format) > 1:
             expected = "images in one format, or a dataset in a directory of its own"
             raise fail("data", f"`directory` must hold {expected}, got .npz and .parquet files in {place}.")
-        for form, own in by_format.items():
-            return form, own
+        for format, own in by_format.items():
+            return format, own
     return "", []
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from beliefmatch._utils import reason_of
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.backbone import HeadInputs
 from beliefmatch.adaptation.batchnorm import require_batchnorm
@@ -77,7 +78,7 @@ class AdaptImages:
         try:
             return find_head(self.network, self._some, name=self.config.head)
         except (RuntimeError, AssertionError, IndexError) as error:  # of other people's code
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            reason = reason_of(error, typed=True, limit=200)
             shape = tuple(self._some.shape[1:])
             fact = f"`model` must take images of shape {shape}, but it failed ({reason})"
             remedy = "see `--size`, `--mean` and `--std`"
@@ -191,7 +192,7 @@ def _require_device(name: str) -> None:
     try:
         torch.empty(1, device=name)
     except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
-        reason = " ".join(f"{error}".split())[:120]
+        reason = reason_of(error, limit=120)
         raise fail("adapt", f"`device` must be one that torch has here, got {name!r} ({reason}).") from error
 
 

@@ -135,7 +135,8 @@ def tried_network(config: RunConfig, method: Method, data: Dataset) -> nn.Module
             raise
         options = ", ".join(f"{key}={value}" for key, value in config.model.options.items()) or "none"
         wanted = f"`model.options` must be such that {name} can be built"
-        raise fail("config", f"{wanted}, got {options} ({_reason(error)}).") from error
+        reason = reason_of(error, typed=True, limit=200)
+        raise fail("config", f"{wanted}, got {options} ({reason}).") from error
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise fail("config", f"`model.name` must be a network with something to train, got {name}.")
     wanted = f"`model.name` must make logits of shape {expected} of float32 images of shape (2, *{shape})"
@@ -143,15 +144,11 @@ def tried_network(config: RunConfig, method: Method, data: Dataset) -> nn.Module
         with torch.no_grad():
             logits = network.eval()(torch.zeros(2, *shape))
     except Exception as error:  # the user's own code may raise anything
-        raise fail("config", f"{wanted}, but {name} failed ({_reason(error)}).") from error
+        reason = reason_of(error, typed=True, limit=200)
+        raise fail("config", f"{wanted}, but {name} failed ({reason}).") from error
     if not isinstance(logits, Tensor) or tuple(logits.shape) != expected:
         raise fail("config", f"{wanted}, got {describe(logits)} of {name}.")
     return network.train()
-
-
-def _reason(error: Exception) -> str:
-    """The type counts too: the message of a KeyError is a name alone."""
-    return reason_of(f"{type(error).__name__}: {error}", limit=200)
 
 
 # Trained networks.

@@ -231,9 +231,8 @@ def one_line_errors(action: str, *, caller: str = _BUILD) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
-        text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"{caller}: {action} failed ({text}).") from error
+        raise kind(f"{caller}: {action} failed ({reason_of(error, typed=True)}).") from error
 
 
 def _did_you_mean(word: str, valid: Sequence[str], prefix: str = "") -> str:
