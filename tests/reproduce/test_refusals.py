@@ -135,3 +135,9 @@ def test_settings_of_transfers_are_their_own_and_decide_their_fingerprints(tmp_p
     elsewhere = runner("table3", data_dir=f"{tmp_path}", settings=settings)
     assert elsewhere.configs["cifar10"].data.directory == f"{tmp_path}"
     assert elsewhere.costs() == runner("table3").costs()
+    equal = ("1", "1.0")
+    one, other = (
+        runner("table3", settings=(f"transfer.kl_weight={number}", f"transfer.options.width={number}"))
+        for number in equal
+    )
+    assert one.costs() == other.costs() != runner("table3").costs()

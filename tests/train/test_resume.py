@@ -104,7 +104,7 @@ def test_a_signal_ends_the_training_after_the_step_with_a_checkpoint(tmp_path, n
             os.kill(os.getpid(), number)
 
     before, checkpointing = signal.getsignal(number), Checkpointing(tmp_path, every_seconds=None)
-    with pytest.raises(Interrupted, match=r"after step 8 of 18, saved in .*: run the same command again"):
+    with pytest.raises(Interrupted, match=r"after step 8 of 18, saved in .*; the same call resumes"):
         train(normalised_network(), checkpointing=checkpointing, on_progress=interrupt)
     assert signal.getsignal(number) is before
     facts = json.loads((tmp_path / "step-000000008.json").read_text())["facts"]

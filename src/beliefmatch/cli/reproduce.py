@@ -185,7 +185,7 @@ def _run(context: typer.Context, runner: "Runner", *, is_alone: bool, verbose: b
 
 
 def _portable_command(arguments: list[str]) -> list[str]:
-    """The command without the places of this machine, so that others can repeat it."""
+    """The command without local paths, so that others can repeat it."""
     replaced, kept = {"--data-dir": ["--data-dir", "DATA"], "--out": [], "--jobs": []}, ["beliefmatch"]
     words = iter(arguments)
     for word in words:

@@ -35,11 +35,14 @@ __all__ = [
     "ModelConfig",
     "RunConfig",
     "TeacherConfig",
+    "canonical",
     "config_from",
     "fingerprint",
     "merged",
     "overridden",
+    "parse_setting",
     "recipe",
+    "settings_hash",
     "to_mapping",
     "with_method",
 ]
@@ -224,16 +227,25 @@ def overridden(mapping: Mapping[str, Any], settings: Iterable[str]) -> dict[str,
     """
     over: dict[str, Any] = {}
     for setting in settings:
-        key, equals, text = setting.partition("=")
-        path = key.strip().split(".")
-        if not equals or not all(path):
-            raise ValueError(f"config: a setting must be written key=value, got {setting!r}.")
+        path, nested = parse_setting(setting)
         _require_setting(path)
-        nested: Any = yaml_value(text.strip(), caller=f"config: {key.strip()}")
         for part in reversed(path):
             nested = {part: nested}
         over = _laid(over, nested)
     return merged(mapping, over)
+
+
+def parse_setting(setting: str, form: str = "key=value") -> tuple[list[str], Any]:
+    """Keys and value of a setting; `form` is what an error shows.
+
+    >>> parse_setting("training.decay_at=[0.5, 0.75]")
+    (['training', 'decay_at'], [0.5, 0.75])
+    """
+    key, equals, text = setting.partition("=")
+    path = key.strip().split(".")
+    if not equals or not all(path):
+        raise ValueError(f"config: a setting must be written {form}, got {setting!r}.")
+    return path, yaml_value(text.strip(), caller=f"config: {key.strip()}")
 
 
 def with_method(mapping: Mapping[str, Any], name: str, **options: Any) -> dict[str, Any]:
@@ -259,7 +271,12 @@ def fingerprint(config: RunConfig) -> str:
         for name in names if section in settings else ():
             del settings[section][name]
     settings["ood"] = [name.partition("=")[0] for name in config.ood]
-    text = json.dumps(_canonical(settings), sort_keys=True, allow_nan=False)
+    return settings_hash(canonical(settings))
+
+
+def settings_hash(settings: Mapping[str, Any]) -> str:
+    """The first twelve digits of the SHA-256 of settings as JSON, in any order of the keys."""
+    text = json.dumps(settings, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -281,12 +298,12 @@ def _without_stale_options(section: Any, over: Any) -> Any:
     return {key: value for key, value in section.items() if not (is_renamed and key == "options")}
 
 
-def _canonical(value: Any) -> Any:
+def canonical(value: Any) -> Any:
     """Equal numbers written alike: 1.0 as 1."""
     if isinstance(value, dict):
-        return {key: _canonical(entry) for key, entry in value.items()}
+        return {key: canonical(entry) for key, entry in value.items()}
     if isinstance(value, list):
-        return [_canonical(entry) for entry in value]
+        return [canonical(entry) for entry in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

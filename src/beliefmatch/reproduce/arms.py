@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from beliefmatch.experiments.config import RunConfig, config_from, overridden, recipe, with_method
 from beliefmatch.methods import SEARCH
+from beliefmatch.reproduce.dataset_facts import DATASET_FACTS
 from beliefmatch.reproduce.scales import method_options, scaled
 
 __all__ = [
@@ -49,7 +50,7 @@ class Variant(NamedTuple):
 
 # The paper's arms on CIFAR, by the recipe of its table 1
 
-CIFAR = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
+CIFAR = ("cifar10", "cifar100")
 RESNETS = {"preact_resnet18": "ResNet-18", "preact_resnet50": "ResNet-50"}
 
 SOFTMAX = Variant("softmax", "softmax", "softmax")
@@ -66,17 +67,17 @@ def cifar_arms(
     datasets: Iterable[str] = ("cifar10",),
     networks: Iterable[str] = ("preact_resnet50",),
     variants: Iterable[Variant],
-    roomy: bool = False,
+    larger: bool = False,
 ) -> list[Arm]:
-    """Every network on every dataset with every variant; `roomy` ones have more images at CPU scale."""
+    """Every network on every dataset with every variant; with `larger`, on more images at CPU scale."""
     arms = []
     for network in networks:
         for data in datasets:
-            base = scaled("cifar", scale, f"data.name={data}", f"model.name={network}", roomy=roomy)
+            base = scaled("cifar", scale, f"data.name={data}", f"model.name={network}", larger=larger)
             for variant in variants:
                 options = method_options(variant.method, scale, **variant.options)
                 settings = with_method(base, variant.method, **options)
-                group = f"{RESNETS[network]}, {CIFAR[data]}"
+                group = f"{RESNETS[network]}, {DATASET_FACTS[data].title}"
                 arms.append(Arm(f"{data}/{network}/{variant.key}", group, variant.label, settings))
     return arms
 
@@ -182,7 +183,7 @@ _SIZE = "size/"
 
 def control_arms(scale: str) -> list[Arm]:
     """All variants on equal images; belief matching on every number of images, two controls on the most."""
-    controls = cifar_arms(scale, networks=["preact_resnet18"], variants=_CONTROLS, roomy=True)
+    controls = cifar_arms(scale, networks=["preact_resnet18"], variants=_CONTROLS, larger=True)
     config = controls[0].config
     images = config.data.limit or max(SIZES[scale])
     group = f"data size, belief matching, λ {SWEPT_WEIGHT:g}, and two controls"

@@ -1,7 +1,6 @@
 """Configuration of a reproduction and of its transfers; importable without torch."""
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,13 +10,13 @@ from msgspec.structs import replace
 
 from beliefmatch._config import Config, NonEmpty, from_mapping, plain
 from beliefmatch.data.config import DataConfig
-from beliefmatch.experiments.yaml_files import yaml_value
+from beliefmatch.experiments.config import canonical, parse_setting, settings_hash
 
 __all__ = ["ReproduceConfig", "Scale", "TransferConfig", "transfer_config", "transfer_fingerprint"]
 
 Scale = Literal["paper", "cpu", "tiny"]
 
-_PREFIX = "transfer."
+_PREFIX, _FORM = "transfer.", "transfer.KEY=VALUE"
 _INDIFFERENT = ("device", "compile", "batch")  # settings of a transfer that do not decide its result
 
 
@@ -84,14 +83,13 @@ def transfer_config(config: TransferConfig, settings: Sequence[str]) -> Transfer
     """Configuration with `KEY=VALUE` settings over it, such as "data.limit=500"; unknown keys are refused."""
     mapping = plain(config)
     for setting in settings:
-        key, equals, text = setting.partition("=")
-        *above, last = key.strip().split(".")
-        if not equals or not last or above not in ([], ["data"], ["options"]):
-            raise ValueError(f"config: a setting must be written transfer.KEY=VALUE, got {setting!r}.")
+        (*above, last), value = parse_setting(setting, _FORM)
+        if above not in ([], ["data"], ["options"]):
+            raise ValueError(f"config: a setting must be written {_FORM}, got {setting!r}.")
         section = mapping[above[0]] if above else mapping
         if not isinstance(section, dict):
             raise ValueError(f"config: `{above[0]}` must be a mapping for {setting!r}, got {section!r}.")
-        section[last] = yaml_value(text.strip(), caller="config")
+        section[last] = value
     return from_mapping(TransferConfig, mapping, caller="config")
 
 
@@ -106,8 +104,9 @@ def transfer_fingerprint(config: TransferConfig, seeds: Sequence[int]) -> str:
         ood=tuple(name.partition("=")[0] for name in config.ood),
     )
     kept = {key: value for key, value in plain(portable).items() if key not in _INDIFFERENT}
-    text = json.dumps({**kept, "seeds": list(seeds), "kind": "transfer"}, sort_keys=True, allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    # other numbers have the type of their field; only those of options may be written as 1 or as 1.0
+    options = canonical(dict(config.options))
+    return settings_hash({**kept, "options": options, "seeds": list(seeds), "kind": "transfer"})
 
 
 def _digest(file: str) -> str:

@@ -13,15 +13,15 @@ from beliefmatch._utils import reason_of
 from beliefmatch.data import DATASETS
 from beliefmatch.experiments.config import RunConfig
 from beliefmatch.reproduce.config import TransferConfig
+from beliefmatch.reproduce.dataset_facts import DATASET_FACTS
 
 __all__ = [
-    "CLASSES", "MissingDataError", "changed_images", "explain_missing_data", "require_classes",
+    "MissingDataError", "changed_images", "explain_missing_data", "require_classes",
     "require_datasets", "required_datasets", "with_data_dir", "without_paths",
 ]  # fmt: skip
 
 AnyConfig = TypeVar("AnyConfig", RunConfig, TransferConfig)
 
-CLASSES = {"cifar10": 10, "cifar100": 100, "food101": 101, "stanford_cars": 196}
 _MISSING = re.compile(r"(data|load_ood): `(name|directory|text)`")
 """Start of an error about where data are, as opposed to what they hold or to another setting."""
 
@@ -69,18 +69,19 @@ def require_datasets(name: str, configs: Sequence[RunConfig | TransferConfig], d
 
 def require_classes(name: str, count: int, *, scale: str) -> None:
     """A dataset must have its classes; at the smaller scales any folder may stand for ImageNet."""
-    classes = CLASSES | ({"imagenet-1k": 1000} if scale == "paper" else {})
-    if count != classes.get(name, count):
+    facts = DATASET_FACTS.get(name)
+    may_be_partial = name == "imagenet-1k" and scale != "paper"
+    if facts is not None and count != facts.classes and not may_be_partial:
         raise ValueError(
-            f"reproduce: `data_dir` must hold {name} with its {classes[name]} classes, got {count} classes."
+            f"reproduce: `data_dir` must hold {name} with its {facts.classes} classes, got {count} classes."
         )
 
 
 def changed_images(run_dir: Path, name: str, directory: str | None) -> EnvironmentFailure:
     """The error for a finished run of other images than the dataset has now."""
     return EnvironmentFailure(
-        f"reproduce: `out` must be new for other images: {run_dir} was made of other ones than {name} in "
-        f"{directory or 'the hub'} has now. Choose another directory, or remove that one."
+        f"reproduce: `out` must be new for other images: {run_dir} was trained on other images "
+        f"than {name} in {directory or 'the hub'} has now. Choose another directory, or remove that one."
     )
 
 
@@ -95,7 +96,9 @@ def explain_missing_data(
         names = required_datasets(configs)
         if not names or (isinstance(error, ValueError) and not _MISSING.match(f"{error}")):
             raise
-        expected = "be given, or the hub be in reach" if directory is None else f"hold them, got {directory}"
+        expected = (
+            "be given, or the hub must be reachable" if directory is None else f"hold them, got {directory}"
+        )
         raise MissingDataError(
             f"reproduce: `data_dir` must {expected}; {name} needs {', '.join(names)} "
             f"(NAME_train and NAME_test as .npz or Parquet, or folders, see docs/data.md): "

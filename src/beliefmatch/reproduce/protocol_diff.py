@@ -7,6 +7,7 @@ from typing import Any
 from beliefmatch._config import plain
 from beliefmatch.experiments.config import RunConfig
 from beliefmatch.reproduce.arms import Arm
+from beliefmatch.reproduce.dataset_facts import DATASET_FACTS
 from beliefmatch.reproduce.scales import training_images
 
 __all__ = ["data_sentences", "ood_sentences", "precision_sentences", "protocol_differences"]
@@ -56,14 +57,6 @@ _NETWORK_DEFAULTS = {
     "preact_resnet50": _RESNET_DEFAULTS,
     "wrn28_2": {"model.options.depth": 28, "model.options.factor": 2},
 }
-_TEST_IMAGES = {
-    "cifar10": 10_000,
-    "cifar100": 10_000,
-    "food101": 25_250,
-    "imagenet-1k": 50_000,
-    "stanford_cars": 8041,
-    "svhn": 26_032,
-}
 
 
 def protocol_differences(paper: Sequence[tuple[Arm, Any]], ours: Mapping[str, Any]) -> list[str]:
@@ -104,11 +97,11 @@ def data_sentences(config: RunConfig, counts: Mapping[str, int], classes: int) -
         counts: Images of the run, by part of the data.
         classes: Classes of the run; only a folder that stands for ImageNet may have fewer.
     """
-    data = config.data
+    data, facts = config.data, DATASET_FACTS.get(config.data.name)
     expected = {
         "train": ("Training", training_images(config) if data.labels is None else data.labels),
         "validation": ("Validation", None if data.validation < 1 else round(data.validation)),
-        "test": ("Test", _TEST_IMAGES.get(data.name)),
+        "test": ("Test", facts and facts.test_images),
     }
     images = [
         f"{title} images: {counts[part]:,} of {data.name} instead of {count:,}."
@@ -122,9 +115,9 @@ def data_sentences(config: RunConfig, counts: Mapping[str, int], classes: int) -
 def ood_sentences(counts: Mapping[str, int]) -> list[str]:
     """A sentence for each OOD set that is not complete, by its number of images."""
     return [
-        f"OOD images: {count:,} of {name} instead of {_TEST_IMAGES[name]:,}."
+        f"OOD images: {count:,} of {name} instead of {DATASET_FACTS[name].test_images:,}."
         for name, count in counts.items()
-        if _TEST_IMAGES.get(name, count) != count
+        if name in DATASET_FACTS and DATASET_FACTS[name].test_images != count
     ]
 
 

@@ -36,7 +36,7 @@ OnProgress = Callable[[float, str], None]
 """Called with the fraction that is done and a description of the current step."""
 
 _TRIALS = 5  # of most tables of the paper
-_OPTIONS = {"seed": "say how many with `--seeds`", "data.directory": "say where data are with `--data-dir`"}
+_OPTIONS = {"seed": "use `--seeds`", "data.directory": "use `--data-dir`"}
 _NEAR_CHANCE = 0.95  # of the error of guessing
 
 
@@ -320,7 +320,7 @@ class TrainingRunner(Runner):
     def _result(
         self, key: str, config: RunConfig, trials: Sequence[Trial], ran: Mapping[str, Ran]
     ) -> ArmResult[Run]:
-        """What an arm came to with every seed."""
+        """Result of an arm with every seed."""
         runs: list[Run | None] = []
         recorded = []
         for seed in self.seeds:

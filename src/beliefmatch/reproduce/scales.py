@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from beliefmatch.experiments.config import RunConfig, overridden, recipe
 from beliefmatch.reproduce.config import Scale
+from beliefmatch.reproduce.dataset_facts import DATASET_FACTS
 
 __all__ = [
     "SCALES", "SMALL_SEEDS", "method_options", "scale_name", "scale_words", "scaled", "training_images",
@@ -34,7 +35,7 @@ _CPU_OF_DATA = {
 _CPU_NETWORK = {"timm:resnext50_32x4d": "preact_resnet18", "timm:resnext101_32x8d": "preact_resnet50"}
 _CPU_WIDTH = {"preact_resnet18": 16, "preact_resnet50": 8}
 _CPU_SIZE = ("data.limit=1000", "training.epochs=80", "model.options.stem_stride=2")  # a third of the work
-_CPU_ROOMY_SIZE = ("data.limit=1500", "training.epochs=60")
+_CPU_LARGER_SIZE = ("data.limit=1500", "training.epochs=60")
 _CPU_METHODS = {
     ("mc_dropout", "all"): {"samples": 10},  # each is a pass through the whole network
     ("ensemble", ""): {"members": 3},
@@ -59,9 +60,7 @@ _TINY = (
 _TINY_WIDTHS = {"preact_resnet50": 6, "timm:resnext101_32x8d": 6}
 """A narrower network stands for a deeper one, so that two columns are two trainings; 8 for the others."""
 
-_IMAGES = {"cifar10": 50_000, "cifar100": 50_000, "imagenet-1k": 1_281_167, "digits": 1257}
 _DIVIDED = {"digits": 1797}  # images that a fraction for validation is taken of, where not those of training
-_REPORTED = {"imagenet-1k": 50_000, "digits": 540}  # test images; 10,000 elsewhere
 _RATES = {
     "preact_resnet18": {64: 45.0, 16: 430.0},
     "preact_resnet50": {64: 17.0, 8: 310.0},
@@ -77,14 +76,14 @@ _STRIDE_GAIN = 2.5  # of a stride of 2 at the start
 _CONSISTENCY = {"pi": 1.5, "vat": 2.5}  # times the work of the labels alone
 
 
-def scaled(name: str, scale: str, *settings: str, roomy: bool = False) -> dict[str, Any]:
+def scaled(name: str, scale: str, *settings: str, larger: bool = False) -> dict[str, Any]:
     """A recipe at a scale.
 
     Args:
         name: Name of the recipe.
         scale: One of `SCALES`.
         settings: Settings over the recipe; those of the scale come over them.
-        roomy: More images and finer features at CPU scale, for one dataset and one network.
+        larger: More images and finer features at CPU scale, for one dataset and one network.
     """
     mapping = overridden(recipe(name), settings)
     if scale == "paper" or (scale == "cpu" and name == "digits"):  # which is small enough
@@ -95,7 +94,7 @@ def scaled(name: str, scale: str, *settings: str, roomy: bool = False) -> dict[s
     network = _CPU_NETWORK.get(network, network)
     model = (f"model.name={network}", f"model.options.width={_CPU_WIDTH[network]}")
     data = _CPU_OF_DATA.get(str(mapping["data"]["name"]), ())
-    return overridden(mapping, (*_CPU, *(_CPU_ROOMY_SIZE if roomy else _CPU_SIZE), *data, *model))
+    return overridden(mapping, (*_CPU, *(_CPU_LARGER_SIZE if larger else _CPU_SIZE), *data, *model))
 
 
 def method_options(method: str, scale: str, **options: Any) -> dict[str, Any]:
@@ -106,9 +105,10 @@ def method_options(method: str, scale: str, **options: Any) -> dict[str, Any]:
 
 def training_images(config: RunConfig) -> int | None:
     """Number of training images of a configuration; None where it depends on the data."""
-    if config.data.name not in _IMAGES:
+    facts = DATASET_FACTS.get(config.data.name)
+    if facts is None or facts.train_images is None:
         return config.data.limit
-    images, held = _IMAGES[config.data.name], config.data.validation
+    images, held = facts.train_images, config.data.validation
     left = images - round(held * _DIVIDED.get(config.data.name, images) if held < 1 else held)
     return min(left, config.data.limit or left)
 
@@ -157,6 +157,8 @@ def two_core_seconds(config: RunConfig) -> float | None:
     rate *= _STRIDE_GAIN if config.model.options.get("stem_stride") == 2 else 1
     rate /= _CONSISTENCY[config.semi.kind] if config.semi is not None else 1
     passes = options.get("samples", 100) if options.get("where") == "all" else 1
-    predicted = passes * (2 * _REPORTED.get(config.data.name, 10_000)) / 3  # a step is three passes
+    facts = DATASET_FACTS.get(config.data.name)
+    test_images = 10_000 if facts is None else facts.test_images
+    predicted = passes * 2 * test_images / 3  # a step is three passes
     members = options.get("members", 5) if "ensemble" in config.method.name else 1
     return members * (images * config.training.epochs + predicted) / rate

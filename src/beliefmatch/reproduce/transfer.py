@@ -23,7 +23,7 @@ from beliefmatch.reproduce.config import (
     transfer_config,
     transfer_fingerprint,
 )
-from beliefmatch.reproduce.dataset_paths import CLASSES
+from beliefmatch.reproduce.dataset_facts import DATASET_FACTS
 from beliefmatch.reproduce.protocol_diff import ood_sentences, precision_sentences, protocol_differences
 from beliefmatch.reproduce.record import ReproducedRun
 from beliefmatch.reproduce.registry import Reproduction
@@ -34,7 +34,6 @@ from beliefmatch.reproduce.tables import ArmResult, Outcome, Transferred
 __all__ = ["TransferRunner", "scaled_transfer", "transfer_arms"]
 
 _RECORD = "adaptation.json"
-_TITLES = {"cifar10": "CIFAR-10", "food101": "Food-101", "stanford_cars": "Cars"}
 _HEADS = {
     "softmax": ("softmax", "softmax"),
     "label smoothing": ("label_smoothing", "label smoothing, matched"),
@@ -80,7 +79,7 @@ class TransferRunner(Runner):
         self.configs = {data: paths.with_data_dir(one, config.data_dir) for data, one in own.items()}
 
     def _changed_settings(self) -> list[str]:
-        titles = {data: _TITLES[data] for data in self.configs}
+        titles = {data: DATASET_FACTS[data].title for data in self.configs}
         paper = [(Arm(data, one, one), scaled_transfer(data, "paper")) for data, one in titles.items()]
         return protocol_differences(paper, {data: _portable(one) for data, one in self.configs.items()})
 
@@ -96,10 +95,11 @@ class TransferRunner(Runner):
     def _data_differences(self, outcome: Outcome) -> list[str]:
         found = []
         for data, transfer in outcome.transfers.items():
-            classes, counts = transfer.record.classes, transfer.record.data["counts"]
-            if classes != CLASSES[data]:
+            facts, classes = DATASET_FACTS[data], transfer.record.classes
+            counts = transfer.record.data["counts"]
+            if classes != facts.classes:
                 images = f"{counts['train']:,} training and {counts['test']:,} test images"
-                found.append(f"{_TITLES[data]}: {classes} classes instead of {CLASSES[data]}, {images}.")
+                found.append(f"{facts.title}: {classes} classes instead of {facts.classes}, {images}.")
         heads = [transfer.record.scored[0] for transfer in outcome.transfers.values()]
         return found + ood_sentences({one.name: one.examples for head in heads for one in head.ood})
 
@@ -215,8 +215,8 @@ def transfer_arms(
     data: str, transfer: Transferred, config: TransferConfig, fingerprint: str
 ) -> list[ArmResult[ScoredHead]]:
     """The heads of a transfer, an arm for each method."""
-    classes = transfer.record.classes
-    few = "" if classes == CLASSES[data] else f", {classes} of {CLASSES[data]} classes"
+    facts, classes = DATASET_FACTS[data], transfer.record.classes
+    class_note = "" if classes == facts.classes else f", {classes} of {facts.classes} classes"
     results = []
     for name, (method, label) in _HEADS.items():
         heads = transfer.heads(name)
@@ -234,7 +234,7 @@ def transfer_arms(
         ]
         results.append(
             ArmResult(
-                arm=Arm(f"{data}/{method}", f"{_TITLES[data]}{few}", label),
+                arm=Arm(f"{data}/{method}", f"{facts.title}{class_note}", label),
                 config=config,
                 seeds=transfer.seeds,
                 runs=heads,

@@ -404,7 +404,7 @@ class _Training:
         directory = self.checkpointing.directory if self.checkpointing else None
         return Interrupted(
             f"interrupted after step {self.state.step} of {self.config.epochs * self.sampler.n_batches}, "
-            f"saved in {directory}: run the same command again to resume."
+            f"saved in {directory}; the same call resumes there."
         )
 
 
