@@ -188,14 +188,20 @@ def test_what_cannot_run_is_refused_before_training(tmp_path, methods, argument)
 # Several processes.
 
 
-def test_default_jobs_fill_the_cores():
-    cores = len(os.sched_getaffinity(0))
-    for settings, jobs in (
-        (["engine.accelerator=cpu"], cores),
-        (["engine.accelerator=cpu", f"engine.threads={cores}"], 1),
-        (["engine.threads=null"], 1),
-    ):
-        assert default_jobs(config_from(digits_settings(*settings))) == jobs
+@pytest.mark.parametrize(
+    ("settings", "jobs"),
+    [
+        (["engine.accelerator=cpu", "engine.threads=1"], 8),
+        (["engine.accelerator=cpu", "engine.threads=3"], 2),
+        (["engine.accelerator=cpu", "engine.threads=9"], 1),
+        (["engine.accelerator=cpu", "engine.threads=1", "engine.devices=2"], 1),
+        (["engine.accelerator=cpu", "engine.threads=null"], 1),
+        (["engine.accelerator=cuda", "engine.threads=1"], 1),
+    ],
+)
+def test_default_jobs_fill_the_cores(settings, jobs, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(8)), raising=False)
+    assert default_jobs(config_from(digits_settings(*settings))) == jobs
 
 
 def test_an_error_in_a_process_is_raised_as_it_was(tmp_path):
