@@ -10,10 +10,37 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
+from typing import Any, TypedDict
 
-__all__ = ["Extra", "Package", "extras", "hardware", "needs", "versions"]
+__all__ = ["Extra", "Package", "Provenance", "extras", "hardware", "needs", "provenance", "versions"]
+
+
+class Provenance(TypedDict):
+    """Fields that every record ends with."""
+
+    versions: dict[str, str]
+    hardware: dict[str, Any]
+    created: str
+    wall_seconds: float
+
+
+def provenance(wall_seconds: float, *distributions: str, **hardware_facts: int) -> Provenance:
+    """What a record states about its origin, as of now.
+
+    Args:
+        wall_seconds: Duration of the work.
+        *distributions: Distributions whose versions are stated.
+        **hardware_facts: Facts added to those of `hardware`.
+    """
+    return {
+        "versions": versions(*distributions),
+        "hardware": {**hardware(), **hardware_facts},
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "wall_seconds": wall_seconds,
+    }
 
 
 def versions(*distributions: str) -> dict[str, str]:

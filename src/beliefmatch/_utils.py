@@ -9,15 +9,25 @@ from importlib import import_module
 from typing import Any
 
 __all__ = [
+    "OnProgress",
     "derive_seed",
     "lazy_names",
     "nearest",
+    "no_progress",
     "option_names",
     "reason_of",
     "require_name",
     "require_options",
     "short_repr",
 ]
+
+OnProgress = Callable[[float, str], None]
+"""Called with the fraction of the work that is done, and a description of the current step."""
+
+
+def no_progress(fraction: float, description: str) -> None:
+    """Ignore progress."""
+
 
 _BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 

@@ -9,6 +9,7 @@ import torch
 from msgspec import structs
 from torch import nn
 
+from beliefmatch._utils import OnProgress
 from beliefmatch._validate import describe, fail
 from beliefmatch.adaptation.adapt_config import VAL_FRACTION, AdaptConfig
 from beliefmatch.adaptation.batchnorm import require_batchnorm
@@ -19,7 +20,6 @@ from beliefmatch.adaptation.laplace_head import require_laplace
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.sets import OOD, as_cache, extracted, first_inputs, given_sets
-from beliefmatch.adaptation.settings import OnProgress
 from beliefmatch.adaptation.subsets import parted_numbers, subset
 from beliefmatch.adaptation.surgery import with_head
 from beliefmatch.adaptation.types import Features

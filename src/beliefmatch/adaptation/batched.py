@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from beliefmatch._utils import OnProgress
 from beliefmatch._validate import require_choice
 from beliefmatch.adaptation import lbfgs
 from beliefmatch.adaptation.adam import Adam
@@ -21,11 +22,11 @@ from beliefmatch.adaptation.head_init import Init, initial_weights, require_init
 from beliefmatch.adaptation.objectives import Objectives, in_order
 from beliefmatch.adaptation.reading import Batches, require_labels
 from beliefmatch.adaptation.scoring import Evaluator, product
-from beliefmatch.adaptation.settings import HeadConfig, OnProgress, known_classes, require_candidates
+from beliefmatch.adaptation.settings import HeadConfig, known_classes, require_candidates
 from beliefmatch.adaptation.stopping import Track
 from beliefmatch.adaptation.types import Features
 
-__all__ = ["BATCH_SIZE", "MEMORY", "OnProgress", "fit_heads", "heads_together", "paper_rate"]
+__all__ = ["BATCH_SIZE", "MEMORY", "fit_heads", "heads_together", "paper_rate"]
 
 BATCH_SIZE = 256
 MEMORY = 2 << 30

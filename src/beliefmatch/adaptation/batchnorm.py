@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from beliefmatch._utils import OnProgress
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.adaptation.fitted import HeadScores, Point
 from beliefmatch.adaptation.modes import batchnorm_layers
 from beliefmatch.adaptation.outputs import logits_of
 from beliefmatch.adaptation.scoring import scored
-from beliefmatch.adaptation.settings import OnProgress
 from beliefmatch.adaptation.streams import Piece, Stream
 from beliefmatch.loss import belief_matching_loss
 from beliefmatch.train.sampler import EpochSampler

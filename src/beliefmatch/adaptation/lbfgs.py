@@ -9,13 +9,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from beliefmatch._utils import OnProgress
 from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.adaptation.fitted import Point
 from beliefmatch.adaptation.head_init import Init
 from beliefmatch.adaptation.objectives import Objectives
 from beliefmatch.adaptation.reading import Batches, ordered
 from beliefmatch.adaptation.scoring import Evaluator, product
-from beliefmatch.adaptation.settings import HeadConfig, OnProgress
+from beliefmatch.adaptation.settings import HeadConfig
 from beliefmatch.adaptation.stopping import Track
 
 __all__ = ["run"]

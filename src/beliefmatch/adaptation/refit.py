@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 
+from beliefmatch._utils import OnProgress
 from beliefmatch._validate import fail, level_of_caller
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.baselines import temperature, untouched
@@ -21,7 +22,6 @@ from beliefmatch.adaptation.labelling import LabelSet, label_set, require_sets
 from beliefmatch.adaptation.laplace_head import laplace_head, require_laplace, why_no_laplace
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.risk_thresholds import risk_thresholds
-from beliefmatch.adaptation.settings import OnProgress
 
 __all__ = ["refit", "shown"]
 

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from beliefmatch._utils import OnProgress
 from beliefmatch._validate import describe, fail
 from beliefmatch.adaptation.backbone import HeadInputs
 from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adaptation.features import ExtractProgress, extract
 from beliefmatch.adaptation.heads import Head
-from beliefmatch.adaptation.settings import OnProgress
 from beliefmatch.adaptation.streams import as_stream, as_tensor
 from beliefmatch.adaptation.types import Features
 

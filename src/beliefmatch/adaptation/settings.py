@@ -1,6 +1,6 @@
 """The validated options of a fit."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from beliefmatch._config import Config, Count, NonNegative, Positive
@@ -9,10 +9,7 @@ from beliefmatch.adaptation.candidates import KINDS, Candidate
 from beliefmatch.adaptation.head_init import Init
 from beliefmatch.adaptation.types import Features
 
-__all__ = ["HeadConfig", "OnProgress", "known_classes", "require_candidates"]
-
-OnProgress = Callable[[float, str], None]
-"""Called with the share of the fit that is done, and what is being done."""
+__all__ = ["HeadConfig", "known_classes", "require_candidates"]
 
 
 class HeadConfig(Config, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from beliefmatch._utils import OnProgress
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.batchnorm import BATCH_SIZE, BatchNormTraining, ImageRows, train_batchnorm
 from beliefmatch.adaptation.computing import running
@@ -19,7 +20,6 @@ from beliefmatch.adaptation.result import Adaptation, BatchNormResult, FeatureSe
 from beliefmatch.adaptation.risk_thresholds import risk_thresholds
 from beliefmatch.adaptation.scoring import Evaluator
 from beliefmatch.adaptation.sets import OOD, as_given, extracted
-from beliefmatch.adaptation.settings import OnProgress
 from beliefmatch.adaptation.streams import as_stream
 from beliefmatch.adaptation.subsets import subset
 from beliefmatch.adaptation.types import Features

@@ -17,7 +17,9 @@ import typer
 from typer.models import ArgumentInfo
 
 from beliefmatch.data.datasets import DATASETS
+from beliefmatch.experiments.config import RECIPES
 from beliefmatch.methods import METHODS
+from beliefmatch.models import MODELS
 from beliefmatch.reproduce import REPRODUCTIONS
 
 __all__ = ["RunOptions", "Sets", "option_of_setting", "settings_of", "with_options"]
@@ -206,8 +208,7 @@ Ood = Annotated[list[str] | None, Sets("ood", tuple), _data("SET",
 OodTraining = Annotated[str | None, Sets("ood_training"), _data("SET",
     "Out-of-distribution set that methods such as prior_network are trained on.")]
 Model = Annotated[str | None, Sets("model.name"), _network("NAME",
-    "Network: digits, preact_resnet18, preact_resnet34, preact_resnet50, wide_resnet, wrn28_2, wrn28_10, "
-    "timm:NAME or module:factory.")]
+    f"Network: {', '.join(MODELS)}, timm:NAME or module:factory.")]
 
 # Methods and training, of `train` and `compare`.
 Method = Annotated[str | None, _option("NAME[:OPTION=VALUE]",
@@ -219,8 +220,7 @@ KlWeight = Annotated[str | None, Sets("kl_weight", _number_or_auto), _option("NU
     "Weight λ of the KL term of belief matching; auto chooses it on validation images. Default: set by "
     "the recipe.")]
 Recipe = Annotated[str | None, _training("NAME|FILE",
-    "Settings to start from: digits, cifar, cifar-release, cifar-cpu, imagenet, images, semi-vat, semi-pi, "
-    "semi-digits, semi-cifar-cpu, or a .yaml file. Default: chosen by the dataset.")]
+    f"Settings to start from: {', '.join(RECIPES)}, or a .yaml file. Default: chosen by the dataset.")]
 Set = Annotated[list[str] | None, _training("KEY=VALUE",
     "Setting to change, such as training.weight_decay=5e-4; --dry-run lists all settings. Can be repeated.",
     flag="--set")]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from beliefmatch._utils import reason_of
+from beliefmatch._utils import OnProgress, reason_of
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.backbone import HeadInputs
 from beliefmatch.adaptation.batchnorm import require_batchnorm
@@ -20,7 +20,6 @@ from beliefmatch.adaptation.features import ExtractProgress, extract
 from beliefmatch.adaptation.heads import Head, find_head
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.sets import OOD
-from beliefmatch.adaptation.settings import OnProgress
 from beliefmatch.adaptation.sizes import planned_bytes
 from beliefmatch.adaptation.subsets import subset
 from beliefmatch.adaptation.types import Features

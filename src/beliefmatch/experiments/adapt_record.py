@@ -185,16 +185,6 @@ class AdaptRecord(Record, frozen=True):
         return next((one for one in of_line if one.seed == seed), of_line[0])
 
 
-def _check_choice(record: AdaptRecord) -> None:
-    if record.chosen not in {one.name for one in record.tried}:
-        raise ValueError(f"AdaptRecord: `chosen` must be one of the tried heads, got {record.chosen!r}.")
-    if CHOSEN_LABEL not in record.row_labels:
-        raise ValueError(f"AdaptRecord: `scored` must have a line {CHOSEN_LABEL!r}, got none.")
-    if len(record.class_names) != record.classes:
-        expected, received = f"{record.classes}, one a class", len(record.class_names)
-        raise ValueError(f"AdaptRecord: `class_names` must be {expected}, got {received}.")
-
-
 def adapt_evaluation_paths(labels: Sequence[str]) -> list[str]:
     """Where the evaluation of each line lies, below the directory of its adaptation."""
     return [f"evaluations/{name}.json" for name in file_names(labels)]

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from beliefmatch._config import plain
-from beliefmatch._environment import hardware, versions
+from beliefmatch._environment import provenance
 from beliefmatch.adaptation.fitted import FittedHead, Point
 from beliefmatch.adaptation.result import Adaptation, BatchNormResult, FeatureSets
 from beliefmatch.adaptation.types import Features
@@ -95,10 +94,7 @@ def adapt_record(
         adapt_config=plain(adaptation.adapt_config),
         seconds={name: float(value) for name, value in adaptation.seconds.items()},
         command=list(command),
-        versions=versions("beliefmatch", "torch", "numpy"),
-        hardware={**hardware(), "torch_threads": torch.get_num_threads()},
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        wall_seconds=float(spent),
+        **provenance(float(spent), "beliefmatch", "torch", "numpy", torch_threads=torch.get_num_threads()),
     )
 
 

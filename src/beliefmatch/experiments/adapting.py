@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from msgspec import structs
 from torch import nn
 
 from beliefmatch._config import plain
+from beliefmatch._utils import OnProgress
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.belief_mixin import BeliefMixin
 from beliefmatch.adaptation.head_init import Init
@@ -31,7 +32,6 @@ from beliefmatch.experiments.evaluation_record import EvaluationRecord
 
 __all__ = ["AdaptResult", "Adapting"]
 
-OnProgress = Callable[[float, str], None]
 _FEATURES = 0.7  # of the work, where there are features to compute; the bar knows no better
 
 

@@ -1,14 +1,14 @@
 """Compare methods: train them alike with several seeds, and collect their scores."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timezone
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from beliefmatch._environment import hardware, versions
+from beliefmatch._environment import provenance
+from beliefmatch._utils import OnProgress, no_progress
 from beliefmatch.experiments.build import (
     dataset,
     is_main_process,
@@ -20,11 +20,11 @@ from beliefmatch.experiments.build import (
 from beliefmatch.experiments.config import RunConfig, config_from, fingerprint, to_mapping
 from beliefmatch.experiments.cost import Estimate, estimate
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
-from beliefmatch.experiments.grid import Cell, default_jobs, run_cells
+from beliefmatch.experiments.grid import Cell, default_jobs, report_cells, run_cells
 from beliefmatch.experiments.method_spec import MethodSpec, label, label_of, with_spec
 from beliefmatch.experiments.records import Compared, ComparisonRecord
 from beliefmatch.experiments.rotation import DigitRotation
-from beliefmatch.experiments.run import OnProgress, RunResult, evaluate_finished
+from beliefmatch.experiments.run import RunResult, evaluate_finished
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.experiments.search import Candidates
 from beliefmatch.experiments.training_inputs import (
@@ -115,14 +115,14 @@ class Comparison:
             on_progress: called with (fraction, description).
             command: command that repeats the comparison, for the record.
         """
-        start, progress = time.perf_counter(), _Progress(self.cells, on_progress)
+        start, report = time.perf_counter(), on_progress or no_progress
         first = [config for candidates in self.candidates for config in candidates.known(self.seeds)]
-        results = self._run(first, progress)
+        results = self._run(first, report, before=0)
         records = {name: result.record for name, result in results.items()}
         chosen = [candidates.choose(records) for candidates in self.candidates]
         seeded = [[with_seed(config, seed) for seed in self.seeds] for config, _ in chosen]
         left = [config for configs in seeded for config in configs if fingerprint(config) not in results]
-        results |= self._run(left, progress)
+        results |= self._run(left, report, before=len(results))
         methods, evaluations = [], []
         for spec, (config, trials), configs in zip(self.specs, chosen, seeded, strict=True):
             runs = [results[fingerprint(one)].record for one in configs]
@@ -135,10 +135,15 @@ class Comparison:
             seeds=self.seeds,
             rotated_digit=DigitRotation.load().described() if is_digits else None,
             settings=self._settings() | ({} if command is None else {"command": list(command)}),
-            versions=versions("beliefmatch", "torch", "numpy", "scikit-learn", "scipy", "lightning-fabric"),
-            hardware=hardware(),
-            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            wall_seconds=time.perf_counter() - start,
+            **provenance(
+                time.perf_counter() - start,
+                "beliefmatch",
+                "torch",
+                "numpy",
+                "scikit-learn",
+                "scipy",
+                "lightning-fabric",
+            ),
         )
         return ComparisonResult(record, evaluations)
 
@@ -146,7 +151,9 @@ class Comparison:
         """Directory of one run, named by what decides its result."""
         return self.directory / "runs" / f"{config.method.name}-seed{config.seed}-{fingerprint(config)}"
 
-    def _run(self, configs: Sequence[RunConfig], progress: "_Progress") -> dict[str, RunResult]:
+    def _run(
+        self, configs: Sequence[RunConfig], on_progress: OnProgress, *, before: int
+    ) -> dict[str, RunResult]:
         """The results of configurations, by their fingerprints; the longest runs begin first."""
         unique = {fingerprint(config): config for config in configs}.values()
         ordered = sorted(unique, key=lambda config: -method_of(config).members)
@@ -154,7 +161,9 @@ class Comparison:
             Cell(config, self.directory_of(config), evaluated=config.seed == self.seeds[0])
             for config in ordered
         ]
-        results = run_cells(cells, jobs=self.jobs, on_cell=progress.of(ordered))
+        names = [f"{label(config.method.name, {})}, seed {config.seed}" for config in ordered]
+        on_cell = report_cells(on_progress, names, before=before, total=self.cells)
+        results = run_cells(cells, jobs=self.jobs, on_cell=on_cell)
         return {result.record.fingerprint: result for result in results}
 
     def _evaluation(self, config: RunConfig, result: RunResult) -> EvaluationRecord:
@@ -172,24 +181,3 @@ class Comparison:
             "jobs": self.jobs,
             "directory": f"{self.directory}",
         }
-
-
-class _Progress:
-    """Progress over all runs of a comparison, which are executed in two stages."""
-
-    def __init__(self, cells: int, on_progress: OnProgress | None) -> None:
-        self.cells, self.before, self.on_progress = cells, 0, on_progress
-
-    def of(self, configs: Sequence[RunConfig]) -> Callable[[int, float, str], None]:
-        """The callback for the runs of the next stage."""
-        fractions, before = [0.0] * len(configs), self.before
-        self.before += len(configs)
-
-        def on_cell(index: int, fraction: float, description: str) -> None:
-            fractions[index] = fraction
-            if self.on_progress is not None:
-                config = configs[index]
-                run = f"{label(config.method.name, {})}, seed {config.seed}"
-                self.on_progress((before + sum(fractions)) / self.cells, f"{run}: {description}")
-
-        return on_cell

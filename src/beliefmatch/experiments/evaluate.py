@@ -7,7 +7,6 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from beliefmatch._config import plain
-from beliefmatch._environment import hardware, versions
+from beliefmatch._environment import provenance
 from beliefmatch._validate import fail
 from beliefmatch.data.formats import open_arrays
 from beliefmatch.data.predictions import FieldNames, Predictions, read_class_names, read_predictions
@@ -179,10 +178,13 @@ def evaluate(
             "fields": predictions.recognised,
             "ood_fields": {title: others.recognised for title, others in ood.items()},
         },
-        versions=versions("beliefmatch", "torch", "numpy"),
-        hardware={**hardware(), "torch_threads": torch.get_num_threads()},
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        wall_seconds=time.perf_counter() - start,
+        **provenance(
+            time.perf_counter() - start,
+            "beliefmatch",
+            "torch",
+            "numpy",
+            torch_threads=torch.get_num_threads(),
+        ),
     )
 
 

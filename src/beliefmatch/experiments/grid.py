@@ -23,13 +23,14 @@ from typing import Any, Protocol
 import torch
 
 from beliefmatch._files import EnvironmentFailure, atomic_write
+from beliefmatch._utils import OnProgress
 from beliefmatch.experiments.build import dataset
 from beliefmatch.experiments.config import RunConfig, fingerprint
 from beliefmatch.experiments.records import Diverged, RunRecord
 from beliefmatch.experiments.run import RunResult, execute_run, finished
 from beliefmatch.experiments.run_dir import RunDirectory
 
-__all__ = ["Cell", "Executor", "OnCell", "Ran", "attempt_cells", "default_jobs", "run_cells"]
+__all__ = ["Cell", "Executor", "OnCell", "Ran", "attempt_cells", "default_jobs", "report_cells", "run_cells"]
 
 Ran = RunRecord | Diverged
 """How a cell ended."""
@@ -86,6 +87,26 @@ def attempt_cells(cells: Sequence[Cell], *, jobs: int = 1, on_cell: OnCell | Non
     """The records of `run_cells`; a cell that may diverge, and does, gives `Diverged`."""
     found = _results(cells, jobs, on_cell)
     return [result.record if isinstance(result, RunResult) else result for result in found]
+
+
+def report_cells(
+    on_progress: OnProgress, names: Sequence[str], *, before: int = 0, total: int | None = None
+) -> OnCell:
+    """A callback that turns the progress of single cells into that of all runs.
+
+    Args:
+        on_progress: called with (fraction of all runs, name of the cell and description).
+        names: names of the cells.
+        before: number of runs that earlier stages have finished.
+        total: number of runs of all stages; those before and the cells if not given.
+    """
+    fractions, runs = [0.0] * len(names), max(total or 0, before + len(names))
+
+    def on_cell(index: int, fraction: float, description: str) -> None:
+        fractions[index] = fraction
+        on_progress((before + sum(fractions)) / runs, f"{names[index]}: {description}")
+
+    return on_cell
 
 
 def default_jobs(config: RunConfig) -> int:

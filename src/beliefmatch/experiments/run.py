@@ -2,10 +2,9 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,9 @@ import torch
 from torch import nn
 
 from beliefmatch._config import plain
-from beliefmatch._environment import hardware, versions
+from beliefmatch._environment import provenance
 from beliefmatch._files import atomic_write
+from beliefmatch._utils import OnProgress, no_progress
 from beliefmatch.data.predictions import Predictions, read_predictions
 from beliefmatch.data.sources import Batch, Dataset, MemorySource, Source
 from beliefmatch.experiments.build import (
@@ -47,10 +47,7 @@ from beliefmatch.train.history import CsvLog, History, Log, Logs, Progress, Tens
 from beliefmatch.train.loop import NOT_FINITE_ADVICE, fit
 from beliefmatch.train.predict import PredictedSet, predict_all
 
-__all__ = ["OnProgress", "RunResult", "evaluate_finished", "execute", "execute_run", "finished"]
-
-OnProgress = Callable[[float, str], None]
-"""Called with (fraction, description)."""
+__all__ = ["RunResult", "evaluate_finished", "execute", "execute_run", "finished"]
 
 _TRAINING = 0.95  # fraction of the progress that training takes
 _FEW = 2000  # examples whose prediction is timed three times
@@ -109,7 +106,7 @@ def execute_run(
     done = finished(directory, config)
     if done is not None:
         return RunResult(done)
-    start, run_dir, report = time.perf_counter(), RunDirectory(directory), on_progress or _no_progress
+    start, run_dir, report = time.perf_counter(), RunDirectory(directory), on_progress or no_progress
     method, data, engine = method_of(config), dataset(config.data), engine_for(config.engine)
     with run_dir.locked() if engine.is_main_process else nullcontext():
         engine.on_main_process(lambda: run_dir.begin(config))
@@ -147,10 +144,7 @@ def execute_run(
             learned=plain(facts_of(predictor)),
             rotation=DigitRotation.load().seen_by(predictor) if config.data.name == "digits" else None,
             engine=engine.describe(networks[0]),
-            versions=versions("beliefmatch", "torch", "numpy", "lightning-fabric"),
-            hardware=hardware(),
-            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            wall_seconds=time.perf_counter() - start,
+            **provenance(time.perf_counter() - start, "beliefmatch", "torch", "numpy", "lightning-fabric"),
         )
         engine.on_main_process(lambda: _write(run, predictions, record))
         report(1.0, "done")
@@ -355,7 +349,3 @@ def _write(run: TrainingRun, predictions: RunPredictions, record: RunRecord) -> 
     names = "".join(" ".join(name.split()) + "\n" for name in run.data.class_names)
     atomic_write(run.run_dir.classes_file, names.encode())
     atomic_write(run.run_dir.record_file, record.to_json().encode())
-
-
-def _no_progress(fraction: float, description: str) -> None:
-    """Report to nobody."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from beliefmatch._files import atomic_write
+from beliefmatch._utils import OnProgress
 from beliefmatch.experiments.build import (
     dataset,
     engine_for,
@@ -20,9 +21,9 @@ from beliefmatch.experiments.build import (
 )
 from beliefmatch.experiments.config import RunConfig, fingerprint
 from beliefmatch.experiments.cost import Estimate, estimate
-from beliefmatch.experiments.grid import Cell, default_jobs, run_cells
+from beliefmatch.experiments.grid import Cell, default_jobs, report_cells, run_cells
 from beliefmatch.experiments.records import RunRecord, Trial
-from beliefmatch.experiments.run import OnProgress, execute
+from beliefmatch.experiments.run import execute
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.experiments.training_inputs import (
     check_training_inputs,
@@ -136,14 +137,8 @@ class TrainJob:
             return execute(self.config, self.directory, tensorboard=self.tensorboard, on_progress=on_progress)
         names = [f"{search.option}={value}" for value in search.values]
         configs, trials = self.candidates.configs, [self.directory / "trials" / name for name in names]
-        fractions = [0.0] * self.runs
-
-        def on_cell(index: int, fraction: float, description: str) -> None:
-            fractions[index] = fraction
-            on_progress(sum(fractions) / self.runs, f"{names[index]}: {description}")
-
         cells = [Cell(config, trial) for config, trial in zip(configs, trials, strict=True)]
-        results = run_cells(cells, jobs=default_jobs(self.config), on_cell=on_cell)
+        results = run_cells(cells, jobs=default_jobs(self.config), on_cell=report_cells(on_progress, names))
         records = {result.record.fingerprint: result.record for result in results}
         config, tried = self.candidates.choose(records)
         record = replace(records[fingerprint(config)], search=list(tried))

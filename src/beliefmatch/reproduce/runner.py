@@ -2,8 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timezone
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -11,12 +10,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from beliefmatch._config import plain
-from beliefmatch._environment import hardware, versions
+from beliefmatch._environment import provenance
 from beliefmatch._files import EnvironmentFailure
-from beliefmatch._utils import reason_of
+from beliefmatch._utils import OnProgress, no_progress, reason_of
 from beliefmatch.experiments.build import dataset, method_of, ood_sets, tried_network
 from beliefmatch.experiments.config import RunConfig, config_from, fingerprint, overridden
-from beliefmatch.experiments.grid import Cell, Ran, attempt_cells, default_jobs
+from beliefmatch.experiments.grid import Cell, Ran, attempt_cells, default_jobs, report_cells
 from beliefmatch.experiments.records import Diverged, RunRecord, Trial
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.experiments.search import Candidates
@@ -30,10 +29,7 @@ from beliefmatch.reproduce.scales import SMALL_SEEDS, scale_words, training_imag
 from beliefmatch.reproduce.tables import ArmResult, Outcome, Run
 from beliefmatch.train.engine import local_processes
 
-__all__ = ["OnProgress", "Runner", "TrainingRunner", "arm_note"]
-
-OnProgress = Callable[[float, str], None]
-"""Called with the fraction that is done and a description of the current step."""
+__all__ = ["Runner", "TrainingRunner", "arm_note"]
 
 _TRIALS = 5  # of most tables of the paper
 _OPTIONS = {"seed": "use `--seeds`", "data.directory": "use `--data-dir`"}
@@ -136,7 +132,7 @@ class Runner(ABC):
             command: Command that repeats it, for the record.
         """
         start = time.perf_counter()
-        outcome = self._execute(on_progress or (lambda fraction, description: None))
+        outcome = self._execute(on_progress or no_progress)
         data, words = self._data_differences(outcome), self.scale_words(outcome)
         try:
             rows, drawings = self.reproduction.rows(outcome), self.reproduction.drawings(outcome)
@@ -160,10 +156,7 @@ class Runner(ABC):
             seeds=self.seeds,
             configs={key: plain(config) for key, config in self._portable_configs(outcome).items()},
             command=list(command),
-            versions=versions(*self.packages),
-            hardware=hardware(),
-            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            wall_seconds=time.perf_counter() - start,
+            **provenance(time.perf_counter() - start, *self.packages),
         )
 
 
@@ -304,15 +297,11 @@ class TrainingRunner(Runner):
         for config in unique.values():
             self._require_same_images(config)
         cells = [Cell(one, self.directory_of(one).path, may_diverge=True) for one in unique.values()]
-        fractions = [0.0] * len(cells)
-
-        def on_cell(index: int, fraction: float, description: str) -> None:
-            fractions[index] = fraction
-            own = cells[index].config
-            run = f"{own.method.name}, {own.model.name}, {own.data.name}, seed {own.seed}"
-            done = (before + sum(fractions)) / max(total, before + len(cells))
-            on_progress(done, f"{run}: {description}")
-
+        names = [
+            f"{config.method.name}, {config.model.name}, {config.data.name}, seed {config.seed}"
+            for config in unique.values()
+        ]
+        on_cell = report_cells(on_progress, names, before=before, total=total)
         default = default_jobs(next(iter(self.configs.values())))
         ended = attempt_cells(cells, jobs=self.config.jobs or default, on_cell=on_cell)
         return dict(zip(unique, ended, strict=True))

@@ -6,7 +6,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from beliefmatch._files import EnvironmentFailure, atomic_write_dir
-from beliefmatch._utils import reason_of
+from beliefmatch._utils import OnProgress, reason_of
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.data import load
 from beliefmatch.data.config import DataConfig
@@ -27,7 +27,7 @@ from beliefmatch.reproduce.dataset_facts import DATASET_FACTS
 from beliefmatch.reproduce.protocol_diff import ood_sentences, precision_sentences, protocol_differences
 from beliefmatch.reproduce.record import ReproducedRun
 from beliefmatch.reproduce.registry import Reproduction
-from beliefmatch.reproduce.runner import OnProgress, Runner
+from beliefmatch.reproduce.runner import Runner
 from beliefmatch.reproduce.scales import scale_name
 from beliefmatch.reproduce.tables import ArmResult, Outcome, Transferred
 
