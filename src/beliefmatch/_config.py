@@ -34,6 +34,7 @@ __all__ = [
     "field_kinds",
     "from_mapping",
     "plain",
+    "schema_of",
     "unknown_key",
 ]
 
@@ -143,6 +144,16 @@ class Record(RecordPart, frozen=True):
 
     def check(self) -> None:
         """Refuse, with a ValueError, fields that contradict each other."""
+
+
+def schema_of(text: str | bytes) -> str:
+    """The schema that a JSON text names; empty if it is not JSON or names none."""
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return ""
+    schema = content.get("schema") if isinstance(content, dict) else None
+    return schema if isinstance(schema, str) else ""
 
 
 @cache

@@ -29,7 +29,12 @@ from beliefmatch._validate import (
 )
 from beliefmatch.kernels.reference import NAME, REDUCTIONS, LossInputs, Options, Reduction
 
-__all__ = ["BeliefMatchingLoss", "Reduction", "belief_matching_loss"]
+__all__ = ["BeliefMatchingLoss", "LowTargetConfidence", "Reduction", "belief_matching_loss"]
+
+
+class LowTargetConfidence(UserWarning):
+    """The optimum for one vote has a mean below one half: the prior outweighs the labels."""
+
 
 _seen: dict[tuple[Any, ...], Options] = {}
 """Options of the calls that have been checked."""
@@ -189,6 +194,7 @@ def _warn_of_low_target_confidence(inputs: LossInputs) -> None:
     warnings.warn(
         f"{NAME}: kl_weight={kl_weight:g} with K={classes} classes gives a target mean of only "
         f"{mean:.3g}; target_confidence=0.9 would be kl_weight={remedy:.3g}.",
+        LowTargetConfidence,
         stacklevel=level_of_caller(),
     )
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from beliefmatch import BeliefMatchingLoss, belief_matching_loss
+from beliefmatch.loss import LowTargetConfidence
 
 LOGITS, IDS, COUNTS = torch.zeros(4, 3), torch.tensor([0, 1, 2, 0]), torch.ones(4, 3)
 BOTH = {"kl_weight": 0.1, "target_confidence": 0.9}
@@ -144,7 +145,7 @@ THOUSAND, LABELS = torch.zeros(3, 1000), torch.tensor([1, 2, 3])
     ],
 )
 def test_a_target_mean_below_one_half_is_warned_of_at_the_line_of_the_caller(criterion, logits):
-    with pytest.warns(UserWarning, match="kl_weight=") as caught:
+    with pytest.warns(LowTargetConfidence, match="kl_weight=") as caught:
         criterion(logits, LABELS.to(logits.device))
     assert caught[0].filename == __file__
 

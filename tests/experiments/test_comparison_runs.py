@@ -6,6 +6,7 @@ import statistics
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,10 +15,12 @@ import pytest
 import torch
 
 from beliefmatch.experiments.config import config_from
-from beliefmatch.experiments.grid import Cell, default_jobs, run_cells
+from beliefmatch.experiments.grid import Cell, attempt_cells, default_jobs, run_cells
 from beliefmatch.experiments.method_spec import MethodSpec, label, parse_methods, with_kl_weight
 from beliefmatch.experiments.records import ComparisonRecord
 from beliefmatch.experiments.rotation import ANGLES, DIGIT, DigitRotation, confidence_when_wrong
+from beliefmatch.experiments.run import RunResult
+from beliefmatch.loss import LowTargetConfidence, belief_matching_loss
 from beliefmatch.methods.base import Prediction
 from small_runs import METHODS, comparison, digits_config, digits_settings, without_times
 
@@ -202,6 +205,21 @@ def test_what_cannot_run_is_refused_before_training(tmp_path, methods, argument)
 def test_default_jobs_fill_the_cores(settings, jobs, monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(8)), raising=False)
     assert default_jobs(config_from(digits_settings(*settings))) == jobs
+
+
+@pytest.mark.parametrize("may_diverge", [False, True])
+def test_cells_that_may_diverge_do_not_warn_of_a_low_target_confidence(may_diverge, tmp_path, monkeypatch):
+    def execute_run(config, directory, **options):
+        belief_matching_loss(torch.zeros(1, 1000), torch.tensor([0]))
+        warnings.warn("another warning", stacklevel=1)
+        return RunResult(None)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("beliefmatch.experiments.grid.execute_run", execute_run)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        attempt_cells([Cell(digits_config(), tmp_path, may_diverge=may_diverge)])
+    expected = [UserWarning] if may_diverge else [LowTargetConfidence, UserWarning]
+    assert [warning.category for warning in caught] == expected
 
 
 def test_an_error_in_a_process_is_raised_as_it_was(tmp_path):

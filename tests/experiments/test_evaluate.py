@@ -22,8 +22,8 @@ from sklearn.metrics import (
 from beliefmatch import Belief
 from beliefmatch.experiments.evaluate import STEPS, evaluate
 from beliefmatch.experiments.evaluate_config import EvaluateConfig
+from beliefmatch.experiments.evaluation_parts import LONGEST_SIDE, entropy_density, thumbnail
 from beliefmatch.experiments.evaluation_record import EvaluationRecord, Number
-from beliefmatch.experiments.evaluation_views import LONGEST_SIDE, entropy_density, thumbnail
 from scored_models import (
     LOGITS,
     OOD,

@@ -21,7 +21,7 @@ from beliefmatch.experiments.predict import restore, risk_threshold
 from beliefmatch.experiments.records import RunRecord
 from beliefmatch.experiments.run import evaluate_finished, execute, execute_run, finished
 from beliefmatch.experiments.run_dir import RunDirectory
-from beliefmatch.experiments.search import TrainJob
+from beliefmatch.experiments.train_job import TrainJob
 from beliefmatch.metrics import auroc, brier, error, expected_calibration_error, fpr_at_tpr, nll
 from beliefmatch.train.predict import predict_all
 from small_runs import digits_config, without_times

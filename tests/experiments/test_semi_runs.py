@@ -17,7 +17,7 @@ from beliefmatch.experiments.compare import Comparison
 from beliefmatch.experiments.config import config_from, fingerprint
 from beliefmatch.experiments.method_spec import parse_methods
 from beliefmatch.experiments.run import execute
-from beliefmatch.experiments.search import TrainJob
+from beliefmatch.experiments.train_job import TrainJob
 from beliefmatch.experiments.training_inputs import (
     Teacher,
     aux_loss,

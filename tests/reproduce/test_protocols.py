@@ -11,7 +11,7 @@ from beliefmatch import belief_matching_loss
 from beliefmatch.cli import main
 from beliefmatch.experiments.config import config_from, fingerprint, recipe, with_method
 from beliefmatch.experiments.records import Scores, Trial
-from beliefmatch.experiments.search import Candidates
+from beliefmatch.experiments.train_job import Candidates
 from beliefmatch.methods import build
 from beliefmatch.reproduce import REPRODUCTIONS, reproduction
 from beliefmatch.reproduce.arms import EXPONENTS

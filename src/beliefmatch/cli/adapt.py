@@ -89,16 +89,16 @@ def adapt(
             raise ValueError(
                 f"adapt: `out` must not be the directory of a run, got {directory}; choose another."
             )
-        work = Adapting(config)
+        job = Adapting(config)
         if not dry_run:
             ready_directory(out, caller="adapt")
     if dry_run or verbose:
-        for line in work.announcement():
+        for line in job.announcement():
             typer.echo(line)
     if dry_run:
         return
     with user_errors(context, ValueError, *FAILURES), progress() as on_progress:
-        outcome = work.run(on_progress)
+        outcome = job.run(on_progress)
     from beliefmatch.experiments.adapted_directory import kept_files
     from beliefmatch.experiments.adapted_head import head_file
     from beliefmatch.report.adaptation_caveats import caveats
@@ -122,7 +122,7 @@ def adapt(
 
 
 def _config(context: typer.Context) -> AdaptRunConfig:
-    """The configuration that the options amount to."""
+    """The configuration built from the options."""
     params, given = context.params, opt.settings_of(context)
     fit = {**given.get("fit", {}), **({"risks": given["risks"]} if "risks" in given else {})}
     network, features, data = (given.get(name, {}) for name in ("network", "features", "data"))

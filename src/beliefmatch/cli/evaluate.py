@@ -1,6 +1,5 @@
 """`beliefmatch evaluate`, `report` and `predict`: what trained models are worth, and what they answer."""
 
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from beliefmatch._config import schema_of
 from beliefmatch._files import (
     atomic_write,
     atomic_write_dir,
@@ -326,7 +326,7 @@ def _read_record(path: Path) -> "Record":
     kinds = {COMPARISON_SCHEMA: ComparisonRecord, ADAPT_SCHEMA: AdaptRecord}
     try:
         text = path.read_text(encoding="utf-8")
-        schema = _schema(text).partition("/")[0]
+        schema = schema_of(text).partition("/")[0]
         kind = next((of for name, of in kinds.items() if name.partition("/")[0] == schema), EvaluationRecord)
         return kind.from_json(text)
     except OSError as error:
@@ -337,15 +337,6 @@ def _read_record(path: Path) -> "Record":
         reason = f"{error}".split("Record: ", 1)[-1].rstrip(".")
     expected = "files of `beliefmatch evaluate`, `compare` or `adapt`"
     raise ValueError(f"report: `records` must be {expected}, got {printable(path)}: {reason}.")
-
-
-def _schema(text: str) -> str:
-    """The schema that a JSON text names, or nothing."""
-    try:
-        content = json.loads(text)
-    except ValueError:
-        return ""
-    return f"{content.get('schema')}" if isinstance(content, dict) else ""
 
 
 def predict(

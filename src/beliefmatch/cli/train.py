@@ -53,19 +53,20 @@ def train(
         settings, kl_weight_value = _settings(context)
         config = _run_config(settings, method, kl_weight_value)
         require_packages(context, "terminal")
-        from beliefmatch.experiments.search import TrainJob
+        from beliefmatch.experiments.build import is_main_process
+        from beliefmatch.experiments.train_job import TrainJob
 
-        work = TrainJob(config, Path(out), tensorboard=tensorboard)
+        job = TrainJob(config, Path(out), tensorboard=tensorboard)
         if not dry_run:
             ready_directory(out, caller="train")
     if dry_run:
-        cost = work.estimate()
-        if work.is_main_process:
-            _echo_config(config, cost, runs=work.runs)
+        cost = job.estimate()
+        if is_main_process():
+            _echo_config(config, cost, runs=job.runs)
         return
     with resumable(), user_errors(context, *FAILURES), progress() as on_progress:
-        record = work.run(on_progress)
-    if work.is_main_process:
+        record = job.run(on_progress)
+    if is_main_process():
         from beliefmatch.report.run_tables import run_tables
 
         tables = run_tables(record)
@@ -96,6 +97,7 @@ def compare(
             if number is not None and number < 1:
                 raise ValueError(f"compare: `{name}` must be at least 1, got {number}.")
         from beliefmatch import kernels
+        from beliefmatch.experiments.build import is_main_process
         from beliefmatch.experiments.compare import Comparison
         from beliefmatch.experiments.method_spec import parse_methods, with_kl_weight
 
@@ -105,24 +107,24 @@ def compare(
         if kl_weight_value is not None:
             specs = with_kl_weight(specs, kl_weight_value)
         all_seeds = list(range(seed, seed + seeds))
-        work = Comparison(settings, specs, seeds=all_seeds, directory=Path(out), jobs=jobs)
+        job = Comparison(settings, specs, seeds=all_seeds, directory=Path(out), jobs=jobs)
         require_packages(context, "terminal", "report")
         if not dry_run:
             ready_directory(out, caller="compare")
     if dry_run:
-        costs = work.estimates()
-        if work.is_main_process:
+        costs = job.estimates()
+        if is_main_process():
             for config, cost in costs:
                 _echo_config(config, cost)
                 typer.echo()
-            typer.echo(f"# {work.cells} runs, {work.jobs} at a time")
+            typer.echo(f"# {job.cells} runs, {job.jobs} at a time")
         return
     from beliefmatch.report.comparison_files import comparison_files
     from beliefmatch.report.tables import comparison_tables
 
     with resumable(), user_errors(context, *FAILURES), progress() as on_progress:
-        record, evaluations = work.run(on_progress, command=["beliefmatch", *context.obj])
-        if not work.is_main_process:
+        record, evaluations = job.run(on_progress, command=["beliefmatch", *context.obj])
+        if not is_main_process():
             return
         on_progress(1.0, "report")
         files = comparison_files(record, evaluations)

@@ -7,7 +7,7 @@ from msgspec import Meta
 from beliefmatch._config import Config, Count, Index, NonEmpty, NonNegative, Positive, Seed
 from beliefmatch.data.preprocessing import Augment, require_channels
 
-__all__ = ["DataConfig"]
+__all__ = ["DataConfig", "name_of_set"]
 
 
 class DataConfig(Config, frozen=True, kw_only=True):
@@ -60,3 +60,12 @@ class DataConfig(Config, frozen=True, kw_only=True):
             require_channels("DataConfig", mean, std)
         elif mean is not None or std is not None:
             raise ValueError(f"DataConfig: `mean` and `std` must be given together, got {mean} and {std}.")
+
+
+def name_of_set(text: str) -> str:
+    """Name of a dataset or OOD set that is written as a name, or as name=path.
+
+    >>> name_of_set("svhn"), name_of_set("svhn=data/svhn.npz")
+    ('svhn', 'svhn')
+    """
+    return text.partition("=")[0]

@@ -24,14 +24,13 @@ from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.heads import find_head
 from beliefmatch.adaptation.surgery import with_head
 from beliefmatch.adaptation.types import Features
-from beliefmatch.data.predictions import Predictions
+from beliefmatch.data.predictions import Predictions, npz_bytes
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.experiments.adapt_networks import run_of
 from beliefmatch.experiments.adapt_record import AdaptRecord
 from beliefmatch.experiments.adapt_run_config import ImageAdaptConfig
 from beliefmatch.experiments.build import bare_network, method_of
 from beliefmatch.experiments.config import config_from, to_mapping
-from beliefmatch.experiments.evaluate import npz_bytes
 from beliefmatch.experiments.run_dir import ADAPTED_SCHEMA, RunDirectory
 from beliefmatch.models import MODELS, pretrained_model
 

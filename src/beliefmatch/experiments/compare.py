@@ -11,7 +11,6 @@ from beliefmatch._environment import provenance
 from beliefmatch._utils import OnProgress, no_progress
 from beliefmatch.experiments.build import (
     dataset,
-    is_main_process,
     method_of,
     ood_sets,
     ood_training,
@@ -26,7 +25,7 @@ from beliefmatch.experiments.records import Compared, ComparisonRecord
 from beliefmatch.experiments.rotation import DigitRotation
 from beliefmatch.experiments.run import RunResult, evaluate_finished
 from beliefmatch.experiments.run_dir import RunDirectory
-from beliefmatch.experiments.search import Candidates
+from beliefmatch.experiments.train_job import Candidates
 from beliefmatch.experiments.training_inputs import (
     check_training_inputs,
     with_seed,
@@ -94,11 +93,6 @@ class Comparison:
     def cells(self) -> int:
         """Runs in all, those of searches among them."""
         return sum(len(candidates.configs) + len(self.seeds) - 1 for candidates in self.candidates)
-
-    @property
-    def is_main_process(self) -> bool:
-        """Whether this process writes and shows the results; of several only the first."""
-        return is_main_process()
 
     def estimates(self) -> list[tuple[RunConfig, Estimate]]:
         """What one run of each method will cost."""

@@ -22,7 +22,7 @@ from beliefmatch._config import (
     unknown_key,
 )
 from beliefmatch._utils import require_name
-from beliefmatch.data.config import DataConfig
+from beliefmatch.data.config import DataConfig, name_of_set
 from beliefmatch.experiments.yaml_files import read_yaml, yaml_value
 from beliefmatch.methods import METHODS
 from beliefmatch.models import require_model
@@ -270,7 +270,7 @@ def fingerprint(config: RunConfig) -> str:
     for section, names in INDIFFERENT.items():
         for name in names if section in settings else ():
             del settings[section][name]
-    settings["ood"] = [name.partition("=")[0] for name in config.ood]
+    settings["ood"] = [name_of_set(name) for name in config.ood]
     return settings_hash(canonical(settings))
 
 

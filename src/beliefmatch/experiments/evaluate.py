@@ -7,20 +7,26 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from beliefmatch._config import plain
 from beliefmatch._environment import provenance
-from beliefmatch._validate import fail
+from beliefmatch._validate import fail, level_of_caller
 from beliefmatch.data.formats import open_arrays
 from beliefmatch.data.predictions import FieldNames, Predictions, read_class_names, read_predictions
 from beliefmatch.experiments.evaluate_config import EvaluateConfig, ModelFiles, conventions
+from beliefmatch.experiments.evaluation_parts import (
+    class_scores,
+    confusion,
+    entropy_density,
+    examples,
+    reliability,
+    thinned,
+)
 from beliefmatch.experiments.evaluation_record import (
     BrierShares,
     Curve,
@@ -30,14 +36,6 @@ from beliefmatch.experiments.evaluation_record import (
     Number,
     OODSet,
     RiskThresholdRecord,
-)
-from beliefmatch.experiments.evaluation_views import (
-    class_scores,
-    confusion,
-    entropy_density,
-    examples,
-    reliability,
-    thinned,
 )
 from beliefmatch.metrics import (
     SCORES,
@@ -64,7 +62,6 @@ __all__ = [
     "ModelPredictions",
     "evaluate",
     "headline_scores",
-    "npz_bytes",
     "score_columns",
 ]
 
@@ -299,18 +296,6 @@ def _detection(name: str, in_distribution: Tensor, ood: Tensor, settings: Evalua
     return Detection(score=name, roc=Curve(flagged_id.tolist(), flagged_ood.tolist()), **areas)
 
 
-def npz_bytes(predictions: Predictions) -> bytes:
-    """Predictions as a .npz file, in single precision where that loses nothing."""
-    values, single = predictions.values, predictions.values.float()
-    is_exact = torch.equal(single.to(values.dtype), values)
-    arrays: dict[str, Any] = {predictions.kind: (single if is_exact else values).numpy()}
-    if predictions.targets is not None:
-        arrays["targets"] = predictions.targets.numpy()
-    buffer = BytesIO()
-    np.savez_compressed(buffer, **arrays)
-    return buffer.getvalue()
-
-
 class ModelPredictions(NamedTuple):
     """Predictions of one model for labelled and for OOD examples."""
 
@@ -387,5 +372,5 @@ class EvaluateJob:
         warnings.warn(
             f"the targets of {found.path} are not those of {first.path}; "
             "the models were scored on different examples.",
-            stacklevel=3,
+            stacklevel=level_of_caller(),
         )

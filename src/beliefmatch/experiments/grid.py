@@ -29,6 +29,7 @@ from beliefmatch.experiments.config import RunConfig, fingerprint
 from beliefmatch.experiments.records import Diverged, RunRecord
 from beliefmatch.experiments.run import RunResult, execute_run, finished
 from beliefmatch.experiments.run_dir import RunDirectory
+from beliefmatch.loss import LowTargetConfidence
 
 __all__ = ["Cell", "Executor", "OnCell", "Ran", "attempt_cells", "default_jobs", "report_cells", "run_cells"]
 
@@ -151,7 +152,7 @@ def _run(index: int, cell: Cell, on_cell: OnCell) -> RunResult | Diverged:
     try:
         with warnings.catch_warnings():
             if cell.may_diverge:
-                warnings.filterwarnings("ignore", message=".* gives a target mean of only ")
+                warnings.simplefilter("ignore", LowTargetConfidence)
             return execute_run(
                 cell.config,
                 cell.directory,

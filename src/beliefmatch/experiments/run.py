@@ -15,7 +15,7 @@ from beliefmatch._config import plain
 from beliefmatch._environment import provenance
 from beliefmatch._files import atomic_write
 from beliefmatch._utils import OnProgress, no_progress
-from beliefmatch.data.predictions import Predictions, read_predictions
+from beliefmatch.data.predictions import Predictions, npz_bytes, read_predictions
 from beliefmatch.data.sources import Batch, Dataset, MemorySource, Source
 from beliefmatch.experiments.build import (
     dataset,
@@ -27,7 +27,7 @@ from beliefmatch.experiments.build import (
     ood_training,
 )
 from beliefmatch.experiments.config import RunConfig, fingerprint, to_mapping
-from beliefmatch.experiments.evaluate import BELIEF_SCORES, evaluate, headline_scores, npz_bytes
+from beliefmatch.experiments.evaluate import BELIEF_SCORES, evaluate, headline_scores
 from beliefmatch.experiments.evaluate_config import EvaluateConfig
 from beliefmatch.experiments.evaluation_record import EvaluationRecord, OODSet
 from beliefmatch.experiments.method_spec import label_of

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from beliefmatch._config import schema_of
 from beliefmatch._files import EnvironmentFailure, atomic_write, file_names
 from beliefmatch._utils import reason_of
 from beliefmatch.experiments.adapt_record import ADAPT_SCHEMA, AdaptRecord
@@ -198,10 +199,9 @@ def _damaged(file: Path, error: Exception) -> EnvironmentFailure:
     )
 
 
-def _schema(file: Path) -> str | None:
-    """The schema that a JSON file names; None if it is not there or names none."""
+def _schema(file: Path) -> str:
+    """The schema that a JSON file names; empty if it cannot be read or names none."""
     try:
-        content = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
-    return content.get("schema") if isinstance(content, dict) else None
+        return schema_of(file.read_bytes())
+    except OSError:
+        return ""

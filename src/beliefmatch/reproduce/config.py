@@ -9,7 +9,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from beliefmatch._config import Config, NonEmpty, from_mapping, plain
-from beliefmatch.data.config import DataConfig
+from beliefmatch.data.config import DataConfig, name_of_set
 from beliefmatch.experiments.config import canonical, parse_setting, settings_hash
 
 __all__ = ["ReproduceConfig", "Scale", "TransferConfig", "transfer_config", "transfer_fingerprint"]
@@ -101,7 +101,7 @@ def transfer_fingerprint(config: TransferConfig, seeds: Sequence[int]) -> str:
         model=_digest(f"{run}") if run.is_file() else config.model,
         weights=None if config.weights is None else _digest(config.weights),
         data=replace(config.data, directory=None, workers=0),
-        ood=tuple(name.partition("=")[0] for name in config.ood),
+        ood=tuple(name_of_set(name) for name in config.ood),
     )
     kept = {key: value for key, value in plain(portable).items() if key not in _INDIFFERENT}
     # other numbers have the type of their field; only those of options may be written as 1 or as 1.0

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from beliefmatch._files import EnvironmentFailure
 from beliefmatch._utils import reason_of
 from beliefmatch.data import DATASETS
+from beliefmatch.data.config import name_of_set
 from beliefmatch.experiments.config import RunConfig
 from beliefmatch.reproduce.config import TransferConfig
 from beliefmatch.reproduce.dataset_facts import DATASET_FACTS
@@ -37,13 +38,13 @@ def with_data_dir(config: AnyConfig, directory: str | None) -> AnyConfig:
 
 def without_paths(config: AnyConfig) -> AnyConfig:
     """The configuration without the paths of data on this machine."""
-    ood = tuple(name.partition("=")[0] for name in config.ood)
+    ood = tuple(name_of_set(name) for name in config.ood)
     return replace(config, data=replace(config.data, directory=None), ood=ood)
 
 
 def required_datasets(configs: Sequence[RunConfig | TransferConfig]) -> list[str]:
     """Names of the datasets that configurations read and that are not embedded."""
-    names = [name.partition("=")[0] for config in configs for name in (config.data.name, *config.ood)]
+    names = [name_of_set(name) for config in configs for name in (config.data.name, *config.ood)]
     return [name for name in dict.fromkeys(names) if name in DATASETS and name != "digits"]
 
 

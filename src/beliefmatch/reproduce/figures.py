@@ -6,7 +6,7 @@ from typing import Any
 
 from beliefmatch.data.predictions import Predictions
 from beliefmatch.experiments.evaluate import score_columns
-from beliefmatch.experiments.evaluation_views import entropy_density
+from beliefmatch.experiments.evaluation_parts import entropy_density
 from beliefmatch.metrics import outcomes, reliability_bins
 from beliefmatch.reproduce import tables
 from beliefmatch.reproduce.activations import activations_of_run

@@ -18,7 +18,7 @@ from beliefmatch.experiments.config import RunConfig, config_from, fingerprint, 
 from beliefmatch.experiments.grid import Cell, Ran, attempt_cells, default_jobs, report_cells
 from beliefmatch.experiments.records import Diverged, RunRecord, Trial
 from beliefmatch.experiments.run_dir import RunDirectory
-from beliefmatch.experiments.search import Candidates
+from beliefmatch.experiments.train_job import Candidates
 from beliefmatch.experiments.training_inputs import check_training_inputs
 from beliefmatch.reproduce import dataset_paths as paths
 from beliefmatch.reproduce import protocol_diff

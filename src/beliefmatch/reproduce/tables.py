@@ -6,6 +6,7 @@ from statistics import fmean
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from beliefmatch import metrics
+from beliefmatch.data.config import name_of_set
 from beliefmatch.data.predictions import Predictions, read_predictions
 from beliefmatch.experiments.adapt_record import AdaptRecord, ScoredHead
 from beliefmatch.experiments.config import RunConfig
@@ -167,7 +168,7 @@ def _with_ood_name(name: str, result: ArmResult[Any]) -> str:
     if result.finished:
         sets = [one.name for one in result.finished[0].record.ood]
     else:  # all that is known where every seed diverged
-        sets = [text.partition("=")[0] for text in result.config.ood]
+        sets = [name_of_set(text) for text in result.config.ood]
     return name.format(ood=sets[0]) if sets else name.replace(" {ood}", "")
 
 

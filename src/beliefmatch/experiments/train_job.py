@@ -13,7 +13,6 @@ from beliefmatch._utils import OnProgress
 from beliefmatch.experiments.build import (
     dataset,
     engine_for,
-    is_main_process,
     method_of,
     ood_sets,
     ood_training,
@@ -120,11 +119,6 @@ class TrainJob:
     def runs(self) -> int:
         """One, or one for each value of an option that is to be chosen."""
         return len(self.candidates.configs)
-
-    @property
-    def is_main_process(self) -> bool:
-        """Whether this process shows the results; of several only the first."""
-        return is_main_process()
 
     def estimate(self) -> Estimate:
         """What one run will cost."""
