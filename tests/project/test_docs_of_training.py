@@ -9,7 +9,7 @@ import pytest
 from beliefmatch._utils import option_names
 from beliefmatch.data.config import DataConfig
 from beliefmatch.experiments.config import (
-    INDIFFERENT,
+    NOT_IN_FINGERPRINT,
     RECIPES,
     TeacherConfig,
     config_from,
@@ -37,7 +37,7 @@ def test_every_method_has_a_chapter_with_its_options(name):
 
 def test_every_recipe_network_grid_and_setting_without_a_fingerprint_is_named():
     named = [*RECIPES, *MODELS]
-    named += [f"{section}.{name}" for section, names in INDIFFERENT.items() for name in names]
+    named += [f"{section}.{name}" for section, names in NOT_IN_FINGERPRINT.items() for name in names]
     assert [name for name in named if f"`{name}`" not in RECIPES_PAGE] == []
     for option, values in SEARCH.values():
         assert f"| `{option}` | {', '.join(map(str, values))} |" in METHODS_PAGE

@@ -140,13 +140,13 @@ def compare(
 def _settings(context: typer.Context) -> tuple[dict[str, Any], float | str | None]:
     """Settings as `config_from` takes them: recipe, then options, then --set; and λ, which is a method's."""
     from beliefmatch.experiments.config import merged, overridden, recipe
-    from beliefmatch.experiments.method_spec import require_nothing_of_semi
+    from beliefmatch.experiments.method_spec import require_no_semi_settings
     from beliefmatch.semi.config import WITHOUT
 
     given, params = opt.settings_of(context), context.params
     kl_weight = given.pop("kl_weight", None)
     if given.get("semi", {}).get("kind") == WITHOUT:
-        require_nothing_of_semi(given["semi"])
+        require_no_semi_settings(given["semi"])
         given["semi"] = None
     base = recipe(params["recipe"] or RECIPE_OF.get(params["data"] or "digits", "images"))
     return overridden(merged(base, given), params["set_"] or []), kl_weight

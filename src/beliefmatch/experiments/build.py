@@ -31,6 +31,7 @@ from beliefmatch.train.engine import Engine, local_processes
 __all__ = [
     "TrainedNetwork",
     "bare_network",
+    "check_network",
     "dataset",
     "engine_for",
     "is_main_process",
@@ -42,7 +43,6 @@ __all__ = [
     "settings_for",
     "trained_member",
     "trained_network",
-    "tried_network",
 ]
 
 
@@ -122,8 +122,8 @@ def network_of(config: RunConfig, method: Method, data: Dataset, member: int = 0
     return bare_network(config, method, len(data.class_names), data.train.shape[0], member)
 
 
-def tried_network(config: RunConfig, method: Method, data: Dataset) -> nn.Module:
-    """`network_of`, tried on two black images, so that a mistake is found before the training."""
+def check_network(config: RunConfig, method: Method, data: Dataset) -> nn.Module:
+    """`network_of`, checked on two black images, so that a mistake is found before the training."""
     local_processes(config.engine)
     if config.engine.precision == "bf16":
         engine_for(config.engine)  # has to set something before torch computes anything

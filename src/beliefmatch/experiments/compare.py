@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from beliefmatch._environment import provenance
 from beliefmatch._utils import OnProgress, no_progress
 from beliefmatch.experiments.build import (
+    check_network,
     dataset,
     method_of,
     ood_sets,
     ood_training,
-    tried_network,
 )
 from beliefmatch.experiments.config import RunConfig, config_from, fingerprint, to_mapping
 from beliefmatch.experiments.cost import Estimate, estimate
@@ -49,7 +49,7 @@ class Comparison:
     where it is the method.
 
     Args:
-        mapping: settings of the runs, as `config_from` takes them; the method in it is left aside.
+        mapping: settings of the runs, as `config_from` takes them; the method in it is ignored.
         methods: methods to compare, in the order to show them.
         seeds: seeds of the runs of each method. Options left to a search are chosen with the first.
         directory: directory of the runs; those that are finished are not run again.
@@ -83,7 +83,7 @@ class Comparison:
         for candidates in self.candidates:
             config = candidates.example
             method = method_of(config)
-            tried_network(config, method, data)
+            check_network(config, method, data)
             ood_training(config, method, data)
             for seed in self.seeds:
                 check_training_inputs(with_seed(config, seed), method, data)

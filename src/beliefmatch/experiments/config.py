@@ -53,13 +53,17 @@ _SEED = "{seed}"
 class TeacherConfig(Config, frozen=True):
     """A finished run whose belief about each training image is the prior of the student's belief.
 
+    The command line and errors call these settings `prior_from` (the run), `prior_strength`,
+    `prior_temperature` and `prior_weight`.
+
     Args:
         run: directory of the finished run; "{seed}" in it stands for the student's seed.
         strength: number of votes that the teacher's belief counts as; a label is one vote. With a student's λ
             and a uniform prior of 1 its prior is then β = 1 + strength/λ times the teacher's probabilities.
         temperature: divisor of the teacher's logits.
         weight: weight of the loss of unlabelled images, relative to that of labelled ones.
-        fingerprint: that of the teacher's config, which identifies it wherever it lies; found if not given.
+        fingerprint: that of the teacher's config, which identifies it independent of its path; read
+            from the run if not given.
     """
 
     run: NonEmpty
@@ -89,14 +93,14 @@ RECIPES = tuple(sorted(path.stem for path in _DIRECTORY.glob("*.yaml")))
 DEFAULTS = "defaults"
 """Key of a recipe's default options of each method and of each kind of semi-supervised learning."""
 
-INDIFFERENT = {
+NOT_IN_FINGERPRINT = {
     "data": ("directory", "workers"),
     "engine": ("accelerator", "devices", "nodes", "compile", "threads"),
     "teacher": ("run",),
 }
 """Settings of where and how fast to compute, which `fingerprint` leaves out."""
 
-LATER: Mapping[str, Mapping[str, Any]] = {
+OMITTED_AT_DEFAULT: Mapping[str, Mapping[str, Any]] = {
     "": {"semi": None, "teacher": None},
     "data": {"labels": None, "shift": None, "noise": 0.0, "mean": None, "std": None, "margin": None},
     "training": {"validate_every": 1},
@@ -214,7 +218,7 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     settings of the old one go.
     """
     base = {key: _without_stale_options(value, over.get(key)) for key, value in base.items()}
-    return _laid(base, over)
+    return _deep_merge(base, over)
 
 
 def overridden(mapping: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
@@ -231,7 +235,7 @@ def overridden(mapping: Mapping[str, Any], settings: Iterable[str]) -> dict[str,
         _require_setting(path)
         for part in reversed(path):
             nested = {part: nested}
-        over = _laid(over, nested)
+        over = _deep_merge(over, nested)
     return merged(mapping, over)
 
 
@@ -256,18 +260,19 @@ def with_method(mapping: Mapping[str, Any], name: str, **options: Any) -> dict[s
 def fingerprint(config: RunConfig) -> str:
     """A short hash of all settings that decide the result, the same on every machine.
 
-    Settings of where and how fast to compute are left out (`INDIFFERENT`): the folder of a named dataset, the
-    path of an OOD set written ``name=path``, the place of a teacher, workers, devices, machines, threads,
-    compilation. Numbers may differ between those in their last digits, but a grid that moves to another
-    machine must not start anew. Precision, and the treatment of images that cannot be read, stay in.
+    Settings of where and how fast to compute are left out (`NOT_IN_FINGERPRINT`): the folder of a named
+    dataset, the path of an OOD set written ``name=path``, the directory of a teacher, workers, devices,
+    machines, threads, compilation. Numbers may differ between those in their last digits, but a grid that
+    moves to another machine must not start anew. Precision, and the treatment of images that cannot be read,
+    stay in.
     """
     settings = to_mapping(config)
-    for section, defaults in LATER.items():
-        among = settings[section] if section else settings
+    for section, defaults in OMITTED_AT_DEFAULT.items():
+        section_settings = settings[section] if section else settings
         for key, default in defaults.items():
-            if among[key] == default:
-                del among[key]
-    for section, names in INDIFFERENT.items():
+            if section_settings[key] == default:
+                del section_settings[key]
+    for section, names in NOT_IN_FINGERPRINT.items():
         for name in names if section in settings else ():
             del settings[section][name]
     settings["ood"] = [name_of_set(name) for name in config.ood]
@@ -280,12 +285,12 @@ def settings_hash(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _laid(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def _deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     result = deepcopy(dict(base))
     for key, value in over.items():
         below = result.get(key)
         both = isinstance(below, Mapping) and isinstance(value, Mapping)
-        result[key] = _laid(below, value) if both else deepcopy(value)  # type: ignore[arg-type]
+        result[key] = _deep_merge(below, value) if both else deepcopy(value)  # type: ignore[arg-type]
     return result
 
 

@@ -186,7 +186,7 @@ def evaluate(
 
 
 def headline_scores(seen: Outcomes, bins: ReliabilityBins) -> dict[str, float]:
-    """The scores that stand first in every record, given the bins of equal width; NLL may be infinite."""
+    """The scores shown first in every record, given the bins of equal width; NLL may be infinite."""
     return {
         "error": (~seen.correct).double().mean().item(),
         "nll": seen.nll.mean().item(),
@@ -209,7 +209,7 @@ def _text(path: str | Path) -> str:
 
 
 def _checked_targets(predictions: Predictions, names: list[str], ood: Mapping[str, Predictions]) -> Tensor:
-    """The targets, once all parts are known to be of the same classes."""
+    """The targets, after checking that all files have the same classes."""
     classes = predictions.values.shape[1]
     if predictions.targets is None:
         raise fail("evaluate", f"`predictions` must have targets, got {predictions.path} without.")

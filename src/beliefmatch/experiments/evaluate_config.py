@@ -29,7 +29,7 @@ class EvaluateConfig(Config, frozen=True, kw_only=True):
         level: of the intervals.
         seed: of the bootstrap.
         top_k: how many classes `top_k_error` may name.
-        risks: error rates for which to look for a threshold that keeps them.
+        risks: error rates for which to look for a confidence threshold that guarantees them.
         delta: probability with which each threshold may fail.
         shown: how many of the most confident mistakes, and of the most doubtful examples, are kept.
     """

@@ -130,7 +130,7 @@ class Example(RecordPart, frozen=True):
 
 
 class Draws(RecordPart, frozen=True):
-    """The main metrics on the same examples drawn again and again.
+    """The main metrics on bootstrap resamples of the same examples.
 
     Two models that drew the same rows of the same examples can be compared draw by draw.
     """

@@ -1,6 +1,6 @@
 """Many runs: each cell of a grid once, by an executor that may run several at a time.
 
-A cell is finished when its directory holds a record of the same configuration; the others go on from their
+A cell is finished when its directory holds a record of the same configuration; the others resume from their
 last checkpoint, so the same command continues a grid that was stopped. `attempt_cells` accepts trainings that
 diverge, and keeps that as their result.
 """
@@ -31,9 +31,18 @@ from beliefmatch.experiments.run import RunResult, execute_run, finished
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.loss import LowTargetConfidence
 
-__all__ = ["Cell", "Executor", "OnCell", "Ran", "attempt_cells", "default_jobs", "report_cells", "run_cells"]
+__all__ = [
+    "Cell",
+    "CellOutcome",
+    "Executor",
+    "OnCell",
+    "attempt_cells",
+    "default_jobs",
+    "report_cells",
+    "run_cells",
+]
 
-Ran = RunRecord | Diverged
+CellOutcome = RunRecord | Diverged
 """How a cell ended."""
 
 OnCell = Callable[[int, float, str], None]
@@ -84,7 +93,9 @@ def run_cells(cells: Sequence[Cell], *, jobs: int = 1, on_cell: OnCell | None = 
     return [result for result in found if isinstance(result, RunResult)]
 
 
-def attempt_cells(cells: Sequence[Cell], *, jobs: int = 1, on_cell: OnCell | None = None) -> list[Ran]:
+def attempt_cells(
+    cells: Sequence[Cell], *, jobs: int = 1, on_cell: OnCell | None = None
+) -> list[CellOutcome]:
     """The records of `run_cells`; a cell that may diverge, and does, gives `Diverged`."""
     found = _results(cells, jobs, on_cell)
     return [result.record if isinstance(result, RunResult) else result for result in found]
@@ -230,10 +241,8 @@ class ProcessExecutor:
                 for future in done:
                     yield self._futures[future], future.result()
         except BrokenProcessPool as error:
-            why = "perhaps for lack of memory: try fewer `jobs`, or the same command, which goes on"
-            raise EnvironmentFailure(
-                f"run: one of the processes at work was ended from outside, {why}."
-            ) from error
+            why = "perhaps for lack of memory: try fewer `jobs`, or the same command, which resumes"
+            raise EnvironmentFailure(f"run: one of the processes was killed, {why}.") from error
 
     def cancel(self, *, interrupt: bool) -> None:
         """Wait for the workers, and pass every Ctrl-C on to them meanwhile."""
@@ -263,7 +272,7 @@ def _begin_worker(parent: int, reports: Any, cancelled: Any) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End a worker whose parent was killed; it would go on alone and be in the way of the next attempt."""
+    """End a worker whose parent was killed; it would continue alone and block the next attempt."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)

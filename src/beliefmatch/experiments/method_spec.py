@@ -16,7 +16,7 @@ __all__ = [
     "label",
     "label_of",
     "parse_methods",
-    "require_nothing_of_semi",
+    "require_no_semi_settings",
     "with_kl_weight",
     "with_spec",
 ]
@@ -58,7 +58,7 @@ def parse_methods(text: str, *, caller: str = "compare", argument: str = "method
     keys = [spec.key for spec in specs]
     twice = [key for key in keys if keys.count(key) > 1]
     if twice:
-        raise ValueError(f"{caller}: `{argument}` must name none twice, got {twice[0]!r} more than once.")
+        raise ValueError(f"{caller}: `{argument}` must not repeat a method, got {twice[0]!r} more than once.")
     return specs
 
 
@@ -88,12 +88,12 @@ def with_spec(mapping: Mapping[str, Any], spec: MethodSpec) -> dict[str, Any]:
         if given:
             sections[section] = given
     if spec.options.get("semi") == WITHOUT:
-        require_nothing_of_semi(sections["semi"])
+        require_no_semi_settings(sections["semi"])
         sections["semi"] = None
     return merged(with_method(mapping, spec.name, **own), sections)
 
 
-def require_nothing_of_semi(settings: Mapping[str, Any]) -> None:
+def require_no_semi_settings(settings: Mapping[str, Any]) -> None:
     """Refuse settings of a loss that is switched off."""
     others = [name for name in settings if name != "kind"]
     if others:

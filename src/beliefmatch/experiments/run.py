@@ -50,7 +50,7 @@ from beliefmatch.train.predict import PredictedSet, predict_all
 __all__ = ["RunResult", "evaluate_finished", "execute", "execute_run", "finished"]
 
 _TRAINING = 0.95  # fraction of the progress that training takes
-_FEW = 2000  # examples whose prediction is timed three times
+_MAX_TIMED_EXAMPLES = 2000  # a test set of at most this size is predicted and timed three times
 _BATCH = 512  # examples at once when predicting
 _FULL = EvaluateConfig()
 _VALUES = EvaluateConfig(resamples=0, shown=0)  # the same values without intervals and examples
@@ -78,7 +78,7 @@ def execute(
     tensorboard: bool = False,
     on_progress: OnProgress | None = None,
 ) -> RunRecord:
-    """Train, predict and score by a configuration; a run that was stopped goes on from its last checkpoint.
+    """Train, predict and score by a configuration; a run that was stopped resumes from its last checkpoint.
 
     Args:
         config: all settings; none of its method's options may be left to a search.
@@ -282,7 +282,7 @@ class TrainingRun:
     def predict(self, predictor: Predictor) -> RunPredictions:
         """Predict every set of the configuration; the test set thrice if it is small, to time it."""
         validation = self._predict(predictor, self.data.validation)
-        rounds = range(3 if len(self.data.test) <= _FEW else 1)
+        rounds = range(3 if len(self.data.test) <= _MAX_TIMED_EXAMPLES else 1)
         timed = [self._timed(predictor, self.data.test) for _ in rounds]
         test = timed[-1][0]
         sources = ood_sets(self.config, self.data)

@@ -100,7 +100,7 @@ class RunDirectory:
         if self.config_file.is_file() and found.fingerprint != fingerprint(self.config()):
             raise EnvironmentFailure(
                 f"run: {file} must be of the run whose config.yaml is in the same directory, but is of "
-                "another. Remove it, and the same command goes on."
+                "another. Remove it, and the same command resumes the run."
             )
         return found
 
@@ -109,7 +109,7 @@ class RunDirectory:
         record = self.record()
         if record is None:
             raise ValueError(
-                f"run: {self.path} must hold a finished run; it has no record.json. Go on with its training "
+                f"run: {self.path} must hold a finished run; it has no record.json. Resume its training "
                 "by the same command."
             )
         return record
@@ -157,7 +157,7 @@ class RunDirectory:
             remedy = (
                 "Remove its directory and train it again"
                 if self.record_file.is_file()
-                else "Train it first, or go on with its training by the same command"
+                else "Train it first, or resume its training by the same command"
             )
             raise ValueError(f"run: {self.path} must hold a finished run; it has no model.json. {remedy}.")
         content = _undamaged(self.model_file, json.loads)
@@ -176,7 +176,7 @@ class RunDirectory:
             lock.acquire()
         except Timeout as error:
             raise EnvironmentFailure(
-                f"run: `out` must be free, but another process is at work in {self.path}. "
+                f"run: `out` must be free, but {self.path} is in use by another process. "
                 "Wait until it has ended, and run the same command again."
             ) from error
         try:

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from beliefmatch._files import atomic_write
 from beliefmatch._utils import OnProgress
 from beliefmatch.experiments.build import (
+    check_network,
     dataset,
     engine_for,
     method_of,
     ood_sets,
     ood_training,
-    tried_network,
 )
 from beliefmatch.experiments.config import RunConfig, fingerprint
 from beliefmatch.experiments.cost import Estimate, estimate
@@ -108,7 +108,7 @@ class TrainJob:
         self.candidates = Candidates.of(self.config)
         first, run_dir = self.candidates.example, RunDirectory(directory)
         method, data = method_of(first), dataset(first.data)
-        tried_network(first, method, data)
+        check_network(first, method, data)
         ood_training(first, method, data)
         if not run_dir.record_file.is_file():  # a finished run has learnt from them
             check_training_inputs(first, method, data)

@@ -60,7 +60,7 @@ def _parsed(text: str, place: str) -> Any:
         mark = error.problem_mark or error.context_mark
         line = f" line {mark.line + 1}" if mark else ""
         raise ValueError(f"{place}{line}: {reason_of(error.problem)}.") from None
-    except (yaml.YAMLError, ValueError) as error:  # a character or a date that there is not
+    except (yaml.YAMLError, ValueError) as error:  # an invalid character or date
         raise ValueError(f"{place}: {reason_of(error)}.") from None
 
 
@@ -74,7 +74,7 @@ def _loader() -> Any:
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.AliasEvent):
-                raise _at("aliases are not taken; write the value out", self.peek_event())
+                raise _at("aliases are not supported; write the value out", self.peek_event())
             self.depth += 1
             if self.depth > _DEEPEST:
                 raise _at(f"nested more than {_DEEPEST} deep", self.peek_event())
@@ -95,7 +95,7 @@ def _refuse_second(mapping: Any) -> None:
     for key, _ in mapping.value:
         name = str(key.value)
         if name in seen:
-            raise _at(f"the key {name!r} stands twice", key)
+            raise _at(f"the key {name!r} is duplicated", key)
         seen.add(name)
 
 

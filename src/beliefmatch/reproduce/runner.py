@@ -13,9 +13,9 @@ from beliefmatch._config import plain
 from beliefmatch._environment import provenance
 from beliefmatch._files import EnvironmentFailure
 from beliefmatch._utils import OnProgress, no_progress, reason_of
-from beliefmatch.experiments.build import dataset, method_of, ood_sets, tried_network
+from beliefmatch.experiments.build import check_network, dataset, method_of, ood_sets
 from beliefmatch.experiments.config import RunConfig, config_from, fingerprint, overridden
-from beliefmatch.experiments.grid import Cell, Ran, attempt_cells, default_jobs, report_cells
+from beliefmatch.experiments.grid import Cell, CellOutcome, attempt_cells, default_jobs, report_cells
 from beliefmatch.experiments.records import Diverged, RunRecord, Trial
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.experiments.train_job import Candidates
@@ -252,7 +252,7 @@ class TrainingRunner(Runner):
         """Number of expected runs that have ended; an EnvironmentFailure where one is damaged."""
         return sum(self._ended(config) is not None for config in self.expected().values())
 
-    def _ended(self, config: RunConfig) -> Ran | None:
+    def _ended(self, config: RunConfig) -> CellOutcome | None:
         run_dir = self.directory_of(config)
         return run_dir.record() or run_dir.diverged()
 
@@ -271,7 +271,7 @@ class TrainingRunner(Runner):
             check_training_inputs(config, method, data)
             network = (config.data.name, model.name, f"{model.options}", f"{method.model_options}")
             if network not in built:
-                tried_network(config, method, data)
+                check_network(config, method, data)
             built.add(network)
         for config in self.expected().values():
             self._require_same_images(config)
@@ -291,7 +291,7 @@ class TrainingRunner(Runner):
 
     def _train(
         self, configs: Sequence[RunConfig], on_progress: OnProgress, before: int, total: int
-    ) -> dict[str, Ran]:
+    ) -> dict[str, CellOutcome]:
         """How each training ended, by its fingerprint."""
         unique = {fingerprint(config): config for config in configs}
         for config in unique.values():
@@ -307,7 +307,7 @@ class TrainingRunner(Runner):
         return dict(zip(unique, ended, strict=True))
 
     def _result(
-        self, key: str, config: RunConfig, trials: Sequence[Trial], ran: Mapping[str, Ran]
+        self, key: str, config: RunConfig, trials: Sequence[Trial], ran: Mapping[str, CellOutcome]
     ) -> ArmResult[Run]:
         """Result of an arm with every seed."""
         runs: list[Run | None] = []
