@@ -5,6 +5,7 @@ import io
 import json
 import runpy
 import shutil
+import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
@@ -247,6 +248,23 @@ def test_stored_features_are_enough(stored, capsys):
     capsys.readouterr()
     line = ["predict", f"{out}", f"{stored / 'x.npy'}", "--out", f"{stored / 'p.csv'}"]
     assert "features alone were adapted" in refused(line, capsys)
+
+
+def features_line(stored, *more: str) -> list[str]:
+    line = ["adapt", "--features", f"{stored / 'train.npz'}", "--validation", f"{stored / 'validation.npz'}"]
+    return [*line, "--out", f"{stored / 'out'}", *more]
+
+
+def test_a_missing_laplace_package_is_one_line_and_writes_nothing(stored, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "laplace", None)
+    assert "beliefmatch[laplace]" in refused(features_line(stored, "--laplace"), capsys)
+    assert not (stored / "out").exists()
+
+
+def test_a_dry_run_of_features_lists_their_rows(stored, capsys):
+    assert main(features_line(stored, "--dry-run")) == 0
+    assert "rows: train 200, validation 50\n" in capsys.readouterr().out
+    assert not (stored / "out").exists()
 
 
 @pytest.mark.filterwarnings("default:feature_sets")

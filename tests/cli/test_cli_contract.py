@@ -143,8 +143,8 @@ BAD_VALUES = {
     "adapt --model x:y --data digits": "--kl-weight=small --kl-weight=-1 --prior= --seeds=0 --labels=old "
     "--validation=many --validation-from=moon --mean=0.5 --risk=2 --model-option=width --controls=magic "
     "--feature-batch=0 --epochs=0 --learning-rate=-1 --optimizer=sgd --choose-by=luck --precision=8",
-    "evaluate a.npz": "--n-bins=0 --resamples=-1 --seed=-1 --risk=7 --ood=noise.npz --ood==noise.npz "
-    "--ood=noise= --ood=misclassification=noise.npz --ood=x=noise.npz,a.npz --logits=scores "
+    "evaluate a.npz": "--n-bins=0 --n-bins=10001 --resamples=-1 --seed=-1 --risk=7 --ood=noise.npz "
+    "--ood==noise.npz --ood=noise= --ood=misclassification=noise.npz --ood=x=noise.npz,a.npz --logits=scores "
     f"--targets=truth --images=pictures --class-names=no.txt --class-names=three.txt --out= --out=a.npz "
     f"--out={LONG}",
     "evaluate a.npz a.npz": "--ood=x=noise.npz --name=x",

@@ -89,6 +89,10 @@ def adapt(
             raise ValueError(
                 f"adapt: `out` must not be the directory of a run, got {directory}; choose another."
             )
+        if config.adapt_config.laplace:
+            from beliefmatch.adaptation.laplace_head import require_laplace
+
+            require_laplace()
         job = Adapting(config)
         if not dry_run:
             ready_directory(out, caller="adapt")

@@ -77,6 +77,13 @@ class Adapting:
 
     def announcement(self) -> Iterator[str]:
         """What is to be done, and what it takes on the disk."""
+        if self.stored is not None:
+            sets, init, _ = self.stored
+            named = {"train": sets.train, "validation": sets.validation, "test": sets.test, **sets.ood}
+            rows = ", ".join(f"{name} {len(one):,}" for name, one in named.items() if one is not None)
+            yield f"features: {sets.train.width} a row"
+            yield f"rows: {rows}"
+            yield f"existing head: {'none' if init is None else f'{len(init[0])} classes'}"
         if self.images is None:
             return
         images, head = self.images, self.images.head

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
+from msgspec import Meta
 from msgspec.structs import asdict
 
 from beliefmatch._config import Config, Count, Index, Probability, Seed
@@ -34,7 +36,7 @@ class EvaluateConfig(Config, frozen=True, kw_only=True):
         shown: how many of the most confident mistakes, and of the most doubtful examples, are kept.
     """
 
-    n_bins: Count = 15
+    n_bins: Annotated[int, Meta(ge=1, le=10_000)] = 15
     resamples: Index = 1000
     level: Probability = 0.95
     seed: Seed = 0
