@@ -167,6 +167,7 @@ MISTAKES = [
     ("compare --recipe cifarr", "did you mean cifar?"),
     ("compare --methods sofmax", "did you mean softmax?"),
     ("train --set training.epoch=3", "did you mean `training.epochs`?"),
+    ("train --set epochs", "`--set`"),
     ("reproduce tabel1", "did you mean table1?"),
     # values of the wrong kind, options and arguments that are missing, files that are missing or bad
     ("compare --epochs many", "--epochs"),
@@ -182,6 +183,7 @@ MISTAKES = [
     ("predict nowhere x.png", "nowhere"),
     ("predict . x.png", "directory of a run"),
     ("adapt", "`--model`"),
+    ("adapt --model nosuch --data digits", "`--model`"),
     ("adapt --features nothing.npz", "nothing.npz"),
     ("adapt --model nowhere:make --data digits", "nowhere"),
     ("adapt --model digits --data digits", "`--weights`"),

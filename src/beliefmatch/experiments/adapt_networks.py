@@ -7,11 +7,13 @@ from pathlib import Path
 from msgspec.structs import replace
 from torch import nn
 
+from beliefmatch._utils import require_name
 from beliefmatch._validate import fail
 from beliefmatch.data.config import DataConfig
 from beliefmatch.experiments.adapt_run_config import ImageAdaptConfig
 from beliefmatch.experiments.build import settings_for, trained_network
 from beliefmatch.experiments.run_dir import RunDirectory
+from beliefmatch.models import MODELS
 
 __all__ = ["network_and_settings", "run_of"]
 
@@ -26,6 +28,9 @@ def network_and_settings(config: ImageAdaptConfig) -> tuple[nn.Module, DataConfi
     if run is None and Path(config.model).expanduser().is_dir():
         expected = "a network's name or the directory of a finished run, which has a config.yaml"
         raise fail("adapt", f"`model` must be {expected}, got the directory {config.model}.")
+    if run is None and ":" not in config.model:
+        other = ", timm:NAME, torchvision:NAME, hf:OWNER/NAME, package.module:factory or a finished run"
+        require_name("adapt", "model", config.model, MODELS, other=other)
     if config.data is None and run is None:
         raise fail("adapt", "`data` must be given: a dataset's name, or a path to images.")
     found = trained_network(config.model, options=config.options, weights=config.weights)

@@ -248,7 +248,7 @@ def parse_setting(setting: str, form: str = "key=value") -> tuple[list[str], Any
     key, equals, text = setting.partition("=")
     path = key.strip().split(".")
     if not equals or not all(path):
-        raise ValueError(f"config: a setting must be written {form}, got {setting!r}.")
+        raise ValueError(f"config: `set` must be written {form}, got {setting!r}.")
     return path, yaml_value(text.strip(), caller=f"config: {key.strip()}")
 
 
