@@ -55,7 +55,7 @@ class Preprocessing(Config, frozen=True):
 
 
 def require_channels(caller: str, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
-    """`mean` and `std` must have one number for each channel, of which there are 1 or 3."""
+    """Require one mean and one standard deviation for each channel; images have 1 or 3 channels."""
     if len(mean) not in (1, 3):
         raise ValueError(f"{caller}: `mean` must be 1 or 3 numbers, got {mean}.")
     if len(std) != len(mean):
