@@ -52,7 +52,6 @@ _SUMMARY = (
     ("ECE %", "ece", 100, 2),
 )
 """Heading, score, factor and digits of the columns of the summary."""
-_PREDICTION_FORMATS = (".csv", ".json", ".parquet")
 
 
 def evaluate(
@@ -357,9 +356,10 @@ def predict(
     """
     path = Path(out)
     with user_errors(context):
-        if path.suffix.lower() not in _PREDICTION_FORMATS or path.is_dir():
-            formats = ", ".join(_PREDICTION_FORMATS)
-            raise ValueError(f"predict: `out` must be a file ending in {formats}, got {out!r}.")
+        from beliefmatch.report.prediction_files import FORMATS, prediction_file
+
+        if path.suffix.lower() not in FORMATS or path.is_dir():
+            raise ValueError(f"predict: `out` must be a file ending in {', '.join(FORMATS)}, got {out!r}.")
         ready_directory(f"{path.parent}", caller="predict")
         if abstain is not None and risk is not None:
             raise ValueError("predict: `abstain` must not come with `--risk`, which finds one.")
@@ -383,8 +383,6 @@ def predict(
         for row in restored.rows(names, source, abstain=threshold):
             rows.append(row)
             step("predicting")
-    from beliefmatch.report.prediction_files import prediction_file
-
     with user_errors(context):
         content = prediction_file(path.suffix.lower(), rows, restored.class_names)
     with write_errors(context, path):
