@@ -8,6 +8,7 @@ from beliefmatch.adaptation.heads import find_head, head_inputs
 from beliefmatch.adaptation.modes import batchnorm_layers
 from beliefmatch.adaptation.outputs import logits_of
 from beliefmatch.adaptation.surgery import with_head
+from beliefmatch.models import PooledEncoder
 from outside_packages import imported
 
 # warnings of other packages are theirs
@@ -28,8 +29,10 @@ def check_head_and_copy(model, batch, name):
     assert head.name == name
     features = head_inputs(model, head, batch)
     assert model.training
-    bias = 0 if head.bias is None else head.bias
-    torch.testing.assert_close(features @ head.weight.T + bias, called(model, batch), rtol=1e-4, atol=1e-5)
+    bias = 0 if head.module.bias is None else head.module.bias
+    torch.testing.assert_close(
+        features @ head.module.weight.flatten(1).T + bias, called(model, batch), rtol=1e-4, atol=1e-5
+    )
 
     weight = torch.randn(CLASSES, head.in_features) / head.in_features**0.5
     better = with_head(model, head, weight, None)
@@ -159,6 +162,29 @@ HUGGING_FACE = {
         WORDS,
         "classifier",
     ),
+    "Electra": ("ForSequenceClassification", {**SMALL, "vocab_size": 20}, WORDS, "classifier.out_proj"),
+    "Bart": (
+        "ForSequenceClassification",
+        {
+            "d_model": 16,
+            "encoder_layers": 1,
+            "decoder_layers": 1,
+            "encoder_attention_heads": 2,
+            "decoder_attention_heads": 2,
+            "encoder_ffn_dim": 24,
+            "decoder_ffn_dim": 24,
+            "vocab_size": 20,
+            "eos_token_id": 2,
+        },
+        {"input_ids": torch.tensor([[5, 7, 2, 1], [3, 4, 2, 1], [6, 8, 9, 2]])},
+        "classification_head.out_proj",
+    ),
+    "Llama": (
+        "ForSequenceClassification",
+        {**SMALL, "vocab_size": 20, "pad_token_id": 1},
+        WORDS,
+        "score",
+    ),
     "GPT2": (
         "ForSequenceClassification",
         {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 20, "pad_token_id": 1},
@@ -175,7 +201,7 @@ def test_hugging_face(family, tmp_path):
     config = getattr(transformers, f"{family}Config")(num_labels=11, **options)
     model = getattr(transformers, f"{family}{purpose}")(config)
     head, better = check_head_and_copy(model, batch, layer)
-    assert head.pooling == ("other" if family == "GPT2" else "none")
+    assert head.pooling == ("other" if layer == "score" else "none")
     assert (better.config.num_labels, model.config.num_labels) == (CLASSES, 11)
     assert len(better.config.id2label) == CLASSES
     better.save_pretrained(tmp_path)
@@ -183,8 +209,24 @@ def test_hugging_face(family, tmp_path):
     torch.testing.assert_close(called(again, batch), called(better, batch))
 
 
+@pytest.mark.parametrize("family", ["Bert", "DistilBert", "Roberta"])
+def test_hugging_face_encoders(family):
+    transformers = imported("transformers")
+    encoder = getattr(transformers, f"{family}Model")
+    options = {**SMALL, "vocab_size": 20} if family != "DistilBert" else HUGGING_FACE[family][1]
+    model = PooledEncoder(encoder(getattr(transformers, f"{family}Config")(**options)), normalize=True)
+    batch = transformers.BatchEncoding({**WORDS, "attention_mask": (WORDS["input_ids"] != 1).long()})
+    features = head_inputs(model, find_head(model, batch), batch)
+    torch.testing.assert_close(features.norm(dim=1), torch.ones(3))
+    alone = {name: value[1:2, :2] for name, value in batch.items()}  # without its padding
+    torch.testing.assert_close(head_inputs(model, find_head(model, alone), alone)[0], features[1])
+    weight = torch.randn(CLASSES, 16)
+    better = with_head(model, find_head(model, batch), weight, None)
+    torch.testing.assert_close(better.belief(batch).log_alpha, features @ weight.T)
+
+
 def test_a_network_without_classifier_says_what_it_returned():
     transformers = imported("transformers")
     config = transformers.ViTConfig(**SMALL, image_size=32, patch_size=16)
-    with pytest.raises(TypeError, match="BaseModelOutputWithPooling"):
+    with pytest.raises(TypeError, match=r"BaseModelOutputWithPooling.*PooledEncoder"):
         find_head(transformers.ViTModel(config), PIXELS)

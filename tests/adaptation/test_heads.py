@@ -9,12 +9,15 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from beliefmatch.adaptation.backbone import HeadInputs
 from beliefmatch.adaptation.belief_mixin import BeliefMixin
-from beliefmatch.adaptation.heads import find_head, head_inputs
+from beliefmatch.adaptation.heads import find_head, head_inputs, head_weights
 from beliefmatch.adaptation.modes import batchnorm_layers
 from beliefmatch.adaptation.outputs import logits_of
 from beliefmatch.adaptation.surgery import with_head
 from beliefmatch.belief import Belief
+from beliefmatch.models import EncoderClassifier, PooledEncoder
+from encoders import TOKENS, TokenEncoder
 from golden import assert_golden
 from head_networks import (
     IMAGES,
@@ -56,11 +59,11 @@ def test_features_times_a_head_are_the_logits_of_the_network_that_has_it(name, c
     assert head.name == PLAIN[name][1] and head.module is model.get_submodule(head.name)
     features = head_inputs(model, head, batch)
     assert features.shape == (N, head.in_features)
-    bias = 0 if head.bias is None else head.bias
-    torch.testing.assert_close(features @ head.weight.T + bias, returned(model, batch))
+    bias = 0 if head.module.bias is None else head.module.bias
+    torch.testing.assert_close(features @ head.module.weight.flatten(1).T + bias, returned(model, batch))
 
     weight = torch.randn(classes, head.in_features).double()
-    bias = None if head.bias is None else torch.randn(classes).double()
+    bias = None if head.module.bias is None else torch.randn(classes).double()
     better = with_head(model, head, weight, bias)
     expected = features @ weight.T + (0 if bias is None else bias)
     torch.testing.assert_close(returned(better, batch), expected)
@@ -81,11 +84,36 @@ def test_features_of_maps_are_pooled():
 def test_a_head_on_tokens_of_which_one_is_chosen():
     model, ids = Tokens(), torch.tensor([[3, 4, 0], [5, 0, 0], [1, 2, 7]])
     head = find_head(model, {"ids": ids})
-    assert (head.name, head.pooling, head.bias) == ("score", "other", None)
+    assert (head.name, head.pooling, head.module.bias) == ("score", "other", None)
     last = torch.tensor([4, 5, 7])
     torch.testing.assert_close(head_inputs(model, head, {"ids": ids}), model.embed(last))
     better = with_head(model, head, torch.ones(NEW, WIDTH), None)
     torch.testing.assert_close(better.belief({"ids": ids}).log_alpha[:, 2], model.embed(last).sum(1))
+
+
+@pytest.mark.parametrize("wrapped", [lambda encoder: encoder, nn.DataParallel])
+def test_an_encoder_without_head_becomes_a_classifier(wrapped):
+    encoder = PooledEncoder(TokenEncoder(WIDTH), normalize=True).double().train()
+    before, state = copy.deepcopy(encoder.state_dict()), torch.random.get_rng_state()
+    head = find_head(wrapped(encoder), TOKENS)
+    assert (head.name, head.module, head.in_features, head.out_features) == ("head", None, WIDTH, 0)
+    assert head_weights(head) is None
+    features = head_inputs(encoder, head, TOKENS)
+    torch.testing.assert_close(features, encoder.eval()(**TOKENS))
+    assert not features.requires_grad and torch.equal(HeadInputs(encoder, head)(TOKENS), features)
+    assert torch.equal(HeadInputs(encoder, head).traceable(**TOKENS), features)
+    weight, bias = torch.full((NEW, WIDTH), 2.0), torch.arange(3.0)
+    better = with_head(wrapped(encoder.train()), head, weight, bias)
+    assert isinstance(better, EncoderClassifier) and better.training and encoder.training
+    expected = features @ weight.double().T + bias
+    torch.testing.assert_close(better.belief(TOKENS).log_alpha, expected)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert set(better.state_dict()) == {*(f"backbone.{key}" for key in before), "head.weight", "head.bias"}
+    again = find_head(better, TOKENS)
+    assert (again.name, again.module) == ("head", better.head)
+    torch.testing.assert_close(head_inputs(better, again, TOKENS), features)
+    with pytest.raises(ValueError, match="`name`"):
+        find_head(encoder, TOKENS, name="fc")
 
 
 def test_both_heads_on_the_same_features_are_listed():

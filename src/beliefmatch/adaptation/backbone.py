@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.heads import Head, Pooling, head_inputs, pooled
-from beliefmatch.adaptation.outputs import logits_of
+from beliefmatch.adaptation.outputs import arguments, logits_of
 from beliefmatch.adaptation.tracing import Layer, layer_named, unwrapped
+from beliefmatch.models.encoder import PooledEncoder
 
 __all__ = ["HeadInputs"]
 
@@ -25,14 +26,15 @@ class HeadInputs:
     def __init__(self, model: nn.Module, head: Head) -> None:
         self.model, self.head = model, head
 
-    def __call__(self, inputs: Tensor) -> Tensor:
+    def __call__(self, inputs: Any) -> Tensor:
         """Features (N, F)."""
         return head_inputs(self.model, self.head, inputs)
 
     @cached_property
     def traceable(self) -> nn.Module:
         """The same without hooks, in eval mode, for torch.compile: a copy that shares all weights."""
-        return _Backbone(self.model, self.head)
+        network = unwrapped(self.model)[0]
+        return network if isinstance(network, PooledEncoder) else _Backbone(self.model, self.head)
 
 
 class _Backbone(nn.Module):
@@ -46,10 +48,11 @@ class _Backbone(nn.Module):
         self.network, self.kept = _kept_in_place(copied, head.name.removeprefix(prefix), head)
         self.eval()
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, batch: Any) -> Tensor:
         kept = self.kept
         kept.seen.clear()
-        returned = self.network(inputs)
+        args, kwargs = arguments(batch)
+        returned = self.network(*args, **kwargs)
         if kept.passes_on:
             return logits_of(returned, caller="head_inputs")
         rows = pooled(kept.seen, kept.layer, kept.pooling)

@@ -28,10 +28,13 @@ from beliefmatch.adaptation.tracing import (
     run,
     unwrapped,
 )
+from beliefmatch.models.encoder import PooledEncoder
 
-__all__ = ["Head", "Pooling", "find_head", "head_inputs", "head_weights", "pooled"]
+__all__ = ["APPENDED", "Head", "Pooling", "find_head", "head_inputs", "head_weights", "pooled"]
 
 Pooling = Literal["none", "mean", "other"]
+APPENDED = "head"
+"""Name of the layer that `with_head` appends to an encoder."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +43,8 @@ class Head:
 
     name: str
     """Of the module in the model, as in `named_modules` and in front of the names of `state_dict`."""
-    module: nn.Linear | nn.Conv2d
+    module: nn.Linear | nn.Conv2d | None
+    """None for a `PooledEncoder`, which has no head yet."""
     in_features: int
     out_features: int
     kind: Kind
@@ -49,16 +53,6 @@ class Head:
     the mean over all places of a map; something else that is linear, such as choosing a token."""
     siblings: tuple[str, ...] = ()
     """Other linear layers that are given the same tensor, such as a second head."""
-
-    @property
-    def weight(self) -> Tensor:
-        """(K, F), a view of the layer's weight."""
-        return self.module.weight.detach().flatten(1)
-
-    @property
-    def bias(self) -> Tensor | None:
-        """(K,), if the layer has one."""
-        return None if self.module.bias is None else self.module.bias.detach()
 
 
 def find_head(model: nn.Module, batch: Any, *, name: str | None = None) -> Head:
@@ -72,9 +66,14 @@ def find_head(model: nn.Module, batch: Any, *, name: str | None = None) -> Head:
             also inside DataParallel, DistributedDataParallel or torch.compile.
         batch: a tensor; a mapping for a network that takes its arguments by name, a tuple by place.
         name: of the layer, where it shall not be looked for; it has to pass the same test.
+
+    Returns:
+        The head; for a `PooledEncoder` the place of the one that `with_head` appends.
     """
     _require_open(model)
     network, prefix = unwrapped(model)
+    if isinstance(network, PooledEncoder):
+        return _appended(network, batch, name)
     with evaluating(network):
         seen = run(network, batch, caller="find_head")
         _require_finite(seen)
@@ -95,6 +94,8 @@ def head_inputs(model: nn.Module, head: Head, batch: Any) -> Tensor:
     In eval mode, without gradients; the tensor is the caller's own.
     """
     network, prefix = unwrapped(model)
+    if isinstance(network, PooledEncoder):
+        return _features(network, batch)
     name = head.name.removeprefix(prefix)
     layer = layer_named(network, name)
     if layer is None or layer.in_features != head.in_features:
@@ -112,10 +113,29 @@ def head_inputs(model: nn.Module, head: Head, batch: Any) -> Tensor:
     return rows
 
 
-def head_weights(head: Head) -> tuple[Tensor, Tensor]:
-    """Weight (K, F) and bias (K,) as they are, copied to the CPU in float32; zeros where there is no bias."""
-    bias = torch.zeros(head.out_features) if head.bias is None else head.bias
-    return head.weight.float().cpu().clone(), bias.float().cpu().clone()
+def head_weights(head: Head) -> tuple[Tensor, Tensor] | None:
+    """Copies of weight (K, F) and bias (K,) on the CPU in float32; a layer without bias gives zeros.
+
+    None for an encoder, which has no head yet.
+    """
+    if head.module is None:
+        return None
+    weight, bias = head.module.weight.detach().flatten(1), head.module.bias
+    bias = torch.zeros(head.out_features) if bias is None else bias.detach()
+    return weight.float().cpu().clone(), bias.float().cpu().clone()
+
+
+def _appended(encoder: PooledEncoder, batch: Any, name: str | None) -> Head:
+    """The place of the head that `with_head` appends to an encoder."""
+    if name not in (None, APPENDED):
+        raise fail("find_head", f"`name` must be {APPENDED!r} for an encoder without head, got {name!r}.")
+    return Head(APPENDED, None, _features(encoder, batch).shape[1], 0, "linear")
+
+
+def _features(encoder: PooledEncoder, batch: Any) -> Tensor:
+    args, kwargs = arguments(batch)
+    with evaluating(encoder):
+        return encoder(*args, **kwargs)
 
 
 def _head(layer: Layer, prefix: str, pooling: Pooling, siblings: tuple[str, ...]) -> Head:

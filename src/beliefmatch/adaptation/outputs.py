@@ -31,7 +31,12 @@ def output_of(returned: Any, *, caller: str = "output_of") -> Tensor:
     found = _found(returned)
     if found is None:
         expected = "logits: a tensor, an object or mapping with `logits`, or a tuple that begins with them"
-        raise fail(caller, f"the model must return {expected}; got {_described(returned)}.", TypeError)
+        remedy = ""
+        if hasattr(returned, "last_hidden_state"):
+            remedy = "; wrap an encoder without head in beliefmatch.models.PooledEncoder"
+        raise fail(
+            caller, f"the model must return {expected}; got {_described(returned)}{remedy}.", TypeError
+        )
     return found
 
 

@@ -12,6 +12,7 @@ from beliefmatch.adaptation.belief_mixin import BeliefMixin, Mixin, add_belief
 from beliefmatch.adaptation.explaining import obstacle
 from beliefmatch.adaptation.heads import Head
 from beliefmatch.adaptation.tracing import Layer, layer_named, unwrapped
+from beliefmatch.models.encoder import EncoderClassifier, PooledEncoder
 
 __all__ = ["with_head"]
 
@@ -33,7 +34,7 @@ def with_head(
     `state_dict` are the same, except that a layer without bias gets one if one is given. Where the number of
     classes is another, what the modules around the layer call `num_classes` or the like follows. The class of
     the copy is a subclass of the model's. DistributedDataParallel and torch.compile are left off: the copy is
-    of the network inside, with its names.
+    of the network inside, with its names. A `PooledEncoder` becomes an `EncoderClassifier`.
 
     Args:
         model: the classifier; stays untouched.
@@ -43,6 +44,9 @@ def with_head(
         mixin: what the copy can do besides; `BeliefMixin` or a subclass.
     """
     network, prefix = unwrapped(model)
+    if isinstance(network, PooledEncoder):
+        _require_weights(head, weight, bias)
+        return add_belief(_completed(_copy(network), weight, bias), mixin)
     name = head.name.removeprefix(prefix)
     layer = _layer(network, name, head)
     _require_weights(head, weight, bias)
@@ -54,6 +58,15 @@ def with_head(
     _refill(fresh, weight, bias)
     _recount(in_distribution, name, head.out_features, len(weight))
     return add_belief(copied, mixin)
+
+
+def _completed(encoder: nn.Module, weight: Tensor, bias: Tensor | None) -> EncoderClassifier:
+    assert isinstance(encoder, PooledEncoder)
+    like = next(encoder.parameters(), weight)
+    layer = nn.Linear(weight.shape[1], len(weight), device="meta")  # draws no random numbers
+    layer.weight = nn.Parameter(_parameter(weight, like))
+    layer.bias = nn.Parameter(_parameter(weight.new_zeros(len(weight)) if bias is None else bias, like))
+    return EncoderClassifier(encoder, layer).train(encoder.training)
 
 
 def _layer(network: nn.Module, name: str, head: Head) -> Layer:

@@ -71,6 +71,7 @@ def with_batchnorm(
     began = time.perf_counter()
     with running(model, torch.device(device)) as place:
         head = _head_of(model, made.head.name, batch)
+        assert head.module is not None
         train, validation = _images(data, numbers, made.sets, place)
         trained = train_batchnorm(
             model,
@@ -131,7 +132,9 @@ def _result(
     fitted, sets, curve = made.chosen, made.sets, tuple(trained.curve)
     validation, test, ood = sets.validation, sets.test, sets.ood
     if trained.epoch:
-        fitted = FittedHead(fitted.candidate, *head_weights(head), trained.epoch, trained.after, curve)
+        weights = head_weights(head)
+        assert weights is not None
+        fitted = FittedHead(fitted.candidate, *weights, trained.epoch, trained.after, curve)
         others = {name: one for name, one in data.items() if name != "train"}
         whole = {"validation": data["train"], **others}
         rows = extracted(model, head, whole, device=device)

@@ -28,7 +28,8 @@ def head_file(adaptation: Adaptation, network: nn.Module | None = None) -> bytes
     head, batchnorm = adaptation.head, adaptation.batchnorm
     taken = batchnorm if batchnorm is not None and batchnorm.is_taken else None
     new = adaptation.chosen if taken is None else taken.head
-    weight = new.weight if head is None else _shaped(new.weight, head.module.weight.dim())
+    module = None if head is None else head.module
+    weight = new.weight if module is None else _shaped(new.weight, module.weight.dim())
     before = f"{head.name}." if head is not None and head.name else ""
     tensors = {f"{before}weight": weight.contiguous(), f"{before}bias": new.bias.contiguous()}
     if taken is not None and network is not None and head is not None:

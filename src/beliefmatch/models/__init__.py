@@ -15,11 +15,14 @@ from beliefmatch._utils import lazy_names, require_name, require_options
 if TYPE_CHECKING:
     from torch import nn
 
+    from beliefmatch.models.encoder import EncoderClassifier, PooledEncoder
     from beliefmatch.models.pretrained import ExpectedInput, load_weights, preprocessing_of, pretrained_model
 
 __all__ = [
     "MODELS",
+    "EncoderClassifier",
     "ExpectedInput",
+    "PooledEncoder",
     "build_model",
     "build_seeded",
     "load_weights",
@@ -95,5 +98,9 @@ def build_seeded(build: Callable[[], Built], seed: int) -> Built:
 
 
 __getattr__, __dir__ = lazy_names(
-    __name__, {"pretrained": "ExpectedInput load_weights preprocessing_of pretrained_model"}
+    __name__,
+    {
+        "encoder": "EncoderClassifier PooledEncoder",
+        "pretrained": "ExpectedInput load_weights preprocessing_of pretrained_model",
+    },
 )
