@@ -211,6 +211,7 @@ def test_an_own_network_gets_a_head_for_other_classes(workspace, cache, tmp_path
     monkeypatch.chdir(workspace)
     line = ["adapt", "--model", "own_network:make", "--weights", "own_network.safetensors", *SHORT, *cache]
     line += ["--data", "digits", "--labels", "new", "--seeds", "2", "--validation-from", "test"]
+    line += ["--mean", "0", "--std", "1"]
     assert main([*line, "--out", f"{tmp_path}"]) == 0
     record = record_of(tmp_path)
     assert record.labels == "new"

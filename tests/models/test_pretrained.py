@@ -228,6 +228,14 @@ def test_the_preprocessing_is_what_was_set_or_what_the_network_carries():
     expected = ExpectedInput(HALF, HALF, 32, 1.0)
     assert preprocessing_of(with_expected_input(network, expected)) is expected
     assert list(network.state_dict()) == ["weight", "bias"]
+    declaring = nn.Linear(2, 2)
+    declaring.pretrained_cfg = TIMM
+    declaring.data_config = {"mean": HALF, "std": HALF, "size": 96}
+    assert preprocessing_of(declaring) == ExpectedInput(HALF, HALF, 96, None)
+    declaring.preprocessing = nn.Identity()  # a layer of the network
+    assert preprocessing_of(declaring).size == 96
+    declaring.preprocessing = expected
+    assert preprocessing_of(declaring) is expected
     other = nn.Linear(2, 2)
     other.name_or_path = "nobody/nothing-of-this-name"
     assert preprocessing_of(other) is None

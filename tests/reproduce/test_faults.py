@@ -173,6 +173,7 @@ def test_a_transfer_to_other_images_is_refused(tmp_path, capsys):
     parts = {"cifar10_train": 600, "cifar10_test": 600}
     one, other = (write_images(tmp_path / name, (8, 8), **parts) for name in ("one", "other"))
     sets = ("model=beliefmatch.models.digits:DigitsNet", "data.size=8", "ood=[noise]", "epochs=2")
+    sets += ("data.mean=[0]", "data.std=[1]")
     settings = [f"transfer.{setting}" for setting in sets]
     line = command("figure-transfer", tmp_path / "out", "--seeds", "1", settings=settings, scale="cpu")
     assert main([*line, "--data-dir", f"{one}"]) == 0

@@ -99,6 +99,8 @@ def adapt(
     if dry_run or verbose:
         for line in job.announcement():
             typer.echo(line)
+    elif job.images is not None and (found := job.images.preprocessing()) is not None:
+        typer.echo(found)
     if dry_run:
         return
     with user_errors(context, ValueError, *FAILURES), progress() as on_progress:

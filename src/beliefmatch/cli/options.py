@@ -310,10 +310,9 @@ Margin = Annotated[float | None, Sets("data.margin"), _data("RATIO",
     "the network expects.")]
 Mean = Annotated[str | None, Sets("data.mean", _numbers), _data("R,G,B",
     "Per-channel mean used to normalise images with pixels between 0 and 1. Default: what the network "
-    "expects, or else that of the dataset.")]
+    "declares, or else the usual one under which its existing head is right most often.")]
 Std = Annotated[str | None, Sets("data.std", _numbers), _data("R,G,B",
-    "Per-channel standard deviation used to normalise images. Default: what the network expects, or else "
-    "that of the dataset.")]
+    "Per-channel standard deviation used to normalise images. Default: as for --mean.")]
 Features = Annotated[str | None, Sets("features.train"), _features("FILE",
     "Stored features in place of a network and images: arrays features and targets (or counts), and weight "
     "and bias of the existing head if there is one, as .npz, .safetensors, .parquet, .csv or .npy.")]

@@ -26,7 +26,7 @@ from beliefmatch.data.splits import (
     content_digest,
 )
 
-__all__ = ["load", "read_images", "read_parts"]
+__all__ = ["channel_moments", "load", "read_images", "read_parts"]
 
 _MOST_CLASSES = 1_000_000  # a larger number is no class id
 
@@ -230,15 +230,16 @@ def _preprocessing(
     elif defaults.mean is not None and defaults.std is not None and len(defaults.mean) == channels:
         mean, std = defaults.mean, defaults.std
     elif isinstance(train, MemorySource):
-        mean, std = _moments(train.pixels.numpy(), rows)
+        mean, std = channel_moments(train, rows)
     else:
         mean, std = IMAGENET_MEAN, IMAGENET_STD
     padding = default_padding(height, width) if config.shift is None else config.shift
     return Preprocessing(mean, std, augment, padding, train.preprocessing.margin, config.noise)
 
 
-def _moments(pixels: np.ndarray, rows: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel, from exact counts of the bytes."""
+def channel_moments(source: MemorySource, rows: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel over these rows, from exact counts of the bytes."""
+    pixels = source.pixels.numpy()
     counts = np.zeros((pixels.shape[3], 256), np.int64)
     for some in np.array_split(rows, len(rows) // 4096 + 1):
         for channel, row in enumerate(counts):

@@ -7,7 +7,7 @@ import random
 import warnings
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -316,6 +316,22 @@ class Dataset:
     facts: Mapping[str, Any] = field(default_factory=dict)
     sources: Mapping[str, ImageSource] = field(default_factory=dict)
     role_rows: Mapping[str, RowSelection] = field(default_factory=dict)
+
+    def with_preprocessing(self, preprocessing: Preprocessing) -> Dataset:
+        """The same images and split with another preprocessing."""
+
+        def changed(source: Any) -> Any:
+            return source if source is None else source.with_preprocessing(preprocessing)
+
+        return replace(
+            self,
+            train=changed(self.train),
+            validation=changed(self.validation),
+            test=changed(self.test),
+            unlabelled=changed(self.unlabelled),
+            facts={**self.facts, "preprocessing": preprocessing.to_json()},
+            sources={name: changed(source) for name, source in self.sources.items()},
+        )
 
     @property
     def epoch_images(self) -> int:

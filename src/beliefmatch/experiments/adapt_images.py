@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from msgspec import structs
 from torch import Tensor, nn
 
 from beliefmatch._utils import OnProgress, reason_of
 from beliefmatch._validate import fail
+from beliefmatch.adaptation.adapt_config import Labels
 from beliefmatch.adaptation.backbone import HeadInputs
 from beliefmatch.adaptation.batchnorm import require_batchnorm
 from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adaptation.features import ExtractProgress, extract
-from beliefmatch.adaptation.heads import Head, find_head
+from beliefmatch.adaptation.heads import Head, find_head, head_weights
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.sets import OOD
 from beliefmatch.adaptation.sizes import planned_bytes
@@ -26,10 +28,19 @@ from beliefmatch.adaptation.types import Features
 from beliefmatch.adaptation.with_batchnorm import with_batchnorm
 from beliefmatch.data import load, load_ood
 from beliefmatch.data.config import DataConfig
+from beliefmatch.data.datasets import DATASETS
+from beliefmatch.data.loading import channel_moments
 from beliefmatch.data.preprocessing import Preprocessing
-from beliefmatch.data.sources import Dataset, Source
+from beliefmatch.data.sources import Dataset, MemorySource, Source
 from beliefmatch.data.splits import ROLES, content_digest
-from beliefmatch.experiments.adapt_networks import network_and_settings
+from beliefmatch.experiments.adapt_networks import PreprocessingOrigin, network_and_settings
+from beliefmatch.experiments.adapt_preprocessing import (
+    TRIAL_IMAGES,
+    PreprocessingTrial,
+    choose_preprocessing,
+    try_preprocessing,
+    usual_preprocessings,
+)
 from beliefmatch.experiments.adapt_run_config import ImageAdaptConfig
 
 __all__ = ["AdaptImages", "Wanted"]
@@ -51,25 +62,80 @@ class AdaptImages:
         config: The request.
         network: with the weights that it was trained to.
         parts: the images of its classes.
-        OOD: the images of none, by the name of their set.
+        ood: the images of none, by the name of their set.
+        origin: where the preprocessing is from.
+        trials: of preprocessings that were tried, from the best to the worst.
     """
 
     config: ImageAdaptConfig
     network: nn.Module
     parts: Dataset
     ood: Mapping[str, Source]
+    origin: PreprocessingOrigin = "options"
+    trials: tuple[PreprocessingTrial, ...] = ()
 
     @classmethod
-    def of(cls, config: ImageAdaptConfig, ood: tuple[str, ...], *, batchnorm: bool = False) -> AdaptImages:
+    def of(
+        cls,
+        config: ImageAdaptConfig,
+        ood: tuple[str, ...],
+        *,
+        batchnorm: bool = False,
+        labels: Labels = "auto",
+    ) -> AdaptImages:
         """Build the network and find the images; what a user can get wrong is refused here."""
         _require_device(config.device)
-        network, settings = network_and_settings(config)
+        network, settings, origin = network_and_settings(config)
         parts = load(settings, validation_from=config.validation_from)
-        made = cls(config, network, parts, _ood(ood, parts, settings))
+        made = cls(config, network, parts, {}, origin)
         _ = made.head, made.cache  # raise their errors now
+        if origin == "search":
+            made = made._with_found_preprocessing(settings, labels)
         if batchnorm:
             require_batchnorm(network, made._some)
-        return made
+        return replace(made, ood=_ood(ood, made.parts, settings))
+
+    def _with_found_preprocessing(self, settings: DataConfig, labels: Labels) -> AdaptImages:
+        """Take the preprocessing under which the existing head is right, or else the published one.
+
+        Raises:
+            ValueError: the head does not know the classes, and no preprocessing was published.
+        """
+        is_published = settings.mean is not None
+        trials = self._tried(settings, is_published) if labels != "new" else []
+        if trials:
+            parts = self.parts.with_preprocessing(trials[0].preprocessing)
+            return replace(self, parts=parts, trials=tuple(trials))
+        if is_published:
+            return replace(self, origin="network")
+        name = self.config.model
+        why = "its head does not know these classes" if labels != "new" else "the classes are new to its head"
+        fact = f"`mean` must be given, and `std`: {name} declares no preprocessing, and {why}"
+        remedy = "give those of its training, such as 0 and 1 for pixels in [0, 1]"
+        raise fail("adapt", f"{fact}, so that none can be found; {remedy}.")
+
+    def _tried(self, settings: DataConfig, is_published: bool) -> list[PreprocessingTrial]:
+        """Trials from the best to the worst; none where the existing head does not know the classes."""
+        if self.head.out_features != len(self.parts.class_names):
+            return []
+        like = Preprocessing.from_json(self.parts.facts["preprocessing"])
+        part, rows = self.parts.role_rows["train"]
+        source, own = self.parts.sources[part], dict[str, Preprocessing]()
+        if is_published:
+            own["preprocessing of the published weights"] = like
+        elif settings.name in DATASETS:
+            own[f"mean/std of {settings.name}"] = like
+        if isinstance(source, MemorySource):
+            mean, std = channel_moments(source, rows)
+            own["mean/std of the training images"] = structs.replace(like, mean=mean, std=std)
+        some = np.sort(np.random.default_rng(0).permutation(rows)[:TRIAL_IMAGES])
+        trials, head = [], head_weights(self.head)
+        for name, preprocessing in usual_preprocessings(like, own).items():
+            fed = replace(self, parts=self.parts.with_preprocessing(preprocessing))
+            images = fed.parts.sources[part].subset(some)
+            features = fed._computed(Wanted(name, images, images.digest()), lambda _: None)
+            trials.append(try_preprocessing(name, preprocessing, features, head))
+        return choose_preprocessing(trials, source.targets[some])
 
     @cached_property
     def head(self) -> Head:
@@ -182,9 +248,21 @@ class AdaptImages:
         margin = f", margin {how.margin:.4g}" if how.margin != 1 else ""
         return f"{channels} x {height} x {width}{margin}, mean {mean}, std {std}"
 
+    def preprocessing(self) -> str | None:
+        """Which preprocessing was found and how well the existing head does with it; None if it was known."""
+        if not self.trials:
+            return None
+        best, *others = (f"{100 * one.accuracy:.1f} %" for one in self.trials)
+        runners_up = [f"{one.name} {right}" for one, right in zip(self.trials[1:], others, strict=True)]
+        images = f"{len(self.trials[0].correct)} training images"
+        shown = f"existing head right on {best} of {images}; next: {', '.join(runners_up[:2])}"
+        return f"preprocessing: {self.trials[0].name} ({shown})"
+
     def facts(self) -> dict[str, Any]:
         """Of data and features, for the record."""
-        return {**self.parts.facts, "validation_from": self.config.validation_from}
+        facts = {**self.parts.facts, "validation_from": self.config.validation_from}
+        facts["preprocessing_from"] = self.origin
+        return facts | ({"preprocessing_tried": [one.facts() for one in self.trials]} if self.trials else {})
 
 
 def _require_device(name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 from torch import nn
@@ -14,11 +15,25 @@ from beliefmatch.experiments.adapt_run_config import ImageAdaptConfig
 from beliefmatch.experiments.build import settings_for, trained_network
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.models import MODELS
+from beliefmatch.models.pretrained import declared_input
 
-__all__ = ["network_and_settings", "run_of"]
+__all__ = ["NetworkAndSettings", "PreprocessingOrigin", "network_and_settings", "run_of"]
+
+PreprocessingOrigin = Literal["options", "network", "run", "search"]
 
 
-def network_and_settings(config: ImageAdaptConfig) -> tuple[nn.Module, DataConfig]:
+class NetworkAndSettings(NamedTuple):
+    """A network with its weights, the settings of its data, and where their mean and std are from.
+
+    With "search" they are those of the published weights that were replaced, or they are missing.
+    """
+
+    network: nn.Module
+    settings: DataConfig
+    origin: PreprocessingOrigin
+
+
+def network_and_settings(config: ImageAdaptConfig) -> NetworkAndSettings:
     """Build the network with its weights; settings that were not given are those that it expects.
 
     The images of a run are its own unless others are given, divided as they were: those that it was
@@ -34,10 +49,18 @@ def network_and_settings(config: ImageAdaptConfig) -> tuple[nn.Module, DataConfi
     if config.data is None and run is None:
         raise fail("adapt", "`data` must be given: a dataset's name, or a path to images.")
     found = trained_network(config.model, options=config.options, weights=config.weights)
-    if config.data is not None:
-        return found.network, settings_for(config.data, found.expected)
-    assert run is not None
-    return found.network, replace(run.config().data, augment="none")
+    if config.data is None:
+        assert run is not None
+        return NetworkAndSettings(found.network, replace(run.config().data, augment="none"), "run")
+    settings = settings_for(config.data, found.expected)
+    origin: PreprocessingOrigin = "search"
+    if config.data.mean is not None:
+        origin = "options"
+    elif run is not None:
+        origin = "run"
+    elif settings.mean is not None and (config.weights is None or declared_input(found.network) is not None):
+        origin = "network"  # other weights may have been trained with another preprocessing
+    return NetworkAndSettings(found.network, settings, origin)
 
 
 def run_of(config: ImageAdaptConfig) -> RunDirectory | None:

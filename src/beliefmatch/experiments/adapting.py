@@ -13,6 +13,7 @@ from beliefmatch._config import plain
 from beliefmatch._utils import OnProgress
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.belief_mixin import BeliefMixin
+from beliefmatch.adaptation.diagnostics import sentence
 from beliefmatch.adaptation.head_init import Init
 from beliefmatch.adaptation.heads import head_weights
 from beliefmatch.adaptation.refit import refit
@@ -51,9 +52,9 @@ class Adapting:
 
     def __init__(self, config: AdaptRunConfig) -> None:
         self.config = config
-        given, batchnorm = config.given, config.adapt_config.batchnorm
+        given, fit = config.given, config.adapt_config
         self.images = (
-            AdaptImages.of(given, config.ood, batchnorm=batchnorm)
+            AdaptImages.of(given, config.ood, batchnorm=fit.batchnorm, labels=fit.labels)
             if isinstance(given, ImageAdaptConfig)
             else None
         )
@@ -90,6 +91,8 @@ class Adapting:
         yield f"{head.name}: {head.in_features} features, {head.out_features} classes in the network"
         yield f"images: {', '.join(f'{one.name} {len(one.source):,}' for one in images.wanted)}"
         yield f"use: {', '.join(f'{many:,} to {use}' for use, many in images.uses().items())}"
+        if (found := images.preprocessing()) is not None:
+            yield found
         yield f"inputs: {images.inputs()}"
         yield f"features: {format_bytes(images.bytes)} in {images.cache.directory}"
 
@@ -118,7 +121,9 @@ class Adapting:
             on_progress=lambda share, doing: on_progress(_FEATURES + (1 - _FEATURES) * share, doing),
         )
         spent_on = {"features": spent, **made.seconds}
-        made = replace(made, head=images.head, adapt_config=self.config.adapt_config, seconds=spent_on)
+        notes = made.notes if (note := images.preprocessing()) is None else (f"{sentence(note)}", *made.notes)
+        own = {"head": images.head, "adapt_config": self.config.adapt_config}
+        made = replace(made, **own, seconds=spent_on, notes=notes)
         chosen = made.chosen
         better = with_head(images.network, images.head, chosen.weight, chosen.bias, mixin=BeliefMixin)
         return (

@@ -1,11 +1,11 @@
-"""Exact bounds of Clopper and Pearson on the rate behind a count of errors."""
+"""Exact statistics of counts: bounds of Clopper and Pearson on a rate, and tests that need no scipy."""
 
 import torch
 from torch import Tensor
 
 from beliefmatch._quadrature import beta_quantile
 
-__all__ = ["binomial_interval", "upper_bound"]
+__all__ = ["binomial_interval", "binomial_tail", "sign_test", "upper_bound"]
 
 
 def upper_bound(errors: Tensor, trials: Tensor, level: float, *, caller: str) -> Tensor:
@@ -30,3 +30,30 @@ def binomial_interval(errors: int, trials: int, *, level: float = 0.95) -> tuple
     )  # the lower is the upper of the others
     high, low = upper_bound(pair, torch.full_like(pair, trials), tail, caller=caller).tolist()
     return 1 - low, high
+
+
+def binomial_tail(successes: int, trials: int, rate: float) -> float:
+    """Probability of at least so many successes in independent trials of this rate.
+
+    >>> round(binomial_tail(9, 10, 0.5), 6)
+    0.010742
+    """
+    counts = torch.arange(successes, trials + 1, dtype=torch.float64)
+    others = trials - counts
+    log_rate, log_other = (torch.tensor(one, dtype=torch.float64) for one in (rate, 1 - rate))
+    likelihood = torch.xlogy(counts, log_rate) + torch.xlogy(others, log_other)
+    return min(1.0, (_log_choose(trials, counts) + likelihood).exp().sum().item())
+
+
+def sign_test(wins: int, losses: int) -> float:
+    """Exact two-sided p-value of the hypothesis that wins and losses are equally probable.
+
+    >>> sign_test(5, 0), sign_test(0, 0)
+    (0.0625, 1.0)
+    """
+    return min(1.0, 2 * binomial_tail(max(wins, losses), wins + losses, 0.5))
+
+
+def _log_choose(n: int, k: Tensor) -> Tensor:
+    total = torch.tensor(n + 1.0, dtype=torch.float64)
+    return torch.lgamma(total) - torch.lgamma(k + 1) - torch.lgamma(n - k + 1)

@@ -29,6 +29,7 @@ __all__ = [
     "ExpectedInput",
     "LoadedWeights",
     "custom_model",
+    "declared_input",
     "load_weights",
     "preprocessing_of",
     "pretrained_model",
@@ -291,11 +292,12 @@ class ExpectedInput(NamedTuple):
 def preprocessing_of(model: nn.Module) -> ExpectedInput | None:
     """The preprocessing that a network expects; None if it is not known.
 
-    Networks of timm carry it, those of Hugging Face carry the name under which it is published, and those of
-    torchvision have it only if `pretrained_model` built them. It belongs to the published weights: a network
-    with other weights may have been trained with another preprocessing.
+    A user's network declares it (see `declared_input`), networks of timm carry it, those of Hugging Face
+    carry the name under which it is published, and those of torchvision have it only if `pretrained_model`
+    built them. It belongs to the published weights: a network with other weights may have been trained with
+    another preprocessing.
     """
-    if (expected := getattr(model, _EXPECTED, None)) is not None:
+    if (expected := getattr(model, _EXPECTED, None) or declared_input(model)) is not None:
         return expected
     for name in ("pretrained_cfg", "default_cfg"):
         if isinstance(config := getattr(model, name, None), Mapping) and "mean" in config:
@@ -303,6 +305,23 @@ def preprocessing_of(model: nn.Module) -> ExpectedInput | None:
     published = getattr(model, "name_or_path", None)
     if isinstance(published, str) and published:
         return _published_processor(published, local_files_only=True)
+    return None
+
+
+def declared_input(model: nn.Module) -> ExpectedInput | None:
+    """The preprocessing that a user's network has in its attribute `preprocessing` or `data_config`, if any.
+
+    The attribute is an `ExpectedInput`, the result of `timm.data.resolve_model_data_config`, or a mapping
+    with "mean" and "std" for pixels between 0 and 1, and optionally "size" and "margin".
+    """
+    for name in ("preprocessing", "data_config"):
+        declared = getattr(model, name, None)
+        if isinstance(declared, ExpectedInput):
+            return declared
+        if isinstance(declared, Mapping) and {"mean", "std"} <= declared.keys():
+            found = ExpectedInput.from_timm(declared)
+            size, margin = declared.get("size", found.size), declared.get("margin", found.margin)
+            return found._replace(size=size, margin=margin)
     return None
 
 

@@ -45,7 +45,7 @@ _HEADS = {
 def scaled_transfer(data: str, scale: str) -> TransferConfig:
     """The configuration of a transfer to a dataset at a scale."""
     if scale == "tiny":
-        digits = DataConfig(name="digits", limit=100, validation=0.1)
+        digits = DataConfig(name="digits", limit=100, validation=0.1, mean=(0.0,), std=(1.0,))
         untrained = "beliefmatch.models.digits:DigitsNet"
         return TransferConfig(data=digits, model=untrained, ood=("noise",), epochs=2, precision="32")
     is_cifar, is_cpu = data == "cifar10", scale == "cpu"

@@ -1,0 +1,193 @@
+"""The preprocessing of a user's own network is given, declared or found, and never silently another one."""
+
+import csv
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.nn import functional
+
+from beliefmatch.cli import main
+from beliefmatch.data import load
+from beliefmatch.data.config import DataConfig
+from beliefmatch.data.preprocessing import Preprocessing
+from beliefmatch.experiments.adapt_preprocessing import (
+    PreprocessingTrial,
+    choose_preprocessing,
+    usual_preprocessings,
+)
+from beliefmatch.experiments.adapt_record import AdaptRecord
+from beliefmatch.experiments.adapted_directory import adapted_network
+from commands import refused
+
+pytestmark = pytest.mark.filterwarnings("ignore:adapt")  # one epoch makes no good head
+
+CODE = """
+from torch import nn
+
+def make():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+
+def declaring():
+    network = make()
+    network.preprocessing = {"mean": (0.5,), "std": (0.25,)}
+    return network
+"""
+SCALINGS = {
+    "pixels in [0, 1]": (0.0, 1.0),
+    "pixels in [-1, 1]": (0.5, 0.5),
+    "pixels in [0, 255]": (0.0, 1 / 255),
+    "mean/std of mnist": (0.1307, 0.3081),
+}
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+
+
+def trained(pixels, targets):
+    """Weights of a network that has learnt these pixels."""
+    torch.manual_seed(0)
+    made = network()
+    optimizer = torch.optim.Adam(made.parameters(), 0.01)
+    for _ in range(40):
+        for some in torch.randperm(len(pixels)).split(128):
+            optimizer.zero_grad()
+            functional.cross_entropy(made(pixels[some]), targets[some]).backward()
+            optimizer.step()
+    return made.state_dict()
+
+
+def rescaled(weights, mean, std):
+    """Weights of a network that does the same to scaled pixels as another does to pixels in [0, 1]."""
+    weight, bias = weights["1.weight"], weights["1.bias"]
+    return {**weights, "1.weight": weight * std, "1.bias": bias + mean * weight.sum(1)}
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    """Code of networks, images in one file, and weights for each scaling of the pixels."""
+    from sklearn.datasets import load_digits
+
+    directory = tmp_path_factory.mktemp("preprocessing")
+    (directory / "own_nets.py").write_text(CODE)
+    levels, labels = load_digits(return_X_y=True)
+    images = (levels.reshape(-1, 8, 8) * 15).astype(np.uint8)
+    np.savez(directory / "images.npz", images=images, labels=labels)
+    pixels = torch.from_numpy(images[:1000, None].astype(np.float32) / 255)
+    weights = trained(pixels, torch.from_numpy(labels[:1000]))
+    for number, scaling in enumerate(SCALINGS.values()):
+        save_file(rescaled(weights, *scaling), directory / f"{number}.safetensors")
+    save_file(network().state_dict(), directory / "untrained.safetensors")
+    return directory
+
+
+@pytest.fixture
+def adapt(workspace, tmp_path, monkeypatch, capsys):
+    """Run the command on a network of the workspace and return what it prints."""
+    monkeypatch.chdir(workspace)
+    line = ["--data", "images.npz", "--kl-weight", "0.01", "--epochs", "1", "--controls", "softmax"]
+    line += ["--cache-dir", f"{tmp_path / 'cache'}", "--out", f"{tmp_path / 'out'}"]
+
+    def run(weights, *options, model="own_nets:make"):
+        capsys.readouterr()
+        assert main(["adapt", "--model", model, "--weights", weights, *line, *options]) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.mark.parametrize(("number", "name"), [*enumerate(SCALINGS)], ids=list(SCALINGS))
+def test_the_preprocessing_of_the_training_is_found(adapt, number, name):
+    shown = adapt(f"{number}.safetensors", "--dry-run")
+    mean, std = SCALINGS[name]
+    assert f"preprocessing: {name} (existing head right on " in shown
+    assert f"mean {mean:.6g}, std {std:.6g}\n" in shown
+
+
+def test_the_found_preprocessing_feeds_the_untouched_network_and_new_images(adapt, workspace, tmp_path):
+    """The record and the predictions have the values of a direct computation on pixels in [0, 1]."""
+    shown = adapt("0.safetensors")
+    record = AdaptRecord.from_json((tmp_path / "out" / "record.json").read_text("utf-8"))
+    best, second = record.data["preprocessing_tried"][:2]
+    assert shown.startswith(
+        f"preprocessing: pixels in [0, 1] (existing head right on {100 * best['accuracy']:.1f} % of 256 "
+        f"training images; next: {second['name']} {100 * second['accuracy']:.1f} %"
+    )
+    assert record.data["preprocessing_from"] == "search" and best["accuracy"] > 0.95
+    assert any(note.startswith("Preprocessing: pixels in [0, 1]") for note in record.notes)
+
+    stored = np.load(workspace / "images.npz")
+    inputs = torch.from_numpy(stored["images"][:, None].astype(np.float32) / 255)
+    rows = load(DataConfig(name="images.npz")).role_rows["test"].rows
+    untouched = network()
+    untouched.load_state_dict(load_file(workspace / "0.safetensors"))
+    with torch.no_grad():
+        direct = functional.cross_entropy(untouched(inputs[rows]), torch.from_numpy(stored["labels"][rows]))
+    assert record.scored[0].label == "untouched"
+    assert record.scored[0].scores.nll == pytest.approx(direct.item(), rel=1e-4)
+
+    np.save(tmp_path / "new.npy", stored["images"][:9])
+    line = ["predict", f"{tmp_path / 'out'}", f"{tmp_path / 'new.npy'}", "--out", f"{tmp_path / 'p.csv'}"]
+    assert main(line) == 0
+    answers = csv.DictReader((tmp_path / "p.csv").read_text("utf-8").splitlines())
+    expected = adapted_network(tmp_path / "out").network.predict(inputs[:9]).probs.max(1).values
+    assert [float(answer["confidence"]) for answer in answers] == pytest.approx(expected.tolist(), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "inputs"),
+    [
+        ("own_nets:make", "--mean 0.3 --std 0.4", "mean 0.3, std 0.4"),
+        ("own_nets:declaring", "", "mean 0.5, std 0.25"),
+        ("own_nets:declaring", "--mean 0 --std 1", "mean 0, std 1"),
+    ],
+)
+def test_a_given_preprocessing_is_used_before_a_declared_one_and_nothing_is_tried(
+    adapt, model, options, inputs
+):
+    shown = adapt("0.safetensors", *options.split(), "--dry-run", model=model)
+    assert f"{inputs}\n" in shown and "preprocessing:" not in shown
+
+
+@pytest.mark.parametrize("line", ["--weights untrained.safetensors", "--weights 0.safetensors --labels new"])
+def test_mean_and_std_are_demanded_where_the_head_does_not_know_the_classes(
+    workspace, line, monkeypatch, capsys, tmp_path
+):
+    monkeypatch.chdir(workspace)
+    line = f"adapt --model own_nets:make {line} --data images.npz --cache-dir {tmp_path} --out {tmp_path}/out"
+    assert "`--mean` must be given" in refused(line.split(), capsys)
+    assert not (tmp_path / "out").exists()
+
+
+def trial(name, correct, nll):
+    return PreprocessingTrial(name, Preprocessing((0.0,), (1.0,)), torch.arange(100) < correct, nll)
+
+
+TARGETS = torch.arange(100) % 4
+
+
+@pytest.mark.parametrize(
+    ("correct", "nll", "order"),
+    [
+        ({"a": 90, "b": 70, "c": 80}, {"a": 2, "b": 0, "c": 1}, "acb"),  # by accuracy where it differs
+        ({"a": 90, "b": 88, "c": 70}, {"a": 2, "b": 1, "c": 0}, "bac"),  # by NLL where it does not
+        ({"a": 25, "b": 37, "c": 20}, {"a": 2, "b": 1, "c": 0}, ""),  # 37 of 100 may be chance: 3 were tried
+        ({"a": 25, "b": 45, "c": 20}, {"a": 2, "b": 1, "c": 0}, "bac"),
+    ],
+)  # fmt: skip
+def test_the_most_often_right_is_taken_and_nll_breaks_ties(correct, nll, order):
+    trials = [trial(name, correct[name], nll[name]) for name in correct]
+    assert "".join(one.name for one in choose_preprocessing(trials, TARGETS)) == order
+
+
+def test_each_usual_preprocessing_is_listed_once_and_keeps_the_margin():
+    like = Preprocessing((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), margin=1.5)
+    found = usual_preprocessings(like, {"own": like})
+    assert next(iter(found)) == "own" and "ImageNet mean/std" not in found
+    assert len(set(found.values())) == len(found) and {one.margin for one in found.values()} == {1.5}
+    assert {one.channels for one in found.values()} == {3}
+    grey = Preprocessing((0.3,), (0.2,))
+    assert {one.channels for one in usual_preprocessings(grey, {}).values()} == {1}
