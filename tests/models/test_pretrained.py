@@ -234,6 +234,7 @@ def test_the_preprocessing_is_what_was_set_or_what_the_network_carries():
     assert preprocessing_of(declaring) == ExpectedInput(HALF, HALF, 96, None)
     declaring.preprocessing = nn.Identity()  # a layer of the network
     assert preprocessing_of(declaring).size == 96
+    del declaring.preprocessing
     declaring.preprocessing = expected
     assert preprocessing_of(declaring) is expected
     other = nn.Linear(2, 2)

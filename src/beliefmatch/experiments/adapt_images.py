@@ -116,7 +116,8 @@ class AdaptImages:
 
     def _tried(self, settings: DataConfig, is_published: bool) -> list[PreprocessingTrial]:
         """Trials from the best to the worst; none where the existing head does not know the classes."""
-        if self.head.out_features != len(self.parts.class_names):
+        head = head_weights(self.head)
+        if head is None or len(head[0]) != len(self.parts.class_names):
             return []
         like = Preprocessing.from_json(self.parts.facts["preprocessing"])
         part, rows = self.parts.role_rows["train"]
@@ -129,7 +130,7 @@ class AdaptImages:
             mean, std = channel_moments(source, rows)
             own["mean/std of the training images"] = structs.replace(like, mean=mean, std=std)
         some = np.sort(np.random.default_rng(0).permutation(rows)[:TRIAL_IMAGES])
-        trials, head = [], head_weights(self.head)
+        trials = []
         for name, preprocessing in usual_preprocessings(like, own).items():
             fed = replace(self, parts=self.parts.with_preprocessing(preprocessing))
             images = fed.parts.sources[part].subset(some)
