@@ -32,8 +32,7 @@ from beliefmatch.adaptation.features import extract
 from beliefmatch.adaptation.heads import find_head, head_inputs
 from beliefmatch.adaptation.refit import refit, shown
 from beliefmatch.adaptation.result import FeatureSets
-from beliefmatch.adaptation.subsets import subset
-from beliefmatch.adaptation.types import Features
+from beliefmatch.adaptation.types import Features, subset
 from beliefmatch.models import load_weights
 from examples.pretrained import resnet20_cifar, resnet32_cifar
 

@@ -1,7 +1,7 @@
 """An extraction that is killed again and again until it gets through; run by test_feature_cache.
 
-Prints how often it was killed, in how many files finished shards changed afterwards, and the digests of what
-came out and of an undisturbed extraction.
+Prints how often it was killed, how many finished rows changed afterwards, whether the targets are right, and
+the digests of the result and of an undisturbed extraction.
 """
 
 import hashlib
@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from beliefmatch.adaptation.cache import FeatureCache
+from beliefmatch.adaptation.cache import FeatureCache, FeatureFile
 from beliefmatch.adaptation.features import extract
-from small_features import data, network, use_small_shards
+from small_features import data, network
 
 
 def forked(directory):
@@ -39,22 +39,22 @@ def forked(directory):
 
 
 def finished(directory):
-    """Inodes of the shards that the manifest lists."""
-    lines = [
-        line for path in directory.glob("*/manifest.jsonl") for line in path.read_text().split("\n")[:-1]
-    ]
-    numbers = [int(line[1:].split(",")[0]) for line in lines]
-    paths = [path for number in numbers for path in directory.glob(f"*/rows-{number:06d}.npy")]
-    return {path.name: path.stat().st_ino for path in paths}
+    """The bytes of each row that is there."""
+    for path in directory.glob("*.features"):
+        with path.open("rb", buffering=0) as file:
+            found = FeatureFile.opened(file)
+            records = [] if found is None else found._records()
+            return {row: one.tobytes() for row, one in enumerate(records) if one["checksum"]}
+    return {}
 
 
 def killed(child, directory, after):
-    """Kill a child so many seconds after it has written a shard; whether it was still alive."""
-    before, end = finished(directory), None
+    """Kill a child so many seconds after it has written rows; whether it was still alive."""
+    before, end = len(finished(directory)), None
     while end is None or time.perf_counter() < end:
         if os.waitpid(child, os.WNOHANG)[0]:
             return False
-        if end is None and finished(directory) != before:
+        if end is None and len(finished(directory)) > before:
             end = time.perf_counter() + after
         time.sleep(0.001)
     os.kill(child, signal.SIGKILL)
@@ -67,20 +67,18 @@ def main(directory):
     while kills < 4 and killed(forked(directory), directory, rng.uniform(0, 0.02)):
         kills += 1
         now = finished(directory)
-        changed += sum(now.get(name) != inode for name, inode in before.items())
+        changed += sum(now.get(row) != content for row, content in before.items())
         before = now
     assert os.waitpid(forked(directory), 0)[1] == 0
     now = finished(directory)
-    changed += sum(now.get(name) != inode for name, inode in before.items())
+    changed += sum(now.get(row) != content for row, content in before.items())
     model = network()
     found = extract(model, model, data(), key_parts={}, cache=FeatureCache(directory))
     alone = extract(model, model, data(), key_parts={}, cache=None, batch_size=5)
     digests = [hashlib.sha256(np.asarray(one.rows).tobytes()).hexdigest() for one in (found, alone)]
-    left = len(list(directory.glob("*/.*.part")))
-    print(kills, changed, left, torch.equal(found.targets, alone.targets), *digests)
+    print(kills, changed, torch.equal(found.targets, alone.targets), *digests)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    use_small_shards()
     main(Path(sys.argv[1]))

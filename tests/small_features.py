@@ -3,9 +3,33 @@
 import torch
 from torch import nn
 
-from beliefmatch.adaptation import sizes
+ROWS, CLASSES, FEATURES = 83, 3, 5
 
-ROWS, CLASSES, FEATURES, SHARD = 83, 3, 5, 16
+
+class Tokens(nn.Module):
+    """A classifier of token ids that takes its inputs by name: the mean of the tokens that are not masked."""
+
+    def __init__(self, seed=0):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.embedding, self.head = nn.Embedding(11, FEATURES), nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, input_ids, attention_mask=None):
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        weights = mask[..., None] / mask.sum(1)[:, None, None]
+        return {"logits": self.head((self.embedding(input_ids) * weights).sum(1))}
+
+
+def tokens(rows=ROWS, length=6, seed=1):
+    """Token ids with a mask behind the last token of each sentence, and class ids."""
+    rng = torch.Generator().manual_seed(seed)
+    ids = torch.randint(1, 11, (rows, length), generator=rng)
+    ends = torch.randint(1, length + 1, (rows, 1), generator=rng)
+    mask = (torch.arange(length) < ends).long()
+    return {"input_ids": ids * mask, "attention_mask": mask}, torch.randint(
+        0, CLASSES, (rows,), generator=rng
+    )
 
 
 class Counted(nn.Module):
@@ -44,7 +68,3 @@ def direct(model, inputs):
     twin.load_state_dict({name: value.double() for name, value in model.state_dict().items()})
     with torch.no_grad():
         return twin.eval()(inputs.double())
-
-
-def use_small_shards():
-    sizes._SHARD_ROWS = SHARD

@@ -163,7 +163,7 @@ def test_test_and_ood_sets_are_kept_and_choose_nothing(quickly, digits):
     assert torch.equal(sets.test.targets, digits.test.targets)
     assert sets.ood["noise"].targets.tolist() == [-1] * 30
     assert torch.equal(head.weight, without.adaptation.chosen.weight)
-    noise_rows = torch.from_numpy(np.asarray(sets.ood["noise"].rows))
+    noise_rows = torch.tensor(np.array(sets.ood["noise"].rows))
     torch.testing.assert_close(
         head.predict(noise_rows).probs, made.predict(noise).probs, rtol=1e-4, atol=1e-7
     )

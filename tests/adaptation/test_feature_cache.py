@@ -15,20 +15,15 @@ import torch
 from torch import nn
 
 from beliefmatch._files import EnvironmentFailure
-from beliefmatch.adaptation import sizes
-from beliefmatch.adaptation.cache import FeatureCache, default_directory
-from beliefmatch.adaptation.features import extract, features_from_directory
-from beliefmatch.adaptation.keys import model_digest
-from beliefmatch.adaptation.locks import exclusive
-from small_features import FEATURES, ROWS, SHARD, data, network, use_small_shards
+from beliefmatch.adaptation import cache as cache_module
+from beliefmatch.adaptation.cache import FeatureCache, FeatureFile, Layout, default_directory
+from beliefmatch.adaptation.features import extract
+from beliefmatch.adaptation.stored import features_from_file
+from small_features import FEATURES, ROWS, data, network
 
-FEW = 12  # rows of a kept set that are computed again, to see whether the network's code has changed
+FEW = 12  # rows of a complete set that are computed again, to see whether the network's code has changed
+RECORD = Layout(FEATURES).record.itemsize
 SCALE = 1.0
-
-
-@pytest.fixture(autouse=True)
-def small_shards(monkeypatch):
-    monkeypatch.setattr(sizes, "_SHARD_ROWS", SHARD)
 
 
 def features(cache, *, model=None, source=None, features_of=None, **options):
@@ -44,8 +39,28 @@ def batches(rows=ROWS, size=5):
     return list(zip(*(part.split(size) for part in data(rows)), strict=True))
 
 
-def of(directory, pattern="rows-*.npy"):
-    return sorted(path for path in Path(directory).glob(f"*/{pattern}") if path.parent.name != "locks")
+def interrupted(cache, after, **options):
+    """An extraction that ends after so many rows."""
+    model, rows = network(), []
+
+    def features_of(inputs):
+        rows.append(len(inputs))
+        if sum(rows) > after:
+            raise KeyboardInterrupt
+        return model(inputs)
+
+    with pytest.raises(KeyboardInterrupt):
+        features(cache, model=model, features_of=features_of, **options)
+
+
+def file_in(directory):
+    (path,) = Path(directory).glob("*.features")
+    return path
+
+
+def start_of(path):
+    """Offset of the first record."""
+    return path.stat().st_size - ROWS * RECORD
 
 
 def test_the_second_time_nothing_is_computed(tmp_path):
@@ -56,7 +71,8 @@ def test_the_second_time_nothing_is_computed(tmp_path):
     assert news[-1].rows == ROWS and news[0].planned_bytes == news[-1].planned_bytes
     second, many = features(FeatureCache(tmp_path), on_progress=news.append)
     assert many == FEW and news[-1].found == ROWS
-    assert np.array_equal(np.asarray(first.rows), np.asarray(second.rows)) and first.digest == second.digest
+    assert np.array_equal(first.rows, second.rows) and torch.equal(first.targets, second.targets)
+    assert first.digest == second.digest and isinstance(second.rows, np.memmap)
 
 
 class Scaled(nn.Module):
@@ -73,13 +89,13 @@ def test_features_of_changed_code_are_computed_anew_with_a_warning(tmp_path, mon
     options = {"key_parts": {}, "cache": FeatureCache(tmp_path), "data_key": "mine", "dtype": dtype}
 
     def rows():
-        return np.asarray(extract(model := Scaled(), model, source, **options).rows)
+        return extract(model := Scaled(), model, source, **options).rows
 
     old = rows()
     monkeypatch.setattr(sys.modules[__name__], "SCALE", 1.01)
     with pytest.warns(UserWarning, match=r"extract: .*code.* 0\.0(1|099)"):
         new = rows()
-    np.testing.assert_allclose(old, inputs, rtol=1e-3)
+    np.testing.assert_allclose(old, inputs, rtol=1e-3)  # who has them open keeps them
     np.testing.assert_allclose(new, 1.01 * inputs, rtol=1e-3, atol=1e-6)
     assert np.array_equal(rows(), new) and len(FeatureCache(tmp_path).sets()) == 1
 
@@ -94,17 +110,17 @@ def test_random_data_are_not_taken_for_changed_code(tmp_path):
 
     rng, flat, cache = np.random.default_rng(0), nn.Flatten(), FeatureCache(tmp_path)
     one, two = (extract(flat, flat, Noisy(), key_parts={}, cache=cache, data_key="a") for _ in range(2))
-    assert np.array_equal(np.asarray(one.rows), np.asarray(two.rows))
+    assert np.array_equal(one.rows, two.rows)
 
 
 @pytest.mark.parametrize("classes", [None, 7])
 def test_the_size_announced_is_enough_and_not_much_too_large(tmp_path, classes):
     targets = data()[1] if classes is None else torch.rand(ROWS, classes)
     news = []
-    features(FeatureCache(tmp_path), source=(data()[0], targets), on_progress=news.append)
+    found, _ = features(FeatureCache(tmp_path), source=(data()[0], targets), on_progress=news.append)
     (kept,) = FeatureCache(tmp_path).sets()
-    shards = -(-ROWS // SHARD)
-    assert kept.bytes <= news[0].planned_bytes <= kept.bytes + shards * 1024 + 16384
+    assert kept.bytes <= news[0].planned_bytes <= kept.bytes + 16384
+    assert torch.equal(found.targets, targets)
 
 
 def test_other_weights_data_heads_and_types_are_other_features(tmp_path):
@@ -125,10 +141,10 @@ def test_data_without_an_identity_are_not_kept(tmp_path, monkeypatch):
     (tmp_path / "temporary").mkdir()
     source = batches(size=9)
     found, _ = features(FeatureCache(tmp_path / "cache"), source=source)
-    assert not of(tmp_path / "cache") and found.digest == features(None, source=source)[0].digest
-    assert list((tmp_path / "temporary").rglob("rows-*.npy"))
-    del found
-    assert not list((tmp_path / "temporary").rglob("rows-*.npy"))
+    again, _ = features(None, source=source)
+    assert not list(tmp_path.rglob("*.features")) and not list((tmp_path / "temporary").iterdir())
+    assert found.digest == again.digest != features(None, source=batches(80))[0].digest
+    assert isinstance(found.rows, np.memmap) and len(found) == ROWS
 
 
 def test_a_killed_extraction_goes_on_where_it_was(tmp_path):
@@ -136,22 +152,8 @@ def test_a_killed_extraction_goes_on_where_it_was(tmp_path):
     done = subprocess.run(
         [sys.executable, script, tmp_path], capture_output=True, text=True, check=True, timeout=120
     )
-    kills, changed, left, same_targets, killed, alone = done.stdout.split()
-    assert int(kills) > 0 and (changed, left, same_targets) == ("0", "0", "True") and killed == alone
-
-
-def interrupted(cache, after, **options):
-    """An extraction that ends after so many rows."""
-    model, batches = network(), []
-
-    def features_of(inputs):
-        batches.append(len(inputs))
-        if sum(batches) > after:
-            raise KeyboardInterrupt
-        return model(inputs)
-
-    with pytest.raises(KeyboardInterrupt):
-        features(cache, model=model, features_of=features_of, **options)
+    kills, changed, same_targets, killed, alone = done.stdout.split()
+    assert int(kills) > 0 and (changed, same_targets) == ("0", "True") and killed == alone
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -159,71 +161,97 @@ def test_only_what_is_missing_is_computed(tmp_path, streamed):
     options = {"source": batches() if streamed else data(), "data_key": "mine"}
     cache = FeatureCache(tmp_path)
     whole, _ = features(None, **options)
-    interrupted(cache, after=50, **options)
-    before = {path: path.stat().st_ino for path in of(tmp_path)}
-    assert len(before) == 2
+    interrupted(cache, after=50, **options)  # the first batch twice: 45 rows are kept
     found, many = features(cache, **options)
-    assert all(path.stat().st_ino == inode for path, inode in before.items())
-    assert many == ROWS - (30 if streamed else 32) + 5  # row 30 is in a batch with 32
-    assert np.array_equal(np.asarray(found.rows), np.asarray(whole.rows))
+    assert many == ROWS - 45 + 5
+    assert np.array_equal(found.rows, whole.rows) and features(cache, **options)[1] <= FEW
 
 
 def test_rows_in_another_order_are_refused(tmp_path):
     cache = FeatureCache(tmp_path)
     interrupted(cache, after=50, source=batches(), data_key="mine")
-    for source, named in ((batches()[::-1], "targets at row"), (batches()[:4], "20 rows")):
-        with pytest.raises(ValueError, match=named):
+    for source, named in ((batches()[::-1], "targets from row 0"), (batches()[:4], "20 rows")):
+        with pytest.raises(ValueError, match=f"`source`.*{named}"):
             features(cache, source=source, data_key="mine")
 
 
-def damaged(path, how):
-    content = path.read_bytes()
-    if how == "truncated":
-        path.write_bytes(content[: len(content) // 2])
-    elif how == "one bit":
-        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    else:
-        path.unlink()
+def changed(path, offset, content):
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(content)
 
 
-@pytest.mark.parametrize("name", ["rows-000001.npy", "targets-000001.npy"])
-@pytest.mark.parametrize("how", ["truncated", "one bit", "missing"])
-def test_a_broken_shard_is_named_and_computed_again(tmp_path, name, how):
-    cache = FeatureCache(tmp_path)
-    first, _ = features(cache)
-    expected = np.asarray(first.rows)
-    damaged(of(tmp_path, name)[0], how)
-    with pytest.raises(ValueError, match="`features`"):
-        features_from_directory(tmp_path / first.digest)
-    with pytest.warns(UserWarning, match="rows-000001.npy"):
-        found, many = features(cache)
-    assert many == SHARD + 5 and np.array_equal(np.asarray(found.rows), expected)
+DAMAGES = {
+    "truncated": (lambda path: os.truncate(path, start_of(path) + 40 * RECORD + 7), 43),
+    "one bit of a feature": (lambda path: changed(path, start_of(path) + 41 * RECORD, b"\x01"), 5),
+    "one bit of a target": (
+        lambda path: changed(path, start_of(path) + 41 * RECORD + 4 * FEATURES, b"\x09"),
+        5,
+    ),
+    "a page of zeros": (lambda path: changed(path, start_of(path) + 10 * RECORD, bytes(7 * RECORD)), 10),
+    "other rows": (lambda path: changed(path, start_of(path), np.random.default_rng(0).bytes(800)), 25),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_damaged_rows_are_named_and_computed_again(tmp_path, how):
+    cache, (damage, many) = FeatureCache(tmp_path), DAMAGES[how]
+    expected = np.array(features(cache)[0].rows)
+    damage(file_in(tmp_path))
+    with pytest.raises(ValueError, match=r"`path`.*damaged"):
+        features_from_file(file_in(tmp_path))
+    with pytest.warns(UserWarning, match=r"features: \d+ rows of .*\.features are damaged, from row \d+"):
+        found, computed = features(cache)
+    assert computed == many + 5 and np.array_equal(found.rows, expected)
     assert features(cache)[1] == FEW
 
 
-@pytest.mark.parametrize("name", ["complete.json", "facts.json", "manifest.jsonl"])
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"format": "other/9"}', b"\xff\n[0, 1]\n"])
-def test_broken_descriptions_cost_time_at_most(tmp_path, name, content):
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(b"{"),
+        lambda path: path.write_bytes(path.read_bytes()[:1000]),
+        lambda path: changed(path, 0, b"\xff"),
+        lambda path: changed(path, 8, b"\xff\xff\xff\xff"),
+        lambda path: changed(path, 8, b"\0\0\0\0"),
+        lambda path: changed(path, 100, b"\xff\n[0"),
+        lambda path: changed(path, 0, np.random.default_rng(0).bytes(5000)),
+    ],
+)
+def test_broken_headers_cost_time_at_most(tmp_path, damage):
     cache = FeatureCache(tmp_path)
-    first, _ = features(cache)
-    expected = np.asarray(first.rows)
-    of(tmp_path, name)[0].write_bytes(content)
+    expected = np.array(features(cache)[0].rows)
+    damage(file_in(tmp_path))
+    with pytest.raises(ValueError, match="`path`"):
+        features_from_file(file_in(tmp_path))
     found, _ = features(cache)
-    assert np.array_equal(np.asarray(found.rows), expected) and features(cache)[1] == FEW
+    assert np.array_equal(found.rows, expected) and features(cache)[1] == FEW
 
 
-def test_a_torn_last_line_is_no_line(tmp_path):
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"format": "other/9"},
+        {"layout": {"width": 5, "dtype": "object"}},
+        {"layout": {}},
+        {"rows": -3},
+        {"key": "a"},
+    ],
+)
+def test_a_header_of_something_else_is_not_taken(tmp_path, facts):
     cache = FeatureCache(tmp_path)
-    interrupted(cache, after=50)
-    with of(tmp_path, "manifest.jsonl")[0].open("ab") as file:
-        file.write(b'[2, 16, "ab')
-    (of(tmp_path)[0].parent / ".rows-000002.npy.77.part").write_bytes(b"half")
-    assert features(cache)[1] == ROWS - 32 + 5
-    assert not of(tmp_path, ".*.part")
+    expected = np.array(features(cache)[0].rows)
+    with file_in(tmp_path).open("r+b", buffering=0) as raw:
+        file = FeatureFile.opened(raw)
+        file.facts |= facts
+        file.describe(rows=file.facts["rows"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert np.array_equal(features(cache)[0].rows, expected)
 
 
 def _work(directory, queue):
-    use_small_shards()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # one of the two warns that it waits
     found, many = features(FeatureCache(directory))
@@ -240,74 +268,85 @@ def test_two_processes_compute_them_once(tmp_path):
     (one, rows), (other, again) = (queue.get(timeout=30) for _ in workers)
     for worker in workers:
         worker.join()
-    assert rows == again and sorted((one, other))[0] == 0
+    assert rows == again and sorted((one, other)) in ([0, ROWS + 5], [FEW, ROWS + 5])
 
 
 def test_the_process_that_computes_the_same_features_is_named(tmp_path):
-    cache, model, refused = FeatureCache(tmp_path, wait=False), network(), []
+    cache, model, calls = FeatureCache(tmp_path, wait=False), network(), []
 
     def features_of(inputs):
-        if not refused:
-            with pytest.raises(EnvironmentFailure, match=f"process {os.getpid()} on ") as error:
+        calls.append(len(inputs))
+        if len(calls) in (1, 3):
+            who = "another process" if len(calls) == 1 else f"process {os.getpid()} on "
+            with pytest.raises(EnvironmentFailure, match=f"`cache_dir`.*{who}"):
                 features(cache)
-            refused.append(error)
         return model(inputs)
 
     features(cache, model=model, features_of=features_of)
-    assert len(refused) == 1
+    assert len(calls) > 3
 
 
-def test_the_least_recently_used_go_first_and_none_in_use(tmp_path):
+def test_the_least_recently_used_go_first_and_stay_readable_while_open(tmp_path):
     made = [features(FeatureCache(tmp_path), source=data(seed=seed))[0] for seed in range(3)]
-    digests = [one.digest for one in made]
-    for age, digest in enumerate(digests):
-        os.utime(tmp_path / "locks" / f"{digest}.use", (1000 + age, 1000 + age))
-    keeping, made = made[0], None
+    for age, one in enumerate(made):
+        os.utime(FeatureCache(tmp_path).path(one.digest), (1000 + age, 1000 + age))
+    features(FeatureCache(tmp_path), source=data(seed=0))  # used again
+    rows = np.array(made[1].rows)
     each = FeatureCache(tmp_path).sets()[0].bytes
-    cache = FeatureCache(tmp_path, size=each * 3 + sizes.planned_bytes(ROWS, FEATURES) - 1)
-    features(cache, source=data(seed=9))
-    left = {kept.key for kept in cache.sets()}
-    assert digests[0] in left and digests[1] not in left and digests[2] in left and len(left) == 3
-    assert keeping.rows[0].shape == (keeping.width,)
+    cache = FeatureCache(tmp_path, size=each * 2 + Layout(FEATURES).planned_bytes(ROWS))
+    new, _ = features(cache, source=data(seed=9))
+    assert {kept.key for kept in cache.sets()} == {made[0].digest, made[2].digest, new.digest}
+    assert np.array_equal(made[1].rows, rows)
 
 
-@pytest.mark.parametrize("size", ["9kB", "30kB"])
-def test_a_set_that_does_not_fit_removes_nothing(tmp_path, size):
-    held, _ = features(FeatureCache(tmp_path))
-    with pytest.raises(EnvironmentFailure, match="`cache_size`"):
-        features(FeatureCache(tmp_path, size=size), source=data(seed=5))
-    assert [kept.key for kept in FeatureCache(tmp_path).sets()] == [held.digest]
+def test_a_set_that_does_not_fit_removes_nothing(tmp_path):
+    cache, model, kept = FeatureCache(tmp_path), network(), []
+    features(cache, source=data(seed=7))
+
+    def features_of(inputs):
+        kept.append({one.key for one in cache.sets()})
+        if len(kept) == 3:  # with this one being written, and another that could be removed
+            for size in ("9kB", "20kB"):
+                with pytest.raises(EnvironmentFailure, match="`cache_size`"):
+                    features(FeatureCache(tmp_path, size=size), source=data(seed=5))
+        return model(inputs)
+
+    features(cache, model=model, features_of=features_of)
+    assert {one.key for one in cache.sets()} == kept[2] and len(kept[2]) == 2
 
 
 def test_a_stream_of_unknown_length_is_bounded_too(tmp_path):
+    cache = FeatureCache(tmp_path, size="25kB")
     with pytest.raises(EnvironmentFailure, match="`cache_size`"):
-        features(FeatureCache(tmp_path, size="25kB"), source=batches(500), data_key="long")
-    assert 0 < len(of(tmp_path)) < 500 // SHARD
+        features(cache, source=batches(500), data_key="long")
+    assert 0 < file_in(tmp_path).stat().st_size <= cache.size
 
 
 def test_too_small_a_disk_is_refused_beforehand(tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1000}))
-    with pytest.raises(EnvironmentFailure, match="1 kB free"):
+    with pytest.raises(EnvironmentFailure, match=r"`cache_dir`.* 1 kB free"):
         features(FeatureCache(tmp_path))
-    assert not of(tmp_path)
+    assert not list(tmp_path.glob("*.features"))
 
 
-def test_a_disk_that_fills_up_keeps_what_is_there(tmp_path, monkeypatch):
-    cache, real, calls = FeatureCache(tmp_path), os.fsync, []
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_disk_that_fills_up_keeps_what_is_there(tmp_path, monkeypatch, streamed):
+    cache, real, calls = FeatureCache(tmp_path), cache_module._write, []
+    options = {"source": batches() if streamed else data(), "data_key": "mine"}
 
-    def full(descriptor):
-        calls.append(descriptor)
-        if len(calls) > 10:
+    def full(file, offset, content):
+        calls.append(offset)
+        if len(calls) > 9:  # half of it is written
+            real(file, offset, content[: len(content) // 2])
             raise OSError(errno.ENOSPC, "No space left on device")
-        real(descriptor)
+        real(file, offset, content)
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", full)
+        patched.setattr(cache_module, "_write", full)
         with pytest.raises(EnvironmentFailure, match="No space left on device"):
-            features(cache)
-    assert not of(tmp_path, ".*.part")
-    found, many = features(cache)
-    assert 5 < many < ROWS and len(found) == ROWS
+            features(cache, **options)
+    found, many = features(cache, **options)
+    assert many == ROWS - 40 + 5 and np.array_equal(found.rows, features(None, **options)[0].rows)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")
@@ -336,31 +375,22 @@ def test_reading_needs_no_right_to_write(tmp_path, monkeypatch):
         features(FeatureCache(tmp_path), source=data(seed=4))
 
 
-def test_directories_of_another_model_or_without_a_whole_set_are_refused(tmp_path):
-    model = network()
-    found, _ = features(FeatureCache(tmp_path), model=model)
-    place = tmp_path / found.digest
-    mine, other = ({"model": model_digest(one)} for one in (model, network(seed=1)))
-    assert torch.equal(features_from_directory(place, key_parts=mine).targets, found.targets)
-    for key_parts in (other, {"split": "train"}):
-        with pytest.raises(ValueError, match="`features`"):
-            features_from_directory(place, key_parts=key_parts)
-    (place / "complete.json").unlink()
-    for unfinished in (place, tmp_path / "nowhere"):
-        with pytest.raises(ValueError, match="`features`"):
-            features_from_directory(unfinished)
-
-
-def test_remains_of_a_killed_removal_are_removed(tmp_path):
-    (tmp_path / ".gone-abc-1").mkdir(parents=True)
-    features(FeatureCache(tmp_path))
-    assert not (tmp_path / ".gone-abc-1").exists()
+def test_a_file_of_the_cache_can_be_read_by_its_path(tmp_path):
+    found, _ = features(FeatureCache(tmp_path))
+    again = features_from_file(file_in(tmp_path))
+    assert np.array_equal(again.rows, found.rows) and torch.equal(again.targets, found.targets)
+    assert again.digest == found.digest
+    assert features_from_file(file_in(tmp_path), labelled=False).targets.tolist() == [-1] * ROWS
+    file_in(tmp_path).unlink()
+    interrupted(FeatureCache(tmp_path), after=50)
+    with pytest.raises(ValueError, match=r"`path`.*unfinished"):
+        features_from_file(file_in(tmp_path))
 
 
 @pytest.mark.parametrize("key", ["../" * 20 + "a" * 4, "", "A" * 64, "a" * 63, "a" * 64 + "\n"])
 def test_a_key_is_no_path(tmp_path, key):
     with pytest.raises(ValueError, match="`key`"):
-        FeatureCache(tmp_path).folder(key)
+        FeatureCache(tmp_path).path(key)
 
 
 @pytest.mark.parametrize("size", ["", "-1", "many", "10 XB", "1e9", True, "nan"])
@@ -382,9 +412,3 @@ def test_the_usual_directory(monkeypatch, tmp_path):
     assert default_directory() == tmp_path / "me" / ".cache" / "beliefmatch" / "features"
     with pytest.raises(ValueError, match="`cache_dir`"):
         FeatureCache(" ")
-
-
-def test_a_lock_names_its_process_and_ends_with_its_block(tmp_path):
-    for _ in range(2):
-        with exclusive(tmp_path / "a", wait=False):
-            assert (tmp_path / "a").read_text().startswith(f"process {os.getpid()} on ")

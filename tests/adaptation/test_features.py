@@ -1,6 +1,7 @@
-"""Features equal a plain call of the network, whatever holds the data, compiled or not."""
+"""Features equal a plain call of the network, whatever holds the data, images or tokens, compiled or not."""
 
 import shutil
+from collections import UserDict
 
 import numpy as np
 import pytest
@@ -8,20 +9,14 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Subset, TensorDataset
 
-from beliefmatch.adaptation import compiling, computing, sizes
+from beliefmatch.adaptation import features
 from beliefmatch.adaptation.backbone import HeadInputs
 from beliefmatch.adaptation.cache import FeatureCache
-from beliefmatch.adaptation.features import extract
+from beliefmatch.adaptation.features import cache_key, extract, extracted, model_digest
 from beliefmatch.adaptation.heads import find_head, head_inputs
-from beliefmatch.adaptation.keys import cache_key, model_digest
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.sources import MemorySource
-from small_features import CLASSES, FEATURES, ROWS, SHARD, data, direct, network
-
-
-@pytest.fixture(autouse=True)
-def small_shards(monkeypatch):
-    monkeypatch.setattr(sizes, "_SHARD_ROWS", SHARD)
+from small_features import CLASSES, FEATURES, ROWS, Tokens, data, direct, network, tokens
 
 
 class Examples(Dataset):
@@ -82,6 +77,67 @@ def test_features_equal_a_plain_call(tmp_path, kind):
     np.testing.assert_allclose(rows, direct(model, inputs), rtol=0, atol=1e-6)
     assert rows.dtype == np.float32 and torch.equal(found.targets, targets)
     assert model.training and model.inner[1].training
+
+
+def rows_of(inputs, targets):
+    """Examples as mappings, as Hugging Face datasets give them."""
+    return [
+        {**{name: one[row] for name, one in inputs.items()}, "labels": int(targets[row])}
+        for row in range(len(targets))
+    ]
+
+
+def padded(examples):
+    """Cut off what no sentence of a batch needs, as a collate function that pads would leave it."""
+    inputs = {name: torch.stack([one[name] for one in examples]) for name in ("input_ids", "attention_mask")}
+    length = int(inputs["attention_mask"].sum(1).max())
+    cut = {name: one[:, :length] for name, one in inputs.items()}
+    return UserDict(cut, labels=torch.tensor([one["labels"] for one in examples]))
+
+
+class Mappings(list, Dataset):
+    """A dataset of mappings."""
+
+
+TOKENS = {
+    "mapping and targets": lambda x, y: (x, y),
+    "one mapping": lambda x, y: UserDict(x, labels=y),
+    "arrays": lambda x, y: ({name: one.numpy() for name, one in x.items()}, y.numpy()),
+    "dataset": lambda x, y: Mappings(rows_of(x, y)),
+    "loader that shuffles": lambda x, y: DataLoader(Mappings(rows_of(x, y)), 6, shuffle=True),
+    "loader that pads": lambda x, y: DataLoader(Mappings(rows_of(x, y)), 6, collate_fn=padded),
+    "batches": lambda x, y: [padded(rows_of(x, y)[at : at + 9]) for at in range(0, ROWS, 9)],
+    "pairs": lambda x, y: [
+        ({name: one[part] for name, one in x.items()}, y[part]) for part in (slice(40), slice(40, None))
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", TOKENS)
+def test_networks_that_take_their_inputs_by_name_are_given_mappings(tmp_path, kind):
+    model, (inputs, targets) = Tokens(), tokens()
+    head = find_head(model, {name: one[:4] for name, one in inputs.items()})
+    options = {"key_parts": {"train": {"data": "mine"}}, "cache": FeatureCache(tmp_path)}
+    kept = [inputs["attention_mask"][row].sum() for row in range(ROWS)]
+    with torch.no_grad():
+        rows = model.embedding(inputs["input_ids"]).double()
+        expected = torch.stack([row[:many].mean(0) for row, many in zip(rows, kept, strict=True)])
+    for _ in range(2):
+        found = extracted(model, head, {"train": TOKENS[kind](inputs, targets)}, **options)["train"]
+        np.testing.assert_allclose(found.rows, expected, atol=1e-6)
+        assert torch.equal(found.targets, targets)
+
+
+def test_mappings_are_known_by_their_names_and_values(tmp_path):
+    model, (inputs, targets) = Tokens(), tokens()
+    unmasked = {"input_ids": inputs["input_ids"]}
+    renamed = {"input_ids": inputs["attention_mask"], "attention_mask": inputs["input_ids"]}
+    digests = set()
+    for one in (inputs, unmasked, renamed, tokens(seed=5)[0]):
+        cache = FeatureCache(tmp_path)
+        found = extract(model, lambda x: model(**x)["logits"], (one, targets), key_parts={}, cache=cache)
+        digests.add(found.digest)
+    assert len(digests) == 4 == len(FeatureCache(tmp_path).sets())
 
 
 def test_a_beliefmatch_source_is_read_without_augmentation():
@@ -154,7 +210,13 @@ ONES = torch.ones(3, 2)
         [(ONES, torch.zeros(4, dtype=torch.int64))],
         [(ONES, torch.tensor([[1], [0], [2]]))],
         [(ONES, ONES > 0)],
-        [{"sound": ONES}],
+        [{"sound": ONES, "text": ["a", "b", "c"]}],
+        [{"input_ids": ONES, "attention_mask": ONES[:2]}],
+        [{"input_ids": torch.tensor(3)}],
+        [{"labels": torch.arange(3)}],
+        {"input_ids": ONES, "labels": torch.arange(4)},
+        ({"input_ids": ONES}, torch.arange(4)),
+        {"train": TensorDataset(ONES)},
         [(ONES, torch.arange(3)), (ONES, ONES)],
     ],
     ids=lambda source: type(source).__name__,
@@ -174,12 +236,12 @@ def test_features_of_another_shape_are_refused():
 
 def test_bfloat16_is_taken_only_if_it_is_close(monkeypatch):
     model, seen = network(), []
-    monkeypatch.setattr(computing, "resolve_precision", lambda *_: seen.append("checked"))
+    monkeypatch.setattr(features, "resolve_precision", lambda *_: seen.append("checked"))
 
     def rough(by):  # bfloat16 itself may not be there: what matters is what is done with the difference
         return lambda inputs: model(inputs) * (1 + by * torch.is_autocast_enabled("cpu"))
 
-    monkeypatch.setattr(computing, "has_fast_bf16", lambda _: False)
+    monkeypatch.setattr(features, "has_fast_bf16", lambda _: False)
     exact = extract(model, rough(0.5), data(), key_parts={}, cache=None, precision="auto")
     np.testing.assert_allclose(np.asarray(exact.rows), direct(model, data()[0]), atol=1e-6)
     assert seen == []
@@ -220,10 +282,10 @@ def test_a_model_is_known_by_modules_code_settings_and_weights():
 )
 def test_any_name_may_be_part_of_a_key(tmp_path, parts):
     key = cache_key(parts)
-    assert len(key) == 64 and FeatureCache(tmp_path).folder(key).path.parent == tmp_path
+    assert len(key) == 64 and FeatureCache(tmp_path).path(key).parent == tmp_path
     model = network()
     extract(model, model, data(), key_parts=parts, cache=FeatureCache(tmp_path))
-    assert {path.name for path in tmp_path.iterdir()} > {"locks"}
+    assert len(FeatureCache(tmp_path).sets()) == 1
 
 
 @pytest.mark.parametrize("parts", [{"a": object()}, {"a": float("nan")}])
@@ -303,12 +365,12 @@ def test_compiled_features_are_the_same_under_the_same_key(tmp_path):
     eager = extract(model, features_of, (inputs, targets), cache=FeatureCache(tmp_path / "b"), **options)
     np.testing.assert_allclose(compiled.rows[:], eager.rows[:], rtol=1e-4, atol=1e-6)
     assert compiled.digest == eager.digest
-    facts = [next(path.rglob("facts.json")).read_text() for path in (tmp_path / "a", tmp_path / "b")]
-    assert ['"compiled": true' in text for text in facts] == [True, False]
+    files = [next(path.glob("*.features")).read_bytes() for path in (tmp_path / "a", tmp_path / "b")]
+    assert [b'"compiled": true' in content for content in files] == [True, False]
     assert torch._inductor.config.freezing == before
-    made = compiling._made[features_of]
+    made = features._compiled[features_of]
     more = extract(model, features_of, (inputs[:32], targets[:32]), cache=None, compile=True, **options)
-    assert compiling._made[features_of] is made  # compiled once for all sets
+    assert features._compiled[features_of] is made  # compiled once for all sets
     np.testing.assert_allclose(more.rows[:], eager.rows[:32], rtol=1e-4, atol=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""Rows of features: shards, subsets, parts of sets, and more rows than fit into memory."""
+"""Rows of features: subsets, parts of sets, and more rows than fit into memory."""
 
 from dataclasses import replace
 
@@ -14,28 +14,8 @@ from beliefmatch.adaptation.candidates import candidates
 from beliefmatch.adaptation.reading import Batches
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import FeatureSets
-from beliefmatch.adaptation.rows import ShardedRows, in_memory
-from beliefmatch.adaptation.subsets import parted, subset
-from beliefmatch.adaptation.types import Features
+from beliefmatch.adaptation.types import Features, in_memory, parted, subset
 from head_features import CLASSES, WIDTH, assert_same, features
-
-
-def sharded(rows, size):
-    return ShardedRows(np.array_split(rows, range(size, len(rows), size)))
-
-
-@pytest.mark.parametrize(
-    "key", [slice(None), slice(10, 40), slice(16, 32), slice(90, None), slice(70, 3, -7)]
-)
-def test_shards_read_as_one_array(key):
-    values = np.arange(249, dtype=np.float32).reshape(83, 3)
-    rows = sharded(values, 16)
-    assert np.array_equal(rows[key], values[key]) and rows.shape == values.shape
-    chosen = np.array([82, 0, -1, 16, 15, 16])
-    assert np.array_equal(rows[chosen], values[chosen]) and np.array_equal(rows[5], values[5])
-    assert np.array_equal(np.asarray(rows), values) and rows.nbytes == values.nbytes
-    with pytest.raises(IndexError):
-        rows[83]
 
 
 def test_blocks_come_in_order():
@@ -74,15 +54,28 @@ def test_rows_are_parted_in_proportion():
     assert parted(votes_too, 0.2)[1].targets.sum(0).tolist() == [12, 6, 2]
     other = parted(data, 0.2, seed=1)[1]
     assert not torch.equal(torch.tensor(np.asarray(other.rows)), torch.tensor(np.asarray(some.rows)))
-    one = Features(data.rows[:1], ids[:1], "")
-    for some, fraction, argument in ((data, 0.0, "share"), (data, 200, "validation"), (one, 1e-9, "share")):
+    none = Features(data.rows[:7], ids[100:], "")
+    for some, share, argument in ((data, 0.0, "validation"), (data, 200, "validation"), (none, 0.2, "train")):
         with pytest.raises(ValueError, match=f"`{argument}`"):
-            parted(some, fraction)
+            parted(some, share)
+
+
+def test_a_row_of_each_class_remains_for_training():
+    data = Features(np.arange(9, dtype=np.float32)[:, None], torch.tensor([0, 1, 2, 2, 2, 2, 2, 2, -1]), "")
+    rest, some = parted(data, 0.99)
+    assert rest.targets.unique().tolist() == [-1, 0, 1, 2] and some.targets.tolist() == [2] * 5
+    with pytest.raises(ValueError, match=r"`train`.* 3 rows of 3 classes"):
+        parted(Features(data.rows[:3], data.targets[:3], ""), 0.2)
 
 
 def mapped(rows, place):
     np.save(place / "rows.npy", rows)
     return np.load(place / "rows.npy", mmap_mode="r")
+
+
+def in_records(rows, place):
+    """Rows of a memory map with other values between them, as in the cache."""
+    return mapped(np.pad(rows, ((0, 0), (0, 5)), constant_values=9), place)[:, : rows.shape[1]]
 
 
 def with_rows_of_no_class(data):
@@ -98,7 +91,7 @@ FORMS = {
     "counts of one vote": lambda data, _: replace(data, targets=functional.one_hot(data.targets).float()),
     "with rows of no class": lambda data, _: with_rows_of_no_class(data),
     "on disk": lambda data, place: replace(data, rows=mapped(data.rows, place)),
-    "in shards": lambda data, _: replace(data, rows=sharded(data.rows, 40)),
+    "in records": lambda data, place: replace(data, rows=in_records(data.rows, place)),
     "a subset on disk": lambda data, place: subset(
         Features(mapped(np.repeat(data.rows, 2, 0), place), data.targets.repeat_interleave(2), ""),
         np.arange(0, 2 * len(data), 2),
@@ -125,7 +118,7 @@ def test_features_in_another_form_give_the_same_heads(form, optimizer, tmp_path,
         assert one.nll == pytest.approx(two.nll, rel=1e-4)
 
 
-@pytest.mark.parametrize("form", ["on disk", "in shards", "a subset on disk"])
+@pytest.mark.parametrize("form", ["on disk", "in records", "a subset on disk"])
 def test_rows_are_streamed_where_they_have_no_room(form, tmp_path):
     data = FORMS[form](features(700), tmp_path)
     assert not Batches(data, 16, 0, memory=4000).in_memory

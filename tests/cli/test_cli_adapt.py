@@ -268,7 +268,7 @@ def test_a_dry_run_of_features_lists_their_rows(stored, capsys):
     assert not (stored / "out").exists()
 
 
-@pytest.mark.filterwarnings("default:feature_sets")
+@pytest.mark.filterwarnings("default:adapt. no .validation. features")
 @pytest.mark.filterwarnings("default:adapt. .validation. has only")
 def test_stored_features_without_validation_data_give_a_warning(stored, capsys):
     line = ["adapt", "--features", f"{stored / 'train.npz'}", *SHORT, "--out", f"{stored / 'out'}"]

@@ -14,15 +14,15 @@ from beliefmatch._validate import describe, fail
 from beliefmatch.adaptation.adapt_config import VAL_FRACTION, AdaptConfig
 from beliefmatch.adaptation.batchnorm import require_batchnorm
 from beliefmatch.adaptation.belief_mixin import Mixin
-from beliefmatch.adaptation.computing import running
+from beliefmatch.adaptation.cache import as_cache
+from beliefmatch.adaptation.features import extracted, running
 from beliefmatch.adaptation.heads import find_head, head_weights
 from beliefmatch.adaptation.laplace_head import require_laplace
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
-from beliefmatch.adaptation.sets import OOD, as_cache, extracted, first_inputs, given_sets
-from beliefmatch.adaptation.subsets import parted_numbers, subset
+from beliefmatch.adaptation.streams import OOD, first_inputs, given_sets
 from beliefmatch.adaptation.surgery import with_head
-from beliefmatch.adaptation.types import Features
+from beliefmatch.adaptation.types import Features, parted_numbers, subset
 from beliefmatch.adaptation.with_batchnorm import Numbers, require_repeatable, with_batchnorm
 
 __all__ = ["adapt_classifier"]

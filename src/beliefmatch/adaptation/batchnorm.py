@@ -21,9 +21,9 @@ from beliefmatch._validate import fail
 from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.adaptation.fitted import HeadScores, Point
 from beliefmatch.adaptation.modes import batchnorm_layers
-from beliefmatch.adaptation.outputs import logits_of
+from beliefmatch.adaptation.outputs import arguments, logits_of
 from beliefmatch.adaptation.scoring import scored
-from beliefmatch.adaptation.streams import Piece, Stream
+from beliefmatch.adaptation.streams import Inputs, Piece, Stream, map_inputs, moved
 from beliefmatch.loss import belief_matching_loss
 from beliefmatch.train.sampler import EpochSampler
 
@@ -109,7 +109,7 @@ def train_batchnorm(
     """
     place = torch.device(device)
     first = next(validation.pieces([torch.arange(min(2, len(validation.numbers)))]))
-    layers = require_batchnorm(model, first.inputs.to(place))
+    layers = require_batchnorm(model, moved(first.inputs, place))
     sampler = EpochSampler(len(train.numbers), BATCH_SIZE, candidate.seed)
     if sampler.n_examples < 2:
         raise fail("adapt", "`batchnorm` needs at least two images to train on, got one.")
@@ -150,7 +150,7 @@ def _epoch(
         layer.train()
     for piece in train.pieces(indices):
         optimizer.zero_grad(set_to_none=True)
-        logits = logits_of(model(_moved(piece.inputs, device)), caller="adapt")
+        logits = _logits(model, piece.inputs, device)
         targets = piece.targets.to(device)
         loss = belief_matching_loss(logits, targets, kl_weight=candidate.kl_weight, prior=prior)
         loss.backward()
@@ -167,15 +167,16 @@ def _scores(model: nn.Module, candidate: Candidate, images: ImageRows, device: t
 
     def pairs() -> Iterator[Any]:
         for piece in images.pieces(torch.arange(len(images.numbers)).split(BATCH_SIZE)):
-            logits = logits_of(model(_moved(piece.inputs, device)), caller="adapt")
+            logits = _logits(model, piece.inputs, device)
             yield read(logits.cpu()), piece.targets
 
     return scored(pairs())
 
 
-def _moved(inputs: Tensor, device: torch.device) -> Tensor:
+def _logits(model: nn.Module, inputs: Inputs, device: torch.device) -> Tensor:
     """In the default layout: on a CPU, torch's backward pass of narrow convolutions fails in the other."""
-    return inputs.to(device).contiguous()
+    args, kwargs = arguments(map_inputs(torch.Tensor.contiguous, moved(inputs, device)))
+    return logits_of(model(*args, **kwargs), caller="adapt")
 
 
 @contextmanager

@@ -1,44 +1,220 @@
-"""A directory of feature sets: found by their key, shared between processes, kept within a size.
+"""Features kept on disk: one memory-mapped file for each set, named by the key of what it holds.
 
-Each set has a subdirectory named by its key (see `beliefmatch.adaptation.shards`) and two files in `locks/`:
-one that whoever computes the set holds alone, and one that all who read it share, so that no set in use is
-cleared away. Readers wait for nobody and need no right to write.
+A file is a header that describes the features, followed by one record for each row: features, target and
+checksum. A row is present if its checksum is right. After a kill, a full disk or damage to the file each row
+is therefore either right or computed again, and an interrupted extraction continues where it stopped.
+
+One process at a time writes a file and holds its lock meanwhile. Readers need neither a lock nor the right to
+write: no file is ever shortened or given other rows, it is replaced, and a file that was removed stays
+readable while it is mapped.
 """
 
+import errno
+import json
 import os
 import re
 import shutil
+import socket
+import struct
 import tempfile
 import warnings
-import weakref
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from beliefmatch._files import EnvironmentFailure
-from beliefmatch._validate import fail, level_of_caller
-from beliefmatch.adaptation.locks import BusyError, Hold, exclusive, held
-from beliefmatch.adaptation.shards import ShardFolder
-from beliefmatch.adaptation.sizes import bytes_of, format_bytes
+from beliefmatch._validate import describe, fail, level_of_caller
 
-__all__ = ["DEFAULT_SIZE", "FeatureCache", "Kept", "TemporaryCache", "default_directory"]
+__all__ = [
+    "DEFAULT_SIZE",
+    "FORMAT",
+    "SUFFIX",
+    "CachedSet",
+    "FeatureCache",
+    "FeatureFile",
+    "Layout",
+    "StoredType",
+    "as_cache",
+    "bytes_of",
+    "default_directory",
+    "format_bytes",
+]
 
+FORMAT = "beliefmatch.features/2"
+SUFFIX = ".features"
 DEFAULT_SIZE = "20GB"
+StoredType = Literal["float32", "float16"]
+
 _CALLER = "FeatureCache"
+_PREFIX = struct.Struct("<8sII")  # magic, offset of the first record, checksum of the description
+_MAGIC = b"BELIEFM2"
+_PAGE, _LARGEST_HEADER = 4096, 1 << 26
+_SPARE = 512  # bytes by which a description may grow: the number of rows, the name of the writer
 _KEY = re.compile(r"[0-9a-f]{64}")
-_GONE = ".gone-"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_UNITS = {"": 1, **{f"{prefix}b": 1000**power for power, prefix in enumerate(["", "k", "m", "g", "t"])}}
+_UNITS |= {f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", 1)}
 
 
-class Kept(NamedTuple):
-    """A set in the cache."""
+class Layout(NamedTuple):
+    """The form of the rows of a set."""
+
+    width: int
+    """F, the number of features."""
+    dtype: StoredType = "float32"
+    classes: int | None = None
+    """K where targets are counts; None where they are class ids."""
+
+    @property
+    def record(self) -> np.dtype:
+        """The record of a row; its size is a multiple of 8, so that features are aligned."""
+        target = ("<i8",) if self.classes is None else ("<f4", (self.classes,))
+        fields: list[Any] = [("features", {"float32": "<f4", "float16": "<f2"}[self.dtype], (self.width,))]
+        fields += [("target", *target), ("checksum", "<u4")]
+        size = np.dtype(fields).itemsize
+        return np.dtype([*fields, ("padding", "V", -size % 8)] if size % 8 else fields)
+
+    def planned_bytes(self, rows: int) -> int:
+        """Size of a file of so many rows, with at least room for the header."""
+        return rows * self.record.itemsize + 4 * _PAGE
+
+
+class FeatureFile:
+    """An open file of features.
+
+    Args:
+        file: Unbuffered, and writable where rows are to be written.
+        facts: Description in the header: format, key, what the features are of, layout, rows, writer.
+        start: Offset of the first record.
+    """
+
+    def __init__(self, file: BinaryIO, facts: dict[str, Any], start: int) -> None:
+        self._file, self.facts, self._start = file, facts, start
+        self.layout = Layout(**facts["layout"])
+        self.is_present = np.zeros(0, dtype=bool)
+        """For each row, whether an earlier call has written it."""
+        self._present_targets = np.zeros(0)
+
+    @classmethod
+    def created(
+        cls, file: BinaryIO, layout: Layout, rows: int | None, *, key: str = "", parts: Mapping[str, Any] = {}
+    ) -> "FeatureFile":
+        """Begin an empty file, with room for all rows where their number is known."""
+        facts = {"format": FORMAT, "key": key, "parts": dict(parts), "layout": layout._asdict(), "rows": None}
+        needed = _PREFIX.size + len(json.dumps(facts)) + _SPARE
+        made = cls(file, facts, -(-needed // _PAGE) * _PAGE)
+        made.describe(rows=None)
+        if rows is not None:
+            file.truncate(made._start + rows * layout.record.itemsize)
+            made.is_present = np.zeros(rows, dtype=bool)
+        return made
+
+    @classmethod
+    def opened(cls, file: BinaryIO) -> "FeatureFile | None":
+        """An existing file; None where its header cannot be read."""
+        try:
+            magic, start, checksum = _PREFIX.unpack(file.read(_PREFIX.size))
+            text = file.read(start - _PREFIX.size) if magic == _MAGIC and start < _LARGEST_HEADER else b""
+            facts = json.loads(text) if zlib.crc32(text) == checksum else {}
+            if facts["format"] != FORMAT or not {"key", "parts", "rows", "writer"} <= facts.keys():
+                return None
+            found = cls(file, facts, start)
+            return found if found.layout.record.itemsize else None  # raises for a layout that is none
+        except (struct.error, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    def describe(self, *, rows: int | None) -> None:
+        """Write the header; `rows` is None until all rows have been written."""
+        self.facts |= {"rows": rows, "writer": f"process {os.getpid()} on {socket.gethostname()}"}
+        text = json.dumps(self.facts).encode().ljust(self._start - _PREFIX.size)
+        _write(self._file, 0, _PREFIX.pack(_MAGIC, self._start, zlib.crc32(text)) + text)
+
+    def resume(self, rows: int | None, path: Path) -> None:
+        """Take the file up for writing: find the rows that are present, warn of those that are damaged."""
+        records, before = self._records(), self.facts["rows"]
+        total = rows or before or len(records)
+        records = records[:total]
+        self.is_present, is_written = np.zeros((2, total), dtype=bool)
+        self.is_present[: len(records)] = _checksums(records) == records["checksum"]
+        is_written[: len(records)] = records["checksum"] != 0
+        self._present_targets = records["target"]
+        damaged = ~self.is_present & (is_written | (before is not None))
+        if damaged.any():
+            fact = f"{int(damaged.sum())} rows of {path} are damaged, from row {int(damaged.argmax())} on"
+            warnings.warn(f"features: {fact}; they are computed again.", stacklevel=level_of_caller())
+        self.describe(rows=None)
+
+    def has_targets(self, start: int, targets: Tensor) -> bool:
+        """Whether the rows from `start` on, as far as they are present, have these targets."""
+        present = np.flatnonzero(self.is_present[start : start + len(targets)])
+        if not len(present):
+            return True
+        return bool(np.array_equal(self._present_targets[start:][present], targets.numpy()[present]))
+
+    def write(self, start: int, rows: np.ndarray, targets: np.ndarray) -> None:
+        """Write neighbouring rows from number `start` on."""
+        records = np.zeros(len(rows), self.layout.record)
+        records["features"], records["target"] = rows, targets
+        records["checksum"] = _checksums(records)
+        _write(self._file, self._start + start * records.itemsize, records.tobytes())
+
+    def complete(self, rows: int, *, sync: bool = True) -> None:
+        """Record that all rows were written."""
+        self.describe(rows=rows)
+        if sync:
+            os.fsync(self._file.fileno())
+
+    def is_complete(self) -> bool:
+        """Whether all rows were written and their checksums are right."""
+        records = self._records()
+        return len(records) == self.facts["rows"] and bool((_checksums(records) == records["checksum"]).all())
+
+    def read(self) -> tuple[np.ndarray, Tensor]:
+        """Features (N, F), memory-mapped and read-only, and targets (N,) or (N, K) in memory."""
+        records = self._records()
+        kind = np.int64 if self.layout.classes is None else np.float32
+        return records["features"], torch.from_numpy(records["target"].astype(kind))
+
+    def _records(self) -> np.ndarray:
+        """The records in the file, memory-mapped; no more than there are rows."""
+        record, size = self.layout.record, os.fstat(self._file.fileno()).st_size
+        count = max(0, size - self._start) // record.itemsize
+        if self.facts["rows"] is not None:
+            count = min(count, self.facts["rows"])
+        if count <= 0:
+            return np.empty(0, record)
+        return np.memmap(self._file, record, "r", offset=self._start, shape=(count,))
+
+
+def _write(file: BinaryIO, offset: int, content: bytes) -> None:
+    """Write all of the content, also where a disk takes it in parts."""
+    file.seek(offset)
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
+def _checksums(records: np.ndarray) -> np.ndarray:
+    """CRC-32 of features and target of each record; of a record of zeros it is not zero."""
+    end, size = records.dtype.fields["checksum"][1], records.itemsize  # type: ignore[index]
+    content = records.view(np.uint8).data if len(records) else memoryview(b"")
+    starts = range(0, len(content), size)
+    return np.fromiter((zlib.crc32(content[at : at + end]) for at in starts), np.uint32, len(records))
+
+
+class CachedSet(NamedTuple):
+    """A file in the cache."""
 
     key: str
     bytes: int
-    """That it takes, or will take if somebody is still at work on it."""
     used: float
-    """When it was last used, in seconds since 1970."""
-    is_complete: bool
+    """Time of last use, in seconds since 1970."""
 
 
 def default_directory() -> Path:
@@ -48,12 +224,12 @@ def default_directory() -> Path:
 
 
 class FeatureCache:
-    """A directory of feature sets.
+    """A directory of feature files that together stay within a size.
 
     Args:
-        directory: made when the first set is written; see `default_directory`.
-        size: bytes that all sets together may take, or a text such as "10GB".
-        wait: for another process that computes the set wanted; otherwise that is an error.
+        directory: Created with the first file; `default_directory()` by default.
+        size: Maximum size of all files together in bytes, or a text such as "10GB".
+        wait: Whether to wait for another process that computes the same features; otherwise that is an error.
     """
 
     def __init__(
@@ -65,119 +241,135 @@ class FeatureCache:
         self.size = bytes_of(size, caller=_CALLER)
         self.wait = wait
 
-    def folder(self, key: str) -> ShardFolder:
-        """Where the set of this key lies, or would."""
+    def path(self, key: str) -> Path:
+        """Path of the file of this key, whether it exists or not."""
         if not _KEY.fullmatch(key):
             raise fail(_CALLER, f"`key` must be 64 hexadecimal digits, got {key[:80]!r}.")
-        return ShardFolder(self.directory / key)
+        return self.directory / f"{key}{SUFFIX}"
 
-    def using(self, key: str) -> Hold | None:
-        """Mark a set as used, from now until the result is forgotten; None where that cannot be marked."""
-        path = self._lock(key, "use")
+    def read(self, key: str) -> tuple[np.ndarray, Tensor] | None:
+        """Rows and targets of a complete set, which is marked as used; None where there is none."""
+        path = self.path(key)
         try:
-            hold = held(path, shared=True, wait=True)  # only for who is clearing it away, if somebody is
-        except OSError:  # nothing there, or not ours to write
+            with path.open("rb", buffering=0) as file:
+                found = FeatureFile.opened(file)
+                if found is None or found.facts["key"] != key or not found.is_complete():
+                    return None
+                with suppress(OSError):  # not ours to write
+                    os.utime(path)
+                return found.read()
+        except OSError:
             return None
-        with suppress(OSError):
-            os.utime(path)
-        return hold
 
     @contextmanager
-    def writing(self, key: str) -> Iterator[None]:
-        """Nobody else computes this set for the time of the block."""
+    def locked(self, key: str) -> Iterator[None]:
+        """Let no other process write the file of this key inside the block."""
+        from filelock import Timeout
+
         self._make()
-
-        def tell(who: str) -> None:
-            fact = f"features: {who} computes these features in {self.directory}; waiting for it."
-            warnings.warn(fact, stacklevel=level_of_caller())
-
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(exclusive(self._lock(key, "lock"), wait=self.wait, on_wait=tell))
-            except BusyError as busy:
-                fact = f"`cache_dir` must be free, but {busy} computes these features in {self.directory}"
-                raise EnvironmentFailure(f"features: {fact}; wait for it.") from busy
-            except OSError as error:
-                fact = f"`cache_dir` must be where files can be locked, got {self.directory}"
-                raise EnvironmentFailure(f"features: {fact} ({error.strerror}).") from error
-            yield
-
-    def sets(self) -> list[Kept]:
-        """All sets, complete or not, the least recently used first."""
+        lock = self._lock(key)
         try:
-            names = sorted(path.name for path in self.directory.iterdir() if _KEY.fullmatch(path.name))
-        except OSError:
-            return []
-        return sorted(map(self._kept, names), key=lambda one: (one.used, one.key))
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                fact = f"{self._writer(key)} computes these features in {self.directory}"
+                if not self.wait:
+                    error = f"features: `cache_dir` must be free, but {fact}; wait for it."
+                    raise EnvironmentFailure(error) from None
+                warnings.warn(f"features: {fact}; waiting for it.", stacklevel=level_of_caller())
+                lock.acquire()
+        except (OSError, NotImplementedError) as error:
+            fact = f"`cache_dir` must be where files can be locked, got {self.directory}"
+            raise EnvironmentFailure(f"features: {fact} ({error}).") from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @contextmanager
+    def writing(
+        self, key: str, layout: Layout, rows: int | None, parts: Mapping[str, Any], *, anew: bool = False
+    ) -> Iterator[FeatureFile]:
+        """The file of this key for writing, inside `locked`: that of an earlier call, unless `anew`."""
+        path = self.path(key)
+        try:
+            if not anew and path.exists():
+                with path.open("r+b", buffering=0) as file:
+                    found = FeatureFile.opened(file)
+                    if found is not None and found.facts["key"] == key and found.layout == layout:
+                        found.resume(rows, path)
+                        yield found
+                        return
+            path.unlink(missing_ok=True)
+            with path.open("x+b", buffering=0) as file:
+                yield FeatureFile.created(file, layout, rows, key=key, parts=parts)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            fact = f"the disk must have room, but {self.directory} is full ({error.strerror})"
+            remedy = "finished rows are kept; make room and start again, or choose another by `--cache-dir`"
+            raise EnvironmentFailure(f"features: {fact}; {remedy}.") from error
+
+    def sets(self) -> list[CachedSet]:
+        """All files, complete or not, the least recently used first."""
+        found = []
+        for path in self.directory.glob(f"*{SUFFIX}"):
+            with suppress(OSError):
+                facts = path.stat()
+                found.append(CachedSet(path.stem, facts.st_size, facts.st_mtime))
+        return sorted(found, key=lambda one: (one.used, one.key))
 
     def make_room(self, key: str, needed: int) -> list[str]:
-        """See that `needed` bytes fit for this set, what is there of it included; the keys that had to go.
+        """Remove the least recently used files until `needed` bytes fit for this key; the removed keys.
 
-        The least recently used complete sets go first, then those that nobody went on with; none that is
-        read or worked on. If that is not enough, nothing goes.
+        Files that are being written stay. If the bytes do not fit without them, nothing is removed.
 
         Raises:
-            EnvironmentFailure: they do not fit into the cache's size, or not on the disk.
+            EnvironmentFailure: The bytes do not fit into the cache's size, or not on the disk.
         """
-        with exclusive(self.directory / "locks" / "room", wait=True), ExitStack() as stack:
-            self._sweep()
-            others = [one for one in self.sets() if one.key != key]
-            excess = sum(one.bytes for one in others) + needed - self.size
-            going: list[str] = []
-            for one in sorted(others, key=lambda one: not one.is_complete):
-                if excess > 0 and needed <= self.size and self._is_free(one.key, stack, "lock", "use"):
-                    going.append(one.key)
-                    excess -= one.bytes
+        from filelock import Timeout
+
+        others = [one for one in self.sets() if one.key != key]
+        excess, going = sum(one.bytes for one in others) + needed - self.size, list[str]()
+        with ExitStack() as locks:
+            for one in others if needed <= self.size else ():
+                if excess > 0:
+                    with suppress(Timeout, OSError):
+                        locks.enter_context(self._lock(one.key).acquire(timeout=0))
+                        going.append(one.key)
+                        excess -= one.bytes
             if excess > 0:
-                raise self._too_large(needed, excess)
+                in_use = excess - needed + self.size if needed <= self.size else 0
+                beside = f", next to {format_bytes(in_use)} in use" if in_use else ""
+                fact = f"`cache_size` must be at least {format_bytes(needed + in_use)}"
+                remedy = f"these features take {format_bytes(needed)}{beside}; set `--cache-size`"
+                raise EnvironmentFailure(f"features: {fact}, got {format_bytes(self.size)}: {remedy}.")
             for gone in going:
-                self._remove(gone)
-        self._require_disk(needed - self.folder(key).bytes())
+                self.path(gone).unlink(missing_ok=True)
+        self._require_disk(needed, self.path(key))
         return going
 
-    def _kept(self, key: str) -> Kept:
-        folder = self.folder(key)
-        with ExitStack() as stack:
-            layout = None if self._is_free(key, stack, "lock") else folder.layout()
-        planned = layout.planned_bytes() if layout is not None else 0
-        try:
-            used = self._lock(key, "use").stat().st_mtime
-        except OSError:
-            used = 0.0
-        return Kept(key, max(planned, folder.bytes()), used, folder.is_complete)
-
-    def _is_free(self, key: str, stack: ExitStack, *kinds: str) -> bool:
-        """Whether nobody has these locks of a set; then nobody has until the stack is closed."""
-        try:
-            for kind in kinds:
-                stack.callback(held(self._lock(key, kind), shared=False).close)
-        except (BusyError, OSError):
-            return False
-        return True
-
-    def _too_large(self, needed: int, excess: int) -> EnvironmentFailure:
-        in_use = excess - needed + self.size if needed <= self.size else 0
-        others = f", next to {format_bytes(in_use)} in use" if in_use else ""
-        fact = f"`cache_size` must be at least {format_bytes(needed + in_use)}, got {format_bytes(self.size)}"
-        remedy = f"these features take {format_bytes(needed)}{others}; set `--cache-size`"
-        return EnvironmentFailure(f"features: {fact}: {remedy}.")
-
-    def _require_disk(self, needed: int) -> None:
+    def _require_disk(self, needed: int, path: Path) -> None:
+        own = getattr(path.stat(), "st_blocks", 0) * 512 if path.exists() else 0
         free = shutil.disk_usage(self.directory).free
-        if needed > free:
-            got = f"{self.directory} with {format_bytes(free)}"
-            fact = f"`cache_dir` must have room for {format_bytes(needed)}, got {got}"
-            raise EnvironmentFailure(f"features: {fact} free; choose another by `--cache-dir`.")
+        if needed - own > free:
+            fact = f"`cache_dir` must have room for {format_bytes(needed - own)}, got {self.directory}"
+            remedy = "choose another by `--cache-dir`"
+            raise EnvironmentFailure(f"features: {fact} with {format_bytes(free)} free; {remedy}.")
 
-    def _remove(self, key: str) -> None:
-        """Out of sight at once, then off the disk; a kill in between leaves work for `_sweep`."""
-        gone = self.directory / f"{_GONE}{key}-{os.getpid()}"
-        os.rename(self.directory / key, gone)
-        shutil.rmtree(gone, ignore_errors=True)
+    def _lock(self, key: str) -> Any:
+        """The lock of a key; its file stays, or two processes could lock two files of the same name."""
+        from filelock import FileLock
 
-    def _sweep(self) -> None:
-        for path in self.directory.glob(f"{_GONE}*"):
-            shutil.rmtree(path, ignore_errors=True)
+        return FileLock(self.directory / "locks" / f"{key}.lock")
+
+    def _writer(self, key: str) -> str:
+        try:
+            with self.path(key).open("rb", buffering=0) as file:
+                found = FeatureFile.opened(file)
+        except OSError:
+            found = None
+        return "another process" if found is None else found.facts["writer"]
 
     def _make(self) -> None:
         try:
@@ -188,14 +380,38 @@ class FeatureCache:
             fact = f"`cache_dir` must be a directory to write in, got {self.directory} ({error.strerror})"
             raise EnvironmentFailure(f"features: {fact}; choose another by `--cache-dir`.") from error
 
-    def _lock(self, key: str, kind: str) -> Path:
-        return self.directory / "locks" / f"{key}.{kind}"
+
+def as_cache(cache: Any) -> FeatureCache | None:
+    """A cache, or one in the directory of this path."""
+    if isinstance(cache, str | Path):
+        return FeatureCache(cache)
+    if cache is not None and not isinstance(cache, FeatureCache):
+        expected = "a FeatureCache or the path of a directory"
+        raise fail("adapt", f"`cache` must be {expected}, got {describe(cache)}.", TypeError)
+    return cache
 
 
-class TemporaryCache(FeatureCache):
-    """A cache of one set, for data without a key; its directory is removed with the last user."""
+def bytes_of(size: int | str, *, caller: str, name: str = "cache_size") -> int:
+    """A number of bytes, from itself or from a text.
 
-    def __init__(self) -> None:
-        place = tempfile.mkdtemp(prefix="beliefmatch-features-")
-        super().__init__(place, size=1 << 62)
-        self._end = weakref.finalize(self, shutil.rmtree, place, ignore_errors=True)
+    >>> bytes_of("10GB", caller="f"), bytes_of("1.5 MiB", caller="f"), bytes_of(7, caller="f")
+    (10000000000, 1572864, 7)
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", f"{size}".lower())
+    if isinstance(size, bool) or found is None or found[2] not in _UNITS:
+        expected = "a number of bytes such as 10GB, 500 MB or 4GiB"
+        raise ValueError(f"{caller}: `{name}` must be {expected}, got {size!r}.")
+    return int(float(found[1]) * _UNITS[found[2]]) if "." in found[1] else int(found[1]) * _UNITS[found[2]]
+
+
+def format_bytes(count: float) -> str:
+    """A number of bytes in three digits.
+
+    >>> format_bytes(999), format_bytes(1_638_400_000), format_bytes(52e6)
+    ('999 B', '1.64 GB', '52 MB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.4g} TB"

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from beliefmatch._utils import derive_seed
 from beliefmatch._validate import fail, require_index
-from beliefmatch.adaptation.rows import in_memory
-from beliefmatch.adaptation.types import Features
+from beliefmatch.adaptation.types import Features, in_memory
 from beliefmatch.train.sampler import EpochSampler
 
 __all__ = ["BLOCK_NUMBERS", "Batches", "block_size", "labelled", "ordered", "require_labels"]

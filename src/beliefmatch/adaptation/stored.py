@@ -1,199 +1,334 @@
-"""Features that somebody else has computed, read from files that cannot execute code."""
+"""Features that were computed before, read from files that cannot execute code.
 
-import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+A file holds `features` (N, F) and either class ids (N,) as `targets` or votes (N, K) as `counts`; archives
+may hold the existing head as `weight` (K, F) and `bias` (K,). One archive may hold several sets under names
+with the set in front: `train_features` and `train_targets` (or `train_counts`), the same with `validation_`
+and `test_`, and `ood_NAME_features` for examples of no class. Files of the feature cache are read too.
+"""
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from beliefmatch._validate import fail
-from beliefmatch.adaptation.keys import tensors_digest
+from beliefmatch._validate import fail, level_of_caller
+from beliefmatch.adaptation.adapt_config import VAL_FRACTION
+from beliefmatch.adaptation.cache import SUFFIX, FeatureFile
+from beliefmatch.adaptation.head_init import Init
 from beliefmatch.adaptation.labelling import MOST_CLASSES
-from beliefmatch.adaptation.stored_names import HEAD, SPELLINGS, FeatureNames
-from beliefmatch.adaptation.types import Features
+from beliefmatch.adaptation.result import FeatureSets
+from beliefmatch.adaptation.types import Features, features_digest, parted
 from beliefmatch.data.formats import ArrayFile, Field, open_arrays
+from beliefmatch.data.predictions import SPELLINGS as OF_PREDICTIONS
 from beliefmatch.data.predictions import class_ids
 
-__all__ = ["FeatureNames", "StoredFeatures", "array_names", "features_from_file", "head_from_file"]
+__all__ = ["FeatureNames", "feature_sets", "features_from_file", "head_from_file"]
 
-_US = "features_from_file"
+SPELLINGS: dict[str, tuple[str, ...]] = {
+    "features": ("features", "feature", "embeddings", "embedding", "x"),
+    "targets": OF_PREDICTIONS["targets"],
+    "counts": ("counts", "count", "votes"),
+    "weight": ("weight",),
+    "bias": ("bias",),
+}
+"""Names of arrays and columns that are recognised, in any case."""
+
+_CALLER = "adapt"
+_READER = "features_from_file"
+_ARCHIVES = (".npz", ".safetensors")
+_SETS = {
+    "train": "train",
+    "validation": "validation",
+    "valid": "validation",
+    "val": "validation",
+    "test": "test",
+}
+_OOD = "ood_"
+_FEATURES = re.compile(rf"(?P<prefix>.+)_(?:{'|'.join(SPELLINGS['features'])})", re.IGNORECASE)
 _CHUNK_ROWS = 4096
 
 
-@dataclass(frozen=True, eq=False)
-class StoredFeatures:
-    """What a file holds.
+class FeatureNames(NamedTuple):
+    """Names of the arrays or columns of a file; None for any of the default spellings."""
 
-    Args:
-        path: of the file.
-        features: rows and targets, checked; rows are memory-mapped where the format allows it.
-        classes: K, from `classes`, the counts, the head or else the largest id; None for OOD examples.
-        weight: of the head that is there (K, F), float32; None if there is none.
-        bias: likewise (K,).
-        recognised: the name in the file by what it was taken for.
-    """
+    features: str | None = None
+    targets: str | None = None
+    counts: str | None = None
+
+
+class _Place(NamedTuple):
+    """A file that holds a set, and the names of its arrays if they are not the defaults."""
 
     path: Path
-    features: Features
-    classes: int | None
-    weight: Tensor | None
-    bias: Tensor | None
-    recognised: dict[str, str]
+    names: FeatureNames = FeatureNames()
+
+    def __str__(self) -> str:
+        return f"`{self.names.features}` of {self.path}" if self.names.features else f"{self.path}"
 
 
-_DEFAULT = FeatureNames()
+def feature_sets(
+    train: str | Path,
+    *,
+    validation: str | Path | float | None = None,
+    test: str | Path | None = None,
+    ood: Mapping[str, str | Path] | None = None,
+    classes: int | None = None,
+    class_names: Sequence[str] | None = None,
+    split_seed: int = 0,
+) -> tuple[FeatureSets, Init | None, int | None]:
+    """Read the features of every set of an adaptation, and the existing head if the file holds it.
+
+    Args:
+        train: A file as `features_from_file` reads it, or an archive of several sets.
+        validation: Another such file; or a fraction or number of the rows of `train`, which are held out in
+            proportion to the classes unless `train` has validation rows of its own. A fifth by default, with
+            a warning.
+        test: Another such file, for examples to report on.
+        ood: Such files of examples that belong to no class, by name; their targets are not read.
+        classes: Number of classes, where the data do not determine it.
+        class_names: Names of the classes in the order of their ids, for targets given as text.
+        split_seed: Seed of the draw of validation rows.
+
+    Returns:
+        The sets; weight and bias of the existing head, or None; and the number of classes as given or as the
+        counts have it, else None.
+
+    Raises:
+        ValueError: Files that cannot be read, or sets that do not fit together.
+    """
+    places = _places(_path("train", train))
+    share = validation if isinstance(validation, int | float) else None
+    given = {"validation": validation if share is None else None, "test": test}
+    given |= {f"{_OOD}{name}": path for name, path in (ood or {}).items()}
+    for name, path in given.items():
+        if path is not None:
+            _add(places, name, _Place(_path(name, path)))
+    classes = len(class_names) if classes is None and class_names is not None else classes
+    found = {name: _read(name, place, classes, class_names) for name, place in places.items()}
+    _require_one_width(places, found)
+    with _naming("train"):
+        head = head_from_file(places["train"].path, width=found["train"].width)
+    known = _classes(places, found, classes, head)
+    if "validation" not in found:
+        if share is None:
+            fact = f"no `validation` features were given, so {VAL_FRACTION:.0%} of `train` are held out"
+            remedy = "if the network was trained on these data, give `validation` features of others"
+            warnings.warn(f"{_CALLER}: {fact} to choose λ; {remedy}.", stacklevel=level_of_caller())
+        share = VAL_FRACTION if share is None else share
+        found["train"], found["validation"] = parted(found["train"], share, seed=split_seed)
+    others = {name.removeprefix(_OOD): one for name, one in found.items() if name.startswith(_OOD)}
+    return FeatureSets(found["train"], found["validation"], found.get("test"), others), head, known
+
+
+def _path(name: str, given: str | Path) -> Path:
+    path = Path(given).expanduser()
+    if not path.is_file():
+        got = f"the directory {path}" if path.is_dir() else f"nothing at {path}"
+        raise fail(_CALLER, f"`{name}` must be a file of features, got {got}.")
+    return path
+
+
+def _places(path: Path) -> dict[str, _Place]:
+    """The sets of the first file; a single set without a name in front is the training set."""
+    with _naming("train"):
+        names = open_arrays(path, caller=_READER).names if path.suffix.lower() in _ARCHIVES else ()
+    prefixes = [found["prefix"] for name in names if (found := _FEATURES.fullmatch(name))]
+    bare = [name for name in names if name.lower() in SPELLINGS["features"]]
+    if bare and "train" in map(str.lower, prefixes):
+        fact = "`train` must hold one set or several"
+        raise fail(_CALLER, f"{fact}, got {bare[0]} and train_features in {path}.")
+    if bare or not prefixes:
+        return {"train": _Place(path)}
+    places: dict[str, _Place] = {}
+    for prefix in prefixes:
+        _add(places, _set_name(prefix, path), _Place(path, _names(prefix, names)))
+    if "train" not in places:
+        raise fail(_CALLER, f"`train` must hold train_features, got {', '.join(names)} in {path}.")
+    return places
+
+
+def _set_name(prefix: str, path: Path) -> str:
+    if prefix.lower().startswith(_OOD) and len(prefix) > len(_OOD):
+        return f"{_OOD}{prefix[len(_OOD) :]}"
+    if prefix.lower() not in _SETS:
+        expected = "train_, validation_, test_ or ood_NAME_ in front of its features"
+        raise fail(_CALLER, f"`train` must have {expected}, got {prefix}_ in {path}.")
+    return _SETS[prefix.lower()]
+
+
+def _names(prefix: str, names: Sequence[str]) -> FeatureNames:
+    """Names of the arrays of a set; missing targets are reported by their expected name."""
+    chosen = {}
+    for role in FeatureNames._fields:
+        spellings = {f"{prefix}_{word}".lower() for word in SPELLINGS[role]}
+        found = [name for name in names if name.lower() in spellings]
+        if len(found) > 1:
+            raise fail(_CALLER, f"`{role}` of {prefix} must be there once, got {' and '.join(found)}.")
+        chosen[role] = found[0] if found else None
+    if chosen["targets"] is None and chosen["counts"] is None:
+        chosen["targets"] = f"{prefix}_targets"
+    return FeatureNames(**chosen)
+
+
+def _add(places: dict[str, _Place], name: str, place: _Place) -> None:
+    if name in places:
+        raise fail(_CALLER, f"`{name}` must be given once, got {places[name]} and {place}.")
+    places[name] = place
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Let errors about a file name the argument of `adapt` that it was given as."""
+    try:
+        yield
+    except ValueError as error:
+        fact = f"{error}".removeprefix(f"{_READER}: ")
+        raise fail(_CALLER, re.sub(r"^`(path|features)`", f"`{name}`", fact)) from error
+
+
+def _read(name: str, place: _Place, classes: int | None, class_names: Sequence[str] | None) -> Features:
+    is_ood = name.startswith(_OOD)
+    names = FeatureNames(place.names.features) if is_ood else place.names
+    with _naming(name):
+        return features_from_file(
+            place.path, names=names, classes=classes, class_names=class_names, labelled=not is_ood
+        )
+
+
+def _require_one_width(places: Mapping[str, _Place], found: Mapping[str, Features]) -> None:
+    width = found["train"].width
+    for name, one in found.items():
+        if one.width != width:
+            fact = f"`{name}` must have rows of {width} numbers as `train` has"
+            remedy = "compute them with the same network and layer"
+            raise fail(_CALLER, f"{fact}, got {one.width} in {places[name]}; {remedy}.")
+
+
+def _classes(
+    places: Mapping[str, _Place], found: Mapping[str, Features], classes: int | None, head: Init | None
+) -> int | None:
+    """The number of classes as given or as the counts have it; no id may be beyond.
+
+    Where neither is known, ids may be as large as those of `train` or those that the existing head knows.
+    """
+    known = classes
+    for name, one in found.items():
+        if one.targets.dim() == 2:
+            known = one.targets.shape[1] if known is None else known
+            if one.targets.shape[1] != known:
+                got = f"{one.targets.shape[1]} in {places[name]}"
+                raise fail(_CALLER, f"`{name}` must have counts of {known} classes as other sets, got {got}.")
+    largest = {name: int(one.targets.max()) for name, one in found.items() if one.targets.dim() == 1}
+    limit = known
+    if known is None and largest.get("train", -1) >= 0:
+        limit = max(largest["train"] + 1, 0 if head is None else len(head[0]))
+    for name, last in largest.items():
+        if limit is not None and last >= limit:
+            there = "" if known is not None else ", the classes of `train`"
+            got = f"{last} in {places[name]}"
+            raise fail(_CALLER, f"`{name}` must have class ids from 0 to {limit - 1}{there}, got {got}.")
+    return known
 
 
 def features_from_file(
     path: str | Path,
     *,
-    names: FeatureNames = _DEFAULT,
+    names: FeatureNames = FeatureNames(),  # noqa: B008
     classes: int | None = None,
     class_names: Sequence[str] | None = None,
     labelled: bool = True,
-    every_class: bool = True,
-    with_head: bool = True,
-) -> StoredFeatures:
-    """Read features from .npz, .npy, .safetensors, .parquet or .csv.
+) -> Features:
+    """Read one set of features from .npz, .npy, .safetensors, .parquet, .csv, or a file of the cache.
 
-    The file holds `features`, `embeddings` or `x` (N, F), and either class ids (N,), called as in
-    `beliefmatch.data.read_predictions`, or `counts` (N, K); a head may be stored with them as `weight` (K, F)
-    and `bias` (K,). Beside `a_features.npy` the others are `a_targets.npy` and so on.
+    Rows are memory-mapped where the format allows it. The arrays of `a_features.npy` are found in its
+    neighbours `a_targets.npy` and so on.
 
     Args:
-        path: of the file.
-        names: what its arrays or columns are called, where they differ from the defaults.
-        classes: K, where neither counts nor a head tell it; else one more than the largest id.
-        class_names: by id; targets may then be given as text.
-        labelled: whether there are targets; OOD examples have none, and get the id -1.
-        every_class: whether each class must have an example, as it must to be fitted on.
-        with_head: whether a head is looked for, whose classes must then be those of the targets.
+        path: Path of the file.
+        names: Names of its arrays or columns, where they differ from the defaults.
+        classes: Number of classes, if it is known; ids must be below it.
+        class_names: Names of the classes in the order of their ids, for targets given as text.
+        labelled: Whether there are targets; examples of no class have none, and get the id -1.
 
     Raises:
-        ValueError: in one line, for a file that cannot be read or does not hold features.
+        ValueError: A file that cannot be read or does not hold features.
     """
-    file = open_arrays(path, caller=_US)
-    wanted = [role for role in SPELLINGS if with_head or role not in HEAD]
-    found = dict.fromkeys(SPELLINGS) | {role: _find(file, role, names) for role in wanted}
-    features = found["features"]
-    if features is None:
-        raise file.missing("features", SPELLINGS["features"])
-    rows = _rows(features)
-    weight, bias = _head(found, rows.shape[1])
-    known = _known_classes(classes, class_names, weight)
-    targets = _targets(file, found, names, len(rows), known, class_names) if labelled else None
-    total = _classes(targets, known)
-    if targets is not None and total is not None and every_class:
-        _require_every_class(targets, total, file.path)
-    ids = torch.full((len(rows),), -1) if targets is None else targets
-    digest = _require_finite(rows, features, ids)
-    used = ("features", "weight", "bias", *(("targets", "counts") if labelled else ()))
-    recognised = {role: field.name for role in used if (field := found[role])}
-    return StoredFeatures(file.path, Features(rows, ids, digest), total, weight, bias, recognised)
+    path = Path(path)
+    if path.suffix == SUFFIX:
+        rows, targets, digest = _from_cache(path)
+    else:
+        file = open_arrays(path, caller=_READER)
+        if (field := _find(file, "features", names.features)) is None:
+            raise file.missing("features", SPELLINGS["features"])
+        rows = _rows(field)
+        targets = _targets(file, names, len(rows), classes, class_names) if labelled else None
+        digest = None
+    if targets is None or not labelled:
+        targets = torch.full((len(rows),), -1)
+    return Features(rows, targets, digest or features_digest(rows, targets))
 
 
-def head_from_file(path: str | Path, *, width: int) -> tuple[Tensor, Tensor] | None:
-    """The head stored with features of this width: `weight` (K, F) and `bias` (K,), zeros if there is
-    none; None where there is no head.
-    """
-    file = open_arrays(path, caller=_US)
-    weight, bias = _head({role: _find(file, role, _DEFAULT) for role in HEAD}, width)
-    if weight is None:
-        return None
-    return weight, torch.zeros(len(weight)) if bias is None else bias
+def _from_cache(path: Path) -> tuple[np.ndarray, Tensor, str]:
+    with path.open("rb", buffering=0) as opened:
+        file = FeatureFile.opened(opened)
+        if file is None or not file.is_complete():
+            got = "other content" if file is None else "one that is unfinished or damaged"
+            remedy = "compute the features again"
+            raise fail(_READER, f"`path` must be a complete file of features, got {got} at {path}; {remedy}.")
+        return *file.read(), f"{file.facts['key']}"
 
 
-def array_names(path: str | Path) -> tuple[str, ...]:
-    """What the arrays or columns of a file are called."""
-    return open_arrays(path, caller=_US).names
-
-
-def _find(file: ArrayFile, role: str, names: FeatureNames) -> Field | None:
+def _find(file: ArrayFile, role: str, name: str | None) -> Field | None:
     """The array of this role, or columns that form a matrix."""
-    name, numbered = getattr(names, role), role in ("features", "counts")
-    field = file.find(role, SPELLINGS[role], name=name, numbered=numbered)
+    field = file.find(role, SPELLINGS[role], name=name, numbered=role in ("features", "counts"))
     if name is not None and field is None:
         raise file.missing(role, (name,))
     return field
 
 
 def _rows(field: Field) -> np.ndarray:
-    """Memory-mapped where possible, else float32 in memory."""
+    """Features that are finite as float32: memory-mapped where possible, else float32 in memory."""
     is_mappable = len(field.names) == 1 and field.name in field.file.own
-    rows = field.file.map(field.name) if is_mappable else None
-    if rows is None:
-        rows = field.numbers().to(torch.float32).numpy()
+    mapped = field.file.map(field.name) if is_mappable else None
+    rows = field.numbers().numpy() if mapped is None else mapped
     if rows.ndim != 2 or 0 in rows.shape:
         raise field.error("one row of features for each example", f"shape {tuple(rows.shape)}")
-    return rows
-
-
-def _require_finite(rows: np.ndarray, field: Field, targets: Tensor) -> str:
-    """Every feature must be finite as float32; the digest of rows and targets, since all are read anyway."""
-    state = hashlib.sha256(f"{rows.dtype.str}{rows.shape}{tensors_digest(targets)}".encode())
     for start in range(0, len(rows), _CHUNK_ROWS):
-        chunk = np.ascontiguousarray(rows[start : start + _CHUNK_ROWS])
-        state.update(chunk.view(np.uint8).data)
+        chunk = np.asarray(rows[start : start + _CHUNK_ROWS])
         with np.errstate(over="ignore"):
-            good = np.isfinite(chunk.astype(np.float32))
-        if not good.all():
-            row, column = np.argwhere(~good)[0].tolist()
-            raise field.error("finite features", f"{chunk[row, column]:.6g} in row {start + row}")
-    return state.hexdigest()
-
-
-def _head(found: Mapping[str, Field | None], width: int) -> tuple[Tensor | None, Tensor | None]:
-    weight = bias = None
-    if (field := found["weight"]) and not field.file.is_table:
-        weight = field.numbers().to(torch.float32)
-        if weight.dim() != 2 or weight.shape[1] != width or len(weight) < 2:
-            expected = f"a head (K, {width}) for features of that width"
-            raise field.error(expected, f"shape {tuple(weight.shape)}")
-        if not weight.isfinite().all():
-            raise field.error("finite numbers", "others")
-    if (field := found["bias"]) and not field.file.is_table:
-        bias = field.numbers().to(torch.float32)
-        if weight is None or bias.shape != weight.shape[:1]:
-            expected = "as many numbers as the weight has rows" if weight is not None else "a weight with it"
-            raise field.error(expected, f"shape {tuple(bias.shape)}")
-        if not bias.isfinite().all():
-            raise field.error("finite numbers", "others")
-    return weight, bias
-
-
-def _known_classes(
-    classes: int | None, class_names: Sequence[str] | None, weight: Tensor | None
-) -> int | None:
-    given = [classes, None if class_names is None else len(class_names)]
-    given.append(None if weight is None else len(weight))
-    known = {number for number in given if number is not None}
-    if len(known) > 1:
-        listed = " and ".join(map(str, sorted(known)))
-        raise fail(_US, f"`classes`, `class_names` and the head must be as many, got {listed}.")
-    return known.pop() if known else None
+            wrong = ~np.isfinite(chunk.astype(np.float32))
+        if wrong.any():
+            row, column = np.argwhere(wrong)[0].tolist()
+            value, place = chunk[row, column], f"in row {start + row}"
+            if np.isfinite(value):
+                raise field.error(
+                    "features within the range of float32", f"{value:.6g} {place}; rescale them"
+                )
+            raise field.error("finite features", f"{value:.6g} {place}")
+    return rows.astype(np.float32) if mapped is None else mapped
 
 
 def _targets(
     file: ArrayFile,
-    found: dict[str, Field | None],
     names: FeatureNames,
     rows: int,
     classes: int | None,
     class_names: Sequence[str] | None,
 ) -> Tensor:
-    ids, counts = found["targets"], found["counts"]
+    ids, counts = _find(file, "targets", names.targets), _find(file, "counts", names.counts)
     if ids and counts and (names.targets is None) == (names.counts is None):
         got = f"{ids.name} and {counts.name} in {file.path}"
-        raise fail(_US, f"`targets` or `counts` must be named where there are both, got {got}.")
+        raise fail(_READER, f"`targets` or `counts` must be named where there are both, got {got}.")
     if counts and (not ids or names.counts is not None):
-        found["targets"] = None
         return _counts(counts, rows, classes)
     if not ids:
         raise file.missing("targets", (*SPELLINGS["targets"], *SPELLINGS["counts"]))
-    found["counts"] = None
     return class_ids(ids, rows, classes or MOST_CLASSES, class_names)
 
 
@@ -210,18 +345,33 @@ def _counts(field: Field, rows: int, classes: int | None) -> Tensor:
     return counts
 
 
-def _classes(targets: Tensor | None, known: int | None) -> int | None:
-    if targets is None:
-        return known
-    if targets.dim() == 2:
-        return targets.shape[1]
-    return int(targets.max()) + 1 if known is None else known
+def head_from_file(path: str | Path, *, width: int) -> Init | None:
+    """The head stored with features of this width: `weight` (K, F) and `bias` (K,), zeros if there is none.
+
+    None where the file holds no head.
+    """
+    path = Path(path)
+    file = None if path.suffix == SUFFIX else open_arrays(path, caller=_READER)
+    if file is None or file.is_table:
+        return None
+    weight, bias = (_find(file, role, None) for role in ("weight", "bias"))
+    if weight is None:
+        if bias is not None:
+            raise bias.error("a weight with it", "none")
+        return None
+    values = _head_array(weight)
+    if values.dim() != 2 or values.shape[1] != width or len(values) < 2:
+        raise weight.error(f"a head (K, {width}) for features of that width", f"shape {tuple(values.shape)}")
+    if bias is None:
+        return values, torch.zeros(len(values))
+    shift = _head_array(bias)
+    if shift.shape != values.shape[:1]:
+        raise bias.error("as many numbers as the weight has rows", f"shape {tuple(shift.shape)}")
+    return values, shift
 
 
-def _require_every_class(targets: Tensor, classes: int, path: Path) -> None:
-    votes = targets.sum(0) if targets.dim() == 2 else targets.bincount(minlength=classes)
-    absent = (votes == 0).nonzero().flatten().tolist()
-    if absent or classes < 2:
-        more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
-        got = f"none of class {absent[0]}{more}" if absent else f"{classes} class"
-        raise fail(_US, f"every class must have an example, two classes at least, got {got} in {path}.")
+def _head_array(field: Field) -> Tensor:
+    values = field.numbers().to(torch.float32)
+    if not values.isfinite().all():
+        raise field.error("finite numbers", "others")
+    return values

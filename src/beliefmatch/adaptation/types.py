@@ -1,27 +1,80 @@
-"""Rows of features with their targets: the data that heads are fitted on."""
+"""Rows of features with their targets: the data that heads are fitted on, whole or in part."""
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from beliefmatch._utils import derive_seed
 from beliefmatch._validate import fail
-from beliefmatch.adaptation.rows import Rows
+from beliefmatch.data.splits import resolve_count, stratified_rows
 
-__all__ = ["Features"]
+__all__ = [
+    "Features",
+    "PickedRows",
+    "Rows",
+    "features_digest",
+    "in_memory",
+    "parted",
+    "parted_numbers",
+    "subset",
+    "tensors_digest",
+]
 
-_STRETCH = 4096  # rows that are converted to float32 together
+_STRETCH = 4096  # rows that are read or converted together
+_SPLIT = 21  # stream of random numbers of the hold-out
+
+
+class PickedRows:
+    """Rows of another array by their numbers, read-only; only the rows requested are read.
+
+    Args:
+        rows: Features (N, F).
+        numbers: Row numbers in the order of this array.
+    """
+
+    ndim = 2
+
+    def __init__(self, rows: "Rows", numbers: np.ndarray) -> None:
+        self._rows, self._numbers = rows, numbers
+        self.shape: tuple[int, int] = (len(numbers), rows.shape[1])
+        self.dtype: np.dtype = rows.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of these rows."""
+        return self.shape[0] * self.shape[1] * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: slice | np.ndarray | Sequence[int] | int) -> np.ndarray:
+        """Rows by a slice, by their numbers in any order, or one by its number."""
+        numbers = self._numbers[key if isinstance(key, slice) else np.asarray(key)]
+        return np.asarray(self._rows[numbers])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("PickedRows: `copy` must not be False, picked rows have to be copied.")
+        return np.array(self[:], dtype=dtype)
+
+
+Rows = np.ndarray | PickedRows
+"""Features (N, F): an array, a memory map, or some rows of one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """Rows of what a head sees, (N, F), and their class ids (N,) or counts (N, K); rows may be memory-mapped.
+    """Inputs of the last layer, (N, F), and their class ids (N,) or counts (N, K).
 
     Args:
-        rows: floating point of 16, 32 or 64 bits; an array, a memory map, or what reads as one.
-        targets: class ids, int64 (N,), -1 where OOD; or counts, floating point (N, K). On the CPU.
-        digest: of model, weights, preprocessing and data, or of the features themselves.
+        rows: Floating point of 16, 32 or 64 bits.
+        targets: Class ids, int64 (N,), -1 for no class; or counts, floating point (N, K). On the CPU.
+        digest: Digest of model, weights, preprocessing and data, or of the features themselves.
     """
 
     rows: Rows
@@ -56,3 +109,86 @@ class Features:
                 last = min(first + _STRETCH, len(rows))
                 rows.numpy()[first:last] = self.rows[start + first : start + last]
             yield rows, self.targets[start : start + size]
+
+
+def subset(features: Features, numbers: np.ndarray) -> Features:
+    """The features of some rows, in the order of their numbers; no row is read."""
+    numbers = np.asarray(numbers, dtype=np.int64)
+    if numbers.ndim != 1 or not len(numbers):
+        raise fail("subset", f"`numbers` must be at least one row number, got shape {numbers.shape}.")
+    if numbers.min() < 0 or numbers.max() >= len(features):
+        got = f"{numbers.min()} to {numbers.max()}"
+        raise fail("subset", f"`numbers` must lie in 0 to {len(features) - 1}, got {got}.")
+    digest = hashlib.sha256(features.digest.encode() + numbers.astype("<i8").tobytes()).hexdigest()
+    return Features(PickedRows(features.rows, numbers), features.targets[torch.from_numpy(numbers)], digest)
+
+
+def parted(features: Features, share: float, *, seed: int = 0) -> tuple[Features, Features]:
+    """The remaining rows, and the rows held out for validation; see `parted_numbers`."""
+    rest, picked = parted_numbers(features, share, seed=seed)
+    return subset(features, rest), subset(features, picked)
+
+
+def parted_numbers(features: Features, share: float, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Row numbers that remain, and row numbers held out for validation in proportion to the classes.
+
+    Both ascend. The class of a row of counts is that of the most votes. Rows of no class remain, and so does
+    one row of each class: nothing could be fitted without it.
+
+    Args:
+        features: Training rows to divide.
+        share: A fraction below 1 of the rows that have a class, or a number of rows.
+        seed: Seed of the draw.
+    """
+    if not share > 0:
+        raise fail("adapt", f"`validation` must be a positive fraction or number of rows, got {share!r}.")
+    targets = features.targets
+    ids = targets if targets.dim() == 1 else torch.where(targets.sum(1) > 0, targets.argmax(1), -1)
+    labelled = (ids >= 0).nonzero()[:, 0].numpy()
+    if not len(labelled):
+        raise fail("adapt", f"`train` must have rows that belong to a class, got none of {len(features)}.")
+    labels, count = ids.numpy()[labelled], resolve_count(share, len(labelled))
+    drawn = stratified_rows(labels, count, derive_seed(seed, _SPLIT))
+    rest = np.setdiff1d(np.arange(len(labels)), drawn, assume_unique=True)
+    classes, first = np.unique(labels[drawn], return_index=True)
+    drawn = np.delete(drawn, first[~np.isin(classes, labels[rest])])
+    if not len(drawn):
+        fact = "`train` must have two rows of a class to hold one out for validation"
+        remedy = "give `validation` examples"
+        raise fail("adapt", f"{fact}, got {len(labels)} rows of {len(np.unique(labels))} classes; {remedy}.")
+    picked = labelled[drawn]
+    return np.setdiff1d(np.arange(len(features)), picked, assume_unique=True), picked
+
+
+def in_memory(rows: Rows, most: int) -> np.ndarray | None:
+    """All rows as a writable array in memory; None where they are on disk and take more than `most` bytes.
+
+    A writable and contiguous array is returned as it is.
+    """
+    if isinstance(rows, np.ndarray) and not isinstance(rows, np.memmap):
+        array = np.ascontiguousarray(rows)
+        return array if array.flags.writeable else array.copy()
+    if rows.nbytes > most:
+        return None
+    array = np.empty(rows.shape, rows.dtype)
+    for start in range(0, len(array), _STRETCH):
+        array[start : start + _STRETCH] = rows[start : start + _STRETCH]
+    return array
+
+
+def tensors_digest(*tensors: Tensor) -> str:
+    """SHA-256 of types, shapes and values."""
+    state = hashlib.sha256()
+    for tensor in tensors:
+        state.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+        plain = tensor.detach().to("cpu").contiguous().reshape(-1)
+        state.update(plain.view(torch.uint8).numpy().data if plain.numel() else b"")
+    return state.hexdigest()
+
+
+def features_digest(rows: Rows, targets: Tensor) -> str:
+    """SHA-256 of features and targets."""
+    state = hashlib.sha256(f"{rows.dtype.str}{rows.shape}{tensors_digest(targets)}".encode())
+    for start in range(0, len(rows), _STRETCH):
+        state.update(np.ascontiguousarray(rows[start : start + _STRETCH]).view(np.uint8).data)
+    return state.hexdigest()

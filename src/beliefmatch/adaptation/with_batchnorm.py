@@ -12,17 +12,15 @@ from torch import nn
 from beliefmatch._utils import OnProgress
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.batchnorm import BATCH_SIZE, BatchNormTraining, ImageRows, train_batchnorm
-from beliefmatch.adaptation.computing import running
+from beliefmatch.adaptation.features import extracted, running
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.heads import Head, find_head, head_weights
 from beliefmatch.adaptation.reading import labelled
 from beliefmatch.adaptation.result import Adaptation, BatchNormResult, FeatureSets
 from beliefmatch.adaptation.risk_thresholds import risk_thresholds
 from beliefmatch.adaptation.scoring import Evaluator
-from beliefmatch.adaptation.sets import OOD, as_given, extracted
-from beliefmatch.adaptation.streams import as_stream
-from beliefmatch.adaptation.subsets import subset
-from beliefmatch.adaptation.types import Features
+from beliefmatch.adaptation.streams import OOD, as_given, as_stream
+from beliefmatch.adaptation.types import Features, subset
 
 __all__ = ["Numbers", "require_repeatable", "with_batchnorm"]
 

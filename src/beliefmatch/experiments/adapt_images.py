@@ -17,14 +17,12 @@ from beliefmatch._validate import fail
 from beliefmatch.adaptation.adapt_config import Labels
 from beliefmatch.adaptation.backbone import HeadInputs
 from beliefmatch.adaptation.batchnorm import require_batchnorm
-from beliefmatch.adaptation.cache import FeatureCache
+from beliefmatch.adaptation.cache import FeatureCache, Layout
 from beliefmatch.adaptation.features import ExtractProgress, extract
 from beliefmatch.adaptation.heads import Head, find_head, head_weights
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
-from beliefmatch.adaptation.sets import OOD
-from beliefmatch.adaptation.sizes import planned_bytes
-from beliefmatch.adaptation.subsets import subset
-from beliefmatch.adaptation.types import Features
+from beliefmatch.adaptation.streams import OOD
+from beliefmatch.adaptation.types import Features, subset
 from beliefmatch.adaptation.with_batchnorm import with_batchnorm
 from beliefmatch.data import load, load_ood
 from beliefmatch.data.config import DataConfig
@@ -171,7 +169,7 @@ class AdaptImages:
     @property
     def bytes(self) -> int:
         """That their features take."""
-        return sum(planned_bytes(len(one.source), self.head.in_features) for one in self.wanted)
+        return sum(Layout(self.head.in_features).planned_bytes(len(one.source)) for one in self.wanted)
 
     def features(self, on_progress: OnProgress) -> FeatureSets:
         """Of every set; from the cache what is there."""

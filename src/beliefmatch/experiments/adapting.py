@@ -13,13 +13,13 @@ from beliefmatch._config import plain
 from beliefmatch._utils import OnProgress
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.belief_mixin import BeliefMixin
+from beliefmatch.adaptation.cache import format_bytes
 from beliefmatch.adaptation.diagnostics import sentence
 from beliefmatch.adaptation.head_init import Init
 from beliefmatch.adaptation.heads import head_weights
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
-from beliefmatch.adaptation.sizes import format_bytes
-from beliefmatch.adaptation.stored_sets import feature_sets
+from beliefmatch.adaptation.stored import feature_sets
 from beliefmatch.adaptation.surgery import with_head
 from beliefmatch.experiments.adapt_images import AdaptImages
 from beliefmatch.experiments.adapt_record import AdaptRecord
