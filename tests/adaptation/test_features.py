@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Subset, TensorDataset
 
+from beliefmatch import adapt
 from beliefmatch.adaptation import features
 from beliefmatch.adaptation.backbone import HeadInputs
 from beliefmatch.adaptation.cache import FeatureCache
@@ -95,6 +96,15 @@ def padded(examples):
     return UserDict(cut, labels=torch.tensor([one["labels"] for one in examples]))
 
 
+def means(model, inputs):
+    """The mean embedding of the tokens of each sentence, in double precision."""
+    with torch.no_grad():
+        rows = model.embedding(inputs["input_ids"]).double()
+    return torch.stack(
+        [row[:many].mean(0) for row, many in zip(rows, inputs["attention_mask"].sum(1), strict=True)]
+    )
+
+
 class Mappings(list, Dataset):
     """A dataset of mappings."""
 
@@ -118,14 +128,24 @@ def test_networks_that_take_their_inputs_by_name_are_given_mappings(tmp_path, ki
     model, (inputs, targets) = Tokens(), tokens()
     head = find_head(model, {name: one[:4] for name, one in inputs.items()})
     options = {"key_parts": {"train": {"data": "mine"}}, "cache": FeatureCache(tmp_path)}
-    kept = [inputs["attention_mask"][row].sum() for row in range(ROWS)]
-    with torch.no_grad():
-        rows = model.embedding(inputs["input_ids"]).double()
-        expected = torch.stack([row[:many].mean(0) for row, many in zip(rows, kept, strict=True)])
     for _ in range(2):
         found = extracted(model, head, {"train": TOKENS[kind](inputs, targets)}, **options)["train"]
-        np.testing.assert_allclose(found.rows, expected, atol=1e-6)
+        np.testing.assert_allclose(found.rows, means(model, inputs), atol=1e-6)
         assert torch.equal(found.targets, targets)
+
+
+@pytest.mark.filterwarnings("ignore:adapt")
+def test_adapt_takes_tokenised_batches(tmp_path):
+    model, train, (other, labels) = Tokens(), tokens(200), tokens(60, seed=4)
+    validation = DataLoader(Mappings(rows_of(other, labels)), 8, collate_fn=padded)
+    options = {"labels": "new", "kl_weights": [0.01], "controls": [], "cache": tmp_path}
+    made = adapt(model, train, validation=validation, ood=other, **options)
+    rows = means(model, other)
+    np.testing.assert_allclose(made.adaptation.sets.validation.rows[:], rows, atol=1e-6)
+    np.testing.assert_allclose(made.adaptation.sets.ood["ood"].rows[:], rows, atol=1e-6)
+    head = made.adaptation.chosen
+    expected = rows @ head.weight.double().T + head.bias.double()
+    torch.testing.assert_close(made(**other)["logits"].double(), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_mappings_are_known_by_their_names_and_values(tmp_path):
@@ -228,7 +248,12 @@ def test_sources_without_inputs_and_targets_are_refused(source):
 
 def test_features_of_another_shape_are_refused():
     model = network()
-    wrong = (lambda inputs: inputs, lambda inputs: (inputs,), lambda inputs: inputs[:2].flatten(1))
+    wrong = (
+        lambda inputs: inputs,
+        lambda inputs: (inputs,),
+        lambda inputs: inputs[:2].flatten(1),
+        lambda inputs: inputs.flatten(1)[:, : 1 if len(inputs) < 64 else 5],  # in the last batch
+    )
     for features_of in wrong:
         with pytest.raises((ValueError, TypeError), match="`features_of`"):
             extract(model, features_of, data(), key_parts={}, cache=None)

@@ -299,7 +299,8 @@ def test_sets_that_were_read_can_be_refitted(tmp_path):
         ("`test`.* got 4", {"validation": "votes of 2", "test": "votes of 4"}),
         ("`train`", {"train": "absent", "validation": "b"}),
         ("`train`.* none of 6", {"train": "no votes", "validation": 0.2}),
-        ("`train`.*two rows of a class", {"train": "tiny", "validation": 0.2}),
+        ("`train`.*two rows of a class", {"train": "tiny"}),
+        ("`train`.*two classes", {"train": "single", "validation": 0.2}),
     ],
 )
 def test_sets_that_do_not_go_together_are_refused(files, tmp_path, named, options):
@@ -307,6 +308,7 @@ def test_sets_that_do_not_go_together_are_refused(files, tmp_path, named, option
         "narrow": {"features": rows(6)[:, :3], "targets": np.arange(6) % 3},
         "more": {"features": rows(6), "targets": np.arange(6) % 5},
         "tiny": {"features": rows(3), "targets": np.arange(3)},
+        "single": {"features": rows(6), "targets": np.zeros(6, int)},
         "bare": {"targets": np.arange(3)},
         "no votes": {"features": rows(6), "counts": np.zeros((6, 3))},
         **{f"votes of {k}": {"features": rows(6), "counts": np.ones((6, k))} for k in (2, 4)},

@@ -19,7 +19,7 @@ import struct
 import tempfile
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
@@ -32,7 +32,6 @@ from beliefmatch._files import EnvironmentFailure
 from beliefmatch._validate import describe, fail, level_of_caller
 
 __all__ = [
-    "DEFAULT_SIZE",
     "FORMAT",
     "SUFFIX",
     "CachedSet",
@@ -48,7 +47,6 @@ __all__ = [
 
 FORMAT = "beliefmatch.features/2"
 SUFFIX = ".features"
-DEFAULT_SIZE = "20GB"
 StoredType = Literal["float32", "float16"]
 
 _CALLER = "FeatureCache"
@@ -233,12 +231,12 @@ class FeatureCache:
     """
 
     def __init__(
-        self, directory: str | Path | None = None, *, size: int | str = DEFAULT_SIZE, wait: bool = True
+        self, directory: str | Path | None = None, *, size: int | str = "20GB", wait: bool = True
     ) -> None:
         if directory is not None and not f"{directory}".strip():
             raise fail(_CALLER, f"`cache_dir` must be a directory, got {f'{directory}'!r}.")
         self.directory = default_directory() if directory is None else Path(directory).expanduser()
-        self.size = bytes_of(size, caller=_CALLER)
+        self.size = bytes_of(size)
         self.wait = wait
 
     def path(self, key: str) -> Path:
@@ -288,18 +286,24 @@ class FeatureCache:
 
     @contextmanager
     def writing(
-        self, key: str, layout: Layout, rows: int | None, parts: Mapping[str, Any], *, anew: bool = False
+        self,
+        key: str,
+        layout: Layout,
+        rows: int | None,
+        parts: Mapping[str, Any],
+        is_current: Callable[[FeatureFile], bool],
     ) -> Iterator[FeatureFile]:
-        """The file of this key for writing, inside `locked`: that of an earlier call, unless `anew`."""
+        """The file of this key for writing, inside `locked`: that of an earlier call if it is current."""
         path = self.path(key)
         try:
-            if not anew and path.exists():
+            if path.exists():
                 with path.open("r+b", buffering=0) as file:
                     found = FeatureFile.opened(file)
                     if found is not None and found.facts["key"] == key and found.layout == layout:
                         found.resume(rows, path)
-                        yield found
-                        return
+                        if is_current(found):
+                            yield found
+                            return
             path.unlink(missing_ok=True)
             with path.open("x+b", buffering=0) as file:
                 yield FeatureFile.created(file, layout, rows, key=key, parts=parts)
@@ -316,7 +320,8 @@ class FeatureCache:
         for path in self.directory.glob(f"*{SUFFIX}"):
             with suppress(OSError):
                 facts = path.stat()
-                found.append(CachedSet(path.stem, facts.st_size, facts.st_mtime))
+                if _KEY.fullmatch(path.stem):
+                    found.append(CachedSet(path.stem, facts.st_size, facts.st_mtime))
         return sorted(found, key=lambda one: (one.used, one.key))
 
     def make_room(self, key: str, needed: int) -> list[str]:
@@ -391,16 +396,16 @@ def as_cache(cache: Any) -> FeatureCache | None:
     return cache
 
 
-def bytes_of(size: int | str, *, caller: str, name: str = "cache_size") -> int:
+def bytes_of(size: int | str) -> int:
     """A number of bytes, from itself or from a text.
 
-    >>> bytes_of("10GB", caller="f"), bytes_of("1.5 MiB", caller="f"), bytes_of(7, caller="f")
+    >>> bytes_of("10GB"), bytes_of("1.5 MiB"), bytes_of(7)
     (10000000000, 1572864, 7)
     """
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", f"{size}".lower())
     if isinstance(size, bool) or found is None or found[2] not in _UNITS:
         expected = "a number of bytes such as 10GB, 500 MB or 4GiB"
-        raise ValueError(f"{caller}: `{name}` must be {expected}, got {size!r}.")
+        raise fail(_CALLER, f"`cache_size` must be {expected}, got {size!r}.")
     return int(float(found[1]) * _UNITS[found[2]]) if "." in found[1] else int(found[1]) * _UNITS[found[2]]
 
 

@@ -33,7 +33,7 @@ from beliefmatch.adaptation.streams import (
     map_inputs,
     moved,
 )
-from beliefmatch.adaptation.types import Features, features_digest, tensors_digest
+from beliefmatch.adaptation.types import Features, Rows, features_digest, tensors_digest
 from beliefmatch.train.engine import has_fast_bf16, resolve_precision
 
 __all__ = ["ExtractProgress", "cache_key", "extract", "extracted", "model_digest", "running"]
@@ -65,7 +65,7 @@ class ExtractProgress(NamedTuple):
     """Size of the whole set on disk; None where it is not known."""
 
 
-_OnExtract = Callable[[ExtractProgress], None] | None
+_Report = Callable[[ExtractProgress], None]
 
 
 def extract(
@@ -81,7 +81,7 @@ def extract(
     precision: str = "32",
     compile: bool = False,
     dtype: StoredType = "float32",
-    on_progress: _OnExtract = None,
+    on_progress: _Report | None = None,
 ) -> Features:
     """The features of all examples, from the cache or computed into it.
 
@@ -120,6 +120,7 @@ def extract(
         ValueError: Features that are not finite, and data that are not of the form above.
     """
     require_choice(_CALLER, "dtype", dtype, ("float32", "float16"))
+    report: _Report = on_progress or (lambda progress: None)
     with running(model, torch.device(device)) as place:
         stream = as_stream(source, batch_size=batch_size, device=place)
         compute = _verified_precision(_Compute(features_of, place, dtype), precision, stream.first)
@@ -134,32 +135,28 @@ def extract(
         }
         key = cache_key(parts)
         if cache is None or "data" not in parts:
-            return _computed(None, key, parts, stream, compute, compile, on_progress)
-        change = None
-        if (kept := _kept(cache, key)) is not None:
-            change = _largest_change(kept, stream, compute)
-            if change is None:
-                size = cache.path(key).stat().st_size
-                _report(on_progress, ExtractProgress(len(kept), len(kept), len(kept), size))
-                return kept
-            fact = f"the network's code has changed since features were kept: a row differs by {change:.2g}"
-            _warn(f"{fact} of its norm; all are computed anew")
+            return _computed(None, key, parts, stream, compute, compile, report)
+        if (kept := _kept(cache, key, stream, compute, report)) is not None:
+            return kept
         with cache.locked(key):
-            kept = _kept(cache, key)  # another process may have computed them while this one waited
-            if kept is not None and (change is None or _largest_change(kept, stream, compute) is None):
-                return kept
-            anew = kept is not None
-            return _computed(cache, key, parts, stream, compute, compile, on_progress, anew=anew)
+            # Another process may have computed them while this one waited.
+            kept = _kept(cache, key, stream, compute, report)
+            return kept or _computed(cache, key, parts, stream, compute, compile, report)
 
 
-def _kept(cache: FeatureCache, key: str) -> Features | None:
-    found = cache.read(key)
-    return None if found is None else Features(*found, key)
-
-
-def _report(on_progress: _OnExtract, progress: ExtractProgress) -> None:
-    if on_progress is not None:
-        on_progress(progress)
+def _kept(
+    cache: FeatureCache, key: str, stream: Stream, compute: _Compute, report: _Report
+) -> Features | None:
+    """The complete and current set of this key, if the cache has it."""
+    if (found := cache.read(key)) is None:
+        return None
+    kept = Features(*found, key)
+    rows = len(kept)
+    if _largest_change(kept.rows, np.ones(rows, dtype=bool), stream, compute) is not None:
+        return None
+    layout = Layout(kept.width, compute.dtype, _classes(kept.targets))
+    report(ExtractProgress(rows, rows, rows, layout.planned_bytes(rows)))
+    return kept
 
 
 def _computed(
@@ -169,9 +166,7 @@ def _computed(
     stream: Stream,
     compute: _Compute,
     compile: bool,
-    on_progress: _OnExtract,
-    *,
-    anew: bool = False,
+    report: _Report,
 ) -> Features:
     """Compute the rows that are missing in the cache, or all of them into a temporary file."""
     if compile:
@@ -181,15 +176,25 @@ def _computed(
     if cache is None:
         with tempfile.TemporaryFile(prefix="beliefmatch-features-", buffering=0) as raw:
             file = FeatureFile.created(raw, layout, stream.rows)
-            file.complete(_filled(file, stream, compute, on_progress, lambda _: None), sync=False)
+            file.complete(_filled(file, stream, compute, report, lambda _: None), sync=False)
             rows, targets = file.read()
         return Features(rows, targets, features_digest(rows, targets))
     make_room = lambda size: cache.make_room(key, size)  # noqa: E731
     if stream.rows is not None:
         make_room(layout.planned_bytes(stream.rows))
     facts = {**parts, "compiled": compute.compiled is not None}
-    with cache.writing(key, layout, stream.rows, facts, anew=anew) as file:
-        file.complete(_filled(file, stream, compute, on_progress, make_room))
+
+    def is_current(file: FeatureFile) -> bool:
+        if not file.has_targets(0, first.targets):
+            raise _other_data("other targets from row 0 on")
+        change = _largest_change(file.read()[0], file.is_present, stream, compute)
+        if change is not None:
+            fact = f"the network's code has changed since features were kept: a row differs by {change:.2g}"
+            _warn(f"{fact} of its norm; all are computed anew")
+        return change is None
+
+    with cache.writing(key, layout, stream.rows, facts, is_current) as file:
+        file.complete(_filled(file, stream, compute, report, make_room))
         return Features(*file.read(), key)
 
 
@@ -197,14 +202,14 @@ def _filled(
     file: FeatureFile,
     stream: Stream,
     compute: _Compute,
-    on_progress: _OnExtract,
+    report: _Report,
     make_room: Callable[[int], object],
 ) -> int:
     """Compute and write the rows that are missing; the number of all rows."""
     layout, total, present = file.layout, stream.rows, file.is_present
     found = rows = int(present.sum())
     planned, stop = None if total is None else layout.planned_bytes(total), 0
-    _report(on_progress, ExtractProgress(rows, total, found, planned))
+    report(ExtractProgress(rows, total, found, planned))
     for piece in stream.pieces(present):
         start, stop = piece.start, piece.stop
         if (classes := _classes(piece.targets)) != layout.classes:
@@ -217,9 +222,14 @@ def _filled(
         if missing:
             if total is None:
                 make_room(layout.planned_bytes(stop))
-            file.write(start, compute(piece), piece.targets.numpy())
+            features = compute(piece)
+            if features.shape[1] != layout.width:
+                expected = f"{layout.width} features for each input as in the first batch"
+                got = f"{features.shape[1]} at row {start}"
+                raise fail(_CALLER, f"`features_of` must give {expected}, got {got}.")
+            file.write(start, features, piece.targets.numpy())
             rows += missing
-            _report(on_progress, ExtractProgress(rows, total, found, planned))
+            report(ExtractProgress(rows, total, found, planned))
     if total is None and present[stop:].any():
         raise _other_data(f"{stop} rows, where there were {len(present)}")
     return total or stop
@@ -435,14 +445,18 @@ def _constant(value: Any) -> str:
     return f"{sorted(map(repr, value))}" if isinstance(value, frozenset) else repr(value)
 
 
-def _largest_change(kept: Features, stream: Stream, compute: _Compute) -> float | None:
+def _largest_change(rows: Rows, is_present: np.ndarray, stream: Stream, compute: _Compute) -> float | None:
     """Difference of a few kept rows from those computed now; None where that is rounding or chance."""
+    if not is_present.any():
+        return None
     largest = 0.0
-    for piece in _few(kept, stream):
-        largest = max(largest, _difference(kept.rows[piece.start : piece.stop], compute(piece)))
+    for piece in _few(len(is_present), stream):
+        present = np.flatnonzero(is_present[piece.start : piece.stop])
+        if len(present):
+            largest = max(largest, _difference(rows[piece.start + present], compute(piece)[present]))
     if largest <= max(_STALE[compute.dtype], BF16_TOLERANCE if compute.bf16 else 0.0):
         return None
-    for one, two in zip(_few(kept, stream), _few(kept, stream), strict=True):
+    for one, two in zip(_few(len(is_present), stream), _few(len(is_present), stream), strict=True):
         if not _equal(one.inputs, two.inputs):  # random augmentation
             return None
     return largest
@@ -454,9 +468,9 @@ def _equal(one: Inputs, two: Inputs) -> bool:
     return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
 
 
-def _few(kept: Features, stream: Stream) -> Iterator[Piece]:
+def _few(rows: int, stream: Stream) -> Iterator[Piece]:
     """Some rows of the beginning, and of the middle where rows can be read in any order."""
-    few, middle = min(_FIRST, len(kept)), len(kept) // 2 - _MIDDLE // 2
+    few, middle = min(_FIRST, rows), rows // 2 - _MIDDLE // 2
     parts = [torch.arange(few), *([torch.arange(middle, middle + _MIDDLE)] if middle >= _FIRST else [])]
     if (picked := stream.picked(parts)) is not None:
         yield from picked

@@ -116,12 +116,12 @@ def feature_sets(
         head = head_from_file(places["train"].path, width=found["train"].width)
     known = _classes(places, found, classes, head)
     if "validation" not in found:
+        fraction = VAL_FRACTION if share is None else share
+        found["train"], found["validation"] = parted(found["train"], fraction, seed=split_seed)
         if share is None:
             fact = f"no `validation` features were given, so {VAL_FRACTION:.0%} of `train` are held out"
             remedy = "if the network was trained on these data, give `validation` features of others"
             warnings.warn(f"{_CALLER}: {fact} to choose λ; {remedy}.", stacklevel=level_of_caller())
-        share = VAL_FRACTION if share is None else share
-        found["train"], found["validation"] = parted(found["train"], share, seed=split_seed)
     others = {name.removeprefix(_OOD): one for name, one in found.items() if name.startswith(_OOD)}
     return FeatureSets(found["train"], found["validation"], found.get("test"), others), head, known
 
@@ -228,6 +228,8 @@ def _classes(
     limit = known
     if known is None and largest.get("train", -1) >= 0:
         limit = max(largest["train"] + 1, 0 if head is None else len(head[0]))
+        if limit < 2:
+            raise fail(_CALLER, f"`train` must have two classes at least, got one in {places['train']}.")
     for name, last in largest.items():
         if limit is not None and last >= limit:
             there = "" if known is not None else ", the classes of `train`"
