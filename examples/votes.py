@@ -29,7 +29,7 @@ sys.path.insert(0, f"{Path(__file__).parents[1]}")
 from beliefmatch._environment import hardware, versions
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.features import extract
-from beliefmatch.adaptation.heads import find_head, head_inputs
+from beliefmatch.adaptation.heads import Backbone, find_head
 from beliefmatch.adaptation.refit import refit, shown
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.types import Features, subset
@@ -93,7 +93,7 @@ def _data(asked: argparse.Namespace) -> tuple[Features, Tensor, Tensor]:
     head = find_head(network, inputs[:4])
     whole = extract(
         network,
-        lambda some: head_inputs(network, head, some),
+        Backbone(network, head),
         (inputs, labels),
         key_parts={"head": head.name},
         cache=None,

@@ -1,4 +1,4 @@
-"""Small classifiers whose last layer is found, or cannot be."""
+"""Small classifiers whose last layer can be found."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -6,8 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from beliefmatch.adaptation.modes import evaluating
-from beliefmatch.adaptation.outputs import logits_of
+from beliefmatch.adaptation.calling import call_model, evaluating, logits_of
+from beliefmatch.adaptation.heads import find_head
+from beliefmatch.adaptation.surgery import with_head
 
 N, WIDTH, K, NEW = 5, 6, 4, 3
 IMAGES = torch.randn(N, 3, 4, 4, generator=torch.Generator().manual_seed(0))
@@ -79,19 +80,6 @@ class TwoHeads(Net):
         return both[self.choice]
 
 
-class Tokens(nn.Module):
-    """A head on every token of which one for each example is returned, another one for each."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(9, WIDTH)
-        self.score = nn.Linear(WIDTH, K, bias=False)
-
-    def forward(self, ids):
-        logits = self.score(self.embed(ids))
-        return Output(logits[torch.arange(len(ids)), (ids > 0).sum(1) - 1])
-
-
 class Crops(Net):
     """One head, used twice, and the mean of both."""
 
@@ -99,16 +87,39 @@ class Crops(Net):
         return (self.fc(self.features(x)) + self.fc(self.features(x.flip(-1)))) / 2
 
 
-def squeezed(map_of_logits):
-    return map_of_logits.mean((2, 3))
+class Reading(Net):
+    """A network that reads attributes of its head, and knows it by two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.also = self.fc
+
+    def forward(self, x):
+        assert isinstance(self.also, nn.Linear)
+        return self.also(input=self.features(x).to(self.fc.weight.dtype))
 
 
-PLAIN = {
+class Pool(nn.Module):
+    def __init__(self, *dims):
+        super().__init__()
+        self.dims = dims
+
+    def forward(self, x):
+        return x.mean(self.dims)
+
+
+class ChannelsLast(nn.Module):
+    def forward(self, x):
+        return x.movedim(1, -1)
+
+
+POOL = Pool(2, 3)
+CLASSIFIERS = {
     "sequential": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(48, K), nn.ReLU(), nn.Linear(K, K)), "3"),
     "only a layer": (lambda: nn.Linear(4, K), ""),
     "residual": (Net, "fc"),
     "nested": (lambda: nn.Sequential(nn.Identity(), nn.Sequential(Net())), "1.0.fc"),
-    "data parallel": (lambda: nn.DataParallel(Net()), "module.fc"),
+    "attributes read": (Reading, "fc"),
     "tuple": (lambda: finishing(lambda logits: (logits, logits * 2)), "fc"),
     "named tuple": (lambda: finishing(lambda logits: Named(logits, logits * 2)), "fc"),
     "list with a loss": (lambda: finishing(lambda logits: [logits.sum(), logits]), "fc"),
@@ -119,36 +130,41 @@ PLAIN = {
     "unit dimensions": (lambda: finishing(lambda logits: logits[:, :, None, None]), "fc"),
     "first of two": (lambda: TwoHeads("fc"), "fc"),
     "second of two": (lambda: TwoHeads("second"), "second"),
-    "no bias": (lambda: OnMap(squeezed, bias=False), "head"),
-    "convolution, mean": (lambda: OnMap(squeezed), "head"),
-    "convolution, pooling": (lambda: OnMap(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())), "head"),
     "pooling, convolution": (
         lambda: nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(3, K, 1), nn.Flatten()),
         "1",
     ),
-    "channels last": (lambda: nn.Sequential(Permuted(), nn.Linear(3, K), Averaged()), "1"),
-    "twice": (Crops, "fc"),
+    "convolution, mean": (lambda: OnMap(POOL), "head"),
+    "convolution, one position": (lambda: OnMap(lambda logits: logits[:, :, 0, 1]), "head"),
+    "no bias": (lambda: OnMap(POOL, bias=False), "head"),
+    "channels last": (lambda: nn.Sequential(ChannelsLast(), nn.Linear(3, K), Pool(1, 2)), "1"),
+    "used twice": (Crops, "fc"),
+    "wired to its classes": (lambda: OnMap(lambda logits: POOL(logits.view(N, K, 2, 2))), "head"),
 }
+POOLED = {
+    "convolution, mean": "network",
+    "convolution, one position": "network",
+    "no bias": "network",
+    "channels last": "network",
+    "used twice": "network",
+    "wired to its classes": "mean",
+}
+"""The pooling of heads that are not given one vector for each example."""
 
 
-class Permuted(nn.Module):
-    def forward(self, x):
-        return x.movedim(1, -1)
-
-
-class Averaged(nn.Module):
-    def forward(self, x):
-        return x.mean((1, 2))
-
-
-def made(name):
-    """A network and its batch, the same at every call."""
+def classifier(name):
+    """A classifier of the table and a batch for it, the same at every call."""
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        model = PLAIN[name][0]().double()
+        model = CLASSIFIERS[name][0]().double()
     return model, IMAGES.double() if name != "only a layer" else IMAGES[:, 0, 0].double()
 
 
-def returned(model, batch):
+def logits(model, batch):
     with evaluating(model):
-        return logits_of(model(batch))
+        return logits_of(call_model(model, batch))
+
+
+def with_new_head(model, classes=NEW, weight=None, bias=None):
+    head = find_head(model, IMAGES)
+    return with_head(model, head, torch.zeros(classes, WIDTH) if weight is None else weight, bias)

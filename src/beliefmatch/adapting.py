@@ -19,9 +19,9 @@ from beliefmatch._files import ready_directory
 from beliefmatch._utils import OnProgress
 from beliefmatch.adaptation.adapt import adapt_classifier
 from beliefmatch.adaptation.adapt_config import CONTROLS, AdaptConfig, Control, Labels
-from beliefmatch.adaptation.belief_mixin import BeliefMixin
 from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adaptation.result import Adaptation
+from beliefmatch.adaptation.surgery import BeliefMixin
 from beliefmatch.experiments.adapted_evaluation import adapt_evaluations, adapt_record
 from beliefmatch.experiments.adapted_head import head_file
 

@@ -11,10 +11,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from beliefmatch import adapt
 from beliefmatch.adaptation import features
-from beliefmatch.adaptation.backbone import HeadInputs
 from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adaptation.features import cache_key, extract, extracted, model_digest
-from beliefmatch.adaptation.heads import find_head, head_inputs
+from beliefmatch.adaptation.heads import Backbone, find_head
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.sources import MemorySource
 from small_features import CLASSES, FEATURES, ROWS, Tokens, data, direct, network, tokens
@@ -334,47 +333,10 @@ def test_a_loader_that_draws_with_replacement_is_taken_as_it_comes():
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
 
 
-class OnMap(nn.Module):
-    """A head of another form: a 1x1 convolution before or behind which the mean is taken."""
-
-    def __init__(self, after):
-        super().__init__()
-        self.body, self.norm, self.head = nn.Conv2d(2, 6, 3), nn.BatchNorm2d(6), nn.Conv2d(6, 3, 1)
-        self.after = after
-
-    def forward(self, x):
-        return self.after(self.head(self.norm(self.body(x)).relu()))
-
-
 def classifier():
     with torch.random.fork_rng():
         torch.manual_seed(3)
         return nn.Sequential(network().inner, nn.Linear(FEATURES, 3))
-
-
-MODELS = {
-    "linear": classifier,
-    "mean": lambda: OnMap(lambda logits: logits.mean((2, 3))),
-    "other": lambda: OnMap(lambda logits: logits[:, :, 0, 1]),
-    "only a layer": lambda: nn.Sequential(nn.Flatten(), nn.Linear(32, 3)),
-}
-
-
-@pytest.mark.parametrize("kind", MODELS)
-def test_the_traceable_form_gives_what_the_head_is_given(kind):
-    model, inputs = MODELS[kind]().train(), data()[0]
-    head = find_head(model, inputs[:4])
-    traceable = HeadInputs(model, head).traceable
-    with torch.no_grad():
-        torch.testing.assert_close(traceable(inputs), head_inputs(model, head, inputs))
-    own = {tensor.data_ptr() for tensor in model.parameters()}
-    assert {tensor.data_ptr() for tensor in traceable.parameters()} == own
-    assert model.training and not any(module.training for module in traceable.modules())
-
-
-def test_a_bare_layer_can_be_traced():
-    layer, rows = nn.Linear(4, 3), torch.randn(5, 4)
-    assert torch.equal(HeadInputs(layer, find_head(layer, rows)).traceable(rows), rows)
 
 
 @needs_compiler
@@ -382,7 +344,7 @@ def test_a_bare_layer_can_be_traced():
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_features_are_the_same_under_the_same_key(tmp_path):
     model, (inputs, targets) = classifier().eval(), data()
-    features_of = HeadInputs(model, find_head(model, inputs[:4]))
+    features_of = Backbone(model, find_head(model, inputs[:4]))
     before = torch._inductor.config.freezing
     options = {"key_parts": {"head": "1"}, "batch_size": 16}
     cache = FeatureCache(tmp_path / "a")
@@ -413,8 +375,8 @@ def counted(monkeypatch, compiled):
 
 def test_only_whole_batches_are_compiled(monkeypatch):
     model, (inputs, targets) = classifier().eval(), data(83)
-    features_of = HeadInputs(model, find_head(model, inputs[:4]))
-    shapes = counted(monkeypatch, lambda batch: features_of.traceable(batch))
+    features_of = Backbone(model, find_head(model, inputs[:4]))
+    shapes = counted(monkeypatch, lambda batch: features_of(batch))
     extract(model, features_of, (inputs, targets), key_parts={}, cache=None, compile=True, batch_size=16)
     # compared with eager, called for the width, and then all but the last batch, of three rows
     assert shapes == [(16, 2, 4, 4)] * (1 + 1 + 5)
@@ -436,8 +398,8 @@ def no_compiler(rows):
 def test_features_are_computed_eagerly_where_compiling_fails_or_changes_them(monkeypatch, wrong, named):
     model, (inputs, targets) = classifier().eval(), data()
     head = find_head(model, inputs[:4])
-    features_of = HeadInputs(model, head)
-    counted(monkeypatch, lambda batch: wrong(head_inputs(model, head, batch)))
+    features_of = Backbone(model, head)
+    counted(monkeypatch, lambda batch: wrong(Backbone(model, head)(batch)))
     with pytest.warns(UserWarning, match=named):
         found = extract(model, features_of, (inputs, targets), key_parts={}, cache=None, compile=True)
-    torch.testing.assert_close(torch.tensor(found.rows[:]), head_inputs(model, head, inputs))
+    torch.testing.assert_close(torch.tensor(found.rows[:]), Backbone(model, head)(inputs))

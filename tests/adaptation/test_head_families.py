@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from beliefmatch.adaptation.heads import find_head, head_inputs
-from beliefmatch.adaptation.modes import batchnorm_layers
-from beliefmatch.adaptation.outputs import logits_of
+from beliefmatch.adaptation.batchnorm import batchnorm_layers
+from beliefmatch.adaptation.calling import call_model, logits_of
+from beliefmatch.adaptation.heads import Backbone, find_head, head_weights
 from beliefmatch.adaptation.surgery import with_head
 from beliefmatch.models import PooledEncoder
 from outside_packages import imported
@@ -18,7 +18,7 @@ CLASSES = 7
 
 def called(model, batch):
     with torch.no_grad():
-        return logits_of(model.eval()(**batch) if isinstance(batch, dict) else model.eval()(batch))
+        return logits_of(call_model(model.eval(), batch))
 
 
 def check_head_and_copy(model, batch, name):
@@ -27,12 +27,10 @@ def check_head_and_copy(model, batch, name):
     before = {key: value.clone() for key, value in model.state_dict().items()}
     head = find_head(model, batch)
     assert head.name == name
-    features = head_inputs(model, head, batch)
+    features = Backbone(model, head)(batch)
     assert model.training
-    bias = 0 if head.module.bias is None else head.module.bias
-    torch.testing.assert_close(
-        features @ head.module.weight.flatten(1).T + bias, called(model, batch), rtol=1e-4, atol=1e-5
-    )
+    weight, bias = head_weights(model, head)
+    torch.testing.assert_close(features @ weight.T + bias, called(model, batch), rtol=1e-4, atol=1e-5)
 
     weight = torch.randn(CLASSES, head.in_features) / head.in_features**0.5
     better = with_head(model, head, weight, None)
@@ -71,8 +69,7 @@ def test_timm(name):
     timm = imported("timm")
     layer, size = TIMM[name]
     model = timm.create_model(name, pretrained=False, num_classes=11)
-    head, better = check_head_and_copy(model, torch.randn(3, 3, size, size), layer)
-    assert head.module is model.get_submodule(layer)
+    _, better = check_head_and_copy(model, torch.randn(3, 3, size, size), layer)
     assert better.num_classes == CLASSES
     assert model.num_classes == 11
 
@@ -201,7 +198,7 @@ def test_hugging_face(family, tmp_path):
     config = getattr(transformers, f"{family}Config")(num_labels=11, **options)
     model = getattr(transformers, f"{family}{purpose}")(config)
     head, better = check_head_and_copy(model, batch, layer)
-    assert head.pooling == ("other" if layer == "score" else "none")
+    assert head.pooling == ("network" if layer == "score" else "none")
     assert (better.config.num_labels, model.config.num_labels) == (CLASSES, 11)
     assert len(better.config.id2label) == CLASSES
     better.save_pretrained(tmp_path)
@@ -216,10 +213,10 @@ def test_hugging_face_encoders(family):
     options = {**SMALL, "vocab_size": 20} if family != "DistilBert" else HUGGING_FACE[family][1]
     model = PooledEncoder(encoder(getattr(transformers, f"{family}Config")(**options)), normalize=True)
     batch = transformers.BatchEncoding({**WORDS, "attention_mask": (WORDS["input_ids"] != 1).long()})
-    features = head_inputs(model, find_head(model, batch), batch)
+    features = Backbone(model, find_head(model, batch))(batch)
     torch.testing.assert_close(features.norm(dim=1), torch.ones(3))
     alone = {name: value[1:2, :2] for name, value in batch.items()}  # without its padding
-    torch.testing.assert_close(head_inputs(model, find_head(model, alone), alone)[0], features[1])
+    torch.testing.assert_close(Backbone(model, find_head(model, alone))(alone)[0], features[1])
     weight = torch.randn(CLASSES, 16)
     better = with_head(model, find_head(model, batch), weight, None)
     torch.testing.assert_close(better.belief(batch).log_alpha, features @ weight.T)

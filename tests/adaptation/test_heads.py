@@ -1,7 +1,7 @@
-"""The last layer of a classifier: how it is found, read and replaced, and why it may be refused."""
+"""The last layer of a classifier: how it is found, the features it is given, and why there may be none."""
 
 import copy
-import pickle
+import threading
 import warnings
 
 import pytest
@@ -9,86 +9,80 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from beliefmatch.adaptation.backbone import HeadInputs
-from beliefmatch.adaptation.belief_mixin import BeliefMixin
-from beliefmatch.adaptation.heads import find_head, head_inputs, head_weights
-from beliefmatch.adaptation.modes import batchnorm_layers
-from beliefmatch.adaptation.outputs import logits_of
+from beliefmatch.adaptation.batchnorm import batchnorm_layers
+from beliefmatch.adaptation.calling import logits_of
+from beliefmatch.adaptation.heads import Backbone, find_head, head_weights
 from beliefmatch.adaptation.surgery import with_head
-from beliefmatch.belief import Belief
 from beliefmatch.models import EncoderClassifier, PooledEncoder
 from encoders import TOKENS, TokenEncoder
 from golden import assert_golden
 from head_networks import (
+    CLASSIFIERS,
     IMAGES,
     NEW,
-    PLAIN,
+    POOLED,
     WIDTH,
     K,
     N,
     Net,
     OnMap,
     Output,
-    Tokens,
     TwoHeads,
+    classifier,
     finishing,
-    made,
-    returned,
-    squeezed,
+    logits,
 )
 
 
-def with_new_head(model, classes=NEW, weight=None, bias=None):
-    head = find_head(model, IMAGES)
-    return with_head(model, head, torch.zeros(classes, WIDTH) if weight is None else weight, bias)
-
-
-def better_net():
-    return with_new_head(Net(), weight=torch.randn(NEW, WIDTH), bias=torch.randn(NEW))
-
-
-# Finding the head and its features
-
-
 @pytest.mark.parametrize("classes", [K, NEW])
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", CLASSIFIERS)
 def test_features_times_a_head_are_the_logits_of_the_network_that_has_it(name, classes):
-    model, batch = made(name)
+    model, batch = classifier(name)
     before = copy.deepcopy(model.state_dict())
     head = find_head(model, batch)
-    assert head.name == PLAIN[name][1] and head.module is model.get_submodule(head.name)
-    features = head_inputs(model, head, batch)
+    assert (head.name, head.pooling) == (CLASSIFIERS[name][1], POOLED.get(name, "none"))
+    features = Backbone(model, head)(batch)
     assert features.shape == (N, head.in_features)
-    bias = 0 if head.module.bias is None else head.module.bias
-    torch.testing.assert_close(features @ head.module.weight.flatten(1).T + bias, returned(model, batch))
+    weight, bias = head_weights(model, head)
+    torch.testing.assert_close(features.float() @ weight.T + bias, logits(model, batch).float())
+    if name == "wired to its classes" and classes != K:
+        return
 
     weight = torch.randn(classes, head.in_features).double()
-    bias = None if head.module.bias is None else torch.randn(classes).double()
+    bias = torch.randn(classes).double() if f"{head.name}.bias".strip(".") in before else None
     better = with_head(model, head, weight, bias)
     expected = features @ weight.T + (0 if bias is None else bias)
-    torch.testing.assert_close(returned(better, batch), expected)
+    torch.testing.assert_close(logits(better, batch), expected)
     torch.testing.assert_close(better.belief(batch).log_alpha, expected)
     assert list(better.state_dict()) == list(before)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
-    assert type(better.get_submodule(head.name)) is type(head.module) or name == "only a layer"
     assert find_head(better, batch).out_features == classes
 
 
-def test_features_of_maps_are_pooled():
-    poolings = {name: find_head(*made(name)).pooling for name in PLAIN}
-    mapped = {"no bias", "convolution, mean", "convolution, pooling", "channels last"}
-    assert {name for name, pooling in poolings.items() if pooling == "mean"} == mapped
-    assert {name for name, pooling in poolings.items() if pooling == "other"} == {"twice"}
+class TokenScores(nn.Module):
+    """A head on every token; the mean over the tokens of a sentence, or its last token, is returned."""
+
+    def __init__(self, pooling):
+        super().__init__()
+        self.embed, self.score = nn.Embedding(9, WIDTH), nn.Linear(WIDTH, K, bias=False)
+        self.pooling = pooling
+
+    def forward(self, input_ids, attention_mask):
+        scores, mask = self.score(self.embed(input_ids)), attention_mask[:, :, None]
+        if self.pooling == "mean":
+            return Output((scores * mask).sum(1) / mask.sum(1))
+        return Output(scores[torch.arange(len(scores)), attention_mask.sum(1) - 1])
 
 
-def test_a_head_on_tokens_of_which_one_is_chosen():
-    model, ids = Tokens(), torch.tensor([[3, 4, 0], [5, 0, 0], [1, 2, 7]])
-    head = find_head(model, {"ids": ids})
-    assert (head.name, head.pooling, head.module.bias) == ("score", "other", None)
-    last = torch.tensor([4, 5, 7])
-    torch.testing.assert_close(head_inputs(model, head, {"ids": ids}), model.embed(last))
-    better = with_head(model, head, torch.ones(NEW, WIDTH), None)
-    torch.testing.assert_close(better.belief({"ids": ids}).log_alpha[:, 2], model.embed(last).sum(1))
+@pytest.mark.parametrize("rows", [slice(0, 3), slice(0, 1)], ids=["padded", "without padding"])
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_features_of_tokens_leave_out_padding(pooling, rows):
+    model = TokenScores(pooling)
+    head = find_head(model, {name: value[rows] for name, value in TOKENS.items()})
+    assert (head.name, head.pooling) == ("score", "network")
+    sentences = [model.embed(torch.tensor(ids)) for ids in ([2, 5, 7, 1], [3, 4], [6, 2, 8])]
+    expected = [one.mean(0) if pooling == "mean" else one[-1] for one in sentences]
+    torch.testing.assert_close(Backbone(model, head)(TOKENS), torch.stack(expected))
 
 
 @pytest.mark.parametrize("wrapped", [lambda encoder: encoder, nn.DataParallel])
@@ -96,42 +90,37 @@ def test_an_encoder_without_head_becomes_a_classifier(wrapped):
     encoder = PooledEncoder(TokenEncoder(WIDTH), normalize=True).double().train()
     before, state = copy.deepcopy(encoder.state_dict()), torch.random.get_rng_state()
     head = find_head(wrapped(encoder), TOKENS)
-    assert (head.name, head.module, head.in_features, head.out_features) == ("head", None, WIDTH, 0)
-    assert head_weights(head) is None
-    features = head_inputs(encoder, head, TOKENS)
-    torch.testing.assert_close(features, encoder.eval()(**TOKENS))
-    assert not features.requires_grad and torch.equal(HeadInputs(encoder, head)(TOKENS), features)
-    assert torch.equal(HeadInputs(encoder, head).traceable(**TOKENS), features)
+    assert (head.name, head.in_features, head.out_features) == ("head", WIDTH, 0)
+    assert head_weights(encoder, head) is None
+    features = Backbone(wrapped(encoder), head)(TOKENS)
+    torch.testing.assert_close(features, copy.deepcopy(encoder).eval()(**TOKENS))
     weight, bias = torch.full((NEW, WIDTH), 2.0), torch.arange(3.0)
-    better = with_head(wrapped(encoder.train()), head, weight, bias)
+    better = with_head(wrapped(encoder), head, weight, bias)
     assert isinstance(better, EncoderClassifier) and better.training and encoder.training
-    expected = features @ weight.double().T + bias
-    torch.testing.assert_close(better.belief(TOKENS).log_alpha, expected)
+    torch.testing.assert_close(better.belief(TOKENS).log_alpha, features @ weight.double().T + bias)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert set(better.state_dict()) == {*(f"backbone.{key}" for key in before), "head.weight", "head.bias"}
     again = find_head(better, TOKENS)
-    assert (again.name, again.module) == ("head", better.head)
-    torch.testing.assert_close(head_inputs(better, again, TOKENS), features)
+    assert (again.name, again.out_features) == ("head", NEW)
+    torch.testing.assert_close(Backbone(better, again)(TOKENS), features)
     with pytest.raises(ValueError, match="`name`"):
         find_head(encoder, TOKENS, name="fc")
 
 
-def test_both_heads_on_the_same_features_are_listed():
-    assert find_head(TwoHeads("fc"), IMAGES).siblings == ("second",)
-    assert find_head(TwoHeads("second"), IMAGES).siblings == ("fc",)
-    assert find_head(Net(), IMAGES).siblings == ()
+def test_the_head_in_use_is_found_among_layers_that_give_the_same_logits():
     model = TwoHeads("fc")
-    for layer in (model.fc, model.second, model.hidden):  # so that all give the same logits
+    for layer in (model.fc, model.second, model.hidden):
         nn.init.zeros_(layer.weight)
         nn.init.zeros_(layer.bias)
     assert find_head(model, IMAGES).name == "fc"
 
 
-def test_a_head_is_found_by_name():
-    model = Net()
-    assert find_head(model, IMAGES, name="fc").name == "fc"
-    assert find_head(nn.DataParallel(model), IMAGES, name="fc").name == "module.fc"
-    assert find_head(nn.DataParallel(model), IMAGES, name="module.fc").name == "module.fc"
+@pytest.mark.parametrize("name", [None, "fc", "module.fc"])
+def test_names_are_those_inside_of_wrappers(name):
+    model = nn.DataParallel(Net())
+    head = find_head(model, IMAGES, name=name)
+    assert head == find_head(model.module, IMAGES, name="fc")
+    torch.testing.assert_close(Backbone(model, head)(IMAGES), Backbone(model.module, head)(IMAGES))
 
 
 def test_the_network_stays_as_it_was():
@@ -139,29 +128,45 @@ def test_the_network_stays_as_it_was():
     model.norm.eval()
     before, modes = copy.deepcopy(model.state_dict()), [module.training for module in model.modules()]
     state = torch.random.get_rng_state()
-    with_new_head(model).belief(IMAGES)
+    head = find_head(model, IMAGES)
+    Backbone(model, head)(IMAGES)
+    with_head(model, head, torch.zeros(NEW, WIDTH), None).belief(IMAGES)
     with pytest.raises(RuntimeError):
         find_head(model, torch.zeros(2, 1, 4, 4))
     assert torch.equal(torch.random.get_rng_state(), state)
     assert [module.training for module in model.modules()] == modes
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert all(not module._forward_hooks and not module._forward_pre_hooks for module in model.modules())
-    assert model.num_classes == K
+    assert (type(model.fc), model.num_classes) == (nn.Linear, K)
 
 
-def test_features_are_in_eval_mode_and_belong_to_the_caller():
-    class Spoiling(Net):
+def test_a_backbone_shares_the_weights_of_its_model_also_after_they_were_replaced():
+    model = Net().double().train()
+    backbone = Backbone(model, find_head(model, IMAGES.double()))
+    assert model.training and not any(module.training for module in backbone.modules())
+    assert {id(one) for one in model.parameters()} == {id(one) for one in backbone.parameters()}
+    model.half().float()  # replaces buffers
+    model.norm.running_mean += 1
+    expected = Backbone(model, backbone.head)(IMAGES)
+    assert torch.equal(backbone(IMAGES), expected)
+    torch.testing.assert_close(expected, copy.deepcopy(model).eval().features(IMAGES))
+
+
+def test_features_belong_to_the_caller():
+    class Overwriting(Net):
         def forward(self, x):
             features = self.features(x)
             logits = self.fc(features)
             features.zero_()
             return logits
 
-    model = Spoiling().train()
-    head = find_head(model, IMAGES)
-    features = head_inputs(model, head, IMAGES)
+    model = Overwriting().train()
+    backbone = Backbone(model, find_head(model, IMAGES))
+    features = backbone(IMAGES)
     assert not features.requires_grad and features.any()
-    assert torch.equal(features, head_inputs(model, head, IMAGES))
+    kept = features.clone()
+    backbone(IMAGES * 2)
+    assert torch.equal(features, kept)
 
 
 def test_batchnorm_layers_in_use():
@@ -172,125 +177,6 @@ def test_batchnorm_layers_in_use():
     assert list(batchnorm_layers(model)) == ["norm", "aux.0"]
     assert batchnorm_layers(model, IMAGES) == {"norm": model.norm}
     assert model.training and int(model.norm.num_batches_tracked) == 0
-
-
-# The copy with another head
-
-
-def test_class_counts_flags_hooks_and_types_follow():
-    model, seen = Net(), []
-    model.config = type("Config", (), {"num_labels": K, "image_size": K})()
-    model.fc.requires_grad_(False)
-    model.fc.register_forward_hook(lambda _module, _args, out: seen.append(tuple(out.shape)))
-    better = with_new_head(model)
-    assert (better.num_classes, better.fc.out_features, better.config.num_labels) == (NEW, NEW, NEW)
-    assert (better.config.image_size, model.config.num_labels, model.num_classes) == (K, K, K)
-    assert not better.fc.weight.requires_grad and not better.fc.bias.requires_grad
-    assert better.training
-    seen.clear()
-    better.belief(IMAGES)
-    assert seen == [(N, NEW)]
-
-    half = Net().half()
-    better = with_head(
-        half, find_head(half, IMAGES.half()), torch.ones(NEW, WIDTH).double(), torch.zeros(NEW)
-    )
-    assert better.fc.weight.dtype == torch.float16
-    assert better.belief(IMAGES.half()).log_alpha.dtype == torch.float32
-
-
-def test_a_bias_can_be_added():
-    model = OnMap(squeezed, bias=False)
-    better = with_new_head(model, bias=torch.arange(3.0))
-    assert set(better.state_dict()) - set(model.state_dict()) == {"head.bias"}
-    assert returned(better, IMAGES)[1].tolist() == [0, 1, 2]
-
-
-def test_the_copy_is_of_the_users_class_and_has_a_belief():
-    better = better_net().train()
-    assert isinstance(better, Net) and isinstance(better, BeliefMixin)
-    assert (type(better).__name__, type(better).__module__) == ("NetWithBelief", Net.__module__)
-    assert type(better) is type(better_net()) is type(with_new_head(better))
-    belief = better.belief(IMAGES, scale=0.1)
-    assert isinstance(belief, Belief) and better.training
-    logits = returned(better, IMAGES)
-    torch.testing.assert_close(belief.probs, logits.softmax(1))
-    torch.testing.assert_close(belief.precision, 0.1 * logits.exp().sum(1))
-    prediction = better.predict(IMAGES)
-    torch.testing.assert_close(prediction.probs, logits.double().softmax(1))
-    assert prediction.probs.dtype == torch.float64
-    assert better.abstain(IMAGES, 0.5).tolist() == (belief.confidence < 0.5).tolist()
-
-
-@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))])
-def test_duplicates_of_the_copy_have_a_belief(duplicate):
-    better = better_net()
-    again = duplicate(better)
-    assert type(again) is type(better)
-    assert torch.equal(again.belief(IMAGES).log_alpha, better.belief(IMAGES).log_alpha)
-
-
-def test_methods_and_layers_of_the_user_keep_their_names():
-    class Own(Net):
-        @staticmethod
-        def predict(x):
-            return "mine", x
-
-    class Part(Net):
-        def __init__(self):
-            super().__init__()
-            self.predict = nn.Linear(WIDTH, K)
-
-        def forward(self, x):
-            return self.predict(self.features(x))
-
-    assert with_new_head(Own()).predict(1) == ("mine", 1)
-    part = Part()
-    assert copy.deepcopy(with_new_head(part)).belief(IMAGES).num_classes == NEW
-    part.belief = nn.Identity()
-    with pytest.raises(ValueError, match="`belief`"):
-        with_new_head(part)
-
-
-def test_the_copy_can_be_exported_and_its_weights_saved(tmp_path):
-    better = better_net().eval()
-    exported = torch.export.export(better, (IMAGES,))
-    torch.testing.assert_close(exported.module()(IMAGES), better(IMAGES))
-    safetensors = pytest.importorskip("safetensors.torch")
-    safetensors.save_file(better.state_dict(), tmp_path / "net.safetensors")
-    plain = Net()
-    plain.fc = nn.Linear(WIDTH, NEW)
-    plain.load_state_dict(safetensors.load_file(tmp_path / "net.safetensors"))
-    assert torch.equal(plain.eval()(IMAGES), better(IMAGES))
-
-
-def test_shared_weights_are_separated_with_a_warning():
-    class Tied(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embed = nn.Embedding(9, WIDTH)
-            self.score = nn.Linear(WIDTH, 9, bias=False)
-            self.score.weight = self.embed.weight
-
-        def forward(self, ids):
-            return self.score(self.embed(ids).mean(1))
-
-    model, ids = Tied(), torch.tensor([[1, 2], [3, 4], [5, 6]])
-    with pytest.warns(UserWarning, match=r"`score` .*embed\.weight"):
-        better = with_head(model, find_head(model, ids), torch.zeros(NEW, WIDTH), None)
-    assert torch.equal(better.embed.weight, model.embed.weight)
-    assert not returned(better, ids).any()
-
-
-def test_wrappers_that_distribute_or_compile_are_removed():
-    store = torch.distributed.HashStore()
-    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    try:
-        better = with_new_head(nn.parallel.DistributedDataParallel(Net()), bias=torch.arange(3.0))
-    finally:
-        torch.distributed.destroy_process_group()
-    assert isinstance(better, Net) and better.belief(IMAGES).predictions.tolist() == [2] * N
-    assert isinstance(with_new_head(torch.compile(Net())), Net)  # pyright: ignore
 
 
 # Networks without such a layer
@@ -400,6 +286,12 @@ def lazy():
         return nn.Sequential(nn.Flatten(), nn.LazyLinear(K))
 
 
+def with_lock():
+    model = Net()
+    model.lock = threading.Lock()
+    return model
+
+
 @pytest.mark.parametrize(
     ("call", "error", "named"),
     [
@@ -410,12 +302,8 @@ def lazy():
         (lambda: find_head(Net(), IMAGES[:0]), ValueError, "`batch`"),
         (lambda: find_head(Net(), IMAGES * torch.nan), ValueError, "`batch`"),
         (lambda: find_head(finishing(lambda z: z.argmax(1)), IMAGES), TypeError, "int64"),
-        (lambda: with_new_head(Net(), weight=torch.zeros(NEW, WIDTH + 1)), ValueError, "`weight`"),
-        (lambda: with_new_head(Net(), weight=torch.zeros(0, WIDTH)), ValueError, "`weight`"),
-        (lambda: with_new_head(Net(), bias=torch.zeros(K)), ValueError, "`bias`"),
-        (lambda: with_new_head(Net(), weight=torch.full((NEW, WIDTH), torch.nan)), ValueError, "`weight`"),
-        (lambda: with_new_head(Net(), weight=torch.zeros(NEW, WIDTH).long()), TypeError, "`weight`"),
-        (lambda: with_new_head(Net(), weight=[[1.0]]), TypeError, "`weight`"),
+        (lambda: find_head(finishing(iter), IMAGES), TypeError, "iterator"),
+        (lambda: find_head(with_lock(), IMAGES), TypeError, "`model`.*deepcopy"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(call, error, named):
@@ -428,9 +316,10 @@ def test_a_head_of_another_network_or_input_is_refused():
     other = nn.Sequential(nn.Flatten(), nn.Linear(48, K))
     with pytest.raises(ValueError, match=r"^with_head: `head`"):
         with_head(other, head, torch.zeros(NEW, WIDTH), None)
-    with pytest.raises(ValueError, match=r"^head_inputs: `head`"):
-        head_inputs(other, head, IMAGES)
+    for call in (Backbone, head_weights):
+        with pytest.raises(ValueError, match="`head`"):
+            call(other, head)
     convolution = nn.Sequential(nn.Conv2d(3, K, 1), nn.Flatten())
     head = find_head(convolution, torch.randn(2, 3, 1, 1))  # one vector, not a map
     with pytest.raises(ValueError, match=r"\(5, 3, 4, 4\)"):
-        head_inputs(convolution, head, IMAGES)
+        Backbone(convolution, head)(IMAGES)

@@ -13,7 +13,6 @@ from beliefmatch._utils import OnProgress
 from beliefmatch._validate import describe, fail
 from beliefmatch.adaptation.adapt_config import VAL_FRACTION, AdaptConfig
 from beliefmatch.adaptation.batchnorm import require_batchnorm
-from beliefmatch.adaptation.belief_mixin import Mixin
 from beliefmatch.adaptation.cache import as_cache
 from beliefmatch.adaptation.features import extracted, running
 from beliefmatch.adaptation.heads import find_head, head_weights
@@ -21,7 +20,7 @@ from beliefmatch.adaptation.laplace_head import require_laplace
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.streams import OOD, first_inputs, given_sets
-from beliefmatch.adaptation.surgery import with_head
+from beliefmatch.adaptation.surgery import Mixin, with_head
 from beliefmatch.adaptation.types import Features, parted_numbers, subset
 from beliefmatch.adaptation.with_batchnorm import Numbers, require_repeatable, with_batchnorm
 
@@ -69,7 +68,7 @@ def adapt_classifier(
         made = refit(
             sets,
             classes=classes,
-            init=head_weights(found),
+            init=head_weights(model, found),
             adapt_config=structs.replace(config, batchnorm=False),
             val_fraction=None if numbers is None else VAL_FRACTION,
             on_progress=on_progress,

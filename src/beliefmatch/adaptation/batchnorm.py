@@ -15,19 +15,19 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from beliefmatch._utils import OnProgress
 from beliefmatch._validate import fail
+from beliefmatch.adaptation.calling import call_model, evaluating, logits_of
 from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.adaptation.fitted import HeadScores, Point
-from beliefmatch.adaptation.modes import batchnorm_layers
-from beliefmatch.adaptation.outputs import arguments, logits_of
 from beliefmatch.adaptation.scoring import scored
 from beliefmatch.adaptation.streams import Inputs, Piece, Stream, map_inputs, moved
 from beliefmatch.loss import belief_matching_loss
 from beliefmatch.train.sampler import EpochSampler
 
-__all__ = ["BatchNormTraining", "ImageRows", "require_batchnorm", "train_batchnorm"]
+__all__ = ["BatchNormTraining", "ImageRows", "batchnorm_layers", "require_batchnorm", "train_batchnorm"]
 
 LEARNING_RATE, BATCH_SIZE = 3e-4, 64
 """The paper's."""
@@ -60,6 +60,35 @@ class BatchNormTraining:
     after: HeadScores
     epoch: int = 0
     curve: list[Point] = field(default_factory=list)
+
+
+def batchnorm_layers(model: nn.Module, batch: Any = None) -> dict[str, nn.Module]:
+    """The BatchNorm layers to train, by name; those that a batch runs through if one is given.
+
+    These are all kinds that estimate statistics of a batch, also fused and synchronised ones, except those
+    that have neither a scale to learn nor statistics. A batch leaves out the layers of auxiliary heads, which
+    inference does not use.
+    """
+    layers: dict[str, nn.Module] = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, _BatchNorm) and (module.affine or module.track_running_stats)
+    }
+    if batch is None:
+        return layers
+    used: set[nn.Module] = set()
+
+    def note(module: nn.Module, _: Any) -> None:
+        used.add(module)
+
+    hooks = [module.register_forward_pre_hook(note) for module in layers.values()]
+    try:
+        with evaluating(model):
+            call_model(model, batch)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {name: module for name, module in layers.items() if module in used}
 
 
 def require_batchnorm(model: nn.Module, batch: Any) -> dict[str, nn.Module]:
@@ -175,8 +204,8 @@ def _scores(model: nn.Module, candidate: Candidate, images: ImageRows, device: t
 
 def _logits(model: nn.Module, inputs: Inputs, device: torch.device) -> Tensor:
     """In the default layout: on a CPU, torch's backward pass of narrow convolutions fails in the other."""
-    args, kwargs = arguments(map_inputs(torch.Tensor.contiguous, moved(inputs, device)))
-    return logits_of(model(*args, **kwargs), caller="adapt")
+    contiguous = map_inputs(torch.Tensor.contiguous, moved(inputs, device))
+    return logits_of(call_model(model, contiguous), caller="adapt")
 
 
 @contextmanager

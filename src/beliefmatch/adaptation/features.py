@@ -20,9 +20,8 @@ from torch import Tensor, nn
 
 from beliefmatch._utils import OnProgress
 from beliefmatch._validate import FLOATING, describe, fail, level_of_caller, require_choice
-from beliefmatch.adaptation.backbone import HeadInputs
 from beliefmatch.adaptation.cache import FORMAT, FeatureCache, FeatureFile, Layout, StoredType
-from beliefmatch.adaptation.heads import Head
+from beliefmatch.adaptation.heads import Backbone, Head
 from beliefmatch.adaptation.streams import (
     Inputs,
     Piece,
@@ -376,7 +375,7 @@ def _compiled_once(features_of: Any) -> Callable[[Any], Tensor]:
     """Compiled once for all sets that are computed with it."""
     with suppress(KeyError, TypeError):
         return _compiled[features_of]
-    compiled = torch.compile(getattr(features_of, "traceable", features_of), dynamic=False)
+    compiled = torch.compile(features_of, dynamic=False)
 
     def frozen(inputs: Any) -> Tensor:
         from torch._inductor import config
@@ -511,7 +510,7 @@ def extracted(
         compile: See `extract`.
         on_progress: Called with (fraction, description).
     """
-    features_of, found = HeadInputs(model, head), dict[str, Features]()
+    features_of, found = Backbone(model, head), dict[str, Features]()
 
     def report(progress: ExtractProgress) -> None:
         if on_progress is not None:

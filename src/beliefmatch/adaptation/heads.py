@@ -1,264 +1,408 @@
-"""The last layer of a classifier: found by sending a batch through, and what it is given.
+"""The head of a classifier, its last layer: how to find it, and how to compute the features it is given.
 
-A layer is a head if with other weights W, b in it the network would return W φ + b, where φ are the features
-that are read off in front of it. This is tried, with random weights, and not guessed from names or places:
-it is what a head fitted to the features relies on.
+A layer is a head if the network returns ``weight @ features + bias`` with any weights in it, where the
+features are those that `Backbone` computes. `find_head` tests this with random weights; it does not guess
+from names or positions. A head that is fitted to the features gives the same logits when it is put in place.
 """
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import combinations
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.nn import functional
 from torch.nn.parameter import is_lazy
 
 from beliefmatch._utils import nearest
 from beliefmatch._validate import fail
-from beliefmatch.adaptation.explaining import format_layers, obstacle, why_no_head
-from beliefmatch.adaptation.modes import evaluating
-from beliefmatch.adaptation.outputs import arguments, logits_of
-from beliefmatch.adaptation.tracing import (
-    Kind,
-    Layer,
-    TracedRun,
-    capturing,
-    layer_named,
-    layer_of,
-    run,
-    unwrapped,
-)
+from beliefmatch.adaptation.calling import call_model, deep_copy, evaluating, logits_of, unwrapped
 from beliefmatch.models.encoder import PooledEncoder
 
-__all__ = ["APPENDED", "Head", "Pooling", "find_head", "head_inputs", "head_weights", "pooled"]
+__all__ = ["Backbone", "Head", "HeadLayer", "find_head", "head_layer", "head_weights", "obstacle"]
 
-Pooling = Literal["none", "mean", "other"]
-APPENDED = "head"
-"""Name of the layer that `with_head` appends to an encoder."""
+HeadPooling = Literal["none", "network", "mean"]
+HeadLayer = nn.Linear | nn.Conv2d
+_APPENDED = "head"  # name of the layer that an `EncoderClassifier` has in addition to its encoder
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Head:
-    """The layer that makes the logits."""
+    """Name and shape of the layer that computes the logits."""
 
     name: str
-    """Of the module in the model, as in `named_modules` and in front of the names of `state_dict`."""
-    module: nn.Linear | nn.Conv2d | None
-    """None for a `PooledEncoder`, which has no head yet."""
+    """Name of the layer in the network, as in `named_modules`, without the prefixes of wrappers."""
+    kind: Literal["linear", "conv1x1"]
     in_features: int
     out_features: int
-    kind: Kind
-    pooling: Pooling = "none"
-    """What the network does behind the layer, which is done to the features instead: nothing but reshape;
-    the mean over all places of a map; something else that is linear, such as choosing a token."""
-    siblings: tuple[str, ...] = ()
-    """Other linear layers that are given the same tensor, such as a second head."""
+    """Number of classes; 0 for a `PooledEncoder`, to which a head is yet to be appended."""
+    pooling: HeadPooling = "none"
+    """How the inputs of the layer become one vector for each example. "none": they already are. "network": by
+    what the network does to the outputs of the layer, such as selecting a token. "mean": by the mean over all
+    positions, for networks that can pool no other number of features than that of their classes."""
+
+    def __str__(self) -> str:
+        return f"`{self.name}` ({self.kind}, {self.in_features} -> {self.out_features})"
 
 
 def find_head(model: nn.Module, batch: Any, *, name: str | None = None) -> Head:
     """Find the linear layer or 1x1 convolution whose output a classifier returns.
 
-    The batch, which a few rows will do for, goes through the network about three times, in eval mode and
-    without gradients; the network stays as it was. Layers are tried from the last that was used backwards.
+    The batch, for which a few rows suffice, runs a few times through a copy of the network that shares its
+    weights, in eval mode and without gradients. Layers are tested in the reverse order of their use.
 
     Args:
-        model: any classifier that returns logits (N, K), also in a tuple, a mapping or an output object, and
-            also inside DataParallel, DistributedDataParallel or torch.compile.
-        batch: a tensor; a mapping for a network that takes its arguments by name, a tuple by place.
-        name: of the layer, where it shall not be looked for; it has to pass the same test.
+        model: Classifier that returns logits (N, K) as `logits_of` accepts them; or a `PooledEncoder`. It may
+            be wrapped by DataParallel, DistributedDataParallel or torch.compile.
+        batch: Inputs of the model, as `call_model` accepts them.
+        name: Name of the layer. It must pass the same test.
 
     Returns:
-        The head; for a `PooledEncoder` the place of the one that `with_head` appends.
+        The head. For a `PooledEncoder` it is the one that `with_head` appends, with 0 outputs as yet.
+
+    Raises:
+        ValueError: No layer passes the test; the message gives the reason.
     """
-    _require_open(model)
-    network, prefix = unwrapped(model)
+    network = _require_network(model)
     if isinstance(network, PooledEncoder):
-        return _appended(network, batch, name)
-    with evaluating(network):
-        seen = run(network, batch, caller="find_head")
-        _require_finite(seen)
-        last_first = [layer for layer in reversed(seen.layers) if layer.out_features == seen.logits.shape[1]]
-        tried = last_first if name is None else [_named(network, seen, name, prefix)]
-        for layer in tried:
-            pooling = None if obstacle(network, layer) else _pooling(network, layer, batch, seen)
-            if pooling is not None:
-                return _head(layer, prefix, pooling, seen.siblings(layer))
-        raise fail("find_head", why_no_head(network, seen, tried, name))
+        return _appended_head(network, batch, name)
+    run = _traced_run(_shared_copy(network), batch)
+    tested = [head for head in reversed(run.layers) if head.out_features == run.logits.shape[1]]
+    if name is not None:
+        tested = [_named_layer(network, run, name)]
+    for head in tested:
+        if obstacle(network, head) is None:
+            for pooling in ("none", "network", "mean"):
+                found = replace(head, pooling=pooling)
+                if _is_head(network, found, batch, run.last_inputs[head]):
+                    return found
+    raise fail("find_head", _reason(network, run, tested, name))
 
 
-def head_inputs(model: nn.Module, head: Head, batch: Any) -> Tensor:
-    """Features (N, F) of a batch: what the head multiplies by its weight, one row for each example.
+class Backbone(nn.Module):
+    """A network up to its head: computes the features (N, F) of a batch that its head multiplies.
 
-    The logits are ``head.weight @ row + head.bias``. Where a 1x1 convolution runs on a map of which the mean
-    is taken afterwards, the features are the mean of the map in front of it: the two may change places.
-    In eval mode, without gradients; the tensor is the caller's own.
+    The network is a copy in eval mode that shares parameters and buffers with the model. It has no hooks of
+    its own, so that it can be compiled.
+
+    Args:
+        model: Classifier or `PooledEncoder`.
+        head: Head of the model, from `find_head`.
     """
-    network, prefix = unwrapped(model)
-    if isinstance(network, PooledEncoder):
-        return _features(network, batch)
-    name = head.name.removeprefix(prefix)
-    layer = layer_named(network, name)
-    if layer is None or layer.in_features != head.in_features:
-        raise fail("head_inputs", f"`head` must be of this model, which has no such layer `{head.name}`.")
-    with evaluating(network):
-        if head.pooling == "other":
-            return _passed_on(network, layer, batch)
-        with capturing([layer.module], torch.clone) as seen:
-            args, kwargs = arguments(batch)
-            network(*args, **kwargs)
-    rows = pooled(seen.get(layer.module, []), layer, head.pooling)
-    if rows is None:
-        shapes = [tuple(tensor.shape) for tensor in seen.get(layer.module, [])]
-        raise fail("head_inputs", f"`{head.name}` must be given what `find_head` saw, got shapes {shapes}.")
-    return rows
+
+    def __init__(self, model: nn.Module, head: Head) -> None:
+        super().__init__()
+        self.head = head
+        self.network = _shared_copy(unwrapped(model))
+        self._inputs: list[Tensor] = []
+        if not isinstance(self.network, PooledEncoder):
+            layer: Any = head_layer(self.network, head, caller="Backbone")
+            layer.__class__ = _recording(type(layer))
+            layer.recorded, layer.passes_on = self._inputs, head.pooling == "network"
+        self.eval()
+
+    @torch.no_grad()
+    def forward(self, batch: Any) -> Tensor:
+        """Features (N, F), one row for each example of a batch."""
+        self._inputs.clear()
+        returned = call_model(self.network, batch)
+        if isinstance(self.network, PooledEncoder):
+            return returned
+        if self.head.pooling == "network":
+            return logits_of(returned, caller="Backbone").clone()
+        return self.recorded_features()
+
+    def recorded_features(self) -> Tensor:
+        """Features (N, F) of the inputs that the head was given last."""
+        if len(self._inputs) == 1 and self._inputs[0].dim() > 1:
+            vectors = _positions(self._inputs[0], self.head)
+            if self.head.pooling == "mean":
+                return vectors.mean(1)
+            if vectors.shape[1] == 1:
+                return vectors[:, 0]
+        expected = f"one vector of {self.head.in_features} numbers for each example"
+        shapes = [tuple(tensor.shape) for tensor in self._inputs]
+        raise fail("Backbone", f"`{self.head.name}` must be given {expected}, got the shapes {shapes}.")
 
 
-def head_weights(head: Head) -> tuple[Tensor, Tensor] | None:
-    """Copies of weight (K, F) and bias (K,) on the CPU in float32; a layer without bias gives zeros.
-
-    None for an encoder, which has no head yet.
-    """
-    if head.module is None:
-        return None
-    weight, bias = head.module.weight.detach().flatten(1), head.module.bias
-    bias = torch.zeros(head.out_features) if bias is None else bias.detach()
-    return weight.float().cpu().clone(), bias.float().cpu().clone()
-
-
-def _appended(encoder: PooledEncoder, batch: Any, name: str | None) -> Head:
-    """The place of the head that `with_head` appends to an encoder."""
-    if name not in (None, APPENDED):
-        raise fail("find_head", f"`name` must be {APPENDED!r} for an encoder without head, got {name!r}.")
-    return Head(APPENDED, None, _features(encoder, batch).shape[1], 0, "linear")
-
-
-def _features(encoder: PooledEncoder, batch: Any) -> Tensor:
-    args, kwargs = arguments(batch)
-    with evaluating(encoder):
-        return encoder(*args, **kwargs)
-
-
-def _head(layer: Layer, prefix: str, pooling: Pooling, siblings: tuple[str, ...]) -> Head:
-    return Head(
-        name=prefix + layer.name,
-        module=layer.module,
-        in_features=layer.in_features,
-        out_features=layer.out_features,
-        kind=layer.kind,
-        pooling=pooling,
-        siblings=tuple(prefix + other for other in siblings),
-    )
-
-
-def _named(network: nn.Module, seen: TracedRun, name: str, prefix: str) -> Layer:
-    """The layer of that name; an error where there is none, it is no linear layer, or it was not used."""
+def head_layer(network: nn.Module, head: Head, *, caller: str) -> HeadLayer:
+    """The module of a head in a network without wrappers."""
     modules = dict(network.named_modules(remove_duplicate=False))
-    inner = name if name in modules else name.removeprefix(prefix)
-    if inner not in modules:
-        close = nearest(inner, [each.name for each in seen.layers]) or nearest(inner, list(modules))
-        hint = f"did you mean `{prefix}{close}`?" if close else f"layers: {format_layers(seen.layers)}."
-        raise fail("find_head", f"`name` must be that of a module, got {name!r}; {hint}")
-    layer = layer_of(inner, modules[inner])
-    if layer is None:
-        kind = type(modules[inner]).__name__
-        got = f"got `{name}`, a {kind}; layers: {format_layers(seen.layers)}."
-        raise fail("find_head", f"`name` must be that of a linear layer or a 1x1 convolution, {got}")
-    if layer.module not in seen.inputs:
-        got = f"but the batch does not go through {layer}; layers: {format_layers(seen.layers)}."
-        raise fail("find_head", f"`name` must be that of a layer in use, {got}")
+    found = _described(head.name, modules.get(head.name))
+    if found is None or (found.kind, found.in_features) != (head.kind, head.in_features):
+        raise fail(caller, f"`head` must be a layer of `model`, which has no layer {head}.")
+    layer = modules[head.name]
+    assert isinstance(layer, HeadLayer)
     return layer
 
 
-def _require_open(model: Any) -> None:
-    """A module in Python, whose layers are there."""
-    if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
-        expected = "an nn.Module that Python runs"
-        raise fail("find_head", f"`model` must be {expected}, got a {type(model).__name__}.", TypeError)
-    if lazy := [name for name, parameter in model.named_parameters() if is_lazy(parameter)]:
-        raise fail("find_head", f"`model` must have run once, but {lazy[0]} has no shape yet.")
+def head_weights(model: nn.Module, head: Head) -> tuple[Tensor, Tensor] | None:
+    """Copies of weight (K, F) and bias (K,) on the CPU in float32; a layer without bias has zeros.
 
-
-def _require_finite(seen: TracedRun) -> None:
-    if len(seen.logits) == 0:
-        raise fail("find_head", "`batch` must hold at least one example, got none.")
-    if not seen.logits.isfinite().all():
-        raise fail("find_head", "the model must return finite logits for `batch`, got NaN or infinity.")
-
-
-def _pooling(network: nn.Module, layer: Layer, batch: Any, seen: TracedRun) -> Pooling | None:
-    """How features are read off for a layer that is a head; None where it is none."""
-    weight, bias = _other_weights(layer, seen)
-    inner = f"{layer.name}." if layer.name else ""
-    shaped = {f"{inner}weight": weight.reshape(layer.module.weight.shape), f"{inner}bias": bias}
-    if layer.module.bias is None:
-        del shaped[f"{inner}bias"]
-    with capturing([layer.module], torch.clone) as inputs:
-        args, kwargs = arguments(batch)
-        logits = logits_of(functional_call(network, shaped, args, kwargs), caller="find_head")
-    for pooling in ("none", "mean"):
-        if _agrees(pooled(inputs[layer.module], layer, pooling), weight, bias, logits):
-            return pooling
-    try:
-        rows = _passed_on(network, layer, batch)
-    except Exception:  # the user's network, given something of another width, may raise anything
+    None for a `PooledEncoder`, which has no head.
+    """
+    network = unwrapped(model)
+    if isinstance(network, PooledEncoder):
         return None
-    return "other" if _agrees(rows, weight, bias, logits) else None
+    layer = head_layer(network, head, caller="head_weights")
+    bias = torch.zeros(head.out_features) if layer.bias is None else layer.bias.detach()
+    return layer.weight.detach().flatten(1).float().cpu().clone(), bias.float().cpu().clone()
 
 
-def _other_weights(layer: Layer, seen: TracedRun) -> tuple[Tensor, Tensor]:
-    """Random weights that give logits of about 4: large enough to meet a bound, whatever was learnt."""
-    own = layer.module.weight
-    chance = torch.Generator().manual_seed(layer.in_features)
-    size = torch.stack([tensor.float().square().mean() for tensor in seen.inputs[layer.module]]).mean()
-    factor = 4 / (layer.in_features * size.clamp(min=1e-12)).sqrt().cpu()
-    weight = torch.randn(layer.out_features, layer.in_features, generator=chance) * factor
-    bias = torch.randn(layer.out_features, generator=chance)
-    if layer.module.bias is None:
-        bias.zero_()
-    return weight.to(own), bias.to(own)
+# Running a copy of the network
 
 
-def _agrees(rows: Tensor | None, weight: Tensor, bias: Tensor, logits: Tensor) -> bool:
-    """Whether the logits are those that the weights make of the features."""
-    shape = (len(logits), weight.shape[1])
-    if rows is None or tuple(rows.shape) != shape or tuple(logits.shape) != (len(rows), len(weight)):
+def _shared_copy(network: nn.Module) -> nn.Module:
+    """A copy that shares parameters and buffers with the network, also after these were moved or replaced."""
+    shared = [*network.parameters(), *network.buffers()]
+    for module in network.modules():
+        shared += [module._parameters, module._buffers]
+        shared += [value for value in vars(module).values() if isinstance(value, Tensor)]
+    return deep_copy(network, {id(each): each for each in shared}, caller="find_head")
+
+
+@cache
+def _recording(layer_class: type[HeadLayer]) -> type[HeadLayer]:
+    """The class of a layer that records its inputs, and may pass them on instead of multiplying them."""
+
+    def forward(self: Any, input: Tensor) -> Tensor:
+        self.recorded.append(input.clone())  # the network may change the tensor afterwards
+        return input if self.passes_on else layer_class.forward(self, input)
+
+    return cast("type[HeadLayer]", type(layer_class.__name__, (layer_class,), {"forward": forward}))
+
+
+@dataclass(frozen=True, eq=False)
+class _TracedRun:
+    """One batch through a network: the logits, and the linear layers in the order of their last use."""
+
+    logits: Tensor
+    layers: tuple[Head, ...]
+    last_inputs: dict[Head, Tensor]
+
+
+def _traced_run(network: nn.Module, batch: Any) -> _TracedRun:
+    """Run a batch through a copy of a network, which keeps hooks."""
+    last_inputs: dict[Head, Tensor] = {}
+
+    def trace(head: Head) -> Callable[..., None]:
+        def keep(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            last_inputs.pop(head, None)
+            last_inputs[head] = args[0] if args else kwargs["input"]
+
+        return keep
+
+    for name, module in network.named_modules():
+        if head := _described(name, module):
+            module.register_forward_pre_hook(trace(head), with_kwargs=True)
+    with torch.no_grad():
+        logits = logits_of(call_model(network.eval(), batch), caller="find_head")
+    if len(logits) == 0:
+        raise fail("find_head", "`batch` must hold at least one example, got none.")
+    if not logits.isfinite().all():
+        raise fail("find_head", "the model must return finite logits for `batch`, got NaN or infinity.")
+    return _TracedRun(logits, tuple(last_inputs), last_inputs)
+
+
+def _is_head(network: nn.Module, head: Head, batch: Any, inputs: Tensor) -> bool:
+    """Whether the network returns ``weight @ features + bias`` with random weights in the layer."""
+    trial = Backbone(network, replace(head, pooling="none") if head.pooling == "network" else head)
+    layer = head_layer(trial.network, head, caller="find_head")
+    weight, bias = _random_weights(layer, inputs)
+    own = {"weight": weight.reshape(layer.weight.shape), "bias": None if layer.bias is None else bias}
+    layer._parameters = {name: value if value is None else nn.Parameter(value) for name, value in own.items()}
+    with torch.no_grad():
+        logits = logits_of(call_model(trial.network, batch), caller="find_head")
+    try:
+        is_pooled = head.pooling == "network"
+        features = Backbone(network, head)(batch) if is_pooled else trial.recorded_features()
+    except Exception:  # the user's network, given features for logits, may raise anything
         return False
-    expected = rows.cpu().double() @ weight.cpu().double().T + bias.cpu().double()
-    far = (logits.cpu().double() - expected).abs().max()
-    return bool(far <= _tolerance(logits, weight) * expected.abs().max())
+    if features.dim() != 2 or features.shape[1] != head.in_features:
+        return False
+    expected = features.cpu().double() @ weight.cpu().double().T + bias.cpu().double()
+    if logits.shape != expected.shape:
+        return False
+    error = (logits.cpu().double() - expected).abs().max()
+    return bool(error <= _tolerance(logits, weight) * expected.abs().max())
+
+
+def _random_weights(layer: HeadLayer, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Weight (K, F) and bias (K,) for logits of about 4, which a clamp or an activation would change."""
+    classes, width = layer.weight.flatten(1).shape
+    generator = torch.Generator().manual_seed(width)
+    mean_square = inputs.float().square().mean().clamp(min=1e-12).cpu()
+    weight = torch.randn(classes, width, generator=generator) * 4 / (width * mean_square).sqrt()
+    bias = torch.randn(classes, generator=generator) * (layer.bias is not None)
+    return weight.to(layer.weight), bias.to(layer.weight)
 
 
 def _tolerance(logits: Tensor, weight: Tensor) -> float:
     coarsest = max((logits.dtype, weight.dtype), key=lambda dtype: torch.finfo(dtype).eps)
     if torch.is_autocast_enabled(logits.device.type) or coarsest == torch.bfloat16:
         return 5e-2
-    if coarsest == torch.float32:  # of which a product may keep fewer bits, on other devices or by a setting
-        product = "high" if logits.device.type != "cpu" else torch.get_float32_matmul_precision()
-        return {"highest": 1e-4, "high": 2e-3}.get(product, 5e-2)
+    if coarsest == torch.float32:  # products may keep fewer bits, on other devices or by a setting
+        precision = "high" if logits.device.type != "cpu" else torch.get_float32_matmul_precision()
+        return {"highest": 1e-4, "high": 2e-3}.get(precision, 5e-2)
     return 1e-2 if coarsest == torch.float16 else 1e-9
 
 
-def pooled(inputs: list[Tensor], layer: Layer, pooling: Pooling) -> Tensor | None:
-    """One row for each example of what a layer was given; None where it was given something else."""
-    if len(inputs) != 1 or inputs[0].dim() < 2:
+def _positions(inputs: Tensor, head: Head) -> Tensor:
+    """Inputs of a layer as (N, positions, F)."""
+    vectors = inputs.movedim(1, -1) if head.kind == "conv1x1" else inputs
+    return vectors.reshape(len(vectors), -1, vectors.shape[-1])
+
+
+def _described(name: str, module: nn.Module | None) -> Head | None:
+    """A module as a possible head; None for anything but a linear layer and a 1x1 convolution."""
+    if isinstance(module, nn.Linear):
+        return Head(name, "linear", module.in_features, module.out_features)
+    if isinstance(module, nn.Conv2d) and module.groups == 1:
+        is_padded = not isinstance(module.padding, str) and any(module.padding)  # "same" and "valid" add none
+        if (*module.kernel_size, *module.stride) == (1, 1, 1, 1) and not is_padded:
+            return Head(name, "conv1x1", module.in_channels, module.out_channels)
+    return None
+
+
+def _appended_head(encoder: PooledEncoder, batch: Any, name: str | None) -> Head:
+    if name not in (None, _APPENDED):
+        raise fail("find_head", f"`name` must be {_APPENDED!r} for an encoder without head, got {name!r}.")
+    with evaluating(encoder):
+        return Head(_APPENDED, "linear", call_model(encoder, batch).shape[1], 0)
+
+
+def _require_network(model: Any) -> nn.Module:
+    """The network inside of wrappers; it must be a module in Python whose parameters have shapes."""
+    if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
+        expected = "an nn.Module that Python runs"
+        raise fail("find_head", f"`model` must be {expected}, got a {type(model).__name__}.", TypeError)
+    if lazy := [name for name, parameter in model.named_parameters() if is_lazy(parameter)]:
+        raise fail("find_head", f"`model` must have run once, but {lazy[0]} has no shape yet.")
+    return unwrapped(model)
+
+
+def _named_layer(network: nn.Module, run: _TracedRun, name: str) -> Head:
+    """The layer that a user named; it must be a linear layer that the batch runs through."""
+    modules = dict(network.named_modules(remove_duplicate=False))
+    inner = name
+    while inner not in modules and inner.startswith(("module.", "_orig_mod.")):
+        inner = inner.partition(".")[2]
+    layers = f"layers: {_format_layers(run.layers)}"
+    if inner not in modules:
+        close = nearest(inner, [head.name for head in run.layers]) or nearest(inner, list(modules))
+        hint = f"did you mean `{close}`?" if close else f"{layers}."
+        raise fail("find_head", f"`name` must be the name of a module, got {name!r}; {hint}")
+    head = _described(inner, modules[inner])
+    if head is None:
+        got = f"got `{name}`, a {type(modules[inner]).__name__}"
+        raise fail("find_head", f"`name` must be a linear layer or a 1x1 convolution, {got}; {layers}.")
+    used = [other for other in run.layers if modules[other.name] is modules[inner]]
+    if not used:
+        raise fail("find_head", f"`name` must be a layer that the batch runs through, got {head}; {layers}.")
+    return used[0]
+
+
+# Why there is no head
+
+
+def obstacle(network: nn.Module, head: Head) -> str | None:
+    """The reason why the weight of a layer cannot be replaced; None if it can."""
+    layer = head_layer(network, head, caller="find_head")
+    if not isinstance(layer._parameters.get("weight"), nn.Parameter):
+        remedy = "remove it first (remove_parametrizations, remove_weight_norm)"
+        return f"the weight of {head} is computed by a parametrization such as weight_norm; {remedy}"
+    if not layer.weight.is_floating_point():
+        dtype = str(layer.weight.dtype).removeprefix("torch.")
+        return f"the weight of {head} is quantized ({dtype}); convert the model to floating point"
+    remedy = "merge them into its weight first"
+    parent = network.get_submodule(head.name.rpartition(".")[0])
+    parameters = [name for name, _ in layer.named_parameters()]
+    around = [*(name for name, child in parent.named_children() if child is not layer), *parameters]
+    if adapters := [name for name in around if name.startswith("lora_")]:
+        return f"{head} is changed by adapters ({', '.join(adapters)}); {remedy}"
+    if others := sorted({*parameters} - {"weight", "bias"}):
+        return f"{head} has other parameters than weight and bias ({', '.join(others)}); {remedy}"
+    return None
+
+
+def _reason(network: nn.Module, run: _TracedRun, tested: Sequence[Head], name: str | None) -> str:
+    """The error for a network without head: expected, and the first explanation that fits."""
+    expected = "`model` must return the output of a linear layer or 1x1 convolution"
+    if name is not None:
+        expected = f"`name` must be the layer whose output the model returns, got {name!r}"
+    reasons = [obstacle(network, head) for head in tested if ".lora_" not in head.name]
+    outputs = {head: _outputs(network, head, run) for head in tested}
+    outputs = {head: output for head, output in outputs.items() if output is not None}
+    logits = run.logits.cpu().double()
+    reasons += [_combined(outputs, logits)]
+    reasons += [_transformed(head, output, logits) for head, output in outputs.items()]
+    if reason := next(filter(None, reasons), None):
+        return f"{expected}, but {reason}."
+    layers = f"layers, last first: {_format_layers(run.layers)}"
+    fact = "no layer returns the logits" if name is None else "it does not return the logits"
+    return f"{expected}, but {fact} {tuple(logits.shape)}; {layers}."
+
+
+def _format_layers(layers: Sequence[Head], shown: int = 6) -> str:
+    """The layers used last, the last first, and the number of further ones."""
+    listed = ", ".join(str(head) for head in reversed(layers[-shown:]))
+    more = f" and {len(layers) - shown} more before" if len(layers) > shown else ""
+    return listed + more or "none was used"
+
+
+def _outputs(network: nn.Module, head: Head, run: _TracedRun) -> Tensor | None:
+    """The product of a layer's weight with its last input at each position, (N, positions, K)."""
+    layer, inputs = head_layer(network, head, caller="find_head"), run.last_inputs[head]
+    weight = layer._parameters.get("weight")
+    if weight is None or not weight.is_floating_point() or inputs.dim() < 2:
         return None
-    places = inputs[0].movedim(1, -1) if layer.kind == "conv1x1" else inputs[0]
-    places = places.reshape(len(places), -1, places.shape[-1])
-    if pooling == "mean":
-        return places.mean(1)
-    return places[:, 0] if places.shape[1] == 1 else None
+    bias = None if layer.bias is None else layer.bias.detach().cpu().double()
+    return functional.linear(
+        _positions(inputs, head).cpu().double(), weight.detach().flatten(1).cpu().double(), bias
+    )
 
 
-def _passed_on(network: nn.Module, layer: Layer, batch: Any) -> Tensor:
-    """What the network does to the layer's output, done to its input."""
+def _combined(outputs: Mapping[Head, Tensor], logits: Tensor) -> str | None:
+    """Whether the logits are the mean or the sum of the outputs of two layers."""
+    for other, one in combinations(outputs, 2):
+        total = outputs[one].mean(1) + outputs[other].mean(1)
+        for word, both in (("mean", total / 2), ("sum", total)):
+            if _close(both, logits):
+                return f"the logits are the {word} of {one} and {other}; return those of one layer"
+    return None
 
-    def pass_on(_module: nn.Module, given: tuple[Any, ...], _output: Any) -> Any:
-        return given[0]
 
-    hook = layer.module.register_forward_hook(pass_on)
-    try:
-        args, kwargs = arguments(batch)
-        rows = logits_of(network(*args, **kwargs), caller="head_inputs")
-    finally:
-        hook.remove()
-    return rows.clone()
+_TRANSFORMATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "log_softmax": lambda output: output.log_softmax(-1),
+    "softmax": lambda output: output.softmax(-1),
+    "sigmoid": torch.sigmoid,
+    "relu": torch.relu,
+    "tanh": torch.tanh,
+    "normalize": lambda output: functional.normalize(output, dim=-1),
+}
+
+
+def _transformed(head: Head, output: Tensor, logits: Tensor) -> str | None:
+    """The common operation that turns the output of a layer, (N, positions, K), into the logits."""
+    mean = output.mean(1)
+    if _close(mean, logits):
+        return f"{head} does not return its weight times its input plus its bias, or the result is clamped"
+    for name, transform in _TRANSFORMATIONS.items():
+        if _close(transform(mean), logits) or _close(transform(output).mean(1), logits):
+            return f"the logits are {name} of the output of {head}; return the output itself"
+    if mean.shape == logits.shape and mean.any():
+        factor = float((mean * logits).sum() / mean.square().sum())
+        if factor != 0 and _close(mean * factor, logits):
+            remedy = "multiply its weight and bias instead"
+            return f"the logits are the output of {head} multiplied by {factor:.4g}; {remedy}"
+    if _close(output.amax(1), logits):
+        return f"the logits are the maximum of the output of {head} over a map; take the mean instead"
+    return None
+
+
+def _close(values: Tensor, logits: Tensor) -> bool:
+    if values.shape != logits.shape:
+        return False
+    return bool((values - logits).abs().max() <= 1e-3 * logits.abs().max().clamp(min=1e-9))

@@ -1,23 +1,55 @@
-"""A classifier's copy with a new last layer, everything else as it was."""
+"""A copy of a classifier with other weights in its head, whose class has the methods of `BeliefMixin`."""
 
-import copy
+import copyreg
 import warnings
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
+from beliefmatch._rows import work_dtype
 from beliefmatch._validate import describe, fail, level_of_caller
-from beliefmatch.adaptation.belief_mixin import BeliefMixin, Mixin, add_belief
-from beliefmatch.adaptation.explaining import obstacle
-from beliefmatch.adaptation.heads import Head
-from beliefmatch.adaptation.tracing import Layer, layer_named, unwrapped
+from beliefmatch.adaptation.calling import call_model, deep_copy, evaluating, logits_of, unwrapped
+from beliefmatch.adaptation.heads import Head, HeadLayer, head_layer, obstacle
+from beliefmatch.belief import Belief, Measure
+from beliefmatch.methods.base import Prediction
 from beliefmatch.models.encoder import EncoderClassifier, PooledEncoder
 
-__all__ = ["with_head"]
+__all__ = ["BeliefMixin", "Mixin", "with_head"]
 
-# What networks call the number of their classes; changed only where it was that of the old head.
-_COUNTS = ("num_classes", "num_labels", "n_classes", "nb_classes", "out_features", "out_channels")
+# Attributes that hold the number of classes in networks and their configurations.
+_CLASS_COUNTS = ("num_classes", "num_labels", "n_classes", "nb_classes", "out_features", "out_channels")
+
+
+class BeliefMixin(nn.Module):
+    """Methods that `with_head` adds to the class of a classifier.
+
+    Inputs are batches as `call_model` accepts them: a mapping is passed by keyword, a tuple or list by
+    position. Logits are computed in eval mode and without gradients.
+    """
+
+    def belief(self, x: Any, *, scale: float = 1.0) -> Belief:
+        """The belief about the classes of a batch."""
+        return Belief(_logits(self, x, "belief"), scale=scale)
+
+    def predict(self, x: Any) -> Prediction:
+        """Probabilities and belief of a batch in double precision."""
+        logits = _logits(self, x, "predict")
+        belief = Belief(logits.to(work_dtype(logits.device)))
+        return Prediction(probs=belief.probs, belief=belief)
+
+    def abstain(self, x: Any, threshold: float, *, measure: Measure = "confidence") -> Tensor:
+        """Whether to withhold the prediction, for each example of a batch; see `Belief.abstain`."""
+        return self.belief(x).abstain(threshold, measure=measure)
+
+
+def _logits(model: nn.Module, x: Any, caller: str) -> Tensor:
+    with evaluating(model):
+        return logits_of(call_model(model, x), caller=caller)
+
+
+Mixin = TypeVar("Mixin", bound=BeliefMixin)
 
 
 def with_head(
@@ -28,64 +60,103 @@ def with_head(
     *,
     mixin: type[Mixin] = BeliefMixin,
 ) -> Mixin:
-    """A deep copy of a classifier with new weights in its head, and with `belief`.
+    """A deep copy of a classifier with other weights in its head and the methods of `BeliefMixin`.
 
-    The layer stays of its type, on its device, in its dtype, trainable or frozen as it was; the names of
-    `state_dict` are the same, except that a layer without bias gets one if one is given. Where the number of
-    classes is another, what the modules around the layer call `num_classes` or the like follows. The class of
-    the copy is a subclass of the model's. DistributedDataParallel and torch.compile are left off: the copy is
-    of the network inside, with its names. A `PooledEncoder` becomes an `EncoderClassifier`.
+    The class of the copy is a subclass of the model's. The layer keeps its class, device, dtype and
+    `requires_grad`, and `state_dict` its names, except that a layer without bias gets one if one is given.
+    Where the number of classes changes, attributes such as `num_classes` of the modules around the layer
+    follow. A `PooledEncoder` becomes an `EncoderClassifier`. DataParallel, DistributedDataParallel and
+    torch.compile are left off.
 
     Args:
-        model: the classifier; stays untouched.
-        head: of `find_head`.
-        weight: (K, F), for the same features and any number of classes.
-        bias: (K,); None for zero, or for none where the layer has none.
-        mixin: what the copy can do besides; `BeliefMixin` or a subclass.
+        model: Classifier or `PooledEncoder`; it is not changed.
+        head: Head of the model, from `find_head`.
+        weight: Weight (K, F) for any number of classes K.
+        bias: Bias (K,). None is zero.
+        mixin: Class whose methods the copy gets.
     """
-    network, prefix = unwrapped(model)
-    if isinstance(network, PooledEncoder):
-        _require_weights(head, weight, bias)
-        return add_belief(_completed(_copy(network), weight, bias), mixin)
-    name = head.name.removeprefix(prefix)
-    layer = _layer(network, name, head)
+    network = unwrapped(model)
     _require_weights(head, weight, bias)
-    _warn_of_ties(network, layer)
-    copied = _copy(model if isinstance(model, nn.DataParallel) else network)
-    in_distribution = unwrapped(copied)[0]
-    fresh = layer_named(in_distribution, name)
-    assert fresh is not None
-    _refill(fresh, weight, bias)
-    _recount(in_distribution, name, head.out_features, len(weight))
-    return add_belief(copied, mixin)
+    if isinstance(network, PooledEncoder):
+        return _with_class(_completed(deep_copy(network, caller="with_head"), weight, bias), mixin)
+    layer = head_layer(network, head, caller="with_head")
+    if reason := obstacle(network, head):
+        raise fail("with_head", f"`head` must be a layer with a weight of its own, but {reason}.")
+    _warn_of_ties(network, head, layer)
+    adapted = deep_copy(network, caller="with_head")
+    _replace_weights(head_layer(adapted, head, caller="with_head"), weight, bias)
+    if len(weight) != head.out_features:
+        _replace_class_counts(adapted, head, len(weight))
+    return _with_class(adapted, mixin)
 
 
-def _completed(encoder: nn.Module, weight: Tensor, bias: Tensor | None) -> EncoderClassifier:
-    assert isinstance(encoder, PooledEncoder)
-    like = next(encoder.parameters(), weight)
-    layer = nn.Linear(weight.shape[1], len(weight), device="meta")  # draws no random numbers
-    layer.weight = nn.Parameter(_parameter(weight, like))
-    layer.bias = nn.Parameter(_parameter(weight.new_zeros(len(weight)) if bias is None else bias, like))
-    return EncoderClassifier(encoder, layer).train(encoder.training)
+# The class of the copy
 
 
-def _layer(network: nn.Module, name: str, head: Head) -> Layer:
-    layer = layer_named(network, name)
-    if layer is None or (layer.kind, layer.in_features) != (head.kind, head.in_features):
-        raise fail("with_head", f"`head` must be of `model`, which has no such layer `{head.name}`.")
-    if fact := obstacle(network, layer):
-        raise fail("with_head", f"`head` must be a layer with a weight of its own, but {fact}.")
-    return layer
+def _with_class(network: nn.Module, mixin: type[Mixin]) -> Mixin:
+    """Change the class of a network to one with the methods of a mixin.
+
+    Methods and layers of the network that have the name of one of these methods keep it, except `belief`.
+    """
+    own = vars(type(network)).get("_made_of", (type(network),))[0]
+    parts = {*network._modules, *network._parameters, *network._buffers}
+    if "belief" in parts:
+        raise fail("with_head", f"`model` ({own.__name__}) must not have a part named `belief`; rename it.")
+    hidden = frozenset(name for name in parts if hasattr(mixin, name) and not hasattr(nn.Module, name))
+    network.__class__ = _class_with(own, mixin, hidden)  # pyright: ignore[reportAttributeAccessIssue]
+    return cast("Mixin", network)
+
+
+@cache
+def _class_with(own: type[nn.Module], mixin: type[BeliefMixin], hidden: frozenset[str]) -> type[nn.Module]:
+    """A subclass of both: the attributes of the network's own class come first.
+
+    Args:
+        own: Class of the network.
+        mixin: Class whose methods are added.
+        hidden: Names of layers that methods of the mixin would hide, since modules are looked up last.
+    """
+    name = own.__name__ + "WithBelief"
+    parts = {part: property(lambda self, part=part: nn.Module.__getattr__(self, part)) for part in hidden}
+    attributes = {
+        "_made_of": (own, mixin, hidden),
+        "__module__": own.__module__,
+        "__qualname__": own.__qualname__ + "WithBelief",
+        "__doc__": own.__doc__,
+        "__reduce_ex__": _reduce,
+        "belief": mixin.belief,
+    }
+    bases: Any = (own, mixin)
+    return type(name, bases, attributes | parts)
+
+
+def _reduce(self: Any, protocol: Any) -> Any:
+    """How to copy and pickle the network: its class is made again, since no module holds it.
+
+    The attribute `adaptation` is left out: it holds the features of all data.
+    """
+    made_of = type(self)._made_of
+    reduced = made_of[0].__reduce_ex__(self, protocol)
+    if reduced[0] is not getattr(copyreg, "__newobj__", None):
+        return reduced
+    state = {name: value for name, value in reduced[2].items() if name != "adaptation"}
+    return _new_instance, made_of, state, *reduced[3:]
+
+
+def _new_instance(own: type[nn.Module], mixin: type[BeliefMixin], hidden: frozenset[str]) -> nn.Module:
+    made = _class_with(own, mixin, hidden)
+    return made.__new__(made)
+
+
+# The weights of the head
 
 
 def _require_weights(head: Head, weight: Tensor, bias: Tensor | None) -> None:
-    for name, value in (("weight", weight), ("bias", bias)):
-        if value is None and name == "bias":
-            continue
+    given = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
+    for name, value in given.items():
         if not isinstance(value, Tensor) or not value.is_floating_point():
-            raise fail(
-                "with_head", f"`{name}` must be a floating-point tensor, got {describe(value)}.", TypeError
-            )
+            expected = "a floating-point tensor"
+            raise fail("with_head", f"`{name}` must be {expected}, got {describe(value)}.", TypeError)
         if not value.isfinite().all():
             raise fail("with_head", f"`{name}` must be finite, got NaN or infinity.")
     if weight.dim() != 2 or len(weight) == 0 or weight.shape[1] != head.in_features:
@@ -95,64 +166,58 @@ def _require_weights(head: Head, weight: Tensor, bias: Tensor | None) -> None:
         raise fail("with_head", f"`bias` must have shape ({len(weight)},), got {tuple(bias.shape)}.")
 
 
-def _warn_of_ties(network: nn.Module, layer: Layer) -> None:
-    """Weights that another module uses as well stay with that one."""
-    own = {parameter.data_ptr() for parameter in layer.module.parameters()}
+def _warn_of_ties(network: nn.Module, head: Head, layer: HeadLayer) -> None:
+    """Warn of modules that share weights with the head: they keep the old ones."""
+    own = {parameter.data_ptr() for parameter in layer.parameters()}
     tied = [
         f"{name}.{key}"
         for name, module in network.named_modules()
-        if module is not layer.module
+        if module is not layer
         for key, parameter in module.named_parameters(recurse=False)
         if parameter.numel() and parameter.data_ptr() in own
     ]
     if tied:
-        fact = f"`{layer.name}` shares its weights with {', '.join(tied)}, which keeps the old ones"
-        warnings.warn(f"with_head: {fact}; in the copy the two are apart.", stacklevel=level_of_caller())
+        fact = f"`{head.name}` shares its weights with {', '.join(tied)}, which keeps the old ones"
+        warnings.warn(f"with_head: {fact}; the copy separates them.", stacklevel=level_of_caller())
 
 
-def _copy(model: nn.Module) -> nn.Module:
-    try:
-        return copy.deepcopy(model)
-    except (RuntimeError, TypeError) as error:
-        fact = f"`model` must be such as copy.deepcopy can copy, but it raised: {str(error).splitlines()[0]}"
-        raise fail("with_head", fact, TypeError) from error
+def _completed(encoder: nn.Module, weight: Tensor, bias: Tensor | None) -> EncoderClassifier:
+    """A classifier of an encoder and a linear layer with these weights."""
+    layer = nn.Linear(weight.shape[1], len(weight), device="meta")  # draws no random numbers
+    like = next(encoder.parameters(), weight)
+    layer.weight = nn.Parameter(weight.to(like, copy=True))
+    layer.bias = nn.Parameter((weight.new_zeros(len(weight)) if bias is None else bias).to(like, copy=True))
+    return EncoderClassifier(cast("PooledEncoder", encoder), layer).train(encoder.training)
 
 
-def _refill(layer: Layer, weight: Tensor, bias: Tensor | None) -> None:
-    """New weights in the layer itself, so that its class, its hooks and its mode stay."""
-    module, old = layer.module, layer.module.weight
-    shape = (len(weight), *old.shape[1:])
-    module.weight = _parameter(weight.reshape(shape), old)
-    if bias is None and module.bias is not None:
+def _replace_weights(layer: HeadLayer, weight: Tensor, bias: Tensor | None) -> None:
+    """Replace the parameters of a layer, so that its class, hooks and mode stay."""
+    old = layer.weight
+    layer.weight = _parameter(weight.reshape(len(weight), *old.shape[1:]), old)
+    if bias is None and layer.bias is not None:
         bias = weight.new_zeros(len(weight))
     if bias is not None:
-        module.bias = _parameter(bias, old if module.bias is None else module.bias)
-    if isinstance(module, nn.Linear):
-        module.out_features = len(weight)
+        layer.bias = _parameter(bias, old if layer.bias is None else layer.bias)
+    if isinstance(layer, nn.Linear):
+        layer.out_features = len(weight)
     else:
-        module.out_channels = len(weight)
+        layer.out_channels = len(weight)
 
 
 def _parameter(value: Tensor, like: Tensor) -> nn.Parameter:
-    fresh = torch.empty(value.shape, dtype=like.dtype, device=like.device)
-    with torch.no_grad():
-        fresh.copy_(value)
-    return nn.Parameter(fresh, requires_grad=like.requires_grad)
+    copied = value.detach().to(like, copy=True, memory_format=torch.contiguous_format)
+    return nn.Parameter(copied, requires_grad=like.requires_grad)
 
 
-def _recount(network: nn.Module, name: str, old: int, new: int) -> None:
-    """The number of classes where the modules around the head and their `config` speak of it."""
-    if old == new:
-        return
-    path = name.split(".")
-    around = [network.get_submodule(".".join(path[:depth])) for depth in range(len(path))] if name else []
-    for owner in {id(each): each for module in around for each in _speakers(module)}.values():
-        for count in _COUNTS:
-            value = getattr(owner, count, None)
-            if type(value) is int and value == old:
-                setattr(owner, count, new)
-
-
-def _speakers(module: nn.Module) -> list[Any]:
-    config = getattr(module, "config", None)
-    return [module] if config is None or isinstance(config, dict | type) else [module, config]
+def _replace_class_counts(network: nn.Module, head: Head, classes: int) -> None:
+    """Set the number of classes in the modules that contain the head and in their `config`."""
+    path = head.name.split(".")
+    for depth in range(len(path) if head.name else 0):
+        module = network.get_submodule(".".join(path[:depth]))
+        config = getattr(module, "config", None)
+        owners = [module] if config is None or isinstance(config, dict | type) else [module, config]
+        for owner in owners:
+            for count in _CLASS_COUNTS:
+                value = getattr(owner, count, None)
+                if type(value) is int and value == head.out_features:
+                    setattr(owner, count, classes)

@@ -14,7 +14,7 @@ from beliefmatch._validate import fail
 from beliefmatch.adaptation.batchnorm import BATCH_SIZE, BatchNormTraining, ImageRows, train_batchnorm
 from beliefmatch.adaptation.features import extracted, running
 from beliefmatch.adaptation.fitted import FittedHead
-from beliefmatch.adaptation.heads import Head, find_head, head_weights
+from beliefmatch.adaptation.heads import Head, find_head, head_layer, head_weights
 from beliefmatch.adaptation.reading import labelled
 from beliefmatch.adaptation.result import Adaptation, BatchNormResult, FeatureSets
 from beliefmatch.adaptation.risk_thresholds import risk_thresholds
@@ -69,11 +69,10 @@ def with_batchnorm(
     began = time.perf_counter()
     with running(model, torch.device(device)) as place:
         head = _head_of(model, made.head.name, batch)
-        assert head.module is not None
         train, validation = _images(data, numbers, made.sets, place)
         trained = train_batchnorm(
             model,
-            head.module,
+            head_layer(model, head, caller="adapt"),
             made.chosen.candidate,
             train,
             validation,
@@ -130,7 +129,7 @@ def _result(
     fitted, sets, curve = made.chosen, made.sets, tuple(trained.curve)
     validation, test, ood = sets.validation, sets.test, sets.ood
     if trained.epoch:
-        weights = head_weights(head)
+        weights = head_weights(model, head)
         assert weights is not None
         fitted = FittedHead(fitted.candidate, *weights, trained.epoch, trained.after, curve)
         others = {name: one for name, one in data.items() if name != "train"}

@@ -15,11 +15,10 @@ from torch import Tensor, nn
 from beliefmatch._utils import OnProgress, reason_of
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.adapt_config import Labels
-from beliefmatch.adaptation.backbone import HeadInputs
 from beliefmatch.adaptation.batchnorm import require_batchnorm
 from beliefmatch.adaptation.cache import FeatureCache, Layout
 from beliefmatch.adaptation.features import ExtractProgress, extract
-from beliefmatch.adaptation.heads import Head, find_head, head_weights
+from beliefmatch.adaptation.heads import Backbone, Head, find_head, head_weights
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.streams import OOD
 from beliefmatch.adaptation.types import Features, subset
@@ -114,7 +113,7 @@ class AdaptImages:
 
     def _tried(self, settings: DataConfig, is_published: bool) -> list[PreprocessingTrial]:
         """Trials from the best to the worst; none where the existing head does not know the classes."""
-        head = head_weights(self.head)
+        head = head_weights(self.network, self.head)
         if head is None or len(head[0]) != len(self.parts.class_names):
             return []
         like = Preprocessing.from_json(self.parts.facts["preprocessing"])
@@ -196,16 +195,16 @@ class AdaptImages:
         return batch.inputs
 
     @cached_property
-    def _head_inputs(self) -> HeadInputs:
+    def _backbone(self) -> Backbone:
         """One object for all sets, so that `--compile` compiles the network once."""
-        return HeadInputs(self.network, self.head)
+        return Backbone(self.network, self.head)
 
     def _computed(self, one: Wanted, tell: Callable[[ExtractProgress], None]) -> Features:
         how = self.parts.facts["preprocessing"]
         shape = list(one.source.shape)
         return extract(
             self.network,
-            self._head_inputs,
+            self._backbone,
             one.source,
             key_parts={"head": self.head.name, "preprocessing": how, "shape": shape, "data": one.digest},
             cache=self.cache,

@@ -19,10 +19,9 @@ from torch import Tensor, nn
 
 from beliefmatch._environment import needs
 from beliefmatch._validate import fail
-from beliefmatch.adaptation.belief_mixin import BeliefMixin
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.heads import find_head
-from beliefmatch.adaptation.surgery import with_head
+from beliefmatch.adaptation.surgery import BeliefMixin, with_head
 from beliefmatch.adaptation.types import Features
 from beliefmatch.data.predictions import Predictions, npz_bytes
 from beliefmatch.data.preprocessing import Preprocessing
@@ -131,7 +130,7 @@ def adapted_network(directory: Path) -> AdaptedNetwork:
         raise fail("predict", f"RUN must hold the weights of its head {head.name!r}; {weights} has none.")
     weight, bias = state[f"{head.name}.weight"], state.get(f"{head.name}.bias")
     flat = weight.flatten(1)
-    made = with_head(network, head, flat, torch.zeros(len(flat)) if bias is None else bias, mixin=BeliefMixin)
+    made = with_head(network, head, flat, torch.zeros(len(flat)) if bias is None else bias)
     made.load_state_dict(state)
     how = Preprocessing.from_json(facts["preprocessing"])
     return AdaptedNetwork(made.eval(), tuple(facts["class_names"]), shape, how)  # type: ignore[arg-type]

@@ -28,8 +28,8 @@ def head_file(adaptation: Adaptation, network: nn.Module | None = None) -> bytes
     head, batchnorm = adaptation.head, adaptation.batchnorm
     taken = batchnorm if batchnorm is not None and batchnorm.is_taken else None
     new = adaptation.chosen if taken is None else taken.head
-    module = None if head is None else head.module
-    weight = new.weight if module is None else _shaped(new.weight, module.weight.dim())
+    is_convolution = head is not None and head.kind == "conv1x1"
+    weight = new.weight[:, :, None, None] if is_convolution else new.weight
     before = f"{head.name}." if head is not None and head.name else ""
     tensors = {f"{before}weight": weight.contiguous(), f"{before}bias": new.bias.contiguous()}
     if taken is not None and network is not None and head is not None:
@@ -47,8 +47,3 @@ def _layers(network: nn.Module, names: tuple[str, ...], head: str) -> Iterator[t
     for name in names:
         for key, value in there[name].state_dict().items():
             yield f"{before}{name}.{key}", value.detach().cpu().contiguous().clone()
-
-
-def _shaped(weight: Tensor, dimensions: int) -> Tensor:
-    """(K, F), or (K, F, 1, 1) for a convolution."""
-    return weight.reshape(*weight.shape, *[1] * (dimensions - 2))

@@ -12,7 +12,6 @@ from torch import nn
 from beliefmatch._config import plain
 from beliefmatch._utils import OnProgress
 from beliefmatch._validate import fail
-from beliefmatch.adaptation.belief_mixin import BeliefMixin
 from beliefmatch.adaptation.cache import format_bytes
 from beliefmatch.adaptation.diagnostics import sentence
 from beliefmatch.adaptation.head_init import Init
@@ -116,7 +115,7 @@ class Adapting:
         made = refit(
             sets,
             classes=len(images.parts.class_names),
-            init=head_weights(images.head),
+            init=head_weights(images.network, images.head),
             adapt_config=structs.replace(self.config.adapt_config, batchnorm=False),
             on_progress=lambda share, doing: on_progress(_FEATURES + (1 - _FEATURES) * share, doing),
         )
@@ -125,7 +124,7 @@ class Adapting:
         own = {"head": images.head, "adapt_config": self.config.adapt_config}
         made = replace(made, **own, seconds=spent_on, notes=notes)
         chosen = made.chosen
-        better = with_head(images.network, images.head, chosen.weight, chosen.bias, mixin=BeliefMixin)
+        better = with_head(images.network, images.head, chosen.weight, chosen.bias)
         return (
             images.with_batchnorm(better, made, on_progress) if made.adapt_config.batchnorm else made
         ), better

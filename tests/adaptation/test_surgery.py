@@ -1,0 +1,150 @@
+"""A copy of a classifier with other weights in its head: what follows, what stays, and its methods."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from beliefmatch.adaptation.heads import find_head
+from beliefmatch.adaptation.surgery import BeliefMixin, with_head
+from beliefmatch.belief import Belief
+from head_networks import IMAGES, NEW, POOL, WIDTH, K, N, Net, OnMap, logits, with_new_head
+
+
+def better_net():
+    return with_new_head(Net(), weight=torch.randn(NEW, WIDTH), bias=torch.randn(NEW))
+
+
+def test_class_counts_flags_hooks_and_types_follow():
+    model, seen = Net(), []
+    model.config = type("Config", (), {"num_labels": K, "image_size": K})()
+    model.fc.requires_grad_(False)
+    model.fc.register_forward_hook(lambda _module, _args, out: seen.append(tuple(out.shape)))
+    better = with_new_head(model)
+    assert (better.num_classes, better.fc.out_features, better.config.num_labels) == (NEW, NEW, NEW)
+    assert (better.config.image_size, model.config.num_labels, model.num_classes) == (K, K, K)
+    assert not better.fc.weight.requires_grad and not better.fc.bias.requires_grad
+    assert better.training
+    seen.clear()
+    better.belief(IMAGES)
+    assert seen == [(N, NEW)]
+
+    half = Net().half()
+    better = with_head(
+        half, find_head(half, IMAGES.half()), torch.ones(NEW, WIDTH).double(), torch.zeros(NEW)
+    )
+    assert better.fc.weight.dtype == torch.float16
+    assert better.belief(IMAGES.half()).log_alpha.dtype == torch.float32
+
+
+def test_a_bias_can_be_added():
+    model = OnMap(POOL, bias=False)
+    better = with_new_head(model, bias=torch.arange(3.0))
+    assert set(better.state_dict()) - set(model.state_dict()) == {"head.bias"}
+    assert logits(better, IMAGES)[1].tolist() == [0, 1, 2]
+
+
+def test_the_copy_is_of_the_users_class_and_has_a_belief():
+    better = better_net().train()
+    assert isinstance(better, Net) and isinstance(better, BeliefMixin)
+    assert (type(better).__name__, type(better).__module__) == ("NetWithBelief", Net.__module__)
+    assert type(better) is type(better_net()) is type(with_new_head(better))
+    belief = better.belief(IMAGES, scale=0.1)
+    assert isinstance(belief, Belief) and better.training
+    expected = logits(better, IMAGES)
+    torch.testing.assert_close(belief.probs, expected.softmax(1))
+    torch.testing.assert_close(belief.precision, 0.1 * expected.exp().sum(1))
+    prediction = better.predict(IMAGES)
+    torch.testing.assert_close(prediction.probs, expected.double().softmax(1))
+    assert prediction.probs.dtype == torch.float64
+    assert better.abstain(IMAGES, 0.5).tolist() == (belief.confidence < 0.5).tolist()
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))])
+def test_duplicates_of_the_copy_have_a_belief(duplicate):
+    better = better_net()
+    again = duplicate(better)
+    assert type(again) is type(better)
+    assert torch.equal(again.belief(IMAGES).log_alpha, better.belief(IMAGES).log_alpha)
+
+
+def test_methods_and_layers_of_the_user_keep_their_names():
+    class Own(Net):
+        @staticmethod
+        def predict(x):
+            return "mine", x
+
+    class Part(Net):
+        def __init__(self):
+            super().__init__()
+            self.predict = nn.Linear(WIDTH, K)
+
+        def forward(self, x):
+            return self.predict(self.features(x))
+
+    assert with_new_head(Own()).predict(1) == ("mine", 1)
+    part = Part()
+    assert copy.deepcopy(with_new_head(part)).belief(IMAGES).num_classes == NEW
+    part.belief = nn.Identity()
+    with pytest.raises(ValueError, match="`belief`"):
+        with_new_head(part)
+
+
+def test_the_copy_can_be_exported_and_its_weights_saved(tmp_path):
+    better = better_net().eval()
+    exported = torch.export.export(better, (IMAGES,))
+    torch.testing.assert_close(exported.module()(IMAGES), better(IMAGES))
+    safetensors = pytest.importorskip("safetensors.torch")
+    safetensors.save_file(better.state_dict(), tmp_path / "net.safetensors")
+    plain = Net()
+    plain.fc = nn.Linear(WIDTH, NEW)
+    plain.load_state_dict(safetensors.load_file(tmp_path / "net.safetensors"))
+    assert torch.equal(plain.eval()(IMAGES), better(IMAGES))
+
+
+def test_shared_weights_are_separated_with_a_warning():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Embedding(9, WIDTH)
+            self.score = nn.Linear(WIDTH, 9, bias=False)
+            self.score.weight = self.embed.weight
+
+        def forward(self, ids):
+            return self.score(self.embed(ids).mean(1))
+
+    model, ids = Tied(), torch.tensor([[1, 2], [3, 4], [5, 6]])
+    with pytest.warns(UserWarning, match=r"`score` .*embed\.weight"):
+        better = with_head(model, find_head(model, ids), torch.zeros(NEW, WIDTH), None)
+    assert torch.equal(better.embed.weight, model.embed.weight)
+    assert not logits(better, ids).any()
+
+
+def test_wrappers_that_distribute_or_compile_are_removed():
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        better = with_new_head(nn.parallel.DistributedDataParallel(Net()), bias=torch.arange(3.0))
+    finally:
+        torch.distributed.destroy_process_group()
+    assert isinstance(better, Net) and better.belief(IMAGES).predictions.tolist() == [2] * N
+    assert isinstance(with_new_head(torch.compile(Net())), Net)  # pyright: ignore
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "named"),
+    [
+        ({"weight": torch.zeros(NEW, WIDTH + 1)}, ValueError, "`weight`"),
+        ({"weight": torch.zeros(0, WIDTH)}, ValueError, "`weight`"),
+        ({"weight": torch.full((NEW, WIDTH), torch.nan)}, ValueError, "`weight`"),
+        ({"weight": torch.zeros(NEW, WIDTH).long()}, TypeError, "`weight`"),
+        ({"weight": [[1.0]]}, TypeError, "`weight`"),
+        ({"bias": torch.zeros(K)}, ValueError, "`bias`"),
+        ({"bias": 0.0}, TypeError, "`bias`"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(options, error, named):
+    with pytest.raises(error, match=f"^with_head: {named}"):
+        with_new_head(Net(), **options)
