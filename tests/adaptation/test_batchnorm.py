@@ -206,7 +206,7 @@ def test_without_validation_data_the_images_set_aside_choose():
 
 def test_data_parallel_is_trained_too():
     better = adapt(nn.DataParallel(network()), TRAIN, validation=VALIDATION, batchnorm=True, **OPTIONS)
-    assert better.adaptation.batchnorm.layers == ("module.norm",)
+    assert better.adaptation.batchnorm.layers == ("norm",)
 
 
 def plain():
