@@ -1,20 +1,16 @@
-"""Choosing a head, what it is compared with, and whether the validation rows can be trusted."""
+"""Choosing a head, and what it is compared with."""
 
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
 from beliefmatch.adaptation.baselines import temperature, untouched
-from beliefmatch.adaptation.batched import fit_heads
 from beliefmatch.adaptation.candidates import Candidate
-from beliefmatch.adaptation.choosing import choose, contamination, table
-from beliefmatch.adaptation.contamination import copied_share
+from beliefmatch.adaptation.choosing import choose, table
 from beliefmatch.adaptation.fitted import FittedHead, HeadScores
-from beliefmatch.adaptation.types import Features
 from beliefmatch.methods.temperature import fit_temperature
 from head_features import CLASSES, WIDTH, features, votes
 
@@ -55,8 +51,6 @@ def test_the_table_has_all_the_best_first():
     [
         (lambda: choose(HEADS[4:]), "`fitted`"),
         (lambda: choose(HEADS, by="ece"), "`by`"),  # pyright: ignore
-        (lambda: contamination(features()), "`train`"),
-        (lambda: contamination(features(), train=features(width=3)), "`validation`"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(call, argument):
@@ -106,55 +100,3 @@ def test_a_temperature_of_votes_minimises_their_nll():
         return functional.cross_entropy(logits / t, (some / some.sum(1, keepdim=True)).double())
 
     assert value(best) < min(value(best * 0.98), value(best * 1.02))
-
-
-def _learnt(many=800):
-    """A head that has its training rows by heart, those rows, and new ones."""
-    width = 1000  # more than rows, so that all can be learnt, random labels too
-    train, new = (features(many, seed, width=width) for seed in (0, 1))
-    random_labels = torch.randint(CLASSES, (many,), generator=torch.Generator().manual_seed(0))
-    train = Features(train.rows, torch.where(torch.arange(many) % 5 > 0, train.targets, random_labels), "")
-    options = {"classes": CLASSES, "epochs": 25, "learning_rate": 0.01, "batch_size": 64}
-    (head,) = fit_heads(train, [Candidate("softmax", "softmax")], **options)
-    return (head.weight, head.bias), train, new
-
-
-def _rows(features, places):
-    return Features(features.rows[places], features.targets[places], "")
-
-
-def _noisy(data):
-    """Other pictures of the same things, such as mirrored ones: no copies, but known."""
-    noise = np.random.default_rng(5).normal(size=data.rows.shape).astype(np.float32)
-    return Features(data.rows + 0.05 * noise, data.targets, "")
-
-
-def test_new_rows_are_distinguished_from_learnt_ones():
-    init, train, new = _learnt()
-    assert contamination(new, train=train, init=init).seen is False
-    assert contamination(_noisy(train), train=train, init=init).seen is True
-    assert contamination(new, train=_noisy(new), init=init).seen is None  # both or neither
-    few = _rows(_noisy(train), np.arange(0, 800, 20))
-    assert contamination(few, train=train, init=init).seen is None
-    alone = [contamination(data, init=init) for data in (train, new)]
-    assert [verdict.seen for verdict in alone] == [None, None] and alone[0].why != alone[1].why
-
-
-@pytest.mark.parametrize("kind", [np.float32, np.float16])
-def test_copies_among_the_training_rows_are_found(kind):
-    train, new = features(500, width=64), features(200, 1, width=64)
-    part = Features(train.rows[100:150].astype(kind), train.targets[100:150], "")
-    assert copied_share(part, train) == 1.0 and copied_share(new, train) == 0.0
-    verdict = contamination(part, train=train)
-    assert verdict.seen is True and "100%" in verdict.why
-    assert contamination(new, train=train).seen is None
-    rows = np.concatenate([new.rows, train.rows[:3]])
-    mixed = Features(rows, torch.zeros(203).long(), "")
-    assert copied_share(mixed, train) == pytest.approx(3 / 203)
-    verdict = contamination(mixed, train=train)
-    assert verdict.seen is None and "1.5%" in verdict.why
-
-
-def test_empty_rows_are_no_copies():
-    nothing = Features(np.zeros((9, 4), np.float32), torch.zeros(9).long(), "")
-    assert copied_share(nothing, nothing) == 0.0

@@ -6,10 +6,9 @@ from typing import Any, Literal
 
 from beliefmatch._validate import fail, require_choice
 from beliefmatch.adaptation.candidates import Candidate, Kind
-from beliefmatch.adaptation.contamination import Verdict, contamination
 from beliefmatch.adaptation.fitted import FittedHead
 
-__all__ = ["By", "Verdict", "choose", "choose_setting", "contamination", "setting", "table"]
+__all__ = ["By", "choose", "choose_setting", "setting", "table"]
 
 By = Literal["nll", "error"]
 

@@ -14,13 +14,12 @@ from beliefmatch.adaptation.baselines import temperature, untouched
 from beliefmatch.adaptation.batched import fit_heads
 from beliefmatch.adaptation.candidates import Candidate, candidates
 from beliefmatch.adaptation.choosing import choose_setting, setting
-from beliefmatch.adaptation.contamination import Verdict, contamination
-from beliefmatch.adaptation.diagnostics import on_data, on_the_choice, on_the_labels, sentence
+from beliefmatch.adaptation.diagnostics import contamination, on_data, on_the_choice, on_the_labels, sentence
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.head_init import Init
 from beliefmatch.adaptation.labelling import LabelSet, label_set, require_sets
 from beliefmatch.adaptation.laplace_head import laplace_head, require_laplace, why_no_laplace
-from beliefmatch.adaptation.result import Adaptation, FeatureSets
+from beliefmatch.adaptation.result import Adaptation, FeatureSets, Verdict
 from beliefmatch.adaptation.risk_thresholds import risk_thresholds
 
 __all__ = ["refit", "shown"]
@@ -73,7 +72,7 @@ def refit(
     init = require_sets(sets, init)
     found = label_set(sets, classes=classes, init=init, labels=adapt_config.labels)
     old = init if found.kind == "same" else None
-    verdict = contamination(sets.validation, train=sets.train, init=old)
+    verdict = contamination(sets.validation, train=sets.train, init=old, test=sets.test)
     _warn(verdict, found, val_fraction)
     diagnostics = on_the_labels(sets, found, init) if adapt_config.labels == "auto" else []
     diagnostics += _warned(on_data(sets, found, init))

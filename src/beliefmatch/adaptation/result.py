@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from beliefmatch.adaptation.adapt_config import AdaptConfig
-from beliefmatch.adaptation.contamination import Verdict
 from beliefmatch.adaptation.fitted import FittedHead, HeadScores, Point
 from beliefmatch.adaptation.heads import Head
 from beliefmatch.adaptation.types import Features
 
-__all__ = ["Adaptation", "BatchNormResult", "FeatureSets", "RiskThreshold"]
+__all__ = ["Adaptation", "BatchNormResult", "FeatureSets", "RiskThreshold", "Verdict"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +22,20 @@ class FeatureSets:
     """For the scores of the report; they choose nothing."""
     ood: Mapping[str, Features] = field(default_factory=dict)
     """Examples that belong to no class, by the name of their set."""
+
+
+class Verdict(NamedTuple):
+    """Whether the network was trained on the validation rows, None where that is unknown.
+
+    Args:
+        seen: the answer.
+        why: the reason, with the tests and their p-values.
+        evidence: accuracies, temperature and p-values by name.
+    """
+
+    seen: bool | None
+    why: str
+    evidence: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from beliefmatch._config import Record, RecordPart
 from beliefmatch._files import file_names
 from beliefmatch.experiments.records import OODScores, Scores
@@ -65,10 +67,12 @@ class TriedHead(RecordPart, frozen=True):
 
 
 class VerdictRecord(RecordPart, frozen=True):
-    """Whether the validation rows were seen in training, None where that is unknown; and why."""
+    """Whether the network was trained on the validation rows, None where that is unknown; and why."""
 
     seen: bool | None
     why: str
+    evidence: dict[str, float] = msgspec.field(default_factory=dict)
+    """Accuracies of the existing head, its temperature, and the p-values of the tests, by name."""
 
 
 class ScoredHead(RecordPart, frozen=True):

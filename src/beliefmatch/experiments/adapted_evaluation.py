@@ -81,7 +81,7 @@ def adapt_record(
         class_names=class_names_of(adaptation.classes, class_names),
         tried=[_tried(head) for head in adaptation.fitted],
         chosen=adaptation.chosen.candidate.name,
-        verdict=VerdictRecord(*adaptation.verdict),
+        verdict=VerdictRecord(**plain(adaptation.verdict._asdict())),
         scored_on=scored_on,
         targets="votes" if is_votes(features) else "labels",
         scored=_scored(adaptation),

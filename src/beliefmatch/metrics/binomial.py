@@ -5,7 +5,7 @@ from torch import Tensor
 
 from beliefmatch._quadrature import beta_quantile
 
-__all__ = ["binomial_interval", "binomial_tail", "sign_test", "upper_bound"]
+__all__ = ["binomial_interval", "binomial_tail", "fisher_exact", "sign_test", "upper_bound"]
 
 
 def upper_bound(errors: Tensor, trials: Tensor, level: float, *, caller: str) -> Tensor:
@@ -52,6 +52,19 @@ def sign_test(wins: int, losses: int) -> float:
     (0.0625, 1.0)
     """
     return min(1.0, 2 * binomial_tail(max(wins, losses), wins + losses, 0.5))
+
+
+def fisher_exact(successes: int, trials: int, other_successes: int, other_trials: int) -> float:
+    """One-sided p-value of the hypothesis that the first rate is not the higher one, by Fisher's exact test.
+
+    >>> round(fisher_exact(5, 5, 0, 5), 6)
+    0.003968
+    """
+    total, total_successes = trials + other_trials, successes + other_successes
+    counts = torch.arange(successes, min(trials, total_successes) + 1, dtype=torch.float64)
+    log_probability = _log_choose(trials, counts) + _log_choose(other_trials, total_successes - counts)
+    normaliser = _log_choose(total, torch.tensor(float(total_successes), dtype=torch.float64))
+    return min(1.0, (log_probability - normaliser).exp().sum().item())
 
 
 def _log_choose(n: int, k: Tensor) -> Tensor:
