@@ -1,140 +1,186 @@
-"""Time of fitting heads on cached features: one, five and twenty at once, and beside the usual loops.
+"""Heads of `beliefmatch adapt` held against scikit-learn's LogisticRegression on the same features.
 
-    python benchmarks/adapt_heads.py                              50,000 rows of 2048 features, 10 classes
-    python benchmarks/adapt_heads.py --rows 10000 --rounds 3      smaller
-    python benchmarks/adapt_heads.py --threads 1 --cpu            processor seconds of one thread
+    python benchmarks/adapt_heads.py                                       the embedded digits
+    python benchmarks/adapt_heads.py clinc=clinc.npz cifar10=cifar10.npz   and features of your own
+    python benchmarks/adapt_heads.py --json results.json
 
-The numbers of heads take turns, a few epochs each; ratios are those of epochs of the same round. Heads are of
-belief matching, λ and seeds different. `--cpu` counts the processor's seconds instead of the clock's, for a
-machine that others use too (sensible with one thread).
-
-The usual loops: `nn.Linear`, cross-entropy and torch's Adam over a DataLoader of the cached features, one
-head at a time; and the same with the network's forward pass in every epoch. That is not run in full: some
-batches of 32×32 pictures are timed through a pre-activation ResNet-18 without gradients, and multiplied up to
-the number of rows. A ResNet-50 at 224×224, whose features have this width, multiplies seven times as much.
+A file holds the arrays of `beliefmatch adapt --features`: train_features, train_targets, and those of
+validation and test. All contenders take turns, `--rounds` times; times are
+processor seconds (all threads), and the median of the rounds is shown. LogisticRegression is fitted with the
+defaults of scikit-learn and C from 1 to 1000, up to 1000 iterations; "one head" is a softmax head at the
+weight decay that the search has chosen, from zero; "search" is everything that `adapt` fits by default, with
+calibrations and the choice.
 """
 
 import argparse
+import json
 import time
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
+from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
-from torch.nn import functional
-from torch.utils.data import DataLoader, TensorDataset
+from sklearn.datasets import load_digits
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+from sklearn.model_selection import train_test_split
 
 from beliefmatch._environment import hardware, versions
-from beliefmatch.adaptation.batched import BATCH_SIZE, fit_heads, paper_rate
-from beliefmatch.adaptation.candidates import candidates
+from beliefmatch.adaptation.adapt_config import AdaptConfig
+from beliefmatch.adaptation.refit import refit
+from beliefmatch.adaptation.result import Adaptation, FeatureSets
+from beliefmatch.adaptation.scoring import score
+from beliefmatch.adaptation.search import Search
+from beliefmatch.adaptation.stored import feature_sets
 from beliefmatch.adaptation.types import Features
-from beliefmatch.models.resnet import preact_resnet18
 
-HEADS = (1, 5, 20)
-EPOCHS = 2  # of a turn that are timed
-PICTURES, BATCHES = 64, 3  # of the network's forward pass that are timed
+STRENGTHS = (1.0, 10.0, 100.0, 1000.0)
+PARTS = ("train", "validation", "test")
 
 
-def some_features(rows: int, width: int, classes: int) -> Features:
-    """Features as a ReLU and an average leave them, with classes that can be separated."""
-    chance = torch.Generator().manual_seed(0)
-    targets = torch.randint(classes, (rows,), generator=chance)
-    centres = torch.randn(classes, width, generator=chance)
-    values = torch.randn(rows, width, generator=chance).add_(centres[targets]).relu_().mul_(0.4)
-    return Features(values.numpy(), targets, "made up")
-
-
-def epoch_seconds(
-    features: Features, heads: int, args: argparse.Namespace, clock: Callable[[], float]
-) -> float:
-    """Seconds of an epoch of so many heads, without what comes before the first."""
-    chosen = candidates(args.classes, seeds=range(4), controls=[])[:heads]
-    ends: list[float] = []
-    fit_heads(
-        features,
-        chosen,
-        classes=args.classes,
-        epochs=1 + EPOCHS,
-        batch_size=args.batch,
-        on_progress=lambda share, doing: ends.append(clock()),
+def digits() -> FeatureSets:
+    """scikit-learn's 1,797 digits, pixels as features: 60, 20 and 20 %."""
+    rows, targets = load_digits(return_X_y=True)
+    rows, test_rows, targets, test_targets = train_test_split(
+        rows, targets, test_size=0.2, random_state=0, stratify=targets
     )
-    return (ends[EPOCHS] - ends[0]) / EPOCHS
+    rows, val_rows, targets, val_targets = train_test_split(
+        rows, targets, test_size=0.25, random_state=0, stratify=targets
+    )
+    pairs = (rows, targets), (val_rows, val_targets), (test_rows, test_targets)
+    return FeatureSets(
+        *(Features(x.astype(np.float32), torch.from_numpy(y).long(), "digits") for x, y in pairs)
+    )
 
 
-def plain_loop(features: Features, classes: int, batch: int, share: float) -> Callable[[], None]:
-    """A share of an epoch of one head, as one writes it first."""
-    rows = torch.from_numpy(features.rows)
-    data = TensorDataset(rows[: int(share * len(rows))], features.targets[: int(share * len(rows))])
-    head = nn.Linear(rows.shape[1], classes)
-    optimizer = torch.optim.Adam(head.parameters(), lr=paper_rate(batch))
-
-    def epoch() -> None:
-        for inputs, targets in DataLoader(data, batch_size=batch, shuffle=True):
-            optimizer.zero_grad()
-            functional.cross_entropy(head(inputs), targets).backward()
-            optimizer.step()
-
-    return epoch
+def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Processor seconds of all threads, and the result."""
+    began = time.process_time()
+    result = work()
+    return time.process_time() - began, result
 
 
-def forward_seconds(clock: Callable[[], float]) -> float:
-    """Seconds of a picture through the network."""
-    network, pictures = preact_resnet18(num_classes=10).eval(), torch.randn(PICTURES, 3, 32, 32)
-    seconds = []
-    with torch.inference_mode():
-        for _ in range(BATCHES + 1):
-            start = clock()
-            network(pictures)
-            seconds.append(clock() - start)
-    return median(seconds[1:]) / PICTURES
+def logistic_regression(sets: FeatureSets, strength: float) -> LogisticRegression:
+    """What a user would type."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return LogisticRegression(C=strength, max_iter=1000).fit(
+            np.asarray(sets.train.rows), sets.train.targets.numpy()
+        )
 
 
-def timed(work: Callable[[], None], clock: Callable[[], float]) -> float:
-    start = clock()
-    work()
-    return clock() - start
+def one_head(sets: FeatureSets, classes: int, weight_decay: float) -> Search:
+    """A softmax head from zero."""
+    search = Search(sets.train, sets.validation, classes, config=AdaptConfig(weight_decays=[weight_decay]))
+    search.softmax()
+    return search
+
+
+def measured(name: str, sets: FeatureSets, rounds: int) -> dict[str, Any]:
+    """One data set: quality of every contender, and the median of its times."""
+    classes = int(sets.train.targets.max()) + 1
+    times: dict[str, list[float]] = {}
+    rows: dict[str, dict[str, float]] = {}
+    adaptation: Adaptation | None = None
+    for _ in range(rounds):
+        for strength in STRENGTHS:
+            label = f"LogisticRegression C={strength:g}"
+            spent, model = seconds(lambda strength=strength: logistic_regression(sets, strength))
+            times.setdefault(label, []).append(spent)
+            rows[label] = sklearn_scores(model, sets)
+        spent, adaptation = seconds(lambda: refit(sets, adapt_config=AdaptConfig()))
+        times.setdefault("search", []).append(spent)
+        assert adaptation is not None
+        decay = adaptation.table["softmax"][0].candidate.weight_decay
+        spent, _ = seconds(lambda decay=decay: one_head(sets, classes, decay))
+        times.setdefault("one head", []).append(spent)
+    assert adaptation is not None and sets.test is not None
+    for label, heads in adaptation.table.items():
+        head, test = heads[0], score(heads[0], sets.test)
+        assert head.validation is not None
+        rows[label] = {
+            "validation_nll": head.validation.nll,
+            "test_nll": test.nll,
+            "test_error": test.error,
+            "test_ece": test.ece,
+            "iterations": head.iterations,
+            "converged": head.converged,
+        }
+    spent = {label: median(values) for label, values in times.items()}
+    return {
+        "name": name,
+        "rows": [len(getattr(sets, part)) for part in PARTS],
+        "width": sets.train.width,
+        "classes": classes,
+        "heads": rows,
+        "seconds": spent,
+        "bars": bars(rows, spent),
+    }
+
+
+def sklearn_scores(model: LogisticRegression, sets: FeatureSets) -> dict[str, float]:
+    """NLL on validation and test rows, and the test error."""
+    assert sets.test is not None
+    labels = np.arange(model.coef_.shape[0]) if model.coef_.shape[0] > 1 else np.arange(2)
+    found = {}
+    for part in ("validation", "test"):
+        features = getattr(sets, part)
+        probs = model.predict_proba(np.asarray(features.rows))
+        found[f"{part}_nll"] = float(log_loss(features.targets.numpy(), probs, labels=labels))
+    wrong = model.predict(np.asarray(sets.test.rows)) != sets.test.targets.numpy()
+    return {**found, "test_error": float(wrong.mean()), "iterations": int(model.n_iter_[0])}
+
+
+def bars(rows: dict[str, dict[str, float]], spent: dict[str, float]) -> dict[str, float]:
+    """The ratios that are to be kept below 1.01, 1.01, 1.03, 1 and 8."""
+    regressions = {label: one for label, one in rows.items() if label.startswith("Logistic")}
+    best = min(regressions, key=lambda label: regressions[label]["validation_nll"])
+    least = {key: min(one[key] for one in regressions.values()) for key in ("validation_nll", "test_nll")}
+    return {
+        "softmax / best LogisticRegression, validation NLL": rows["softmax"]["validation_nll"]
+        / least["validation_nll"],
+        "softmax / best LogisticRegression, test NLL": rows["softmax"]["test_nll"] / least["test_nll"],
+        "belief matching / softmax, test NLL": rows["belief matching"]["test_nll"]
+        / rows["softmax"]["test_nll"],
+        "one head / LogisticRegression, seconds": spent["one head"] / spent[best],
+        "search / LogisticRegression, seconds": spent["search"] / spent[best],
+    }
 
 
 def main() -> None:
-    """Measure and print."""
-    read = argparse.ArgumentParser(description="Time of fitting heads on cached features.")
-    for name, default in (("rows", 50_000), ("width", 2048), ("classes", 10), ("rounds", 5)):
-        read.add_argument(f"--{name}", type=int, default=default)
-    read.add_argument("--batch", type=int, default=BATCH_SIZE)
-    read.add_argument("--threads", type=int, default=torch.get_num_threads())
-    read.add_argument("--cpu", action="store_true")
-    args = read.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("sets", nargs="*", metavar="NAME=FILE", help="features with targets")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--json", help="file to write the results to")
+    args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    clock = time.process_time if args.cpu else time.perf_counter
-    print(hardware(), versions("torch", "numpy"))
-    print(
-        f"{args.rows:,} x {args.width:,}, K = {args.classes}, batches of {args.batch}, "
-        f"threads {args.threads}, {'processor' if args.cpu else 'wall'} seconds"
-    )
-    features = some_features(args.rows, args.width, args.classes)
-    rounds = [
-        {heads: epoch_seconds(features, heads, args, clock) for heads in HEADS} for _ in range(args.rounds)
-    ]
-    for heads in HEADS:
-        seconds = [one[heads] for one in rounds]
-        ratio = median(one[heads] / one[1] for one in rounds)
-        print(
-            f"{heads:3d} heads: {median(seconds):.3f} s an epoch (least {min(seconds):.3f}), "
-            f"{ratio:.2f} times one; 100 epochs {100 * median(seconds):.0f} s"
-        )
-    share = 0.2
-    loop = timed(plain_loop(features, args.classes, args.batch, share), clock) / share
-    forward = forward_seconds(clock) * args.rows
-    one, twenty = (median(each[heads] for each in rounds) for heads in (1, 20))
-    print(f"usual loop over cached features, one head: {loop:.2f} s an epoch, {loop / one:.1f} times ours")
-    whole = forward + loop
-    batches = f"{BATCHES} batches of {PICTURES} times {args.rows / PICTURES / BATCHES:.0f}"
-    print(f"usual loop with the network in it: {whole:.1f} s an epoch (ResNet-18 at 32x32, {batches})")
-    in_all = 2000 * whole / (forward + 100 * twenty)  # the features are computed once
-    print(
-        f"  an epoch of one head is {whole / one:.0f} times ours, of twenty one by one "
-        f"{20 * whole / twenty:.0f}; 100 epochs of twenty, computing the features included, {in_all:.0f}"
-    )
+    named = {"digits": digits()}
+    for text in args.sets:
+        name, _, path = text.partition("=")
+        named[name], _, _ = feature_sets(path)
+    results = [measured(name, sets, args.rounds) for name, sets in named.items()]
+    for one in results:
+        print(f"\n{one['name']}: rows {one['rows']}, {one['width']} features, {one['classes']} classes")
+        for label, row in one["heads"].items():
+            spent = one["seconds"].get(label)
+            end = "" if spent is None else f"  {spent:7.3f} s"
+            print(
+                f"  {label:32} NLL {row['validation_nll']:.4f} validation, {row['test_nll']:.4f} test, "
+                f"error {100 * row['test_error']:5.2f} %, {row['iterations']:4d} iterations{end}"
+            )
+        print(f"  one head {one['seconds']['one head']:.3f} s, search {one['seconds']['search']:.3f} s")
+        for label, ratio in one["bars"].items():
+            print(f"  {label:52} {ratio:.3f}")
+    if args.json:
+        facts = {"rounds": args.rounds, "threads": args.threads, "hardware": hardware()}
+        packages = versions("beliefmatch", "torch", "numpy", "scikit-learn")
+        text = json.dumps({"facts": {**facts, "versions": packages}, "sets": results}, indent=1)
+        Path(args.json).write_text(text + "\n", "utf-8")
 
 
 if __name__ == "__main__":

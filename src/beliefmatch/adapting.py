@@ -8,7 +8,7 @@ better.report("out/")
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +18,15 @@ from beliefmatch._environment import needs
 from beliefmatch._files import ready_directory
 from beliefmatch._utils import OnProgress
 from beliefmatch.adaptation.adapt import adapt_classifier
-from beliefmatch.adaptation.adapt_config import CONTROLS, AdaptConfig, Control, Labels
+from beliefmatch.adaptation.adapt_config import (
+    CONTROLS,
+    TOLERANCE,
+    AdaptConfig,
+    Choice,
+    Control,
+    Labels,
+    Protocol,
+)
 from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adaptation.result import Adaptation
 from beliefmatch.adaptation.surgery import BeliefMixin
@@ -89,17 +97,17 @@ def adapt(
     classes: int | None = None,
     head: str | None = None,
     labels: Labels = "auto",
+    choose: Choice = "belief_matching",
     kl_weights: Sequence[float] | None = None,
+    weight_decays: Sequence[float] | None = None,
     priors: Sequence[float] = (1.0,),
-    seeds: Sequence[int] = (0,),
     controls: Sequence[Control] = CONTROLS,
     laplace: bool = False,
-    choose_by: Literal["nll", "error"] = "nll",
+    heads: int = 0,
+    tolerance: float = TOLERANCE,
+    protocol: Protocol = "default",
     epochs: int = 100,
-    batch_size: int = 256,
-    learning_rate: float | None = None,
-    optimizer: Literal["adam", "lbfgs"] = "adam",
-    patience: int | None = 10,
+    seeds: Sequence[int] = (0,),
     batchnorm: bool = False,
     risks: Sequence[float] = (0.01, 0.05),
     delta: float = 0.05,
@@ -126,17 +134,18 @@ def adapt(
         head: Name of the last layer; found automatically by default.
         labels: "same" repairs the existing head, "new" fits one for other classes; "auto" tests whether the
             existing head knows the classes.
-        kl_weights: Values of λ to try; by default a grid that depends on the number of classes.
+        choose: "belief_matching" delivers the best belief matching head, "best" the head of the lowest
+            validation NLL of any kind.
+        kl_weights: Values of λ to try; by default a path that ends where the validation NLL rises.
+        weight_decays: Values of the weight decay to try; likewise by default.
         priors: Values of the prior β to try.
-        seeds: Seeds of the initial weights; of the order of batches where the existing head is repaired.
         controls: Heads to compare with: "softmax", "label_smoothing", "evidential".
         laplace: Whether to compare with a Laplace approximation of the last layer, which needs an extra.
-        choose_by: Validation score that chooses, "nll" or "error".
-        epochs: Maximum number of passes over the features.
-        batch_size: Rows per optimizer step.
-        learning_rate: Learning rate of Adam; by default the paper's, scaled with the batch size.
-        optimizer: "adam", or "lbfgs" for the convex heads.
-        patience: Epochs without a better validation score after which a head stops; None for never.
+        heads: Number of additional heads that are fitted to resampled rows; 0 for none.
+        tolerance: Relative distance of a head's objective to its minimum at which the head has converged.
+        protocol: "paper" trains heads as the paper does: Adam on minibatches, without weight decay.
+        epochs: Passes over the features with the protocol "paper", and over the images with `batchnorm`.
+        seeds: Seeds of the initial weights with the protocol "paper".
         batchnorm: Whether BatchNorm layers are trained together with the chosen head afterwards.
         risks: Error rates among answered examples for which to compute a confidence threshold.
         delta: Probability with which each of these thresholds may fail.
@@ -153,17 +162,17 @@ def adapt(
     """
     config = AdaptConfig(
         labels=labels,
+        choose=choose,
         kl_weights=kl_weights,
+        weight_decays=weight_decays,
         priors=priors,
-        seeds=seeds,
         controls=controls,
         laplace=laplace,
-        choose_by=choose_by,
+        heads=heads,
+        tolerance=tolerance,
+        protocol=protocol,
         epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        optimizer=optimizer,
-        patience=patience,
+        seeds=seeds,
         batchnorm=batchnorm,
         risks=risks,
         delta=delta,

@@ -7,59 +7,80 @@ from msgspec import Meta
 
 from beliefmatch._config import Config, Count, Positive, Probability
 
-__all__ = ["CONTROLS", "VAL_FRACTION", "AdaptConfig", "Labels"]
+__all__ = ["CONTROLS", "TOLERANCE", "VAL_FRACTION", "AdaptConfig", "Choice", "Control", "Labels", "Protocol"]
 
 Labels = Literal["auto", "same", "new"]
+Choice = Literal["belief_matching", "best"]
+Protocol = Literal["default", "paper"]
 Control = Literal["softmax", "label_smoothing", "evidential"]
-CONTROLS: tuple[Control, ...] = ("softmax", "label_smoothing", "evidential")
-"""Heads that belief matching is compared with."""
+CONTROLS: tuple[Control, ...] = ("softmax", "label_smoothing")
+"""Heads that belief matching is compared with by default."""
+TOLERANCE = 5e-3
+"""Relative distance of a head's objective to its minimum at which the head has converged."""
 VAL_FRACTION = 0.2
 """Share of the training rows that is held out for validation where no validation data are given."""
 _SOME = Meta(min_length=1)
 
 
 class AdaptConfig(Config, frozen=True, kw_only=True):
-    """How heads are fitted and which of them is taken.
+    """How heads are fitted and which of them is delivered.
 
     Args:
         labels: "same" repairs the existing head, "new" fits one for other classes; "auto" looks whether the
             existing head knows the classes.
-        kl_weights: values of λ to try, positive; `default_kl_weights` of the number of classes if not given.
-        priors: values of β to try.
-        seeds: of first weights; where heads start from the existing one, of the order of batches.
-        controls: heads to compare with: "softmax", "label_smoothing", "evidential".
-        laplace: whether to compare with a Laplace approximation of the last layer, which needs an extra.
-        choose_by: validation "nll" or "error".
-        epochs: passes over the features.
-        batch_size: rows of a step.
-        learning_rate: of Adam; the paper's, in proportion to the batch, if not given.
-        optimizer: "adam", or "lbfgs" for the convex heads.
-        patience: epochs without a better validation value after which a head stops; None for never.
-        batchnorm: whether the affine parameters and statistics of BatchNorm layers are trained together with
-            the chosen head afterwards, as the paper's published code does.
-        risks: error rates among answers to compute confidence thresholds for.
-        delta: probability with which each threshold may fail.
+        choose: "belief_matching" delivers the best belief matching head, "best" the head of the lowest
+            validation NLL of any kind.
+        kl_weights: Values of λ to try; by default a path that starts where the number of classes makes λ weak
+            and ends where the validation NLL rises.
+        weight_decays: Values of the weight decay to try; by default a path that ends where the validation NLL
+            rises.
+        priors: Values of β to try.
+        controls: Kinds of heads to compare with: "softmax", "label_smoothing", "evidential".
+        laplace: Whether to compare with a Laplace approximation of the last layer, which needs an extra.
+        heads: Number of additional heads that are fitted to resampled rows (the bootstrap); 0 for none.
+        tolerance: Relative distance of a head's objective to its minimum at which the head has converged.
+        protocol: "default", or "paper" for the training of the paper: Adam on minibatches, without
+            weight decay.
+        epochs: Passes over the rows with the protocol "paper", and over the images with `batchnorm`.
+        batch_size: Rows of a step with the protocol "paper".
+        learning_rate: Of Adam with the protocol "paper".
+        seeds: Seeds of the first weights and of the order of batches with the protocol "paper".
+        batchnorm: Whether the affine parameters and statistics of BatchNorm layers are trained together with
+            the delivered head afterwards, as the paper's published code does.
+        risks: Error rates among answers to compute confidence thresholds for.
+        delta: Probability with which each threshold may fail.
     """
 
     labels: Labels = "auto"
+    choose: Choice = "belief_matching"
     kl_weights: Annotated[Sequence[Positive], _SOME] | None = None
+    weight_decays: Annotated[Sequence[Positive], _SOME] | None = None
     priors: Annotated[Sequence[float], _SOME] = (1.0,)
-    seeds: Annotated[Sequence[int], _SOME] = (0,)
     controls: Sequence[Control] = CONTROLS
     laplace: bool = False
-    choose_by: Literal["nll", "error"] = "nll"
+    heads: Annotated[int, Meta(ge=0)] = 0
+    tolerance: Positive = TOLERANCE
+    protocol: Protocol = "default"
     epochs: Count = 100
-    batch_size: Count = 256
-    learning_rate: Positive | None = None
-    optimizer: Literal["adam", "lbfgs"] = "adam"
-    patience: Count | None = 10
+    batch_size: Count = 64
+    learning_rate: Positive = 3e-4
+    seeds: Annotated[Sequence[int], _SOME] = (0,)
     batchnorm: bool = False
     risks: Sequence[Probability] = (0.01, 0.05)
     delta: Probability = 0.05
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("kl_weights", "priors", "seeds", "controls"):
-            values = getattr(self, name) or ()
-            if len(set(values)) < len(values):
-                raise ValueError(f"AdaptConfig: `{name}` must differ, got {list(values)}.")
+        if self.protocol == "default" and len(self.seeds) > 1:
+            fact = "a head that has converged does not depend on its seed"
+            raise ValueError(
+                f"AdaptConfig: `seeds` must be one without the protocol paper, got {len(self.seeds)}: {fact}."
+            )
+        if self.protocol == "paper":
+            given = {"heads": self.heads, "weight_decays": self.weight_decays}
+            for name, value in given.items():
+                if value:
+                    fact = f"`{name}` must not come with the protocol paper, which has none"
+                    raise ValueError(f"AdaptConfig: {fact}, got {value!r}.")
+        if self.heads == 1:
+            raise ValueError("AdaptConfig: `heads` must be 0 or at least 2, got 1: one head cannot disagree.")

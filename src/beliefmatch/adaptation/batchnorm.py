@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,6 +31,8 @@ __all__ = ["BatchNormTraining", "ImageRows", "batchnorm_layers", "require_batchn
 
 LEARNING_RATE, BATCH_SIZE = 3e-4, 64
 """The paper's."""
+PATIENCE = 10
+"""Epochs without a lower validation NLL after which training ends."""
 
 
 class ImageRows(NamedTuple):
@@ -114,8 +116,6 @@ def train_batchnorm(
     validation: ImageRows,
     *,
     epochs: int,
-    patience: int | None = 10,
-    monitor: Literal["nll", "error"] = "nll",
     device: torch.device | str = "cpu",
     on_progress: OnProgress | None = None,
 ) -> BatchNormTraining:
@@ -131,8 +131,6 @@ def train_batchnorm(
         train: images to train on.
         validation: images that choose the epoch.
         epochs: at most.
-        patience: epochs without a better validation value after which it ends; None for never.
-        monitor: the validation value, "nll" or "error".
         device: where the model is.
         on_progress: Called with (fraction, description).
     """
@@ -153,11 +151,11 @@ def train_batchnorm(
             )
             now = _scores(model, candidate, validation, place)
             result.curve.append(Point(epoch, loss, now.nll, now.error))
-            if math.isfinite(now.nll) and getattr(now, monitor) < getattr(result.after, monitor):
+            if math.isfinite(now.nll) and now.nll < result.after.nll:
                 result.after, result.epoch, best = now, epoch, _kept(modules)
             if on_progress is not None:
                 on_progress(epoch / epochs, f"BatchNorm layers: epoch {epoch}, validation NLL {now.nll:.4f}")
-            if not math.isfinite(loss) or (patience is not None and epoch - result.epoch >= patience):
+            if not math.isfinite(loss) or epoch - result.epoch >= PATIENCE:
                 break
         _put_back(modules, best)
     return result

@@ -1,9 +1,8 @@
-"""What may be fitted: a kind of head, its options, and the seed of its first weights."""
+"""What may be fitted: a kind of head and its options."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -11,19 +10,17 @@ from torch import Tensor, nn
 from beliefmatch._labels import require_kl_weight, require_prior_number
 from beliefmatch._utils import require_options
 from beliefmatch._validate import describe, fail, require_choice, require_index
-from beliefmatch.adaptation.adapt_config import CONTROLS
 from beliefmatch.methods import build
 from beliefmatch.methods.base import Method, Prediction
 from beliefmatch.methods.cross_entropy import matched_smoothing
 
-__all__ = ["BASELINES", "KINDS", "Candidate", "Kind", "candidates", "default_kl_weights"]
+__all__ = ["FITTED_KINDS", "KINDS", "Calibration", "Candidate", "Kind", "default_kl_weights"]
 
-Kind = Literal[
-    "belief_matching", "softmax", "label_smoothing", "evidential", "untouched", "temperature", "laplace"
-]
-KINDS = ("belief_matching", "softmax", "label_smoothing", "evidential")
-BASELINES = ("untouched", "temperature", "laplace")
-"""Kinds that are not trained: the head as it was, its temperature scaled, or its Laplace approximation."""
+Kind = Literal["belief_matching", "softmax", "label_smoothing", "evidential", "untouched", "laplace"]
+FITTED_KINDS = ("belief_matching", "softmax", "label_smoothing", "evidential")
+KINDS = (*FITTED_KINDS, "untouched", "laplace")
+"""All kinds; the last two are the network's own head, and a Gaussian around a softmax head."""
+Calibration = Literal["temperature", "vector_scaling"]
 _MOST_KL_WEIGHT = 0.01
 _LEAST_DOUBT, _MOST_DOUBT = 1e-3, 1.0  # of λK
 
@@ -33,26 +30,49 @@ class Candidate:
     """A head to fit.
 
     Args:
-        name: tells it from the others of a fit.
-        kind: what it is trained towards.
-        options: of belief matching `kl_weight` and `prior` (a number, or one a class); of the others those
-            of the method of that name.
-        seed: of its first weights, where they are not given.
+        kind: The loss that it minimises, or where it comes from.
+        options: Of belief matching `kl_weight` and `prior` (a number, or one for each class); of the others
+            those of the method of that name.
+        weight_decay: Times half the squared norm of the weights (of standardised features) in the objective.
+        calibration: What was fitted to the validation rows on top.
+        background: Whether rows of no class take part in the fit.
+        exposure: Weight of such a row for softmax.
+        members: Number of heads fitted to resampled rows; 1 for a head of its own.
+        seed: Of the first weights and the order of batches, in the paper's protocol.
     """
 
-    name: str
     kind: Kind
     options: Mapping[str, Any] = field(default_factory=dict)
+    weight_decay: float = 0.0
+    calibration: Calibration | None = None
+    background: bool = False
+    exposure: float = 0.0
+    members: int = 1
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require_choice("Candidate", "kind", self.kind, KINDS + BASELINES)
+        require_choice("Candidate", "kind", self.kind, KINDS)
         require_index("Candidate", "seed", self.seed)
         if self.kind == "belief_matching":
             require_options("Candidate", self.kind, _belief_options, self.options)
             _belief_options(**self.options)
-        elif self.kind not in BASELINES:
+        elif self.kind in FITTED_KINDS:
             build(self.kind, **self.options)
+
+    @property
+    def name(self) -> str:
+        """A text that tells it from the other candidates.
+
+        >>> Candidate("belief_matching", {"kl_weight": 0.01}, weight_decay=1e-3).name
+        'belief_matching kl_weight=0.01 weight_decay=0.001'
+        """
+        parts = [f"{option}={_short(value)}" for option, value in self.options.items()]
+        parts += [f"weight_decay={self.weight_decay:g}"] if self.weight_decay else []
+        parts += ["with background"] if self.background else []
+        parts += [f"{self.members} heads"] if self.members > 1 else []
+        parts += [f"seed={self.seed}"] if self.seed else []
+        parts += [f"+ {self.calibration.replace('_', ' ')}"] if self.calibration else []
+        return " ".join([self.kind, *parts])
 
     @property
     def kl_weight(self) -> float:
@@ -61,7 +81,7 @@ class Candidate:
 
     @property
     def prior(self) -> float | tuple[float, ...]:
-        """β of belief matching, one number or one a class."""
+        """β of belief matching, one number or one for each class."""
         return _prior(self.options.get("prior", 1.0))
 
     @property
@@ -69,9 +89,9 @@ class Candidate:
         """The method of this kind; belief matching's without the prior, which only training needs."""
         if self.kind == "belief_matching":
             return build("belief_matching", kl_weight=self.kl_weight)
-        if self.kind in BASELINES:
-            return build("softmax")
-        return build(self.kind, **self.options)
+        if self.kind in FITTED_KINDS:
+            return build(self.kind, **self.options)
+        return build("softmax")
 
     def smoothing(self, classes: int) -> float:
         """ε of a head that is trained by cross-entropy: 0 for softmax."""
@@ -95,61 +115,11 @@ def _belief_options(*, kl_weight: float | None = None, prior: float | Sequence[f
 
 def _prior(prior: Any) -> float | tuple[float, ...]:
     if isinstance(prior, Tensor):
-        raise fail(
-            "Candidate", f"`prior` must be a number or a list of them, got {describe(prior)}.", TypeError
-        )
+        expected = "a number or a list of them"
+        raise fail("Candidate", f"`prior` must be {expected}, got {describe(prior)}.", TypeError)
     if isinstance(prior, (list, tuple)):
         return tuple(require_prior_number("Candidate", one) for one in prior)
     return require_prior_number("Candidate", prior)
-
-
-def candidates(
-    classes: int,
-    *,
-    kl_weights: Iterable[float] | None = None,
-    priors: Iterable[float | Sequence[float]] = (1.0,),
-    seeds: Iterable[int] = (0,),
-    controls: Iterable[str] = CONTROLS,
-) -> list[Candidate]:
-    """Belief matching for every λ, prior and seed, and what it has to be compared with.
-
-    Args:
-        classes: K.
-        kl_weights: values of λ, `default_kl_weights(classes)` if not given.
-        priors: values of β.
-        seeds: of the first weights. One will do where all heads start from the same weights.
-        controls: any of "softmax"; "label_smoothing", one for each λ that asks for the confidence that belief
-            matching with this λ and β = 1 asks for; and "evidential", with its default options.
-
-    >>> [one.name for one in candidates(10, kl_weights=[0.01], controls=["softmax"])]
-    ['belief_matching kl_weight=0.01', 'softmax']
-    """
-    if require_index("candidates", "classes", classes) < 2:
-        raise fail("candidates", f"`classes` must be at least 2, got {classes}.")
-    weights = default_kl_weights(classes) if kl_weights is None else [*kl_weights]
-    controls, seeds, priors = [*controls], [*seeds], [*priors]
-    for control in controls:
-        require_choice("candidates", "controls", control, CONTROLS)
-    settings: list[tuple[Kind, dict[str, Any]]] = []
-    for prior, one in product(priors, weights):
-        uneven = {} if prior == 1 else {"prior": prior}
-        settings.append(("belief_matching", {"kl_weight": one, **uneven}))
-    if "softmax" in controls:
-        settings.append(("softmax", {}))
-    if "label_smoothing" in controls:
-        for one in weights:
-            settings.append(("label_smoothing", {"matched_kl_weight": one}))
-    if "evidential" in controls:
-        settings.append(("evidential", {}))
-    return [
-        Candidate(_name(kind, options, seed if len(seeds) > 1 else None), kind, options, seed)
-        for (kind, options), seed in product(settings, seeds)
-    ]
-
-
-def _name(kind: str, options: Mapping[str, Any], seed: int | None) -> str:
-    texts = [f"{option}={_short(value)}" for option, value in options.items()]
-    return " ".join([kind, *texts, *([] if seed is None else [f"seed={seed}"])])
 
 
 def _short(value: Any) -> str:
@@ -165,6 +135,8 @@ def default_kl_weights(classes: int) -> list[float]:
     >>> default_kl_weights(10), len(default_kl_weights(1000))
     ([0.01, 0.003, 0.001, 0.0003, 0.0001], 7)
     """
+    if require_index("default_kl_weights", "classes", classes) < 2:
+        raise fail("default_kl_weights", f"`classes` must be at least 2, got {classes}.")
     most, least = min(_MOST_KL_WEIGHT, _MOST_DOUBT / classes), _LEAST_DOUBT / classes
     first, last = math.floor(math.log10(least)) - 1, math.ceil(math.log10(most))
     grid = [float(f"{digit}e{power}") for power in range(last, first, -1) for digit in (3, 1)]

@@ -23,12 +23,11 @@ import torch
 from torch import Tensor
 
 from beliefmatch._validate import fail
-from beliefmatch.adaptation.baselines import head_logits, untouched
-from beliefmatch.adaptation.fitted import FittedHead
-from beliefmatch.adaptation.head_init import Init, require_init
+from beliefmatch.adaptation.fitted import FittedHead, Init
 from beliefmatch.adaptation.labelling import LabelSet, knows
-from beliefmatch.adaptation.reading import block_size, labelled, require_labels
+from beliefmatch.adaptation.reading import block_size, labelled, require_init, require_labels
 from beliefmatch.adaptation.result import FeatureSets, Verdict
+from beliefmatch.adaptation.scoring import head_logits, untouched
 from beliefmatch.adaptation.types import Features
 from beliefmatch.methods.temperature import fit_temperature
 from beliefmatch.metrics import auroc

@@ -1,4 +1,4 @@
-"""A head that was fitted, and how good it is."""
+"""A fitted head, and how good it is."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
@@ -8,7 +8,10 @@ from torch import Tensor
 from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.methods.base import Prediction
 
-__all__ = ["FittedHead", "HeadScores", "Point"]
+__all__ = ["FittedHead", "HeadScores", "Init", "Point"]
+
+Init = tuple[Tensor, Tensor]
+"""Weight (K, F) and bias (K,) of an existing head."""
 
 
 class HeadScores(NamedTuple):
@@ -22,7 +25,7 @@ class HeadScores(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A head after some epochs, or some iterations of L-BFGS."""
+    """A head after some epochs of training with Adam."""
 
     epoch: int
     loss: float
@@ -34,7 +37,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FittedHead:
-    """The weights of one candidate at its best epoch."""
+    """The weights of one candidate."""
 
     is_linear: ClassVar[bool] = True
     """Whether all that it says follows from its logits, ``weight @ row + bias``."""
@@ -43,12 +46,15 @@ class FittedHead:
     """(K, F), float32."""
     bias: Tensor
     """(K,), float32."""
-    epoch: int
-    """Epochs that these weights were trained for."""
     validation: HeadScores | None = None
+    """With a calibration, those of cross-fitting: no row is scored by a calibration fitted to it."""
+    converged: bool = True
+    """Whether it met its tolerance. A head that did not is compared with no other."""
+    gap: float | None = None
+    """Estimate of the relative distance of its objective to the minimum."""
+    iterations: int = 0
+    """Of L-BFGS, or epochs of Adam."""
     curve: tuple[Point, ...] = ()
-    diverged: bool = False
-    """Its loss was not finite at some step: it was left out from there on, and is not to be chosen."""
     notes: tuple[str, ...] = field(default=())
 
     def predict(self, rows: Tensor) -> Prediction:

@@ -7,10 +7,10 @@ from torch import Tensor
 
 from beliefmatch._validate import fail, level_of_caller, require_index
 from beliefmatch.adaptation.adapt_config import Labels
-from beliefmatch.adaptation.baselines import untouched
-from beliefmatch.adaptation.head_init import Init, require_init
-from beliefmatch.adaptation.reading import labelled, require_labels
+from beliefmatch.adaptation.fitted import Init
+from beliefmatch.adaptation.reading import labelled, require_init, require_labels
 from beliefmatch.adaptation.result import FeatureSets
+from beliefmatch.adaptation.scoring import untouched
 from beliefmatch.adaptation.types import Features
 
 __all__ = ["MOST_CLASSES", "LabelSet", "knows", "label_set", "require_sets"]

@@ -101,13 +101,12 @@ def laplace_head(head: FittedHead, train: Features, validation: Features | None 
     require_labels("laplace_head", "train", train, *head.weight.shape)
     with _quiet():
         posterior, precision = _fitted(head, train)
-    seed = f" seed={head.candidate.seed}" if " seed=" in head.candidate.name else ""
     options = {"prior_precision": precision, "structure": "kron"}
     made = LaplaceHead(
-        candidate=Candidate(f"laplace{seed}", "laplace", options, head.candidate.seed),
+        candidate=Candidate("laplace", options, seed=head.candidate.seed),
         weight=head.weight,
         bias=head.bias,
-        epoch=head.epoch,
+        converged=head.converged,
         notes=(f"around the weights of {head.candidate.name}",),
         posterior=posterior,
     )

@@ -1,14 +1,11 @@
-"""Losses of many heads at once, and their grads by the logits.
+"""Losses of many heads at once, with their gradients with respect to the logits.
 
-Logits are laid out (H, K, B), a head's together and the examples of a class side by side: so comes the
-product of all weights with a batch, so the kernel of belief matching reads fastest, and so the grads go into
-the product with the features. Heads of like objective stand together and are computed by one call.
+Logits are laid out (H, K, B): the product of all weights with a block of rows comes out in this order, the
+belief matching kernel reads it fastest, and the gradients enter the product with the features as they are.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import groupby
-from typing import Any
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -18,140 +15,133 @@ from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.kernels.reference import LossInputs, Options
 from beliefmatch.methods.base import Method
 
-__all__ = ["Objectives", "in_order"]
+__all__ = ["BeliefMatching", "CrossEntropy", "Evidential", "HeadLoss", "LossAndGrad", "family", "loss_of"]
 
-Losses = Callable[[Tensor, Tensor, Tensor, float], Tensor]
-"""From logits (H, K, B), targets and the share of the training that is over, the mean loss of each head (H,);
-writes the grads to the third argument, shaped like the first."""
-
-_IGNORED = -100  # no target is: OOD rows were left out
+_IGNORED = -100  # no target is: rows of no class were left out
 
 
-def in_order(candidates: Sequence[Candidate]) -> list[int]:
-    """Places of the candidates, those of like objective together."""
-    return sorted(range(len(candidates)), key=lambda place: (repr(_likeness(candidates[place])), place))
+class LossAndGrad(NamedTuple):
+    """The loss of each row, (H, B), and its gradient with respect to the logits, (H, K, B)."""
+
+    loss: Tensor
+    grad: Tensor
 
 
-def _likeness(candidate: Candidate) -> tuple[Any, ...]:
-    if candidate.kind == "belief_matching":
-        return candidate.kind, candidate.kl_weight, candidate.prior
-    if candidate.kind == "evidential":
-        return candidate.kind, sorted(candidate.options.items())
-    return ("cross_entropy",)
+class HeadLoss(Protocol):
+    """The losses of a family of heads, which differ in their options alone."""
 
-
-@dataclass(frozen=True)
-class _Group:
-    start: int
-    stop: int
-    losses: Losses
-
-
-class Objectives:
-    """The objectives of candidates that stand `in_order`.
-
-    Args:
-        candidates: the heads.
-        classes: K.
-    """
-
-    def __init__(self, candidates: Sequence[Candidate], classes: int) -> None:
-        self.groups: list[_Group] = []
-        start = 0
-        for _, like in groupby(candidates, key=_likeness):
-            heads = [*like]
-            self.groups.append(_Group(start, start + len(heads), _losses_of(heads, classes)))
-            start += len(heads)
-
-    def grads(self, logits: Tensor, targets: Tensor, out: Tensor, progress: float = 1.0) -> Tensor:
-        """Write the grads of every head's mean loss to `out`; the mean losses (H,).
+    def __call__(self, logits: Tensor, targets: Tensor, heads: Tensor | slice = slice(None)) -> LossAndGrad:
+        """The losses of these heads.
 
         Args:
             logits: (H, K, B).
-            targets: class ids (B,), or counts (B, K).
-            out: shaped like the logits.
-            progress: share of the training that is over, for objectives that change on the way.
+            targets: Class ids (B,), or counts (B, K).
+            heads: Which heads of the family the logits belong to.
         """
-        losses = [
-            group.losses(logits[group.start : group.stop], targets, out[group.start : group.stop], progress)
-            for group in self.groups
-        ]
-        return torch.cat(losses) if len(losses) > 1 else losses[0]
+        ...
 
 
-def _losses_of(heads: Sequence[Candidate], classes: int) -> Losses:
-    first = heads[0]
+def family(candidate: Candidate) -> str:
+    """Candidates with the same text can be fitted together."""
+    if candidate.kind == "belief_matching":
+        return f"belief_matching {candidate.prior}"
+    return "evidential" if candidate.kind == "evidential" else "cross_entropy"
+
+
+def loss_of(candidates: Sequence[Candidate], classes: int) -> HeadLoss:
+    """The loss of candidates of one family: belief matching with one prior, cross-entropy, or evidential."""
+    first = candidates[0]
     if first.kind == "belief_matching":
-        return _belief_matching(first)
+        return BeliefMatching(torch.tensor([one.kl_weight for one in candidates]), first.prior)
     if first.kind == "evidential":
-        return _evidential(first.method)
-    return _cross_entropy(torch.tensor([head.smoothing(classes) for head in heads]), classes)
+        return Evidential(first.method)
+    smoothing = torch.tensor([one.smoothing(classes) for one in candidates])
+    return CrossEntropy(smoothing, classes, torch.tensor([one.exposure for one in candidates]))
 
 
-def _belief_matching(candidate: Candidate) -> Losses:
-    """By the kernels, without the checks of the public function: they were made once, not in every step."""
-    beta, kl_weight = candidate.prior, candidate.kl_weight
-    priors = torch.tensor(beta)[None, :, None] if isinstance(beta, tuple) else None
-    number = 1.0 if isinstance(beta, tuple) else beta
+class BeliefMatching:
+    """The belief matching loss, without the argument checks of the public function.
 
-    def losses(logits: Tensor, targets: Tensor, out: Tensor, progress: float) -> Tensor:
-        heads, _, rows = logits.shape
+    Args:
+        kl_weights: λ of each head, (H,).
+        prior: β, one number or one for each class.
+    """
+
+    def __init__(self, kl_weights: Tensor, prior: float | Sequence[float] = 1.0) -> None:
+        self.kl_weights = kl_weights
+        self.number = prior if isinstance(prior, int | float) else 1.0
+        self.priors = None if isinstance(prior, int | float) else torch.tensor(prior)[None, :, None]
+
+    def __call__(self, logits: Tensor, targets: Tensor, heads: Tensor | slice = slice(None)) -> LossAndGrad:
+        """The loss of each row, and its gradient."""
         has_ids = targets.dim() == 1
-        labels = targets.expand(heads, rows) if has_ids else targets.t().expand_as(logits)
-        options = Options(number, kl_weight, 1, has_ids, _IGNORED, "none")
+        labels = targets.expand(len(logits), -1) if has_ids else targets.t().expand_as(logits)
+        kl_weights = self.kl_weights[heads]
+        same = float(kl_weights[0]) if bool((kl_weights == kl_weights[0]).all()) else None
+        options = Options(self.number, same or 0.0, 1, has_ids, _IGNORED, "none")
+        tensor = None if same is not None else kl_weights[:, None, None].to(logits)
         leaf = logits.detach().requires_grad_()
         with torch.enable_grad():
-            value = kernels.eager_loss(LossInputs(leaf, labels, None, priors, None, options))
-        each = torch.full((), 1 / rows, dtype=value.dtype).expand_as(value)
-        (grad,) = torch.autograd.grad(value, leaf, each)
-        out.copy_(grad)
-        return value.detach().mean(1)
-
-    return losses
+            loss = kernels.eager_loss(LossInputs(leaf, labels, None, self.priors, tensor, options))
+        (grad,) = torch.autograd.grad(loss, leaf, torch.ones_like(loss))
+        return LossAndGrad(loss.detach(), grad)
 
 
-def _cross_entropy(smoothing: Tensor, classes: int) -> Losses:
-    """Softmax and label smoothing: targets t mixed with the uniform distribution, grad Σt · p − t.
+class CrossEntropy:
+    """Softmax cross-entropy with label smoothing, 0 for none.
 
-    Counts are labels of the shares of their votes; a row without votes counts for nothing.
+    Counts are labels in the proportion of their votes. A row without votes counts by `exposure`, with the
+    uniform distribution as its label (outlier exposure, Hendrycks et al. 2019).
+
+    Args:
+        smoothing: ε of each head, (H,).
+        classes: K.
+        exposure: Weight of rows without votes, (H,); 0 by default.
     """
-    kept = (1 - smoothing)[:, None]
-    floor = (smoothing / classes)[:, None]
 
-    def losses(logits: Tensor, targets: Tensor, out: Tensor, progress: float) -> Tensor:
-        rows = logits.shape[2]
+    def __init__(self, smoothing: Tensor, classes: int, exposure: Tensor | None = None) -> None:
+        self.kept, self.floor = 1 - smoothing, smoothing / classes
+        self.exposure = torch.zeros_like(smoothing) if exposure is None else exposure
+        self.classes = classes
+
+    def __call__(self, logits: Tensor, targets: Tensor, heads: Tensor | slice = slice(None)) -> LossAndGrad:
+        """The loss of each row, and its gradient."""
+        kept, floor, exposure = (
+            one[heads, None].to(logits) for one in (self.kept, self.floor, self.exposure)
+        )
         logs = torch.log_softmax(logits, 1)
-        torch.exp(logs, out=out)
         if targets.dim() == 1:
-            place = targets.expand(len(logits), 1, rows)
-            value = -(kept * logs.gather(1, place)[:, 0] + floor * logs.sum(1)).mean(1)
-            out.sub_(floor[:, None])
-            out.scatter_add_(1, place, -kept[:, None].expand(-1, 1, rows))
-        else:
-            votes = targets.sum(1)
-            some = (votes > 0).to(logs.dtype)
-            shares = (targets / votes.clamp(min=torch.finfo(votes.dtype).tiny)[:, None]).t().to(logs.dtype)
-            goal = kept[:, None] * shares + floor[:, None] * some
-            value = -(goal * logs).sum(1).mean(1)
-            out.mul_(some).sub_(goal)
-        out.div_(rows)
-        return value
+            place = targets.expand(len(logits), 1, -1)
+            loss = -kept * logs.gather(1, place)[:, 0]
+            if bool(floor.any()):
+                loss -= floor * logs.sum(1)
+            grad = logs.exp_().sub_(floor[:, None])
+            grad.scatter_add_(1, place, -kept[:, None].expand_as(place))
+            return LossAndGrad(loss, grad)
+        votes = targets.sum(1)
+        shares = (targets / votes.clamp(min=torch.finfo(votes.dtype).tiny)[:, None]).t().to(logs)
+        has_votes = votes > 0
+        uniform = torch.where(has_votes, floor, exposure / self.classes)
+        goal = kept[:, None] * shares + uniform[:, None]
+        loss = -(goal * logs).sum(1)
+        total = torch.where(has_votes, torch.ones_like(exposure), exposure)
+        return LossAndGrad(loss, logs.exp_().mul_(total[:, None]).sub_(goal))
 
-    return losses
 
+class Evidential:
+    """The loss of an evidential method, differentiated one head after the other."""
 
-def _evidential(method: Method) -> Losses:
-    """By differentiation, one head after the other: the objective gives the mean of a batch."""
+    def __init__(self, method: Method, progress: float = 1.0) -> None:
+        self.objective = method.objective_at(progress)
 
-    def losses(logits: Tensor, targets: Tensor, out: Tensor, progress: float) -> Tensor:
-        objective, values = method.objective_at(progress), []
-        for head, room in zip(logits, out, strict=True):
-            leaf = head.t().detach().requires_grad_()
+    def __call__(self, logits: Tensor, targets: Tensor, heads: Tensor | slice = slice(None)) -> LossAndGrad:
+        """The mean loss for each row, and its gradient times the number of rows."""
+        grad, losses = torch.empty_like(logits), []
+        rows = logits.shape[2]
+        for one, out in zip(logits, grad, strict=True):
+            leaf = one.t().detach().requires_grad_()
             with torch.enable_grad():
-                value = objective(leaf, targets)
-            (grad,) = torch.autograd.grad(value, leaf)
-            room.copy_(grad.t())
-            values.append(value.detach())
-        return torch.stack(values).to(logits.dtype)
-
-    return losses
+                mean = self.objective(leaf, targets)
+            out.copy_(torch.autograd.grad(mean, leaf)[0].t()).mul_(rows)
+            losses.append(mean.detach().expand(rows))
+        return LossAndGrad(torch.stack(losses).to(logits), grad)

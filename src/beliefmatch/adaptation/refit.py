@@ -1,39 +1,53 @@
-"""From features to a chosen head: all candidates fitted, one taken, and what it is to be compared with.
+"""From features to a chosen head: heads of every kind fitted, one chosen, and the others to compare with.
 
 Nothing here needs a network: features from files will do.
 """
 
+import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
+
+import torch
 
 from beliefmatch._utils import OnProgress
 from beliefmatch._validate import fail, level_of_caller
 from beliefmatch.adaptation.adapt_config import AdaptConfig
-from beliefmatch.adaptation.baselines import temperature, untouched
-from beliefmatch.adaptation.batched import fit_heads
-from beliefmatch.adaptation.candidates import Candidate, candidates
-from beliefmatch.adaptation.choosing import choose_setting, setting
+from beliefmatch.adaptation.calibration import calibrated, why_no_vector_scaling
+from beliefmatch.adaptation.candidates import Candidate, default_kl_weights
 from beliefmatch.adaptation.diagnostics import contamination, on_data, on_the_choice, on_the_labels, sentence
-from beliefmatch.adaptation.fitted import FittedHead
-from beliefmatch.adaptation.head_init import Init
+from beliefmatch.adaptation.ensemble import EnsembleHead, bootstrap_weights
+from beliefmatch.adaptation.fitted import FittedHead, Init
 from beliefmatch.adaptation.labelling import LabelSet, label_set, require_sets
 from beliefmatch.adaptation.laplace_head import laplace_head, require_laplace, why_no_laplace
-from beliefmatch.adaptation.result import Adaptation, FeatureSets, Verdict
+from beliefmatch.adaptation.minibatch import fit_by_adam
+from beliefmatch.adaptation.result import Adaptation, BestHead, FeatureSets, Verdict
 from beliefmatch.adaptation.risk_thresholds import risk_thresholds
+from beliefmatch.adaptation.scoring import Evaluator, scored
+from beliefmatch.adaptation.scoring import predicted as predictions_of
+from beliefmatch.adaptation.search import MOST_RISE, Search, strongest_prior
 
-__all__ = ["refit", "shown"]
+__all__ = ["CHOSEN_LABEL", "LABELS", "refit"]
 
 _DEFAULT = AdaptConfig()
-_LABELS = {
+CHOSEN_LABEL = "belief matching"
+LABELS = {
     "untouched": "untouched",
-    "temperature": "temperature",
     "softmax": "softmax",
     "label_smoothing": "label smoothing",
     "evidential": "evidential",
     "laplace": "laplace",
-    "belief_matching": "belief matching",
+    "belief_matching": CHOSEN_LABEL,
 }
+"""Line of each kind in the table, in the order of the lines."""
+_CALIBRATIONS = {"temperature": "temperature", "vector_scaling": "vector scaling"}
+
+_ALWAYS = ("untouched + temperature", "softmax + temperature", "laplace")
+"""Lines that the table shows besides the heads as they were fitted, the delivered one and the best."""
+
+Table = dict[str, list[FittedHead]]
 
 
 def refit(
@@ -45,23 +59,19 @@ def refit(
     val_fraction: float | None = None,
     on_progress: OnProgress | None = None,
 ) -> Adaptation:
-    """Fit every candidate on the training features and choose one by the validation features.
-
-    Fresh heads are fitted in one pass, each seed with first weights of its own. Heads that start from an
-    existing one differ by the order of batches alone, so there each seed has a pass of its own. A setting, λ
-    and prior, is chosen by the mean over its seeds; the chosen head is the best of them.
+    """Fit heads of every kind on the training features and choose one by the validation features.
 
     Args:
-        sets: features of the data; `test` and `ood` are only kept.
+        sets: Features of the data; `test` and `ood` are only kept.
         classes: K, where neither counts nor the existing head tell; else one more than the largest id.
-        init: weight and bias of the existing head, where there is one.
-        adapt_config: what to fit and by what to choose.
+        init: Weight and bias of the existing head, where there is one.
+        adapt_config: What to fit and what to deliver.
         val_fraction: Share of the training rows that was held out for validation because no validation data
             were given; a warning explains the consequence.
         on_progress: Called with (fraction, description).
 
     Raises:
-        ValueError: features that do not match each other or the head, targets that do not fit the classes.
+        ValueError: Features that do not match each other or the head, targets that do not fit the classes.
     """
     if adapt_config.batchnorm:
         fact = "`batchnorm` must be False for features alone: BatchNorm layers are trained on images"
@@ -76,14 +86,32 @@ def refit(
     _warn(verdict, found, val_fraction)
     diagnostics = on_the_labels(sets, found, init) if adapt_config.labels == "auto" else []
     diagnostics += _warned(on_data(sets, found, init))
-    fitted = _fitted(sets, found.classes, old, adapt_config, on_progress)
-    chosen = choose_setting(fitted, by=adapt_config.choose_by)
-    before = [] if old is None else [untouched(old, sets.validation), temperature(old, sets.validation)]
-    diagnostics += _warned(on_the_choice(chosen, before[0] if before else None))
-    laplace, notes = _laplace([*before, *fitted], sets, found) if adapt_config.laplace else ([], ())
+    evaluator = Evaluator(sets.validation)
+    make = _by_adam if adapt_config.protocol == "paper" else _by_search
+    table, fitted = make(sets, found.classes, old, adapt_config, evaluator, on_progress)
+    if old is not None:
+        untouched = scored_head(FittedHead(Candidate("untouched"), *old), evaluator)
+        table = {"untouched": [untouched], **table}
+        fitted = [untouched, *fitted]
+    notes: list[str] = []
+    more = _calibrated(table, evaluator, notes) if adapt_config.protocol == "default" else {}
+    if adapt_config.laplace:
+        more |= _laplace(table, sets, found, notes)
+    everything = _in_order({**table, **more})
+    fitted = [*fitted, *(head for heads in more.values() for head in heads)]
+    label, chosen = _choose(everything, adapt_config)
+    best = _best(everything, chosen, evaluator)
+    kept = {*table, *_ALWAYS, label, best.label}
+    table = {name: heads for name, heads in everything.items() if name in kept}
+    diagnostics += _warned(
+        [*on_the_choice(chosen, table["untouched"][0] if old is not None else None), *_unfinished(table)]
+    )
     return Adaptation(
         chosen=chosen,
-        fitted=[*before, *laplace, *fitted],
+        label=label,
+        table=table,
+        best=best,
+        fitted=fitted,
         verdict=verdict,
         labels=found.kind,
         classes=found.classes,
@@ -93,8 +121,209 @@ def refit(
             chosen, sets.validation, risks=adapt_config.risks, delta=adapt_config.delta
         ),
         seconds={"heads": time.perf_counter() - began},
-        notes=(*map(sentence, diagnostics), *notes),
+        notes=(*map(sentence, diagnostics), *map(sentence, notes)),
     )
+
+
+def scored_head(head: FittedHead, evaluator: Evaluator) -> FittedHead:
+    """The head with its validation scores."""
+    return replace(head, validation=scored(predictions_of(head, evaluator)))
+
+
+def _by_search(
+    sets: FeatureSets,
+    classes: int,
+    init: Init | None,
+    config: AdaptConfig,
+    evaluator: Evaluator,
+    on_progress: OnProgress | None,
+) -> tuple[Table, list[FittedHead]]:
+    """The best head of each kind, fitted by the solver."""
+    search = Search(
+        sets.train,
+        sets.validation,
+        classes,
+        init=init,
+        background=sets.background,
+        config=config,
+        on_progress=on_progress,
+    )
+    best = search.run()
+    table: Table = {}
+    for name, head in best.items():
+        kind, _, background = name.partition(" ")
+        if kind not in ("belief_matching", *config.controls) and not background:
+            continue  # softmax, which was fitted to find the weight decay
+        how = {"belief_matching": "with background", "softmax": "with outlier exposure"}
+        table[f"{LABELS[kind]} {how[kind]}" if background else LABELS[kind]] = [head]
+    if config.heads:
+        around = best.get("belief_matching with background", best["belief_matching"])
+        label = f"{CHOSEN_LABEL} with background" if sets.background else CHOSEN_LABEL
+        table[f"{label}, {config.heads} heads"] = [_bootstrap(search, around, config.heads, evaluator)]
+    return table, search.heads
+
+
+def _bootstrap(search: Search, head: FittedHead, members: int, evaluator: Evaluator) -> EnsembleHead:
+    """Heads of the same setting, each fitted to rows drawn with replacement."""
+    weights = bootstrap_weights(members, len(search.design))
+    fitted = search.fit([head.candidate] * members, head, row_weights=weights)
+    made = EnsembleHead(
+        replace(head.candidate, members=members),
+        head.weight,
+        head.bias,
+        converged=all(one.converged for one in fitted),
+        iterations=max(one.iterations for one in fitted),
+        gap=max(one.gap or 0.0 for one in fitted),
+        weights=torch.stack([one.weight for one in fitted]),
+        biases=torch.stack([one.bias for one in fitted]),
+    )
+    return replace(made, validation=scored(predictions_of(made, evaluator)))
+
+
+def _by_adam(
+    sets: FeatureSets,
+    classes: int,
+    init: Init | None,
+    config: AdaptConfig,
+    evaluator: Evaluator,
+    on_progress: OnProgress | None,
+) -> tuple[Table, list[FittedHead]]:
+    """Heads of every setting and seed by the paper's protocol; the mean over seeds chooses the setting."""
+    fitted = fit_by_adam(
+        sets.train,
+        sets.validation,
+        [*_wanted(classes, config, has_ids=sets.train.targets.dim() == 1)],
+        classes,
+        epochs=config.epochs,
+        batch_size=config.batch_size,
+        learning_rate=config.learning_rate,
+        init=init,
+        on_progress=on_progress,
+    )
+    settings: dict[str, list[FittedHead]] = {}
+    for head in fitted:
+        settings.setdefault(replace(head.candidate, seed=0).name, []).append(head)
+    means = [
+        _with_mean_nll(heads) for heads in settings.values() if heads[0].candidate.kind == "belief_matching"
+    ]
+    finite = [one for one in means if math.isfinite(one.nll or math.nan)]
+    if not finite:
+        raise fail("adapt", "`protocol` paper must end with a finite loss, but every head diverged.")
+    chosen = strongest_prior(finite).candidate
+    table: Table = {}
+    for heads in settings.values():
+        one = heads[0].candidate
+        if one.kind == "belief_matching" and replace(one, seed=0) != replace(chosen, seed=0):
+            continue
+        if one.kind == "label_smoothing" and one.options["matched_kl_weight"] != chosen.kl_weight:
+            continue
+        table[LABELS[one.kind]] = heads
+    return table, fitted
+
+
+def _wanted(classes: int, config: AdaptConfig, *, has_ids: bool) -> Iterator[Candidate]:
+    """Every λ and prior, and the controls, for each seed."""
+    weights = default_kl_weights(classes) if config.kl_weights is None else config.kl_weights
+    for seed in config.seeds:
+        for prior in config.priors:
+            more = {} if prior == 1 else {"prior": prior}
+            for one in weights:
+                yield Candidate("belief_matching", {"kl_weight": one, **more}, seed=seed)
+        if "softmax" in config.controls:
+            yield Candidate("softmax", seed=seed)
+        if "label_smoothing" in config.controls:
+            for one in weights:
+                yield Candidate("label_smoothing", {"matched_kl_weight": one}, seed=seed)
+        if "evidential" in config.controls and has_ids:
+            yield Candidate("evidential", seed=seed)
+
+
+def _with_mean_nll(heads: Sequence[FittedHead]) -> FittedHead:
+    """The first of these heads with the mean NLL of all."""
+    first = heads[0]
+    assert first.validation is not None
+    mean = fmean(math.nan if one.nll is None else one.nll for one in heads)
+    return replace(first, validation=first.validation._replace(nll=mean))
+
+
+def _calibrated(table: Table, evaluator: Evaluator, notes: list[str]) -> Table:
+    """Every line with a temperature, and with vector scaling where that is better still."""
+    found: Table = {}
+    for label, heads in table.items():
+        head = heads[0]
+        if not head.is_linear or head.candidate.kind == "evidential":
+            continue
+        scaled = calibrated(head, evaluator, "temperature")
+        found[f"{label} + temperature"] = [scaled]
+        why = why_no_vector_scaling(evaluator, len(head.bias))
+        if why is not None:
+            notes[:] = dict.fromkeys([*notes, why])
+            continue
+        vector = calibrated(head, evaluator, "vector_scaling")
+        if (vector.nll or math.inf) < (scaled.nll or math.inf):
+            found[f"{label} + vector scaling"] = [vector]
+    return found
+
+
+def _laplace(table: Table, sets: FeatureSets, found: LabelSet, notes: list[str]) -> Table:
+    """A Laplace approximation of the existing head, or of each fresh softmax head; or why there is none."""
+    if (why := why_no_laplace(sets.train, found.classes)) is not None:
+        warnings.warn(f"adapt: {why}; the comparison goes without.", stacklevel=level_of_caller())
+        notes.append(why)
+        return {}
+    around = table["untouched" if found.kind == "same" else "softmax"]
+    return {LABELS["laplace"]: [laplace_head(head, sets.train, sets.validation) for head in around]}
+
+
+def _in_order(table: Mapping[str, list[FittedHead]]) -> Table:
+    order = [*LABELS.values()]
+
+    def place(label: str) -> tuple[int, str]:
+        kind = next(index for index, name in enumerate(order) if label.startswith(name))
+        return kind, label
+
+    return {label: table[label] for label in sorted(table, key=place)}
+
+
+def _choose(table: Mapping[str, list[FittedHead]], config: AdaptConfig) -> tuple[str, FittedHead]:
+    """The line that is delivered, and its best head.
+
+    Of belief matching the line with most of what was asked for: bootstrap heads, background, plain. With a
+    temperature only if that lowers the NLL by more than `MOST_RISE`, since it blurs the meaning of λ.
+    """
+    best = {label: min(heads, key=_nll) for label, heads in table.items()}
+    if config.choose == "best":
+        able = {label: head for label, head in best.items() if head.candidate.kind != "laplace"}
+        done = {label: head for label, head in able.items() if head.converged} or able
+        label = min(done, key=lambda label: _nll(done[label]))
+        return label, done[label]
+    plain = [label for label in table if label.startswith(CHOSEN_LABEL) and " + " not in label]
+    label = max(plain, key=len)
+    scaled = f"{label} + temperature"
+    if scaled in best and _nll(best[scaled]) < (1 - MOST_RISE) * _nll(best[label]):
+        label = scaled
+    return label, best[label]
+
+
+def _best(table: Mapping[str, list[FittedHead]], chosen: FittedHead, evaluator: Evaluator) -> BestHead:
+    able = {label: min(heads, key=_nll) for label, heads in table.items()}
+    done = {label: head for label, head in able.items() if head.converged} or able
+    label = min(done, key=lambda label: _nll(done[label]))
+    difference = evaluator.row_nll(chosen) - evaluator.row_nll(done[label])
+    error = difference.std().item() / math.sqrt(max(1, len(difference))) if len(difference) > 1 else math.nan
+    return BestHead(label, _nll(done[label]), _nll(chosen) - _nll(done[label]), error)
+
+
+def _nll(head: FittedHead) -> float:
+    return math.inf if head.nll is None or not math.isfinite(head.nll) else head.nll
+
+
+def _unfinished(table: Mapping[str, Iterable[FittedHead]]) -> list[str]:
+    """Lines whose heads did not converge."""
+    labels = [label for label, heads in table.items() if not all(one.converged for one in heads)]
+    if not labels:
+        return []
+    return [f"these heads have not converged and are compared with no other: {', '.join(labels)}"]
 
 
 def _warned(diagnostics: list[str]) -> list[str]:
@@ -102,37 +331,6 @@ def _warned(diagnostics: list[str]) -> list[str]:
     for diagnostic in diagnostics:
         warnings.warn(f"adapt: {diagnostic}.", stacklevel=level_of_caller())
     return diagnostics
-
-
-def _laplace(
-    fitted: Sequence[FittedHead], sets: FeatureSets, found: LabelSet
-) -> tuple[list[FittedHead], tuple[str, ...]]:
-    """A Laplace approximation of the existing head, or of each fresh softmax head; or why there is none."""
-    if (why := why_no_laplace(sets.train, found.classes)) is not None:
-        warnings.warn(f"adapt: {why}; the comparison goes without.", stacklevel=level_of_caller())
-        return [], (why,)
-    kind = "untouched" if found.kind == "same" else "softmax"
-    around = [head for head in fitted if head.candidate.kind == kind and not head.diverged]
-    return [laplace_head(head, sets.train, sets.validation) for head in around], ()
-
-
-def shown(adaptation: Adaptation) -> dict[str, list[FittedHead]]:
-    """The rows of an honest table, in order, each with one head for every seed.
-
-    What there is of "untouched", "temperature", "softmax", "label smoothing" (the one that asks for the
-    confidence that the chosen λ asks for), "evidential", "laplace", and "belief matching" (the chosen λ and
-    prior).
-    """
-    rows: dict[str, list[FittedHead]] = {label: [] for label in _LABELS.values()}
-    own = adaptation.chosen.candidate
-    for head in adaptation.fitted:
-        one = head.candidate
-        if one.kind == "belief_matching" and setting(one) != setting(own):
-            continue
-        if one.kind == "label_smoothing" and one.options.get("matched_kl_weight") != own.kl_weight:
-            continue
-        rows[_LABELS[one.kind]].append(head)
-    return {label: heads for label, heads in rows.items() if heads}
 
 
 def _warn(verdict: Verdict, found: LabelSet, val_fraction: float | None) -> None:
@@ -154,88 +352,3 @@ def _warn(verdict: Verdict, found: LabelSet, val_fraction: float | None) -> None
         message = f"λ is chosen on data that the network was trained on; {remedy}. {verdict.why}"
     if message is not None:
         warnings.warn(f"adapt: {message}", stacklevel=level_of_caller())
-
-
-def _fitted(
-    sets: FeatureSets,
-    classes: int,
-    init: Init | None,
-    adapt_config: AdaptConfig,
-    on_progress: OnProgress | None,
-) -> list[FittedHead]:
-    wanted = _wanted(sets, classes, init, adapt_config)
-
-    def fit(some: Sequence[Candidate], order_seed: int, tell: OnProgress | None) -> list[FittedHead]:
-        return fit_heads(
-            sets.train,
-            some,
-            validation=sets.validation,
-            classes=classes,
-            epochs=adapt_config.epochs,
-            batch_size=adapt_config.batch_size,
-            learning_rate=adapt_config.learning_rate,
-            init=init,
-            patience=adapt_config.patience,
-            monitor=adapt_config.choose_by,
-            optimizer=adapt_config.optimizer,
-            order_seed=order_seed,
-            on_progress=tell,
-        )
-
-    alone = init is None
-    fitted = fit(wanted, 0, on_progress) if alone else _seed_by_seed(wanted, fit, on_progress)
-    _require_one_that_converged(fitted, adapt_config)
-    return fitted
-
-
-def _require_one_that_converged(fitted: Sequence[FittedHead], adapt_config: AdaptConfig) -> None:
-    if not all(head.diverged for head in fitted if head.candidate.kind == "belief_matching"):
-        return
-    got = "the default" if adapt_config.learning_rate is None else f"{adapt_config.learning_rate:g}"
-    fact = f"`learning_rate` must be one that heads converge with, got {got}, with which every head diverged"
-    remedy = (
-        "use a lower one" if adapt_config.optimizer == "adam" else "use the optimizer adam with a lower one"
-    )
-    raise fail("adapt", f"{fact}: no loss stayed finite; {remedy}.")
-
-
-def _wanted(sets: FeatureSets, classes: int, init: Init | None, adapt_config: AdaptConfig) -> list[Candidate]:
-    seeds = [*adapt_config.seeds]
-    if init is not None and adapt_config.optimizer == "lbfgs" and len(seeds) > 1:
-        fact = "`seeds` make no difference where L-BFGS starts from the existing head"
-        warnings.warn(f"adapt: {fact}; only {seeds[0]} is fitted.", stacklevel=level_of_caller())
-        seeds = seeds[:1]
-    has_ids = sets.train.targets.dim() == 1
-    controls = [
-        one for one in adapt_config.controls if has_ids or one != "evidential"
-    ]  # which cannot learn counts
-    if adapt_config.laplace and init is None and "softmax" not in controls:
-        controls.append("softmax")  # the head that the approximation is centred on
-    return candidates(
-        classes,
-        kl_weights=adapt_config.kl_weights,
-        priors=adapt_config.priors,
-        seeds=seeds,
-        controls=controls,
-    )
-
-
-def _seed_by_seed(
-    wanted: Sequence[Candidate],
-    fit: Callable[[Sequence[Candidate], int, OnProgress | None], list[FittedHead]],
-    on_progress: OnProgress | None,
-) -> list[FittedHead]:
-    """A pass for each seed, which is that of the order of batches; heads in the order of the candidates."""
-    seeds = list(dict.fromkeys(one.seed for one in wanted))
-    heads: dict[tuple[str, int], FittedHead] = {}
-    for number, seed in enumerate(seeds):
-        tell = _part(on_progress, number, seeds)
-        for head in fit([one for one in wanted if one.seed == seed], seed, tell):
-            heads[setting(head.candidate), seed] = head
-    return [heads[setting(one), one.seed] for one in wanted]
-
-
-def _part(on_progress: OnProgress | None, number: int, seeds: Sequence[int]) -> OnProgress | None:
-    if on_progress is None or len(seeds) == 1:
-        return on_progress
-    return lambda share, doing: on_progress((number + share) / len(seeds), f"seed {seeds[number]}, {doing}")

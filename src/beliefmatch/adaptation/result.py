@@ -9,19 +9,21 @@ from beliefmatch.adaptation.fitted import FittedHead, HeadScores, Point
 from beliefmatch.adaptation.heads import Head
 from beliefmatch.adaptation.types import Features
 
-__all__ = ["Adaptation", "BatchNormResult", "FeatureSets", "RiskThreshold", "Verdict"]
+__all__ = ["Adaptation", "BatchNormResult", "BestHead", "FeatureSets", "RiskThreshold", "Verdict"]
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureSets:
-    """What the head sees of each set of examples."""
+    """The inputs of the head for each set of examples."""
 
     train: Features
     validation: Features
     test: Features | None = None
     """For the scores of the report; they choose nothing."""
     ood: Mapping[str, Features] = field(default_factory=dict)
-    """Examples that belong to no class, by the name of their set."""
+    """Examples that belong to no class, by the name of their set; for the report alone."""
+    background: Features | None = None
+    """Examples that belong to no class, to fit on."""
 
 
 class Verdict(NamedTuple):
@@ -69,7 +71,7 @@ class BatchNormResult:
     head: FittedHead
     """With the weights of the best epoch; the chosen one where that is 0."""
     validation: Features
-    """What the head sees through the layers as they are now."""
+    """The head's inputs through the layers as they are now."""
     test: Features | None = None
     ood: Mapping[str, Features] = field(default_factory=dict)
 
@@ -79,13 +81,30 @@ class BatchNormResult:
         return self.epoch > 0
 
 
+class BestHead(NamedTuple):
+    """The head of the lowest validation NLL, and how much higher the delivered one's is."""
+
+    label: str
+    nll: float
+    excess: float
+    """NLL of the delivered head less that of this one, on the validation rows."""
+    standard_error: float
+    """Of the excess, from the differences of the rows."""
+
+
 @dataclass(frozen=True, eq=False)
 class Adaptation:
     """How a classifier was adapted."""
 
     chosen: FittedHead
+    """The head that is delivered."""
+    label: str
+    """Its line in the table."""
+    table: Mapping[str, Sequence[FittedHead]]
+    """The heads to compare, one for each seed, by the label of their line."""
+    best: BestHead
     fitted: Sequence[FittedHead]
-    """All heads, those that were not trained first."""
+    """All heads that were tried."""
     verdict: Verdict
     """Whether the validation data were seen before."""
     labels: Literal["same", "new"]
@@ -97,7 +116,7 @@ class Adaptation:
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Spent on "features", "heads" and "batchnorm"."""
     head: Head | None = None
-    """Where it stands in the network, if there is one."""
+    """Its place in the network, if there is one."""
     batchnorm: BatchNormResult | None = None
     """Result of training BatchNorm layers too; its `head` is then the network's, and the risk thresholds are
     of that head."""

@@ -1,45 +1,49 @@
-"""How good heads are on features: while they train by NLL and error, in the end by calibration too."""
+"""How good heads are on features: NLL, error and calibration error."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from beliefmatch.adaptation.candidates import Candidate
-from beliefmatch.adaptation.fitted import FittedHead, HeadScores
-from beliefmatch.adaptation.reading import labelled, ordered, require_labels
+from beliefmatch.adaptation.fitted import FittedHead, HeadScores, Init
+from beliefmatch.adaptation.reading import labelled, ordered, require_init, require_labels
 from beliefmatch.adaptation.types import Features
 from beliefmatch.methods.base import Prediction
 from beliefmatch.metrics import calibration_error
 from beliefmatch.metrics.bins import bins_of
 
-__all__ = ["Evaluator", "predicted", "product", "score", "scored"]
+__all__ = ["Evaluator", "head_logits", "predicted", "product", "score", "scored", "untouched"]
 
 N_BINS = 15
+MOST_LOGITS = 5_000_000
+"""Logits that a calibration is fitted on; of more, evenly spaced rows."""
 _LOGITS = 16_000_000  # numbers of logits held at once
-_HELD = 1 << 30  # bytes of validation rows that are kept in float32, since every epoch reads them
+_HELD = 1 << 30  # bytes of validation rows that are kept in float32, since every fit reads them
 
 
 def product(weight: Tensor, bias: Tensor, rows: Tensor) -> Tensor:
     """Logits (H, K, B) of weights (H, K, F), biases (H, K) and rows (B, F): one matrix product."""
     heads, classes, width = weight.shape
-    logits = torch.addmm(bias.reshape(-1, 1), weight.view(-1, width), rows.t())
+    logits = torch.addmm(bias.reshape(-1, 1), weight.reshape(-1, width), rows.t())
     return logits.view(heads, classes, len(rows))
 
 
 class Evaluator:
-    """HeadScores of heads on the same features, rows that belong to no class left out.
+    """Scores of heads on the same features; rows without a class or votes are left out.
 
     Args:
-        features: rows and targets.
+        features: Rows and targets.
     """
 
     def __init__(self, features: Features) -> None:
         self.features = features
         self.places = labelled(features)
-        if features.targets.dim() == 2:  # rows without votes tell nothing
+        if features.targets.dim() == 2:
             self.places = self.places[features.targets[self.places].sum(1) > 0]
-        wanted = 4 * len(self.places) * features.rows.shape[1]
+        self.targets = features.targets[self.places]
+        wanted = 4 * len(self.places) * features.width
         self._held = [*ordered(features, self.places)] if wanted <= _HELD else None
 
     def __len__(self) -> int:
@@ -56,43 +60,21 @@ class Evaluator:
             for some, of_some in zip(rows.split(step), targets.split(step), strict=True):
                 yield product(weight, bias, some), of_some
 
-    def watch(self, candidates: Sequence[Candidate], weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """NLL and error of each head (H,), double."""
-        softmaxed = [place for place, one in enumerate(candidates) if one.kind != "evidential"]
-        others = [place for place, one in enumerate(candidates) if one.kind == "evidential"]
-        nll, error = torch.zeros(2, len(candidates), dtype=torch.float64)
+    def scores(self, candidates: Sequence[Candidate], weight: Tensor, bias: Tensor) -> list[HeadScores]:
+        """The scores of heads with weights (H, K, F) and biases (H, K)."""
+        columns: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in candidates]
         for logits, targets in self.logits(weight, bias):
             shares = _shares(targets)
-            if softmaxed:
-                some = logits if len(softmaxed) == len(candidates) else logits[softmaxed]
-                logs = torch.log_softmax(some, 1)
-                nll[softmaxed] += _surprise(logs, shares)
-                error[softmaxed] += _misses(logs, shares)
-            for place in others:
-                logs = candidates[place].read(logits[place].t()).probs.log().t()[None]
-                nll[place] += _surprise(logs, shares)[0]
-                error[place] += _misses(logs, shares)[0]
-        return nll / len(self), error / len(self)
+            for place, one in enumerate(candidates):
+                own = logits[place].t()
+                logs = own.log_softmax(1) if one.kind != "evidential" else one.read(own).probs.log()
+                columns[place].append(_row_scores(logs, shares))
+        return [_scores(*map(torch.cat, zip(*parts, strict=True))) for parts in columns]
 
-    def scores(self, candidates: Sequence[Candidate], weight: Tensor, bias: Tensor) -> list[HeadScores]:
-        """All scores of each head; a head at a time, so that one head's columns are all that is held."""
-        nll, error = self.watch(candidates, weight, bias)
-        return [
-            HeadScores(
-                nll[place].item(), error[place].item(), self._ece(one, weight[place], bias[place]), len(self)
-            )
-            for place, one in enumerate(candidates)
-        ]
-
-    def _ece(self, candidate: Candidate, weight: Tensor, bias: Tensor) -> float:
-        confidence, hits = [], []
-        for logits, targets in self.logits(weight[None], bias[None]):
-            probs = candidate.read(logits[0].t()).probs
-            top, place = probs.max(1)
-            confidence.append(top)
-            hits.append(_taken(_shares(targets), place))
-        columns = torch.cat(confidence).clamp(0, 1), torch.cat(hits)
-        return calibration_error(bins_of(*columns, N_BINS, "width"))
+    def row_nll(self, head: FittedHead) -> Tensor:
+        """−ln p of what came true, for each row."""
+        parts = [_row_scores(output.probs.log(), _shares(of)) for output, of in predicted(head, self)]
+        return torch.cat([nll for nll, _, _ in parts])
 
 
 def _shares(targets: Tensor) -> Tensor:
@@ -100,34 +82,26 @@ def _shares(targets: Tensor) -> Tensor:
     return targets if targets.dim() == 1 else targets.double() / targets.double().sum(1, keepdim=True)
 
 
-def _surprise(logs: Tensor, shares: Tensor) -> Tensor:
-    """Sum over rows of −ln p of what came true, for log-probabilities (H, K, b)."""
+def _row_scores(logs: Tensor, shares: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """NLL, confidence and share of right answers of each row, double, from log-probabilities (n, K)."""
+    top, place = logs.max(1)
     if shares.dim() == 1:
-        own = logs.gather(1, shares.expand(len(logs), 1, -1))[:, 0]
-        return -own.sum(1, dtype=torch.float64)
-    weighed = torch.where(
-        shares.t() > 0, shares.t() * logs, 0.0
-    )  # no vote for an impossible class: 0, not NaN
-    return -weighed.sum((1, 2), dtype=torch.float64)
+        nll, hits = -logs.gather(1, shares[:, None])[:, 0], (shares == place)
+    else:  # no vote for an impossible class: 0, not NaN
+        nll = -torch.where(shares > 0, shares * logs, 0.0).sum(1)
+        hits = shares.gather(1, place[:, None])[:, 0]
+    return nll.double(), top.double().exp().clamp(0, 1), hits.double()
 
 
-def _misses(logs: Tensor, shares: Tensor) -> Tensor:
-    """Sum over rows of what the most probable class missed."""
-    best = logs.argmax(1)
-    return (1 - torch.stack([_taken(shares, place) for place in best])).sum(1)
+def _scores(nll: Tensor, confidence: Tensor, hits: Tensor) -> HeadScores:
+    ece = calibration_error(bins_of(confidence, hits, N_BINS, "width"))
+    return HeadScores(nll.mean().item(), 1 - hits.mean().item(), ece, len(hits))
 
 
-def _taken(shares: Tensor, place: Tensor) -> Tensor:
-    """The share of each row's votes for one class, double."""
-    return (shares == place).double() if shares.dim() == 1 else shares.gather(1, place[:, None])[:, 0]
-
-
-def predicted(head: FittedHead, features: Features) -> Iterator[tuple[Prediction, Tensor]]:
-    """What a head says of the rows that belong to a class, and their targets, some rows at a time."""
-    evaluator, step = (
-        Evaluator(features),
-        max(1, _LOGITS // (4 * len(head.bias))),
-    )  # in double, and more than once
+def predicted(head: FittedHead, features: Features | Evaluator) -> Iterator[tuple[Prediction, Tensor]]:
+    """What a head predicts for the rows that belong to a class, and their targets, some rows at a time."""
+    evaluator = features if isinstance(features, Evaluator) else Evaluator(features)
+    step = max(1, _LOGITS // (4 * len(head.bias)))  # in double, and more than once
     for rows, targets in evaluator.rows():
         for some, of_some in zip(rows.split(step), targets.split(step), strict=True):
             yield head.predict(some), of_some
@@ -137,20 +111,31 @@ def score(head: FittedHead, features: Features) -> HeadScores:
     """NLL, error and calibration error of a head on features, such as those of a test set."""
     classes, width = head.weight.shape
     require_labels("score", "features", features, classes, width)
-    if head.is_linear:
-        return Evaluator(features).scores([head.candidate], head.weight[None], head.bias[None])[0]
     return scored(predicted(head, features))
 
 
 def scored(pairs: Iterable[tuple[Prediction, Tensor]]) -> HeadScores:
     """The scores of predictions by their targets, some rows at a time."""
-    nll, confidence, hits = 0.0, [], []
-    for prediction, targets in pairs:
-        shares = _shares(targets)
-        top, place = prediction.probs.max(1)
-        nll += _surprise(prediction.probs.log().t()[None], shares).item()
-        confidence.append(top)
-        hits.append(_taken(shares, place))
-    hit = torch.cat(hits)
-    ece = calibration_error(bins_of(torch.cat(confidence).clamp(0, 1), hit, N_BINS, "width"))
-    return HeadScores(nll / len(hit), 1 - hit.mean().item(), ece, len(hit))
+    parts = [_row_scores(prediction.probs.log(), _shares(targets)) for prediction, targets in pairs]
+    return _scores(*map(torch.cat, zip(*parts, strict=True)))
+
+
+def untouched(init: Init, features: Features) -> FittedHead:
+    """An existing head with its scores."""
+    weight, bias = require_init("untouched", init)
+    head = FittedHead(Candidate("untouched"), weight, bias)
+    return replace(head, validation=score(head, features))
+
+
+def head_logits(init: Init, features: Features | Evaluator) -> tuple[Tensor, Tensor, int]:
+    """Logits (n, K) in double and targets of every nth row that belongs to a class, and n."""
+    weight, bias = init
+    evaluator = features if isinstance(features, Evaluator) else Evaluator(features)
+    step = -(-len(evaluator) * len(bias) // MOST_LOGITS)
+    parts, labels, at = [], [], 0
+    for logits, targets in evaluator.logits(weight[None], bias[None]):
+        first = -at % step
+        at += len(targets)
+        parts.append(logits[0].t()[first::step].double())
+        labels.append(targets[first::step])
+    return torch.cat(parts), torch.cat(labels), step

@@ -20,7 +20,7 @@ from torch import Tensor
 from beliefmatch._validate import fail, level_of_caller
 from beliefmatch.adaptation.adapt_config import VAL_FRACTION
 from beliefmatch.adaptation.cache import SUFFIX, FeatureFile
-from beliefmatch.adaptation.head_init import Init
+from beliefmatch.adaptation.fitted import Init
 from beliefmatch.adaptation.labelling import MOST_CLASSES
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.types import Features, features_digest, parted

@@ -13,7 +13,6 @@ from beliefmatch._utils import OnProgress
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.batchnorm import BATCH_SIZE, BatchNormTraining, ImageRows, train_batchnorm
 from beliefmatch.adaptation.features import extracted, running
-from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.heads import Head, find_head, head_layer, head_weights
 from beliefmatch.adaptation.reading import labelled
 from beliefmatch.adaptation.result import Adaptation, BatchNormResult, FeatureSets
@@ -77,8 +76,6 @@ def with_batchnorm(
             train,
             validation,
             epochs=made.adapt_config.epochs,
-            patience=made.adapt_config.patience,
-            monitor=made.adapt_config.choose_by,
             device=place,
             on_progress=on_progress,
         )
@@ -131,7 +128,14 @@ def _result(
     if trained.epoch:
         weights = head_weights(model, head)
         assert weights is not None
-        fitted = FittedHead(fitted.candidate, *weights, trained.epoch, trained.after, curve)
+        fitted = replace(
+            fitted,
+            weight=weights[0],
+            bias=weights[1],
+            validation=trained.after,
+            iterations=trained.epoch,
+            curve=curve,
+        )
         others = {name: one for name, one in data.items() if name != "train"}
         whole = {"validation": data["train"], **others}
         rows = extracted(model, head, whole, device=device)

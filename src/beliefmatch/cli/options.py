@@ -334,23 +334,25 @@ HeadLabels = Annotated[str, Sets("fit.labels"), _heads("auto|same|new",
     "Whether to refit the existing head (same) or to fit a head for other classes (new); auto detects "
     "which.")]
 KlWeights = Annotated[str | None, Sets("fit.kl_weights", _numbers), _heads("NUMBER,...",
-    "Values of λ to choose from, separated by commas. Default: a grid for the number of classes.")]
+    "Values of λ to choose from, separated by commas. Default: found on the validation data.")]
 Priors = Annotated[str, Sets("fit.priors", _numbers), _heads("NUMBER,...",
     "Values of the prior β to choose from, separated by commas.")]
 HeadSeeds = Annotated[int, Sets("fit.seeds", _seeds), _heads("N",
-    "Number of seeds that every head is fitted with.")]
+    "Number of seeds that every head is trained with, with --protocol paper.")]
 Controls = Annotated[str, Sets("fit.controls", _names), _heads("NAME,...",
     "Other heads fitted to the same features for comparison, separated by commas.")]
 Laplace = Annotated[bool, Sets("fit.laplace"), _heads("--laplace",
     "Also compare with a Laplace approximation of the last layer.")]
-ChooseBy = Annotated[str, Sets("fit.choose_by"), _heads("nll|error", "Validation score that λ is chosen by.")]
-HeadEpochs = Annotated[int, Sets("fit.epochs"), _heads("N", "Maximum number of passes over the features.")]
-HeadBatch = Annotated[int, Sets("fit.batch_size"), _heads("N",
-    "Number of examples in a step when heads are fitted.")]
-HeadRate = Annotated[float | None, Sets("fit.learning_rate"), _heads("NUMBER",
-    "Learning rate of Adam when heads are fitted. Default: 3e-4 for every 64 examples of a step.")]
-Optimizer = Annotated[str, Sets("fit.optimizer"), _heads("adam|lbfgs",
-    "Optimizer that fits the heads; lbfgs is for convex heads.")]
+Choose = Annotated[str, Sets("fit.choose"), _heads("belief_matching|best",
+    "Head to deliver: the best belief matching head, or that of the lowest validation NLL of any kind.")]
+WeightDecays = Annotated[str | None, Sets("fit.weight_decays", _numbers), _heads("NUMBER,...",
+    "Weight decays to choose from, separated by commas. Default: found on the validation data.")]
+BootstrapHeads = Annotated[int, Sets("fit.heads"), _heads("N",
+    "Also fit N heads to resampled rows; their disagreement is a doubt that shrinks with data.")]
+Protocol = Annotated[str, Sets("fit.protocol"), _heads("default|paper",
+    "How heads are fitted: to their optimum, or as the paper does, with Adam on minibatches.")]
+HeadEpochs = Annotated[int, Sets("fit.epochs"), _heads("N",
+    "Passes over the features with --protocol paper, and over the images with --train-batchnorm.")]
 TrainBatchnorm = Annotated[bool, Sets("fit.batchnorm"), _heads("--train-batchnorm",
     "Train the BatchNorm layers together with the chosen head, as the paper's published code does.")]
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 from torch import Tensor
 
-from beliefmatch.adaptation.baselines import head_logits
-from beliefmatch.adaptation.head_init import Init
+from beliefmatch.adaptation.fitted import Init
+from beliefmatch.adaptation.scoring import head_logits
 from beliefmatch.adaptation.types import Features
 from beliefmatch.data.datasets import DATASETS, IMAGENET_MEAN, IMAGENET_STD
 from beliefmatch.data.preprocessing import Preprocessing

@@ -14,8 +14,8 @@ from beliefmatch.experiments.records import OODScores, Scores
 __all__ = [
     "ADAPT_SCHEMA",
     "BATCHNORM_LABEL",
-    "CHOSEN_LABEL",
     "AdaptRecord",
+    "BestRecord",
     "FeatureFacts",
     "HeadFacts",
     "RiskThresholdCheck",
@@ -26,9 +26,7 @@ __all__ = [
     "adapt_evaluation_paths",
 ]
 
-ADAPT_SCHEMA = "beliefmatch.adaptation/1"
-CHOSEN_LABEL = "belief matching"
-"""Of the row that the chosen head belongs to."""
+ADAPT_SCHEMA = "beliefmatch.adaptation/2"
 BATCHNORM_LABEL = "belief matching and BatchNorm"
 """Of the row of the network whose BatchNorm layers were trained with the chosen head."""
 
@@ -56,14 +54,27 @@ class TriedHead(RecordPart, frozen=True):
     kind: str
     options: dict[str, Any]
     seed: int
-    epoch: int
-    """Epochs that its weights were trained for."""
+    weight_decay: float
+    calibration: str | None
+    iterations: int
+    """Of L-BFGS, or epochs of Adam."""
+    gap: float | None
+    """Bound on the relative distance of its objective to the minimum; None where none is known."""
+    converged: bool
     nll: float | None
     error: float | None
     ece: float | None
-    diverged: bool
     notes: list[str]
     curve: ValidationCurve
+
+
+class BestRecord(RecordPart, frozen=True):
+    """The head of the lowest validation NLL, and how much higher that of the delivered head is."""
+
+    label: str
+    nll: float
+    excess: float
+    standard_error: float | None
 
 
 class VerdictRecord(RecordPart, frozen=True):
@@ -84,6 +95,7 @@ class ScoredHead(RecordPart, frozen=True):
     """As among the tried ones."""
     seed: int
     options: dict[str, Any]
+    converged: bool
     has_belief: bool
     scores: Scores
     """Of votes, each row's votes count by their shares."""
@@ -132,7 +144,10 @@ class AdaptRecord(Record, frozen=True):
     class_names: list[str]
     tried: list[TriedHead]
     chosen: str
-    """The name of the chosen one among the tried."""
+    """The name of the delivered head among the tried."""
+    label: str
+    """Its line among the scored."""
+    best: BestRecord
     verdict: VerdictRecord
     scored_on: str
     """"test", or "validation": then these rows chose as well."""
@@ -161,8 +176,8 @@ class AdaptRecord(Record, frozen=True):
         """The chosen head was tried and judged, and every class has a name."""
         if self.chosen not in {one.name for one in self.tried}:
             raise ValueError(f"AdaptRecord: `chosen` must be one of the tried heads, got {self.chosen!r}.")
-        if CHOSEN_LABEL not in self.row_labels:
-            raise ValueError(f"AdaptRecord: `scored` must have a line {CHOSEN_LABEL!r}, got none.")
+        if self.label not in self.row_labels:
+            raise ValueError(f"AdaptRecord: `scored` must have a line {self.label!r}, got none.")
         if len(self.class_names) != self.classes:
             expected, received = f"{self.classes}, one a class", len(self.class_names)
             raise ValueError(f"AdaptRecord: `class_names` must be {expected}, got {received}.")
@@ -180,7 +195,7 @@ class AdaptRecord(Record, frozen=True):
     @property
     def new_label(self) -> str:
         """The line of what is delivered: with trained BatchNorm layers where they were taken."""
-        return BATCHNORM_LABEL if BATCHNORM_LABEL in self.row_labels else CHOSEN_LABEL
+        return BATCHNORM_LABEL if BATCHNORM_LABEL in self.row_labels else self.label
 
     def delivered(self, label: str) -> ScoredHead:
         """The head of a line with the seed of the chosen one; the first where a line has no such seed."""

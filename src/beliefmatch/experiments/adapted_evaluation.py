@@ -18,6 +18,7 @@ from beliefmatch.data.predictions import Predictions
 from beliefmatch.experiments.adapt_record import (
     BATCHNORM_LABEL,
     AdaptRecord,
+    BestRecord,
     FeatureFacts,
     HeadFacts,
     RiskThresholdCheck,
@@ -81,6 +82,8 @@ def adapt_record(
         class_names=class_names_of(adaptation.classes, class_names),
         tried=[_tried(head) for head in adaptation.fitted],
         chosen=adaptation.chosen.candidate.name,
+        label=adaptation.label,
+        best=_best(adaptation),
         verdict=VerdictRecord(**plain(adaptation.verdict._asdict())),
         scored_on=scored_on,
         targets="votes" if is_votes(features) else "labels",
@@ -113,6 +116,11 @@ def _head(adaptation: Adaptation) -> HeadFacts | None:
     return None if head is None else HeadFacts(head.name, head.in_features, head.out_features, str(head.kind))
 
 
+def _best(adaptation: Adaptation) -> BestRecord:
+    label, nll, excess, error = adaptation.best
+    return BestRecord(label, nll, excess, _finite(error))
+
+
 def _tried(head: FittedHead) -> TriedHead:
     one = head.candidate
     return TriedHead(
@@ -120,11 +128,14 @@ def _tried(head: FittedHead) -> TriedHead:
         kind=one.kind,
         options=plain(dict(one.options)),
         seed=one.seed,
-        epoch=head.epoch,
+        weight_decay=one.weight_decay,
+        calibration=one.calibration,
+        iterations=head.iterations,
+        gap=_finite(head.gap),
+        converged=head.converged,
         nll=_finite(head.nll),
         error=_finite(head.error),
         ece=_finite(head.ece),
-        diverged=head.diverged,
         notes=list(head.notes),
         curve=_thinned(head.curve),
     )
@@ -154,6 +165,7 @@ def _scored_head(line: TableLine, head: FittedHead) -> ScoredHead:
         name=f"{head.candidate.name}{extra}",
         seed=head.candidate.seed,
         options=plain(dict(head.candidate.options)),
+        converged=head.converged,
         has_belief=has_belief,
         scores=output.scores(),
         kl=output.mean_kl(),

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.fitted import FittedHead
-from beliefmatch.adaptation.refit import shown
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.types import Features
 from beliefmatch.experiments.adapt_record import BATCHNORM_LABEL
@@ -24,10 +23,12 @@ class TableLine(NamedTuple):
 
 
 def lines(adaptation: Adaptation) -> list[TableLine]:
-    """Without heads that diverged; at the end the network with trained BatchNorm layers, if it has such."""
+    """The lines of the table; at the end the network with trained BatchNorm layers, if it has such."""
     sets = adaptation.sets
-    able = {label: [one for one in heads if not one.diverged] for label, heads in shown(adaptation).items()}
-    made = [TableLine(label, heads, scored_rows(sets)[0], sets.ood) for label, heads in able.items() if heads]
+    made = [
+        TableLine(label, [*heads], scored_rows(sets)[0], sets.ood)
+        for label, heads in adaptation.table.items()
+    ]
     batchnorm = adaptation.batchnorm
     if batchnorm is not None and batchnorm.is_taken:
         features = batchnorm.validation if batchnorm.test is None else batchnorm.test

@@ -14,7 +14,7 @@ from beliefmatch._utils import OnProgress
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.cache import format_bytes
 from beliefmatch.adaptation.diagnostics import sentence
-from beliefmatch.adaptation.head_init import Init
+from beliefmatch.adaptation.fitted import Init
 from beliefmatch.adaptation.heads import head_weights
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import Adaptation, FeatureSets

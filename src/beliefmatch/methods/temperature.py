@@ -52,25 +52,35 @@ class TemperaturePredictor:
         return read(self.logits(x) / self.temperature)
 
 
-def fit_temperature(logits: Tensor, targets: Tensor, *, steps: int = 60) -> float:
+def fit_temperature(logits: Tensor, targets: Tensor, *, init: float = 1.0) -> float:
     """The temperature that minimises the NLL, between e^−5 and e^5.
 
-    The NLL is convex in 1/T, so its derivative with respect to ln T changes sign once, and bisection finds
-    where. Targets are class ids (N,), or counts (N, K), which are normalised to probabilities.
+    The NLL is convex in s = 1/T, so its derivative, the mean of E[z] − z of the label, changes sign once.
+    Newton's method finds where, and bisection wherever it would leave the interval known.
+    Targets are class ids (N,), or counts (N, K), which are normalised to probabilities; `init` is a guess.
     """
     if targets.is_floating_point():
         label = (targets / targets.sum(1, keepdim=True) * logits).sum(1)
     else:
         label = logits.gather(1, targets[:, None])[:, 0]
-    low, high = -5.0, 5.0
-    for _ in range(steps):
-        middle = (low + high) / 2
-        expected = ((logits / math.exp(middle)).softmax(1) * logits).sum(1)
-        if (label - expected).mean() > 0:  # the derivative with respect to ln T is positive
-            high = middle
-        else:
-            low = middle
-    return math.exp((low + high) / 2)
+    low, high = math.exp(-5), math.exp(5)
+    scale = min(max(1 / init, low), high)
+    for _ in range(100):
+        probs = (logits * scale).softmax(1)
+        expected = (probs * logits).sum(1)
+        slope = (expected - label).mean().item()
+        low, high = (low, scale) if slope > 0 else (scale, high)
+        if high / low < 1 + 1e-10 or slope == 0:
+            break
+        curvature = ((probs * logits.square()).sum(1) - expected.square()).mean().item()
+        step = slope / curvature if curvature > 0 else math.inf
+        after = scale - step
+        if not low < after < high:
+            after = math.sqrt(low * high)
+        if abs(after - scale) < 1e-9 * scale:
+            break
+        scale = after
+    return 1 / scale
 
 
 def _calibrate(predictor: Predictor, batches: Iterable[tuple[Tensor, Tensor]]) -> Predictor:

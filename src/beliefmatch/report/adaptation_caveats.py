@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from beliefmatch.experiments.adapt_record import AdaptRecord
-from beliefmatch.report.adaptation_rows import kl_weights
 
 __all__ = ["caveats"]
 
@@ -13,15 +12,15 @@ def caveats(record: AdaptRecord) -> list[str]:
     found = [*_seen(record)]
     if record.scored_on == "validation":
         found.append(
-            "There were no test examples: these numbers are of the validation examples that chose λ, epoch "
-            "and temperature, and are optimistic. Give test data for unbiased scores."
+            "There were no test examples: these numbers are of the validation examples that chose λ, weight "
+            "decay and temperature, and are optimistic. Give test data for unbiased scores."
         )
     if record.targets == "votes":
         found.append(
             "Examples have votes: in scores each counts by the shares of its votes. What resamples examples "
             "takes the class of the most votes for the label."
         )
-    return [*found, *_at_the_edge(record)]
+    return found
 
 
 def _seen(record: AdaptRecord) -> Iterator[str]:
@@ -43,10 +42,3 @@ def _seen(record: AdaptRecord) -> Iterator[str]:
             return
         _, bracket, measured = why.partition(" (")  # the rest says at length that there is no head to ask
         yield f"{fact}: it has no head for these classes.{bracket}{measured}"
-
-
-def _at_the_edge(record: AdaptRecord) -> Iterator[str]:
-    tried, weight = kl_weights(record), record.chosen_head.options.get("kl_weight")
-    if len(tried) > 1 and weight in (tried[0], tried[-1]):
-        end, other = ("smallest", "smaller") if weight == tried[0] else ("largest", "larger")
-        yield f"The chosen λ = {weight:g} is the {end} that was tried: a {other} one may do better."

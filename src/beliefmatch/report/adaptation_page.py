@@ -123,8 +123,8 @@ def _tried(record: AdaptRecord) -> list[tuple[bool, list[str]]]:
                 number_text(one.nll, 4),
                 number_text(one.error, 2, scale=100),
                 number_text(one.ece, 2, scale=100),
-                str(one.epoch) if one.epoch else "—",
-                "; ".join([*(["diverged"] if one.diverged else []), *one.notes]),
+                str(one.iterations) if one.iterations else "—",
+                "; ".join([*([] if one.converged else ["not converged"]), *one.notes]),
             ],
         )
         for one in ordered

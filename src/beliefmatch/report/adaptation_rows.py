@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from beliefmatch.experiments.adapt_record import CHOSEN_LABEL, AdaptRecord, ScoredHead, TriedHead
+from beliefmatch.experiments.adapt_record import AdaptRecord, ScoredHead, TriedHead
 from beliefmatch.report.comparison_rows import AUROC, FPR95, INFINITE, KNOWN, SeedCell, SeedRow
 from beliefmatch.report.evaluation_metrics import Metric
 from beliefmatch.report.evaluation_text import MISSING, count_text, tidy
@@ -31,6 +31,7 @@ __all__ = [
     "short_scores",
 ]
 
+BELIEF_LABEL = "belief matching"
 KL = Metric("kl", "KL of the votes from the probabilities (nats)", "low", False, short="KL")
 SCORED = ("error", "nll", "brier", "ece", "mean_confidence")
 _HEADLINE, _BELIEF = "entropy", "mutual_information"
@@ -39,8 +40,8 @@ _REFERENCES = ("untouched", "softmax", "label smoothing")
 
 def presentable_adaptation(record: AdaptRecord, *, caller: str) -> AdaptRecord:
     """The record with visible characters and finite numbers only."""
-    if not record.scored or CHOSEN_LABEL not in record.row_labels:
-        raise ValueError(f"{caller}: `record` must have a line {CHOSEN_LABEL!r}, got {record.row_labels}.")
+    if not record.scored or record.label not in record.row_labels:
+        raise ValueError(f"{caller}: `record` must have a line {record.label!r}, got {record.row_labels}.")
     return tidy(record)
 
 
@@ -63,6 +64,7 @@ def line_title(scored: ScoredHead) -> str:
     """The label of a line with what was chosen for it."""
     options = [_OPTIONS[name](value) for name, value in scored.options.items() if name in _OPTIONS]
     label = _TITLES.get(scored.label, scored.label)
+    options += [] if scored.converged else ["not converged"]
     return f"{label} ({', '.join(options)})" if options else label
 
 
@@ -80,7 +82,7 @@ _OPTIONS: dict[str, Callable[[Any], str]] = {
 
 
 _TITLES = {
-    "temperature": "temperature scaling",
+    "untouched + temperature": "temperature scaling",
     "softmax": "softmax refit",
     "evidential": "evidential head",
     "laplace": "Laplace approximation",
@@ -200,16 +202,16 @@ def choice_series(record: AdaptRecord) -> list[ChoiceSeries]:
 
 
 def _matched(record: AdaptRecord) -> Iterator[ChoiceSeries]:
-    heads = [one for one in record.tried if one.kind == "belief_matching"]
+    heads = [one for one in record.tried if one.kind == "belief_matching" and one.calibration is None]
     priors = list(dict.fromkeys(_prior(one) for one in heads))
     for prior in priors:
-        title = CHOSEN_LABEL if len(priors) == 1 else f"{CHOSEN_LABEL}, β = {prior}"
+        title = BELIEF_LABEL if len(priors) == 1 else f"{BELIEF_LABEL}, β = {prior}"
         of_prior = [one for one in heads if _prior(one) == prior]
-        yield ChoiceSeries(CHOSEN_LABEL, title, _points(of_prior, "kl_weight", record.chosen_head))
+        yield ChoiceSeries(BELIEF_LABEL, title, _points(of_prior, "kl_weight", record.chosen_head))
 
 
 def _smoothed(record: AdaptRecord) -> Iterator[ChoiceSeries]:
-    heads = [one for one in record.tried if one.kind == "label_smoothing"]
+    heads = [one for one in record.tried if one.kind == "label_smoothing" and one.calibration is None]
     yield ChoiceSeries("label smoothing", "label smoothing to match", _points(heads, "matched_kl_weight"))
 
 
@@ -222,7 +224,7 @@ def _points(heads: Sequence[TriedHead], option: str, chosen: TriedHead | None = 
     made = []
     for weight in sorted({one.options[option] for one in given}):
         here = [one for one in given if one.options[option] == weight]
-        able = [one for one in here if not one.diverged]
+        able = [one for one in here if one.converged]
         nll, ece, error = (_present(able, key) for key in ("nll", "ece", "error"))
         taken = chosen is not None and any(one.options == chosen.options for one in here)
         made.append(Reached(float(weight), nll, ece, error, taken))

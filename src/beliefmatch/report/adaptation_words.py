@@ -82,10 +82,6 @@ class Against(NamedTuple):
     title: str
     changes: list[Change]
 
-    def names(self, verdict: str) -> str:
-        """The metrics of one verdict, in words."""
-        return _listed([change.name for change in self.changes if change.verdict == verdict])
-
 
 def _number(key: str, value: float | None) -> str:
     share = key in _SHARES
@@ -113,8 +109,13 @@ def against(
             [_change(record, by_label, label, key) for key in keys],
         )
         for label in labels
-        if label != record.new_label
+        if label != record.new_label and _is_comparable(record, label)
     ]
+
+
+def _is_comparable(record: AdaptRecord, label: str) -> bool:
+    """Heads that have not converged are compared with no other."""
+    return all(one.converged for one in record.scored if one.label in (label, record.new_label))
 
 
 def _change(record: AdaptRecord, by_label: dict[str, EvaluationRecord], label: str, key: str) -> Change:
@@ -136,31 +137,67 @@ def _value(record: AdaptRecord, label: str, key: str) -> float | None:
 
 
 def findings(record: AdaptRecord, evaluations: Sequence[EvaluationRecord] = ()) -> list[str]:
-    """Sentences: what was done, what it changed, what does as well or better, OOD sets, risk thresholds."""
+    """Sentences: losses first, then what was done, what it changed, the best head, OOD sets, thresholds."""
     keys = ("error", "nll", "kl", "ece") if record.targets == "votes" else _TOLD
     found = against(record, evaluations, keys)
     reference = before_label(record)
     first = [one for one in found if one.label == reference]
-    others = [one for one in found if one.label != reference]
     return [
+        *_losses(record, found),
         _done(record),
         *(_changed(record, one) for one in first),
-        *(sentence for one in others if (sentence := _rival(one, record.new_label))),
+        _best(record),
         *_ood(record, reference),
         *(_risk_threshold(record, one) for one in record.risk_thresholds),
     ]
 
 
+def _losses(record: AdaptRecord, found: Sequence[Against]) -> Iterator[str]:
+    """Where the delivered head is worse than the obvious alternatives, beyond chance."""
+    named = {"untouched": "the network as it was", "softmax": "a softmax head on the same features"}
+    for one in found:
+        worse = [change for change in one.changes if change.verdict == "worse"]
+        if one.label in named and worse:
+            texts = [change_words(change) for change in worse]
+            yield f"The delivered head is worse than {named[one.label]}: {'; '.join(texts)}."
+
+
 def _done(record: AdaptRecord) -> str:
-    head, weight = record.head, record.chosen_head.options.get("kl_weight")
+    head, chosen = record.head, record.chosen_head
     layer = f"layer `{head.name}`" if head and head.name else "last layer"
-    how = "fitted anew, from the head that was there," if record.labels == "same" else "fitted"
+    of = f" of {record.model}" if head else ""
     aim = "" if record.labels == "same" else f" for {record.classes:,} classes"
-    count = len(kl_weights(record))
-    by = "error" if record.adapt_config.get("choose_by") == "error" else "NLL"
-    of = f"of {count} values the one with the lowest validation {by}" if count > 1 else "the only one tried"
-    done = f"The {layer} of {record.model} was {how} with belief matching{aim}, λ = {weight:g}: {of}."
+    if chosen.kind == "untouched" and chosen.calibration is None:
+        done = f"The {layer}{of} stays as it was: no head is better on the validation examples."
+    else:
+        how = f" ({', '.join(_settings(record))})" if _settings(record) else ""
+        verb = "was fitted anew" if record.labels == "same" else "was fitted"
+        done = f"The {layer}{of} {verb}{aim}: {record.label}{how}."
     return " ".join([done, *batchnorm_outcome(record)])
+
+
+def _settings(record: AdaptRecord) -> Iterator[str]:
+    chosen = record.chosen_head
+    weight = chosen.options.get("kl_weight")
+    if weight is not None:
+        count = len(kl_weights(record))
+        of = f", the strongest of {count} whose validation NLL is within 1 % of the best" if count > 1 else ""
+        yield f"λ = {weight:g}{of}"
+    if chosen.weight_decay:
+        yield f"weight decay {chosen.weight_decay:g}"
+
+
+def _best(record: AdaptRecord) -> str:
+    """Which head has the lowest validation NLL, and how far the delivered one is from it."""
+    best = record.best
+    if best.label == record.label:
+        return f"No head has a lower NLL on the validation examples ({best.nll:.4f})."
+    error = best.standard_error
+    chance = "" if error is None else f" ± {error:.4f}"
+    close = error is not None and best.excess <= 2 * error
+    end = ", within chance" if close else ""
+    fact = f"Lowest NLL on the validation examples: {best.label}, {best.nll:.4f}"
+    return f"{fact}; the delivered head has {best.excess:.4f}{chance} more{end}."
 
 
 def batchnorm_outcome(record: AdaptRecord) -> Iterator[str]:
@@ -194,20 +231,6 @@ def change_words(change: Change) -> str:
     if not change.verdict:
         return arrow
     return f"{arrow} ({change.verdict}, {change.signed} {change.interval})"
-
-
-def _rival(one: Against, ours: str) -> str:
-    """Comparison of another head with ours, beginning with where it is better."""
-    better, even, worse = (one.names(verdict) for verdict in ("worse", "even", "better"))
-    if any(not change.verdict for change in one.changes):
-        return ""  # what chance may have done is not known
-    parts = [f"better than {ours} in {better}"] if better else []
-    parts += [f"indistinguishable from {'it' if parts else ours} in {even}"] if even else []
-    parts += [f"worse {'' if parts else f'than {ours} '}in {worse}"] if worse else []
-    title = one.title[:1].upper() + one.title[1:]
-    if better and not worse:
-        return f"{title} is as good or better here: {_listed(parts)}."
-    return f"{title} is {_listed(parts)}."
 
 
 def _ood(record: AdaptRecord, reference: str | None) -> Iterator[str]:

@@ -202,11 +202,10 @@ class TransferRunner(Runner):
             kl_weights=(config.kl_weight,),
             seeds=tuple(self.seeds),
             controls=("softmax", "label_smoothing"),
-            choose_by="error",
+            protocol="paper",
             epochs=config.epochs,
             batch_size=config.batch_size,
             learning_rate=config.learning_rate,
-            patience=None,
         )
         return AdaptRunConfig(image_config, adapt_config, config.ood)
 

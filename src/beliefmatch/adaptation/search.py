@@ -1,0 +1,294 @@
+"""The search for the best head of each kind, along paths with warm starts.
+
+Softmax goes first, along weight decay, in the direction in which the validation NLL falls until it rises
+again. All other heads take the weight decay that it chose, and start from its weights: label smoothing and
+belief matching come to softmax as ε and λ go to 0. λ starts where it makes little difference and grows as
+long as the validation NLL stays near the lowest. So few heads are fitted, and few of them from far away.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from beliefmatch._utils import OnProgress
+from beliefmatch.adaptation.adapt_config import AdaptConfig
+from beliefmatch.adaptation.candidates import Candidate
+from beliefmatch.adaptation.fitted import FittedHead, Init
+from beliefmatch.adaptation.objectives import loss_of
+from beliefmatch.adaptation.scoring import Evaluator
+from beliefmatch.adaptation.solver import Design, solve
+from beliefmatch.adaptation.types import Features
+from beliefmatch.loss import belief_matching_loss
+
+__all__ = ["MOST_RISE", "Search", "strongest_prior"]
+
+_STEP = math.sqrt(10)  # between neighbours of a path
+_FIRST_WEIGHT_DECAY = 3.0  # over the number of rows
+_WEIGHT_DECAYS = (1e-8, 10.0)
+_FIRST_DOUBT = 1e-3  # of λK, for one vote
+_KL_WEIGHTS = (1e-9, 10.0)
+_PLATEAU = 2e-3  # relative fall of the NLL below which a longer path is not worth its time
+MOST_RISE = 0.01
+"""Relative rise of the validation NLL that a stronger prior may cost."""
+_PROBE = 15  # iterations after which a head whose validation NLL rises is given up
+_EXPOSURE = 0.5  # weight of all background rows relative to all labelled ones (Hendrycks et al. 2019)
+_SOME_LOGITS = 100_000  # on which the scale of a first belief is fitted
+
+
+class Search:
+    """Fits heads, and keeps all that were tried in `heads`.
+
+    Args:
+        train: Features to fit on.
+        validation: Features that neither the heads nor the network have seen.
+        classes: K.
+        init: Weight and bias of an existing head to start from.
+        background: Rows of no class.
+        config: What to try.
+        on_progress: Called with (fraction, description).
+    """
+
+    def __init__(
+        self,
+        train: Features,
+        validation: Features,
+        classes: int,
+        *,
+        init: Init | None = None,
+        background: Features | None = None,
+        config: AdaptConfig,
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        self.design, self.evaluator = Design(train, background, classes), Evaluator(validation)
+        self.classes, self.config = classes, config
+        self.heads: list[FittedHead] = []
+        self._on_progress = on_progress
+        self._starts: dict[int, Init] = {}  # standardised weights by the identity of a head
+        self._init = None if init is None else self.design.unfolded(*init)
+
+    def run(self) -> dict[str, FittedHead]:
+        """Fit all kinds; the best head of each."""
+        best = {"softmax": self.softmax()}
+        paths = [self.belief_matching(best["softmax"], prior) for prior in self.config.priors]
+        best["belief_matching"] = min(paths, key=_nll)
+        controls = self.config.controls
+        if "label_smoothing" in controls:
+            best["label_smoothing"] = self.label_smoothing(best["softmax"])
+        if "evidential" in controls and self.design.targets.dim() == 1:
+            decay = best["softmax"].candidate.weight_decay
+            (best["evidential"],) = self.fit([Candidate("evidential", weight_decay=decay)])
+        if self.design.n_background:
+            best |= self.with_background(best)
+        return best
+
+    def fit(
+        self,
+        candidates: Sequence[Candidate],
+        near: FittedHead | None = None,
+        *,
+        row_weights: Tensor | None = None,
+        give_up: float = math.inf,
+    ) -> list[FittedHead]:
+        """Fit candidates of one family together, from the weights of a head nearby or from zero.
+
+        A head whose validation NLL is above `give_up` after some iterations is left as it is.
+        """
+        if self._on_progress is not None:
+            names = f"{candidates[0].name} and {len(candidates) - 1} more" if candidates[1:] else ""
+            self._on_progress(1 - 0.85 ** len(self.heads), f"fitting {names or candidates[0].name}")
+        starts = [self._start(one, near) for one in candidates]
+        init = torch.stack([weight for weight, _ in starts]), torch.stack([bias for _, bias in starts])
+
+        def is_hopeless(weight: Tensor, bias: Tensor) -> bool:
+            scores = self.evaluator.scores(candidates, *self.design.folded(weight, bias))
+            return min(one.nll for one in scores) > give_up
+
+        solution = solve(
+            self.design,
+            loss_of(candidates, self.classes),
+            torch.tensor([one.weight_decay for one in candidates]),
+            init,
+            row_weights=row_weights,
+            background=candidates[0].background,
+            tolerance=self.config.tolerance,
+            probe=(_PROBE, is_hopeless) if math.isfinite(give_up) else None,
+        )
+        weight, bias = self.design.folded(solution.weight, solution.bias)
+        scores = self.evaluator.scores(candidates, weight, bias)
+        fitted = []
+        for place, candidate in enumerate(candidates):
+            head = FittedHead(
+                candidate,
+                weight[place],
+                bias[place],
+                validation=scores[place],
+                converged=bool(solution.converged[place]),
+                gap=solution.gap[place].item(),
+                iterations=int(solution.iterations[place]),
+            )
+            self._starts[id(head)] = solution.weight[place], solution.bias[place]
+            fitted.append(head)
+        if row_weights is None:
+            self.heads += fitted
+        return fitted
+
+    def softmax(self) -> FittedHead:
+        """The softmax head of the best weight decay."""
+        given = self.config.weight_decays
+        if given is not None:
+            path: list[FittedHead] = []
+            for one in sorted(given, reverse=True):
+                path += self.fit([_softmax(one)], path[-1] if path else None)
+            return min(path, key=_nll)
+        first = self.fit([_softmax(_rounded(_FIRST_WEIGHT_DECAY / len(self.design)))])[0]
+        best = self._follow(first, 1 / _STEP)
+        best = best if best is not first else self._follow(first, _STEP)
+        return min([best, *self._between(best)], key=_nll)
+
+    def _between(self, best: FittedHead) -> list[FittedHead]:
+        """A head halfway to the better neighbour of the best weight decay."""
+        decay = best.candidate.weight_decay
+        tried = {one.candidate.weight_decay: one for one in self.heads if one.candidate.kind == "softmax"}
+        below = [one for one in tried if one < decay]
+        above = [one for one in tried if one > decay]
+        neighbours = [tried[one] for one in (*sorted(below)[-1:], *sorted(above)[:1])]
+        if not neighbours:
+            return []
+        other = min(neighbours, key=_nll).candidate.weight_decay
+        return self.fit([_softmax(_rounded(math.sqrt(decay * other)))], best, give_up=_nll(best))
+
+    def _follow(self, best: FittedHead, step: float) -> FittedHead:
+        """Change the weight decay of softmax in one direction as long as the validation NLL falls."""
+        while _WEIGHT_DECAYS[0] < best.candidate.weight_decay * step < _WEIGHT_DECAYS[1]:
+            candidate = _softmax(_rounded(best.candidate.weight_decay * step))
+            (last,) = self.fit([candidate], best, give_up=(1 + MOST_RISE) * _nll(best))
+            if not _nll(last) < _nll(best):
+                break
+            is_flat = _nll(last) > (1 - _PLATEAU) * _nll(best)
+            best = last
+            if is_flat:
+                break
+        return best
+
+    def belief_matching(self, near: FittedHead, prior: Any = 1.0) -> FittedHead:
+        """The belief matching head of the strongest prior that costs at most `MOST_RISE` of the NLL."""
+        options = {} if prior == 1 else {"prior": prior}
+
+        def make(kl_weight: float) -> Candidate:
+            weight_decay = near.candidate.weight_decay
+            return Candidate(
+                "belief_matching", {"kl_weight": kl_weight, **options}, weight_decay=weight_decay
+            )
+
+        if self.config.kl_weights is not None:
+            given = sorted(set(self.config.kl_weights), reverse=True)
+            return strongest_prior(self.fit([make(one) for one in given], near))
+        first = _rounded(self._votes() * _FIRST_DOUBT / self.classes)
+        path = self.fit([make(first)], near)
+        step = _STEP if _nll(path[0]) <= (1 + MOST_RISE) * _nll(near) else 1 / _STEP
+        while _KL_WEIGHTS[0] < path[-1].candidate.kl_weight * step < _KL_WEIGHTS[1]:
+            path += self.fit([make(_rounded(path[-1].candidate.kl_weight * step))], path[-1])
+            is_near = _nll(path[-1]) <= (1 + MOST_RISE) * min(_nll(near), *map(_nll, path))
+            if is_near == (step < 1):
+                break
+        return strongest_prior(path)
+
+    def label_smoothing(self, near: FittedHead) -> FittedHead:
+        """The best of the label smoothing heads that ask for the confidence of the λ tried."""
+        decay = near.candidate.weight_decay
+        weights = {
+            one.candidate.kl_weight: 0 for one in self.heads if one.candidate.kind == "belief_matching"
+        }
+        wanted = [
+            Candidate("label_smoothing", {"matched_kl_weight": one}, weight_decay=decay) for one in weights
+        ]
+        return min(self.fit(wanted, near), key=_nll)
+
+    def with_background(self, best: dict[str, FittedHead]) -> dict[str, FittedHead]:
+        """Belief matching with rows that have no votes, and softmax with outlier exposure."""
+        exposure = _EXPOSURE * len(self.design) / self.design.n_background
+        found = {}
+        for kind in ("belief_matching", "softmax"):
+            one = best[kind].candidate
+            candidate = Candidate(
+                one.kind,
+                one.options,
+                weight_decay=one.weight_decay,
+                background=True,
+                exposure=exposure if kind == "softmax" else 0.0,
+            )
+            (found[f"{kind} with background"],) = self.fit([candidate], best[kind])
+        return found
+
+    def _start(self, candidate: Candidate, near: FittedHead | None) -> Init:
+        if near is None and self._init is None:
+            return torch.zeros(self.classes, self.design.width), torch.zeros(self.classes)
+        start = self._init if near is None else self._starts[id(near)]
+        assert start is not None
+        if candidate.kind != "belief_matching":
+            return start
+        if near is not None and near.candidate.options == candidate.options:
+            return start
+        scale, shift = self._rescaled(*start, candidate)
+        return start[0] * scale, start[1] * scale + shift
+
+    def _rescaled(self, weight: Tensor, bias: Tensor, candidate: Candidate) -> tuple[float, float]:
+        """Scale and shift of logits with the lowest belief matching loss, on evenly spaced rows."""
+        rows, targets = self._some()
+        logits = (rows @ weight.t() + bias).double()
+        prior = torch.tensor(candidate.prior) if isinstance(candidate.prior, tuple) else candidate.prior
+        both = torch.zeros(2, dtype=torch.float64, requires_grad=True)  # ln of the scale, shift
+        optimizer = torch.optim.LBFGS([both], max_iter=20, line_search_fn="strong_wolfe")
+        start = math.log(len(bias) + self._votes() / candidate.kl_weight) - logits.logsumexp(1).mean().item()
+
+        def loss() -> Tensor:
+            optimizer.zero_grad()
+            scaled = both[0].clamp(-5, 5).exp() * logits + start + both[1]
+            value = belief_matching_loss(scaled, targets, kl_weight=candidate.kl_weight, prior=prior)
+            value.backward()
+            return value
+
+        optimizer.step(loss)  # type: ignore[arg-type]
+        scale, shift = both[0].detach().clamp(-5, 5).exp().item(), start + both[1].item()
+        return (scale, shift) if math.isfinite(scale + shift) else (1.0, start)
+
+    def _votes(self) -> float:
+        """Mean number of votes of a row."""
+        targets = self.design.targets
+        return 1.0 if targets.dim() == 1 else max(1.0, targets.sum(1).mean().item())
+
+    def _some(self) -> tuple[Tensor, Tensor]:
+        step = -(-len(self.design) * self.classes // _SOME_LOGITS)
+        rows, labels, at = [], [], 0
+        for _, block, targets in self.design.blocks(65536):
+            first = -at % step
+            at += len(block)
+            rows.append(block[first::step])
+            labels.append(targets[first::step])
+        return torch.cat(rows), torch.cat(labels)
+
+
+def strongest_prior(path: Sequence[FittedHead]) -> FittedHead:
+    """The head of the largest λ whose validation NLL is at most `MOST_RISE` above the best of the path.
+
+    The NLL of belief matching falls to that of softmax as λ goes to 0, so the lowest NLL alone would choose
+    no prior at all.
+    """
+    most = (1 + MOST_RISE) * min(map(_nll, path))
+    return max((one for one in path if _nll(one) <= most), key=lambda one: one.candidate.kl_weight)
+
+
+def _softmax(weight_decay: float) -> Candidate:
+    return Candidate("softmax", weight_decay=weight_decay)
+
+
+def _nll(head: FittedHead) -> float:
+    return math.inf if head.nll is None or not math.isfinite(head.nll) else head.nll
+
+
+def _rounded(value: float) -> float:
+    """Two digits, so that a name says all of it."""
+    return float(f"{value:.1e}")
