@@ -51,10 +51,11 @@ def digits() -> FeatureSets:
     rows, val_rows, targets, val_targets = train_test_split(
         rows, targets, test_size=0.25, random_state=0, stratify=targets
     )
-    pairs = (rows, targets), (val_rows, val_targets), (test_rows, test_targets)
-    return FeatureSets(
-        *(Features(x.astype(np.float32), torch.from_numpy(y).long(), "digits") for x, y in pairs)
-    )
+    made = [
+        Features(np.asarray(x, np.float32), torch.from_numpy(np.asarray(y)).long(), "digits")
+        for x, y in ((rows, targets), (val_rows, val_targets), (test_rows, test_targets))
+    ]
+    return FeatureSets(made[0], made[1], made[2])
 
 
 def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
@@ -131,8 +132,8 @@ def sklearn_scores(model: LogisticRegression, sets: FeatureSets) -> dict[str, fl
         features = getattr(sets, part)
         probs = model.predict_proba(np.asarray(features.rows))
         found[f"{part}_nll"] = float(log_loss(features.targets.numpy(), probs, labels=labels))
-    wrong = model.predict(np.asarray(sets.test.rows)) != sets.test.targets.numpy()
-    return {**found, "test_error": float(wrong.mean()), "iterations": int(model.n_iter_[0])}
+    wrong = np.asarray(model.predict(np.asarray(sets.test.rows))) != sets.test.targets.numpy()
+    return {**found, "test_error": float(np.mean(wrong)), "iterations": int(model.n_iter_[0])}
 
 
 def bars(rows: dict[str, dict[str, float]], spent: dict[str, float]) -> dict[str, float]:

@@ -5,13 +5,13 @@ from functools import cache
 
 import numpy as np
 import torch
+from beliefmatch.adaptation.batched import fit_heads
+from beliefmatch.adaptation.head_init import initial_weights
 from torch import Tensor, nn
 
 from beliefmatch.adaptation.adapt_config import AdaptConfig
-from beliefmatch.adaptation.batched import fit_heads
 from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.adaptation.fitted import FittedHead
-from beliefmatch.adaptation.head_init import initial_weights
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.types import Features

@@ -6,13 +6,13 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from beliefmatch.adaptation.batched import fit_heads
 from msgspec import structs
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from beliefmatch.adaptation import laplace_head as module
 from beliefmatch.adaptation.adapt_config import AdaptConfig
-from beliefmatch.adaptation.batched import fit_heads
 from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.adaptation.laplace_head import LaplaceHead, WeightPosterior, laplace_head, why_no_laplace
 from beliefmatch.adaptation.refit import refit, shown

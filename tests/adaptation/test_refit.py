@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from beliefmatch.adaptation.batched import fit_heads
+from beliefmatch.adaptation.choosing import choose_setting
 from msgspec import structs
 
-from beliefmatch.adaptation.batched import fit_heads
 from beliefmatch.adaptation.candidates import Candidate
-from beliefmatch.adaptation.choosing import choose_setting
 from beliefmatch.adaptation.fitted import FittedHead, HeadScores
 from beliefmatch.adaptation.refit import refit, shown
 from beliefmatch.adaptation.result import FeatureSets

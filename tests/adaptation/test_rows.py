@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from beliefmatch.adaptation.batched import fit_heads
 from torch.nn import functional
 
 from beliefmatch.adaptation import head_init, scoring
 from beliefmatch.adaptation.adapt_config import AdaptConfig
-from beliefmatch.adaptation.batched import fit_heads
 from beliefmatch.adaptation.candidates import candidates
 from beliefmatch.adaptation.reading import Batches
 from beliefmatch.adaptation.refit import refit
