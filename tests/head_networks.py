@@ -1,10 +1,10 @@
 """Small classifiers whose last layer can be found."""
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections import namedtuple
+from types import SimpleNamespace
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from beliefmatch.adaptation.calling import call_model, evaluating, logits_of
 from beliefmatch.adaptation.heads import find_head
@@ -37,20 +37,12 @@ class Net(nn.Module):
         return self.finish(self.fc(self.features(x)))
 
 
-class Named(NamedTuple):
-    logits: Tensor
-    aux_logits: Tensor
+Named = namedtuple("Named", ["logits", "aux_logits"])
 
 
-@dataclass
-class Output:
-    logits: Tensor
-    hidden: Tensor | None = None
-
-
-def finishing(finish, base=Net):
+def finishing(finish):
     """A network that does something to its logits before it returns them."""
-    net = base()
+    net = Net()
     net.finish = finish
     return net
 
@@ -125,7 +117,7 @@ CLASSIFIERS = {
     "list with a loss": (lambda: finishing(lambda logits: [logits.sum(), logits]), "fc"),
     "mapping": (lambda: finishing(lambda logits: {"hidden": logits * 3, "logits": logits}), "fc"),
     "mapping with out": (lambda: finishing(lambda logits: {"out": logits, "aux": logits * 3}), "fc"),
-    "object": (lambda: finishing(Output), "fc"),
+    "object": (lambda: finishing(lambda logits: SimpleNamespace(logits=logits)), "fc"),
     "reshaped": (lambda: finishing(lambda logits: logits[None].flatten().view(N, -1)), "fc"),
     "unit dimensions": (lambda: finishing(lambda logits: logits[:, :, None, None]), "fc"),
     "first of two": (lambda: TwoHeads("fc"), "fc"),

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from beliefmatch import adapt
 from beliefmatch.adaptation import batchnorm
-from beliefmatch.adaptation.batchnorm import ImageRows, train_batchnorm
+from beliefmatch.adaptation.batchnorm import ImageRows, batchnorm_layers, train_batchnorm
 from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.adaptation.streams import as_stream
 from beliefmatch.experiments.adapted_head import head_file
@@ -56,6 +56,15 @@ def network(seed=0):
 
 def part(pair):
     return ImageRows(as_stream(pair, batch_size=64, device=torch.device("cpu")), np.arange(len(pair[1])))
+
+
+def test_the_layers_to_train_are_those_that_a_batch_runs_through():
+    model = network().train()
+    model.frozen = nn.BatchNorm1d(6, affine=False, track_running_stats=False)
+    model.group = nn.GroupNorm(2, 6)
+    assert list(batchnorm_layers(model)) == ["norm", "aux.0"]
+    assert batchnorm_layers(model, TRAIN[0][:4]) == {"norm": model.norm}
+    assert model.training and int(model.norm.num_batches_tracked) == 0
 
 
 def trained(model, **options):

@@ -3,13 +3,13 @@
 import copy
 import threading
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
-from beliefmatch.adaptation.batchnorm import batchnorm_layers
 from beliefmatch.adaptation.calling import logits_of
 from beliefmatch.adaptation.heads import Backbone, find_head, head_weights
 from beliefmatch.adaptation.surgery import with_head
@@ -26,7 +26,6 @@ from head_networks import (
     N,
     Net,
     OnMap,
-    Output,
     TwoHeads,
     classifier,
     finishing,
@@ -70,8 +69,8 @@ class TokenScores(nn.Module):
     def forward(self, input_ids, attention_mask):
         scores, mask = self.score(self.embed(input_ids)), attention_mask[:, :, None]
         if self.pooling == "mean":
-            return Output((scores * mask).sum(1) / mask.sum(1))
-        return Output(scores[torch.arange(len(scores)), attention_mask.sum(1) - 1])
+            return (scores * mask).sum(1) / mask.sum(1)
+        return scores[torch.arange(len(scores)), attention_mask.sum(1) - 1]
 
 
 @pytest.mark.parametrize("rows", [slice(0, 3), slice(0, 1)], ids=["padded", "without padding"])
@@ -112,6 +111,12 @@ def test_the_head_in_use_is_found_among_layers_that_give_the_same_logits():
     for layer in (model.fc, model.second, model.hidden):
         nn.init.zeros_(layer.weight)
         nn.init.zeros_(layer.bias)
+    assert find_head(model, IMAGES).name == "fc"
+
+
+def test_the_head_of_a_network_whose_dropout_is_always_on():
+    model = Net()
+    model.dropout.forward = functional.dropout
     assert find_head(model, IMAGES).name == "fc"
 
 
@@ -167,16 +172,6 @@ def test_features_belong_to_the_caller():
     kept = features.clone()
     backbone(IMAGES * 2)
     assert torch.equal(features, kept)
-
-
-def test_batchnorm_layers_in_use():
-    model = TwoHeads("fc")
-    model.aux = nn.Sequential(nn.BatchNorm1d(WIDTH))
-    model.frozen = nn.BatchNorm1d(WIDTH, affine=False, track_running_stats=False)
-    model.group = nn.GroupNorm(2, WIDTH)
-    assert list(batchnorm_layers(model)) == ["norm", "aux.0"]
-    assert batchnorm_layers(model, IMAGES) == {"norm": model.norm}
-    assert model.training and int(model.norm.num_batches_tracked) == 0
 
 
 # Networks without such a layer
@@ -265,21 +260,6 @@ def test_networks_without_such_a_layer_are_refused_with_the_reason():
     assert_golden("adaptation/head_refusals.txt", "\n".join(lines))
 
 
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        ({"hidden": torch.zeros(2, 3)}, "hidden (2, 3)"),
-        (None, "NoneType"),
-        (("a",), "tuple ('a',)"),
-        ((torch.tensor(1.0),), "tuple"),
-    ],
-)
-def test_outputs_without_logits_are_refused(value, shown):
-    with pytest.raises(TypeError, match=r"^find_head: ") as refused:
-        find_head(finishing(lambda _: value), IMAGES)
-    assert shown in f"{refused.value}"
-
-
 def lazy():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # older versions of torch call lazy layers new
@@ -295,14 +275,17 @@ def with_lock():
 @pytest.mark.parametrize(
     ("call", "error", "named"),
     [
-        (lambda: logits_of(Output(torch.zeros(2, 3, 4))), ValueError, r"\(2, 3, 4\)"),
+        (lambda: logits_of((torch.zeros(2, 3, 4),)), ValueError, r"\(2, 3, 4\)"),
+        (lambda: logits_of({"hidden": torch.zeros(2, 3)}), TypeError, r"hidden \(2, 3\)"),
+        (lambda: logits_of(("a", torch.tensor(1.0))), TypeError, "tuple"),
+        (lambda: logits_of(SimpleNamespace(last_hidden_state=1)), TypeError, "PooledEncoder"),
+        (lambda: find_head(finishing(lambda _: None), IMAGES), TypeError, "^find_head: .*NoneType"),
         (lambda: find_head(lambda x: x, IMAGES), TypeError, "`model`"),  # pyright: ignore
         (lambda: find_head(torch.jit.script(nn.Linear(4, K)), IMAGES), TypeError, "RecursiveScriptModule"),
         (lambda: find_head(lazy(), IMAGES), ValueError, "1.weight"),
         (lambda: find_head(Net(), IMAGES[:0]), ValueError, "`batch`"),
         (lambda: find_head(Net(), IMAGES * torch.nan), ValueError, "`batch`"),
         (lambda: find_head(finishing(lambda z: z.argmax(1)), IMAGES), TypeError, "int64"),
-        (lambda: find_head(finishing(iter), IMAGES), TypeError, "iterator"),
         (lambda: find_head(with_lock(), IMAGES), TypeError, "`model`.*deepcopy"),
     ],
 )

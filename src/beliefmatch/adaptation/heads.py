@@ -25,7 +25,7 @@ __all__ = ["Backbone", "Head", "HeadLayer", "find_head", "head_layer", "head_wei
 
 HeadPooling = Literal["none", "network", "mean"]
 HeadLayer = nn.Linear | nn.Conv2d
-_APPENDED = "head"  # name of the layer that an `EncoderClassifier` has in addition to its encoder
+_APPENDED = "head"  # name of the linear layer in `EncoderClassifier`
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,10 @@ def find_head(model: nn.Module, batch: Any, *, name: str | None = None) -> Head:
 
 
 class Backbone(nn.Module):
-    """A network up to its head: computes the features (N, F) of a batch that its head multiplies.
+    """A network up to its head: computes the features (N, F) of a batch, which its head multiplies.
 
-    The network is a copy in eval mode that shares parameters and buffers with the model. It has no hooks of
-    its own, so that it can be compiled.
+    It runs a copy of the network in eval mode that shares parameters and buffers with the model. The copy
+    needs no hooks, so that it can be compiled.
 
     Args:
         model: Classifier or `PooledEncoder`.
@@ -128,9 +128,9 @@ class Backbone(nn.Module):
 
 
 def head_layer(network: nn.Module, head: Head, *, caller: str) -> HeadLayer:
-    """The module of a head in a network without wrappers."""
+    """The module of a head. The network must be `unwrapped`."""
     modules = dict(network.named_modules(remove_duplicate=False))
-    found = _described(head.name, modules.get(head.name))
+    found = _as_head(head.name, modules.get(head.name))
     if found is None or (found.kind, found.in_features) != (head.kind, head.in_features):
         raise fail(caller, f"`head` must be a layer of `model`, which has no layer {head}.")
     layer = modules[head.name]
@@ -184,7 +184,7 @@ class _TracedRun:
 
 
 def _traced_run(network: nn.Module, batch: Any) -> _TracedRun:
-    """Run a batch through a copy of a network, which keeps hooks."""
+    """Run a batch through a copy of a network. The copy is of no further use: it keeps the hooks."""
     last_inputs: dict[Head, Tensor] = {}
 
     def trace(head: Head) -> Callable[..., None]:
@@ -195,7 +195,7 @@ def _traced_run(network: nn.Module, batch: Any) -> _TracedRun:
         return keep
 
     for name, module in network.named_modules():
-        if head := _described(name, module):
+        if head := _as_head(name, module):
             module.register_forward_pre_hook(trace(head), with_kwargs=True)
     with torch.no_grad():
         logits = logits_of(call_model(network.eval(), batch), caller="find_head")
@@ -208,7 +208,8 @@ def _traced_run(network: nn.Module, batch: Any) -> _TracedRun:
 
 def _is_head(network: nn.Module, head: Head, batch: Any, inputs: Tensor) -> bool:
     """Whether the network returns ``weight @ features + bias`` with random weights in the layer."""
-    trial = Backbone(network, replace(head, pooling="none") if head.pooling == "network" else head)
+    passes_on = head.pooling == "network"
+    trial = Backbone(network, replace(head, pooling="none") if passes_on else head)
     layer = head_layer(trial.network, head, caller="find_head")
     weight, bias = _random_weights(layer, inputs)
     own = {"weight": weight.reshape(layer.weight.shape), "bias": None if layer.bias is None else bias}
@@ -216,8 +217,7 @@ def _is_head(network: nn.Module, head: Head, batch: Any, inputs: Tensor) -> bool
     with torch.no_grad():
         logits = logits_of(call_model(trial.network, batch), caller="find_head")
     try:
-        is_pooled = head.pooling == "network"
-        features = Backbone(network, head)(batch) if is_pooled else trial.recorded_features()
+        features = Backbone(network, head)(batch) if passes_on else trial.recorded_features()
     except Exception:  # the user's network, given features for logits, may raise anything
         return False
     if features.dim() != 2 or features.shape[1] != head.in_features:
@@ -240,6 +240,7 @@ def _random_weights(layer: HeadLayer, inputs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _tolerance(logits: Tensor, weight: Tensor) -> float:
+    """Relative error of logits that rounding explains."""
     coarsest = max((logits.dtype, weight.dtype), key=lambda dtype: torch.finfo(dtype).eps)
     if torch.is_autocast_enabled(logits.device.type) or coarsest == torch.bfloat16:
         return 5e-2
@@ -255,7 +256,7 @@ def _positions(inputs: Tensor, head: Head) -> Tensor:
     return vectors.reshape(len(vectors), -1, vectors.shape[-1])
 
 
-def _described(name: str, module: nn.Module | None) -> Head | None:
+def _as_head(name: str, module: nn.Module | None) -> Head | None:
     """A module as a possible head; None for anything but a linear layer and a 1x1 convolution."""
     if isinstance(module, nn.Linear):
         return Head(name, "linear", module.in_features, module.out_features)
@@ -294,7 +295,7 @@ def _named_layer(network: nn.Module, run: _TracedRun, name: str) -> Head:
         close = nearest(inner, [head.name for head in run.layers]) or nearest(inner, list(modules))
         hint = f"did you mean `{close}`?" if close else f"{layers}."
         raise fail("find_head", f"`name` must be the name of a module, got {name!r}; {hint}")
-    head = _described(inner, modules[inner])
+    head = _as_head(inner, modules[inner])
     if head is None:
         got = f"got `{name}`, a {type(modules[inner]).__name__}"
         raise fail("find_head", f"`name` must be a linear layer or a 1x1 convolution, {got}; {layers}.")
