@@ -236,6 +236,8 @@ ONES = torch.ones(3, 2)
         {"input_ids": ONES, "labels": torch.arange(4)},
         ({"input_ids": ONES}, torch.arange(4)),
         {"train": TensorDataset(ONES)},
+        Mappings([{"input_ids": torch.arange(many), "labels": 0} for many in (3, 4)]),
+        Examples([ONES, "text"], [0, 1]),
         [(ONES, torch.arange(3)), (ONES, ONES)],
     ],
     ids=lambda source: type(source).__name__,

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 from torch.utils.data.sampler import RandomSampler, SequentialSampler, SubsetRandomSampler
 
+from beliefmatch._utils import reason_of
 from beliefmatch._validate import describe, fail
 from beliefmatch.adaptation.types import tensors_digest
 
@@ -220,6 +221,8 @@ def _of_dataset(
         read = lambda parts: (tuple(tensor[part] for tensor in tensors) for part in parts)  # noqa: E731
         return _Indexed(read, numbers, batch_size, tensors_digest(*tensors) if is_whole else None)
     options: dict[str, Any] = {name: getattr(loader, name) for name in _READER_OPTIONS} if loader else {}
+    if options.get("collate_fn", default_collate) is default_collate:
+        options["collate_fn"] = _collated
 
     def collated(parts: list[Tensor]) -> Iterator[Any]:
         own = torch.Generator().manual_seed(0)  # the caller's random state stays as it is
@@ -227,6 +230,15 @@ def _of_dataset(
         return iter(DataLoader(dataset, batch_sampler=order, generator=own, **options))
 
     return _Indexed(collated, numbers, batch_size)
+
+
+def _collated(examples: list[Any]) -> Any:
+    try:
+        return default_collate(examples)
+    except (RuntimeError, TypeError) as error:
+        remedy = "pad or convert them in the collate function of a DataLoader"
+        fact = f"`source` must have examples that can be stacked, got others ({reason_of(error, limit=160)})"
+        raise fail(_CALLER, f"{fact}; {remedy}.") from error
 
 
 def _piece(start: int, batch: Any, rows: int | None = None) -> Piece:
