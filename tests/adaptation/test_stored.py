@@ -275,9 +275,10 @@ def test_a_head_of_other_classes_is_no_obstacle(tmp_path):
         assert len(init[0]) == classes and sets.train.targets.max() == 2
 
 
+@pytest.mark.filterwarnings("ignore:adapt. the chosen head")
 def test_sets_that_were_read_can_be_refitted(tmp_path):
     held = archive(train=arrays(200), validation=arrays(90, 1), test=arrays(50, 2))
-    config = AdaptConfig(epochs=2, kl_weights=(0.01,), controls=())
+    config = AdaptConfig(kl_weights=(0.01,), controls=())
     for name, content, labels in (("a", {**held, "weight": WEIGHT}, "same"), ("b", arrays(200), "new")):
         sets, init, classes = feature_sets(save_npz(tmp_path / f"{name}.npz", **content), validation=0.3)
         found = refit(sets, classes=classes, init=init, adapt_config=config)

@@ -18,7 +18,6 @@ __all__ = [
     "PickedRows",
     "Rows",
     "features_digest",
-    "in_memory",
     "parted",
     "parted_numbers",
     "subset",
@@ -158,22 +157,6 @@ def parted_numbers(features: Features, share: float, *, seed: int = 0) -> tuple[
         raise fail("adapt", f"{fact}, got {len(labels)} rows of {len(np.unique(labels))} classes; {remedy}.")
     picked = labelled[drawn]
     return np.setdiff1d(np.arange(len(features)), picked, assume_unique=True), picked
-
-
-def in_memory(rows: Rows, most: int) -> np.ndarray | None:
-    """All rows as a writable array in memory; None where they are on disk and take more than `most` bytes.
-
-    A writable and contiguous array is returned as it is.
-    """
-    if isinstance(rows, np.ndarray) and not isinstance(rows, np.memmap):
-        array = np.ascontiguousarray(rows)
-        return array if array.flags.writeable else array.copy()
-    if rows.nbytes > most:
-        return None
-    array = np.empty(rows.shape, rows.dtype)
-    for start in range(0, len(array), _STRETCH):
-        array[start : start + _STRETCH] = rows[start : start + _STRETCH]
-    return array
 
 
 def tensors_digest(*tensors: Tensor) -> str:
