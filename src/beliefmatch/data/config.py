@@ -1,5 +1,6 @@
 """The configuration of data; read without torch."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -7,7 +8,23 @@ from msgspec import Meta
 from beliefmatch._config import Config, Count, Index, NonEmpty, NonNegative, Positive, Seed
 from beliefmatch.data.preprocessing import Augment, require_channels
 
-__all__ = ["DataConfig", "name_of_set"]
+__all__ = [
+    "LABEL_COLUMNS",
+    "TEXT_COLUMNS",
+    "TEXT_SUFFIXES",
+    "DataConfig",
+    "TextConfig",
+    "is_text",
+    "name_of_set",
+]
+
+TEXT_COLUMNS = ("text", "sentence", "utterance", "query", "content")
+LABEL_COLUMNS = ("label", "intent", "category", "class", "target")
+"""Names that columns of sentences and of their classes are recognised by, in any case."""
+TEXT_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
+"""Files of labelled sentences."""
+
+_IMAGE_COLUMNS = ("image", "img", "images")
 
 
 class DataConfig(Config, frozen=True, kw_only=True):
@@ -60,6 +77,50 @@ class DataConfig(Config, frozen=True, kw_only=True):
             require_channels("DataConfig", mean, std)
         elif mean is not None or std is not None:
             raise ValueError(f"DataConfig: `mean` and `std` must be given together, got {mean} and {std}.")
+
+
+class TextConfig(Config, frozen=True, kw_only=True):
+    """Which sentences, and how they are split.
+
+    Args:
+        name: a .csv, .tsv, .jsonl or .parquet file; a directory of such files, one for each part; or
+            "hf:OWNER/NAME" or "hf:OWNER/NAME:CONFIG" for a dataset on the Hugging Face hub.
+        text_column: of the sentences; one of `TEXT_COLUMNS` if not given.
+        label_column: of their classes, names or numbers; one of `LABEL_COLUMNS` if not given.
+        validation: sentences of the train part kept for validation: a share below 1, or a number.
+        limit: largest number of training sentences; all if not given.
+        split_seed: of the split.
+    """
+
+    name: NonEmpty
+    text_column: str | None = None
+    label_column: str | None = None
+    validation: Positive = 0.2
+    limit: Count | None = None
+    split_seed: Seed = 0
+
+
+def is_text(name: str) -> bool:
+    """Whether the data under a name or path are sentences: by the endings of files, or the columns of Parquet.
+
+    >>> is_text("intents.csv"), is_text("hf:clinc/clinc_oos:plus"), is_text("cifar10")
+    (True, True, False)
+    """
+    path = Path(name).expanduser()
+    if name.startswith("hf:") or (path.suffix.lower() in TEXT_SUFFIXES[:-1] and not path.is_dir()):
+        return True
+    files = [path] if path.is_file() else sorted(path.iterdir()) if path.is_dir() else []
+    if any(file.is_dir() for file in files):  # of images, by class
+        return False
+    if any(file.suffix.lower() in TEXT_SUFFIXES[:-1] for file in files):
+        return True
+    tables = [file for file in files if file.suffix.lower() == ".parquet"]
+    if not tables:
+        return False
+    from beliefmatch.data.formats import ParquetFile
+
+    columns = {column.lower() for column in ParquetFile(tables[0], caller="data").names}
+    return not columns.isdisjoint(TEXT_COLUMNS) and columns.isdisjoint(_IMAGE_COLUMNS)
 
 
 def name_of_set(text: str) -> str:

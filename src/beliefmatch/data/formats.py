@@ -24,7 +24,18 @@ from beliefmatch._environment import needs
 from beliefmatch._utils import reason_of
 from beliefmatch._validate import fail
 
-__all__ = ["ArrayFile", "Column", "Field", "NpyFile", "NpzFile", "ParquetFile", "open_arrays"]
+__all__ = [
+    "ArrayFile",
+    "Column",
+    "CsvFile",
+    "Field",
+    "JsonlFile",
+    "NpyFile",
+    "NpzFile",
+    "ParquetFile",
+    "TableFile",
+    "open_arrays",
+]
 
 Column = Tensor | list[str]
 """Numbers of any shape, or one text for each row."""
@@ -67,6 +78,8 @@ def reading(path: Path, what: str = "", *, caller: str) -> Iterator[None]:
         reason = reason_of(error, limit=160)
         if "allow_pickle" in reason:
             reason = "it holds Python objects, which only a pickle can; save numbers or text"
+        if isinstance(error, UnicodeDecodeError):
+            reason = f"it is not UTF-8 text: byte 0x{error.object[error.start]:02x} at {error.start}"
         what = f"{what} of " if what else ""
         fact = f"`path` must be a whole {path.suffix.lower()} file, cannot read {what}{path} ({reason})."
         raise fail(caller, fact) from error
@@ -325,10 +338,22 @@ class SafetensorsFile(ArrayFile):
         return np.memmap(self.path, dtype, "r", offset, tuple(entry["shape"]))
 
 
-class ParquetFile(ArrayFile):
-    """A table of which only the requested columns are read: numbers, text, or lists of one length."""
+class TableFile(ArrayFile):
+    """A table, whose columns can also be read as they are: text stays text, also where it is all numbers."""
 
     is_table = True
+
+    def cells(self, name: str) -> list[Any]:
+        """The values of a column; None where a cell is empty, if the format has such cells."""
+        with reading(self.path, caller=self.caller):
+            return self._cells(name)
+
+    def _cells(self, name: str) -> list[Any]:
+        raise NotImplementedError
+
+
+class ParquetFile(TableFile):
+    """A table of which only the requested columns are read: numbers, text, or lists of one length."""
 
     def _list(self) -> Sequence[str]:
         extra = "data" if self.caller == "data" else "files"
@@ -345,11 +370,14 @@ class ParquetFile(ArrayFile):
             values = [_parquet_values(table.column(name), name) for name in names]
         return np.stack(values, 1) if len(names) > 1 else values[0]
 
+    def _cells(self, name: str) -> list[Any]:
+        with self._open(self.path) as file:
+            return file.read(columns=[name]).column(name).to_pylist()
+
     def encoded_images(self, name: str) -> list[bytes]:
         """The bytes of each image, stored as bytes or as {bytes, path}; empty where a cell has none."""
-        with reading(self.path, caller=self.caller), self._open(self.path) as file:
-            cells = file.read(columns=[name]).column(name).to_pylist()
-            contents = [cell.get("bytes") if isinstance(cell, dict) else cell for cell in cells]
+        with reading(self.path, caller=self.caller):
+            contents = [cell.get("bytes") if isinstance(cell, dict) else cell for cell in self._cells(name)]
             if not all(content is None or isinstance(content, bytes) for content in contents):
                 raise ValueError("its images are neither bytes nor {bytes, path}")
         return [content or b"" for content in contents]
@@ -381,13 +409,11 @@ def _parquet_values(chunks: Any, name: str) -> np.ndarray:
     return flat.to_numpy(zero_copy_only=False).reshape(len(values), *lengths.tolist() or [0])
 
 
-class CsvFile(ArrayFile):
+class CsvFile(TableFile):
     """A table of text separated by commas, semicolons or tabs; the first line names the columns.
 
     Numbers have decimal points, whatever the locale. Each call of `load` is one pass over the file.
     """
-
-    is_table = True
 
     def _list(self) -> Sequence[str]:
         with self._text() as file:
@@ -401,15 +427,10 @@ class CsvFile(ArrayFile):
 
     def _read(self, names: Sequence[str]) -> np.ndarray:
         """A single column that is not all numbers is text."""
-        chosen = [self.names.index(name) for name in names]
-        with self._text() as file:
-            rows = csv.reader(file, delimiter=self._delimiter)
-            next(rows)
-            chunks = self._chunks(rows, chosen)
-            if len(names) > 1:
-                tables = [_csv_numbers(columns, names, before) for before, columns in chunks]
-                return np.concatenate(tables) if tables else np.empty((0, len(names)))
-            cells = list(chain.from_iterable(column for _, (column,) in chunks))
+        if len(names) > 1:
+            tables = [_csv_numbers(columns, names, before) for before, columns in self._chunks(names)]
+            return np.concatenate(tables) if tables else np.empty((0, len(names)))
+        cells = self._cells(names[0])
         try:
             return np.array(list(map(float, cells)), dtype=np.float64)
         except ValueError:
@@ -418,17 +439,23 @@ class CsvFile(ArrayFile):
     def _text(self) -> Any:
         return self.path.open(encoding="utf-8-sig", newline="")
 
-    def _chunks(self, reader: Any, chosen: list[int]) -> Iterator[tuple[int, list[tuple[str, ...]]]]:
-        """The chosen columns of some rows, with the number of rows before them; blank lines do not count."""
-        width, before = len(self.names), 0
-        rows = (row for row in reader if row)
-        while chunk := list(islice(rows, _CSV_ROWS)):
-            for number, row in enumerate(chunk, before + 1):
-                if len(row) != width:
-                    raise ValueError(f"row {number} has {len(row)} cells, the heading {width}")
-            columns = list(zip(*chunk, strict=True))
-            yield before, [columns[index] for index in chosen]
-            before += len(chunk)
+    def _cells(self, name: str) -> list[Any]:
+        return list(chain.from_iterable(column for _, (column,) in self._chunks([name])))
+
+    def _chunks(self, names: Sequence[str]) -> Iterator[tuple[int, list[tuple[str, ...]]]]:
+        """The named columns of some rows, with the number of rows before them; blank lines do not count."""
+        chosen, width, before = [self.names.index(name) for name in names], len(self.names), 0
+        with self._text() as file:
+            reader = csv.reader(file, delimiter=self._delimiter)
+            next(reader)
+            rows = (row for row in reader if row)
+            while chunk := list(islice(rows, _CSV_ROWS)):
+                for number, row in enumerate(chunk, before + 1):
+                    if len(row) != width:
+                        raise ValueError(f"row {number} has {len(row)} cells, the heading {width}")
+                columns = list(zip(*chunk, strict=True))
+                yield before, [columns[index] for index in chosen]
+                before += len(chunk)
 
 
 def _csv_numbers(columns: list[tuple[str, ...]], names: Sequence[str], before: int) -> np.ndarray:
@@ -448,6 +475,26 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+class JsonlFile(TableFile):
+    """A JSON object on each line; the columns are the keys of the first. Read by `cells` alone."""
+
+    def _list(self) -> Sequence[str]:
+        return list(next(self._objects(), {}))
+
+    def _cells(self, name: str) -> list[Any]:
+        return [found.get(name) for found in self._objects()]
+
+    def _objects(self) -> Iterator[dict[str, Any]]:
+        with self.path.open(encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
+                found = json.loads(line)
+                if not isinstance(found, dict):
+                    raise ValueError(f"line {number} must be a JSON object, got {line.strip()[:40]}")
+                yield found
 
 
 FORMATS: dict[str, type[ArrayFile]] = {

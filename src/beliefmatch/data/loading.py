@@ -24,6 +24,8 @@ from beliefmatch.data.splits import (
     assign_roles,
     balanced_rows,
     content_digest,
+    named_parts,
+    require_every_class,
 )
 
 __all__ = ["channel_moments", "load", "read_images", "read_parts"]
@@ -47,12 +49,12 @@ def load(config: DataConfig, *, validation_from: ValidationFrom = "train") -> Da
     require_choice("data", "validation_from", validation_from, ("train", "test"))
     found, defaults = read_parts(config)
     names = _class_names(found, config, defaults)
-    parts = _named_parts(found)
+    parts = named_parts(found)
     prepared = _prepare(parts, config, defaults)
     labels = {name: source.targets.numpy() for name, (source, _) in prepared.items()}
     roles = assign_roles(labels, config, validation_from=validation_from)
     part, rows = roles["train"]
-    _require_every_class(labels[part][rows], names)
+    require_every_class(labels[part][rows], names)
     preprocessing = _preprocessing(prepared[part][0], rows, config, defaults)
     sources = {name: source.with_preprocessing(preprocessing) for name, (source, _) in prepared.items()}
     unlabelled, held_back = None, None
@@ -180,31 +182,6 @@ def _class_names(
             got = f"{labels[wrong[0]]} at image {wrong[0]}"
             raise fail("data", f"labels of {place} must be {expected}, got {got}.")
     return names
-
-
-def _require_every_class(labels: np.ndarray, names: tuple[str, ...]) -> None:
-    """There must be two classes, and an image of each to train on."""
-    if len(names) < 2:
-        raise fail("data", f"images must be of 2 classes or more, got {len(names)} ({', '.join(names)}).")
-    absent = np.flatnonzero(np.bincount(labels, minlength=len(names)) == 0)
-    if len(absent):
-        which = f"class {absent[0]} ({names[absent[0]]})"
-        which += f" and {len(absent) - 1} more" if len(absent) > 1 else ""
-        remedy = "add images, raise `limit`, or lower `validation`"
-        raise fail("data", f"every class must have an image to train on, got none of {which}; {remedy}.")
-
-
-def _named_parts(found: Mapping[str, LabelledImages]) -> dict[str, LabelledImages]:
-    """A train and a test part, or one undivided part; without a test part, validation is reported on."""
-    parts = dict(found)
-    if set(parts) == {"train", "validation"}:
-        parts["test"] = parts.pop("validation")
-    if not ({"train", "test"} <= set(parts) or set(parts) == {"all"}):
-        expected = "a train part and one to report on (test or validation), or one undivided set"
-        got = f"only {', '.join(parts) or 'nothing'}"
-        remedy = "give the path of that part itself to have it split"
-        raise fail("data", f"`name` must hold {expected}, got {got}; {remedy}.")
-    return parts
 
 
 def _prepare(

@@ -23,7 +23,10 @@ from beliefmatch.data.predictions import SPELLINGS, ids_of_names
 __all__ = [
     "ARRAY_SUFFIXES",
     "LabelledImages",
+    "class_names_in",
+    "files_by_part",
     "holds",
+    "hub_table",
     "images_below",
     "join_classes",
     "part_of",
@@ -94,7 +97,7 @@ def read_parts_at(
         raise fail("data", f"`directory` must be a directory or a file, got nothing at {path}.")
     format, files = _files_in(path, name)
     if files:
-        by_part = _choose_parts(_by_part(files, path), only, test_part)
+        by_part = _choose_parts(files_by_part(files, path), only, test_part)
         return join_classes({part: _READERS[format](some, columns) for part, some in by_part.items()})
     directory = _own_folder(path, name)
     folders = _part_folders(directory)
@@ -118,7 +121,7 @@ def read_images_at(path: Path, *, name: str = "") -> Images:
     if not files and name:
         format, files = _files_in(path, "")
     if files:
-        by_part = _choose_parts(_by_part(files, path), "test", "test")
+        by_part = _choose_parts(files_by_part(files, path), "test", "test")
         return _READERS[format](next(iter(by_part.values())), _ANY_COLUMNS).images
     parts = _choose_parts(_part_folders(path), "test", "test")
     return images_below(next(iter(parts.values()), path))
@@ -224,7 +227,8 @@ def part_of(stem: str) -> str | None:
     return named[0] if len(named) == 1 else None
 
 
-def _by_part(files: Sequence[Path], place: Path) -> dict[str, list[Path]]:
+def files_by_part(files: Sequence[Path], place: Path) -> dict[str, list[Path]]:
+    """Files by the part that their names mention; "all" for a single file that mentions none."""
     if len(files) == 1 and part_of(files[0].stem) is None:
         return {"all": list(files)}
     by_part: dict[str, list[Path]] = {}
@@ -303,7 +307,7 @@ def _read_parquet(paths: Sequence[Path], columns: Columns) -> LabelledImages:
     found = without_labels(EncodedImages(contents, names), format="parquet")
     if label is None:
         return found
-    return found._replace(labels=np.concatenate(labels), class_names=_class_names(first.metadata, label))
+    return found._replace(labels=np.concatenate(labels), class_names=class_names_in(first.metadata, label))
 
 
 _READERS: dict[str, Callable[[Sequence[Path], Columns], LabelledImages]] = {
@@ -340,7 +344,7 @@ def _load_pixels(file: ArrayFile, name: str) -> np.ndarray:
     return np.ascontiguousarray(pixels)
 
 
-def _class_names(metadata: Mapping[bytes, bytes], label: str) -> tuple[str, ...] | None:
+def class_names_in(metadata: Mapping[bytes, bytes], label: str) -> tuple[str, ...] | None:
     """From the description that Hugging Face writes into its Parquet files, where it is well-formed."""
     try:
         names = json.loads(metadata[b"huggingface"])["info"]["features"][label]["names"]
@@ -356,6 +360,12 @@ def _class_names(metadata: Mapping[bytes, bytes], label: str) -> tuple[str, ...]
 
 def read_hub(path: str, config: str | None, split: str, columns: Columns, *, name: str) -> LabelledImages:
     """One split of a dataset on the hub, or in the local cache. No code of the dataset is run."""
+    table = hub_table(path, config, split, name=name)
+    return _from_table(table, columns, f"{name}/{split}", format="hub")
+
+
+def hub_table(path: str, config: str | None, split: str | None, *, name: str) -> Any:
+    """A split of a dataset on the hub as `datasets` gives it; all splits by their names if none is given."""
     with needs("datasets", extra="data", caller=f"data {name}"):
         import datasets
 
@@ -363,14 +373,13 @@ def read_hub(path: str, config: str | None, split: str, columns: Columns, *, nam
     level = log.level
     log.setLevel(logging.ERROR)  # it warns of every attempt; the outcome is reported once
     try:
-        table = datasets.load_dataset(path, config, split=split)
+        return datasets.load_dataset(path, config, split=split)
     except Exception as error:  # of the network, the hub, the cache or the disk
         remedy = "go online, sign in if it is gated, or give its directory on this machine (--data-dir)"
         got = f"cannot load {name} ({reason_of(error, limit=160)})"
         raise fail("data", f"`name` must be downloadable or cached, {got}; {remedy}.") from error
     finally:
         log.setLevel(level)
-    return _from_table(table, columns, f"{name}/{split}", format="hub")
 
 
 def _from_table(table: Any, columns: Columns, origin: str, *, format: str) -> LabelledImages:

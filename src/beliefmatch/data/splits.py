@@ -1,6 +1,6 @@
 """Splits that are the same on every machine, and the digest of data.
 
-Each image draws a random word, and within each class the images with the smallest words go first. The words
+Each example draws a random word, and within each class the examples with the smallest words go first. The words
 are the raw output of PCG64 seeded through `numpy.random.SeedSequence`, which numpy guarantees not to
 change; nothing depends on how numpy shuffles, on the platform, or on the number of threads.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from beliefmatch._utils import derive_seed
 from beliefmatch._validate import fail
 
 if TYPE_CHECKING:
-    from beliefmatch.data.config import DataConfig
+    from beliefmatch.data.config import DataConfig, TextConfig
 
 __all__ = [
     "ROLES",
@@ -29,10 +29,14 @@ __all__ = [
     "balanced_rows",
     "content_digest",
     "halves",
+    "named_parts",
+    "require_every_class",
     "resolve_count",
     "split_rows",
     "stratified_rows",
 ]
+
+Part = TypeVar("Part")
 
 ROLES = ("train", "validation", "test")
 ValidationFrom = Literal["train", "test"]
@@ -59,14 +63,39 @@ class Split(NamedTuple):
     test: np.ndarray
 
 
+def named_parts(found: Mapping[str, Part]) -> dict[str, Part]:
+    """A train and a test part, or one undivided part; without a test part, validation is reported on."""
+    parts = dict(found)
+    if set(parts) == {"train", "validation"}:
+        parts["test"] = parts.pop("validation")
+    if not ({"train", "test"} <= set(parts) or set(parts) == {"all"}):
+        expected = "a train part and one to report on (test or validation), or one undivided set"
+        got = f"only {', '.join(parts) or 'nothing'}"
+        remedy = "give the path of that part itself to have it split"
+        raise fail("data", f"`name` must hold {expected}, got {got}; {remedy}.")
+    return parts
+
+
+def require_every_class(labels: np.ndarray, names: tuple[str, ...]) -> None:
+    """Require two classes, and an example of each to train on."""
+    if len(names) < 2:
+        raise fail("data", f"`name` must hold 2 classes or more, got {len(names)} ({', '.join(names)}).")
+    absent = np.flatnonzero(np.bincount(labels, minlength=len(names)) == 0)
+    if len(absent):
+        which = f"class {absent[0]} ({names[absent[0]]})"
+        which += f" and {len(absent) - 1} more" if len(absent) > 1 else ""
+        remedy = "add examples, raise `limit`, or lower `validation`"
+        raise fail("data", f"every class must have an example to train on, got none of {which}; {remedy}.")
+
+
 def assign_roles(
-    labels: Mapping[str, np.ndarray], config: DataConfig, *, validation_from: ValidationFrom
+    labels: Mapping[str, np.ndarray], config: DataConfig | TextConfig, *, validation_from: ValidationFrom
 ) -> dict[str, RowSelection]:
     """The rows for training, validation and test.
 
     Args:
         labels: class ids of each part: of "train" and "test", perhaps "validation"; or of "all".
-        config: the amount of validation images, the limit and the seed.
+        config: the number of validation examples, the limit and the seed.
         validation_from: "train", unless there is a validation part; or "test", of which one half is then for
             validation and the other for the test, while all of the train part is for training.
     """
@@ -116,7 +145,7 @@ def split_rows(
 def halves(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows of two halves, each class in proportion; of an odd number the second has one more."""
     if len(labels) < 2:
-        raise fail("data", f"test images must be at least 2 to be halved, got {len(labels)}.")
+        raise fail("data", f"test examples must be at least 2 to be halved, got {len(labels)}.")
     first = stratified_rows(labels, len(labels) // 2, derive_seed(seed, _HALF))
     return first, np.setdiff1d(np.arange(len(labels)), first, assume_unique=True)
 
@@ -156,7 +185,7 @@ def resolve_count(amount: float, available: int) -> int:
     """A share below 1 of the available images, rounded, or a number of images."""
     count = round(amount * available) if amount < 1 else int(amount)
     if amount >= 1 and (count != amount or count >= available):
-        expected = f"a share below 1 or a whole number below the {available} images there are"
+        expected = f"a share below 1 or a whole number below the {available} examples there are"
         raise fail("data", f"`validation` must be {expected}, got {amount:g}.")
     return max(count, 1) if amount > 0 else 0
 

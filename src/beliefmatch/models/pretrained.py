@@ -30,7 +30,9 @@ __all__ = [
     "LoadedWeights",
     "custom_model",
     "declared_input",
+    "hugging_face_location",
     "load_weights",
+    "one_line_errors",
     "preprocessing_of",
     "pretrained_model",
     "timm_model",
@@ -145,17 +147,22 @@ def _torchvision(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Mod
     return with_expected_input(network, ExpectedInput.from_torchvision(published.transforms()))
 
 
-def _hugging_face(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
-    directory = Path(name).expanduser()
+def hugging_face_location(name: str, options: dict[str, Any], *, caller: str) -> str:
+    """The directory or the address on the hub that ``hf:NAME`` means; removes `trust_remote_code`, if false."""
+    directory = Path(name.removeprefix("hf:")).expanduser()
     is_local = directory.is_dir()
-    if not is_local and not _HUB_NAME.fullmatch(name):
-        raise fail(_PRETRAINED, f"`name` must be hf:OWNER/NAME or hf:DIRECTORY, got 'hf:{name}'.")
+    if not name.startswith("hf:") or not (is_local or _HUB_NAME.fullmatch(name.removeprefix("hf:"))):
+        raise fail(caller, f"`name` must be hf:OWNER/NAME or hf:DIRECTORY, got {name!r}.")
     if options.pop("trust_remote_code", False):
-        raise fail(_PRETRAINED, f"`trust_remote_code` must be false: code from hf:{name} is never executed.")
+        raise fail(caller, f"`trust_remote_code` must be false: code from {name} is never executed.")
+    return f"{directory}" if is_local else name.removeprefix("hf:")
+
+
+def _hugging_face(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
+    location = hugging_face_location(f"hf:{name}", options, caller=_PRETRAINED)
     with needs("transformers", extra="huggingface", caller=f"hf:{name}"):
         transformers: Any = importlib.import_module("transformers")
 
-    location = f"{directory}" if is_local else name
     if "num_classes" in options:
         options["num_labels"] = options.pop("num_classes")
     if pretrained and "num_labels" in options:
