@@ -17,8 +17,13 @@ from beliefmatch.cli.console import (
     user_errors,
     write_errors,
 )
-from beliefmatch.data.config import DataConfig
-from beliefmatch.experiments.adapt_run_config import AdaptRunConfig, FeatureAdaptConfig, ImageAdaptConfig
+from beliefmatch.data.config import DataConfig, TextConfig, is_text
+from beliefmatch.experiments.adapt_run_config import (
+    AdaptRunConfig,
+    FeatureAdaptConfig,
+    ImageAdaptConfig,
+    TextAdaptConfig,
+)
 
 __all__ = ["adapt"]
 
@@ -33,8 +38,10 @@ def adapt(
     model_option: opt.ModelOptions = None,
     weights: opt.Weights = None,
     head: opt.Head = None,
-    data: opt.Data = None,
+    data: opt.AdaptData = None,
     data_dir: opt.DataDir = None,
+    text_column: opt.TextColumn = None,
+    label_column: opt.LabelColumn = None,
     validation: opt.Validation = None,
     validation_from: opt.ValidationFrom = _NETWORK.validation_from,
     limit: opt.Limit = None,
@@ -113,7 +120,8 @@ def adapt(
     from beliefmatch.report.adaptation_words import findings as adaptation_findings
 
     record, evaluations = outcome.record, outcome.evaluations
-    others = kept_files(outcome, config.given if isinstance(config.given, ImageAdaptConfig) else None)
+    given = config.given
+    others = kept_files(outcome, None if isinstance(given, FeatureAdaptConfig) else given)
     new_head = head_file(outcome.adaptation, outcome.network)
     try:  # files first: the reader of the output may close the pipe
         with write_errors(context, directory):
@@ -147,7 +155,12 @@ def _config(context: typer.Context) -> AdaptRunConfig:
             raise ValueError(f"adapt: `model` must be given: {remedy}.")
         if features:
             raise ValueError("adapt: `test_features` must come with `--features`.")
-        inputs = ImageAdaptConfig(**network, data=_data(data, params["validation"]))
+        named = params["text_column"] is not None or params["label_column"] is not None
+        is_of_text = named or (params["data"] is not None and is_text(params["data"]))
+        if is_of_text:
+            inputs = TextAdaptConfig(**network, data=_text(data, params["validation"]))
+        else:
+            inputs = ImageAdaptConfig(**network, data=_data(data, params["validation"]))
     return AdaptRunConfig(inputs, AdaptConfig(**fit), given.get("ood", ()))
 
 
@@ -160,6 +173,15 @@ def _data(given: dict[str, Any], validation: str | None) -> DataConfig | None:
     if unused:
         raise ValueError(f"adapt: `data` must be given with {', '.join(unused)}.")
     return None  # the data of the run that the network is of
+
+
+def _text(given: dict[str, Any], validation: str | None) -> TextConfig:
+    if validation is not None:
+        given = {**given, "validation": _fraction(validation)}
+    of_images = sorted(given.keys() - set(TextConfig.__struct_fields__))
+    if of_images:
+        raise ValueError(f"adapt: `{of_images[0]}` must not be given for text.")
+    return TextConfig(**given)
 
 
 def _fraction(text: str) -> float:

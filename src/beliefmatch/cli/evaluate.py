@@ -43,6 +43,8 @@ __all__ = ["evaluate", "predict", "report"]
 
 _DEFAULT = EvaluateConfig()
 _RISKS = list(_DEFAULT.risks)
+_REFUSED = 0.05  # share of in-distribution sentences that `predict` answers with "none of these"
+_FEW_ROWS = 20  # sentences whose predictions are also printed
 _MISCLASSIFICATION = "misclassification"  # the name of the set of wrong predictions in tables
 _RECORDS = ("comparison.json", "record.json")  # of the directories of `compare` and `adapt`
 _SUMMARY = (
@@ -345,11 +347,13 @@ def predict(
     out: opt.PredictionsFile = "predictions.csv",
     abstain: opt.Abstain = None,
     risk: opt.MaxRisk = None,
+    none_of_these: opt.NoneOfThese = None,
+    text_column: opt.TextColumn = None,
     skip_corrupt: opt.SkipCorrupt = False,
     workers: opt.Workers = 2,
     verbose: opt.Verbose = False,
 ) -> None:
-    """Predict classes with probabilities and uncertainty.
+    """Predict classes of images or sentences, with probabilities and uncertainty.
 
     The file has the entropy of each prediction and, for methods with a belief, the mutual information under
     it, both in nats: the larger, the more uncertain.
@@ -363,40 +367,71 @@ def predict(
         ready_directory(f"{path.parent}", caller="predict")
         if abstain is not None and risk is not None:
             raise ValueError("predict: `abstain` must not come with `--risk`, which finds one.")
-        for name, value in (("abstain", abstain), ("risk", risk)):
+        for name, value in (("abstain", abstain), ("risk", risk), ("none_of_these", none_of_these)):
             if value is not None and not 0 < value < 1:
                 raise ValueError(f"predict: `{name}` must lie strictly in (0, 1), got {value}.")
-        from beliefmatch.data.loading import read_images
+        from beliefmatch.experiments.predict import none_of_these as rule_for
         from beliefmatch.experiments.predict import restore, risk_threshold
 
         threshold = abstain if risk is None else risk_threshold(Path(run), risk)
         restored = restore(Path(run))
-        names, source = read_images(
-            [*inputs],
-            like_shape=restored.shape,
-            preprocessing=restored.preprocessing,
-            corrupt="skip" if skip_corrupt else "stop",
-            workers=workers,
-        )
+        is_text = restored.tokenize is not None
+        rate = _REFUSED if none_of_these is None and is_text else none_of_these
+        rule = None if rate is None else rule_for(Path(run), rate, has_belief=restored.has_belief)
+        corrupt = "skip" if skip_corrupt else "stop"
+        names, source = restored.read([*inputs], corrupt=corrupt, workers=workers, text_column=text_column)
     rows = []
     with user_errors(context, ValueError), step_progress(len(names)) as step:
-        for row in restored.rows(names, source, abstain=threshold):
+        for row in restored.rows(names, source, abstain=threshold, none_of_these=rule):
             rows.append(row)
             step("predicting")
     with user_errors(context):
-        content = prediction_file(path.suffix.lower(), rows, restored.class_names)
+        heading = "text" if is_text else "image"
+        content = prediction_file(path.suffix.lower(), rows, restored.class_names, inputs=heading)
     with write_errors(context, path):
         atomic_write(path, content)
+    if is_text and len(rows) <= _FEW_ROWS:
+        _show_rows(rows)
     if verbose:
         _show_classes(rows)
-    abstained = f", {sum(row.abstained for row in rows):,} abstained" if threshold is not None else ""
-    below = f" (confidence below {threshold:.4g})" if threshold is not None else ""
-    typer.echo(f"{len(rows):,} image{'' if len(rows) == 1 else 's'}{abstained}{below}")
+    noun = "sentence" if is_text else "image"
+    counts = [f"{len(rows):,} {noun}{'' if len(rows) == 1 else 's'}"]
+    if threshold is not None:
+        abstained = sum(row.abstained for row in rows)
+        counts.append(f"{abstained:,} abstained (confidence below {threshold:.4g})")
+    if rule is not None:
+        refused = sum(row.none_of_these for row in rows)
+        measure = rule.measure.replace("_", " ")
+        share = f"as for {100 * rule.rate:g}% of {rule.examples:,} validation {noun}s"
+        counts.append(f"{refused:,} none of these ({measure} above {rule.threshold:.4g}, {share})")
+    typer.echo(", ".join(counts))
     typer.echo(path)
 
 
+def _show_rows(rows: Sequence["PredictionRow"]) -> None:
+    """The answer for each of a few sentences."""
+    from rich.markup import escape
+
+    from beliefmatch.report.layout import Column, plain_table
+
+    def answer(row: "PredictionRow") -> str:
+        refused = "none of these" if row.none_of_these else "abstained" if row.abstained else ""
+        return f"{refused} ({row.class_name})" if refused else row.class_name
+
+    doubts = [row.entropy if row.mutual_information is None else row.mutual_information for row in rows]
+    measure = "entropy" if rows[0].mutual_information is None else "mutual information"
+    show(
+        plain_table(
+            Column("sentence", [escape(printable(row.name)) for row in rows], is_text=True),
+            Column("answer", [escape(printable(answer(row))) for row in rows], is_text=True),
+            Column("confidence", [f"{row.confidence:.3f}" for row in rows]),
+            Column(measure, [f"{doubt:.4f}" for doubt in doubts]),
+        )
+    )
+
+
 def _show_classes(rows: Sequence["PredictionRow"]) -> None:
-    """Images, mean confidence and abstentions of each predicted class."""
+    """Number, mean confidence and abstentions of each predicted class."""
     from rich.markup import escape
 
     from beliefmatch.report.layout import Column, plain_table
@@ -408,7 +443,7 @@ def _show_classes(rows: Sequence["PredictionRow"]) -> None:
     show(
         plain_table(
             Column("predicted", [*groups], is_text=True),
-            Column("images", [f"{len(group):,}" for group in groups.values()]),
+            Column("predictions", [f"{len(group):,}" for group in groups.values()]),
             Column("mean confidence", [f"{mean:.3f}" for mean in means]),
             Column("abstained", [f"{sum(row.abstained for row in group):,}" for group in groups.values()]),
         )

@@ -287,7 +287,8 @@ class RunOptions:
 
 # `adapt`: a network with images or stored features, and the heads fitted to them.
 Network = Annotated[str | None, Sets("network.model"), _network("NAME",
-    "Trained network: timm:NAME, torchvision:NAME, hf:NAME, module:factory, or the directory of a run.")]
+    "Trained network: timm:NAME, torchvision:NAME, hf:NAME, module:factory, or the directory of a run. For "
+    "text: hf:NAME or hf:DIRECTORY of a sequence classifier or an encoder.")]
 ModelOptions = Annotated[list[str] | None, Sets("network.options", _assignments), _network("NAME=VALUE",
     "Argument that the network is built with. Can be repeated.")]
 Weights = Annotated[str | None, Sets("network.weights"), _network("FILE",
@@ -295,6 +296,14 @@ Weights = Annotated[str | None, Sets("network.weights"), _network("FILE",
     "executing code. Default: the pretrained weights of the named network.")]
 Head = Annotated[str | None, Sets("network.head"), _network("LAYER",
     "Name of the last layer of the network. Default: found automatically.")]
+AdaptData = Annotated[str | None, Sets("data.name"), _data("NAME|PATH",
+    f"Images: {', '.join(DATASETS)}, or the path of a folder of images, of Parquet files or of .npz files. "
+    "Text: a .csv, .tsv, .jsonl or .parquet file, a directory of such files for train, validation and test, "
+    "or hf:NAME of a dataset on the Hugging Face hub.")]
+TextColumn = Annotated[str | None, Sets("data.text_column"), _data("NAME",
+    "Column of the sentences, in .csv, .tsv, .jsonl or .parquet files. Default: recognised by usual names.")]
+LabelColumn = Annotated[str | None, Sets("data.label_column"), _data("NAME",
+    "Column of the classes of the sentences. Default: recognised by usual names.")]
 Validation = Annotated[str | None, _data("FRACTION|N|FILE",
     "Validation data that λ is chosen on: a fraction or number of the training images or, with --features, "
     "a file. Default: 0.2.")]
@@ -387,14 +396,19 @@ Records = Annotated[list[str], _argument("RECORD",
 PageFile = Annotated[str, _option("FILE", "HTML file to write the page to.")]
 Run = Annotated[str, _argument("RUN", "Directory written by `beliefmatch train` or `beliefmatch adapt`.")]
 Inputs = Annotated[list[str], _argument("INPUT",
-    "Images, folders of images, .npz or .npy arrays of bytes, or .parquet files to predict.")]
+    "Images, folders of images, .npz or .npy arrays of bytes, or .parquet files to predict. For a network of "
+    "sentences: sentences, .txt, .csv, .tsv, .jsonl or .parquet files of them, or - for standard input.")]
 PredictionsFile = Annotated[str, _option("FILE",
     "File to write the predictions to, ending in .csv, .json or .parquet.")]
 Abstain = Annotated[float | None, _option("CONFIDENCE",
-    "Abstain on images with a confidence below this value.")]
+    "Abstain on inputs with a confidence below this value.")]
 MaxRisk = Annotated[float | None, _option("RATE",
-    "Abstain so that the error rate among answered images stays below this rate with probability 95%; the "
-    "threshold is found on the validation images of the run.")]
+    "Abstain so that the error rate among answered inputs stays below this rate with probability 95%; the "
+    "threshold is found on the validation data of the run.")]
+NoneOfThese = Annotated[float | None, _option("RATE",
+    "Answer none of these where the belief is more uncertain than for all but this share of the validation "
+    "data, so that about this share of inputs of the classes is refused. Default: 0.05 for sentences, none "
+    "for images.")]
 
 # `reproduce` and `doctor`.
 ReproductionId = Annotated[str, _argument("ID",

@@ -101,7 +101,7 @@ class TextConfig(Config, frozen=True, kw_only=True):
 
 
 def is_text(name: str) -> bool:
-    """Whether the data under a name or path are sentences: by the endings of files, or the columns of Parquet.
+    """Whether the data under a name or path are sentences, by the ending of files or the columns of Parquet.
 
     >>> is_text("intents.csv"), is_text("hf:clinc/clinc_oos:plus"), is_text("cifar10")
     (True, True, False)

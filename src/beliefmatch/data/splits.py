@@ -1,7 +1,7 @@
 """Splits that are the same on every machine, and the digest of data.
 
-Each example draws a random word, and within each class the examples with the smallest words go first. The words
-are the raw output of PCG64 seeded through `numpy.random.SeedSequence`, which numpy guarantees not to
+Each example draws a random word, and within each class the examples with the smallest words go first. The
+words are the raw output of PCG64 seeded through `numpy.random.SeedSequence`, which numpy guarantees not to
 change; nothing depends on how numpy shuffles, on the platform, or on the number of threads.
 """
 

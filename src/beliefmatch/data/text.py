@@ -258,7 +258,8 @@ def _read_hub(config: TextConfig, *, labelled: bool = True) -> dict[str, Labelle
         if split is not None:
             parts[part] = _from_hub(tables[split], config, f"{config.name} ({split})", labelled=labelled)
     if not parts:
-        raise fail("data", f"`name` must have a split called train, got {', '.join(tables)} in {config.name}.")
+        got = f"{', '.join(tables)} in {config.name}"
+        raise fail("data", f"`name` must have a split called train, got {got}.")
     return {"all": parts["train"]} if set(parts) == {"train"} else parts
 
 
@@ -298,11 +299,10 @@ def _labels(cells: Sequence[Any], names: tuple[str, ...] | None, origin: str) ->
     """The name of each row's class; numbers are ids of declared names, else names themselves."""
     found = []
     for row, cell in enumerate(cells, 1):
-        label = cell.strip() if isinstance(cell, str) else cell
+        label: Any = cell.strip() if isinstance(cell, str) else cell
         if isinstance(label, float) and label.is_integer():
             label = int(label)
-        is_id = isinstance(label, int) and not isinstance(label, bool)
-        if is_id and names is not None:
+        if type(label) is int and names is not None:
             label = names[label] if 0 <= label < len(names) else None
         if label in (None, "") or isinstance(label, float | list | dict):
             got = "nothing" if cell in (None, "") else repr(cell)[:_SHOWN]

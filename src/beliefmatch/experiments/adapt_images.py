@@ -40,7 +40,7 @@ from beliefmatch.experiments.adapt_preprocessing import (
 )
 from beliefmatch.experiments.adapt_run_config import ImageAdaptConfig
 
-__all__ = ["AdaptImages", "Wanted"]
+__all__ = ["AdaptImages", "Wanted", "progress_teller", "require_device"]
 
 
 class Wanted(NamedTuple):
@@ -70,6 +70,7 @@ class AdaptImages:
     ood: Mapping[str, Source]
     origin: PreprocessingOrigin = "options"
     trials: tuple[PreprocessingTrial, ...] = ()
+    examples = "images"
 
     @classmethod
     def of(
@@ -81,7 +82,7 @@ class AdaptImages:
         labels: Labels = "auto",
     ) -> AdaptImages:
         """Build the network and find the images; what a user can get wrong is refused here."""
-        _require_device(config.device)
+        require_device(config.device)
         network, settings, origin = network_and_settings(config)
         parts = load(settings, validation_from=config.validation_from)
         made = cls(config, network, parts, {}, origin)
@@ -174,7 +175,7 @@ class AdaptImages:
         """Of every set; from the cache what is there."""
         done, computed = 0, dict[str, Features]()
         for one in self.wanted:
-            tell = _teller(on_progress, one.name, done, self.images)
+            tell = progress_teller(on_progress, one.name, done, self.images)
             computed[one.name] = self._computed(one, tell)
             done += len(one.source)
         roles = {role: self._rows(role, computed) for role in ROLES}
@@ -263,7 +264,8 @@ class AdaptImages:
         return facts | ({"preprocessing_tried": [one.facts() for one in self.trials]} if self.trials else {})
 
 
-def _require_device(name: str) -> None:
+def require_device(name: str) -> None:
+    """Require a device that torch can use here."""
     try:
         torch.empty(1, device=name)
     except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
@@ -287,7 +289,11 @@ def _digest(source: Any) -> str:
     return source.digest()
 
 
-def _teller(on_progress: OnProgress, name: str, before: int, total: int) -> Callable[[ExtractProgress], None]:
+def progress_teller(
+    on_progress: OnProgress, name: str, before: int, total: int
+) -> Callable[[ExtractProgress], None]:
+    """The progress of extracting one of several sets as a share of all of them."""
+
     def tell(progress: ExtractProgress) -> None:
         many = f"{progress.rows:,} of {progress.total:,}" if progress.total else f"{progress.rows:,}"
         on_progress((before + progress.rows) / total, f"features of {name}: {many}")

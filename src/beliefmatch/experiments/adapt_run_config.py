@@ -6,21 +6,20 @@ from typing import Any, Literal
 
 from beliefmatch._config import Config
 from beliefmatch.adaptation.adapt_config import AdaptConfig
-from beliefmatch.data.config import DataConfig
+from beliefmatch.data.config import DataConfig, TextConfig
 
-__all__ = ["AdaptRunConfig", "FeatureAdaptConfig", "ImageAdaptConfig"]
+__all__ = ["AdaptRunConfig", "FeatureAdaptConfig", "ImageAdaptConfig", "TextAdaptConfig"]
 
 
-class ImageAdaptConfig(Config, frozen=True, kw_only=True):
-    """A network, images, and how its features of them are computed.
+class _NetworkConfig(Config, frozen=True, kw_only=True):
+    """A network, and how its features are computed.
 
     Args:
         model: a name of `MODELS`, `timm:NAME`, `torchvision:NAME`, `hf:NAME`, `module:factory`, or the
-            directory of a run.
+            directory of a run; for text `hf:NAME` or `hf:DIRECTORY`.
         options: of the network.
         weights: a file of them; those that come with the name if not given.
         head: name of the last layer; looked for if not given.
-        data: images and their division; those of the run if not given, where the model is one.
         validation_from: which part gives the images to choose on: "train" holds some of its images out,
             "test" gives half of them, for networks that were trained on all of "train".
         cache_dir: where features are kept.
@@ -28,14 +27,13 @@ class ImageAdaptConfig(Config, frozen=True, kw_only=True):
         device: that computes them.
         precision: "32", "bf16" or "auto".
         compile: have torch compile the network first.
-        batch_size: images that are computed at a time.
+        batch_size: examples that are computed at a time.
     """
 
     model: str
     options: Mapping[str, Any] = {}
     weights: str | None = None
     head: str | None = None
-    data: DataConfig | None = None
     validation_from: Literal["train", "test"] = "train"
     cache_dir: str | None = None
     cache_size: str = "20GB"
@@ -47,7 +45,28 @@ class ImageAdaptConfig(Config, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.batch_size < 1:  # by the name of its option; `batch_size` is that of fitting heads
-            raise ValueError(f"ImageAdaptConfig: `feature_batch` must be at least 1, got {self.batch_size}.")
+            name = type(self).__name__
+            raise ValueError(f"{name}: `feature_batch` must be at least 1, got {self.batch_size}.")
+
+
+class ImageAdaptConfig(_NetworkConfig, frozen=True, kw_only=True):
+    """A network, images, and how its features of them are computed.
+
+    Args:
+        data: images and their division; those of the run if not given, where the model is one.
+    """
+
+    data: DataConfig | None = None
+
+
+class TextAdaptConfig(_NetworkConfig, frozen=True, kw_only=True):
+    """A network for sentences, labelled sentences, and how its features of them are computed.
+
+    Args:
+        data: sentences and their division.
+    """
+
+    data: TextConfig
 
 
 class FeatureAdaptConfig(Config, frozen=True, kw_only=True):
@@ -69,9 +88,9 @@ class FeatureAdaptConfig(Config, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class AdaptRunConfig:
-    """AdaptImages or features, OOD sets, and how heads are fitted to them."""
+    """Images, text or features, OOD sets, and how heads are fitted to them."""
 
-    given: ImageAdaptConfig | FeatureAdaptConfig
+    given: ImageAdaptConfig | TextAdaptConfig | FeatureAdaptConfig
     adapt_config: AdaptConfig = field(default_factory=AdaptConfig)
     ood: tuple[str, ...] = ()
     """Sets that belong to no class: noise, a dataset's name, or name=path."""

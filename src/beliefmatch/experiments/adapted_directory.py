@@ -2,7 +2,8 @@
 
 Beside the report's files: model.safetensors with all its weights, model.json with what it is built from,
 predictions/ with what it says of each set, and classes.txt. Networks are built by name: of one's own, the
-code has to be there.
+code has to be there. A network for sentences has its configuration and tokenizer in text/, and needs nothing
+else.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ from beliefmatch.adaptation.surgery import BeliefMixin, with_head
 from beliefmatch.adaptation.types import Features
 from beliefmatch.data.predictions import Predictions, npz_bytes
 from beliefmatch.data.preprocessing import Preprocessing
+from beliefmatch.data.text import Tokenize
 from beliefmatch.experiments.adapt_networks import run_of
 from beliefmatch.experiments.adapt_record import AdaptRecord
-from beliefmatch.experiments.adapt_run_config import ImageAdaptConfig
+from beliefmatch.experiments.adapt_run_config import ImageAdaptConfig, TextAdaptConfig
 from beliefmatch.experiments.build import bare_network, method_of
 from beliefmatch.experiments.config import config_from, to_mapping
 from beliefmatch.experiments.run_dir import ADAPTED_SCHEMA, RunDirectory
 from beliefmatch.models import MODELS, pretrained_model
+from beliefmatch.models.text import stored_text_model
 
 if TYPE_CHECKING:
     from beliefmatch.experiments.adapting import AdaptResult
@@ -40,21 +43,26 @@ __all__ = ["AdaptedNetwork", "adapted_network", "kept_files"]
 
 _WEIGHTS = "model.safetensors"
 _BLOCK = 4096
-_FORMS = {"head": str, "class_names": list, "shape": list, "preprocessing": dict}
+_TEXT = "text"
+_FORMS = {"head": str, "class_names": list}
+_OF_IMAGES, _OF_TEXT = {"shape": list, "preprocessing": dict}, {"text": dict}
 _OF_RUNS, _BY_NAME = {"run": dict, "classes": int}, {"model": str, "options": dict}
 
 
 @dataclass(frozen=True, eq=False)
 class AdaptedNetwork:
-    """A network with its new head, and what its images look like."""
+    """A network with its new head, and the form of its inputs: that of images, or a tokenizer."""
 
     network: BeliefMixin
     class_names: tuple[str, ...]
-    shape: tuple[int, int, int]
-    preprocessing: Preprocessing
+    shape: tuple[int, int, int] | None = None
+    preprocessing: Preprocessing | None = None
+    tokenize: Tokenize | None = None
 
 
-def kept_files(outcome: AdaptResult, config: ImageAdaptConfig | None) -> Iterator[tuple[str, bytes]]:
+def kept_files(
+    outcome: AdaptResult, config: ImageAdaptConfig | TextAdaptConfig | None
+) -> Iterator[tuple[str, bytes]]:
     """Name and content of the files that hold predictions of every set, and the network if there is one."""
     here, made = RunDirectory(Path()), outcome.adaptation
     taken = made.batchnorm if made.batchnorm is not None and made.batchnorm.is_taken else None
@@ -71,21 +79,21 @@ def kept_files(outcome: AdaptResult, config: ImageAdaptConfig | None) -> Iterato
         yield _WEIGHTS, _bytes(outcome.network.state_dict())
         facts = {"schema": ADAPTED_SCHEMA, **_built_from(config), **_described(outcome)}
         yield here.model_file.as_posix(), (json.dumps(facts, indent=1, allow_nan=False) + "\n").encode()
+    if outcome.text is not None:
+        yield from ((f"{_TEXT}/{name}", content) for name, content in outcome.text.files().items())
 
 
 def _described(outcome: AdaptResult) -> dict[str, Any]:
-    head = outcome.adaptation.head
+    head, data = outcome.adaptation.head, outcome.record.data
     assert head is not None
-    return {
-        "head": head.name,
-        "class_names": outcome.record.class_names,
-        "shape": outcome.record.data["shape"],
-        "preprocessing": outcome.record.data["preprocessing"],
-    }
+    facts = {"head": head.name, "class_names": outcome.record.class_names}
+    if outcome.text is not None:
+        return {**facts, "text": outcome.text.facts()}
+    return {**facts, "shape": data["shape"], "preprocessing": data["preprocessing"]}
 
 
-def _built_from(config: ImageAdaptConfig) -> dict[str, Any]:
-    run = run_of(config)
+def _built_from(config: ImageAdaptConfig | TextAdaptConfig) -> dict[str, Any]:
+    run = run_of(config) if isinstance(config, ImageAdaptConfig) else None
     if run is not None:
         classes = len(run.read_model()["class_names"])
         return {"run": to_mapping(run.config()), "classes": classes}
@@ -122,18 +130,29 @@ def adapted_network(directory: Path) -> AdaptedNetwork:
     weights = directory / _WEIGHTS
     if not weights.is_file():
         raise fail("predict", f"RUN must hold the network's weights; there is no {weights}.")
-    network, state = _network(facts), _read(weights)
+    state, names = _read(weights), tuple(facts["class_names"])
+    if "text" in facts:
+        model = stored_text_model(directory / _TEXT, facts["text"])
+        network = _with_weights(model.network, model.tokenize(["A sentence."]), facts["head"], state, weights)
+        return AdaptedNetwork(network, names, tokenize=model.tokenize)
     shape = tuple(facts["shape"])
     made_up = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
-    head = find_head(network, made_up, name=facts["head"])
+    network = _with_weights(_network(facts), made_up, facts["head"], state, weights)
+    return AdaptedNetwork(network, names, shape, Preprocessing.from_json(facts["preprocessing"]))
+
+
+def _with_weights(
+    network: nn.Module, batch: Any, name: str, state: Mapping[str, Tensor], weights: Path
+) -> BeliefMixin:
+    """The network with a head for the classes of the weights, and with these weights."""
+    head = find_head(network, batch, name=name)
     if f"{head.name}.weight" not in state:
         raise fail("predict", f"RUN must hold the weights of its head {head.name!r}; {weights} has none.")
     weight, bias = state[f"{head.name}.weight"], state.get(f"{head.name}.bias")
     flat = weight.flatten(1)
     made = with_head(network, head, flat, torch.zeros(len(flat)) if bias is None else bias)
     made.load_state_dict(state)
-    how = Preprocessing.from_json(facts["preprocessing"])
-    return AdaptedNetwork(made.eval(), tuple(facts["class_names"]), shape, how)  # type: ignore[arg-type]
+    return made.eval()
 
 
 def _read(weights: Path) -> dict[str, Tensor]:
@@ -165,7 +184,8 @@ def _garbled(facts: Any) -> str:
         return "is no JSON"
     if not isinstance(facts, dict) or facts.get("schema") != ADAPTED_SCHEMA:
         return f"is not of {ADAPTED_SCHEMA!r}"
-    forms = {**_FORMS, **(_OF_RUNS if "run" in facts else _BY_NAME)}
+    forms = {**_FORMS, **(_OF_TEXT if "text" in facts else _OF_IMAGES)}
+    forms |= _OF_RUNS if "run" in facts else _BY_NAME
     wrong = [name for name, form in forms.items() if not isinstance(facts.get(name), form)]
     return f"lacks or garbles {', '.join(wrong)}" if wrong else ""
 

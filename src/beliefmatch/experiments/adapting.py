@@ -26,9 +26,12 @@ from beliefmatch.experiments.adapt_run_config import (
     AdaptRunConfig,
     FeatureAdaptConfig,
     ImageAdaptConfig,
+    TextAdaptConfig,
 )
+from beliefmatch.experiments.adapt_text import AdaptText
 from beliefmatch.experiments.adapted_evaluation import adapt_evaluations, adapt_record
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
+from beliefmatch.models.text import TextModel
 
 __all__ = ["AdaptResult", "Adapting"]
 
@@ -44,6 +47,8 @@ class AdaptResult:
     evaluations: Sequence[EvaluationRecord]
     network: nn.Module | None
     """With its new head; None where there were features alone."""
+    text: TextModel | None = None
+    """The network before the adaptation with its tokenizer, where the inputs are sentences."""
 
 
 class Adapting:
@@ -52,11 +57,13 @@ class Adapting:
     def __init__(self, config: AdaptRunConfig) -> None:
         self.config = config
         given, fit = config.given, config.adapt_config
-        self.images = (
+        self.images: AdaptImages | AdaptText | None = (
             AdaptImages.of(given, config.ood, batchnorm=fit.batchnorm, labels=fit.labels)
             if isinstance(given, ImageAdaptConfig)
             else None
         )
+        if isinstance(given, TextAdaptConfig):
+            self.images = AdaptText.of(given, config.ood, batchnorm=fit.batchnorm)
         self.stored = _stored(given, config.ood) if isinstance(given, FeatureAdaptConfig) else None
 
     def run(self, on_progress: OnProgress) -> AdaptResult:
@@ -73,7 +80,8 @@ class Adapting:
             wall_seconds=time.perf_counter() - began,
         )
         evaluations = adapt_evaluations(adaptation, **names)
-        return AdaptResult(adaptation, record, evaluations, network)
+        text = self.images.model if isinstance(self.images, AdaptText) else None
+        return AdaptResult(adaptation, record, evaluations, network, text)
 
     def announcement(self) -> Iterator[str]:
         """What is to be done, and what it takes on the disk."""
@@ -88,7 +96,7 @@ class Adapting:
             return
         images, head = self.images, self.images.head
         yield f"{head.name}: {head.in_features} features, {head.out_features} classes in the network"
-        yield f"images: {', '.join(f'{one.name} {len(one.source):,}' for one in images.wanted)}"
+        yield f"{images.examples}: {', '.join(f'{one.name} {len(one.source):,}' for one in images.wanted)}"
         yield f"use: {', '.join(f'{many:,} to {use}' for use, many in images.uses().items())}"
         if (found := images.preprocessing()) is not None:
             yield found
@@ -108,7 +116,9 @@ class Adapting:
         assert self.images is not None
         return self._of_images(self.images, on_progress)
 
-    def _of_images(self, images: AdaptImages, on_progress: OnProgress) -> tuple[Adaptation, nn.Module]:
+    def _of_images(
+        self, images: AdaptImages | AdaptText, on_progress: OnProgress
+    ) -> tuple[Adaptation, nn.Module]:
         began = time.perf_counter()
         sets = images.features(lambda share, doing: on_progress(_FEATURES * share, doing))
         spent = time.perf_counter() - began
@@ -125,14 +135,14 @@ class Adapting:
         made = replace(made, **own, seconds=spent_on, notes=notes)
         chosen = made.chosen
         better = with_head(images.network, images.head, chosen.weight, chosen.bias)
-        return (
-            images.with_batchnorm(better, made, on_progress) if made.adapt_config.batchnorm else made
-        ), better
+        if made.adapt_config.batchnorm and isinstance(images, AdaptImages):
+            made = images.with_batchnorm(better, made, on_progress)
+        return made, better
 
     @property
     def _name(self) -> str:
         given = self.config.given
-        return given.model if isinstance(given, ImageAdaptConfig) else given.train
+        return given.train if isinstance(given, FeatureAdaptConfig) else given.model
 
     def _class_names(self, adaptation: Adaptation) -> list[str]:
         if self.images is not None:

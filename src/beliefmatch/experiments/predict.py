@@ -1,63 +1,134 @@
-"""Predict with a finished run: probabilities, uncertainty and abstentions for new images."""
+"""Predict with a finished run: probabilities, uncertainty and abstentions for new images or sentences."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import torch
+from torch import Tensor
 
 from beliefmatch._validate import fail
-from beliefmatch.data.predictions import read_predictions
+from beliefmatch.data.loading import read_images
+from beliefmatch.data.predictions import Predictions, read_predictions
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.sources import Source
+from beliefmatch.data.text import TextSource, Tokenize, read_sentences
 from beliefmatch.experiments.adapted_directory import adapted_network
 from beliefmatch.experiments.build import engine_for, method_of, trained_member
 from beliefmatch.experiments.records import PredictionRow
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.methods.base import Prediction, Predictor
-from beliefmatch.metrics import coverage_at_risk, outcomes
+from beliefmatch.metrics import SCORES, coverage_at_risk, outcomes
 from beliefmatch.train.config import EngineConfig
 from beliefmatch.train.engine import Engine
 
-__all__ = ["TrainedPredictor", "restore", "risk_threshold"]
+__all__ = ["NoneOfThese", "TrainedPredictor", "none_of_these", "restore", "risk_threshold"]
 
 _BATCH = 256
+_STRETCH = 16 * _BATCH
+
+
+class NoneOfThese(NamedTuple):
+    """The rule by which a prediction is that an input belongs to none of the classes.
+
+    Args:
+        measure: uncertainty that is compared, "mutual_information" of a belief, or "entropy" without one.
+        threshold: value above which the input is refused.
+        rate: share of in-distribution inputs that are refused at most, on average.
+        examples: validation examples that the threshold was found on.
+    """
+
+    measure: Literal["mutual_information", "entropy"]
+    threshold: float
+    rate: float
+    examples: int
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedPredictor:
-    """A trained predictor and the preprocessing of its inputs."""
+    """A trained predictor and the form of its inputs: shape and preprocessing of images, or a tokenizer."""
 
     predictor: Predictor
     class_names: tuple[str, ...]
-    shape: tuple[int, int, int]
-    preprocessing: Preprocessing
     engine: Engine
+    has_belief: bool
+    shape: tuple[int, int, int] | None = None
+    preprocessing: Preprocessing | None = None
+    tokenize: Tokenize | None = None
 
-    def rows(
-        self, names: Sequence[str], source: Source, *, abstain: float | None = None
-    ) -> Iterator[PredictionRow]:
-        """The prediction for each image, in their order.
+    def read(
+        self,
+        inputs: Sequence[str],
+        *,
+        corrupt: str = "stop",
+        workers: int = 2,
+        text_column: str | None = None,
+    ) -> tuple[list[str], Source | TextSource]:
+        """Names and content of the inputs: paths of images, or sentences and files of them.
 
         Args:
-            names: one for each image.
-            source: the images, of this run's shape and preprocessing.
-            abstain: confidence below which the prediction abstains; no prediction does if not given.
+            inputs: see `beliefmatch.data.loading.read_images` and `beliefmatch.data.text.read_sentences`.
+            corrupt: what to do with images that cannot be read, "stop" or "skip".
+            workers: processes that read large images.
+            text_column: name of the column of sentences in tables.
         """
-        indices = torch.arange(len(source)).split(_BATCH)
+        if self.tokenize is not None:
+            texts = read_sentences(inputs, text_column=text_column)
+            return texts, TextSource(texts, tokenize=self.tokenize)
+        assert self.shape is not None and self.preprocessing is not None
+        if text_column is not None:
+            raise fail("predict", "`text_column` must be given for a network of sentences only.")
+        form = {"like_shape": self.shape, "preprocessing": self.preprocessing}
+        return read_images(inputs, **form, corrupt=corrupt, workers=workers)
+
+    def rows(
+        self,
+        names: Sequence[str],
+        source: Source | TextSource,
+        *,
+        abstain: float | None = None,
+        none_of_these: NoneOfThese | None = None,
+    ) -> Iterator[PredictionRow]:
+        """The prediction for each input, in their order.
+
+        Args:
+            names: one for each input.
+            source: the inputs, as `read` returns them.
+            abstain: confidence below which the prediction abstains; no prediction does if not given.
+            none_of_these: rule by which inputs are refused; none is if not given.
+        """
+        order = _by_length(source) if isinstance(source, TextSource) else torch.arange(len(source))
+        indices = order.split(_BATCH)
+        done: dict[int, PredictionRow] = {}  # predictions that wait for those of earlier rows
+        following = 0
         with self.engine.running():
             for rows, batch in zip(indices, source.batches(indices, device=self.engine.device), strict=True):
                 with self.engine.autocast():
-                    prediction = self.predictor.predict(batch.inputs)
-                batch_names: list[str] = [names[int(row)] for row in rows]
-                yield from self._rows(batch_names, prediction, abstain)
+                    prediction = self.predictor.predict(batch.inputs)  # type: ignore[arg-type]
+                numbers: list[int] = rows.tolist()
+                of_batch = [names[row] for row in numbers]
+                found = self._rows(of_batch, prediction, abstain, none_of_these)
+                done.update(zip(numbers, found, strict=True))
+                while following in done:
+                    yield done.pop(following)
+                    following += 1
 
     def _rows(
-        self, names: Sequence[str], prediction: Prediction, abstain: float | None
+        self,
+        names: Sequence[str],
+        prediction: Prediction,
+        abstain: float | None,
+        none_of_these: NoneOfThese | None,
     ) -> Iterator[PredictionRow]:
         confidence, predicted = prediction.probs.max(-1)
         entropy, belief = torch.special.entr(prediction.probs).sum(-1), prediction.belief
-        information = [] if belief is None else belief.mutual_information().tolist()
+        information = None if belief is None else belief.mutual_information()
+        is_none = torch.zeros(len(names), dtype=torch.bool)
+        if none_of_these is not None:
+            measured = entropy if information is None else information
+            is_none = measured > none_of_these.threshold
         for row, name in enumerate(names):
             best, sure = int(predicted[row]), confidence[row].item()
             yield PredictionRow(
@@ -66,10 +137,18 @@ class TrainedPredictor:
                 class_name=self.class_names[best],
                 confidence=sure,
                 entropy=entropy[row].item(),
-                mutual_information=None if belief is None else information[row],
+                mutual_information=None if information is None else information[row].item(),
                 abstained=abstain is not None and sure < abstain,
+                none_of_these=bool(is_none[row]),
                 probs=tuple(prediction.probs[row].tolist()),
             )
+
+
+def _by_length(source: TextSource) -> Tensor:
+    """Rows in stretches of some batches, each with the longest sentences first: batches need less padding."""
+    lengths = torch.tensor([len(text) for text in source.texts])
+    stretches = torch.arange(len(source)).split(_STRETCH)
+    return torch.cat([rows[lengths[rows].argsort(descending=True, stable=True)] for rows in stretches])
 
 
 def restore(directory: Path, *, engine: EngineConfig | None = None) -> TrainedPredictor:
@@ -92,9 +171,10 @@ def restore(directory: Path, *, engine: EngineConfig | None = None) -> TrainedPr
     return TrainedPredictor(
         predictor=method.restored(networks, facts["learned"]),
         class_names=tuple(facts["class_names"]),
+        engine=machine,
+        has_belief=method.reads == "belief",
         shape=shape,
         preprocessing=Preprocessing.from_json(facts["preprocessing"]),
-        engine=machine,
     )
 
 
@@ -103,28 +183,56 @@ def _adapted(directory: Path, engine: EngineConfig) -> TrainedPredictor:
     return TrainedPredictor(
         predictor=machine.prepare(found.network).eval(),  # type: ignore[arg-type]
         class_names=found.class_names,
+        engine=machine,
+        has_belief=True,
         shape=found.shape,
         preprocessing=found.preprocessing,
-        engine=machine,
+        tokenize=found.tokenize,
     )
+
+
+def none_of_these(directory: Path, rate: float, *, has_belief: bool) -> NoneOfThese:
+    """The rule that refuses at most this share of new in-distribution inputs, on average.
+
+    The threshold is the value that all but this share of the run's validation examples stay below, by the
+    rank of split conformal prediction: for inputs drawn like n validation examples, the probability to be
+    refused is at most `rate`, over the draw of both. Where the examples have also chosen λ, it may be larger.
+
+    Args:
+        directory: of the run, or what `beliefmatch adapt` wrote.
+        rate: strictly between 0 and 1.
+        has_belief: whether predictions have a belief, of which the mutual information is then compared.
+    """
+    measure = "mutual_information" if has_belief else "entropy"
+    prediction = _validation(directory)
+    scores = SCORES[measure](**{prediction.kind: prediction.values}).sort().values
+    rank = math.ceil((1 - rate) * (len(scores) + 1))
+    if rank > len(scores):
+        expected = f"at least {1 / (len(scores) + 1):.2g}, as there are {len(scores)} validation examples"
+        raise fail("predict", f"`none_of_these` must be {expected}, got {rate:g}.")
+    return NoneOfThese(measure, scores[rank - 1].item(), rate, len(scores))
 
 
 def risk_threshold(directory: Path, risk: float, *, delta: float = 0.05) -> float:
     """The confidence from which on the error rate stays below `risk` with probability 1 − delta.
 
-    Found on the run's validation images, on which the networks were not fitted; but options that were chosen
-    by them, and a temperature, have seen them.
+    Found on the run's validation examples, on which the networks were not fitted; but options that were
+    chosen by them, and a temperature, have seen them.
     """
-    run_dir = RunDirectory(directory)
-    run_dir.ood_names()  # or nothing finished is here
-    prediction = read_predictions(run_dir.predictions("validation"))
+    prediction = _validation(directory)
     assert prediction.targets is not None
     seen = outcomes(prediction.targets, **{prediction.kind: prediction.values})
     found = coverage_at_risk(seen.confidence, seen.correct, risk=risk, delta=delta)
     if not found.coverage:
         raise fail(
             "predict",
-            f"`risk` must be one that {len(seen)} validation images can guarantee, got {risk:g}; "
+            f"`risk` must be one that {len(seen)} validation examples can guarantee, got {risk:g}; "
             "choose a larger one.",
         )
     return found.threshold
+
+
+def _validation(directory: Path) -> Predictions:
+    run_dir = RunDirectory(directory)
+    run_dir.ood_names()  # or nothing finished is here
+    return read_predictions(run_dir.predictions("validation"))

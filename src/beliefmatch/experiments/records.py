@@ -194,7 +194,7 @@ class ComparisonRecord(Record, frozen=True):
 
 
 class PredictionRow(RecordPart, frozen=True):
-    """The prediction for one image."""
+    """The prediction for one image or sentence."""
 
     name: str
     predicted: int
@@ -205,6 +205,8 @@ class PredictionRow(RecordPart, frozen=True):
     mutual_information: float | None
     """Mutual information under the belief, in nats, for methods that have one."""
     abstained: bool
+    none_of_these: bool
+    """Whether the input seems to belong to no class."""
     probs: tuple[float, ...]
 
 

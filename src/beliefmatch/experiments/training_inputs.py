@@ -197,8 +197,9 @@ class Teacher:
     def votes(self, source: Source, engine: Engine) -> Tensor:
         """Votes for the classes of each image (N, K), as it looks without augmentation."""
         restored = restore(self.directory, engine=engine.config)
-        if isinstance(source, MemorySource | StreamedSource):
-            source = source.with_preprocessing(restored.preprocessing)
+        preprocessing = restored.preprocessing
+        if isinstance(source, MemorySource | StreamedSource) and preprocessing is not None:
+            source = source.with_preprocessing(preprocessing)
         predictions = predict_all(engine, restored.predictor, source)
         logits = predictions.probs.log() if predictions.logits is None else predictions.logits
         votes = teacher_votes(logits, strength=self.settings.strength, temperature=self.settings.temperature)

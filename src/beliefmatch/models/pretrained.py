@@ -148,7 +148,7 @@ def _torchvision(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Mod
 
 
 def hugging_face_location(name: str, options: dict[str, Any], *, caller: str) -> str:
-    """The directory or the address on the hub that ``hf:NAME`` means; removes `trust_remote_code`, if false."""
+    """The directory or address on the hub that ``hf:NAME`` means; removes `trust_remote_code`, if false."""
     directory = Path(name.removeprefix("hf:")).expanduser()
     is_local = directory.is_dir()
     if not name.startswith("hf:") or not (is_local or _HUB_NAME.fullmatch(name.removeprefix("hf:"))):

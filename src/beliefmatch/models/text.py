@@ -27,6 +27,7 @@ _CALLER = "text_model"
 _UNLIMITED = 1_000_000  # tokenizers without a limit of their own state a larger number
 _DEFAULT_NAME = "LABEL_"  # of classes that nobody named
 
+
 @dataclass(frozen=True, eq=False)
 class TextModel:
     """A network for sentences and its tokenizer.
@@ -111,7 +112,7 @@ def text_model(
 
 
 def stored_text_model(directory: Path, facts: Mapping[str, Any]) -> TextModel:
-    """Build what `TextModel.files` wrote to a directory, without its weights; `facts` are those of `facts`."""
+    """Build a model again, without its weights, from its `files` in a directory and its `facts`."""
     transformers = _transformers("predict")
     with one_line_errors(f"{directory}", caller="predict"), _quiet(transformers):
         config = transformers.AutoConfig.from_pretrained(directory, trust_remote_code=False)

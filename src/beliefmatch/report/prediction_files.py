@@ -1,4 +1,4 @@
-"""Predictions of single images as CSV, JSON or Parquet."""
+"""Predictions of single images or sentences as CSV, JSON or Parquet."""
 
 import csv
 import io
@@ -12,60 +12,73 @@ from beliefmatch.report.safe_text import spreadsheet_text
 __all__ = ["FORMATS", "prediction_file"]
 
 
-def prediction_file(kind: str, rows: Sequence[PredictionRow], class_names: Sequence[str]) -> bytes:
-    """The content of a file of a kind of `FORMATS`; rows are a run's, in the order of the images."""
-    return FORMATS[kind](rows, class_names)
+def prediction_file(
+    kind: str, rows: Sequence[PredictionRow], class_names: Sequence[str], *, inputs: str = "image"
+) -> bytes:
+    """The content of a file of a kind of `FORMATS`.
+
+    Args:
+        kind: ending of the file.
+        rows: of a run, in the order of the inputs.
+        class_names: by id.
+        inputs: heading of the names of the inputs, "image" or "text".
+    """
+    return FORMATS[kind]([_columns(row, inputs) for row in rows], [row.probs for row in rows], class_names)
 
 
-def _columns(row: PredictionRow) -> dict[str, object]:
+_Columns = Sequence[dict[str, object]]
+_Probs = Sequence[Sequence[float]]
+
+
+def _columns(row: PredictionRow, inputs: str) -> dict[str, object]:
     return {
-        "image": row.name,
+        inputs: row.name,
         "predicted": row.predicted,
         "class": row.class_name,
         "confidence": row.confidence,
         "entropy": row.entropy,
         "mutual_information": row.mutual_information,
         "abstained": row.abstained,
+        "none_of_these": row.none_of_these,
     }
 
 
-def _csv(rows: Sequence[PredictionRow], class_names: Sequence[str]) -> bytes:
+def _csv(rows: _Columns, probs: _Probs, class_names: Sequence[str]) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    names = list(_columns(rows[0])) if rows else []
+    names = list(rows[0]) if rows else []
     writer.writerow([*names, *(spreadsheet_text(f"p_{name}") for name in class_names)])
-    for row in rows:
-        values = _columns(row) | {
-            "image": spreadsheet_text(row.name),
-            "class": spreadsheet_text(row.class_name),
-        }
-        values["abstained"] = int(row.abstained)
-        writer.writerow([*("" if value is None else value for value in values.values()), *row.probs])
+    for row, of_row in zip(rows, probs, strict=True):
+        writer.writerow([*map(_cell, row.values()), *of_row])
     return text.getvalue().encode()
 
 
-def _json(rows: Sequence[PredictionRow], class_names: Sequence[str]) -> bytes:
-    content = {
-        "classes": list(class_names),
-        "predictions": [_columns(row) | {"probs": list(row.probs)} for row in rows],
-    }
+def _cell(value: object) -> object:
+    if isinstance(value, str):
+        return spreadsheet_text(value)
+    return "" if value is None else int(value) if isinstance(value, bool) else value
+
+
+def _json(rows: _Columns, probs: _Probs, class_names: Sequence[str]) -> bytes:
+    predictions = [row | {"probs": list(of_row)} for row, of_row in zip(rows, probs, strict=True)]
+    content = {"classes": list(class_names), "predictions": predictions}
     return (json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
-def _parquet(rows: Sequence[PredictionRow], class_names: Sequence[str]) -> bytes:
+def _parquet(rows: _Columns, probs: _Probs, class_names: Sequence[str]) -> bytes:
     with needs("pyarrow", extra="files", caller="beliefmatch predict"):
         import pyarrow
         from pyarrow import parquet
 
-    columns = {name: [_columns(row)[name] for row in rows] for name in _columns(rows[0])}
-    table = pyarrow.table({**columns, "probs": [list(row.probs) for row in rows]})
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    table = pyarrow.table({**columns, "probs": [list(of_row) for of_row in probs]})
     table = table.replace_schema_metadata({"classes": json.dumps(list(class_names))})
     sink = pyarrow.BufferOutputStream()
     parquet.write_table(table, sink)
     return sink.getvalue().to_pybytes()
 
 
-FORMATS: dict[str, Callable[[Sequence[PredictionRow], Sequence[str]], bytes]] = {
+FORMATS: dict[str, Callable[[_Columns, _Probs, Sequence[str]], bytes]] = {
     ".csv": _csv,
     ".json": _json,
     ".parquet": _parquet,

@@ -1,0 +1,189 @@
+"""A network for sentences and labelled sentences in, what its last layer sees of them out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from beliefmatch._utils import OnProgress, reason_of
+from beliefmatch._validate import fail
+from beliefmatch.adaptation.backbone import HeadInputs
+from beliefmatch.adaptation.cache import FeatureCache
+from beliefmatch.adaptation.features import extract
+from beliefmatch.adaptation.heads import Head, find_head
+from beliefmatch.adaptation.result import FeatureSets
+from beliefmatch.adaptation.sizes import planned_bytes
+from beliefmatch.adaptation.subsets import subset
+from beliefmatch.adaptation.types import Features
+from beliefmatch.data.splits import ROLES, content_digest
+from beliefmatch.data.text import TextDataset, TextSource, load_ood_text, load_text
+from beliefmatch.experiments.adapt_images import progress_teller, require_device
+from beliefmatch.experiments.adapt_run_config import TextAdaptConfig
+from beliefmatch.models.text import TextModel, text_model
+
+__all__ = ["AdaptText", "WantedText"]
+
+
+@dataclass(frozen=True, eq=False)
+class WantedText:
+    """A set whose features are wanted.
+
+    Args:
+        name: of the set.
+        source: its sentences, the longest first, so that batches need little padding.
+        ranks: where each sentence of the set is among them.
+    """
+
+    name: str
+    source: TextSource
+    ranks: np.ndarray
+
+    @classmethod
+    def of(cls, name: str, source: TextSource) -> WantedText:
+        """The set in the order in which its features are computed."""
+        order = source.longest_first()
+        return cls(name, source.subset(order), np.argsort(order))
+
+
+@dataclass(frozen=True, eq=False)
+class AdaptText:
+    """A network with its tokenizer, labelled sentences, and where features are kept.
+
+    Args:
+        config: The request.
+        model: the network and its tokenizer.
+        parts: the sentences of its classes.
+        ood: the sentences of none, by the name of their set.
+    """
+
+    config: TextAdaptConfig
+    model: TextModel
+    parts: TextDataset
+    ood: Mapping[str, TextSource]
+    examples = "sentences"
+
+    @classmethod
+    def of(cls, config: TextAdaptConfig, ood: tuple[str, ...], *, batchnorm: bool = False) -> AdaptText:
+        """Build the network and read the sentences; mistakes of users raise their errors here."""
+        require_device(config.device)
+        for name, given in (("compile", config.compile), ("train_batchnorm", batchnorm)):
+            if given:
+                raise fail("adapt", f"`{name}` must not be given for text.")
+        model = text_model(config.model, options=config.options, weights=config.weights)
+        parts = load_text(config.data, validation_from=config.validation_from, class_order=model.class_names)
+        made = cls(config, model, parts, _ood(ood, parts, config, model))
+        _ = made.head, made.cache  # raise their errors now
+        return made
+
+    @property
+    def network(self) -> nn.Module:
+        """A classifier, or an encoder without head."""
+        return self.model.network
+
+    @cached_property
+    def head(self) -> Head:
+        """The last layer of the network, or the place for it."""
+        part, rows = self.parts.role_rows["train"]
+        some = self.model.tokenize([self.parts.texts[part][row] for row in rows[:4]])
+        try:
+            return find_head(self.network, some, name=self.config.head)
+        except (RuntimeError, AssertionError, IndexError) as error:  # of other people's code
+            reason = reason_of(error, typed=True, limit=200)
+            fact = f"`model` must take tokenised sentences, but it failed ({reason})"
+            raise fail("adapt", f"{fact}.") from error
+
+    @cached_property
+    def wanted(self) -> list[WantedText]:
+        """Every part once, and the OOD sets; of limited training sentences no more than are needed."""
+        found = [
+            WantedText.of(part, self._source(part).subset(self._needed(part)))
+            for part in dict.fromkeys(self.parts.role_rows[role].part for role in ROLES)
+        ]
+        return [*found, *(WantedText.of(name, source) for name, source in self.ood.items())]
+
+    @cached_property
+    def cache(self) -> FeatureCache:
+        """Where features are kept."""
+        return FeatureCache(self.config.cache_dir, size=self.config.cache_size)
+
+    @property
+    def bytes(self) -> int:
+        """Size of the features on disk."""
+        return sum(planned_bytes(len(one.source), self.head.in_features) for one in self.wanted)
+
+    def features(self, on_progress: OnProgress) -> FeatureSets:
+        """Features of every set, in the order of its file; from the cache where they are there."""
+        total, done, computed = sum(len(one.source) for one in self.wanted), 0, dict[str, Features]()
+        tokenizer = content_digest(piece for file in sorted(self.model.files().items()) for piece in file)
+        features_of = HeadInputs(self.network, self.head)
+        for one in self.wanted:
+            found = extract(
+                self.network,
+                features_of,
+                one.source,
+                key_parts={
+                    "head": self.head.name,
+                    "tokenizer": tokenizer,
+                    "max_length": self.model.max_length,
+                    "data": one.source.digest(),
+                },
+                cache=self.cache,
+                device=self.config.device,
+                batch_size=self.config.batch_size,
+                precision=self.config.precision,
+                on_progress=progress_teller(on_progress, one.name, done, total),
+            )
+            computed[one.name] = subset(found, one.ranks)
+            done += len(one.source)
+        roles = {role: self._rows(role, computed) for role in ROLES}
+        return FeatureSets(**roles, ood={name: computed[name] for name in self.ood})
+
+    def uses(self) -> dict[str, int]:
+        """How many sentences serve for what."""
+        words = dict(zip(ROLES, ("fit on", "choose on", "report on"), strict=True))
+        return {word: len(self.parts.role_rows[role].rows) for role, word in words.items()}
+
+    def inputs(self) -> str:
+        """How sentences become inputs, in words."""
+        return f"sentences of at most {self.model.max_length} tokens"
+
+    def preprocessing(self) -> str | None:
+        """None: the tokenizer belongs to the network."""
+        return None
+
+    def facts(self) -> dict[str, Any]:
+        """Facts about data and tokenizer, for the record."""
+        return {**self.parts.facts, **self.model.facts()}
+
+    def _source(self, part: str) -> TextSource:
+        return TextSource(self.parts.texts[part], self.parts.targets[part], tokenize=self.model.tokenize)
+
+    def _needed(self, part: str) -> np.ndarray:
+        rows = [self.parts.role_rows[role].rows for role in ROLES if self.parts.role_rows[role].part == part]
+        return np.unique(np.concatenate(rows))
+
+    def _rows(self, role: str, computed: Mapping[str, Features]) -> Features:
+        part, rows = self.parts.role_rows[role]
+        needed = self._needed(part)
+        return (
+            computed[part]
+            if len(rows) == len(needed)
+            else subset(computed[part], np.searchsorted(needed, rows))
+        )
+
+
+def _ood(
+    texts: tuple[str, ...], parts: TextDataset, config: TextAdaptConfig, model: TextModel
+) -> dict[str, TextSource]:
+    found = dict[str, TextSource]()
+    for text in texts:
+        name, sentences = load_ood_text(text, text_column=config.data.text_column)
+        if name in found or name in parts.texts:
+            raise fail("adapt", f"`ood` must name each set once and none {name!r}, got {text!r}.")
+        found[name] = TextSource(sentences, tokenize=model.tokenize)
+    return found
