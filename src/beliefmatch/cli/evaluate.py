@@ -353,10 +353,11 @@ def predict(
     workers: opt.Workers = 2,
     verbose: opt.Verbose = False,
 ) -> None:
-    """Predict classes of images or sentences, with probabilities and uncertainty.
+    """Predict classes with probabilities and uncertainty.
 
-    The file has the entropy of each prediction and, for methods with a belief, the mutual information under
-    it, both in nats: the larger, the more uncertain.
+    Inputs are images or sentences, as the network takes them. The file has the entropy of each prediction
+    and, for methods with a belief, the mutual information under it, both in nats: the larger, the more
+    uncertain.
     """
     path = Path(out)
     with user_errors(context):

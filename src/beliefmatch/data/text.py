@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,6 +54,7 @@ _SPLITS = {
     "test": ("test",),
 }
 _STDIN = "-"
+_DIGESTED = 1024  # sentences tokenised together for the digest
 _SHOWN = 40  # characters of a sentence in an error
 
 
@@ -380,8 +382,11 @@ class TextSource:
         return np.argsort([-len(text) for text in self.texts], kind="stable")
 
     def digest(self) -> str:
-        """A hash of sentences and targets."""
-        return content_digest([*self.texts, self.targets.numpy()])
+        """A hash of the tokenised sentences, which are all that a network sees, and of the targets."""
+        batches = self.batches(torch.arange(len(self)).split(_DIGESTED))
+        inputs = (piece for batch in batches for piece in sorted(batch.inputs.items()))
+        tokens = (part for name, tensor in inputs for part in (name, tensor.numpy()))
+        return content_digest(chain(tokens, [self.targets.numpy()]))
 
     def batches(
         self, indices: Sequence[Tensor], *, device: torch.device | str = "cpu"

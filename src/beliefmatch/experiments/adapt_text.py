@@ -20,7 +20,7 @@ from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.sizes import planned_bytes
 from beliefmatch.adaptation.subsets import subset
 from beliefmatch.adaptation.types import Features
-from beliefmatch.data.splits import ROLES, content_digest
+from beliefmatch.data.splits import ROLES
 from beliefmatch.data.text import TextDataset, TextSource, load_ood_text, load_text
 from beliefmatch.experiments.adapt_images import progress_teller, require_device
 from beliefmatch.experiments.adapt_run_config import TextAdaptConfig
@@ -119,19 +119,13 @@ class AdaptText:
     def features(self, on_progress: OnProgress) -> FeatureSets:
         """Features of every set, in the order of its file; from the cache where they are there."""
         total, done, computed = sum(len(one.source) for one in self.wanted), 0, dict[str, Features]()
-        tokenizer = content_digest(piece for file in sorted(self.model.files().items()) for piece in file)
         features_of = HeadInputs(self.network, self.head)
         for one in self.wanted:
             found = extract(
                 self.network,
                 features_of,
                 one.source,
-                key_parts={
-                    "head": self.head.name,
-                    "tokenizer": tokenizer,
-                    "max_length": self.model.max_length,
-                    "data": one.source.digest(),
-                },
+                key_parts={"head": self.head.name, "data": one.source.digest()},
                 cache=self.cache,
                 device=self.config.device,
                 batch_size=self.config.batch_size,
