@@ -13,13 +13,11 @@ from torch import nn
 from beliefmatch._utils import OnProgress, reason_of
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.backbone import HeadInputs
-from beliefmatch.adaptation.cache import FeatureCache
+from beliefmatch.adaptation.cache import FeatureCache, Layout
 from beliefmatch.adaptation.features import extract
 from beliefmatch.adaptation.heads import Head, find_head
 from beliefmatch.adaptation.result import FeatureSets
-from beliefmatch.adaptation.sizes import planned_bytes
-from beliefmatch.adaptation.subsets import subset
-from beliefmatch.adaptation.types import Features
+from beliefmatch.adaptation.types import Features, subset
 from beliefmatch.data.splits import ROLES
 from beliefmatch.data.text import TextDataset, TextSource, load_ood_text, load_text
 from beliefmatch.experiments.adapt_images import progress_teller, require_device
@@ -114,7 +112,7 @@ class AdaptText:
     @property
     def bytes(self) -> int:
         """Size of the features on disk."""
-        return sum(planned_bytes(len(one.source), self.head.in_features) for one in self.wanted)
+        return sum(Layout(self.head.in_features).planned_bytes(len(one.source)) for one in self.wanted)
 
     def features(self, on_progress: OnProgress) -> FeatureSets:
         """Features of every set, in the order of its file; from the cache where they are there."""

@@ -149,13 +149,14 @@ def _torchvision(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Mod
 
 def hugging_face_location(name: str, options: dict[str, Any], *, caller: str) -> str:
     """The directory or address on the hub that ``hf:NAME`` means; removes `trust_remote_code`, if false."""
-    directory = Path(name.removeprefix("hf:")).expanduser()
-    is_local = directory.is_dir()
-    if not name.startswith("hf:") or not (is_local or _HUB_NAME.fullmatch(name.removeprefix("hf:"))):
+    kind, _, rest = name.partition(":")
+    directory = Path(rest).expanduser()
+    is_local = bool(rest) and directory.is_dir()
+    if kind != "hf" or not (is_local or _HUB_NAME.fullmatch(rest)):
         raise fail(caller, f"`name` must be hf:OWNER/NAME or hf:DIRECTORY, got {name!r}.")
     if options.pop("trust_remote_code", False):
         raise fail(caller, f"`trust_remote_code` must be false: code from {name} is never executed.")
-    return f"{directory}" if is_local else name.removeprefix("hf:")
+    return f"{directory}" if is_local else rest
 
 
 def _hugging_face(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:

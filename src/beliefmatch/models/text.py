@@ -126,13 +126,16 @@ def stored_text_model(directory: Path, facts: Mapping[str, Any]) -> TextModel:
 def _finished(model: TextModel, name: str) -> TextModel:
     """With a padding token, which decoders lack, and in eval mode."""
     tokenizer, network = model.tokenizer, model.network
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers builds such a one without any files
+        raise fail(_CALLER, f"`name` must have a tokenizer with a vocabulary, got {name} without one.")
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:
             raise fail(_CALLER, f"`name` must have a tokenizer with a padding token, got {name} without one.")
         tokenizer.pad_token = tokenizer.eos_token
-    config = _body(network).config
-    if config.pad_token_id is None:
-        config.pad_token_id = tokenizer.pad_token_id
+    body = _body(network)
+    if body.config.pad_token_id is None:
+        body.config.pad_token_id = tokenizer.pad_token_id
+    body.name_or_path = body.config.name_or_path = ""  # features do not depend on where it was loaded from
     network.float().eval()
     return model
 
