@@ -12,10 +12,9 @@ from torch import nn
 
 from beliefmatch._utils import OnProgress, reason_of
 from beliefmatch._validate import fail
-from beliefmatch.adaptation.backbone import HeadInputs
 from beliefmatch.adaptation.cache import FeatureCache, Layout
 from beliefmatch.adaptation.features import extract
-from beliefmatch.adaptation.heads import Head, find_head
+from beliefmatch.adaptation.heads import Backbone, Head, find_head
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.types import Features, subset
 from beliefmatch.data.splits import ROLES
@@ -117,7 +116,7 @@ class AdaptText:
     def features(self, on_progress: OnProgress) -> FeatureSets:
         """Features of every set, in the order of its file; from the cache where they are there."""
         total, done, computed = sum(len(one.source) for one in self.wanted), 0, dict[str, Features]()
-        features_of = HeadInputs(self.network, self.head)
+        features_of = Backbone(self.network, self.head)
         for one in self.wanted:
             found = extract(
                 self.network,
