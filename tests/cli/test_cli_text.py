@@ -21,7 +21,7 @@ from tiny_text import save_modules, save_network, sentences, write_csv
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of external packages are not ours
 
-QUICK = ["--kl-weight", "0.01,0.001", "--controls", "softmax", "--learning-rate", "0.1"]
+QUICK = ["--kl-weight", "0.01,0.001", "--controls", "softmax"]
 OOD = [("quarks glow",), ("zebra",), ("my unknown words now",)] * 5
 
 
