@@ -120,12 +120,14 @@ def test_none_of_these_refuses_the_stated_share_of_the_validation_sentences(
     assert main([*line, *([] if rate == 0.05 else ["--none-of-these", f"{rate}"])]) == 0
     rows = json.loads(out.read_text("utf-8"))["predictions"]
     assert [row["text"] for row in rows] == [row["text"] for row in table(data)]
-    refused = [row["none_of_these"] for row in rows]
-    assert sum(refused) == int(61 * rate)
+    refused = {index for index, row in enumerate(rows) if row["none_of_these"]}
     stored = np.load(adapted / "predictions" / "validation.npz", allow_pickle=False)
     doubt = Belief(torch.from_numpy(stored["logits"]).double()).mutual_information()
-    most = doubt.argsort(descending=True)[: sum(refused)]
-    assert sorted(most.tolist()) == [index for index, one in enumerate(refused) if one]
+    threshold = doubt.sort().values[-int(61 * rate) - 1]
+    # Single precision may move the sentences at the threshold itself.
+    assert refused >= {index for index, one in enumerate(doubt.tolist()) if one > 1.001 * threshold}
+    assert refused <= {index for index, one in enumerate(doubt.tolist()) if one > 0.999 * threshold}
+    assert 0 < len(refused) <= int(61 * rate) + 1
 
 
 def test_predict_reads_files_and_standard_input(adapted, workspace, tmp_path, monkeypatch, capsys):
