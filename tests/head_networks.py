@@ -8,7 +8,7 @@ from torch import nn
 
 from beliefmatch.adaptation.calling import call_model, evaluating, logits_of
 from beliefmatch.adaptation.heads import find_head
-from beliefmatch.adaptation.surgery import with_head
+from beliefmatch.adaptation.surgery import add_belief, with_head
 
 N, WIDTH, K, NEW = 5, 6, 4, 3
 IMAGES = torch.randn(N, 3, 4, 4, generator=torch.Generator().manual_seed(0))
@@ -159,4 +159,5 @@ def logits(model, batch):
 
 def with_new_head(model, classes=NEW, weight=None, bias=None):
     head = find_head(model, IMAGES)
-    return with_head(model, head, torch.zeros(classes, WIDTH) if weight is None else weight, bias)
+    weight = torch.zeros(classes, WIDTH) if weight is None else weight
+    return add_belief(with_head(model, head, weight, bias))

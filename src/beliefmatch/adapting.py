@@ -29,7 +29,7 @@ from beliefmatch.adaptation.adapt_config import (
 )
 from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adaptation.result import Adaptation
-from beliefmatch.adaptation.surgery import BeliefMixin
+from beliefmatch.adaptation.surgery import BeliefMixin, add_belief
 from beliefmatch.experiments.adapted_evaluation import adapt_evaluations, adapt_record
 from beliefmatch.experiments.adapted_head import head_file
 
@@ -177,7 +177,7 @@ def adapt(
         risks=risks,
         delta=delta,
     )
-    better, better.adaptation = adapt_classifier(
+    network, adaptation = adapt_classifier(
         model,
         train,
         validation=validation,
@@ -191,6 +191,7 @@ def adapt(
         precision=precision,
         compile=compile,
         on_progress=on_progress,
-        mixin=Adapted,
     )
+    better = add_belief(network, Adapted)
+    better.adaptation = adaptation
     return better

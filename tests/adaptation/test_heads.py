@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from beliefmatch.adaptation.calling import logits_of
 from beliefmatch.adaptation.heads import Backbone, find_head, head_weights
-from beliefmatch.adaptation.surgery import with_head
+from beliefmatch.adaptation.surgery import add_belief, with_head
 from beliefmatch.models import EncoderClassifier, PooledEncoder
 from encoders import TOKENS, TokenEncoder
 from golden import assert_golden
@@ -52,7 +52,7 @@ def test_features_times_a_head_are_the_logits_of_the_network_that_has_it(name, c
     better = with_head(model, head, weight, bias)
     expected = features @ weight.T + (0 if bias is None else bias)
     torch.testing.assert_close(logits(better, batch), expected)
-    torch.testing.assert_close(better.belief(batch).log_alpha, expected)
+    assert type(better) is type(model)
     assert list(better.state_dict()) == list(before)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert find_head(better, batch).out_features == classes
@@ -96,7 +96,7 @@ def test_an_encoder_without_head_becomes_a_classifier(wrapped):
     weight, bias = torch.full((NEW, WIDTH), 2.0), torch.arange(3.0)
     better = with_head(wrapped(encoder), head, weight, bias)
     assert isinstance(better, EncoderClassifier) and better.training and encoder.training
-    torch.testing.assert_close(better.belief(TOKENS).log_alpha, features @ weight.double().T + bias)
+    torch.testing.assert_close(logits(better, TOKENS), features @ weight.double().T + bias)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert set(better.state_dict()) == {*(f"backbone.{key}" for key in before), "head.weight", "head.bias"}
     again = find_head(better, TOKENS)
@@ -135,7 +135,7 @@ def test_the_network_stays_as_it_was():
     state = torch.random.get_rng_state()
     head = find_head(model, IMAGES)
     Backbone(model, head)(IMAGES)
-    with_head(model, head, torch.zeros(NEW, WIDTH), None).belief(IMAGES)
+    add_belief(with_head(model, head, torch.zeros(NEW, WIDTH), None)).belief(IMAGES)
     with pytest.raises(RuntimeError):
         find_head(model, torch.zeros(2, 1, 4, 4))
     assert torch.equal(torch.random.get_rng_state(), state)

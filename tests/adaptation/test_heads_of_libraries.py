@@ -7,7 +7,7 @@ from torch import nn
 from beliefmatch.adaptation.batchnorm import batchnorm_layers
 from beliefmatch.adaptation.calling import call_model, logits_of
 from beliefmatch.adaptation.heads import Backbone, find_head, head_weights
-from beliefmatch.adaptation.surgery import with_head
+from beliefmatch.adaptation.surgery import add_belief, with_head
 from beliefmatch.models import PooledEncoder
 from outside_packages import imported
 
@@ -33,7 +33,7 @@ def check_head_and_copy(model, batch, name):
     torch.testing.assert_close(features @ weight.T + bias, called(model, batch), rtol=1e-4, atol=1e-5)
 
     weight = torch.randn(CLASSES, head.in_features) / head.in_features**0.5
-    better = with_head(model, head, weight, None)
+    better = add_belief(with_head(model, head, weight, None))
     assert list(better.state_dict()) == list(before)
     assert isinstance(better, type(model))
     belief = better.belief(batch)
@@ -196,8 +196,8 @@ def test_hugging_face_encoders(name):
     alone = {key: value[1:2, :2] for key, value in WORDS.items()}  # without its padding
     torch.testing.assert_close(Backbone(model, head)(alone)[0], features[1])
     weight = torch.randn(CLASSES, 16)
-    belief = with_head(model, head, weight, None).belief(batch)
-    torch.testing.assert_close(belief.log_alpha, features @ weight.T)
+    better = with_head(model, head, weight, None)
+    torch.testing.assert_close(called(better, batch), features @ weight.T)
 
 
 def test_a_network_without_classifier_says_what_it_returned():

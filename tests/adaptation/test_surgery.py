@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from beliefmatch.adaptation.heads import find_head
-from beliefmatch.adaptation.surgery import BeliefMixin, with_head
+from beliefmatch.adaptation.surgery import BeliefMixin, add_belief, with_head
 from beliefmatch.belief import Belief
 from head_networks import IMAGES, NEW, POOL, WIDTH, K, N, Net, OnMap, logits, with_new_head
 
@@ -32,9 +32,8 @@ def test_class_counts_flags_hooks_and_types_follow():
     assert seen == [(N, NEW)]
 
     half = Net().half()
-    better = with_head(
-        half, find_head(half, IMAGES.half()), torch.ones(NEW, WIDTH).double(), torch.zeros(NEW)
-    )
+    head = find_head(half, IMAGES.half())
+    better = add_belief(with_head(half, head, torch.ones(NEW, WIDTH).double(), torch.zeros(NEW)))
     assert better.fc.weight.dtype == torch.float16
     assert better.belief(IMAGES.half()).log_alpha.dtype == torch.float32
 

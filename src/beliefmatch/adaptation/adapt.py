@@ -20,7 +20,7 @@ from beliefmatch.adaptation.laplace_head import require_laplace
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.streams import OOD, first_inputs, given_sets
-from beliefmatch.adaptation.surgery import Mixin, with_head
+from beliefmatch.adaptation.surgery import with_head
 from beliefmatch.adaptation.types import Features, parted_numbers, subset
 from beliefmatch.adaptation.with_batchnorm import Numbers, require_repeatable, with_batchnorm
 
@@ -42,9 +42,8 @@ def adapt_classifier(
     precision: str = "32",
     compile: bool = False,
     on_progress: OnProgress | None = None,
-    mixin: type[Mixin],
-) -> tuple[Mixin, Adaptation]:
-    """A copy of the model with the new head and the methods of `mixin`, and how it was adapted.
+) -> tuple[nn.Module, Adaptation]:
+    """A copy of the model with the new head, and how it was adapted.
 
     `beliefmatch.adapt` documents the arguments; `config` holds its remaining options.
     """
@@ -73,7 +72,7 @@ def adapt_classifier(
             val_fraction=None if numbers is None else VAL_FRACTION,
             on_progress=on_progress,
         )
-    better = with_head(model, found, made.chosen.weight, made.chosen.bias, mixin=mixin)
+    better = with_head(model, found, made.chosen.weight, made.chosen.bias)
     made = replace(made, head=found, adapt_config=config, seconds={**seconds, **made.seconds})
     if config.batchnorm:
         made = with_batchnorm(better, made, batch, data, numbers, device=place, on_progress=on_progress)

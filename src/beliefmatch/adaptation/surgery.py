@@ -1,4 +1,4 @@
-"""A copy of a classifier with other weights in its head, whose class has the methods of `BeliefMixin`."""
+"""A copy of a classifier with other weights in its head, and the methods that adapted classifiers have."""
 
 import copyreg
 import warnings
@@ -16,14 +16,121 @@ from beliefmatch.belief import Belief, Measure
 from beliefmatch.methods.base import Prediction
 from beliefmatch.models.encoder import EncoderClassifier, PooledEncoder
 
-__all__ = ["BeliefMixin", "Mixin", "with_head"]
+__all__ = ["BeliefMixin", "Mixin", "add_belief", "with_head"]
 
 # Attributes that hold the number of classes in networks and their configurations.
 _CLASS_COUNTS = ("num_classes", "num_labels", "n_classes", "nb_classes", "out_features", "out_channels")
 
 
+def with_head(model: nn.Module, head: Head, weight: Tensor, bias: Tensor | None) -> nn.Module:
+    """A deep copy of a classifier with other weights in its head.
+
+    The layer keeps its class, device, dtype and `requires_grad`, and `state_dict` its names, except that a
+    layer without bias gets one if one is given. Where the number of classes changes, attributes such as
+    `num_classes` of the modules around the layer follow. A `PooledEncoder` becomes an `EncoderClassifier`.
+    DataParallel, DistributedDataParallel and torch.compile are left off.
+
+    Args:
+        model: Classifier or `PooledEncoder`; it is not changed.
+        head: Head of the model, from `find_head`.
+        weight: Weight (K, F) for any number of classes K.
+        bias: Bias (K,). None is zero.
+    """
+    network = unwrapped(model)
+    _require_weights(head, weight, bias)
+    if isinstance(network, PooledEncoder):
+        return _with_appended_head(deep_copy(network, caller="with_head"), weight, bias)
+    layer = head_layer(network, head, caller="with_head")
+    if reason := obstacle(network, head):
+        raise fail("with_head", f"`head` must be a layer with a weight of its own, but {reason}.")
+    _warn_of_ties(network, head, layer)
+    adapted = deep_copy(network, caller="with_head")
+    _replace_weights(head_layer(adapted, head, caller="with_head"), weight, bias)
+    if len(weight) != head.out_features:
+        _replace_class_counts(adapted, head, len(weight))
+    return adapted
+
+
+# The weights of the head
+
+
+def _require_weights(head: Head, weight: Tensor, bias: Tensor | None) -> None:
+    given = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
+    for name, value in given.items():
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            expected = "a floating-point tensor"
+            raise fail("with_head", f"`{name}` must be {expected}, got {describe(value)}.", TypeError)
+        if not value.isfinite().all():
+            raise fail("with_head", f"`{name}` must be finite, got NaN or infinity.")
+    if weight.dim() != 2 or len(weight) == 0 or weight.shape[1] != head.in_features:
+        expected = f"shape (K, {head.in_features})"
+        raise fail("with_head", f"`weight` must have {expected}, got {tuple(weight.shape)}.")
+    if bias is not None and tuple(bias.shape) != (len(weight),):
+        raise fail("with_head", f"`bias` must have shape ({len(weight)},), got {tuple(bias.shape)}.")
+
+
+def _warn_of_ties(network: nn.Module, head: Head, layer: HeadLayer) -> None:
+    """Warn of modules that share weights with the head: they keep the old ones."""
+    own = {parameter.data_ptr() for parameter in layer.parameters()}
+    tied = [
+        f"{name}.{key}"
+        for name, module in network.named_modules()
+        if module is not layer
+        for key, parameter in module.named_parameters(recurse=False)
+        if parameter.numel() and parameter.data_ptr() in own
+    ]
+    if tied:
+        fact = f"`{head.name}` shares its weights with {', '.join(tied)}, which keeps the old ones"
+        warnings.warn(f"with_head: {fact}; the copy separates them.", stacklevel=level_of_caller())
+
+
+def _with_appended_head(encoder: nn.Module, weight: Tensor, bias: Tensor | None) -> EncoderClassifier:
+    """A classifier of an encoder and a linear layer with these weights."""
+    layer = nn.Linear(weight.shape[1], len(weight), device="meta")  # draws no random numbers
+    like = next(encoder.parameters(), weight)
+    layer.weight = nn.Parameter(weight.to(like, copy=True))
+    layer.bias = nn.Parameter((weight.new_zeros(len(weight)) if bias is None else bias).to(like, copy=True))
+    return EncoderClassifier(cast("PooledEncoder", encoder), layer).train(encoder.training)
+
+
+def _replace_weights(layer: HeadLayer, weight: Tensor, bias: Tensor | None) -> None:
+    """Replace the parameters of a layer, so that its class, hooks and mode stay."""
+    old = layer.weight
+    layer.weight = _parameter(weight.reshape(len(weight), *old.shape[1:]), old)
+    if bias is None and layer.bias is not None:
+        bias = weight.new_zeros(len(weight))
+    if bias is not None:
+        layer.bias = _parameter(bias, old if layer.bias is None else layer.bias)
+    if isinstance(layer, nn.Linear):
+        layer.out_features = len(weight)
+    else:
+        layer.out_channels = len(weight)
+
+
+def _parameter(value: Tensor, like: Tensor) -> nn.Parameter:
+    copied = value.detach().to(like, copy=True, memory_format=torch.contiguous_format)
+    return nn.Parameter(copied, requires_grad=like.requires_grad)
+
+
+def _replace_class_counts(network: nn.Module, head: Head, classes: int) -> None:
+    """Set the number of classes in the modules that contain the head and in their `config`."""
+    path = head.name.split(".")
+    for depth in range(len(path) if head.name else 0):
+        module = network.get_submodule(".".join(path[:depth]))
+        config = getattr(module, "config", None)
+        owners = [module] if config is None or isinstance(config, dict | type) else [module, config]
+        for owner in owners:
+            for count in _CLASS_COUNTS:
+                value = getattr(owner, count, None)
+                if type(value) is int and value == head.out_features:
+                    setattr(owner, count, classes)
+
+
+# The methods of an adapted classifier
+
+
 class BeliefMixin(nn.Module):
-    """Methods that `with_head` adds to the class of a classifier.
+    """Methods that `add_belief` adds to a classifier.
 
     Inputs are batches as `call_model` accepts them: a mapping is passed by keyword, a tuple or list by
     position. Logits are computed in eval mode and without gradients.
@@ -52,56 +159,22 @@ def _logits(model: nn.Module, x: Any, caller: str) -> Tensor:
 Mixin = TypeVar("Mixin", bound=BeliefMixin)
 
 
-def with_head(
-    model: nn.Module,
-    head: Head,
-    weight: Tensor,
-    bias: Tensor | None,
-    *,
-    mixin: type[Mixin] = BeliefMixin,
-) -> Mixin:
-    """A deep copy of a classifier with other weights in its head and the methods of `BeliefMixin`.
+def add_belief(network: nn.Module, mixin: type[Mixin] = BeliefMixin) -> Mixin:
+    """Change the class of a network, in place, to a subclass of it that has the methods of a mixin.
 
-    The class of the copy is a subclass of the model's. The layer keeps its class, device, dtype and
-    `requires_grad`, and `state_dict` its names, except that a layer without bias gets one if one is given.
-    Where the number of classes changes, attributes such as `num_classes` of the modules around the layer
-    follow. A `PooledEncoder` becomes an `EncoderClassifier`. DataParallel, DistributedDataParallel and
-    torch.compile are left off.
+    Methods and layers of the network with the name of such a method keep it, except `belief`.
 
     Args:
-        model: Classifier or `PooledEncoder`; it is not changed.
-        head: Head of the model, from `find_head`.
-        weight: Weight (K, F) for any number of classes K.
-        bias: Bias (K,). None is zero.
-        mixin: Class whose methods the copy gets.
-    """
-    network = unwrapped(model)
-    _require_weights(head, weight, bias)
-    if isinstance(network, PooledEncoder):
-        return _with_class(_completed(deep_copy(network, caller="with_head"), weight, bias), mixin)
-    layer = head_layer(network, head, caller="with_head")
-    if reason := obstacle(network, head):
-        raise fail("with_head", f"`head` must be a layer with a weight of its own, but {reason}.")
-    _warn_of_ties(network, head, layer)
-    adapted = deep_copy(network, caller="with_head")
-    _replace_weights(head_layer(adapted, head, caller="with_head"), weight, bias)
-    if len(weight) != head.out_features:
-        _replace_class_counts(adapted, head, len(weight))
-    return _with_class(adapted, mixin)
+        network: Classifier. One that has a mixin loses that.
+        mixin: `BeliefMixin` or a subclass of it.
 
-
-# The class of the copy
-
-
-def _with_class(network: nn.Module, mixin: type[Mixin]) -> Mixin:
-    """Change the class of a network to one with the methods of a mixin.
-
-    Methods and layers of the network that have the name of one of these methods keep it, except `belief`.
+    Returns:
+        The network.
     """
     own = vars(type(network)).get("_made_of", (type(network),))[0]
     parts = {*network._modules, *network._parameters, *network._buffers}
     if "belief" in parts:
-        raise fail("with_head", f"`model` ({own.__name__}) must not have a part named `belief`; rename it.")
+        raise fail("add_belief", f"`model` ({own.__name__}) must not have a part named `belief`; rename it.")
     hidden = frozenset(name for name in parts if hasattr(mixin, name) and not hasattr(nn.Module, name))
     network.__class__ = _class_with(own, mixin, hidden)  # pyright: ignore[reportAttributeAccessIssue]
     return cast("Mixin", network)
@@ -146,78 +219,3 @@ def _reduce(self: Any, protocol: Any) -> Any:
 def _new_instance(own: type[nn.Module], mixin: type[BeliefMixin], hidden: frozenset[str]) -> nn.Module:
     made = _class_with(own, mixin, hidden)
     return made.__new__(made)
-
-
-# The weights of the head
-
-
-def _require_weights(head: Head, weight: Tensor, bias: Tensor | None) -> None:
-    given = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
-    for name, value in given.items():
-        if not isinstance(value, Tensor) or not value.is_floating_point():
-            expected = "a floating-point tensor"
-            raise fail("with_head", f"`{name}` must be {expected}, got {describe(value)}.", TypeError)
-        if not value.isfinite().all():
-            raise fail("with_head", f"`{name}` must be finite, got NaN or infinity.")
-    if weight.dim() != 2 or len(weight) == 0 or weight.shape[1] != head.in_features:
-        expected = f"shape (K, {head.in_features})"
-        raise fail("with_head", f"`weight` must have {expected}, got {tuple(weight.shape)}.")
-    if bias is not None and tuple(bias.shape) != (len(weight),):
-        raise fail("with_head", f"`bias` must have shape ({len(weight)},), got {tuple(bias.shape)}.")
-
-
-def _warn_of_ties(network: nn.Module, head: Head, layer: HeadLayer) -> None:
-    """Warn of modules that share weights with the head: they keep the old ones."""
-    own = {parameter.data_ptr() for parameter in layer.parameters()}
-    tied = [
-        f"{name}.{key}"
-        for name, module in network.named_modules()
-        if module is not layer
-        for key, parameter in module.named_parameters(recurse=False)
-        if parameter.numel() and parameter.data_ptr() in own
-    ]
-    if tied:
-        fact = f"`{head.name}` shares its weights with {', '.join(tied)}, which keeps the old ones"
-        warnings.warn(f"with_head: {fact}; the copy separates them.", stacklevel=level_of_caller())
-
-
-def _completed(encoder: nn.Module, weight: Tensor, bias: Tensor | None) -> EncoderClassifier:
-    """A classifier of an encoder and a linear layer with these weights."""
-    layer = nn.Linear(weight.shape[1], len(weight), device="meta")  # draws no random numbers
-    like = next(encoder.parameters(), weight)
-    layer.weight = nn.Parameter(weight.to(like, copy=True))
-    layer.bias = nn.Parameter((weight.new_zeros(len(weight)) if bias is None else bias).to(like, copy=True))
-    return EncoderClassifier(cast("PooledEncoder", encoder), layer).train(encoder.training)
-
-
-def _replace_weights(layer: HeadLayer, weight: Tensor, bias: Tensor | None) -> None:
-    """Replace the parameters of a layer, so that its class, hooks and mode stay."""
-    old = layer.weight
-    layer.weight = _parameter(weight.reshape(len(weight), *old.shape[1:]), old)
-    if bias is None and layer.bias is not None:
-        bias = weight.new_zeros(len(weight))
-    if bias is not None:
-        layer.bias = _parameter(bias, old if layer.bias is None else layer.bias)
-    if isinstance(layer, nn.Linear):
-        layer.out_features = len(weight)
-    else:
-        layer.out_channels = len(weight)
-
-
-def _parameter(value: Tensor, like: Tensor) -> nn.Parameter:
-    copied = value.detach().to(like, copy=True, memory_format=torch.contiguous_format)
-    return nn.Parameter(copied, requires_grad=like.requires_grad)
-
-
-def _replace_class_counts(network: nn.Module, head: Head, classes: int) -> None:
-    """Set the number of classes in the modules that contain the head and in their `config`."""
-    path = head.name.split(".")
-    for depth in range(len(path) if head.name else 0):
-        module = network.get_submodule(".".join(path[:depth]))
-        config = getattr(module, "config", None)
-        owners = [module] if config is None or isinstance(config, dict | type) else [module, config]
-        for owner in owners:
-            for count in _CLASS_COUNTS:
-                value = getattr(owner, count, None)
-                if type(value) is int and value == head.out_features:
-                    setattr(owner, count, classes)

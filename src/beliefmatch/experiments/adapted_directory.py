@@ -22,7 +22,7 @@ from beliefmatch._environment import needs
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.heads import find_head
-from beliefmatch.adaptation.surgery import BeliefMixin, with_head
+from beliefmatch.adaptation.surgery import BeliefMixin, add_belief, with_head
 from beliefmatch.adaptation.types import Features
 from beliefmatch.data.predictions import Predictions, npz_bytes
 from beliefmatch.data.preprocessing import Preprocessing
@@ -149,8 +149,7 @@ def _with_weights(
     if f"{head.name}.weight" not in state:
         raise fail("predict", f"RUN must hold the weights of its head {head.name!r}; {weights} has none.")
     weight, bias = state[f"{head.name}.weight"], state.get(f"{head.name}.bias")
-    flat = weight.flatten(1)
-    made = with_head(network, head, flat, torch.zeros(len(flat)) if bias is None else bias)
+    made = add_belief(with_head(network, head, weight.flatten(1), bias))
     made.load_state_dict(state)
     return made.eval()
 
