@@ -6,29 +6,27 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from beliefmatch.adaptation.batched import fit_heads
 from msgspec import structs
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from beliefmatch.adaptation import laplace_head as module
 from beliefmatch.adaptation.adapt_config import AdaptConfig
-from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.adaptation.laplace_head import LaplaceHead, WeightPosterior, laplace_head, why_no_laplace
-from beliefmatch.adaptation.refit import refit, shown
+from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.scoring import score
+from beliefmatch.adaptation.search import Search
 from beliefmatch.adaptation.types import Features
 from beliefmatch.metrics import error, expected_calibration_error, nll
-from head_features import CLASSES, WIDTH, features, votes
+from head_features import CLASSES, WIDTH, features, quiet, votes
 
 SETS = FeatureSets(features(150), features(120, 5))
-FEW = AdaptConfig(kl_weights=(0.03,), epochs=4, learning_rate=0.01, batch_size=32, laplace=True, risks=(0.4,))
+FEW = AdaptConfig(kl_weights=(0.03,), weight_decays=(0.01,), laplace=True, risks=(0.4,))
 
 
-def softmax_head(seed=0):
-    one = Candidate("softmax", "softmax", seed=seed)
-    return fit_heads(SETS.train, [one], classes=CLASSES, epochs=40, optimizer="lbfgs", weight_decay=0.01)[0]
+def softmax_head():
+    return Search(SETS.train, SETS.validation, CLASSES, config=FEW).softmax()
 
 
 @pytest.fixture
@@ -128,19 +126,21 @@ def test_rows_of_no_class_and_small_batches_change_nothing(laplace, monkeypatch)
 
 
 def test_a_refit_has_one_for_every_softmax_head(laplace):
-    made = refit(SETS, adapt_config=structs.replace(FEW, seeds=(0, 1), controls=()))
-    rows = shown(made)
+    config = AdaptConfig(
+        protocol="paper", kl_weights=(0.03,), epochs=4, seeds=(0, 1), controls=(), laplace=True, risks=()
+    )
+    with pytest.warns(UserWarning, match="not converged"):
+        rows = refit(SETS, adapt_config=config).table
     assert list(rows) == ["softmax", "laplace", "belief matching"]
     for head, around in zip(rows["laplace"], rows["softmax"], strict=True):
         assert isinstance(head, LaplaceHead) and torch.equal(head.weight, around.weight)
         assert head.candidate.seed == around.candidate.seed
-    assert made.notes == ()
 
 
 def test_a_repair_has_one_around_the_untouched_head(laplace):
     old = softmax_head()
     init = old.weight, old.bias
-    rows = shown(refit(SETS, init=init, adapt_config=structs.replace(FEW, seeds=(0, 1), labels="same")))
+    rows = quiet(SETS, init=init, adapt_config=structs.replace(FEW, labels="same")).table
     (head,) = rows["laplace"]
     assert torch.equal(head.weight, rows["untouched"][0].weight)
     assert head.notes == ("around the weights of untouched",)
@@ -151,7 +151,7 @@ def test_votes_have_no_laplace_head(laplace):
     sets = FeatureSets(votes(150), votes(100, 5))
     with pytest.warns(UserWarning, match="Laplace"):
         made = refit(sets, adapt_config=FEW)
-    assert len(made.notes) == 1 and "Laplace" in made.notes[0] and "laplace" not in shown(made)
+    assert len(made.notes) == 1 and "Laplace" in made.notes[0] and "laplace" not in made.table
 
 
 @pytest.mark.parametrize(

@@ -1,140 +1,285 @@
-"""From features alone to a chosen head: seeds, the choice, the controls and risk thresholds."""
+"""From features alone to a chosen head: the search, calibrations, bootstrap heads, the choice, the table."""
 
-from collections import defaultdict
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from beliefmatch.adaptation.batched import fit_heads
-from beliefmatch.adaptation.choosing import choose_setting
 from msgspec import structs
+from scipy.optimize import minimize
+from torch import nn
+from torch.nn import functional
 
-from beliefmatch.adaptation.candidates import Candidate
+from beliefmatch.adaptation import scoring
+from beliefmatch.adaptation.adapt_config import AdaptConfig
+from beliefmatch.adaptation.calibration import calibrated
+from beliefmatch.adaptation.candidates import Candidate, default_kl_weights
+from beliefmatch.adaptation.ensemble import disagreement, mixed
 from beliefmatch.adaptation.fitted import FittedHead, HeadScores
-from beliefmatch.adaptation.refit import refit, shown
+from beliefmatch.adaptation.minibatch import fit_by_adam
+from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.risk_thresholds import risk_thresholds
-from beliefmatch.metrics import coverage_at_risk
-from head_features import CLASSES, FEW, SETS, assert_same, features, knowing_head, quiet, votes
+from beliefmatch.adaptation.scoring import Evaluator, score
+from beliefmatch.adaptation.search import MOST_RISE, Search, strongest_prior
+from beliefmatch.adaptation.types import Features
+from beliefmatch.metrics import coverage_at_risk, error, expected_calibration_error, nll
+from beliefmatch.train.sampler import EpochSampler
+from head_features import CLASSES, FEW, SETS, WIDTH, assert_same, features, knowing_head, quiet, votes
 
 
-@pytest.fixture
-def old():
-    return knowing_head()
+def head_of(kl_weight, value):
+    candidate = Candidate("belief_matching", {"kl_weight": kl_weight})
+    return FittedHead(candidate, torch.zeros(2, 1), torch.zeros(2), HeadScores(value, 0.1, 0.0, 9))
 
 
-def named(adaptation, seed=None):
-    return {
-        (head.candidate.kind, repr(head.candidate.options)): head
-        for head in adaptation.fitted
-        if seed is None or head.candidate.seed == seed
-    }
+def test_the_strongest_prior_within_one_percent_of_the_best_is_chosen():
+    path = [head_of(0.1, 0.5), head_of(0.03, 0.2019), head_of(0.01, 0.2), head_of(0.003, 0.201)]
+    assert strongest_prior(path) is path[1]
+    assert strongest_prior([head_of(0.1, math.nan), path[2]]) is path[2]
 
 
-def test_fresh_heads_of_all_seeds_are_those_fitted_alone():
-    made = refit(SETS, adapt_config=structs.replace(FEW, seeds=(0, 3)))
-    assert (made.labels, made.classes, made.head) == ("new", CLASSES, None)
-    assert made.sets is SETS and set(made.seconds) == {"heads"}
-    for seed in (0, 3):
-        alone = named(refit(SETS, adapt_config=structs.replace(FEW, seeds=(seed,))))
-        together = named(made, seed)
-        assert alone.keys() == together.keys()
-        for key, head in together.items():
-            assert_same(head, alone[key])
-    first, second = named(made, 0), named(made, 3)
-    assert not any(torch.equal(first[key].weight, second[key].weight) for key in first)
+def test_the_paths_end_where_the_validation_nll_rises():
+    search = Search(SETS.train, SETS.validation, CLASSES, config=AdaptConfig())
+    best = search.run()
+    softmax = {one.candidate.weight_decay: one for one in search.heads if one.candidate.kind == "softmax"}
+    chosen = best["softmax"]
+    decay = chosen.candidate.weight_decay
+    assert chosen.nll == min(one.nll for one in softmax.values())
+    assert min(softmax) >= 0.03 / len(SETS.train) and max(softmax) > decay
+    beliefs = [one for one in search.heads if one.candidate.kind == "belief_matching"]
+    assert {one.candidate.weight_decay for one in beliefs} == {decay}
+    least = min(one.nll for one in beliefs)
+    belief = best["belief_matching"]
+    assert belief.nll <= (1 + MOST_RISE) * least
+    stronger = [one for one in beliefs if one.candidate.kl_weight > belief.candidate.kl_weight]
+    assert stronger and all(one.nll > (1 + MOST_RISE) * least for one in stronger)
+    smoothed = [one for one in search.heads if one.candidate.kind == "label_smoothing"]
+    matched = {one.candidate.options["matched_kl_weight"] for one in smoothed}
+    assert matched == {one.candidate.kl_weight for one in beliefs}
+    assert all(one.converged and one.gap <= AdaptConfig().tolerance for one in best.values())
 
 
-def test_seeds_are_trials_of_a_repair_too(old):
-    """Each is the order of batches, from the same first weights."""
-    made = refit(SETS, init=old, adapt_config=structs.replace(FEW, seeds=(0, 1, 2), labels="same"))
-    trained = [head for head in made.fitted if head.epoch]
-    assert len(trained) == 3 * (2 + 1 + 2 + 1)
-    weights = [head.weight for head in trained if head.candidate.kind == "softmax"]
-    assert not torch.equal(weights[0], weights[1]) and not torch.equal(weights[1], weights[2])
-    options = {"epochs": 6, "learning_rate": 0.01, "batch_size": 32, "validation": SETS.validation}
-    for head in trained:
-        one = [replace(head.candidate, seed=0)]
-        (alone,) = fit_heads(SETS.train, one, init=old, order_seed=head.candidate.seed, **options)
-        assert_same(head, alone)
+def test_a_grid_that_is_given_is_kept_to():
+    config = AdaptConfig(kl_weights=(0.3, 0.003), weight_decays=(0.1, 0.01), controls=("softmax",))
+    search = Search(SETS.train, SETS.validation, CLASSES, config=config)
+    best = search.run()
+    names = [one.candidate.name for one in search.heads]
+    decay = best["softmax"].candidate.weight_decay
+    assert names == [
+        "softmax weight_decay=0.1",
+        "softmax weight_decay=0.01",
+        f"belief_matching kl_weight=0.3 weight_decay={decay:g}",
+        f"belief_matching kl_weight=0.003 weight_decay={decay:g}",
+    ]
 
 
-def test_progress_of_several_passes_grows_to_one(old):
-    news = []
-    adapt_config = structs.replace(FEW, seeds=(4, 9), labels="same")
-    refit(SETS, init=old, adapt_config=adapt_config, on_progress=lambda *one: news.append(one))
-    fractions = [fraction for fraction, _ in news]
-    assert fractions == sorted(fractions) and fractions[-1] == 1
-    assert "seed 4" in news[0][1] and "seed 9" in news[-1][1]
+def test_the_default_head_is_no_worse_than_scikit_learn():
+    from sklearn.datasets import load_wine
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import train_test_split
+
+    rows, targets = load_wine(return_X_y=True)
+    x, x_test, y, y_test = train_test_split(rows, targets, test_size=0.4, random_state=1, stratify=targets)
+    x, x_val, y, y_val = train_test_split(x, y, test_size=0.4, random_state=1, stratify=y)
+    sets = FeatureSets(
+        *(Features(a.astype(np.float32), torch.from_numpy(b).long(), "") for a, b in ((x, y), (x_val, y_val)))
+    )
+    made = quiet(sets)
+    test = Features(x_test.astype(np.float32), torch.from_numpy(y_test).long(), "")
+    theirs = LogisticRegression(max_iter=5000).fit((x - x.mean(0)) / x.std(0), y)
+    standardised = (x_test - x.mean(0)) / x.std(0)
+    expected = -np.log(theirs.predict_proba(standardised)[np.arange(len(y_test)), y_test]).mean()
+    for label in ("softmax", "belief matching"):
+        assert score(made.table[label][0], test).nll <= 1.1 * expected
 
 
-def test_lbfgs_from_one_head_has_no_use_for_seeds(old):
-    adapt_config = structs.replace(FEW, seeds=(4, 9), labels="same", optimizer="lbfgs", epochs=2)
-    with pytest.warns(UserWarning, match="only 4 is fitted"):
-        made = refit(SETS, init=old, adapt_config=adapt_config)
-    assert {head.candidate.seed for head in made.fitted if head.epoch} == {4}
+@pytest.mark.parametrize("data", [features(150, 5), votes(150, 5)], ids=["ids", "counts"])
+def test_scores_are_those_of_the_metrics(data):
+    head = FittedHead(Candidate("untouched"), *knowing_head())
+    found = score(head, data)
+    logits = torch.from_numpy(data.rows) @ head.weight.t() + head.bias
+    probs = logits.double().softmax(1)
+    if data.targets.dim() == 1:
+        expected = [nll(probs, data.targets), error(probs, data.targets)]
+        expected.append(expected_calibration_error(probs, data.targets, n_bins=15))
+        assert (found.nll, found.error, found.ece) == pytest.approx(
+            [float(one) for one in expected], rel=1e-5
+        )
+        assert found.rows == 150
+        return
+    some = data.targets.sum(1) > 0
+    shares = data.targets[some].double() / data.targets[some].sum(1, keepdim=True)
+    assert found.nll == pytest.approx(-(shares * probs[some].log()).sum(1).mean().item(), rel=1e-5)
+    taken = shares.gather(1, probs[some].argmax(1, keepdim=True))
+    assert found.error == pytest.approx(1 - taken.mean().item(), rel=1e-6)
+    assert found.rows == int(some.sum())
 
 
-def head_of(kl_weight, seed, nll, error=0.1, *, diverged=False, kind="belief_matching"):
-    candidate = Candidate(f"{kl_weight} {seed}", kind, {"kl_weight": kl_weight}, seed)
-    weight = torch.zeros(2, 1)
-    return FittedHead(candidate, weight, weight[:, 0], 1, HeadScores(nll, error, 0.0, 9), diverged=diverged)
+def validation_logits(head, data):
+    return (torch.from_numpy(data.rows) @ head.weight.t() + head.bias).double()
 
 
-def test_the_setting_is_chosen_by_its_mean_and_then_the_best_of_its_seeds():
-    lucky = [head_of(0.1, 0, 0.10), head_of(0.1, 1, 0.90)]
-    steady = [head_of(0.2, 0, 0.40), head_of(0.2, 1, 0.30)]
-    assert choose_setting([*lucky, *steady]) is steady[1]
-    halves = [head_of(0.3, 0, 0.01), head_of(0.3, 1, 0.02, diverged=True)]
-    assert choose_setting([*lucky, *steady, *halves]) is steady[1]
-    assert choose_setting(halves) is halves[0]
-    by_error = [head_of(0.1, 0, 0.1, 0.3), head_of(0.2, 0, 0.9, 0.2)]
-    assert choose_setting(by_error, by="error") is by_error[1]
-    with pytest.raises(ValueError, match="`fitted`"):
-        choose_setting([head_of(0.1, 0, 0.1, diverged=True)])
+@pytest.mark.parametrize("data", [features(300, 5), votes(300, 5)], ids=["ids", "counts"])
+def test_calibrations_minimise_the_nll_of_the_validation_rows(data):
+    weight, bias = knowing_head()
+    head = FittedHead(Candidate("softmax"), 3 * weight, 3 * bias + torch.arange(4.0))
+    evaluator = Evaluator(data)
+    logits = validation_logits(head, data)
+    ids = data.targets.dim() == 1
+    goal = functional.one_hot(data.targets, CLASSES).double() if ids else data.targets.double()
+    goal = goal[goal.sum(1) > 0] / goal[goal.sum(1) > 0].sum(1, keepdim=True)
+    logits = logits if ids else logits[data.targets.sum(1) > 0]
+
+    def value(scale, shift):
+        scaled = logits * torch.as_tensor(scale) + torch.as_tensor(shift)
+        return -(goal * scaled.log_softmax(1)).sum(1).mean().item()
+
+    scaled = calibrated(head, evaluator, "temperature")
+    best = minimize(lambda x: value(x[0], 0.0), [1.0], method="Nelder-Mead", options={"xatol": 1e-8})
+    torch.testing.assert_close(scaled.weight, head.weight * float(best.x[0]), rtol=1e-5, atol=0)
+    vector = calibrated(head, evaluator, "vector_scaling")
+    ridge = 1e-3 / CLASSES / 2
+    start = best.x[0]
+
+    def objective(x):
+        away = ((x[:4] / start - 1) ** 2).sum() + (x[4:] ** 2).sum()
+        return value(x[:4], x[4:]) + ridge * away
+
+    found = minimize(objective, [start] * 4 + [0.0] * 4, method="BFGS", options={"gtol": 1e-9})
+    torch.testing.assert_close(
+        vector.weight, head.weight * torch.tensor(found.x[:4])[:, None].float(), rtol=1e-3, atol=1e-4
+    )
+    assert vector.nll < scaled.nll < score(head, data).nll  # the shift of classes is mended by vectors alone
 
 
-def test_the_choice_of_a_fit_is_that_of_the_means():
-    made = refit(SETS, adapt_config=structs.replace(FEW, seeds=(0, 1, 2), kl_weights=(0.3, 0.03, 0.003)))
-    values = defaultdict(list)
-    for head in made.fitted:
-        if head.candidate.kind == "belief_matching":
-            values[head.candidate.kl_weight].append(head.nll)
-    best = min(values, key=lambda one: np.mean(values[one]))
-    assert made.chosen.candidate.kl_weight == best
-    assert made.chosen.nll == min(values[best])
+def test_a_calibrated_head_is_scored_by_cross_fitting():
+    """Each row by the temperature of the other folds: worse than on the rows that it was fitted to."""
+    head = FittedHead(Candidate("softmax"), *knowing_head())
+    data = features(40, 5)
+    scaled = calibrated(head, Evaluator(data), "temperature")
+    assert scaled.nll > score(scaled, data).nll
+    assert scaled.candidate.name == "softmax + temperature"
 
 
-def test_the_table_has_one_head_for_every_seed(old):
-    rows = shown(refit(SETS, init=old, adapt_config=structs.replace(FEW, seeds=(0, 1))))
-    controls = {"softmax": 2, "label smoothing": 2, "evidential": 2}
-    counts = {"untouched": 1, "temperature": 1, **controls, "belief matching": 2}
-    assert {label: len(heads) for label, heads in rows.items()} == counts
-    made = refit(SETS, adapt_config=structs.replace(FEW, seeds=(0, 1), controls=("label_smoothing",)))
-    rows = shown(made)
-    assert list(rows) == ["label smoothing", "belief matching"]
-    assert made.chosen in rows["belief matching"]
-    chosen = made.chosen.candidate
-    for smooth, own in zip(rows["label smoothing"], rows["belief matching"], strict=True):
-        assert smooth.candidate.options == {"matched_kl_weight": chosen.kl_weight}
-        assert own.candidate.options == chosen.options
-        assert smooth.candidate.seed == own.candidate.seed
+def test_a_temperature_keeps_the_scale_of_a_belief():
+    made = quiet(SETS, adapt_config=FEW)
+    head = made.table["belief matching"][0]
+    scaled = calibrated(head, Evaluator(SETS.validation), "temperature")
+    one, two = (validation_logits(each, SETS.validation).logsumexp(1).mean() for each in (head, scaled))
+    assert one.item() == pytest.approx(two.item(), rel=1e-5)
 
 
-def test_priors_are_part_of_the_setting():
-    made = refit(SETS, adapt_config=structs.replace(FEW, priors=(1.0, 3.0), controls=()))
-    assert len(made.fitted) == 4
-    assert shown(made) == {"belief matching": [made.chosen]}
+def test_a_mixture_of_beliefs_has_its_mean_and_its_variance():
+    logits = torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 2
+    found = torch.distributions.Dirichlet(mixed(logits).exp())
+    members = torch.distributions.Dirichlet(logits.exp())
+    torch.testing.assert_close(found.mean, members.mean.mean(0))
+    second = (members.variance + members.mean.square()).mean(0)
+    total = (second - found.mean.square()).sum(1)
+    torch.testing.assert_close(found.variance.sum(1), total)
+    same = logits[:1].expand(4, -1, -1)
+    torch.testing.assert_close(mixed(same), logits[0])
+    torch.testing.assert_close(disagreement(same), torch.zeros(3, dtype=torch.float64))
+    assert bool((disagreement(logits) > 0).all())
 
 
-def test_counts_have_no_evidential_head():
-    sets = FeatureSets(votes(200), votes(100, 5))
+def test_bootstrap_heads_disagree_less_with_more_rows():
+    config = structs.replace(FEW, heads=5, kl_weights=(0.01,), controls=())
+    doubts = []
+    for rows in (60, 600):
+        made = quiet(FeatureSets(features(rows), SETS.validation), adapt_config=config)
+        head = made.table["belief matching, 5 heads"][0]
+        assert made.chosen is head and made.label == "belief matching, 5 heads"
+        assert head.weights.shape == (5, CLASSES, WIDTH)
+        assert len(made.fitted) == len({one.candidate.name for one in made.fitted})
+        doubts.append(head.disagreement(torch.from_numpy(SETS.validation.rows)).mean().item())
+    assert doubts[1] < 0.5 * doubts[0]
+
+
+def test_the_best_head_is_named_and_can_be_chosen():
+    weight, bias = knowing_head()
+    old = (4 * weight, 4 * bias)  # right, and far too sure
+    made = quiet(SETS, init=old, adapt_config=structs.replace(FEW, labels="same"))
+    best = min((heads[0].nll, label) for label, heads in made.table.items())
+    assert made.best.nll == best[0]
+    assert made.best.excess == pytest.approx(made.chosen.nll - best[0])
+    assert made.chosen.candidate.kind == "belief_matching"
+    again = quiet(SETS, init=old, adapt_config=structs.replace(FEW, labels="same", choose="best"))
+    assert again.chosen.nll == best[0] and again.best.excess == 0
+    assert {"untouched", "untouched + temperature", "softmax", "softmax + temperature"} <= {*made.table}
+
+
+def test_background_rows_have_a_belief_matching_and_a_softmax_line():
+    sets = replace(SETS, background=features(50, 8))
     made = quiet(sets, adapt_config=FEW)
-    assert {head.candidate.kind for head in made.fitted} == {"belief_matching", "softmax", "label_smoothing"}
-    assert made.classes == CLASSES
-    again = quiet(FeatureSets(votes(200), features(100, 5)), adapt_config=FEW)  # chosen by single labels
+    assert made.label == "belief matching with background"
+    assert {"belief matching", "softmax with outlier exposure"} <= {*made.table}
+
+
+def test_priors_are_part_of_the_search():
+    made = quiet(SETS, adapt_config=structs.replace(FEW, priors=(1.0, 3.0), controls=()))
+    beliefs = [one for one in made.fitted if one.candidate.kind == "belief_matching"]
+    assert {one.candidate.prior for one in beliefs} == {1.0, 3.0}
+    assert "softmax" not in made.table
+
+
+def test_evidential_heads_come_on_request_and_never_for_counts():
+    config = structs.replace(FEW, controls=("softmax", "evidential"))
+    assert "evidential" in quiet(SETS, adapt_config=config).table
+    assert "evidential" not in quiet(SETS, adapt_config=FEW).table
+    made = quiet(FeatureSets(votes(200), votes(100, 5)), adapt_config=config)
+    assert "evidential" not in made.table and made.classes == CLASSES
+    again = quiet(FeatureSets(votes(200), features(100, 5)), adapt_config=config)  # chosen by single labels
     assert again.chosen.validation.rows == 100
+
+
+def test_what_has_not_converged_is_named():
+    config = AdaptConfig(protocol="paper", epochs=1, kl_weights=(0.03,), controls=("softmax",), risks=())
+    with pytest.warns(UserWarning, match="not converged"):
+        made = refit(SETS, adapt_config=config)
+    assert not made.chosen.converged and any("not converged" in one for one in made.notes)
+
+
+def test_the_paper_protocol_is_adam_on_a_linear_layer():
+    """The same first weights and batches as a plain loop of torch."""
+    candidate = Candidate("softmax", seed=3)
+    options = {"epochs": 4, "batch_size": 32, "learning_rate": 0.01}
+    (found,) = fit_by_adam(SETS.train, SETS.validation, [candidate], CLASSES, **options)
+    (first,) = fit_by_adam(
+        SETS.train, SETS.validation, [candidate], CLASSES, epochs=1, batch_size=200, learning_rate=1e-12
+    )
+    layer = nn.Linear(WIDTH, CLASSES)
+    layer.load_state_dict({"weight": first.weight, "bias": first.bias})
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.01)
+    sampler, rows = EpochSampler(len(SETS.train), 32, 0), torch.from_numpy(SETS.train.rows)
+    best = (math.inf, None)
+    for epoch in range(4):
+        for batch in sampler.batches(epoch):
+            optimizer.zero_grad()
+            functional.cross_entropy(layer(rows[batch]), SETS.train.targets[batch]).backward()
+            optimizer.step()
+        wrong = layer(torch.from_numpy(SETS.validation.rows)).argmax(1) != SETS.validation.targets
+        best = min(best, (wrong.float().mean().item(), -epoch))
+        assert found.curve[epoch].error == pytest.approx(wrong.float().mean().item())
+    assert found.error == pytest.approx(best[0])
+
+
+def test_every_seed_of_the_paper_protocol_is_in_the_table():
+    config = AdaptConfig(protocol="paper", epochs=3, seeds=(0, 1), kl_weights=(0.3, 0.03), risks=())
+    made = quiet(SETS, adapt_config=config)
+    assert {label: len(heads) for label, heads in made.table.items()} == {
+        "softmax": 2, "label smoothing": 2, "belief matching": 2,
+    }  # fmt: skip
+    means = {
+        weight: np.mean([one.nll for one in made.fitted if one.candidate.options == {"kl_weight": weight}])
+        for weight in (0.3, 0.03)
+    }
+    assert made.chosen.candidate.kl_weight == min(means, key=lambda one: means[one])
+    alone = quiet(SETS, adapt_config=structs.replace(config, seeds=(1,)))
+    for label, heads in made.table.items():
+        assert_same(heads[1], alone.table[label][0])
 
 
 @pytest.mark.parametrize("kind", ["ids", "counts"])
@@ -155,8 +300,57 @@ def test_risk_thresholds_are_those_of_the_metrics(kind):
 
 
 def test_risk_thresholds_do_not_depend_on_the_size_of_blocks(monkeypatch):
-    made = refit(SETS, adapt_config=FEW)
+    made = quiet(SETS, adapt_config=FEW)
     monkeypatch.setattr("beliefmatch.adaptation.scoring._LOGITS", 4 * CLASSES)
     (again,) = risk_thresholds(made.chosen, SETS.validation, risks=(0.4,), delta=0.05)
     assert again.coverage == made.risk_thresholds[0].coverage
     assert again.threshold == pytest.approx(made.risk_thresholds[0].threshold, rel=1e-6)
+
+
+def test_default_values_of_kl_weight_follow_the_classes():
+    assert default_kl_weights(10) == [0.01, 0.003, 0.001, 0.0003, 0.0001]
+    assert default_kl_weights(1000)[0] == 0.001
+    with pytest.raises(ValueError, match="`classes`"):
+        default_kl_weights(1)
+
+
+@pytest.mark.parametrize(
+    ("argument", "options"),
+    [
+        ("seeds", {"seeds": (0, 1)}),
+        ("heads", {"heads": 1}),
+        ("heads", {"heads": 5, "protocol": "paper"}),
+        ("weight_decays", {"weight_decays": (0.1,), "protocol": "paper"}),
+        ("weight_decays", {"weight_decays": (0.0,)}),
+        ("choose", {"choose": "worst"}),
+        ("tolerance", {"tolerance": 0.0}),
+    ],
+)
+def test_options_that_contradict_are_refused(argument, options):
+    with pytest.raises(ValueError, match=f"`{argument}"):
+        AdaptConfig(**options)
+
+
+def test_thousands_of_classes_in_few_rows_at_a_time(monkeypatch):
+    """Blocks and the fit of scales are bounded by numbers, not by rows."""
+    classes, width = 2500, 6
+    rng = np.random.default_rng(0)
+    centres = 4 * rng.normal(size=(classes, width))
+    ids = np.arange(2 * classes) % classes
+
+    def some(numbers):
+        rows = centres[numbers] + 0.3 * rng.normal(size=(len(numbers), width))
+        return Features(rows.astype(np.float32), torch.from_numpy(numbers), "")
+
+    sets = FeatureSets(some(ids), some(ids[:300]))
+    seen = []
+    real = scoring.product
+    monkeypatch.setattr(scoring, "product", lambda *args: seen.append(real(*args)) or seen[-1])
+    monkeypatch.setattr(scoring, "_LOGITS", 500_000)
+    config = AdaptConfig(kl_weights=(1e-4,), weight_decays=(1e-3,), controls=("softmax",), tolerance=0.2)
+    with pytest.warns(UserWarning, match="`validation` has only 300"):
+        made = refit(sets, adapt_config=config)
+    assert made.classes == classes and made.chosen.weight.shape == (classes, width)
+    assert max(logits.numel() for logits in seen) <= 500_000
+    assert made.chosen.error < 0.5
+    assert any("vector scaling" in one for one in made.notes)

@@ -152,7 +152,7 @@ def _by_search(
     table: Table = {}
     for name, head in best.items():
         kind, _, background = name.partition(" ")
-        if kind not in ("belief_matching", *config.controls) and not background:
+        if kind not in ("belief_matching", *_controls(config)) and not background:
             continue  # softmax, which was fitted to find the weight decay
         how = {"belief_matching": "with background", "softmax": "with outlier exposure"}
         table[f"{LABELS[kind]} {how[kind]}" if background else LABELS[kind]] = [head]
@@ -161,6 +161,11 @@ def _by_search(
         label = f"{CHOSEN_LABEL} with background" if sets.background else CHOSEN_LABEL
         table[f"{label}, {config.heads} heads"] = [_bootstrap(search, around, config.heads, evaluator)]
     return table, search.heads
+
+
+def _controls(config: AdaptConfig) -> list[str]:
+    """The controls, with the softmax head that a Laplace approximation is centred on."""
+    return [*config.controls, *(["softmax"] if config.laplace else [])]
 
 
 def _bootstrap(search: Search, head: FittedHead, members: int, evaluator: Evaluator) -> EnsembleHead:
@@ -229,7 +234,7 @@ def _wanted(classes: int, config: AdaptConfig, *, has_ids: bool) -> Iterator[Can
             more = {} if prior == 1 else {"prior": prior}
             for one in weights:
                 yield Candidate("belief_matching", {"kl_weight": one, **more}, seed=seed)
-        if "softmax" in config.controls:
+        if "softmax" in _controls(config):
             yield Candidate("softmax", seed=seed)
         if "label_smoothing" in config.controls:
             for one in weights:

@@ -26,8 +26,8 @@ from beliefmatch.loss import belief_matching_loss
 __all__ = ["MOST_RISE", "Search", "strongest_prior"]
 
 _STEP = math.sqrt(10)  # between neighbours of a path
-_FIRST_WEIGHT_DECAY = 3.0  # over the number of rows
-_WEIGHT_DECAYS = (1e-8, 10.0)
+_FIRST_WEIGHT_DECAY, _LEAST_WEIGHT_DECAY = 3.0, 0.03  # over the number of rows
+_MOST_WEIGHT_DECAY = 10.0
 _FIRST_DOUBT = 1e-3  # of λK, for one vote
 _KL_WEIGHTS = (1e-9, 10.0)
 _PLATEAU = 2e-3  # relative fall of the NLL below which a longer path is not worth its time
@@ -162,7 +162,8 @@ class Search:
 
     def _follow(self, best: FittedHead, step: float) -> FittedHead:
         """Change the weight decay of softmax in one direction as long as the validation NLL falls."""
-        while _WEIGHT_DECAYS[0] < best.candidate.weight_decay * step < _WEIGHT_DECAYS[1]:
+        least = _LEAST_WEIGHT_DECAY / len(self.design)
+        while least < best.candidate.weight_decay * step < _MOST_WEIGHT_DECAY:
             candidate = _softmax(_rounded(best.candidate.weight_decay * step))
             (last,) = self.fit([candidate], best, give_up=(1 + MOST_RISE) * _nll(best))
             if not _nll(last) < _nll(best):

@@ -34,7 +34,7 @@ _MOST_BIAS_DECAY = (
     1e-3  # biases decay to their mean like weights to 0, but never so much as to lose base rates
 )
 _SUFFICIENT = 1e-4  # Armijo's constant
-_ROUNDING = 1e-7  # of the objective: differences below are rounding
+_ROUNDING = 5e-7  # of the objective: differences below are rounding
 _HALVINGS = 30
 
 
@@ -215,7 +215,7 @@ def solve(
             break
         after = _line_search(problem, heads, point, memory.direction(point.grad))
         memory.add(after.at - point.at, after.grad - point.grad)
-        is_stuck = after.value >= point.value  # rounding is all that is left
+        is_stuck = after.at.eq(point.at).all(1)  # rounding is all that is left
         iterations[heads] += 1
         point = after
         _put(done, heads, point)
@@ -337,8 +337,11 @@ def _line_search(problem: _Problem, heads: Tensor, point: _Point, direction: Ten
     for _ in range(_HALVINGS):
         tried = problem.at(point.at[left] + length[left, None].to(direction) * direction[left], heads[left])
         rise = tried.value - point.value[left]
-        allowed = _SUFFICIENT * length[left] * down[left] + _ROUNDING * point.value[left].abs()
-        is_good = rise <= allowed  # false where it is NaN
+        is_level = rise <= _ROUNDING * point.value[left].abs()
+        # false where they are NaN; where the values differ by rounding, the gradient decides
+        is_good = (rise <= _SUFFICIENT * length[left] * down[left]) | (
+            is_level & (tried.gap < point.gap[left])
+        )
         if bool(is_good.any()):
             best = _Point(*(one.clone() for one in best)) if best is point else best
             _put(best, left[is_good], tried.take(is_good.nonzero()[:, 0]))
