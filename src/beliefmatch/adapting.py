@@ -107,6 +107,8 @@ def adapt(
     tolerance: float = TOLERANCE,
     protocol: Protocol = "default",
     epochs: int = 100,
+    batch_size: int = 64,
+    learning_rate: float = 3e-4,
     seeds: Sequence[int] = (0,),
     batchnorm: bool = False,
     risks: Sequence[float] = (0.01, 0.05),
@@ -145,6 +147,8 @@ def adapt(
         tolerance: Relative distance of a head's objective to its minimum at which the head has converged.
         protocol: "paper" trains heads as the paper does: Adam on minibatches, without weight decay.
         epochs: Passes over the features with the protocol "paper", and over the images with `batchnorm`.
+        batch_size: Rows of a step with the protocol "paper".
+        learning_rate: Learning rate of Adam with the protocol "paper".
         seeds: Seeds of the initial weights with the protocol "paper".
         batchnorm: Whether BatchNorm layers are trained together with the chosen head afterwards.
         risks: Error rates among answered examples for which to compute a confidence threshold.
@@ -172,6 +176,8 @@ def adapt(
         tolerance=tolerance,
         protocol=protocol,
         epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
         seeds=seeds,
         batchnorm=batchnorm,
         risks=risks,

@@ -17,7 +17,6 @@ from adaptations import CLASSES, WIDTH, rows
 from beliefmatch import adapt
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.cache import FeatureCache
-from beliefmatch.adaptation.refit import shown
 from beliefmatch.adapting import Adapted
 from beliefmatch.data.digits import load_digits
 from beliefmatch.experiments.adapt_record import AdaptRecord
@@ -96,18 +95,16 @@ def test_it_predicts_as_the_chosen_head_did_on_validation(network, better, digit
 def test_the_choice_is_the_lowest_of_its_kind(better):
     matched = [head for head in better.adaptation.fitted if head.candidate.kind == "belief_matching"]
     assert better.adaptation.labels == "same"
-    assert better.adaptation.chosen.nll == min(head.nll for head in matched)
+    assert better.adaptation.chosen in matched and better.adaptation.chosen.converged
+    assert better.adaptation.chosen.nll <= 1.02 * min(head.nll for head in matched)
     kinds = {head.candidate.kind for head in better.adaptation.fitted}
-    assert kinds == {
-        "untouched", "temperature", "softmax", "label_smoothing", "evidential", "belief_matching",
-    }  # fmt: skip
+    assert kinds == {"untouched", "softmax", "label_smoothing", "belief_matching"}
 
 
 def test_other_classes_get_a_new_head(network, digits):
     """Even or odd, from the features of a network that knows ten digits."""
     sets = [(part.images, part.targets % 2) for part in (digits.train, digits.validation)]
-    options = {"epochs": 20, "batch_size": 32, "learning_rate": 3e-3, "controls": ["softmax"]}
-    better = adapt(network, sets[0], validation=sets[1], **options)
+    better = adapt(network, sets[0], validation=sets[1], controls=["softmax"])
     assert better.adaptation.labels == "new"
     assert better(digits.test.images).shape[1] == 2
     assert error(better.predict(digits.test.images).probs, digits.test.targets % 2) < 0.1
@@ -119,9 +116,11 @@ def test_permuted_labels_are_new_labels(quickly, digits):
     assert quickly(train=sets[0], validation=sets[1]).adaptation.labels == "new"
 
 
+@pytest.mark.filterwarnings("ignore:.*not converged")
 def test_five_seeds_of_a_repair(quickly):
-    made = quickly(epochs=2, seeds=range(5), kl_weights=[0.01, 0.001], controls=["softmax"]).adaptation
-    heads = shown(made)
+    options = {"protocol": "paper", "epochs": 2, "seeds": range(5), "learning_rate": 1e-3}
+    made = quickly(**options, kl_weights=[0.01, 0.001], controls=["softmax"]).adaptation
+    heads = made.table
     assert made.labels == "same"
     assert [len(heads[label]) for label in ("softmax", "belief matching")] == [5, 5]
     assert len({head.nll for head in heads["belief matching"]}) == 5
@@ -157,8 +156,8 @@ def test_without_validation_data_a_fifth_is_held_out_with_a_warning(quickly, dig
 
 def test_test_and_ood_sets_are_kept_and_choose_nothing(quickly, digits):
     noise = torch.rand(30, *digits.test.images.shape[1:], generator=torch.Generator().manual_seed(2))
-    without = quickly(epochs=3)
-    made = quickly(epochs=3, test=pairs(digits.test), ood={"noise": DataLoader(noise, 16)})
+    without = quickly()
+    made = quickly(test=pairs(digits.test), ood={"noise": DataLoader(noise, 16)})
     sets, head = made.adaptation.sets, made.adaptation.chosen
     assert torch.equal(sets.test.targets, digits.test.targets)
     assert sets.ood["noise"].targets.tolist() == [-1] * 30
@@ -174,8 +173,11 @@ def test_batches_that_come_only_once_all_count(quickly, digits):
     def once(examples):
         yield from zip(examples.images.split(100), examples.targets.split(100), strict=True)
 
-    one = quickly(train=once(digits.train), validation=once(digits.validation), epochs=3).adaptation
-    two = quickly(epochs=3).adaptation
+    one = quickly(
+        train=once(digits.train),
+        validation=once(digits.validation),
+    ).adaptation
+    two = quickly().adaptation
     assert len(one.sets.train) == len(digits.train)
     torch.testing.assert_close(one.chosen.weight, two.chosen.weight, rtol=1e-3, atol=1e-4)
 
@@ -191,11 +193,11 @@ def test_images_alone_are_ood_and_a_path_is_a_cache(quickly, digits, kind, tmp_p
 
 def test_progress_covers_features_and_heads(quickly, digits):
     news = []
-    quickly(epochs=2, on_progress=lambda *progress: news.append(progress))
+    quickly(on_progress=lambda *progress: news.append(progress))
     assert all(0 <= fraction <= 1 for fraction, _ in news)
     texts, many = [text for _, text in news], len(digits.train)
     assert f"features of train: {many} of {many} rows" in texts
-    assert any("epoch 2" in text for text in texts)
+    assert any("fitting belief_matching" in text for text in texts)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +253,7 @@ def adapted_clouds(head=None):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         network = Cloudy(head)
-    given = {"kl_weights": (0.1, 0.01), "epochs": 5, "labels": "new", "batch_size": 32}
+    given = {"kl_weights": (0.1, 0.01), "labels": "new"}
     sets = {"test": clouds(90, 2), "ood": {"noise": clouds(40, 3, ood=True)}}
     return adapt(network, clouds(150, 0), validation=clouds(100, 1), **sets, **given)
 
@@ -323,6 +325,6 @@ net = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.ReLU(), torch.nn.Linea
 x = torch.randn(200, 4, generator=torch.Generator().manual_seed(0)); y = (x[:, 0] > 0).long()
 data = {{"validation": (x[100:], y[100:]), "cache": {str(tmp_path)!r}, "labels": "new"}}
 for _ in range(2):  # features computed, then found
-    better = beliefmatch.adapt(net, (x[:100], y[:100]), epochs=1, controls=(), **data)
+    better = beliefmatch.adapt(net, (x[:100], y[:100]), controls=(), **data)
 """)
     assert (ended.returncode, ended.stderr) == (0, "")

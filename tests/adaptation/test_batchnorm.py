@@ -19,7 +19,7 @@ from beliefmatch.metrics import error, expected_calibration_error, nll
 from beliefmatch.train.sampler import EpochSampler
 
 CLASSES = 3
-ONE = Candidate("one", "belief_matching", {"kl_weight": 0.01}, seed=4)
+ONE = Candidate("belief_matching", {"kl_weight": 0.01}, seed=4)
 
 
 class Net(nn.Module):
@@ -116,12 +116,12 @@ def test_modes_flags_and_chance_are_put_back():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.parametrize("monitor", ["nll", "error"])
-def test_the_best_epoch_is_kept_and_scored_as_by_the_metrics(monkeypatch, monitor):
+def test_the_best_epoch_is_kept_and_scored_as_by_the_metrics(monkeypatch):
     monkeypatch.setattr(batchnorm, "LEARNING_RATE", 0.1)  # so that it becomes worse again
     model = network()
-    result = trained(model, epochs=30, patience=4, monitor=monitor)
-    values = [getattr(point, monitor) for point in result.curve]
+    monkeypatch.setattr(batchnorm, "PATIENCE", 4)
+    result = trained(model, epochs=30)
+    values = [point.nll for point in result.curve]
     assert result.epoch == 1 + values.index(min(values))
     assert len(values) == min(30, result.epoch + 4) < 30
     with torch.no_grad():
@@ -136,7 +136,8 @@ def test_a_model_that_only_becomes_worse_stays_as_it_was(monkeypatch):
     model = by_hand(network(), 60)
     monkeypatch.setattr(batchnorm, "LEARNING_RATE", 30.0)
     before = copy.deepcopy(model.state_dict())
-    result = trained(model, patience=2)
+    monkeypatch.setattr(batchnorm, "PATIENCE", 2)
+    result = trained(model)
     assert result.epoch == 0 and result.after == result.before and len(result.curve) <= 2
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
@@ -144,7 +145,7 @@ def test_a_model_that_only_becomes_worse_stays_as_it_was(monkeypatch):
 def test_counts_and_priors_of_classes():
     model = network()
     one_hot = TRAIN[0], nn.functional.one_hot(TRAIN[1], CLASSES).float()
-    uneven = Candidate("u", "belief_matching", {"kl_weight": 0.01, "prior": [1.0, 1.0, 1.0]}, seed=4)
+    uneven = Candidate("belief_matching", {"kl_weight": 0.01, "prior": [1.0, 1.0, 1.0]}, seed=4)
     train_batchnorm(model, model.fc, uneven, part(one_hot), part(VALIDATION), epochs=2)
     torch.testing.assert_close(model.fc.weight, by_hand(network(), 2).fc.weight, rtol=1e-4, atol=1e-6)
 
