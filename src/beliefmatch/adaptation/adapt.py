@@ -75,7 +75,7 @@ def adapt_classifier(
     better = with_head(model, found, made.chosen.weight, made.chosen.bias)
     made = replace(made, head=found, adapt_config=config, seconds={**seconds, **made.seconds})
     if config.batchnorm:
-        made = with_batchnorm(better, made, batch, data, numbers, device=place, on_progress=on_progress)
+        made = with_batchnorm(better, made, data, numbers, device=place, on_progress=on_progress)
     return better, made
 
 

@@ -13,7 +13,7 @@ from beliefmatch._utils import OnProgress
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.batchnorm import BATCH_SIZE, BatchNormTraining, ImageRows, train_batchnorm
 from beliefmatch.adaptation.features import extracted, running
-from beliefmatch.adaptation.heads import Head, find_head, head_layer, head_weights
+from beliefmatch.adaptation.heads import Head, head_layer, head_weights
 from beliefmatch.adaptation.reading import labelled
 from beliefmatch.adaptation.result import Adaptation, BatchNormResult, FeatureSets
 from beliefmatch.adaptation.risk_thresholds import risk_thresholds
@@ -46,7 +46,6 @@ def require_repeatable(data: Mapping[str, Any]) -> None:
 def with_batchnorm(
     model: nn.Module,
     made: Adaptation,
-    batch: Any,
     data: Mapping[str, Any],
     numbers: Numbers | None,
     *,
@@ -58,7 +57,6 @@ def with_batchnorm(
     Args:
         model: what `with_head` made.
         made: how it was adapted.
-        batch: some inputs.
         data: by name, as in `adapt`.
         numbers: which rows of `train` are which, where there are no validation data.
         device: where to train.
@@ -67,11 +65,10 @@ def with_batchnorm(
     assert made.head is not None
     began = time.perf_counter()
     with running(model, torch.device(device)) as place:
-        head = _head_of(model, made.head.name, batch)
         train, validation = _images(data, numbers, made.sets, place)
         trained = train_batchnorm(
             model,
-            head_layer(model, head, caller="adapt"),
+            head_layer(model, made.head, caller="adapt"),
             made.chosen.candidate,
             train,
             validation,
@@ -79,7 +76,7 @@ def with_batchnorm(
             device=place,
             on_progress=on_progress,
         )
-        result = _result(model, head, made, trained, data, numbers, place)
+        result = _result(model, made.head, made, trained, data, numbers, place)
     adapt_config, seconds = made.adapt_config, {**made.seconds, "batchnorm": time.perf_counter() - began}
     thresholds = made.risk_thresholds
     if result.is_taken:
@@ -87,14 +84,6 @@ def with_batchnorm(
             result.head, result.validation, risks=adapt_config.risks, delta=adapt_config.delta
         )
     return replace(made, batchnorm=result, risk_thresholds=thresholds, seconds=seconds)
-
-
-def _head_of(model: nn.Module, name: str, batch: Any) -> Head:
-    """The head again, whose name has lost what stood in front for a wrapper that was left off."""
-    names = dict(model.named_modules())
-    while name not in names and "." in name:
-        name = name.partition(".")[2]
-    return find_head(model, batch, name=name)
 
 
 def _images(

@@ -186,7 +186,7 @@ class AdaptImages:
         sets: dict[str, Any] = {role: getattr(self.parts, role) for role in ROLES}
         sets |= {OOD + name: source for name, source in self.ood.items()}
         place = self.config.device
-        return with_batchnorm(better, made, self._some, sets, None, device=place, on_progress=on_progress)
+        return with_batchnorm(better, made, sets, None, device=place, on_progress=on_progress)
 
     @property
     def _some(self) -> Tensor:

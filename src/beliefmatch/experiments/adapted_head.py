@@ -1,9 +1,8 @@
 """The new head as a file that the network's own `load_state_dict` takes."""
 
 import json
-from collections.abc import Iterator
 
-from torch import Tensor, nn
+from torch import nn
 
 from beliefmatch._environment import needs
 from beliefmatch.adaptation.result import Adaptation
@@ -33,17 +32,8 @@ def head_file(adaptation: Adaptation, network: nn.Module | None = None) -> bytes
     before = f"{head.name}." if head is not None and head.name else ""
     tensors = {f"{before}weight": weight.contiguous(), f"{before}bias": new.bias.contiguous()}
     if taken is not None and network is not None and head is not None:
-        tensors |= dict(_layers(network, taken.layers, head.name))
+        for name in taken.layers:
+            state = network.get_submodule(name).state_dict()
+            tensors |= {f"{name}.{key}": value.cpu().contiguous().clone() for key, value in state.items()}
     facts = {"kind": new.candidate.kind, "options": json.dumps(dict(new.candidate.options))}
     return save(tensors, metadata=facts)
-
-
-def _layers(network: nn.Module, names: tuple[str, ...], head: str) -> Iterator[tuple[str, Tensor]]:
-    """What layers hold; names get what stood before the head's for a wrapper that was left off."""
-    there, inner = dict(network.named_modules()), head
-    while inner not in there and "." in inner:
-        inner = inner.partition(".")[2]
-    before = head.removesuffix(inner)
-    for name in names:
-        for key, value in there[name].state_dict().items():
-            yield f"{before}{name}.{key}", value.detach().cpu().contiguous().clone()
