@@ -345,9 +345,9 @@ class FeatureCache:
                         excess -= one.bytes
             if excess > 0:
                 in_use = excess - needed + self.size if needed <= self.size else 0
-                beside = f", next to {format_bytes(in_use)} in use" if in_use else ""
+                next_to = f", next to {format_bytes(in_use)} in use" if in_use else ""
                 fact = f"`cache_size` must be at least {format_bytes(needed + in_use)}"
-                remedy = f"these features take {format_bytes(needed)}{beside}; set `--cache-size`"
+                remedy = f"these features take {format_bytes(needed)}{next_to}; set `--cache-size`"
                 raise EnvironmentFailure(f"features: {fact}, got {format_bytes(self.size)}: {remedy}.")
             for gone in going:
                 self.path(gone).unlink(missing_ok=True)
