@@ -232,7 +232,7 @@ def copied_share(validation: Features, train: Features) -> float:
 
 
 def on_data(sets: FeatureSets, found: LabelSet, init: Init | None) -> list[str]:
-    """Problems of the data, found before anything is fitted."""
+    """Problems of the data that are found before any head is fitted."""
     messages = (_numbered_differently(sets, found, init), _copied(sets), _few(sets.validation, found))
     return [one for one in messages if one is not None]
 
@@ -251,7 +251,7 @@ def on_the_labels(sets: FeatureSets, found: LabelSet, init: Init | None) -> list
 
 
 def sentence(diagnostic: str) -> str:
-    """As it stands in a report."""
+    """A diagnostic as a sentence of a report."""
     return f"{diagnostic[:1].upper()}{diagnostic[1:]}."
 
 
@@ -269,7 +269,7 @@ def on_the_choice(chosen: FittedHead, before: FittedHead | None) -> list[str]:
 
 
 def _numbered_differently(sets: FeatureSets, found: LabelSet, init: Init | None) -> str | None:
-    """The existing head knows the labels of one set and not those of the other."""
+    """Warn if the existing head knows the labels of only one of `train` and `validation`."""
     if init is None or not all(_fits(one, found, init) for one in (sets.train, sets.validation)):
         return None
     right = {name: _right(init, getattr(sets, name)) for name in ("train", "validation")}
@@ -282,7 +282,7 @@ def _numbered_differently(sets: FeatureSets, found: LabelSet, init: Init | None)
 
 
 def _copied(sets: FeatureSets) -> str | None:
-    """Test rows that heads were fitted on or chosen by."""
+    """Warn if test rows also occur in the sets that heads are fitted on or chosen by."""
     if sets.test is None:
         return None
     shares = {name: copied_share(sets.test, getattr(sets, name)) for name in ("train", "validation")}
@@ -293,7 +293,7 @@ def _copied(sets: FeatureSets) -> str | None:
 
 
 def _few(validation: Features, found: LabelSet) -> str | None:
-    """Too few rows to compare values of λ."""
+    """Warn if there are too few validation rows to choose λ."""
     targets = validation.targets
     many = int((targets >= 0).sum() if targets.dim() == 1 else (targets.sum(1) > 0).sum())
     if many >= max(_LEAST_ROWS, _LEAST_OF_CLASS * found.classes):

@@ -1,4 +1,4 @@
-"""Which classes there are, whether they are those of the existing head, and whether each has examples."""
+"""Labels of an adaptation: the number of classes, whether the existing head knows them, and checks of ids."""
 
 import warnings
 from typing import Literal, NamedTuple
@@ -19,19 +19,19 @@ _CALLER = "adapt"
 _BETTER_THAN_CHANCE = 3.0  # times: a head that is right so often has learnt these classes
 _OFTEN = 0.5  # right so often, a head knows the classes even if not all of them are here
 MOST_CLASSES = 1_000_000
-"""An id that is not below is no class id."""
+"""Class ids must be below this number."""
 _SHOWN = 10
 
 
 class LabelSet(NamedTuple):
-    """What the heads are to tell apart."""
+    """Number of classes, and whether they are those of the existing head."""
 
     kind: Literal["same", "new"]
     classes: int
 
 
 def require_sets(sets: FeatureSets, init: Init | None) -> Init | None:
-    """All sets must have rows of one width, that of the existing head; its weights in float32."""
+    """Require rows of one width in all sets and the existing head, and return its weights in float32."""
     width = sets.train.width
     others = {"validation": sets.validation, "test": sets.test}
     others |= {f"ood[{name!r}]": one for name, one in sets.ood.items()}
@@ -49,7 +49,7 @@ def require_sets(sets: FeatureSets, init: Init | None) -> Init | None:
 
 
 def label_set(sets: FeatureSets, *, classes: int | None, init: Init | None, labels: Labels) -> LabelSet:
-    """Whether the classes are those of the existing head, and how many there are; see `AdaptConfig.labels`.
+    """Decide the number of classes and whether the existing head knows them; see `AdaptConfig.labels`.
 
     Raises:
         ValueError: ids or counts that do not fit the number of classes, or classes without any example.
@@ -72,7 +72,7 @@ def _labelled_sets(sets: FeatureSets) -> dict[str, Features]:
 
 
 def _known_classes(sets: FeatureSets, classes: int | None) -> int | None:
-    """K as given, or the width of the counts."""
+    """The number of classes as given, or the width of the counts; None if neither is known."""
     if classes is not None and require_index(_CALLER, "classes", classes) < 2:
         raise fail(_CALLER, f"`classes` must be at least 2, got {classes}.")
     known = classes
@@ -90,7 +90,7 @@ def _known_classes(sets: FeatureSets, classes: int | None) -> int | None:
 
 
 def _require_plain_ids(name: str, features: Features) -> None:
-    """Neither negative, but for −1, nor such as only a mistake can be."""
+    """Require ids of at least −1, which marks rows of no class, and below `MOST_CLASSES`."""
     targets = features.targets
     if targets.dim() == 1 and (beyond := targets[targets >= MOST_CLASSES].unique().tolist()):
         fact = f"`{name}` must have class ids below {MOST_CLASSES}, got {_listed(beyond)}"
@@ -101,7 +101,7 @@ def _require_plain_ids(name: str, features: Features) -> None:
 
 
 def _warn_of_rows_without_class(sets: FeatureSets) -> None:
-    """One warning for all sets, since a mistake in labels is made in all of them."""
+    """Warn once about rows of no class in all sets."""
     empty_sets = []
     for name, one in _labelled_sets(sets).items():
         targets = one.targets
@@ -140,7 +140,7 @@ def _decided(sets: FeatureSets, known: int | None, init: Init | None, labels: La
 
 
 def _classes_seen(sets: FeatureSets) -> int:
-    """One more than the largest id; there are no counts."""
+    """One more than the largest class id."""
     return max(2, *(int(one.targets.max()) + 1 for one in _labelled_sets(sets).values()))
 
 
@@ -152,13 +152,13 @@ def _knows(init: Init, validation: Features, seen: int) -> bool:
 
 
 def knows(init: Init, right: float, seen: int) -> bool:
-    """Whether a head that is right for this share of rows, of so many classes, is so far above chance."""
+    """Whether a head of this accuracy on rows of `seen` classes is far enough above chance to know them."""
     own = len(init[0])
     return right > (min(_OFTEN, _BETTER_THAN_CHANCE / own) if seen == own else _OFTEN)
 
 
 def _require_examples(sets: FeatureSets, found: LabelSet, *, is_known: bool) -> None:
-    """Each class must have training examples; a warning names those without where that can be intended.
+    """Require training examples of each class, or warn about missing ones where that can be intended.
 
     Ids with a gap are a mistake more often than not, unless the number of classes was given or is that of the
     existing head.
