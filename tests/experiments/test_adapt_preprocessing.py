@@ -113,7 +113,7 @@ def test_the_found_preprocessing_feeds_the_untouched_network_and_new_images(adap
     record = AdaptRecord.from_json((tmp_path / "out" / "record.json").read_text("utf-8"))
     best, second = record.data["preprocessing_tried"][:2]
     assert shown.startswith(
-        f"preprocessing: pixels in [0, 1] (existing head right on {100 * best['accuracy']:.1f} % of 256 "
+        f"preprocessing: pixels in [0, 1] (existing head right on {100 * best['accuracy']:.1f} % of 1024 "
         f"training images; next: {second['name']} {100 * second['accuracy']:.1f} %"
     )
     assert record.data["preprocessing_from"] == "search" and best["accuracy"] > 0.95
@@ -163,7 +163,8 @@ def test_mean_and_std_are_demanded_where_the_head_does_not_know_the_classes(
 
 
 def trial(name, correct, nll):
-    return PreprocessingTrial(name, Preprocessing((0.0,), (1.0,)), torch.arange(100) < correct, nll)
+    surprise = torch.full((100,), float(nll))
+    return PreprocessingTrial(name, Preprocessing((0.0,), (1.0,)), torch.arange(100) < correct, surprise)
 
 
 TARGETS = torch.arange(100) % 4

@@ -32,6 +32,7 @@ from beliefmatch.data.sources import Dataset, MemorySource, Source
 from beliefmatch.data.splits import ROLES, content_digest
 from beliefmatch.experiments.adapt_networks import PreprocessingOrigin, network_and_settings
 from beliefmatch.experiments.adapt_preprocessing import (
+    TIE_IMAGES,
     TRIAL_IMAGES,
     PreprocessingTrial,
     choose_preprocessing,
@@ -127,14 +128,22 @@ class AdaptImages:
         if isinstance(source, MemorySource):
             mean, std = channel_moments(source, rows)
             own["mean/std of the training images"] = structs.replace(like, mean=mean, std=std)
-        some = np.sort(np.random.default_rng(0).permutation(rows)[:TRIAL_IMAGES])
-        trials = []
-        for name, preprocessing in usual_preprocessings(like, own).items():
-            fed = replace(self, parts=self.parts.with_preprocessing(preprocessing))
-            images = fed.parts.sources[part].subset(some)
-            features = fed._computed(Wanted(name, images, images.digest()), lambda _: None)
-            trials.append(try_preprocessing(name, preprocessing, features, head))
-        return choose_preprocessing(trials, source.targets[some])
+        order = np.random.default_rng(0).permutation(rows)
+
+        def ranked(candidates: Mapping[str, Preprocessing], count: int) -> list[PreprocessingTrial]:
+            some, trials = np.sort(order[:count]), []
+            for name, preprocessing in candidates.items():
+                fed = replace(self, parts=self.parts.with_preprocessing(preprocessing))
+                images = fed.parts.sources[part].subset(some)
+                features = fed._computed(Wanted(name, images, images.digest()), lambda _: None)
+                trials.append(try_preprocessing(name, preprocessing, features, head))
+            return choose_preprocessing(trials, source.targets[some])
+
+        trials = ranked(usual_preprocessings(like, own), TRIAL_IMAGES)
+        tied = {one.name: one.preprocessing for one in trials if one.is_tied}
+        if len(tied) > 1 and isinstance(source, MemorySource):  # larger images take too long
+            return [*ranked(tied, TIE_IMAGES), *trials[len(tied) :]]
+        return trials
 
     @cached_property
     def head(self) -> Head:
@@ -255,7 +264,9 @@ class AdaptImages:
         runners_up = [f"{one.name} {right}" for one, right in zip(self.trials[1:], others, strict=True)]
         images = f"{len(self.trials[0].correct)} training images"
         shown = f"existing head right on {best} of {images}; next: {', '.join(runners_up[:2])}"
-        return f"preprocessing: {self.trials[0].name} ({shown})"
+        is_alike = self.trials[1].is_tied and not self.trials[0].is_clearly_better(self.trials[1])
+        unsure = "; these are alike, so give --mean and --std if you know them" if is_alike else ""
+        return f"preprocessing: {self.trials[0].name} ({shown}{unsure})"
 
     def facts(self) -> dict[str, Any]:
         """Of data and features, for the record."""

@@ -16,6 +16,7 @@ from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.metrics.binomial import binomial_tail, sign_test
 
 __all__ = [
+    "TIE_IMAGES",
     "TRIAL_IMAGES",
     "PreprocessingTrial",
     "choose_preprocessing",
@@ -23,8 +24,8 @@ __all__ = [
     "usual_preprocessings",
 ]
 
-TRIAL_IMAGES = 256
-"""Training images on which the head is tried with each preprocessing."""
+TRIAL_IMAGES, TIE_IMAGES = 256, 1024
+"""Training images on which the head is tried with each preprocessing, and with those that are tied."""
 
 _TIE = 0.05  # p-value of a paired sign test from which on two preprocessings are equally good
 _CHANCE = 1e-3  # probability that a head which does not know the classes counts as one that does
@@ -48,17 +49,35 @@ class PreprocessingTrial(NamedTuple):
     preprocessing: Preprocessing
     correct: Tensor
     """Whether the prediction for each image is right."""
-    nll: float
+    surprise: Tensor
+    """Negative log-probability of the label of each image."""
+    is_tied: bool = False
+    """Whether its accuracy is indistinguishable from the best one."""
 
     @property
     def accuracy(self) -> float:
         """Share of the images for which the head is right."""
         return self.correct.double().mean().item()
 
+    @property
+    def nll(self) -> float:
+        """Mean surprise."""
+        return self.surprise.mean().item()
+
+    def is_clearly_better(self, other: PreprocessingTrial) -> bool:
+        """Whether its NLL on the same images is lower by two standard errors of the difference."""
+        gain = other.surprise - self.surprise
+        return gain.mean().item() > 2 * gain.std().item() / len(gain) ** 0.5
+
     def facts(self) -> dict[str, Any]:
         """For the record, as JSON can hold it."""
         mean, std = self.preprocessing.mean, self.preprocessing.std
-        scores = {"accuracy": self.accuracy, "nll": self.nll, "images": len(self.correct)}
+        scores = {
+            "accuracy": self.accuracy,
+            "nll": self.nll,
+            "images": len(self.correct),
+            "tied": self.is_tied,
+        }
         return {"name": self.name, "mean": list(mean), "std": list(std), **scores}
 
 
@@ -94,8 +113,8 @@ def try_preprocessing(
 ) -> PreprocessingTrial:
     """The trial of one preprocessing, from the features that the network computes with it."""
     logits, targets, _ = head_logits(head, features)
-    own = logits.log_softmax(1).gather(1, targets[:, None])
-    return PreprocessingTrial(name, preprocessing, logits.argmax(1) == targets, -own.mean().item())
+    surprise = -logits.log_softmax(1).gather(1, targets[:, None])[:, 0]
+    return PreprocessingTrial(name, preprocessing, logits.argmax(1) == targets, surprise)
 
 
 def choose_preprocessing(trials: list[PreprocessingTrial], targets: Tensor) -> list[PreprocessingTrial]:
@@ -118,6 +137,5 @@ def choose_preprocessing(trials: list[PreprocessingTrial], targets: Tensor) -> l
         wins, losses = (top.correct & ~one.correct).sum(), (one.correct & ~top.correct).sum()
         return sign_test(int(wins), int(losses)) > _TIE
 
-    tied = sorted((one for one in trials if is_tied(one)), key=lambda one: one.nll)
-    others = sorted((one for one in trials if not is_tied(one)), key=lambda one: -one.accuracy)
-    return [*tied, *others]
+    tested = [one._replace(is_tied=is_tied(one)) for one in trials]
+    return sorted(tested, key=lambda one: (not one.is_tied, one.nll if one.is_tied else -one.accuracy))
