@@ -17,6 +17,7 @@ import typer
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from beliefmatch import Belief
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.cli import app, main
 from beliefmatch.cli.adapt import _config
@@ -25,6 +26,7 @@ from beliefmatch.experiments.adapt_record import AdaptRecord
 from beliefmatch.experiments.adapt_run_config import AdaptRunConfig, FeatureAdaptConfig, ImageAdaptConfig
 from beliefmatch.experiments.adapted_directory import adapted_network
 from beliefmatch.experiments.build import trained_network
+from beliefmatch.experiments.predict import none_of_these
 from beliefmatch.metrics import error, nll
 from commands import refused
 
@@ -323,3 +325,32 @@ def test_predict_names_the_damaged_file_of_an_adaptation(adapted, tmp_path, caps
     line = ["predict", f"{copy}", f"{tmp_path / 'x.npy'}", "--out", f"{tmp_path / 'p.csv'}"]
     assert file in refused(line, capsys)
     assert not (tmp_path / "p.csv").exists()
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.5])
+def test_none_of_these_refuses_at_most_the_stated_share_of_validation_images(adapted, run, rate):
+    stored = np.load(adapted.directory / "predictions" / "validation.npz", allow_pickle=False)
+    doubt = Belief(torch.from_numpy(stored["logits"])).mutual_information().numpy()
+    rule = none_of_these(adapted.directory, rate, has_belief=True)
+    assert rule.measure == "mutual_information" and rule.examples == len(doubt) == 359
+    # A new value exchangeable with these is above it with probability `rate`: one of the 360 · rate largest.
+    assert rule.threshold == pytest.approx(np.sort(doubt)[-int(360 * rate)], rel=1e-5)
+    assert none_of_these(run, rate, has_belief=False).measure == "entropy"
+    with pytest.raises(ValueError, match="`none_of_these`"):
+        none_of_these(adapted.directory, 1 / 361, has_belief=True)
+
+
+def test_predict_marks_images_of_none_of_the_classes(adapted, tmp_path, capsys):
+    images = np.random.default_rng(0).integers(0, 240, (30, 8, 8)).astype(np.uint8)
+    np.save(tmp_path / "noise.npy", images)
+    line = ["predict", f"{adapted.directory}", f"{tmp_path / 'noise.npy'}", "--out", f"{tmp_path / 'a.csv'}"]
+    assert main(line) == 0
+    rows = list(csv.DictReader((tmp_path / "a.csv").read_text("utf-8").splitlines()))
+    assert {row["none_of_these"] for row in rows} == {"0"}
+    assert main([*line, "--none-of-these", "0.2"]) == 0
+    threshold = none_of_these(adapted.directory, 0.2, has_belief=True).threshold
+    rows = list(csv.DictReader((tmp_path / "a.csv").read_text("utf-8").splitlines()))
+    for row in rows:
+        assert (row["none_of_these"] == "1") == (float(row["mutual_information"]) > threshold)
+    assert f"{sum(row['none_of_these'] == '1' for row in rows)} none of these" in capsys.readouterr().out
+    assert "`--text-column`" in refused([*line, "--text-column", "body"], capsys)

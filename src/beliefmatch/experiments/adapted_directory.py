@@ -44,7 +44,7 @@ __all__ = ["AdaptedNetwork", "adapted_network", "kept_files"]
 _WEIGHTS = "model.safetensors"
 _BLOCK = 4096
 _TEXT = "text"
-_FORMS = {"head": str, "class_names": list}
+_FORMS = {"head": str, "class_names": list, "has_belief": bool}
 _OF_IMAGES, _OF_TEXT = {"shape": list, "preprocessing": dict}, {"text": dict}
 _OF_RUNS, _BY_NAME = {"run": dict, "classes": int}, {"model": str, "options": dict}
 
@@ -55,6 +55,8 @@ class AdaptedNetwork:
 
     network: BeliefMixin
     class_names: tuple[str, ...]
+    has_belief: bool
+    """Whether its logits are log-concentrations; not where a softmax head was delivered."""
     shape: tuple[int, int, int] | None = None
     preprocessing: Preprocessing | None = None
     tokenize: Tokenize | None = None
@@ -86,7 +88,9 @@ def kept_files(
 def _described(outcome: AdaptResult) -> dict[str, Any]:
     head, data = outcome.adaptation.head, outcome.record.data
     assert head is not None
-    facts = {"head": head.name, "class_names": outcome.record.class_names}
+    chosen = outcome.adaptation.chosen
+    has_belief = chosen.predict(torch.zeros(1, chosen.weight.shape[1])).belief is not None
+    facts = {"head": head.name, "class_names": outcome.record.class_names, "has_belief": has_belief}
     if outcome.text is not None:
         return {**facts, "text": outcome.text.facts()}
     return {**facts, "shape": data["shape"], "preprocessing": data["preprocessing"]}
@@ -130,15 +134,15 @@ def adapted_network(directory: Path) -> AdaptedNetwork:
     weights = directory / _WEIGHTS
     if not weights.is_file():
         raise fail("predict", f"RUN must hold the network's weights; there is no {weights}.")
-    state, names = _read(weights), tuple(facts["class_names"])
+    state, read = _read(weights), (tuple(facts["class_names"]), facts["has_belief"])
     if "text" in facts:
         model = stored_text_model(directory / _TEXT, facts["text"])
         network = _with_weights(model.network, model.tokenize(["A sentence."]), facts["head"], state, weights)
-        return AdaptedNetwork(network, names, tokenize=model.tokenize)
+        return AdaptedNetwork(network, *read, tokenize=model.tokenize)
     shape = tuple(facts["shape"])
     made_up = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
     network = _with_weights(_network(facts), made_up, facts["head"], state, weights)
-    return AdaptedNetwork(network, names, shape, Preprocessing.from_json(facts["preprocessing"]))
+    return AdaptedNetwork(network, *read, shape, Preprocessing.from_json(facts["preprocessing"]))
 
 
 def _with_weights(

@@ -123,11 +123,13 @@ class TrainedPredictor:
         none_of_these: NoneOfThese | None,
     ) -> Iterator[PredictionRow]:
         confidence, predicted = prediction.probs.max(-1)
-        entropy, belief = torch.special.entr(prediction.probs).sum(-1), prediction.belief
+        entropy = torch.special.entr(prediction.probs).sum(-1)
+        belief = prediction.belief if self.has_belief else None
         information = None if belief is None else belief.mutual_information()
         is_none = torch.zeros(len(names), dtype=torch.bool)
         if none_of_these is not None:
-            measured = entropy if information is None else information
+            measured = entropy if none_of_these.measure == "entropy" else information
+            assert measured is not None
             is_none = measured > none_of_these.threshold
         for row, name in enumerate(names):
             best, sure = int(predicted[row]), confidence[row].item()
@@ -172,7 +174,7 @@ def restore(directory: Path, *, engine: EngineConfig | None = None) -> TrainedPr
         predictor=method.restored(networks, facts["learned"]),
         class_names=tuple(facts["class_names"]),
         engine=machine,
-        has_belief=method.reads == "belief",
+        has_belief=method.reads != "softmax",
         shape=shape,
         preprocessing=Preprocessing.from_json(facts["preprocessing"]),
     )
@@ -184,7 +186,7 @@ def _adapted(directory: Path, engine: EngineConfig) -> TrainedPredictor:
         predictor=machine.prepare(found.network).eval(),  # type: ignore[arg-type]
         class_names=found.class_names,
         engine=machine,
-        has_belief=True,
+        has_belief=found.has_belief,
         shape=found.shape,
         preprocessing=found.preprocessing,
         tokenize=found.tokenize,
@@ -203,8 +205,8 @@ def none_of_these(directory: Path, rate: float, *, has_belief: bool) -> NoneOfTh
         rate: strictly between 0 and 1.
         has_belief: whether predictions have a belief, of which the mutual information is then compared.
     """
-    measure = "mutual_information" if has_belief else "entropy"
     prediction = _validation(directory)
+    measure = "mutual_information" if has_belief and prediction.kind == "logits" else "entropy"
     scores = SCORES[measure](**{prediction.kind: prediction.values}).sort().values
     rank = math.ceil((1 - rate) * (len(scores) + 1))
     if rank > len(scores):
