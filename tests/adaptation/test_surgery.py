@@ -7,9 +7,13 @@ import pytest
 import torch
 from torch import nn
 
+from beliefmatch import adapt
 from beliefmatch.adaptation.heads import find_head
 from beliefmatch.adaptation.surgery import BeliefMixin, add_belief, with_head
 from beliefmatch.belief import Belief
+from beliefmatch.experiments.adapted_head import head_file
+from beliefmatch.models import EncoderClassifier, PooledEncoder
+from encoders import TokenEncoder
 from head_networks import IMAGES, NEW, POOL, WIDTH, K, N, Net, OnMap, logits, with_new_head
 
 
@@ -130,6 +134,27 @@ def test_wrappers_that_distribute_or_compile_are_removed():
         torch.distributed.destroy_process_group()
     assert isinstance(better, Net) and better.belief(IMAGES).predictions.tolist() == [2] * N
     assert isinstance(with_new_head(torch.compile(Net())), Net)  # pyright: ignore
+
+
+def test_an_encoder_without_head_is_adapted_to_a_classifier_of_tokenised_sentences():
+    rng = torch.Generator().manual_seed(1)
+
+    def sentences(many):
+        """One word, which gives the class, is repeated in front; half of the sentences are padded."""
+        ids = torch.randint(1, 9, (many, 20), generator=rng)
+        ids[:, :8] = ids[:, :1]
+        classes, mask = (ids[:, 0] > 4).long() + (ids[:, 0] > 6), torch.ones_like(ids)
+        mask[::2, 16:] = 0
+        return {"input_ids": ids, "attention_mask": mask}, classes
+
+    encoder = PooledEncoder(TokenEncoder(16), normalize=True)
+    better = adapt(encoder, sentences(300), validation=sentences(200))
+    assert isinstance(better, EncoderClassifier)
+    inputs, classes = sentences(100)
+    assert (better.predict(inputs).probs.argmax(1) == classes).double().mean() > 0.9
+    assert better.adaptation.labels == "new" and better.adaptation.head.out_features == 0
+    load = pytest.importorskip("safetensors.torch").load
+    assert load(head_file(better.adaptation, better)).keys() == {"head.weight", "head.bias"}
 
 
 @pytest.mark.parametrize(

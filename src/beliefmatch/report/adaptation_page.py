@@ -134,7 +134,12 @@ def _tried(record: AdaptRecord) -> list[tuple[bool, list[str]]]:
 def _facts(record: AdaptRecord) -> Facts:
     """How it came about: groups of names and texts."""
     head = record.head
-    layer = {} if head is None else {"last layer": f"{head.name} ({head.in_features} → {head.out_features})"}
+    layer = {}
+    if head is not None:
+        before = (
+            f"{head.in_features} → {head.out_features}" if head.out_features else "appended to an encoder"
+        )
+        layer["last layer"] = f"{head.name} ({before})"
     own = {
         "model": record.model,
         **layer,
