@@ -30,6 +30,11 @@ from torch import nn
 def make():
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
 
+def published():
+    network = make()
+    network.pretrained_cfg = {"mean": (0.5,), "std": (0.5,), "input_size": (1, 8, 8)}
+    return network
+
 def declaring():
     network = make()
     network.preprocessing = {"mean": (0.5,), "std": (0.25,)}
@@ -150,6 +155,16 @@ def test_a_given_preprocessing_is_used_before_a_declared_one_and_nothing_is_trie
 ):
     shown = adapt("0.safetensors", *options.split(), "--dry-run", model=model)
     assert f"{inputs}\n" in shown and "preprocessing:" not in shown
+
+
+@pytest.mark.parametrize(
+    ("weights", "inputs"),
+    [("0.safetensors", "mean 0, std 1"), ("untrained.safetensors", "mean 0.5, std 0.5")],
+)
+def test_the_preprocessing_of_published_weights_is_kept_for_others_unless_a_better_one_is_found(
+    adapt, weights, inputs
+):
+    assert f"{inputs}\n" in adapt(weights, "--dry-run", model="own_nets:published")
 
 
 @pytest.mark.parametrize("line", ["--weights untrained.safetensors", "--weights 0.safetensors --labels new"])
