@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from beliefmatch._environment import needs
 from beliefmatch._files import ready_directory
 from beliefmatch._utils import OnProgress
-from beliefmatch.adaptation.adapt import adapt_classifier
+from beliefmatch.adaptation.adapt import GivenData, adapt_network
 from beliefmatch.adaptation.adapt_config import (
     CONTROLS,
     TOLERANCE,
@@ -27,7 +27,7 @@ from beliefmatch.adaptation.adapt_config import (
     Labels,
     Protocol,
 )
-from beliefmatch.adaptation.cache import FeatureCache
+from beliefmatch.adaptation.cache import FeatureCache, as_cache
 from beliefmatch.adaptation.result import Adaptation
 from beliefmatch.adaptation.surgery import BeliefMixin, add_belief
 from beliefmatch.experiments.adapted_evaluation import adapt_evaluations, adapt_record
@@ -94,6 +94,7 @@ def adapt(
     validation: Any = None,
     test: Any = None,
     ood: Mapping[str, Any] | Tensor | np.ndarray | None = None,
+    background: Any = None,
     classes: int | None = None,
     head: str | None = None,
     labels: Labels = "auto",
@@ -132,6 +133,7 @@ def adapt(
             the model seems to have seen them. By default a fifth of `train` is held out, with a warning.
         test: Examples to score the heads on. They choose nothing.
         ood: Out-of-distribution examples by the name of their set, or images alone.
+        background: Examples of no class that take part in the fit: belief matching draws them to its prior.
         classes: Number of classes, where the targets do not determine it.
         head: Name of the last layer; found automatically by default.
         labels: "same" repairs the existing head, "new" fits one for other classes; "auto" tests whether the
@@ -183,21 +185,22 @@ def adapt(
         risks=risks,
         delta=delta,
     )
-    network, adaptation = adapt_classifier(
+    source = GivenData.of(
         model,
         train,
         validation=validation,
         test=test,
         ood=ood,
-        classes=classes,
+        background=background,
         head=head,
         config=config,
-        cache=cache,
         device=device,
+        classes=classes,
+        cache=as_cache(cache),
         precision=precision,
         compile=compile,
-        on_progress=on_progress,
     )
+    network, adaptation = adapt_network(source, config, on_progress)
     better = add_belief(network, Adapted)
     better.adaptation = adaptation
     return better

@@ -1,9 +1,13 @@
-"""Adapt a trained classifier: extract features, fit heads, choose one, put it in place."""
+"""Adapt a trained classifier: extract features, fit heads, choose one, put it in place.
+
+`adapt_network` is the one pipeline. `beliefmatch.adapt` runs it on data given as Python objects
+(`GivenData`), the command on images and sentences that it has found by their names.
+"""
 
 import time
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import torch
 from msgspec import structs
@@ -13,77 +17,177 @@ from beliefmatch._utils import OnProgress
 from beliefmatch._validate import describe, fail
 from beliefmatch.adaptation.adapt_config import VAL_FRACTION, AdaptConfig
 from beliefmatch.adaptation.batchnorm import require_batchnorm
-from beliefmatch.adaptation.cache import as_cache
+from beliefmatch.adaptation.cache import FeatureCache
+from beliefmatch.adaptation.ensemble import EnsembleHead
 from beliefmatch.adaptation.features import extracted, running
-from beliefmatch.adaptation.heads import find_head, head_weights
+from beliefmatch.adaptation.heads import Head, find_head, head_weights
 from beliefmatch.adaptation.laplace_head import require_laplace
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.streams import OOD, first_inputs, given_sets
-from beliefmatch.adaptation.surgery import with_head
+from beliefmatch.adaptation.surgery import with_ensemble, with_head
 from beliefmatch.adaptation.types import Features, parted_numbers, subset
 from beliefmatch.adaptation.with_batchnorm import Numbers, require_repeatable, with_batchnorm
 
-__all__ = ["adapt_classifier"]
+__all__ = ["AdaptSource", "GivenData", "adapt_network"]
+
+_FEATURES = 0.7  # share of the work, where there are features to compute
 
 
-def adapt_classifier(
-    model: nn.Module,
-    train: Any,
-    *,
-    validation: Any = None,
-    test: Any = None,
-    ood: Any = None,
-    classes: int | None = None,
-    head: str | None = None,
-    config: AdaptConfig,
-    cache: Any = None,
-    device: torch.device | str = "cpu",
-    precision: str = "32",
-    compile: bool = False,
-    on_progress: OnProgress | None = None,
+class AdaptSource(Protocol):
+    """A network and the examples that it is adapted with."""
+
+    @property
+    def network(self) -> nn.Module:
+        """The classifier, or an encoder without a head."""
+        ...
+
+    @property
+    def head(self) -> Head:
+        """Its last layer, or the place for one."""
+        ...
+
+    @property
+    def classes(self) -> int | None:
+        """K, where it is known."""
+        ...
+
+    @property
+    def val_fraction(self) -> float | None:
+        """Share of the training examples held out because there were no others; None where there were."""
+        ...
+
+    def features(self, on_progress: OnProgress) -> FeatureSets:
+        """The inputs of the head for every set."""
+        ...
+
+    def notes(self) -> Sequence[str]:
+        """What was decided about the inputs, in sentences."""
+        ...
+
+    def train_batchnorm(self, network: nn.Module, made: Adaptation, on_progress: OnProgress) -> Adaptation:
+        """Train the BatchNorm layers of the adapted network in place."""
+        ...
+
+
+def adapt_network(
+    source: AdaptSource, config: AdaptConfig, on_progress: OnProgress | None = None
 ) -> tuple[nn.Module, Adaptation]:
-    """A copy of the model with the new head, and how it was adapted.
-
-    `beliefmatch.adapt` documents the arguments; `config` holds its remaining options.
-    """
-    if not isinstance(model, nn.Module):
-        raise fail("adapt", f"`model` must be a torch.nn.Module, got {describe(model)}.", TypeError)
-    if config.laplace:
-        require_laplace()
-    data = given_sets(train, validation, test, ood)
-    options = {"cache": as_cache(cache), "precision": precision, "compile": compile}
-    if config.batchnorm:
-        require_repeatable(data)
+    """A copy of the network with the delivered head, and how it was adapted."""
+    tell: OnProgress = (lambda fraction, description: None) if on_progress is None else on_progress
     began = time.perf_counter()
-    with running(model, torch.device(device)) as place:
-        batch, data["train"] = first_inputs(train, place)
-        found = find_head(model, batch, name=head)
-        if config.batchnorm:
-            require_batchnorm(model, batch)
-        rows = extracted(model, found, data, device=place, on_progress=on_progress, **options)
-        sets, numbers = _sets(rows)
-        seconds = {"features": time.perf_counter() - began}
-        made = refit(
-            sets,
-            classes=classes,
-            init=head_weights(model, found),
-            adapt_config=structs.replace(config, batchnorm=False),
-            val_fraction=None if numbers is None else VAL_FRACTION,
-            on_progress=on_progress,
-        )
-    better = with_head(model, found, made.chosen.weight, made.chosen.bias)
-    made = replace(made, head=found, adapt_config=config, seconds={**seconds, **made.seconds})
+    sets = source.features(lambda fraction, description: tell(_FEATURES * fraction, description))
+    seconds = {"features": time.perf_counter() - began}
+    made = refit(
+        sets,
+        classes=source.classes,
+        init=head_weights(source.network, source.head),
+        adapt_config=structs.replace(config, batchnorm=False),
+        val_fraction=source.val_fraction,
+        on_progress=lambda fraction, description: tell(_FEATURES + (1 - _FEATURES) * fraction, description),
+    )
+    made = replace(
+        made,
+        head=source.head,
+        adapt_config=config,
+        seconds={**seconds, **made.seconds},
+        notes=(*source.notes(), *made.notes),
+    )
+    chosen = made.chosen
+    if isinstance(chosen, EnsembleHead):
+        adapted = with_ensemble(source.network, source.head, chosen.weights, chosen.biases)
+    else:
+        adapted = with_head(source.network, source.head, chosen.weight, chosen.bias)
     if config.batchnorm:
-        made = with_batchnorm(better, made, data, numbers, device=place, on_progress=on_progress)
-    return better, made
+        made = source.train_batchnorm(adapted, made, tell)
+    return adapted, made
 
 
-def _sets(rows: Mapping[str, Features]) -> tuple[FeatureSets, Numbers | None]:
-    """The sets; and where no validation data were given, which rows of the training data are which."""
-    ood = {name.removeprefix(OOD): one for name, one in rows.items() if name.startswith(OOD)}
-    if "validation" in rows:
-        return FeatureSets(rows["train"], rows["validation"], rows.get("test"), ood), None
-    numbers = parted_numbers(rows["train"], VAL_FRACTION)
-    train, validation = (subset(rows["train"], some) for some in numbers)
-    return FeatureSets(train, validation, rows.get("test"), ood), numbers
+@dataclass(eq=False)
+class GivenData:
+    """A network and data as Python objects, in any form that `extract` accepts.
+
+    Args:
+        network: The classifier.
+        data: The sets by name, from `given_sets`.
+        head: Its last layer.
+        classes: K, where it is known.
+        cache: Where features are kept.
+        device: Device to compute on.
+        precision: See `extract`.
+        compile: See `extract`.
+    """
+
+    network: nn.Module
+    data: Mapping[str, Any]
+    head: Head
+    classes: int | None = None
+    cache: FeatureCache | None = None
+    device: torch.device | str = "cpu"
+    precision: str = "32"
+    compile: bool = False
+    val_fraction: float | None = None
+    _numbers: Numbers | None = field(default=None, init=False)
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        train: Any,
+        *,
+        validation: Any,
+        test: Any,
+        ood: Any,
+        background: Any,
+        head: str | None,
+        config: AdaptConfig,
+        device: torch.device | str,
+        **options: Any,
+    ) -> "GivenData":
+        """Find the head; errors of the arguments are raised here."""
+        if not isinstance(model, nn.Module):
+            raise fail("adapt", f"`model` must be a torch.nn.Module, got {describe(model)}.", TypeError)
+        if config.laplace:
+            require_laplace()
+        data = given_sets(train, validation, test, ood, background)
+        if config.batchnorm:
+            require_repeatable(data)
+        with running(model, torch.device(device)) as place:
+            batch, data["train"] = first_inputs(train, place)
+            found = find_head(model, batch, name=head)
+            if config.batchnorm:
+                require_batchnorm(model, batch)
+        fraction = VAL_FRACTION if validation is None else None
+        return cls(model, data, found, device=device, val_fraction=fraction, **options)
+
+    def features(self, on_progress: OnProgress) -> FeatureSets:
+        """The inputs of the head for every set; a part of `train` is held out if there is nothing else."""
+        with running(self.network, torch.device(self.device)) as place:
+            rows = extracted(
+                self.network,
+                self.head,
+                self.data,
+                cache=self.cache,
+                device=place,
+                precision=self.precision,
+                compile=self.compile,
+                on_progress=on_progress,
+            )
+        train, validation = rows["train"], rows.get("validation")
+        if validation is None:
+            self._numbers = parted_numbers(train, VAL_FRACTION)
+            train, validation = (subset(rows["train"], some) for some in self._numbers)
+        return FeatureSets(train, validation, rows.get("test"), _ood(rows), rows.get("background"))
+
+    def notes(self) -> Sequence[str]:
+        """None: nothing is decided about data that are given."""
+        return ()
+
+    def train_batchnorm(self, network: nn.Module, made: Adaptation, on_progress: OnProgress) -> Adaptation:
+        """Train the BatchNorm layers of the adapted network in place."""
+        options = {"device": self.device, "on_progress": on_progress}
+        return with_batchnorm(network, made, self.data, self._numbers, **options)
+
+
+def _ood(rows: Mapping[str, Features]) -> dict[str, Features]:
+    return {name.removeprefix(OOD): one for name, one in rows.items() if name.startswith(OOD)}

@@ -314,7 +314,7 @@ def _labels(targets: Any) -> Tensor:
 # The data that `adapt` is given, by the names of its arguments.
 
 
-def given_sets(train: Any, validation: Any, test: Any, ood: Any) -> dict[str, Any]:
+def given_sets(train: Any, validation: Any, test: Any, ood: Any, background: Any = None) -> dict[str, Any]:
     """The data that were given, by name; inputs alone may be out-of-distribution data."""
     if isinstance(ood, _ARRAYS) or (isinstance(ood, Mapping) and "input_ids" in ood):
         ood = {"ood": ood}
@@ -322,9 +322,10 @@ def given_sets(train: Any, validation: Any, test: Any, ood: Any) -> dict[str, An
         expected = "sets by their names, such as {'noise': images}"
         raise fail("adapt", f"`ood` must be {expected}, got {describe(ood)}.", TypeError)
     data = {"train": train, "validation": validation, "test": test}
-    for name, one in (ood or {}).items():
-        with as_given(f"{OOD}{name}"):
-            data[f"{OOD}{name}"] = TensorDataset(_as_tensor(one)) if isinstance(one, _ARRAYS) else one
+    unlabelled = {f"{OOD}{name}": one for name, one in (ood or {}).items()}
+    for name, one in {**unlabelled, "background": background}.items():
+        with as_given(name):
+            data[name] = TensorDataset(_as_tensor(one)) if isinstance(one, _ARRAYS) else one
     return {name: one for name, one in data.items() if one is not None or name == "train"}
 
 

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from beliefmatch._rows import work_dtype
 from beliefmatch._validate import describe, fail, level_of_caller
 from beliefmatch.adaptation.calling import call_model, deep_copy, evaluating, logits_of, unwrapped
+from beliefmatch.adaptation.ensemble import mixed
 from beliefmatch.adaptation.heads import Head, HeadLayer, head_layer, obstacle
 from beliefmatch.belief import Belief, Measure
 from beliefmatch.methods.base import Prediction
 from beliefmatch.models.encoder import EncoderClassifier, PooledEncoder
 
-__all__ = ["BeliefMixin", "Mixin", "add_belief", "with_head"]
+__all__ = ["BeliefMixin", "EnsembleLinear", "Mixin", "add_belief", "with_ensemble", "with_head"]
 
 # Attributes that hold the number of classes in networks and their configurations.
 _CLASS_COUNTS = ("num_classes", "num_labels", "n_classes", "nb_classes", "out_features", "out_channels")
@@ -48,6 +49,46 @@ def with_head(model: nn.Module, head: Head, weight: Tensor, bias: Tensor | None)
     _replace_weights(head_layer(adapted, head, caller="with_head"), weight, bias)
     if len(weight) != head.out_features:
         _replace_class_counts(adapted, head, len(weight))
+    return adapted
+
+
+class EnsembleLinear(nn.Module):
+    """Several linear heads whose beliefs are mixed: the outputs are log-concentrations of the mixture.
+
+    Args:
+        weight: (H, K, F).
+        bias: (H, K).
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(weight.clone()), nn.Parameter(bias.clone())
+        self.in_features, self.out_features = weight.shape[2], weight.shape[1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Log-concentrations (N, K) for features (N, F)."""
+        logits = torch.einsum("hkf,nf->hnk", self.weight, x) + self.bias[:, None]
+        return mixed(logits.to(work_dtype(x.device))).to(x.dtype)
+
+
+def with_ensemble(model: nn.Module, head: Head, weights: Tensor, biases: Tensor) -> nn.Module:
+    """A deep copy of a classifier with an `EnsembleLinear` in place of its head.
+
+    Args:
+        model: Classifier or `PooledEncoder`; it is not changed.
+        head: Head of the model, from `find_head`.
+        weights: (H, K, F).
+        biases: (H, K).
+    """
+    if head.kind == "conv1x1" or (not head.name and not isinstance(unwrapped(model), PooledEncoder)):
+        fact = "`heads` must be 0 for a network whose last layer is a convolution or the network itself"
+        raise fail("adapt", f"{fact}, got {len(weights)}.")
+    adapted = with_head(model, head, weights[0], biases[0])
+    name = "head" if isinstance(adapted, EncoderClassifier) else head.name
+    like = next(adapted.get_submodule(name).parameters())
+    layer = EnsembleLinear(weights.to(like), biases.to(like)).train(adapted.training)
+    parent, _, last = name.rpartition(".")
+    setattr(adapted.get_submodule(parent), last, layer)
     return adapted
 
 

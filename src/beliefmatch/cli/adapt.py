@@ -70,6 +70,7 @@ def adapt(
     choose: opt.Choose = _FIT.choose,
     weight_decay: opt.WeightDecays = None,
     heads: opt.BootstrapHeads = _FIT.heads,
+    background: opt.Background = None,
     protocol: opt.Protocol = _FIT.protocol,
     epochs: opt.HeadEpochs = _FIT.epochs,
     train_batchnorm: opt.TrainBatchnorm = False,
@@ -161,7 +162,7 @@ def _config(context: typer.Context) -> AdaptRunConfig:
             inputs = TextAdaptConfig(**network, data=_text(data, params["validation"]))
         else:
             inputs = ImageAdaptConfig(**network, data=_data(data, params["validation"]))
-    return AdaptRunConfig(inputs, AdaptConfig(**fit), given.get("ood", ()))
+    return AdaptRunConfig(inputs, AdaptConfig(**fit), given.get("ood", ()), given.get("background"))
 
 
 def _data(given: dict[str, Any], validation: str | None) -> DataConfig | None:

@@ -358,6 +358,8 @@ WeightDecays = Annotated[str | None, Sets("fit.weight_decays", _numbers), _heads
     "Weight decays to choose from, separated by commas. Default: found on the validation data.")]
 BootstrapHeads = Annotated[int, Sets("fit.heads"), _heads("N",
     "Also fit N heads to resampled rows; their disagreement is a doubt that shrinks with data.")]
+Background = Annotated[str | None, Sets("background"), _heads("FILE|NAME",
+    "Examples of no class that take part in fitting: belief matching draws them to its prior.")]
 Protocol = Annotated[str, Sets("fit.protocol"), _heads("default|paper",
     "How heads are fitted: to their optimum, or as the paper does, with Adam on minibatches.")]
 HeadEpochs = Annotated[int, Sets("fit.epochs"), _heads("N",

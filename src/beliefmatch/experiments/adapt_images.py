@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,12 +15,11 @@ from beliefmatch._utils import OnProgress, reason_of
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.adapt_config import Labels
 from beliefmatch.adaptation.batchnorm import require_batchnorm
-from beliefmatch.adaptation.cache import FeatureCache, Layout
 from beliefmatch.adaptation.features import ExtractProgress, extract
-from beliefmatch.adaptation.heads import Backbone, Head, find_head, head_weights
-from beliefmatch.adaptation.result import Adaptation, FeatureSets
+from beliefmatch.adaptation.heads import Head, find_head, head_weights
+from beliefmatch.adaptation.result import Adaptation
 from beliefmatch.adaptation.streams import OOD
-from beliefmatch.adaptation.types import Features, subset
+from beliefmatch.adaptation.types import Features
 from beliefmatch.adaptation.with_batchnorm import with_batchnorm
 from beliefmatch.data import load, load_ood
 from beliefmatch.data.config import DataConfig
@@ -30,6 +28,7 @@ from beliefmatch.data.loading import channel_moments
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.sources import Dataset, MemorySource, Source
 from beliefmatch.data.splits import ROLES, content_digest
+from beliefmatch.experiments.adapt_inputs import NetworkInputs, require_device
 from beliefmatch.experiments.adapt_networks import PreprocessingOrigin, network_and_settings
 from beliefmatch.experiments.adapt_preprocessing import (
     TIE_IMAGES,
@@ -41,7 +40,7 @@ from beliefmatch.experiments.adapt_preprocessing import (
 )
 from beliefmatch.experiments.adapt_run_config import ImageAdaptConfig
 
-__all__ = ["AdaptImages", "Wanted", "progress_teller", "require_device"]
+__all__ = ["AdaptImages", "Wanted"]
 
 
 class Wanted(NamedTuple):
@@ -53,7 +52,7 @@ class Wanted(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class AdaptImages:
+class AdaptImages(NetworkInputs):
     """A network, images, and where it looks at them from.
 
     Args:
@@ -135,7 +134,7 @@ class AdaptImages:
             for name, preprocessing in candidates.items():
                 fed = replace(self, parts=self.parts.with_preprocessing(preprocessing))
                 images = fed.parts.sources[part].subset(some)
-                features = fed._computed(Wanted(name, images, images.digest()), lambda _: None)
+                features = fed.compute(Wanted(name, images, images.digest()), lambda _: None)
                 trials.append(try_preprocessing(name, preprocessing, features, head))
             return choose_preprocessing(trials, source.targets[some])
 
@@ -145,8 +144,7 @@ class AdaptImages:
             return [*ranked(tied, TIE_IMAGES), *trials[len(tied) :]]
         return trials
 
-    @cached_property
-    def head(self) -> Head:
+    def find_head(self) -> Head:
         """Its last layer."""
         try:
             return find_head(self.network, self._some, name=self.config.head)
@@ -157,45 +155,17 @@ class AdaptImages:
             remedy = "see `--size`, `--mean` and `--std`"
             raise fail("adapt", f"{fact}; {remedy}.") from error
 
-    @cached_property
-    def wanted(self) -> list[Wanted]:
+    def find_wanted(self) -> list[Wanted]:
         """Every part once, and the OOD sets; of limited training images no more than are needed."""
-        found = [
-            self._wanted(part) for part in dict.fromkeys(self.parts.role_rows[role].part for role in ROLES)
-        ]
+        found = [self._wanted(part) for part in self.needed_parts]
         return [*found, *(Wanted(name, source, _digest(source)) for name, source in self.ood.items())]
 
-    @cached_property
-    def cache(self) -> FeatureCache:
-        """Where features are kept."""
-        return FeatureCache(self.config.cache_dir, size=self.config.cache_size)
-
-    @property
-    def images(self) -> int:
-        """Of all sets."""
-        return sum(len(one.source) for one in self.wanted)
-
-    @property
-    def bytes(self) -> int:
-        """That their features take."""
-        return sum(Layout(self.head.in_features).planned_bytes(len(one.source)) for one in self.wanted)
-
-    def features(self, on_progress: OnProgress) -> FeatureSets:
-        """Of every set; from the cache what is there."""
-        done, computed = 0, dict[str, Features]()
-        for one in self.wanted:
-            tell = progress_teller(on_progress, one.name, done, self.images)
-            computed[one.name] = self._computed(one, tell)
-            done += len(one.source)
-        roles = {role: self._rows(role, computed) for role in ROLES}
-        return FeatureSets(**roles, ood={name: computed[name] for name in self.ood})
-
-    def with_batchnorm(self, better: nn.Module, made: Adaptation, on_progress: OnProgress) -> Adaptation:
+    def train_batchnorm(self, network: nn.Module, made: Adaptation, on_progress: OnProgress) -> Adaptation:
         """Train the BatchNorm layers of the adapted network in place."""
         sets: dict[str, Any] = {role: getattr(self.parts, role) for role in ROLES}
         sets |= {OOD + name: source for name, source in self.ood.items()}
         place = self.config.device
-        return with_batchnorm(better, made, sets, None, device=place, on_progress=on_progress)
+        return with_batchnorm(network, made, sets, None, device=place, on_progress=on_progress)
 
     @property
     def _some(self) -> Tensor:
@@ -204,17 +174,13 @@ class AdaptImages:
         (batch,) = source.batches([torch.arange(min(4, len(source)))], device="cpu")
         return batch.inputs
 
-    @cached_property
-    def _backbone(self) -> Backbone:
-        """One object for all sets, so that `--compile` compiles the network once."""
-        return Backbone(self.network, self.head)
-
-    def _computed(self, one: Wanted, tell: Callable[[ExtractProgress], None]) -> Features:
+    def compute(self, one: Wanted, tell: Callable[[ExtractProgress], None]) -> Features:
+        """The features of one set."""
         how = self.parts.facts["preprocessing"]
         shape = list(one.source.shape)
         return extract(
             self.network,
-            self._backbone,
+            self.backbone,
             one.source,
             key_parts={"head": self.head.name, "preprocessing": how, "shape": shape, "data": one.digest},
             cache=self.cache,
@@ -225,28 +191,12 @@ class AdaptImages:
             on_progress=tell,
         )
 
-    def _needed(self, part: str) -> np.ndarray:
-        rows = [self.parts.role_rows[role].rows for role in ROLES if self.parts.role_rows[role].part == part]
-        return np.unique(np.concatenate(rows))
-
     def _wanted(self, part: str) -> Wanted:
-        source, needed = self.parts.sources[part], self._needed(part)
+        source, needed = self.parts.sources[part], self.needed(part)
         digest = self.parts.digests[part]
         if len(needed) == len(source):
             return Wanted(part, source, digest)
         return Wanted(part, source.subset(needed), content_digest([digest, needed]))
-
-    def _rows(self, role: str, computed: Mapping[str, Features]) -> Features:
-        part, rows = self.parts.role_rows[role]
-        needed = self._needed(part)
-        if len(rows) == len(needed):
-            return computed[part]
-        return subset(computed[part], np.searchsorted(needed, rows))
-
-    def uses(self) -> dict[str, int]:
-        """How many images serve for what."""
-        words = dict(zip(ROLES, ("fit on", "choose on", "report on"), strict=True))
-        return {word: len(self.parts.role_rows[role].rows) for role, word in words.items()}
 
     def inputs(self) -> str:
         """How images become inputs, in words."""
@@ -275,15 +225,6 @@ class AdaptImages:
         return facts | ({"preprocessing_tried": [one.facts() for one in self.trials]} if self.trials else {})
 
 
-def require_device(name: str) -> None:
-    """Require a device that torch can use here."""
-    try:
-        torch.empty(1, device=name)
-    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
-        reason = reason_of(error, limit=120)
-        raise fail("adapt", f"`device` must be one that torch has here, got {name!r} ({reason}).") from error
-
-
 def _ood(texts: tuple[str, ...], parts: Dataset, settings: DataConfig) -> dict[str, Source]:
     found = dict[str, Source]()
     for text in texts:
@@ -298,15 +239,3 @@ def _ood(texts: tuple[str, ...], parts: Dataset, settings: DataConfig) -> dict[s
 
 def _digest(source: Any) -> str:
     return source.digest()
-
-
-def progress_teller(
-    on_progress: OnProgress, name: str, before: int, total: int
-) -> Callable[[ExtractProgress], None]:
-    """The progress of extracting one of several sets as a share of all of them."""
-
-    def tell(progress: ExtractProgress) -> None:
-        many = f"{progress.rows:,} of {progress.total:,}" if progress.total else f"{progress.rows:,}"
-        on_progress((before + progress.rows) / total, f"features of {name}: {many}")
-
-    return tell

@@ -1,7 +1,6 @@
 """Configuration of `beliefmatch adapt`, shown by `--dry-run` and kept in the record; needs no torch."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from beliefmatch._config import Config
@@ -86,11 +85,17 @@ class FeatureAdaptConfig(Config, frozen=True, kw_only=True):
     split_seed: int = 0
 
 
-@dataclass(frozen=True)
-class AdaptRunConfig:
-    """Images, text or features, OOD sets, and how heads are fitted to them."""
+class AdaptRunConfig(Config, frozen=True):
+    """Images, text or features, and how heads are fitted to them.
+
+    Args:
+        given: What is adapted, and to what.
+        adapt_config: How heads are fitted and chosen.
+        ood: Sets that belong to no class, to report on: noise, a dataset's name, or NAME=PATH.
+        background: Examples that belong to no class, to fit on: a path or the name of a dataset.
+    """
 
     given: ImageAdaptConfig | TextAdaptConfig | FeatureAdaptConfig
-    adapt_config: AdaptConfig = field(default_factory=AdaptConfig)
+    adapt_config: AdaptConfig = AdaptConfig()
     ood: tuple[str, ...] = ()
-    """Sets that belong to no class: noise, a dataset's name, or name=path."""
+    background: str | None = None

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from torch import nn
 
-from beliefmatch._utils import OnProgress, reason_of
+from beliefmatch._utils import reason_of
 from beliefmatch._validate import fail
-from beliefmatch.adaptation.cache import FeatureCache, Layout
-from beliefmatch.adaptation.features import extract
-from beliefmatch.adaptation.heads import Backbone, Head, find_head
-from beliefmatch.adaptation.result import FeatureSets
+from beliefmatch.adaptation.features import ExtractProgress, extract
+from beliefmatch.adaptation.heads import Head, find_head
 from beliefmatch.adaptation.types import Features, subset
-from beliefmatch.data.splits import ROLES
 from beliefmatch.data.text import TextDataset, TextSource, load_ood_text, load_text
-from beliefmatch.experiments.adapt_images import progress_teller, require_device
+from beliefmatch.experiments.adapt_inputs import NetworkInputs, require_device
 from beliefmatch.experiments.adapt_run_config import TextAdaptConfig
 from beliefmatch.models.text import TextModel, text_model
 
@@ -48,7 +44,7 @@ class WantedText:
 
 
 @dataclass(frozen=True, eq=False)
-class AdaptText:
+class AdaptText(NetworkInputs):
     """A network with its tokenizer, labelled sentences, and where features are kept.
 
     Args:
@@ -82,8 +78,7 @@ class AdaptText:
         """A classifier, or an encoder without head."""
         return self.model.network
 
-    @cached_property
-    def head(self) -> Head:
+    def find_head(self) -> Head:
         """The last layer of the network, or the place for it."""
         part, rows = self.parts.role_rows["train"]
         some = self.model.tokenize([self.parts.texts[part][row] for row in rows[:4]])
@@ -94,58 +89,31 @@ class AdaptText:
             fact = f"`model` must take tokenised sentences, but it failed ({reason})"
             raise fail("adapt", f"{fact}.") from error
 
-    @cached_property
-    def wanted(self) -> list[WantedText]:
+    def find_wanted(self) -> list[WantedText]:
         """Every part once, and the OOD sets; of limited training sentences no more than are needed."""
         found = [
-            WantedText.of(part, self._source(part).subset(self._needed(part)))
-            for part in dict.fromkeys(self.parts.role_rows[role].part for role in ROLES)
+            WantedText.of(part, self._source(part).subset(self.needed(part))) for part in self.needed_parts
         ]
         return [*found, *(WantedText.of(name, source) for name, source in self.ood.items())]
 
-    @cached_property
-    def cache(self) -> FeatureCache:
-        """Where features are kept."""
-        return FeatureCache(self.config.cache_dir, size=self.config.cache_size)
-
-    @property
-    def bytes(self) -> int:
-        """Size of the features on disk."""
-        return sum(Layout(self.head.in_features).planned_bytes(len(one.source)) for one in self.wanted)
-
-    def features(self, on_progress: OnProgress) -> FeatureSets:
-        """Features of every set, in the order of its file; from the cache where they are there."""
-        total, done, computed = sum(len(one.source) for one in self.wanted), 0, dict[str, Features]()
-        features_of = Backbone(self.network, self.head)
-        for one in self.wanted:
-            found = extract(
-                self.network,
-                features_of,
-                one.source,
-                key_parts={"head": self.head.name, "data": one.source.digest()},
-                cache=self.cache,
-                device=self.config.device,
-                batch_size=self.config.batch_size,
-                precision=self.config.precision,
-                on_progress=progress_teller(on_progress, one.name, done, total),
-            )
-            computed[one.name] = subset(found, one.ranks)
-            done += len(one.source)
-        roles = {role: self._rows(role, computed) for role in ROLES}
-        return FeatureSets(**roles, ood={name: computed[name] for name in self.ood})
-
-    def uses(self) -> dict[str, int]:
-        """How many sentences serve for what."""
-        words = dict(zip(ROLES, ("fit on", "choose on", "report on"), strict=True))
-        return {word: len(self.parts.role_rows[role].rows) for role, word in words.items()}
+    def compute(self, one: WantedText, tell: Callable[[ExtractProgress], None]) -> Features:
+        """The features of one set, in the order of its file."""
+        found = extract(
+            self.network,
+            self.backbone,
+            one.source,
+            key_parts={"head": self.head.name, "data": one.source.digest()},
+            cache=self.cache,
+            device=self.config.device,
+            batch_size=self.config.batch_size,
+            precision=self.config.precision,
+            on_progress=tell,
+        )
+        return subset(found, one.ranks)
 
     def inputs(self) -> str:
         """How sentences become inputs, in words."""
         return f"sentences of at most {self.model.max_length} tokens"
-
-    def preprocessing(self) -> str | None:
-        """None: the tokenizer belongs to the network."""
-        return None
 
     def facts(self) -> dict[str, Any]:
         """Facts about data and tokenizer, for the record."""
@@ -153,19 +121,6 @@ class AdaptText:
 
     def _source(self, part: str) -> TextSource:
         return TextSource(self.parts.texts[part], self.parts.targets[part], tokenize=self.model.tokenize)
-
-    def _needed(self, part: str) -> np.ndarray:
-        rows = [self.parts.role_rows[role].rows for role in ROLES if self.parts.role_rows[role].part == part]
-        return np.unique(np.concatenate(rows))
-
-    def _rows(self, role: str, computed: Mapping[str, Features]) -> Features:
-        part, rows = self.parts.role_rows[role]
-        needed = self._needed(part)
-        return (
-            computed[part]
-            if len(rows) == len(needed)
-            else subset(computed[part], np.searchsorted(needed, rows))
-        )
 
 
 def _ood(

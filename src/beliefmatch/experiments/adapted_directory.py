@@ -20,9 +20,10 @@ from torch import Tensor, nn
 
 from beliefmatch._environment import needs
 from beliefmatch._validate import fail
+from beliefmatch.adaptation.ensemble import EnsembleHead, mixed
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.heads import find_head
-from beliefmatch.adaptation.surgery import BeliefMixin, add_belief, with_head
+from beliefmatch.adaptation.surgery import BeliefMixin, add_belief, with_ensemble, with_head
 from beliefmatch.adaptation.types import Features
 from beliefmatch.data.predictions import Predictions, npz_bytes
 from beliefmatch.data.preprocessing import Preprocessing
@@ -106,7 +107,10 @@ def _built_from(config: ImageAdaptConfig | TextAdaptConfig) -> dict[str, Any]:
 
 def _predictions(head: FittedHead, features: Features) -> Predictions:
     """Log-concentrations of every row, in single precision; of counts the class of the most votes."""
-    logits = [rows @ head.weight.t() + head.bias for rows, _ in features.blocks(_BLOCK)]
+    if isinstance(head, EnsembleHead):
+        logits = [mixed(head.member_logits(rows)) for rows, _ in features.blocks(_BLOCK)]
+    else:
+        logits = [rows @ head.weight.t() + head.bias for rows, _ in features.blocks(_BLOCK)]
     values, targets = torch.cat(logits).float(), features.targets
     ids = targets if targets.dim() == 1 else targets.argmax(1)
     is_labelled = len(ids) > 0 and int(ids.min()) >= 0
@@ -153,7 +157,10 @@ def _with_weights(
     if f"{head.name}.weight" not in state:
         raise fail("predict", f"RUN must hold the weights of its head {head.name!r}; {weights} has none.")
     weight, bias = state[f"{head.name}.weight"], state.get(f"{head.name}.bias")
-    made = add_belief(with_head(network, head, weight.flatten(1), bias))
+    if weight.dim() == 3 and bias is not None:
+        made = add_belief(with_ensemble(network, head, weight, bias))
+    else:
+        made = add_belief(with_head(network, head, weight.flatten(1), bias))
     made.load_state_dict(state)
     return made.eval()
 

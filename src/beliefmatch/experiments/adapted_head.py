@@ -5,6 +5,7 @@ import json
 from torch import nn
 
 from beliefmatch._environment import needs
+from beliefmatch.adaptation.ensemble import EnsembleHead
 from beliefmatch.adaptation.result import Adaptation
 
 __all__ = ["head_file"]
@@ -28,9 +29,10 @@ def head_file(adaptation: Adaptation, network: nn.Module | None = None) -> bytes
     taken = batchnorm if batchnorm is not None and batchnorm.is_taken else None
     new = adaptation.chosen if taken is None else taken.head
     is_convolution = head is not None and head.kind == "conv1x1"
-    weight = new.weight[:, :, None, None] if is_convolution else new.weight
+    weight, bias = (new.weights, new.biases) if isinstance(new, EnsembleHead) else (new.weight, new.bias)
+    weight = weight[:, :, None, None] if is_convolution else weight
     before = f"{head.name}." if head is not None and head.name else ""
-    tensors = {f"{before}weight": weight.contiguous(), f"{before}bias": new.bias.contiguous()}
+    tensors = {f"{before}weight": weight.contiguous(), f"{before}bias": bias.contiguous()}
     if taken is not None and network is not None and head is not None:
         for name in taken.layers:
             state = network.get_submodule(name).state_dict()

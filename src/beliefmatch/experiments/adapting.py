@@ -6,21 +6,19 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from msgspec import structs
 from torch import nn
 
 from beliefmatch._config import plain
 from beliefmatch._utils import OnProgress
 from beliefmatch._validate import fail
+from beliefmatch.adaptation.adapt import adapt_network
 from beliefmatch.adaptation.cache import format_bytes
-from beliefmatch.adaptation.diagnostics import sentence
 from beliefmatch.adaptation.fitted import Init
-from beliefmatch.adaptation.heads import head_weights
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.stored import feature_sets
-from beliefmatch.adaptation.surgery import with_head
 from beliefmatch.experiments.adapt_images import AdaptImages
+from beliefmatch.experiments.adapt_inputs import BACKGROUND
 from beliefmatch.experiments.adapt_record import AdaptRecord
 from beliefmatch.experiments.adapt_run_config import (
     AdaptRunConfig,
@@ -34,8 +32,6 @@ from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.models.text import TextModel
 
 __all__ = ["AdaptResult", "Adapting"]
-
-_FEATURES = 0.7  # of the work, where there are features to compute; the bar knows no better
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,14 +53,15 @@ class Adapting:
     def __init__(self, config: AdaptRunConfig) -> None:
         self.config = config
         given, fit = config.given, config.adapt_config
+        ood = config.ood if config.background is None else (*config.ood, f"{BACKGROUND}={config.background}")
         self.images: AdaptImages | AdaptText | None = (
-            AdaptImages.of(given, config.ood, batchnorm=fit.batchnorm, labels=fit.labels)
+            AdaptImages.of(given, ood, batchnorm=fit.batchnorm, labels=fit.labels)
             if isinstance(given, ImageAdaptConfig)
             else None
         )
         if isinstance(given, TextAdaptConfig):
-            self.images = AdaptText.of(given, config.ood, batchnorm=fit.batchnorm)
-        self.stored = _stored(given, config.ood) if isinstance(given, FeatureAdaptConfig) else None
+            self.images = AdaptText.of(given, ood, batchnorm=fit.batchnorm)
+        self.stored = _stored(given, config) if isinstance(given, FeatureAdaptConfig) else None
 
     def run(self, on_progress: OnProgress) -> AdaptResult:
         """Compute features, fit, choose and score."""
@@ -114,30 +111,8 @@ class Adapting:
                 on_progress=on_progress,
             ), None
         assert self.images is not None
-        return self._of_images(self.images, on_progress)
-
-    def _of_images(
-        self, images: AdaptImages | AdaptText, on_progress: OnProgress
-    ) -> tuple[Adaptation, nn.Module]:
-        began = time.perf_counter()
-        sets = images.features(lambda share, doing: on_progress(_FEATURES * share, doing))
-        spent = time.perf_counter() - began
-        made = refit(
-            sets,
-            classes=len(images.parts.class_names),
-            init=head_weights(images.network, images.head),
-            adapt_config=structs.replace(self.config.adapt_config, batchnorm=False),
-            on_progress=lambda share, doing: on_progress(_FEATURES + (1 - _FEATURES) * share, doing),
-        )
-        spent_on = {"features": spent, **made.seconds}
-        notes = made.notes if (note := images.preprocessing()) is None else (f"{sentence(note)}", *made.notes)
-        own = {"head": images.head, "adapt_config": self.config.adapt_config}
-        made = replace(made, **own, seconds=spent_on, notes=notes)
-        chosen = made.chosen
-        better = with_head(images.network, images.head, chosen.weight, chosen.bias)
-        if made.adapt_config.batchnorm and isinstance(images, AdaptImages):
-            made = images.with_batchnorm(better, made, on_progress)
-        return made, better
+        network, adaptation = adapt_network(self.images, self.config.adapt_config, on_progress)
+        return adaptation, network
 
     @property
     def _name(self) -> str:
@@ -150,14 +125,17 @@ class Adapting:
         return [f"{index}" for index in range(adaptation.classes)]
 
 
-def _stored(config: FeatureAdaptConfig, ood: Sequence[str]) -> tuple[FeatureSets, Init | None, int | None]:
-    return feature_sets(
-        config.train,
-        validation=config.validation,
-        test=config.test,
-        ood=_paths(ood),
-        split_seed=config.split_seed,
+def _stored(given: FeatureAdaptConfig, config: AdaptRunConfig) -> tuple[FeatureSets, Init | None, int | None]:
+    ood = _paths(config.ood)
+    if config.background is not None:
+        ood[BACKGROUND] = config.background
+    sets, init, classes = feature_sets(
+        given.train, validation=given.validation, test=given.test, ood=ood, split_seed=given.split_seed
     )
+    if config.background is not None:
+        named = dict(sets.ood)
+        sets = replace(sets, background=named.pop(BACKGROUND), ood=named)
+    return sets, init, classes
 
 
 def _paths(ood: Sequence[str]) -> dict[str, str]:
