@@ -199,7 +199,7 @@ def solve(
     """
     problem = _Problem(design, loss, weight_decay, row_weights, background)
     point = problem.at(torch.cat([init[0].flatten(1), init[1]], 1), torch.arange(len(weight_decay)))
-    done = point
+    done = _Point(*(one.clone() for one in point))
     iterations = torch.zeros(len(weight_decay), dtype=torch.int64)
     heads, memory = torch.arange(len(weight_decay)), _Curvature()
     is_at_rounding = torch.zeros(len(weight_decay), dtype=torch.bool)

@@ -48,7 +48,7 @@ class _NetworkConfig(Config, frozen=True, kw_only=True):
             raise ValueError(f"{name}: `feature_batch` must be at least 1, got {self.batch_size}.")
 
 
-class ImageAdaptConfig(_NetworkConfig, frozen=True, kw_only=True):
+class ImageAdaptConfig(_NetworkConfig, frozen=True, kw_only=True, tag_field="inputs", tag="images"):
     """A network, images, and how its features of them are computed.
 
     Args:
@@ -58,7 +58,7 @@ class ImageAdaptConfig(_NetworkConfig, frozen=True, kw_only=True):
     data: DataConfig | None = None
 
 
-class TextAdaptConfig(_NetworkConfig, frozen=True, kw_only=True):
+class TextAdaptConfig(_NetworkConfig, frozen=True, kw_only=True, tag_field="inputs", tag="text"):
     """A network for sentences, labelled sentences, and how its features of them are computed.
 
     Args:
@@ -68,7 +68,7 @@ class TextAdaptConfig(_NetworkConfig, frozen=True, kw_only=True):
     data: TextConfig
 
 
-class FeatureAdaptConfig(Config, frozen=True, kw_only=True):
+class FeatureAdaptConfig(Config, frozen=True, kw_only=True, tag_field="inputs", tag="features"):
     """Features that somebody else has computed.
 
     Args:
