@@ -30,8 +30,8 @@ from beliefmatch.adaptation.adapt_config import (
 from beliefmatch.adaptation.cache import FeatureCache, as_cache
 from beliefmatch.adaptation.result import Adaptation
 from beliefmatch.adaptation.surgery import BeliefMixin, add_belief
+from beliefmatch.experiments.adapted_directory import head_file
 from beliefmatch.experiments.adapted_evaluation import adapt_evaluations, adapt_record
-from beliefmatch.experiments.adapted_head import head_file
 
 __all__ = ["Adapted", "adapt"]
 

@@ -20,7 +20,7 @@ from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adapting import Adapted
 from beliefmatch.data.digits import load_digits
 from beliefmatch.experiments.adapt_record import AdaptRecord
-from beliefmatch.experiments.adapted_head import head_file
+from beliefmatch.experiments.adapted_directory import head_file
 from beliefmatch.metrics import error, nll
 from beliefmatch.models.digits import DigitsNet
 from commands import python

@@ -13,7 +13,7 @@ from beliefmatch.adaptation import batchnorm
 from beliefmatch.adaptation.batchnorm import ImageRows, batchnorm_layers, train_batchnorm
 from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.adaptation.streams import as_stream
-from beliefmatch.experiments.adapted_head import head_file
+from beliefmatch.experiments.adapted_directory import head_file
 from beliefmatch.loss import belief_matching_loss
 from beliefmatch.metrics import error, expected_calibration_error, nll
 from beliefmatch.train.sampler import EpochSampler

@@ -20,8 +20,7 @@ from beliefmatch.adaptation.fitted import FittedHead, HeadScores
 from beliefmatch.adaptation.minibatch import fit_by_adam
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import FeatureSets
-from beliefmatch.adaptation.risk_thresholds import risk_thresholds
-from beliefmatch.adaptation.scoring import Evaluator, score
+from beliefmatch.adaptation.scoring import Evaluator, risk_thresholds, score
 from beliefmatch.adaptation.search import MOST_RISE, Search, strongest_prior
 from beliefmatch.adaptation.types import Features
 from beliefmatch.metrics import coverage_at_risk, error, expected_calibration_error, nll

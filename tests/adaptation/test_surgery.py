@@ -11,7 +11,7 @@ from beliefmatch import adapt
 from beliefmatch.adaptation.heads import find_head
 from beliefmatch.adaptation.surgery import BeliefMixin, add_belief, with_head
 from beliefmatch.belief import Belief
-from beliefmatch.experiments.adapted_head import head_file
+from beliefmatch.experiments.adapted_directory import head_file
 from beliefmatch.models import EncoderClassifier, PooledEncoder
 from encoders import TokenEncoder
 from head_networks import IMAGES, NEW, POOL, WIDTH, K, N, Net, OnMap, logits, with_new_head

@@ -17,9 +17,8 @@ from beliefmatch.adaptation.refit import shown
 from beliefmatch.adaptation.result import BatchNormResult, RiskThreshold
 from beliefmatch.experiments import adapted_evaluation
 from beliefmatch.experiments.adapt_record import AdaptRecord, adapt_evaluation_paths
-from beliefmatch.experiments.adapted_evaluation import adapt_evaluations, adapt_record
-from beliefmatch.experiments.adapted_head import head_file
-from beliefmatch.experiments.adapted_scores import answers
+from beliefmatch.experiments.adapted_directory import head_file
+from beliefmatch.experiments.adapted_evaluation import adapt_evaluations, adapt_record, answers
 from beliefmatch.methods.base import Prediction
 from beliefmatch.metrics import expected_calibration_error
 

@@ -16,7 +16,7 @@ from torch import nn
 from beliefmatch._utils import OnProgress
 from beliefmatch._validate import describe, fail
 from beliefmatch.adaptation.adapt_config import VAL_FRACTION, AdaptConfig
-from beliefmatch.adaptation.batchnorm import require_batchnorm
+from beliefmatch.adaptation.batchnorm import Numbers, require_batchnorm, require_repeatable, with_batchnorm
 from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adaptation.ensemble import EnsembleHead
 from beliefmatch.adaptation.features import extracted, running
@@ -27,7 +27,6 @@ from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.streams import OOD, first_inputs, given_sets
 from beliefmatch.adaptation.surgery import with_ensemble, with_head
 from beliefmatch.adaptation.types import Features, parted_numbers, subset
-from beliefmatch.adaptation.with_batchnorm import Numbers, require_repeatable, with_batchnorm
 
 __all__ = ["AdaptSource", "GivenData", "adapt_network"]
 

@@ -25,10 +25,9 @@ from torch import Tensor
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.fitted import FittedHead, Init
 from beliefmatch.adaptation.labelling import LabelSet, knows
-from beliefmatch.adaptation.reading import block_size, labelled, require_init, require_labels
 from beliefmatch.adaptation.result import FeatureSets, Verdict
 from beliefmatch.adaptation.scoring import head_logits, untouched
-from beliefmatch.adaptation.types import Features
+from beliefmatch.adaptation.types import Features, block_size, labelled, require_init, require_labels
 from beliefmatch.methods.temperature import fit_temperature
 from beliefmatch.metrics import auroc
 from beliefmatch.metrics.binomial import fisher_exact

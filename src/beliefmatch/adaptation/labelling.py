@@ -8,10 +8,9 @@ from torch import Tensor
 from beliefmatch._validate import fail, level_of_caller, require_index
 from beliefmatch.adaptation.adapt_config import Labels
 from beliefmatch.adaptation.fitted import Init
-from beliefmatch.adaptation.reading import labelled, require_init, require_labels
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.scoring import untouched
-from beliefmatch.adaptation.types import Features
+from beliefmatch.adaptation.types import Features, labelled, require_init, require_labels
 
 __all__ = ["MOST_CLASSES", "LabelSet", "knows", "label_set", "require_sets"]
 

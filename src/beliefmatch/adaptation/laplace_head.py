@@ -20,9 +20,8 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSample
 from beliefmatch._environment import needs
 from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.adaptation.fitted import FittedHead
-from beliefmatch.adaptation.reading import labelled, require_labels
 from beliefmatch.adaptation.scoring import score
-from beliefmatch.adaptation.types import Features
+from beliefmatch.adaptation.types import Features, labelled, require_labels
 from beliefmatch.methods.base import Prediction
 
 __all__ = ["LaplaceHead", "WeightPosterior", "laplace_head", "require_laplace", "why_no_laplace"]

@@ -16,9 +16,8 @@ from beliefmatch._validate import fail
 from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.adaptation.fitted import FittedHead, Init, Point
 from beliefmatch.adaptation.objectives import Evidential, family, loss_of
-from beliefmatch.adaptation.reading import labelled, ordered
 from beliefmatch.adaptation.scoring import Evaluator, product
-from beliefmatch.adaptation.types import Features
+from beliefmatch.adaptation.types import Features, labelled, ordered
 from beliefmatch.train.sampler import EpochSampler
 
 __all__ = ["fit_by_adam"]

@@ -24,8 +24,7 @@ from beliefmatch.adaptation.labelling import LabelSet, label_set, require_sets
 from beliefmatch.adaptation.laplace_head import laplace_head, require_laplace, why_no_laplace
 from beliefmatch.adaptation.minibatch import fit_by_adam
 from beliefmatch.adaptation.result import Adaptation, BestHead, FeatureSets, Verdict
-from beliefmatch.adaptation.risk_thresholds import risk_thresholds
-from beliefmatch.adaptation.scoring import Evaluator, scored
+from beliefmatch.adaptation.scoring import Evaluator, risk_thresholds, scored
 from beliefmatch.adaptation.scoring import predicted as predictions_of
 from beliefmatch.adaptation.search import MOST_RISE, Search, strongest_prior
 

@@ -1,5 +1,6 @@
 """How good heads are on features: NLL, error and calibration error."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -8,13 +9,22 @@ from torch import Tensor
 
 from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.adaptation.fitted import FittedHead, HeadScores, Init
-from beliefmatch.adaptation.reading import labelled, ordered, require_init, require_labels
-from beliefmatch.adaptation.types import Features
+from beliefmatch.adaptation.result import RiskThreshold
+from beliefmatch.adaptation.types import Features, labelled, ordered, require_init, require_labels
 from beliefmatch.methods.base import Prediction
-from beliefmatch.metrics import calibration_error
+from beliefmatch.metrics import calibration_error, coverage_at_risk
 from beliefmatch.metrics.bins import bins_of
 
-__all__ = ["Evaluator", "head_logits", "predicted", "product", "score", "scored", "untouched"]
+__all__ = [
+    "Evaluator",
+    "head_logits",
+    "predicted",
+    "product",
+    "risk_thresholds",
+    "score",
+    "scored",
+    "untouched",
+]
 
 N_BINS = 15
 MOST_LOGITS = 5_000_000
@@ -139,3 +149,33 @@ def head_logits(init: Init, features: Features | Evaluator) -> tuple[Tensor, Ten
         parts.append(logits[0].t()[first::step].double())
         labels.append(targets[first::step])
     return torch.cat(parts), torch.cat(labels), step
+
+
+def risk_thresholds(
+    head: FittedHead, validation: Features, *, risks: Sequence[float], delta: float
+) -> tuple[RiskThreshold, ...]:
+    """For each risk the threshold of the largest coverage; see `beliefmatch.metrics.coverage_at_risk`.
+
+    Of counts, the class of the most votes is the right one. The guarantee holds for rows drawn like these.
+    Where the same rows have chosen the head it leans on them a little more than it may.
+
+    Args:
+        head: that answers.
+        validation: rows it was not trained on.
+        risks: error rates that the answers must not exceed.
+        delta: probability with which each threshold may fail.
+    """
+    confidence, correct = [], []
+    for prediction, targets in predicted(head, validation):
+        top, place = prediction.probs.max(1)
+        confidence.append(top)
+        correct.append(place == (targets if targets.dim() == 1 else targets.argmax(1)))
+    columns = torch.cat(confidence), torch.cat(correct)
+    found = []
+    for risk in risks:
+        threshold, coverage, _, bound = coverage_at_risk(*columns, risk=risk, delta=delta)
+        is_there = math.isfinite(threshold)
+        found.append(
+            RiskThreshold(risk, delta, threshold if is_there else None, coverage, bound if is_there else None)
+        )
+    return tuple(found)

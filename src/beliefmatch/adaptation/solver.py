@@ -18,8 +18,7 @@ from torch import Tensor
 
 from beliefmatch.adaptation.adapt_config import TOLERANCE
 from beliefmatch.adaptation.objectives import HeadLoss
-from beliefmatch.adaptation.reading import labelled, ordered
-from beliefmatch.adaptation.types import Features
+from beliefmatch.adaptation.types import Features, labelled, ordered
 
 __all__ = ["MAX_ITERATIONS", "MEMORY", "Design", "Solution", "solve"]
 

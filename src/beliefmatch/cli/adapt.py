@@ -113,8 +113,7 @@ def adapt(
         return
     with user_errors(context, ValueError, *FAILURES), progress() as on_progress:
         outcome = job.run(on_progress)
-    from beliefmatch.experiments.adapted_directory import kept_files
-    from beliefmatch.experiments.adapted_head import head_file
+    from beliefmatch.experiments.adapted_directory import head_file, kept_files
     from beliefmatch.report.adaptation_caveats import caveats
     from beliefmatch.report.adaptation_files import write_adaptation
     from beliefmatch.report.adaptation_tables import adaptation_tables

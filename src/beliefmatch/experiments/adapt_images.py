@@ -14,13 +14,12 @@ from torch import Tensor, nn
 from beliefmatch._utils import OnProgress, reason_of
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.adapt_config import Labels
-from beliefmatch.adaptation.batchnorm import require_batchnorm
+from beliefmatch.adaptation.batchnorm import require_batchnorm, with_batchnorm
 from beliefmatch.adaptation.features import ExtractProgress, extract
 from beliefmatch.adaptation.heads import Head, find_head, head_weights
 from beliefmatch.adaptation.result import Adaptation
 from beliefmatch.adaptation.streams import OOD
 from beliefmatch.adaptation.types import Features
-from beliefmatch.adaptation.with_batchnorm import with_batchnorm
 from beliefmatch.data import load, load_ood
 from beliefmatch.data.config import DataConfig
 from beliefmatch.data.datasets import DATASETS

@@ -23,6 +23,7 @@ from beliefmatch._validate import fail
 from beliefmatch.adaptation.ensemble import EnsembleHead, mixed
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.heads import find_head
+from beliefmatch.adaptation.result import Adaptation
 from beliefmatch.adaptation.surgery import BeliefMixin, add_belief, with_ensemble, with_head
 from beliefmatch.adaptation.types import Features
 from beliefmatch.data.predictions import Predictions, npz_bytes
@@ -40,7 +41,7 @@ from beliefmatch.models.text import stored_text_model
 if TYPE_CHECKING:
     from beliefmatch.experiments.adapting import AdaptResult
 
-__all__ = ["AdaptedNetwork", "adapted_network", "kept_files"]
+__all__ = ["AdaptedNetwork", "adapted_network", "head_file", "kept_files"]
 
 _WEIGHTS = "model.safetensors"
 _BLOCK = 4096
@@ -214,3 +215,33 @@ def _network(facts: Mapping[str, Any]) -> nn.Module:
     name, options = facts["model"], facts["options"]
     published = name in MODELS or name.partition(":")[0] in ("timm", "torchvision", "hf")
     return pretrained_model(name, options={**options, "pretrained": False} if published else options)
+
+
+def head_file(adaptation: Adaptation, network: nn.Module | None = None) -> bytes:
+    """What is new in the network in the form of safetensors, under the names of its `state_dict`.
+
+    So that ``model.load_state_dict(load_file(path), strict=False)`` puts it in place where the number of
+    classes is the same. Called "weight" and "bias" where there are features alone. Where BatchNorm layers
+    were trained and taken, the head is the one trained with them, and they are in the file too: it is of no
+    use without them.
+
+    Args:
+        adaptation: of `adapt` or `refit`.
+        network: the adapted one, where there is one.
+    """
+    with needs("safetensors", extra="files", caller="report"):
+        from safetensors.torch import save
+    head, batchnorm = adaptation.head, adaptation.batchnorm
+    taken = batchnorm if batchnorm is not None and batchnorm.is_taken else None
+    new = adaptation.chosen if taken is None else taken.head
+    is_convolution = head is not None and head.kind == "conv1x1"
+    weight, bias = (new.weights, new.biases) if isinstance(new, EnsembleHead) else (new.weight, new.bias)
+    weight = weight[:, :, None, None] if is_convolution else weight
+    before = f"{head.name}." if head is not None and head.name else ""
+    tensors = {f"{before}weight": weight.contiguous(), f"{before}bias": bias.contiguous()}
+    if taken is not None and network is not None and head is not None:
+        for name in taken.layers:
+            state = network.get_submodule(name).state_dict()
+            tensors |= {f"{name}.{key}": value.cpu().contiguous().clone() for key, value in state.items()}
+    facts = {"kind": new.candidate.kind, "options": json.dumps(dict(new.candidate.options))}
+    return save(tensors, metadata=facts)
