@@ -426,7 +426,7 @@ def _show_rows(rows: Sequence["PredictionRow"]) -> None:
             Column("sentence", [escape(printable(row.name)) for row in rows], is_text=True),
             Column("answer", [escape(printable(answer(row))) for row in rows], is_text=True),
             Column("confidence", [f"{row.confidence:.3f}" for row in rows]),
-            Column(measure, [f"{doubt:.4f}" for doubt in doubts]),
+            Column(measure, [f"{doubt:.2g}" for doubt in doubts]),
         )
     )
 
