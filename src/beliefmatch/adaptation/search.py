@@ -178,8 +178,9 @@ class Search:
         """The belief matching head of the strongest prior that costs at most `MOST_RISE` of the NLL."""
         options = {} if prior == 1 else {"prior": prior}
 
-        def make(kl_weight: float) -> Candidate:
-            weight_decay = near.candidate.weight_decay
+        decay = near.candidate.weight_decay
+
+        def make(kl_weight: float, weight_decay: float = decay) -> Candidate:
             return Candidate(
                 "belief_matching", {"kl_weight": kl_weight, **options}, weight_decay=weight_decay
             )
@@ -187,15 +188,22 @@ class Search:
         if self.config.kl_weights is not None:
             given = sorted(set(self.config.kl_weights), reverse=True)
             return strongest_prior(self.fit([make(one) for one in given], near))
-        first = _rounded(self._votes() * _FIRST_DOUBT / self.classes)
-        path = self.fit([make(first)], near)
-        step = _STEP if _nll(path[0]) <= (1 + MOST_RISE) * _nll(near) else 1 / _STEP
+        most = (1 + MOST_RISE) * _nll(near)
+        path = self.fit([make(_rounded(self._votes() * _FIRST_DOUBT / self.classes))], near)
+        step = _STEP if _nll(path[0]) <= most else 1 / _STEP
         while _KL_WEIGHTS[0] < path[-1].candidate.kl_weight * step < _KL_WEIGHTS[1]:
             path += self.fit([make(_rounded(path[-1].candidate.kl_weight * step))], path[-1])
-            is_near = _nll(path[-1]) <= (1 + MOST_RISE) * min(_nll(near), *map(_nll, path))
-            if is_near == (step < 1):
+            is_near = _nll(path[-1]) <= min(most, *((1 + MOST_RISE) * _nll(one) for one in path))
+            has_fallen = _nll(path[-1]) < (1 - _PLATEAU) * _nll(path[-2])
+            if (not is_near) if step > 1 else (is_near or not has_fallen):
                 break
-        return strongest_prior(path)
+        chosen = strongest_prior(path)
+        if (
+            _nll(chosen) > most and self.config.weight_decays is None
+        ):  # another weight decay may suit it better
+            around = [make(chosen.candidate.kl_weight, _rounded(decay * one)) for one in (_STEP, 1 / _STEP)]
+            chosen = min([chosen, *self.fit(around, chosen)], key=_nll)
+        return chosen
 
     def label_smoothing(self, near: FittedHead) -> FittedHead:
         """The best of the label smoothing heads that ask for the confidence of the λ tried."""
