@@ -119,7 +119,7 @@ def test_the_found_preprocessing_feeds_the_untouched_network_and_new_images(adap
     best, second = record.data["preprocessing_tried"][:2]
     assert shown.startswith(
         f"preprocessing: pixels in [0, 1] (existing head right on {100 * best['accuracy']:.1f} % of 1024 "
-        f"training images; next: {second['name']} {100 * second['accuracy']:.1f} %"
+        f"training images with the lowest NLL; next: {second['name']} {100 * second['accuracy']:.1f} %"
     )
     assert record.data["preprocessing_from"] == "search" and best["accuracy"] > 0.95
     assert any(note.startswith("Preprocessing: pixels in [0, 1]") for note in record.notes)

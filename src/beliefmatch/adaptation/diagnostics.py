@@ -41,7 +41,6 @@ LEVEL = 0.001
 """p-value below which a test of `contamination` decides."""
 
 _LEAST_GAP, _LEAST_AUROC = 0.005, 0.51  # smaller differences decide nothing, however many rows there are
-_TINY = 1e-9  # smaller p-values are not written out
 _NO_ERRORS = 0.99  # accuracy from which on a head makes hardly any errors
 _LEAST_ROWS, _LEAST_OF_CLASS = 50, 5
 _WORSE, _ERRORS = 0.02, 2.0  # by which a head is clearly worse: in error, and in standard errors
@@ -126,7 +125,7 @@ class _Comparison(NamedTuple):
 
 
 def _p(value: float) -> str:
-    return f"p = {value:.2g}" if value >= _TINY else f"p < {_TINY:g}"
+    return f"p = {value:.2g}" if value >= 1e-9 else "p < 1e-9"
 
 
 def _outcomes(name: str, features: Features, init: Init) -> _Outcomes:

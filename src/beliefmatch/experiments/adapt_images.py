@@ -212,7 +212,8 @@ class AdaptImages(NetworkInputs):
         best, *others = (f"{100 * one.accuracy:.1f} %" for one in self.trials)
         runners_up = [f"{one.name} {right}" for one, right in zip(self.trials[1:], others, strict=True)]
         images = f"{len(self.trials[0].correct)} training images"
-        shown = f"existing head right on {best} of {images}; next: {', '.join(runners_up[:2])}"
+        lowest = " with the lowest NLL" if self.trials[1].is_tied else ""
+        shown = f"existing head right on {best} of {images}{lowest}; next: {', '.join(runners_up[:2])}"
         is_alike = self.trials[1].is_tied and not self.trials[0].is_clearly_better(self.trials[1])
         unsure = "; these are alike, so give --mean and --std if you know them" if is_alike else ""
         return f"preprocessing: {self.trials[0].name} ({shown}{unsure})"
