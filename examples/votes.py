@@ -30,7 +30,7 @@ from beliefmatch._environment import hardware, versions
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.features import extract
 from beliefmatch.adaptation.heads import Backbone, find_head
-from beliefmatch.adaptation.refit import refit, shown
+from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.types import Features, subset
 from beliefmatch.models import load_weights
@@ -39,7 +39,6 @@ from examples.pretrained import resnet20_cifar, resnet32_cifar
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 VALIDATION = 1000
 NETWORKS = {"resnet20": resnet20_cifar, "resnet32": resnet32_cifar}
-KL_WEIGHTS = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
 CONTROLS = ("softmax", "label_smoothing")
 
 
@@ -51,12 +50,11 @@ def main() -> None:
         {"trial": trial, "fitted_on": what, **row}
         for trial in range(asked.trials)
         for what, targets in _targets(votes, labels, trial)
-        for row in _judged(features, targets, votes, trial, asked.epochs)
+        for row in _judged(features, targets, votes, trial)
     ]
     record = {
         "network": asked.network,
         "trials": asked.trials,
-        "epochs": asked.epochs,
         "images": len(votes),
         "rows": lines,
         "versions": versions("beliefmatch", "torch", "numpy"),
@@ -76,7 +74,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--network", choices=NETWORKS, default="resnet20")
     parser.add_argument("--weights", required=True)
     parser.add_argument("--trials", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--out", default="runs/votes")
     return parser.parse_args()
 
@@ -111,22 +108,19 @@ def _targets(votes: Tensor, labels: Tensor, trial: int) -> Iterator[tuple[str, T
     yield "all votes", votes
 
 
-def _judged(
-    features: Features, targets: Tensor, votes: Tensor, trial: int, epochs: int
-) -> Iterator[dict[str, Any]]:
+def _judged(features: Features, targets: Tensor, votes: Tensor, trial: int) -> Iterator[dict[str, Any]]:
     order = np.random.default_rng(1000 + trial).permutation(len(votes))
     half = len(order) // 2
     fit, choose, judge = order[: half - VALIDATION], order[half - VALIDATION : half], order[half:]
     told = Features(features.rows, targets, f"{features.digest}-{trial}")
     sets = FeatureSets(subset(told, np.sort(fit)), subset(told, np.sort(choose)))
-    adapt_config = AdaptConfig(
-        labels="new", kl_weights=KL_WEIGHTS, controls=CONTROLS, epochs=epochs, seeds=(trial,)
-    )
+    adapt_config = AdaptConfig(labels="new", controls=CONTROLS)
     made = refit(sets, classes=votes.shape[1], adapt_config=adapt_config)
     rows, people = _rows(features, judge), votes[torch.from_numpy(np.sort(judge))].double()
     known = told.targets[torch.from_numpy(np.sort(choose))].double()
-    for label, heads in shown(made).items():
-        said, kl_weight = heads[0].predict(rows), made.chosen.candidate.kl_weight
+    for label in ("softmax", "label smoothing", "belief matching"):
+        heads = made.table[label]
+        said, kl_weight = heads[0].predict(rows), made.table["belief matching"][0].candidate.kl_weight
         scores = _distance(said.probs, people)
         in_turn = scores["vote_nll"]
         if said.belief is not None:
