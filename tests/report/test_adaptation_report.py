@@ -8,12 +8,13 @@ from msgspec.structs import replace
 
 from adaptations import NAMES, evaluations, record
 from beliefmatch.cli import main
-from beliefmatch.experiments.adapt_record import RiskThresholdCheck, VerdictRecord
+from beliefmatch.experiments.adapt_record import BestRecord, RiskThresholdCheck, VerdictRecord
 from beliefmatch.experiments.evaluation_record import Number
 from beliefmatch.report.adaptation_files import adaptation_files, write_adaptation
 from beliefmatch.report.adaptation_page import render_adaptation
 from beliefmatch.report.adaptation_tables import adaptation_tables
 from beliefmatch.report.adaptation_text import adaptation_csv, adaptation_markdown, adaptation_summary
+from beliefmatch.report.adaptation_words import findings
 from evaluation_records import CIRCUMSTANCES
 from golden import assert_golden
 from html_page import Page, outline
@@ -49,9 +50,9 @@ def test_summary_and_markdown():
 def test_the_page():
     made = replace(record(), **CIRCUMSTANCES, notes=["A <note>."])
     text = outline(render_adaptation(made, evaluations()))
-    before, _, rest = text.partition("### Validation NLL by epoch")
+    before, rest = re.split(r"\nAll \d+ heads that were tried\n", text)
     about = rest[rest.index("## How it was made") : rest.index("## Summary")]  # then as an evaluation's page
-    assert_golden("report/adaptation_page.txt", masked(before + about))
+    assert_golden("report/adaptation_page.txt", masked(f"{before}\n{about}"))
 
 
 THRESHOLD = RiskThresholdCheck(0.05, 0.05, 0.7, 0.8, 0.04, 0.75, 0.02)
@@ -118,31 +119,90 @@ def shifted(evaluation, reference, sides):
     return replace(evaluation, scores=scores, draws=replace(reference.draws, metrics=draws))
 
 
-def test_another_head_is_better_or_worse_by_the_interval_of_the_difference():
-    *others, rival, ours = evaluations()
-    lines = []
-    for sides in ((0, 0, 0), (-1, 0, 0), (-1, 0, 1), (1, 1, 1)):
-        scored = [*others, shifted(rival, ours, dict(zip(MAIN, sides, strict=True))), ours]
-        (line,) = (line for line in sentences(record(), scored) if line.startswith("- Evidential"))
-        lines.append(f"{sides}: {line}")
-    assert_golden("report/adaptation_rivals.txt", "\n".join(lines))
+def with_sides(sides, label="softmax"):
+    """The evaluations with those of a line shifted away from those of the new head."""
+    labels, scored = record().row_labels, evaluations()
+    ours = scored[labels.index(record().new_label)]
+    place = labels.index(label)
+    rival = shifted(scored[place], ours, dict(zip(MAIN, sides, strict=True)))
+    return [*scored[:place], rival, *scored[place + 1 :]]
+
+
+@pytest.mark.parametrize("label", ["softmax", "untouched"])
+@pytest.mark.parametrize("sides", [(0, 0, 0), (1, 0, 0), (-1, 0, 1), (-1, -1, -1)])
+def test_a_loss_beyond_chance_comes_first(label, sides):
+    """The new head loses to softmax, or to the network as it was, in the metrics that are lower there."""
+    quiet = with_sides((0, 0, 0), "untouched" if label == "softmax" else "softmax")
+    place = record().row_labels.index(label)
+    scored = [*quiet[:place], with_sides(sides, label)[place], *quiet[place + 1 :]]
+    first = next(line for line in sentences(record(), scored) if line.startswith("- "))
+    lost = [name for name, side in zip(("error", "NLL", "ECE"), sides, strict=True) if side < 0]
+    assert first.startswith("- The new head is worse than") == bool(lost)
+    assert re.findall(r"(error|NLL|ECE) \+", first) == lost
+
+
+def test_a_head_that_has_not_converged_is_marked_and_compared_with_no_other():
+    def unfinished(label):
+        scored = [replace(one, converged=one.label != label) for one in record().scored]
+        return replace(record(), scored=scored)
+
+    compared = re.compile("worse|From")
+    lines = sentences(unfinished(record().label), evaluations())
+    assert "not converged" in next(line for line in lines if line.startswith("- "))
+    assert not any(compared.search(line) for line in lines)
+    rival = with_sides((-1, -1, -1), "softmax")
+    assert any("a softmax head" in line for line in sentences(record(), rival))
+    assert not any("a softmax head" in line for line in sentences(unfinished("softmax"), rival))
+    page = outline(render_adaptation(unfinished("softmax"), rival))
+    against = page[page.index("against each other one") : page.index("## Scores")]
+    assert "\nuntouched |" in against and "\nsoftmax" not in against.replace("softmax + temperature", "")
+    assert "softmax (not converged)" in page
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_there_are_at_most_six_findings(kind):
+    made = replace(record(kind), risk_thresholds=[THRESHOLD] * 3)
+    assert len(findings(made, evaluations(kind))) <= 6
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"label": "belief matching"}, "No other head"),
+        ({"excess": 0.01, "standard_error": 0.02}, "may be chance"),
+        ({"excess": 0.05, "standard_error": 0.02}, "choose = best"),
+        ({"excess": 0.05, "standard_error": None}, "choose = best"),
+    ],
+)
+def test_the_best_head_is_named_and_how_far_the_delivered_one_is_from_it(change, words):
+    given = {"label": "softmax", "nll": 0.1234, "excess": 0.0, "standard_error": None, **change}
+    made = replace(record(), label="belief matching", best=BestRecord(**given))
+    (line,) = (line for line in sentences(made) if "0.1234" in line)
+    assert words in line and (given["label"] == "belief matching" or "softmax" in line)
+
+
+def test_the_network_stays_as_it_was_where_no_head_is_better():
+    made = replace(record(), chosen="untouched", label="untouched")
+    assert any("stays as it was" in line for line in sentences(made, evaluations()))
+    plots = Page(render_adaptation(made, evaluations())).plots()
+    assert "choice-nll" in plots
 
 
 def test_the_network_as_it_was_comes_first_and_without_draws_nothing_is_claimed():
-    _, *others = evaluations()
-    before, after = record().delivered("untouched").scores, record().delivered("belief matching").scores
+    before, after = record().delivered("untouched").scores, record().delivered(record().label).scores
     error = f"error {100 * before.error:.2f} → {100 * after.error:.2f}"
     nll = f"NLL {before.nll:.4f} → {after.nll:.4f}"
     for scored in (evaluations(), [replace(one, draws=None) for one in evaluations()]):
-        (line,) = (line for line in sentences(record(), scored) if "as it was" in line)
+        (line,) = (line for line in sentences(record(), scored) if "From the network as it was" in line)
         assert error in line and nll in line
         assert bool(re.search("better|worse|indistinguishable", line)) == (scored == evaluations())
-    same = sentences(record(), [replace(others[-1], draws=None), *others])
+    ours = evaluations()[record().row_labels.index(record().label)]
+    same = sentences(record(), [replace(ours, draws=None), *evaluations()[1:]])
     assert sum(line.count("(the same)") for line in same) == 3
 
 
 def test_differences_on_the_page_are_those_of_the_record(page):
-    before, after = record().delivered("untouched").scores, record().delivered("belief matching").scores
+    before, after = record().delivered("untouched").scores, record().delivered(record().label).scores
     columns = (("error", 100), ("nll", 1), ("brier", 1), ("ece", 100))
     for (key, scale), cell in zip(columns, page.row(" untouched"), strict=True):
         found = re.match(r"([+−]?[\d.]+)\[([+−]?[\d.]+), ([+−]?[\d.]+)\]", cell["text"])
@@ -157,7 +217,7 @@ def test_trained_batchnorm_layers_make_another_head_that_is_delivered():
     (starred,) = (line for line in adaptation_summary(made).splitlines() if line.startswith("*"))
     assert "belief matching and BatchNorm" in starred
     restored = replace(record(), batchnorm={**made.batchnorm, "taken": False})
-    assert restored.new_label == "belief matching"
+    assert restored.new_label == record().label
 
 
 # Numbers
@@ -184,7 +244,7 @@ def test_every_lambda_is_drawn_as_a_mean_over_seeds():
 
 def test_heads_that_were_tried_are_listed_the_best_first():
     lines = outline(render_adaptation(record(), evaluations())).splitlines()
-    first = lines.index("head | NLL | error % | ECE % | epochs | notes") + 1
+    first = lines.index("head | NLL | error % | ECE % | iterations | notes") + 1
     tried = [line.split(" | ") for line in lines[first : first + len(record().tried)]]
     assert {name.removesuffix(" — chosen") for name, *_ in tried} == {head.name for head in record().tried}
     nlls = [float(nll) for _, nll, *_ in tried]

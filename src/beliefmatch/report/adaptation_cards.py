@@ -95,8 +95,8 @@ def _choice_words(
         if points:
             least = min(points, key=lambda point: point.mean(key) or 0.0)
             parts.append(f"{series.title}: least {text(least.mean(key))} at λ = {least.kl_weight:g}")
-    chosen = [f"{one.kl_weight:g}" for series in found for one in series.points if one.chosen]
-    return f"{title} against λ, means over the seeds. {'; '.join(parts)}. Chosen: λ = {', '.join(chosen)}."
+    chosen = [f" Chosen: λ = {one.kl_weight:g}." for series in found for one in series.points if one.chosen]
+    return f"{title} against λ. {'; '.join(parts)}.{''.join(chosen)}"
 
 
 def _fitted(record: AdaptRecord) -> dict[int, TriedHead]:

@@ -64,14 +64,14 @@ def named_evaluations(
 
 def _content(record: AdaptRecord, models: Sequence[EvaluationRecord]) -> dict[str, Any]:
     seed = record.chosen_head.seed
-    done, *sentences = findings(record, models)
+    verdict, *sentences = findings(record, models)
     return {
         "template": "adaptation.html.j2",
         "styles": ("comparison.css", "adaptation.css"),
         "kicker": "adapt",
         "page_title": f"{record.model}: adaptation",
         "title": record.model,
-        "lead": done,
+        "lead": verdict,
         "part": "Each head:",
         "record": record,
         "sentences": sentences,

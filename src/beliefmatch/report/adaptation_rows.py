@@ -81,12 +81,7 @@ _OPTIONS: dict[str, Callable[[Any], str]] = {
 }
 
 
-_TITLES = {
-    "untouched + temperature": "temperature scaling",
-    "softmax": "softmax refit",
-    "evidential": "evidential head",
-    "laplace": "Laplace approximation",
-}
+_TITLES = {"laplace": "Laplace approximation"}
 
 
 def most_seeds(record: AdaptRecord) -> int:
@@ -98,7 +93,7 @@ def seeds_words(record: AdaptRecord) -> str:
     """Of how many heads the numbers are."""
     most = most_seeds(record)
     if most == 1:
-        return "one seed"
+        return "one fit of each head"
     alone = any(len(line) == 1 for line in lines(record))
     return f"mean ± sd of {most} seeds" + (", where a head is trained" if alone else "")
 

@@ -13,6 +13,7 @@ from beliefmatch.report.adaptation_rows import (
     choice_series,
     detection_row,
     line_titles,
+    most_seeds,
     ood_sets,
     presentable_adaptation,
     score_rows,
@@ -129,5 +130,5 @@ def _choice(record: AdaptRecord) -> FirstThatFits:
         text_column("head", [series.title for series, _ in found]),
         columns,
         title="Every λ on the validation examples",
-        caption="means over the seeds",
+        caption="means over the seeds" if most_seeds(record) > 1 else "less is better",
     )

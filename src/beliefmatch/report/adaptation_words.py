@@ -23,6 +23,7 @@ _SHARES = ("error", "ece")
 _TOLD = ("error", "nll", "ece")
 _TABLED = ("error", "nll", "brier", "ece")
 _HEADLINE = "entropy"
+_OTHERS = {"untouched": "the network as it was", "softmax": "a softmax head on the same features"}
 
 
 class Change(NamedTuple):
@@ -88,10 +89,6 @@ def _number(key: str, value: float | None) -> str:
     return number_text(value, 2 if share else 4, scale=100 if share else 1)
 
 
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
-
-
 def against(
     record: AdaptRecord, evaluations: Sequence[EvaluationRecord] = (), keys: Sequence[str] = _TABLED
 ) -> list[Against]:
@@ -137,29 +134,45 @@ def _value(record: AdaptRecord, label: str, key: str) -> float | None:
 
 
 def findings(record: AdaptRecord, evaluations: Sequence[EvaluationRecord] = ()) -> list[str]:
-    """Sentences: losses first, then what was done, what it changed, the best head, OOD sets, thresholds."""
+    """At most six sentences, the verdict first.
+
+    Losses beyond chance, or that the delivered head has not converged; the change from the network as it was
+    or else from softmax; what was done; the best head; OOD detection; risk thresholds.
+    """
     keys = ("error", "nll", "kl", "ece") if record.targets == "votes" else _TOLD
     found = against(record, evaluations, keys)
     reference = before_label(record)
-    first = [one for one in found if one.label == reference]
     return [
         *_losses(record, found),
+        *(_changed(record, one) for one in found if one.label == reference),
         _done(record),
-        *(_changed(record, one) for one in first),
         _best(record),
         *_ood(record, reference),
-        *(_risk_threshold(record, one) for one in record.risk_thresholds),
+        *_risk_thresholds(record),
     ]
 
 
 def _losses(record: AdaptRecord, found: Sequence[Against]) -> Iterator[str]:
     """Where the delivered head is worse than the obvious alternatives, beyond chance."""
-    named = {"untouched": "the network as it was", "softmax": "a softmax head on the same features"}
+    if not record.delivered(record.new_label).converged:
+        yield "The new head has not converged, so it is compared with no other head."
+    losses = []
     for one in found:
-        worse = [change for change in one.changes if change.verdict == "worse"]
-        if one.label in named and worse:
-            texts = [change_words(change) for change in worse]
-            yield f"The delivered head is worse than {named[one.label]}: {'; '.join(texts)}."
+        worse = [_loss_words(change) for change in one.changes if change.verdict == "worse"]
+        if one.label in _OTHERS and worse:
+            losses.append(f"{_OTHERS[one.label]} ({', '.join(worse)})")
+    if losses:
+        yield f"The new head is worse than {' and than '.join(losses)}."
+
+
+def _loss_words(change: Change) -> str:
+    """Such as "NLL +0.0130 [0.0100, 0.0160]"."""
+    points = "\u00a0% points" if change.key in _SHARES else ""
+    return f"{change.name} {change.signed}{points} {change.interval}"
+
+
+def _arrow(change: Change) -> str:
+    return f"{change.name} {change.text(change.other)} → {change.text(change.ours)}{change.unit}"
 
 
 def _done(record: AdaptRecord) -> str:
@@ -168,11 +181,11 @@ def _done(record: AdaptRecord) -> str:
     of = f" of {record.model}" if head else ""
     aim = "" if record.labels == "same" else f" for {record.classes:,} classes"
     if chosen.kind == "untouched" and chosen.calibration is None:
-        done = f"The {layer}{of} stays as it was: no head is better on the validation examples."
+        done = f"The {layer}{of} stays as it was: no head has a lower NLL on the validation examples."
     else:
-        how = f" ({', '.join(_settings(record))})" if _settings(record) else ""
+        settings = ", ".join(_settings(record))
         verb = "was fitted anew" if record.labels == "same" else "was fitted"
-        done = f"The {layer}{of} {verb}{aim}: {record.label}{how}."
+        done = f"The {layer}{of} {verb}{aim}: {record.label}{f' ({settings})' if settings else ''}."
     return " ".join([done, *batchnorm_outcome(record)])
 
 
@@ -181,8 +194,8 @@ def _settings(record: AdaptRecord) -> Iterator[str]:
     weight = chosen.options.get("kl_weight")
     if weight is not None:
         count = len(kl_weights(record))
-        of = f", the strongest of {count} whose validation NLL is within 1 % of the best" if count > 1 else ""
-        yield f"λ = {weight:g}{of}"
+        rule = f"of {count} values the largest with a validation NLL within 1\u00a0% of the lowest"
+        yield f"λ = {weight:g}, {rule}" if count > 1 else f"λ = {weight:g}"
     if chosen.weight_decay:
         yield f"weight decay {chosen.weight_decay:g}"
 
@@ -191,13 +204,14 @@ def _best(record: AdaptRecord) -> str:
     """Which head has the lowest validation NLL, and how far the delivered one is from it."""
     best = record.best
     if best.label == record.label:
-        return f"No head has a lower NLL on the validation examples ({best.nll:.4f})."
+        return f"No other head has a lower NLL on the validation examples ({best.nll:.4f})."
     error = best.standard_error
     chance = "" if error is None else f" ± {error:.4f}"
-    close = error is not None and best.excess <= 2 * error
-    end = ", within chance" if close else ""
-    fact = f"Lowest NLL on the validation examples: {best.label}, {best.nll:.4f}"
-    return f"{fact}; the delivered head has {best.excess:.4f}{chance} more{end}."
+    fact = f"The lowest NLL on the validation examples is that of {best.label}, {best.nll:.4f}"
+    excess = f"{fact}; that of {record.label} is {best.excess:.4f}{chance} higher"
+    if error is not None and best.excess <= 2 * error:
+        return f"{excess}, which may be chance."
+    return f"{excess}. With choose = best that head is delivered."
 
 
 def batchnorm_outcome(record: AdaptRecord) -> Iterator[str]:
@@ -213,24 +227,17 @@ def batchnorm_outcome(record: AdaptRecord) -> Iterator[str]:
 
 
 def _changed(record: AdaptRecord, one: Against) -> str:
-    named = {
-        "untouched": "Against the network as it was",
-        "softmax": "Against a softmax head fitted to the same features",
-    }
-    who = named.get(one.label, f"Against {one.title}")
-    return f"{who}, on {scored_on_text(record)}: {'; '.join(map(change_words, one.changes))}."
+    changes = ", ".join(map(change_words, one.changes))
+    return (
+        f"From {_OTHERS.get(one.label, one.title)} to the new head, on {scored_on_text(record)}: {changes}."
+    )
 
 
 def change_words(change: Change) -> str:
-    """Such as "NLL 0.3450 → 0.2370 (better by 0.1080 [0.0900, 0.1200])"."""
-    arrow = f"{change.name} {change.text(change.other)} → {change.text(change.ours)}{change.unit}"
-    if change.verdict == "even" and not change.interval:
-        return f"{arrow} (the same)"
-    if change.verdict == "even":
-        return f"{arrow} (indistinguishable, {change.interval})"
-    if not change.verdict:
-        return arrow
-    return f"{arrow} ({change.verdict}, {change.signed} {change.interval})"
+    """Such as "NLL 0.3450 → 0.2370 (better)"."""
+    words = {"even": "indistinguishable" if change.interval else "the same", "": ""}
+    verdict = words.get(change.verdict, change.verdict)
+    return f"{_arrow(change)} ({verdict})" if verdict else _arrow(change)
 
 
 def _ood(record: AdaptRecord, reference: str | None) -> Iterator[str]:
@@ -249,27 +256,37 @@ def _auroc(record: AdaptRecord, label: str, name: str) -> float | None:
     return None if found is None else found.auroc.get(_HEADLINE)
 
 
-def _risk_threshold(record: AdaptRecord, one: RiskThresholdCheck) -> str:
-    risk = f"{100 * one.risk:g}\u00a0%"
+def _risk_thresholds(record: AdaptRecord) -> Iterator[str]:
+    """All thresholds in one sentence: they differ in the error rate that they keep."""
+    found = record.risk_thresholds
+    if not found:
+        return
+    sure = f"{100 * (1 - max(one.delta for one in found)):g}\u00a0%"
+    parts = [f"below {100 * one.risk:g}\u00a0% {_threshold_words(record, one)}" for one in found]
+    doubt = (
+        " Do not rely on this: the network has seen the validation examples." if record.verdict.seen else ""
+    )
+    yield f"Error among answers, with probability {sure}: {'; '.join(parts)}.{doubt}"
+
+
+def _threshold_words(record: AdaptRecord, one: RiskThresholdCheck) -> str:
     if one.threshold is None:
-        return f"No confidence threshold keeps the error among its answers below {risk}."
-    sure = f"(with probability {100 * (1 - one.delta):g}\u00a0%)"
-    seen = " Do not rely on it: it was computed on examples seen in training."
-    doubt = seen if record.verdict.seen else ""
+        return "at no confidence"
     if one.threshold * record.classes <= 1:  # no confidence is lower
-        return f"Everything can be answered, and the error stays below {risk} {sure}{_kept(one)}.{doubt}"
-    when = f"Answering at a confidence of {threshold_text(one.threshold)} or more"
-    return f"{when} keeps the error below {risk} {sure}{_kept(one)}.{doubt}"
+        return f"at any confidence{_kept(one)}"
+    return f"at a confidence of {threshold_text(one.threshold)} or more{_kept(one)}"
 
 
 def _kept(one: RiskThresholdCheck) -> str:
     """Coverage and error of a risk threshold on test examples, or its coverage on validation examples."""
     if one.test_coverage is None:
-        return f": {_answered(one.coverage, 1)} of the validation examples are answered"
-    of = f": {_answered(one.test_coverage, 2)} of the test examples are answered"
-    if one.test_risk is None:
-        return of
-    return f"{of}, {number_text(one.test_risk, 2, scale=100)}\u00a0% of them wrongly"
+        return f" ({_answered(one.coverage, 1)} of the validation examples answered)"
+    wrong = (
+        ""
+        if one.test_risk is None
+        else f", {number_text(one.test_risk, 2, scale=100)}\u00a0% of them wrongly"
+    )
+    return f" ({_answered(one.test_coverage, 2)} of the test examples answered{wrong})"
 
 
 def _answered(share: float, digits: int) -> str:
