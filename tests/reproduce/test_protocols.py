@@ -137,7 +137,7 @@ def test_transfer_at_paper_scale_is_the_paper_protocol():
         assert (config.data.name, config.data.limit, config.data.augment) == (name, None, "none")
         assert config.model.startswith("timm:resnet50")
         adapt = found.adapt_run_config(config).adapt_config
-        assert (adapt.labels, adapt.optimizer, adapt.patience) == ("new", "adam", None)
+        assert (adapt.labels, adapt.protocol, adapt.epochs, adapt.batch_size) == ("new", "paper", 100, 64)
         assert (adapt.kl_weights, adapt.seeds, adapt.learning_rate) == ((0.01,), (0, 1, 2, 3, 4), 3e-4)
     cifar = found.configs["cifar10"]
     assert (cifar.data.size, cifar.data.margin) == (8 * 32, 1.0)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from beliefmatch.cli import main
-from beliefmatch.experiments.adapt_record import AdaptRecord
+from beliefmatch.experiments.adapt_record import AdaptRecord, ValidationCurve
 from beliefmatch.experiments.config import config_from, to_mapping
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.report.reproduction import ours_text, reproduction_tables, summary_markdown
@@ -260,9 +260,16 @@ def test_every_seed_of_every_arm_is_its_own_run(tmp_path):
 
 
 def test_a_head_that_diverged_is_counted(everything):
-    """As if there had been one seed more, which diverged."""
+    """As if there had been one seed more, whose NLL was not finite in the end."""
     kept = everything / "runs" / record_of(everything, "table3").runs[0].fingerprint / "adaptation.json"
-    transfer = tables.Transferred(AdaptRecord.from_json(kept.read_text("utf-8")), [], [0, 1])
+    adapted = AdaptRecord.from_json(kept.read_text("utf-8"))
+    more = {"tried": [], "scored": []}
+    for name, found in more.items():
+        for one in getattr(adapted, name):
+            found += [one, replace(one, name=f"{one.name} seed=1", seed=1)]
+    lost = ValidationCurve([1, 2], [0.5, None])
+    more["tried"] = [replace(one, curve=lost) if one.seed == 1 else one for one in more["tried"]]
+    transfer = tables.Transferred(replace(adapted, **more), [], [0, 1])
     arms = transfer_arms("cifar10", transfer, scaled_transfer("cifar10", "tiny"), "fingerprint")
     first, *_ = reproduction("table3").rows(tables.Outcome("tiny", {one.arm.key: one for one in arms}))
     assert (first.seeds, first.values[1], first.diverged, first.note) == ([0, 1], None, 1, "1 of 2 diverged")

@@ -1,11 +1,12 @@
 """`beliefmatch adapt`: the last layer of a trained classifier is refitted with belief matching."""
 
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from beliefmatch._files import ready_directory
+from beliefmatch._files import directory_in_use
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.cli import options as opt
 from beliefmatch.cli.console import (
@@ -15,6 +16,7 @@ from beliefmatch.cli.console import (
     require_packages,
     show,
     user_errors,
+    warnings_held,
     write_errors,
 )
 from beliefmatch.data.config import DataConfig, TextConfig, is_text
@@ -24,6 +26,9 @@ from beliefmatch.experiments.adapt_run_config import (
     ImageAdaptConfig,
     TextAdaptConfig,
 )
+
+if TYPE_CHECKING:
+    from beliefmatch.experiments.adapting import Adapting
 
 __all__ = ["adapt"]
 
@@ -81,37 +86,37 @@ def adapt(
 ) -> None:
     """Refit the last layer of a classifier with belief matching.
 
-    Features are extracted once and cached. Heads for all values of λ, and other heads for comparison, are
-    fitted to them in one pass; λ is chosen on images that the network must not have been trained on. This
-    takes minutes on a CPU. The directory holds the adapted network, records and report.html, which works
-    offline.
+    Features are extracted once and cached. Belief matching heads, and other heads for comparison, are fitted
+    to them until they converge; λ and weight decay are chosen on data that the network must not have been
+    trained on. This takes minutes on a CPU. The directory holds the adapted network, records and report.html,
+    which works offline.
     """
-    directory = Path(out)
-    with user_errors(context):
-        config = _config(context)
-        require_packages(context, "terminal", "report", "statistics", "weights")
-        from beliefmatch.experiments.adapting import Adapting
-        from beliefmatch.experiments.run_dir import RunDirectory
+    with ExitStack() as stack:
+        with user_errors(context), warnings_held():
+            config = _config(context)
+            require_packages(context, "terminal", "report", "statistics", "weights")
+            from beliefmatch.experiments.adapted_directory import require_directory
+            from beliefmatch.experiments.adapting import Adapting
 
-        if RunDirectory(directory).config_file.is_file():  # its files have the same names
-            raise ValueError(
-                f"adapt: `out` must not be the directory of a run, got {directory}; choose another."
-            )
-        if config.adapt_config.laplace:
-            from beliefmatch.adaptation.laplace_head import require_laplace
+            require_directory(Path(out), config)
+            if config.adapt_config.laplace:
+                from beliefmatch.adaptation.laplace_head import require_laplace
 
-            require_laplace()
-        job = Adapting(config)
+                require_laplace()
+            job = Adapting(config)
+            if not dry_run:
+                stack.enter_context(directory_in_use(out, caller="adapt"))
+        if dry_run or verbose:
+            for line in job.announcement():
+                typer.echo(line)
+        elif job.images is not None and (found := job.images.preprocessing()) is not None:
+            typer.echo(found)
         if not dry_run:
-            ready_directory(out, caller="adapt")
-    if dry_run or verbose:
-        for line in job.announcement():
-            typer.echo(line)
-    elif job.images is not None and (found := job.images.preprocessing()) is not None:
-        typer.echo(found)
-    if dry_run:
-        return
-    with user_errors(context, ValueError, *FAILURES), progress() as on_progress:
+            _run(context, job, Path(out), verbose=verbose)
+
+
+def _run(context: typer.Context, job: "Adapting", directory: Path, *, verbose: bool) -> None:
+    with user_errors(context, ValueError, *FAILURES), warnings_held(), progress() as on_progress:
         outcome = job.run(on_progress)
     from beliefmatch.experiments.adapted_directory import head_file, kept_files
     from beliefmatch.report.adaptation_caveats import caveats
@@ -120,7 +125,7 @@ def adapt(
     from beliefmatch.report.adaptation_words import findings as adaptation_findings
 
     record, evaluations = outcome.record, outcome.evaluations
-    given = config.given
+    given = job.config.given
     others = kept_files(outcome, None if isinstance(given, FeatureAdaptConfig) else given)
     new_head = head_file(outcome.adaptation, outcome.network)
     try:  # files first: the reader of the output may close the pipe
@@ -140,10 +145,13 @@ def _config(context: typer.Context) -> AdaptRunConfig:
     params, given = context.params, opt.settings_of(context)
     fit = {**given.get("fit", {}), **({"risks": given["risks"]} if "risks" in given else {})}
     network, features, data = (given.get(name, {}) for name in ("network", "features", "data"))
+    if fit.get("protocol", _FIT.protocol) == "default" and not fit.get("batchnorm"):
+        for name, _ in opt.given_options(context, "fit.epochs"):
+            raise ValueError(f"adapt: `{name}` must come with `--protocol paper` or `--train-batchnorm`.")
     if "train" in features:
-        for name in ("model", "weights", "data"):
-            if params[name] is not None:
-                raise ValueError(f"adapt: `{name}` must not come with `--features`, which replace it.")
+        for name, setting in opt.given_options(context, "network.", "data."):
+            if setting != "data.split_seed":
+                raise ValueError(f"adapt: `{name}` must not come with `--features`: no network is used.")
         validation = params["validation"]
         if validation is not None and not Path(validation).exists():
             validation = _fraction(validation)

@@ -3,6 +3,7 @@
 import re
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -30,6 +31,7 @@ __all__ = [
     "show",
     "step_progress",
     "user_errors",
+    "warnings_held",
     "write_errors",
 ]
 
@@ -79,6 +81,15 @@ def write_errors(context: typer.Context, path: Path) -> Iterator[None]:
     except OSError as error:
         reason, remedy = error.strerror or error, "repair that or choose another `--out`"
         raise UserError(f"{context.command_path}: cannot write to {path} ({reason}); {remedy}.") from error
+
+
+@contextmanager
+def warnings_held() -> Iterator[None]:
+    """Print the warnings of the block at its end, and none if it fails: then its error is all that counts."""
+    with warnings.catch_warnings(record=True) as held:
+        yield
+    for one in held:
+        warnings.showwarning(one.message, one.category, one.filename, one.lineno)
 
 
 @contextmanager

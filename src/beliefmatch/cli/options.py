@@ -22,7 +22,7 @@ from beliefmatch.methods import METHODS
 from beliefmatch.models import MODELS
 from beliefmatch.reproduce import REPRODUCTIONS
 
-__all__ = ["RunOptions", "Sets", "option_of_setting", "settings_of", "with_options"]
+__all__ = ["RunOptions", "Sets", "given_options", "option_of_setting", "settings_of", "with_options"]
 
 
 class Sets(NamedTuple):
@@ -55,6 +55,19 @@ def settings_of(context: typer.Context) -> dict[str, Any]:
             below = below.setdefault(section, {})
         below[key] = value
     return settings
+
+
+def given_options(context: typer.Context, *sections: str) -> Iterator[tuple[str, str]]:
+    """Name and setting of each option on the command line, even with its default value, by section."""
+    for name, _, target in _declared(context):
+        source = context.get_parameter_source(name)
+        if (
+            target is not None
+            and target.path.startswith(sections)
+            and source
+            and source.name == "COMMANDLINE"
+        ):
+            yield name, target.path
 
 
 def with_options(declared: type) -> Callable[[Callable[..., None]], Callable[..., None]]:

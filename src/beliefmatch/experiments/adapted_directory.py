@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from beliefmatch._config import plain
 from beliefmatch._environment import needs
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.ensemble import EnsembleHead, mixed
@@ -31,7 +32,7 @@ from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.text import Tokenize
 from beliefmatch.experiments.adapt_networks import run_of
 from beliefmatch.experiments.adapt_record import AdaptRecord
-from beliefmatch.experiments.adapt_run_config import ImageAdaptConfig, TextAdaptConfig
+from beliefmatch.experiments.adapt_run_config import AdaptRunConfig, ImageAdaptConfig, TextAdaptConfig
 from beliefmatch.experiments.build import bare_network, method_of
 from beliefmatch.experiments.config import config_from, to_mapping
 from beliefmatch.experiments.run_dir import ADAPTED_SCHEMA, RunDirectory
@@ -41,13 +42,14 @@ from beliefmatch.models.text import stored_text_model
 if TYPE_CHECKING:
     from beliefmatch.experiments.adapting import AdaptResult
 
-__all__ = ["AdaptedNetwork", "adapted_network", "head_file", "kept_files"]
+__all__ = ["AdaptedNetwork", "adapted_network", "head_file", "kept_files", "require_directory"]
 
 _WEIGHTS = "model.safetensors"
 _BLOCK = 4096
 _TEXT = "text"
 _FORMS = {"head": str, "class_names": list, "has_belief": bool}
 _OF_IMAGES, _OF_TEXT = {"shape": list, "preprocessing": dict}, {"text": dict}
+_SPEED = ("cache_dir", "cache_size", "device", "compile", "workers")
 _OF_RUNS, _BY_NAME = {"run": dict, "classes": int}, {"model": str, "options": dict}
 
 
@@ -62,6 +64,30 @@ class AdaptedNetwork:
     shape: tuple[int, int, int] | None = None
     preprocessing: Preprocessing | None = None
     tokenize: Tokenize | None = None
+
+
+def require_directory(directory: Path, config: AdaptRunConfig) -> None:
+    """Refuse the directory of a run, and that of an adaptation with another configuration."""
+    home = RunDirectory(directory)
+    if home.config_file.is_file():  # its files have the same names
+        raise fail("adapt", f"`out` must not be the directory of a run, got {directory}; choose another.")
+    if not home.is_adapted:
+        return
+    record: Any = None
+    with suppress(OSError, ValueError):
+        record = json.loads(home.record_file.read_bytes())
+    theirs = record.get("config") if isinstance(record, dict) else None
+    if _identity(theirs) != _identity(plain(config)):
+        expected = f"new, or hold an adaptation of the same configuration; {directory} has another"
+        remedy = "Choose another directory, or remove this one"
+        raise fail("adapt", f"`out` must be {expected}, see its record.json. {remedy}.")
+
+
+def _identity(config: Any) -> Any:
+    """A configuration without where and how fast features are computed."""
+    if not isinstance(config, dict):
+        return config
+    return {name: _identity(value) for name, value in config.items() if name not in _SPEED}
 
 
 def kept_files(

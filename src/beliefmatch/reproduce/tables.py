@@ -77,7 +77,9 @@ class Transferred(NamedTuple):
 
     def heads(self, label: str) -> list[ScoredHead | None]:
         """Heads of one method, by seed; None where training diverged."""
-        found = {head.seed: head for head in self.record.scored if head.label == label}
+        diverged = {one.name for one in self.record.tried if one.curve.nll and one.curve.nll[-1] is None}
+        heads = [head for head in self.record.scored if head.label == label and head.name not in diverged]
+        found = {head.seed: head for head in heads}
         return [found.get(seed) for seed in self.seeds]
 
 

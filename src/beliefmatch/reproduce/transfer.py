@@ -1,5 +1,6 @@
 """Transfers: the last layer of a pretrained network fitted to smaller datasets, one adaptation a dataset."""
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -153,7 +154,9 @@ class TransferRunner(Runner):
             on_progress(1.0, "finished before")
             return kept
         try:
-            outcome = Adapting(self.adapt_run_config(config)).run(on_progress)
+            with warnings.catch_warnings():  # the protocol fixes the number of epochs
+                warnings.filterwarnings("ignore", "adapt: these heads have not converged")
+                outcome = Adapting(self.adapt_run_config(config)).run(on_progress)
         except EnvironmentFailure:
             raise
         except ValueError as error:  # of numbers that are not finite, or files
