@@ -139,10 +139,15 @@ BAD_VALUES = {
     "predict nowhere x.png --risk 0.5": "--abstain=0.5",
     "adapt": "--model=.",
     "adapt --model x:y": "--test-features=x.npz",
-    "adapt --features x.npz": "--model=timm:resnet18 --weights=w.pt --data=digits",
+    "adapt --features x.npz": "--model=timm:resnet18 --weights=w.pt --data=digits --head=fc --data-dir=d "
+    "--model-option=a=1 --limit=9 --size=8 --margin=1.5 --mean=0 --std=1 --validation-from=test "
+    "--cache-dir=c --cache-size=1GB --device=cpu --precision=32 --feature-batch=5 --workers=0 "
+    "--text-column=a --label-column=b --epochs=3 --heads=1",
+    "adapt --features x.npz --protocol paper": "--heads=4 --weight-decay=0.1",
     "adapt --model x:y --data digits": "--kl-weight=small --kl-weight=-1 --prior= --seeds=0 --labels=old "
     "--validation=many --validation-from=moon --mean=0.5 --risk=2 --model-option=width --controls=magic "
-    "--feature-batch=0 --epochs=0 --learning-rate=-1 --optimizer=sgd --choose-by=luck --precision=8",
+    "--feature-batch=0 --epochs=0 --weight-decay=none --weight-decay=0 --choose=luck --protocol=mine "
+    "--heads=-1 --seeds=2 --precision=8",
     "evaluate a.npz": "--n-bins=0 --n-bins=10001 --resamples=-1 --seed=-1 --risk=7 --ood=noise.npz "
     "--ood==noise.npz --ood=noise= --ood=misclassification=noise.npz --ood=x=noise.npz,a.npz --logits=scores "
     f"--targets=truth --images=pictures --class-names=no.txt --class-names=three.txt --out= --out=a.npz "
@@ -188,6 +193,8 @@ MISTAKES = [
     ("adapt --model nowhere:make --data digits", "nowhere"),
     ("adapt --model digits --data digits", "`--weights`"),
     ("adapt --model x:y --size 32", "`--data`"),
+    ("adapt --features x.npz --compile", "`--compile`"),
+    ("adapt --features x.npz --skip-corrupt", "`--skip-corrupt`"),
     ("evaluate", "FILE"),
     ("evaluate missing.npz", "missing.npz"),
     ("evaluate .", "finished run"),

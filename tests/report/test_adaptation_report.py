@@ -119,44 +119,45 @@ def shifted(evaluation, reference, sides):
     return replace(evaluation, scores=scores, draws=replace(reference.draws, metrics=draws))
 
 
-def with_sides(sides, label="softmax"):
-    """The evaluations with those of a line shifted away from those of the new head."""
-    labels, scored = record().row_labels, evaluations()
+SOFTMAX = "softmax + temperature"  # the obvious control, as the new head has a temperature too
+
+
+def with_sides(**sides):
+    """The evaluations, those of some lines shifted away from those of the new head."""
+    labels, scored = record().row_labels, list(evaluations())
     ours = scored[labels.index(record().new_label)]
-    place = labels.index(label)
-    rival = shifted(scored[place], ours, dict(zip(MAIN, sides, strict=True)))
-    return [*scored[:place], rival, *scored[place + 1 :]]
+    for label, of in {**dict.fromkeys(("untouched", "softmax", SOFTMAX), (0, 0, 0)), **sides}.items():
+        place = labels.index(label)
+        scored[place] = shifted(scored[place], ours, dict(zip(MAIN, of, strict=True)))
+    return scored
 
 
-@pytest.mark.parametrize("label", ["softmax", "untouched"])
+@pytest.mark.parametrize("label", ["untouched", "softmax", SOFTMAX])
 @pytest.mark.parametrize("sides", [(0, 0, 0), (1, 0, 0), (-1, 0, 1), (-1, -1, -1)])
 def test_a_loss_beyond_chance_comes_first(label, sides):
     """The new head loses to softmax, or to the network as it was, in the metrics that are lower there."""
-    quiet = with_sides((0, 0, 0), "untouched" if label == "softmax" else "softmax")
-    place = record().row_labels.index(label)
-    scored = [*quiet[:place], with_sides(sides, label)[place], *quiet[place + 1 :]]
-    first = next(line for line in sentences(record(), scored) if line.startswith("- "))
+    first, *_ = findings(record(), with_sides(**{label: sides}))
     lost = [name for name, side in zip(("error", "NLL", "ECE"), sides, strict=True) if side < 0]
-    assert first.startswith("- The new head is worse than") == bool(lost)
+    assert first.startswith("The new head is worse than") == bool(lost)
     assert re.findall(r"(error|NLL|ECE) \+", first) == lost
 
 
 def test_a_head_that_has_not_converged_is_marked_and_compared_with_no_other():
     def unfinished(label):
-        scored = [replace(one, converged=one.label != label) for one in record().scored]
-        return replace(record(), scored=scored)
+        return replace(
+            record(), scored=[replace(one, converged=one.label != label) for one in record().scored]
+        )
 
-    compared = re.compile("worse|From")
-    lines = sentences(unfinished(record().label), evaluations())
-    assert "not converged" in next(line for line in lines if line.startswith("- "))
-    assert not any(compared.search(line) for line in lines)
-    rival = with_sides((-1, -1, -1), "softmax")
-    assert any("a softmax head" in line for line in sentences(record(), rival))
-    assert not any("a softmax head" in line for line in sentences(unfinished("softmax"), rival))
-    page = outline(render_adaptation(unfinished("softmax"), rival))
+    first, *others = findings(unfinished(record().label), evaluations())
+    assert "not converged" in first
+    assert not any(re.search("worse|From", line) for line in others)
+    scored, name = with_sides(**{SOFTMAX: (-1, -1, -1)}), "a softmax head with a temperature"
+    assert name in findings(record(), scored)[0]
+    assert not any(name in line for line in findings(unfinished(SOFTMAX), scored))
+    page = outline(render_adaptation(unfinished(SOFTMAX), scored))
     against = page[page.index("against each other one") : page.index("## Scores")]
-    assert "\nuntouched |" in against and "\nsoftmax" not in against.replace("softmax + temperature", "")
-    assert "softmax (not converged)" in page
+    assert "\nuntouched |" in against and SOFTMAX not in against
+    assert f"{SOFTMAX} (not converged)" in page
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -67,7 +67,7 @@ def given_options(context: typer.Context, *sections: str) -> Iterator[tuple[str,
             and source
             and source.name == "COMMANDLINE"
         ):
-            yield name, target.path
+            yield name.rstrip("_"), target.path
 
 
 def with_options(declared: type) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -31,7 +31,7 @@ from beliefmatch.data.predictions import Predictions, npz_bytes
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.text import Tokenize
 from beliefmatch.experiments.adapt_networks import run_of
-from beliefmatch.experiments.adapt_record import AdaptRecord
+from beliefmatch.experiments.adapt_record import ADAPT_SCHEMA, AdaptRecord
 from beliefmatch.experiments.adapt_run_config import AdaptRunConfig, ImageAdaptConfig, TextAdaptConfig
 from beliefmatch.experiments.build import bare_network, method_of
 from beliefmatch.experiments.config import config_from, to_mapping
@@ -46,6 +46,7 @@ __all__ = ["AdaptedNetwork", "adapted_network", "head_file", "kept_files", "requ
 
 _WEIGHTS = "model.safetensors"
 _BLOCK = 4096
+_RECORDS = ADAPT_SCHEMA.rpartition("/")[0]  # of any version
 _TEXT = "text"
 _FORMS = {"head": str, "class_names": list, "has_belief": bool}
 _OF_IMAGES, _OF_TEXT = {"shape": list, "preprocessing": dict}, {"text": dict}
@@ -71,13 +72,12 @@ def require_directory(directory: Path, config: AdaptRunConfig) -> None:
     home = RunDirectory(directory)
     if home.config_file.is_file():  # its files have the same names
         raise fail("adapt", f"`out` must not be the directory of a run, got {directory}; choose another.")
-    if not home.is_adapted:
-        return
     record: Any = None
     with suppress(OSError, ValueError):
         record = json.loads(home.record_file.read_bytes())
-    theirs = record.get("config") if isinstance(record, dict) else None
-    if _identity(theirs) != _identity(plain(config)):
+    if not isinstance(record, dict) or not f"{record.get('schema')}".startswith(_RECORDS):
+        return
+    if _identity(record.get("config")) != _identity(plain(config)):
         expected = f"new, or hold an adaptation of the same configuration; {directory} has another"
         remedy = "Choose another directory, or remove this one"
         raise fail("adapt", f"`out` must be {expected}, see its record.json. {remedy}.")

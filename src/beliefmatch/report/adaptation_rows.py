@@ -29,13 +29,13 @@ __all__ = [
     "scored_on_text",
     "seeds_words",
     "short_scores",
+    "softmax_label",
 ]
 
 BELIEF_LABEL = "belief matching"
 KL = Metric("kl", "KL of the votes from the probabilities (nats)", "low", False, short="KL")
 SCORED = ("error", "nll", "brier", "ece", "mean_confidence")
 _HEADLINE, _BELIEF = "entropy", "mutual_information"
-_REFERENCES = ("untouched", "softmax", "label smoothing")
 
 
 def presentable_adaptation(record: AdaptRecord, *, caller: str) -> AdaptRecord:
@@ -47,7 +47,15 @@ def presentable_adaptation(record: AdaptRecord, *, caller: str) -> AdaptRecord:
 
 def before_label(record: AdaptRecord) -> str | None:
     """The first head to compare with: the head as it was, or else the softmax head."""
-    return next((label for label in _REFERENCES if label in record.row_labels), None)
+    first = ("untouched", softmax_label(record), "label smoothing")
+    return next((label for label in first if label in record.row_labels and label != record.label), None)
+
+
+def softmax_label(record: AdaptRecord) -> str:
+    """The line of softmax to compare with: with a temperature if the new head has a calibration."""
+    scaled = "softmax + temperature"
+    is_scaled = record.chosen_head.calibration is not None and scaled in record.row_labels
+    return scaled if is_scaled else "softmax"
 
 
 def lines(record: AdaptRecord) -> list[list[ScoredHead]]:

@@ -11,6 +11,7 @@ from beliefmatch.report.adaptation_rows import (
     line_title,
     ood_sets,
     scored_on_text,
+    softmax_label,
 )
 from beliefmatch.report.evaluation_marks import difference, has_interval
 from beliefmatch.report.evaluation_metrics import score_title
@@ -23,7 +24,11 @@ _SHARES = ("error", "ece")
 _TOLD = ("error", "nll", "ece")
 _TABLED = ("error", "nll", "brier", "ece")
 _HEADLINE = "entropy"
-_OTHERS = {"untouched": "the network as it was", "softmax": "a softmax head on the same features"}
+_OTHERS = {
+    "untouched": "the network as it was",
+    "softmax": "a softmax head on the same features",
+    "softmax + temperature": "a softmax head with a temperature on the same features",
+}
 
 
 class Change(NamedTuple):
@@ -156,13 +161,13 @@ def _losses(record: AdaptRecord, found: Sequence[Against]) -> Iterator[str]:
     """Where the delivered head is worse than the obvious alternatives, beyond chance."""
     if not record.delivered(record.new_label).converged:
         yield "The new head has not converged, so it is compared with no other head."
-    losses = []
+    losses = {}
     for one in found:
         worse = [_loss_words(change) for change in one.changes if change.verdict == "worse"]
-        if one.label in _OTHERS and worse:
-            losses.append(f"{_OTHERS[one.label]} ({', '.join(worse)})")
+        if one.label in ("untouched", "softmax", softmax_label(record)) and worse:
+            losses[one.label.partition(" +")[0]] = f"{_OTHERS[one.label]} ({', '.join(worse)})"
     if losses:
-        yield f"The new head is worse than {' and than '.join(losses)}."
+        yield f"The new head is worse than {' and than '.join(losses.values())}."
 
 
 def _loss_words(change: Change) -> str:
