@@ -13,7 +13,6 @@ from sklearn.metrics import log_loss, roc_auc_score
 from adaptations import CLASSES, NAMES, QUICK, adaptation, evaluations, record, rows
 from beliefmatch._config import plain
 from beliefmatch.adaptation.fitted import FittedHead
-from beliefmatch.adaptation.refit import shown
 from beliefmatch.adaptation.result import BatchNormResult, RiskThreshold
 from beliefmatch.experiments import adapted_evaluation
 from beliefmatch.experiments.adapt_record import AdaptRecord, adapt_evaluation_paths
@@ -23,7 +22,7 @@ from beliefmatch.methods.base import Prediction
 from beliefmatch.metrics import expected_calibration_error
 
 KINDS = ("repair", "new", "votes")
-LINES = ["untouched", "temperature", "softmax", "label smoothing", "evidential", "belief matching"]
+LINES = ["untouched", "softmax", "label smoothing", "evidential", "belief matching"]
 
 
 def probs(head, features):
@@ -33,7 +32,7 @@ def probs(head, features):
 
 
 def heads(kind):
-    return [(label, head) for label, some in shown(adaptation(kind)).items() for head in some]
+    return [(label, head) for label, some in adaptation(kind).table.items() for head in some]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -49,13 +48,23 @@ def test_every_head_is_there_with_its_validation_scores(kind):
     for head in adaptation(kind).fitted:
         one = found[head.candidate.name]
         assert (one.nll, one.error, one.ece) == (head.nll, head.error, head.ece)
+        assert (one.converged, one.iterations, one.gap) == (head.converged, head.iterations, head.gap)
+        assert (one.weight_decay, one.calibration) == (
+            head.candidate.weight_decay,
+            head.candidate.calibration,
+        )
         assert one.curve.epoch == [point.epoch for point in head.curve]
     assert record(kind).chosen == adaptation(kind).chosen.candidate.name
+    assert record(kind).label == adaptation(kind).label
+    assert record(kind).best.label == adaptation(kind).best.label
 
 
 def test_lines_stand_in_the_order_of_the_honest_table():
-    assert record("repair").row_labels == LINES
-    assert record("new").row_labels == LINES[2:]
+    found = record("repair").row_labels
+    assert [label for label in found if "+" not in label] == LINES
+    assert {"untouched + temperature", "softmax + temperature"} <= {*found}
+    assert found == sorted(found, key=lambda label: LINES.index(label.partition(" +")[0]))
+    assert record("new").row_labels == LINES[1:]
     assert [one.seed for one in record("new").scored if one.label == "softmax"] == [3, 8]
 
 
@@ -107,7 +116,7 @@ def test_ood_sets_are_told_apart_as_scikit_learn_says():
         assert (
             ("mutual_information" in found.auroc)
             == one.has_belief
-            == (one.label in ("evidential", "belief matching"))
+            == one.label.startswith(("evidential", "belief matching"))
         )
 
 
@@ -142,9 +151,8 @@ def test_of_votes_the_majority_is_evaluated_and_that_is_told():
 
 def test_too_many_numbers_are_evaluated_on_evenly_spaced_rows(monkeypatch):
     monkeypatch.setattr(adapted_evaluation, "MOST_NUMBERS", 140)
-    made = adapt_evaluations(
-        replace(adaptation("repair"), fitted=[adaptation("repair").chosen]), settings=QUICK
-    )
+    whole = adaptation("repair")
+    made = adapt_evaluations(replace(whole, table={whole.label: [whole.chosen]}), settings=QUICK)
     assert [one.examples for one in made] == [47]
     assert "one row in 3 of" in made[0].source
 
@@ -169,8 +177,11 @@ def test_heads_that_say_probabilities_alone_are_judged_too():
             return Prediction(probs=shares.expand(len(rows), 3))
 
     chosen = adaptation("repair").chosen
-    sure = Sure(chosen.candidate, chosen.weight, chosen.bias, 0, chosen.validation)
-    made = adapt_record(replace(adaptation("repair"), chosen=sure, fitted=[sure]), model_name="x")
+    sure = Sure(chosen.candidate, chosen.weight, chosen.bias, chosen.validation)
+    table = {adaptation("repair").label: [sure]}
+    made = adapt_record(
+        replace(adaptation("repair"), chosen=sure, fitted=[sure], table=table), model_name="x"
+    )
     (one,) = made.scored
     shares = torch.bincount(adaptation("repair").sets.test.targets, minlength=3) / 140
     assert one.scores.nll == pytest.approx(-(shares @ torch.tensor([0.7, 0.2, 0.1]).log()).item(), rel=1e-6)
@@ -198,16 +209,19 @@ def test_trained_batchnorm_has_a_line_with_features_of_its_own():
     assert "BatchNorm" not in adapt_record(replace(made, batchnorm=kept), model_name="x").row_labels[-1]
 
 
-def test_heads_that_diverged_are_not_in_the_table():
+def test_heads_that_have_not_converged_are_marked():
     whole = adaptation("repair")
-    broken = [replace(one, diverged=one.candidate.kind == "softmax") for one in whole.fitted]
-    made = adapt_record(replace(whole, fitted=broken), model_name="x")
-    assert "softmax" not in made.row_labels
-    assert [one.name for one in made.tried if one.diverged] == ["softmax"]
+    (head,) = whole.table["softmax"]
+    unfinished = replace(head, converged=False, gap=math.nan)
+    fitted = [unfinished if one is head else one for one in whole.fitted]
+    table = {**whole.table, "softmax": [unfinished]}
+    made = adapt_record(replace(whole, fitted=fitted, table=table), model_name="x")
+    assert [one.label for one in made.scored if not one.converged] == ["softmax"]
+    assert [(one.name, one.gap) for one in made.tried if not one.converged] == [(head.candidate.name, None)]
 
 
 def test_long_curves_are_thinned_with_both_ends():
-    whole = adaptation("repair")
+    whole = adaptation("new")
     point = whole.fitted[-1].curve[0]
     curve = tuple(point._replace(epoch=epoch, nll=math.inf if epoch == 1 else 0.5) for epoch in range(1, 301))
     made = adapt_record(
@@ -238,9 +252,9 @@ def test_bad_input_is_told_in_one_line():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"schema": "beliefmatch.adaptation/0"}, "`schema` must be 'beliefmatch.adaptation/1'"),
+        ({"schema": "beliefmatch.adaptation/1"}, "`schema` must be 'beliefmatch.adaptation/2'"),
         ({"chosen": "nobody"}, "`chosen` must be one of the tried heads, got 'nobody'"),
-        ({"scored": []}, "`scored` must have a line 'belief matching', got none"),
+        ({"scored": []}, "`scored` must have a line 'belief matching + temperature', got none"),
         ({"class_names": ["a"]}, "`class_names` must be 3, one a class, got 1"),
         ({"extra": 1}, "`extra`"),
     ],
