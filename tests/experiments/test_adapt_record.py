@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from scipy.special import rel_entr
 from sklearn.metrics import log_loss, roc_auc_score
 
 from adaptations import CLASSES, NAMES, QUICK, adaptation, evaluations, record, rows
-from beliefmatch._config import plain
+from beliefmatch._config import plain, schema_of
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.result import BatchNormResult, RiskThreshold
 from beliefmatch.experiments import adapted_evaluation
@@ -21,6 +22,7 @@ from beliefmatch.experiments.adapted_evaluation import adapt_evaluations, adapt_
 from beliefmatch.methods.base import Prediction
 from beliefmatch.metrics import expected_calibration_error
 
+PUBLISHED = Path(__file__).parents[2] / "docs" / "results" / "adapt"
 KINDS = ("repair", "new", "votes")
 LINES = ["untouched", "softmax", "label smoothing", "evidential", "belief matching"]
 
@@ -264,6 +266,14 @@ def test_broken_json_is_refused(change, words):
     with pytest.raises(ValueError, match="AdaptRecord") as error:
         AdaptRecord.from_json(text)
     assert words in str(error.value)
+
+
+def test_published_records_can_be_read():
+    texts = [path.read_text("utf-8") for path in PUBLISHED.glob("*.json")]
+    found = [text for text in texts if schema_of(text).startswith("beliefmatch.adaptation")]
+    assert found
+    for text in found:
+        assert json.loads(AdaptRecord.from_json(text).to_json()) == json.loads(text)
 
 
 def test_evaluations_lie_beside_the_record():

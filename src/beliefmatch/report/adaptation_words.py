@@ -199,8 +199,7 @@ def _settings(record: AdaptRecord) -> Iterator[str]:
     weight = chosen.options.get("kl_weight")
     if weight is not None:
         count = len(kl_weights(record))
-        rule = f"of {count} values the largest with a validation NLL within 1\u00a0% of the lowest"
-        yield f"λ = {weight:g}, {rule}" if count > 1 else f"λ = {weight:g}"
+        yield f"λ = {weight:g}, chosen from {count} values" if count > 1 else f"λ = {weight:g}"
     if chosen.weight_decay:
         yield f"weight decay {chosen.weight_decay:g}"
 
