@@ -166,6 +166,16 @@ def test_a_classifier_is_repaired_in_the_order_of_its_own_classes(workspace, lin
     assert table(tmp_path / "a.csv")[0]["class"] == "food"
 
 
+def test_a_dry_run_lists_the_sentences_and_writes_nothing(workspace, tmp_path, capsys):
+    given = ["--model", f"hf:{workspace / 'encoder'}", "--data", f"{workspace / 'data' / 'train.csv'}"]
+    given += ["--background", f"{workspace / 'ood.csv'}", "--cache-dir", f"{tmp_path / 'cache'}"]
+    assert main(["adapt", *given, "--out", f"{tmp_path / 'out'}", "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "sentences: all 120, background 15\n" in shown
+    assert "77 to fit on, 19 to choose on, 24 to report on" in shown and "at most 12 tokens" in shown
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_softmax_head_refuses_by_its_entropy(workspace, line, tmp_path, capsys):
     model = ["--model", f"hf:{workspace / 'encoder'}", "--choose", "best", "--kl-weight", "10"]
     assert main([*line, *model, "--out", f"{tmp_path / 'out'}"]) == 0

@@ -215,7 +215,7 @@ Data = Annotated[str | None, Sets("data.name"), _data("NAME|PATH",
 DataDir = Annotated[str | None, Sets("data.directory"), _data("DIRECTORY",
     "Directory that holds the named datasets. Default: download from the Hugging Face hub.")]
 Limit = Annotated[int | None, Sets("data.limit"), _data("N",
-    "Maximum number of training images. Default: all.")]
+    "Maximum number of training examples. Default: all.")]
 Ood = Annotated[list[str] | None, Sets("ood", tuple), _data("SET",
     "Out-of-distribution set to detect: noise, the name of a dataset, or NAME=PATH. Can be repeated.")]
 OodTraining = Annotated[str | None, Sets("ood_training"), _data("SET",
@@ -298,7 +298,7 @@ class RunOptions:
     nodes: Nodes = None
 
 
-# `adapt`: a network with images or stored features, and the heads fitted to them.
+# `adapt`: a network with images or sentences, or stored features, and the heads fitted to them.
 Network = Annotated[str | None, Sets("network.model"), _network("NAME",
     "Trained network: timm:NAME, torchvision:NAME, hf:NAME, module:factory, or the directory of a run. For "
     "text: hf:NAME or hf:DIRECTORY of a sequence classifier or an encoder.")]
@@ -318,11 +318,11 @@ TextColumn = Annotated[str | None, Sets("data.text_column"), _data("NAME",
 LabelColumn = Annotated[str | None, Sets("data.label_column"), _data("NAME",
     "Column of the classes of the sentences. Default: recognised by usual names.")]
 Validation = Annotated[str | None, _data("FRACTION|N|FILE",
-    "Validation data that λ is chosen on: a fraction or number of the training images or, with --features, "
+    "Validation data that λ is chosen on: a fraction or number of the training examples or, with --features, "
     "a file. Default: 0.2.")]
 ValidationFrom = Annotated[str, Sets("network.validation_from"), _data("train|test",
-    "Source of the validation images. Choose test for a network that was trained on all training images: "
-    "half of the test images choose λ and the other half is reported.")]
+    "Source of the validation data. Choose test for a network that was trained on all training examples: "
+    "half of the test examples choose λ and the other half is reported.")]
 SplitSeed = Annotated[int, Sets("data.split_seed"), _data("N",
     "Seed of the split into training and validation data.")]
 Size = Annotated[int | None, Sets("data.size"), _data("PIXELS",
@@ -351,7 +351,7 @@ FeaturePrecision = Annotated[str, Sets("network.precision"), _features("auto|32|
 Compile = Annotated[bool, Sets("network.compile"), _features("--compile",
     "Compile the network with torch.compile, which takes a minute and about halves the time of extraction.")]
 FeatureBatch = Annotated[int, Sets("network.batch_size"), _features("N",
-    "Number of images in a batch when features are extracted.")]
+    "Number of examples in a batch when features are extracted.")]
 HeadLabels = Annotated[str, Sets("fit.labels"), _heads("auto|same|new",
     "Whether to refit the existing head (same) or to fit a head for other classes (new); auto detects "
     "which.")]
