@@ -17,6 +17,7 @@ from adaptations import CLASSES, WIDTH, rows
 from beliefmatch import adapt
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.cache import FeatureCache
+from beliefmatch.adaptation.surgery import EnsembleLinear
 from beliefmatch.adapting import Adapted
 from beliefmatch.data.digits import load_digits
 from beliefmatch.experiments.adapt_record import AdaptRecord
@@ -249,11 +250,11 @@ def clouds(many, seed, **options):
     return torch.from_numpy(found.rows), found.targets
 
 
-def adapted_clouds(head=None):
+def adapted_clouds(head=None, **options):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         network = Cloudy(head)
-    given = {"kl_weights": (0.1, 0.01), "labels": "new"}
+    given = {"kl_weights": (0.1, 0.01), "labels": "new", **options}
     sets = {"test": clouds(90, 2), "ood": {"noise": clouds(40, 3, ood=True)}}
     return adapt(network, clouds(150, 0), validation=clouds(100, 1), **sets, **given)
 
@@ -328,3 +329,42 @@ for _ in range(2):  # features computed, then found
     better = beliefmatch.adapt(net, (x[:100], y[:100]), controls=(), **data)
 """)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+# Bootstrap heads and background
+
+
+def test_bootstrap_heads_are_delivered_as_one_layer(quickly, digits):
+    better = quickly(heads=3, kl_weights=(1e-3,))
+    chosen = better.adaptation.chosen
+    layer = better.get_submodule(better.adaptation.head.name)
+    assert isinstance(layer, EnsembleLinear) and layer.weight.shape[0] == 3
+    images = digits.validation.images
+    rows = torch.tensor(np.asarray(better.adaptation.sets.validation.rows))
+    torch.testing.assert_close(better.predict(images).probs, chosen.predict(rows).probs, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        better.belief(images).mutual_information().double(),
+        chosen.predict(rows).belief.mutual_information(),
+        rtol=1e-2,
+        atol=1e-5,
+    )
+    assert nll(better.predict(images).probs, digits.validation.targets) == pytest.approx(chosen.nll, rel=1e-4)
+    again = copy.deepcopy(better)
+    torch.testing.assert_close(again(images), better(images))
+
+
+def test_bootstrap_heads_need_a_linear_last_layer():
+    with pytest.raises(ValueError, match="`heads`"):
+        adapted_clouds(nn.Conv2d(8, CLASSES, 1), heads=2)
+
+
+def test_a_background_takes_part_in_the_fit(quickly, digits):
+    noise = torch.rand(60, *digits.test.images.shape[1:], generator=torch.Generator().manual_seed(2))
+    made = quickly(background=noise, kl_weights=(0.01,), controls=["softmax"]).adaptation
+    assert made.label.startswith("belief matching with background") and len(made.sets.background) == 60
+    rows = torch.tensor(np.asarray(made.sets.background.rows))
+    doubts = [
+        made.table[label][0].predict(rows).belief.mutual_information().mean()
+        for label in ("belief matching", "belief matching with background")
+    ]
+    assert doubts[1] > doubts[0]

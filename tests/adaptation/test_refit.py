@@ -190,6 +190,7 @@ def test_bootstrap_heads_disagree_less_with_more_rows():
     for rows in (60, 600):
         made = quiet(FeatureSets(features(rows), SETS.validation), adapt_config=config)
         head = made.table["belief matching, 5 heads"][0]
+        assert head in made.fitted
         assert made.chosen is head and made.label == "belief matching, 5 heads"
         assert head.weights.shape == (5, CLASSES, WIDTH)
         assert len(made.fitted) == len({one.candidate.name for one in made.fitted})

@@ -158,7 +158,9 @@ def _by_search(
     if config.heads:
         around = best.get("belief_matching with background", best["belief_matching"])
         label = f"{CHOSEN_LABEL} with background" if sets.background else CHOSEN_LABEL
-        table[f"{label}, {config.heads} heads"] = [_bootstrap(search, around, config.heads, evaluator)]
+        ensemble = _bootstrap(search, around, config.heads, evaluator)
+        table[f"{label}, {config.heads} heads"] = [ensemble]
+        return table, [*search.heads, ensemble]
     return table, search.heads
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from beliefmatch.data.loading import channel_moments
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.sources import Dataset, MemorySource, Source
 from beliefmatch.data.splits import ROLES, content_digest
-from beliefmatch.experiments.adapt_inputs import NetworkInputs, require_device
+from beliefmatch.experiments.adapt_inputs import NetworkInputs, named_sets, require_device
 from beliefmatch.experiments.adapt_networks import PreprocessingOrigin, network_and_settings
 from beliefmatch.experiments.adapt_preprocessing import (
     TIE_IMAGES,
@@ -77,6 +77,7 @@ class AdaptImages(NetworkInputs):
         config: ImageAdaptConfig,
         ood: tuple[str, ...],
         *,
+        background: str | None = None,
         batchnorm: bool = False,
         labels: Labels = "auto",
     ) -> AdaptImages:
@@ -90,7 +91,7 @@ class AdaptImages(NetworkInputs):
             made = made._with_found_preprocessing(settings, labels)
         if batchnorm:
             require_batchnorm(network, made._some)
-        return replace(made, ood=_ood(ood, made.parts, settings))
+        return replace(made, ood=_ood(named_sets(ood, background), made.parts, settings))
 
     def _with_found_preprocessing(self, settings: DataConfig, labels: Labels) -> AdaptImages:
         """Take the preprocessing under which the existing head is right, or else the published one.
@@ -225,12 +226,13 @@ class AdaptImages(NetworkInputs):
         return facts | ({"preprocessing_tried": [one.facts() for one in self.trials]} if self.trials else {})
 
 
-def _ood(texts: tuple[str, ...], parts: Dataset, settings: DataConfig) -> dict[str, Source]:
+def _ood(texts: Sequence[tuple[str | None, str]], parts: Dataset, settings: DataConfig) -> dict[str, Source]:
     found = dict[str, Source]()
-    for text in texts:
-        name, source = load_ood(
+    for given, text in texts:
+        own, source = load_ood(
             text, parts, directory=settings.directory, corrupt=settings.corrupt, workers=settings.workers
         )
+        name = given or own
         if name in found or name in parts.sources:
             raise fail("adapt", f"`ood` must name each set once and none {name!r}, got {text!r}.")
         found[name] = source

@@ -21,7 +21,7 @@ from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.types import Features, subset
 from beliefmatch.data.splits import ROLES
 
-__all__ = ["BACKGROUND", "NetworkInputs", "progress_teller", "require_device"]
+__all__ = ["BACKGROUND", "NetworkInputs", "named_sets", "progress_teller", "require_device"]
 
 BACKGROUND = "background"
 """Name of the set of examples without a class that take part in the fit."""
@@ -143,6 +143,12 @@ class NetworkInputs(ABC):
         if len(rows) == len(needed):
             return computed[part]
         return subset(computed[part], np.searchsorted(needed, rows))
+
+
+def named_sets(ood: Sequence[str], background: str | None) -> list[tuple[str | None, str]]:
+    """Sets of no class as they are given, each with the name that it gets, None for its own."""
+    found: list[tuple[str | None, str]] = [(None, text) for text in ood]
+    return found if background is None else [*found, (BACKGROUND, background)]
 
 
 def require_device(name: str) -> None:

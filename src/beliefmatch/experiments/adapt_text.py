@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from beliefmatch.adaptation.features import ExtractProgress, extract
 from beliefmatch.adaptation.heads import Head, find_head
 from beliefmatch.adaptation.types import Features, subset
 from beliefmatch.data.text import TextDataset, TextSource, load_ood_text, load_text
-from beliefmatch.experiments.adapt_inputs import NetworkInputs, require_device
+from beliefmatch.experiments.adapt_inputs import NetworkInputs, named_sets, require_device
 from beliefmatch.experiments.adapt_run_config import TextAdaptConfig
 from beliefmatch.models.text import TextModel, text_model
 
@@ -61,7 +61,14 @@ class AdaptText(NetworkInputs):
     examples = "sentences"
 
     @classmethod
-    def of(cls, config: TextAdaptConfig, ood: tuple[str, ...], *, batchnorm: bool = False) -> AdaptText:
+    def of(
+        cls,
+        config: TextAdaptConfig,
+        ood: tuple[str, ...],
+        *,
+        background: str | None = None,
+        batchnorm: bool = False,
+    ) -> AdaptText:
         """Build the network and read the sentences; mistakes of users raise their errors here."""
         require_device(config.device)
         for name, given in (("compile", config.compile), ("train_batchnorm", batchnorm)):
@@ -69,7 +76,7 @@ class AdaptText(NetworkInputs):
                 raise fail("adapt", f"`{name}` must not be given for text.")
         model = text_model(config.model, options=config.options, weights=config.weights)
         parts = load_text(config.data, validation_from=config.validation_from, class_order=model.class_names)
-        made = cls(config, model, parts, _ood(ood, parts, config, model))
+        made = cls(config, model, parts, _ood(named_sets(ood, background), parts, config, model))
         _ = made.head, made.cache  # raise their errors now
         return made
 
@@ -124,11 +131,12 @@ class AdaptText(NetworkInputs):
 
 
 def _ood(
-    texts: tuple[str, ...], parts: TextDataset, config: TextAdaptConfig, model: TextModel
+    texts: Sequence[tuple[str | None, str]], parts: TextDataset, config: TextAdaptConfig, model: TextModel
 ) -> dict[str, TextSource]:
     found = dict[str, TextSource]()
-    for text in texts:
-        name, sentences = load_ood_text(text, text_column=config.data.text_column)
+    for given, text in texts:
+        own, sentences = load_ood_text(text, text_column=config.data.text_column)
+        name = given or own
         if name in found or name in parts.texts:
             raise fail("adapt", f"`ood` must name each set once and none {name!r}, got {text!r}.")
         found[name] = TextSource(sentences, tokenize=model.tokenize)

@@ -53,14 +53,14 @@ class Adapting:
     def __init__(self, config: AdaptRunConfig) -> None:
         self.config = config
         given, fit = config.given, config.adapt_config
-        ood = config.ood if config.background is None else (*config.ood, f"{BACKGROUND}={config.background}")
+        ood = {"ood": config.ood, "background": config.background}
         self.images: AdaptImages | AdaptText | None = (
-            AdaptImages.of(given, ood, batchnorm=fit.batchnorm, labels=fit.labels)
+            AdaptImages.of(given, **ood, batchnorm=fit.batchnorm, labels=fit.labels)
             if isinstance(given, ImageAdaptConfig)
             else None
         )
         if isinstance(given, TextAdaptConfig):
-            self.images = AdaptText.of(given, ood, batchnorm=fit.batchnorm)
+            self.images = AdaptText.of(given, **ood, batchnorm=fit.batchnorm)
         self.stored = _stored(given, config) if isinstance(given, FeatureAdaptConfig) else None
 
     def run(self, on_progress: OnProgress) -> AdaptResult:
