@@ -354,3 +354,13 @@ def test_thousands_of_classes_in_few_rows_at_a_time(monkeypatch):
     assert max(logits.numel() for logits in seen) <= 500_000
     assert made.chosen.error < 0.5
     assert any("vector scaling" in one for one in made.notes)
+
+
+def test_rows_that_are_all_right_calibrate_nothing():
+    """A temperature near 0 would be certain of everything."""
+    rows = np.repeat(5 * np.eye(CLASSES, dtype=np.float32), 40, 0)
+    rows += 0.1 * np.random.default_rng(0).normal(size=rows.shape).astype(np.float32)
+    easy = Features(rows, torch.arange(CLASSES).repeat_interleave(40), "easy")
+    made = quiet(FeatureSets(easy, easy), adapt_config=FEW)
+    assert not any("+" in label for label in made.table)
+    assert any("calibration" in one for one in made.notes)

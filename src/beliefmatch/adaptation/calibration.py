@@ -17,13 +17,14 @@ from beliefmatch.adaptation.scoring import Evaluator, head_logits, scored
 from beliefmatch.methods.base import Prediction
 from beliefmatch.methods.temperature import fit_temperature
 
-__all__ = ["calibrated", "why_no_vector_scaling"]
+__all__ = ["calibrated", "why_no_calibration", "why_no_vector_scaling"]
 
 _Scaling = tuple[Tensor, Tensor]
 """Scale and shift of the logits of each class."""
 _Fit = Callable[[Tensor, Tensor, _Scaling | None], _Scaling]
 """From logits and targets their scaling, from a given one on."""
 _FOLDS = 5
+_LEAST_ERRORS = 5
 _ROWS_PER_CLASS = 5  # of vector scaling, which fits two numbers for each class
 _RIDGE = 1e-3  # of the mean squared distance to the temperature, so that classes without rows keep it
 _STEPS, _ENOUGH = 20, 1e-7  # of Newton's method, and the relative fall of the objective that ends it
@@ -58,6 +59,15 @@ def calibrated(head: FittedHead, evaluator: Evaluator, how: Calibration) -> Fitt
         validation=scored(_cross_fitted(fit, logits, targets, start)),
         notes=notes,
     )
+
+
+def why_no_calibration(head: FittedHead) -> str | None:
+    """Why no calibration can be fitted, if so: rows that are all right ask for unlimited confidence."""
+    assert head.validation is not None
+    wrong = round(head.validation.error * head.validation.rows)
+    if wrong >= _LEAST_ERRORS:
+        return None
+    return f"no calibration of heads that err on fewer than {_LEAST_ERRORS} validation rows"
 
 
 def why_no_vector_scaling(evaluator: Evaluator, classes: int) -> str | None:

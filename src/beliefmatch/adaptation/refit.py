@@ -15,7 +15,7 @@ import torch
 from beliefmatch._utils import OnProgress
 from beliefmatch._validate import fail, level_of_caller
 from beliefmatch.adaptation.adapt_config import AdaptConfig
-from beliefmatch.adaptation.calibration import calibrated, why_no_vector_scaling
+from beliefmatch.adaptation.calibration import calibrated, why_no_calibration, why_no_vector_scaling
 from beliefmatch.adaptation.candidates import Candidate, default_kl_weights
 from beliefmatch.adaptation.diagnostics import contamination, on_data, on_the_choice, on_the_labels, sentence
 from beliefmatch.adaptation.ensemble import EnsembleHead, bootstrap_weights
@@ -258,6 +258,9 @@ def _calibrated(table: Table, evaluator: Evaluator, notes: list[str]) -> Table:
     for label, heads in table.items():
         head = heads[0]
         if not head.is_linear or head.candidate.kind == "evidential":
+            continue
+        if (why := why_no_calibration(head)) is not None:
+            notes[:] = dict.fromkeys([*notes, why])
             continue
         scaled = calibrated(head, evaluator, "temperature")
         found[f"{label} + temperature"] = [scaled]
