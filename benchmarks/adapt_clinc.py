@@ -1,7 +1,7 @@
 """Intents with "none of these": heads, background sentences and bootstrap heads on features of CLINC150.
 
     python benchmarks/adapt_clinc.py clinc.npz --sentences clinc150.json --encoder DIRECTORY   makes features
-    python benchmarks/adapt_clinc.py clinc.npz --json clinc.json --figure clinc.png            makes the tables
+    python benchmarks/adapt_clinc.py clinc.npz --json clinc.json --figure clinc.png            makes tables
 
 Sentences are a JSON file, which may be compressed by gzip, of CLINC150 (Larson et al. 2019): lists "train",
 "val", "test", "oos_train" and "oos_test" of [sentence, intent], and "wiki", a list of background sentences.
@@ -15,8 +15,8 @@ sentences are always the same. Times are processor seconds.
 
 import argparse
 import gzip
+import importlib
 import json
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -44,15 +44,14 @@ LABELLED = {"train": "train", "validation": "val", "test": "test"}
 OTHER = ("oos_train", "oos_test", "wiki")
 Row = dict[str, float]
 Arrays = dict[str, np.ndarray]
-Fixed = dict[str, list[float]]
-"""λ and weight decay by the names of their options, where they are not to be chosen."""
+BOOTSTRAP = ("bootstrap heads, λ and weight decay chosen", "bootstrap heads, λ and weight decay fixed")
 
 
 def make_features(path: str, sentences: str, encoder: str) -> None:
     """Embed all sentences and write them as one .npz file."""
-    from transformers import AutoModel, AutoTokenizer
-
-    tokenizer, model = AutoTokenizer.from_pretrained(encoder), AutoModel.from_pretrained(encoder).eval()
+    transformers: Any = importlib.import_module("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(encoder)
+    model = transformers.AutoModel.from_pretrained(encoder).eval()
 
     def embedded(texts: list[str]) -> np.ndarray:
         parts = []
@@ -176,10 +175,10 @@ def with_background(train: Features, validation: Features, test: Test, data: Arr
 
 
 def bootstrap(
-    train: Features, validation: Features, test: Test, members: int, seed: int, fixed: Fixed
+    train: Features, validation: Features, test: Test, members: int, seed: int, config: AdaptConfig
 ) -> Row:
     """A line of table 3: the doubts of one head and of bootstrap heads."""
-    search = Search(train, validation, 150, config=AdaptConfig(**fixed))
+    search = Search(train, validation, 150, config=config)
     head = search.belief_matching(search.softmax())
     drawn_rows = bootstrap_weights(members, len(train), seed)
     spent, fitted = seconds(lambda: search.fit([head.candidate] * members, head, row_weights=drawn_rows))
@@ -232,7 +231,7 @@ def draw(tables: dict[str, dict[str, dict[str, tuple[float, float]]]], path: str
 
     figure = Figure(figsize=(9, 3.2), layout="constrained")
     left, *others = figure.subplots(1, 3)
-    table = tables["bootstrap heads, λ and weight decay chosen"]
+    table = tables[BOOTSTRAP[0]]
     sizes = [int(label) for label in table]
     names = {"spread": "spread of one head", "disagreement": "disagreement", "spread of all": "combined"}
     panels = [(left, "mean ", "mean over test sentences"), (others[0], "ood by ", "AUROC %: out of scope")]
@@ -254,57 +253,56 @@ def main() -> None:
     parser.add_argument("features", help=".npz file of features")
     parser.add_argument("--sentences", help="JSON file to make the features from, with --encoder")
     parser.add_argument("--encoder", help="directory of the encoder")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--heads", type=int, default=20, help="bootstrap heads")
     parser.add_argument("--sizes", default="750,1500,3000,7500,15000", help="training sentences of table 3")
     parser.add_argument("--kl-weight", type=float, default=2.1e-6, help="λ of table 3 where fixed")
     parser.add_argument("--weight-decay", type=float, default=1.1e-4, help="the same of weight decay")
-    parser.add_argument("--json", help="file to write the results to, or to draw from if it is there")
+    parser.add_argument("--json", default="clinc.json", help="results; seeds that it has are not run again")
     parser.add_argument("--figure", help="file to draw table 3 to")
     args = parser.parse_args()
     if args.sentences:
         return make_features(args.features, args.sentences, args.encoder)
-    if not (args.json and Path(args.json).exists()):
-        measure(args)
-    if args.json and args.figure:
-        draw(json.loads(Path(args.json).read_text("utf-8"))["tables"], args.figure)
+    path = Path(args.json)
+    results = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    with np.load(args.features) as file:
+        data = dict(file)
+    for seed in args.seeds.split(","):
+        if seed not in results:
+            began = time.perf_counter()
+            tables = trial(data, int(seed), args)
+            packages = versions("beliefmatch", "torch", "numpy", "scikit-learn")
+            facts = {"hardware": hardware(), "versions": packages, "threads": torch.get_num_threads()}
+            results[seed] = {**tables, "facts": {**facts, "wall_seconds": time.perf_counter() - began}}
+            path.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
+    tables = {
+        title: summary([results[seed][title] for seed in args.seeds.split(",")])
+        for title in ("heads", "background", *BOOTSTRAP)
+    }
+    for title, table in tables.items():
+        show(title, table)
+    if args.figure:
+        draw(tables, args.figure)
     return None
 
 
-def measure(args: argparse.Namespace) -> None:
-    with np.load(args.features) as file:
-        data = dict(file)
-    test, began = Test(data), time.perf_counter()
-    trials: dict[str, list[dict[str, Row]]] = {}
-    everything = np.concatenate([data["train_features"], data["validation_features"]])
-    for seed in range(args.seeds):
-        targets, train, validation = drawn(data, seed)
+def trial(data: Arrays, seed: int, args: argparse.Namespace) -> dict[str, dict[str, Row]]:
+    """All tables of one seed."""
+    test, everything = Test(data), np.concatenate([data["train_features"], data["validation_features"]])
+    targets, train, validation = drawn(data, seed)
 
-        def take(numbers: np.ndarray, targets: np.ndarray = targets) -> Features:
-            return features(everything[numbers], targets[numbers])
+    def take(numbers: np.ndarray) -> Features:
+        return features(everything[numbers], targets[numbers])
 
-        held, most = take(validation), take(train[: len(train) * 4 // 5])
-        trials.setdefault("heads", []).append(heads(most, held, test))
-        trials.setdefault("background", []).append(with_background(most, held, test, data))
-        fixed = {"kl_weights": [args.kl_weight], "weight_decays": [args.weight_decay]}
-        for name, setting in (("chosen", {}), ("fixed", fixed)):
-            rows = {
-                one: bootstrap(take(train[: int(one)]), held, test, args.heads, seed, setting)
-                for one in args.sizes.split(",")
-            }
-            trials.setdefault(f"bootstrap heads, λ and weight decay {name}", []).append(rows)
-        print(f"seed {seed} after {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
-        for title, of_seeds in trials.items():
-            print(title, json.dumps(of_seeds[-1]), file=sys.stderr, flush=True)
-    tables = {title: summary(of_seeds) for title, of_seeds in trials.items()}
-    for title, table in tables.items():
-        show(title, table)
-    if args.json:
-        packages = versions("beliefmatch", "torch", "numpy", "scikit-learn")
-        facts = {"seeds": args.seeds, "hardware": hardware(), "versions": packages}
-        facts |= {"wall_seconds": time.perf_counter() - began, "threads": torch.get_num_threads()}
-        text = json.dumps({"facts": facts, "tables": tables}, indent=1)
-        Path(args.json).write_text(text + "\n", "utf-8")
+    held, most = take(validation), take(train[: len(train) * 4 // 5])
+    tables = {"heads": heads(most, held, test), "background": with_background(most, held, test, data)}
+    fixed = AdaptConfig(kl_weights=[args.kl_weight], weight_decays=[args.weight_decay])
+    for title, config in zip(BOOTSTRAP, (AdaptConfig(), fixed), strict=True):
+        tables[title] = {
+            size: bootstrap(take(train[: int(size)]), held, test, args.heads, seed, config)
+            for size in args.sizes.split(",")
+        }
+    return tables
 
 
 if __name__ == "__main__":
