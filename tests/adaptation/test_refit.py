@@ -192,6 +192,7 @@ def test_bootstrap_heads_disagree_less_with_more_rows():
         head = made.table["belief matching, 5 heads"][0]
         assert head in made.fitted
         assert made.chosen is head and made.label == "belief matching, 5 heads"
+        assert head in made.fitted  # the record looks it up there
         assert head.weights.shape == (5, CLASSES, WIDTH)
         assert len(made.fitted) == len({one.candidate.name for one in made.fitted})
         doubts.append(head.disagreement(torch.from_numpy(SETS.validation.rows)).mean().item())
