@@ -236,7 +236,8 @@ def draw(tables: dict[str, dict[str, dict[str, tuple[float, float]]]], path: str
     names = {"spread": "spread of one head", "disagreement": "disagreement", "spread of all": "combined"}
     panels = [(left, "mean ", "mean over test sentences"), (others[0], "ood by ", "AUROC %: out of scope")]
     for axes, prefix, title in [*panels, (others[1], "errors by ", "AUROC %: errors")]:
-        for (key, label), marker in zip(names.items(), "osv", strict=True):
+        shown = names if axes is left else {**names, "confidence": "confidence of one head"}
+        for (key, label), marker in zip(shown.items(), "osv^", strict=False):
             means, deviations = zip(*(row[prefix + key] for row in table.values()), strict=True)
             axes.errorbar(sizes, means, deviations, marker=marker, markersize=4, capsize=2, label=label)
         axes.set(xscale="log", xlabel="training sentences", title=title)
@@ -244,8 +245,8 @@ def draw(tables: dict[str, dict[str, dict[str, tuple[float, float]]]], path: str
         axes.minorticks_off()
         axes.grid(alpha=0.3)
     left.set(yscale="log", ylabel="nats")
-    left.legend(frameon=False, fontsize=8)
-    figure.savefig(path, metadata={"Date": None} if path.endswith(".svg") else None)
+    others[1].legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=110)
 
 
 def main() -> None:

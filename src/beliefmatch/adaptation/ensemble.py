@@ -1,7 +1,8 @@
 """Bootstrap heads: heads fitted to resampled rows, whose disagreement is a doubt that shrinks with data.
 
-The spread of one Dirichlet belief does not know how many rows it was learnt from: it says how the labels of
-similar rows scatter. How much the fitted weights would change with other rows is a second doubt. Each head
+The spread of one Dirichlet belief says how the labels of similar rows scatter; the number of rows enters it
+only by how sure the fitted head is. How much the weights would change with other rows is a second doubt.
+Each head
 gives a Dirichlet; the ensemble is their mixture, and its belief the Dirichlet with the mean of the mixture
 and the same total variance, so that both doubts are in it.
 """
