@@ -69,6 +69,13 @@ def adaptation(kind="repair"):
         return refit(sets(votes=True), classes=CLASSES, adapt_config=AdaptConfig(labels="new", **config))
 
 
+def with_background(choose):
+    """A repair with rows of no class and heads fitted to resampled rows."""
+    given = replace(sets(), background=rows(80, 9, ood=True))
+    config = AdaptConfig(labels="same", kl_weights=(0.1, 0.01), heads=3, choose=choose)
+    return refit(given, classes=CLASSES, init=init(), adapt_config=config)
+
+
 def _with_batchnorm(made):
     """With a head and features of its own, as if BatchNorm layers had been trained."""
     head = replace(made.chosen, weight=made.chosen.weight + 0.5, iterations=2)

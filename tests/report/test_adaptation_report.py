@@ -6,12 +6,14 @@ from statistics import fmean
 import pytest
 from msgspec.structs import replace
 
-from adaptations import NAMES, evaluations, record
+from adaptations import NAMES, QUICK, evaluations, record, with_background
 from beliefmatch.cli import main
-from beliefmatch.experiments.adapt_record import BestRecord, RiskThresholdCheck, VerdictRecord
+from beliefmatch.experiments.adapt_record import AdaptRecord, BestRecord, RiskThresholdCheck, VerdictRecord
+from beliefmatch.experiments.adapted_evaluation import adapt_evaluations, adapt_record
 from beliefmatch.experiments.evaluation_record import Number
 from beliefmatch.report.adaptation_files import adaptation_files, write_adaptation
 from beliefmatch.report.adaptation_page import render_adaptation
+from beliefmatch.report.adaptation_rows import choice_series
 from beliefmatch.report.adaptation_tables import adaptation_tables
 from beliefmatch.report.adaptation_text import adaptation_csv, adaptation_markdown, adaptation_summary
 from beliefmatch.report.adaptation_words import findings
@@ -241,6 +243,20 @@ def test_every_lambda_is_drawn_as_a_mean_over_seeds():
             for weight in (0.01, 0.1)
         ]
         assert plots[f"choice-{key}"]["data"][0]["y"] == pytest.approx(means, rel=1e-4)
+
+
+@pytest.mark.parametrize("choose", ["belief_matching", "best"])
+def test_heads_with_background_and_of_resampled_rows_are_lines_and_no_lambdas(choose):
+    made = with_background(choose)
+    scored = adapt_evaluations(made, settings=QUICK)
+    found = adapt_record(made, model_name="a")
+    assert AdaptRecord.from_json(found.to_json()) == found
+    assert {"belief matching with background", "softmax with outlier exposure"} <= {*found.row_labels}
+    assert "belief matching with background, 3 heads" in found.row_labels
+    (series,) = (one for one in choice_series(found) if one.label == "belief matching")
+    assert [len(point.nll) for point in series.points] == [1, 1]
+    assert found.label in render_adaptation(found, scored)
+    assert len(findings(found, scored)) <= 6
 
 
 def test_heads_that_were_tried_are_listed_the_best_first():

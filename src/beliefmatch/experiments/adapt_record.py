@@ -66,6 +66,10 @@ class TriedHead(RecordPart, frozen=True):
     ece: float | None
     notes: list[str]
     curve: ValidationCurve
+    background: bool = False
+    """Whether rows of no class took part in the fit."""
+    members: int = 1
+    """Number of heads fitted to resampled rows; 1 for a head of its own."""
 
 
 class BestRecord(RecordPart, frozen=True):

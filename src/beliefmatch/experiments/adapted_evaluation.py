@@ -316,6 +316,8 @@ def _tried(head: FittedHead) -> TriedHead:
         ece=_finite(head.ece),
         notes=list(head.notes),
         curve=_thinned(head.curve),
+        background=one.background,
+        members=one.members,
     )
 
 

@@ -205,7 +205,7 @@ def choice_series(record: AdaptRecord) -> list[ChoiceSeries]:
 
 
 def _matched(record: AdaptRecord) -> Iterator[ChoiceSeries]:
-    heads = [one for one in record.tried if one.kind == "belief_matching" and one.calibration is None]
+    heads = [one for one in record.tried if one.kind == "belief_matching" and _is_plain(one)]
     priors = list(dict.fromkeys(_prior(one) for one in heads))
     for prior in priors:
         title = BELIEF_LABEL if len(priors) == 1 else f"{BELIEF_LABEL}, β = {prior}"
@@ -214,8 +214,13 @@ def _matched(record: AdaptRecord) -> Iterator[ChoiceSeries]:
 
 
 def _smoothed(record: AdaptRecord) -> Iterator[ChoiceSeries]:
-    heads = [one for one in record.tried if one.kind == "label_smoothing" and one.calibration is None]
+    heads = [one for one in record.tried if one.kind == "label_smoothing" and _is_plain(one)]
     yield ChoiceSeries("label smoothing", "label smoothing to match", _points(heads, "matched_kl_weight"))
+
+
+def _is_plain(head: TriedHead) -> bool:
+    """Whether a head is as λ alone makes it."""
+    return head.calibration is None and not head.background and head.members == 1
 
 
 def _prior(head: TriedHead) -> str:

@@ -187,6 +187,8 @@ def _done(record: AdaptRecord) -> str:
     aim = "" if record.labels == "same" else f" for {record.classes:,} classes"
     if chosen.kind == "untouched" and chosen.calibration is None:
         done = f"The {layer}{of} stays as it was: no head has a lower NLL on the validation examples."
+    elif chosen.kind == "untouched":
+        done = f"The {layer}{of} was rescaled and not fitted anew: {record.label}."
     else:
         settings = ", ".join(_settings(record))
         verb = "was fitted anew" if record.labels == "same" else "was fitted"
