@@ -93,7 +93,7 @@ def workspace(tmp_path_factory):
 def adapt(workspace, tmp_path, monkeypatch, capsys):
     """Run the command on a network of the workspace and return what it prints."""
     monkeypatch.chdir(workspace)
-    line = ["--data", "images.npz", "--kl-weight", "0.01", "--epochs", "1", "--controls", "softmax"]
+    line = ["--data", "images.npz", "--kl-weight", "0.01", "--weight-decay", "0.01", "--controls", "softmax"]
     line += ["--cache-dir", f"{tmp_path / 'cache'}", "--out", f"{tmp_path / 'out'}"]
 
     def run(weights, *options, model="own_nets:make"):
