@@ -2,9 +2,8 @@
 
 The spread of one Dirichlet belief says how the labels of similar rows scatter; the number of rows enters it
 only by how sure the fitted head is. How much the weights would change with other rows is a second doubt.
-Each head
-gives a Dirichlet; the ensemble is their mixture, and its belief the Dirichlet with the mean of the mixture
-and the same total variance, so that both doubts are in it.
+Each head gives a Dirichlet; the ensemble is their mixture, and its belief the Dirichlet with the mean of the
+mixture and the same total variance, so that both doubts are in it.
 """
 
 from dataclasses import dataclass, field
