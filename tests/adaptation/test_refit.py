@@ -23,6 +23,7 @@ from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.scoring import Evaluator, risk_thresholds, score
 from beliefmatch.adaptation.search import MOST_RISE, Search, strongest_prior
 from beliefmatch.adaptation.types import Features
+from beliefmatch.belief import Belief
 from beliefmatch.metrics import coverage_at_risk, error, expected_calibration_error, nll
 from beliefmatch.train.sampler import EpochSampler
 from head_features import CLASSES, FEW, SETS, WIDTH, assert_same, features, knowing_head, quiet, votes
@@ -170,18 +171,20 @@ def test_a_temperature_keeps_the_scale_of_a_belief():
     assert one.item() == pytest.approx(two.item(), rel=1e-5)
 
 
-def test_a_mixture_of_beliefs_has_its_mean_and_its_variance():
+def test_a_mixture_of_beliefs_has_its_mean_and_its_mutual_information():
     logits = torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 2
-    found = torch.distributions.Dirichlet(mixed(logits).exp())
-    members = torch.distributions.Dirichlet(logits.exp())
-    torch.testing.assert_close(found.mean, members.mean.mean(0))
-    second = (members.variance + members.mean.square()).mean(0)
-    total = (second - found.mean.square()).sum(1)
-    torch.testing.assert_close(found.variance.sum(1), total)
+    found = Belief(mixed(logits))
+    members = [Belief(one) for one in logits]
+    mean = torch.stack([one.probs for one in members]).mean(0)
+    torch.testing.assert_close(found.probs, mean)
+    within = torch.stack([one.entropy() - one.mutual_information() for one in members]).mean(0)
+    torch.testing.assert_close(found.mutual_information(), torch.special.entr(mean).sum(1) - within)
     same = logits[:1].expand(4, -1, -1)
-    torch.testing.assert_close(mixed(same), logits[0])
+    torch.testing.assert_close(mixed(same), logits[0], rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(disagreement(same), torch.zeros(3, dtype=torch.float64))
     assert bool((disagreement(logits) > 0).all())
+    sure = torch.tensor([[[40.0, 0.0]], [[0.0, 40.0]]], dtype=torch.float64)  # they contradict each other
+    assert Belief(mixed(sure)).mutual_information().item() == pytest.approx(math.log(2), abs=1e-6)
 
 
 def test_bootstrap_heads_disagree_less_with_more_rows():

@@ -2,10 +2,11 @@
 
 The spread of one Dirichlet belief says how the labels of similar rows scatter; the number of rows enters it
 only by how sure the fitted head is. How much the weights would change with other rows is a second doubt.
-Each head gives a Dirichlet; the ensemble is their mixture, and its belief the Dirichlet with the mean of the
-mixture and the same total variance, so that both doubts are in it.
+Each head gives a Dirichlet; the ensemble is their mixture, and its belief the Dirichlet with the mean and the
+mutual information of the mixture, so that both doubts are in it.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -20,6 +21,7 @@ from beliefmatch.methods.base import Prediction
 __all__ = ["EnsembleHead", "bootstrap_weights", "disagreement", "mixed"]
 
 _BOOTSTRAP = 31  # what a seed is for
+_MOST_LOG_PRECISION, _BISECTIONS = 30.0, 45
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +42,7 @@ class EnsembleHead(FittedHead):
         return torch.einsum("hkf,nf->hnk", self.weights, rows.float()).add_(self.biases[:, None]).double()
 
     def predict(self, rows: Tensor) -> Prediction:
-        """The belief with mean and variance of the mixture."""
+        """The belief with the mean and the mutual information of the mixture."""
         belief = Belief(mixed(self.member_logits(rows)))
         return Prediction(probs=belief.probs, logits=belief.log_alpha, belief=belief)
 
@@ -50,21 +52,31 @@ class EnsembleHead(FittedHead):
 
 
 def mixed(logits: Tensor) -> Tensor:
-    """Log-concentrations (N, K) of the Dirichlet with the mean and the total variance of a mixture.
+    """Log-concentrations (N, K) of the Dirichlet with the mean and the mutual information of a mixture.
+
+    The expected entropy of a Dirichlet with mean m and precision s is ψ(s + 1) − Σ m ψ(s m + 1), which grows
+    with s from 0 to the entropy of m. So one s has the mean of the members' expected entropies.
 
     Args:
         logits: Log-concentrations of the members, (H, N, K).
     """
-    log_total = logits.logsumexp(2, keepdim=True)
-    means = (logits - log_total).exp()
-    mean = means.mean(0)
-    within = (means * (1 - means)).sum(2) / (1 + log_total[..., 0].exp())  # variance of each member
-    between = (means - mean).square().sum(2)
-    variance = (within + between).mean(0)
-    most = (mean * (1 - mean)).sum(1)
-    precision = (most / variance.clamp(min=1e-300) - 1).clamp(min=1e-6)
-    log_mean = (logits - log_total).logsumexp(0) - torch.tensor(float(len(logits))).log()
-    return log_mean + precision.log()[:, None]
+    logs = logits.log_softmax(2)
+    log_mean = logs.logsumexp(0) - math.log(len(logits))
+    mean = log_mean.exp()
+    expected = _expected_entropy(logs.exp(), logits.logsumexp(2).clamp(max=_MOST_LOG_PRECISION)).mean(0)
+    low, high = (torch.full_like(expected, one) for one in (-_MOST_LOG_PRECISION, _MOST_LOG_PRECISION))
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        is_below = _expected_entropy(mean, middle) < expected
+        low, high = torch.where(is_below, middle, low), torch.where(is_below, high, middle)
+    return log_mean + ((low + high) / 2)[:, None]
+
+
+def _expected_entropy(mean: Tensor, log_precision: Tensor) -> Tensor:
+    """Of Dirichlets with means (..., K) and precisions (...)."""
+    precision = log_precision.exp()
+    concentrations = mean * precision[..., None]
+    return torch.digamma(precision + 1) - (mean * torch.digamma(concentrations + 1)).sum(-1)
 
 
 def disagreement(logits: Tensor) -> Tensor:
