@@ -179,6 +179,8 @@ class Search:
         options = {} if prior == 1 else {"prior": prior}
 
         decay = near.candidate.weight_decay
+        if self.config.weight_decays is None:  # softmax has the shares of a row's votes, belief matching all
+            decay = _rounded(self._votes() * decay)
 
         def make(kl_weight: float, weight_decay: float = decay) -> Candidate:
             return Candidate(
@@ -208,8 +210,10 @@ class Search:
     def label_smoothing(self, near: FittedHead) -> FittedHead:
         """The best of the label smoothing heads that ask for the confidence of the λ tried."""
         decay = near.candidate.weight_decay
-        weights = {
-            one.candidate.kl_weight: 0 for one in self.heads if one.candidate.kind == "belief_matching"
+        weights = {  # of one vote, since softmax has the shares of a row's votes
+            _rounded(one.candidate.kl_weight / self._votes()): 0
+            for one in self.heads
+            if one.candidate.kind == "belief_matching"
         }
         wanted = [
             Candidate("label_smoothing", {"matched_kl_weight": one}, weight_decay=decay) for one in weights
