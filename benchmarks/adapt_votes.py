@@ -114,7 +114,7 @@ def archives(
     majority = np.eye(counts.shape[1], dtype=np.float32)[counts.argmax(1)]
     ends = np.cumsum([*PARTS.values()])
     for name, fitted_on in (("labels", majority), ("votes", counts)):
-        arrays = {"weight": head[0].numpy(), "bias": head[1].numpy()}
+        arrays: dict[str, Any] = {"weight": head[0].numpy(), "bias": head[1].numpy()}
         for part, end in zip(PARTS, ends, strict=True):
             rows = np.sort(order[end - PARTS[part] : end])
             arrays[f"{part}_features"] = features[rows]
