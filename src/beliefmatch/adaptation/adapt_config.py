@@ -58,7 +58,7 @@ class AdaptConfig(Config, frozen=True, kw_only=True):
     priors: Annotated[Sequence[float], _SOME] = (1.0,)
     controls: Sequence[Control] = CONTROLS
     laplace: bool = False
-    heads: Annotated[int, Meta(ge=0)] = 0
+    heads: Annotated[int, Meta(ge=0, le=1000)] = 0
     tolerance: Positive = TOLERANCE
     protocol: Protocol = "default"
     epochs: Count = 100
@@ -82,5 +82,9 @@ class AdaptConfig(Config, frozen=True, kw_only=True):
                 if value:
                     fact = f"`{name}` must not come with the protocol paper, which has none"
                     raise ValueError(f"AdaptConfig: {fact}, got {value!r}.")
+        if self.batchnorm and (self.heads or self.choose == "best"):
+            got = "`heads`" if self.heads else "`choose` best"
+            fact = f"`batchnorm` must not come with {got}: it trains one belief matching head"
+            raise ValueError(f"AdaptConfig: {fact}.")
         if self.heads == 1:
             raise ValueError("AdaptConfig: `heads` must be 0 or at least 2, got 1: one head cannot disagree.")

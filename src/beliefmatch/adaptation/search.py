@@ -35,6 +35,7 @@ MOST_RISE = 0.01
 """Relative rise of the validation NLL that a stronger prior may cost."""
 _PROBE = 15  # iterations after which a head whose validation NLL rises is given up
 _EXPOSURE = 0.5  # weight of all background rows relative to all labelled ones (Hendrycks et al. 2019)
+_FINE = 0.01  # of the tolerance, where a fit starts close to its optimum
 _SOME_LOGITS = 100_000  # on which the scale of a first belief is fitted
 
 
@@ -91,6 +92,7 @@ class Search:
         *,
         row_weights: Tensor | None = None,
         give_up: float = math.inf,
+        tolerance: float | None = None,
     ) -> list[FittedHead]:
         """Fit candidates of one family together, from the weights of a head nearby or from zero.
 
@@ -113,7 +115,7 @@ class Search:
             init,
             row_weights=row_weights,
             background=candidates[0].background,
-            tolerance=self.config.tolerance,
+            tolerance=tolerance or self.config.tolerance,
             probe=(_PROBE, is_hopeless) if math.isfinite(give_up) else None,
         )
         weight, bias = self.design.folded(solution.weight, solution.bias)
@@ -146,7 +148,24 @@ class Search:
         first = self.fit([_softmax(_rounded(_FIRST_WEIGHT_DECAY / len(self.design)))])[0]
         best = self._follow(first, 1 / _STEP)
         best = best if best is not first else self._follow(first, _STEP)
-        return min([best, *self._between(best)], key=_nll)
+        return self._strongest_decay(min([best, *self._between(best)], key=_nll))
+
+    def _strongest_decay(self, best: FittedHead) -> FittedHead:
+        """The strongest weight decay whose validation NLL is within one standard error of the best.
+
+        On many rows this is the best one; on few, the lowest NLL is often chance.
+        """
+        rows = self.evaluator.row_nll(best)
+        stronger = [
+            one
+            for one in self.heads
+            if one.candidate.kind == "softmax" and one.candidate.weight_decay > best.candidate.weight_decay
+        ]
+        for one in sorted(stronger, key=lambda one: -one.candidate.weight_decay):
+            excess = self.evaluator.row_nll(one) - rows
+            if excess.mean() <= excess.std() / math.sqrt(max(len(excess), 1)):
+                return one
+        return best
 
     def _between(self, best: FittedHead) -> list[FittedHead]:
         """A head halfway to the better neighbour of the best weight decay."""
@@ -233,7 +252,9 @@ class Search:
                 background=True,
                 exposure=exposure if kind == "softmax" else 0.0,
             )
-            (found[f"{kind} with background"],) = self.fit([candidate], best[kind])
+            # background rows weigh little, so that the head without them is nearly at the optimum already
+            tolerance = _FINE * self.config.tolerance
+            (found[f"{kind} with background"],) = self.fit([candidate], best[kind], tolerance=tolerance)
         return found
 
     def _start(self, candidate: Candidate, near: FittedHead | None) -> Init:

@@ -370,7 +370,7 @@ Choose = Annotated[str, Sets("fit.choose"), _heads("belief_matching|best",
 WeightDecays = Annotated[str | None, Sets("fit.weight_decays", _numbers), _heads("NUMBER,...",
     "Weight decays to choose from, separated by commas. Default: found on the validation data.")]
 BootstrapHeads = Annotated[int, Sets("fit.heads"), _heads("N",
-    "Also fit N heads to resampled rows; their disagreement is a doubt that shrinks with data.")]
+    "Fit N heads to resampled rows and deliver their mixture, whose disagreement is a second doubt.")]
 Background = Annotated[str | None, Sets("background"), _heads("FILE|NAME",
     "Examples of no class that take part in fitting: belief matching draws them to its prior.")]
 Protocol = Annotated[str, Sets("fit.protocol"), _heads("default|paper",

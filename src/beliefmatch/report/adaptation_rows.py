@@ -1,5 +1,6 @@
 """The numbers of an adaptation: its lines with their seeds, and what every λ reached on validation rows."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -232,6 +233,8 @@ def _points(heads: Sequence[TriedHead], option: str, chosen: TriedHead | None = 
     made = []
     for weight in sorted({one.options[option] for one in given}):
         here = [one for one in given if one.options[option] == weight]
+        best = min(here, key=lambda one: math.inf if one.nll is None else one.nll)
+        here = [one for one in here if one.weight_decay == best.weight_decay]
         able = [one for one in here if one.converged]
         nll, ece, error = (_present(able, key) for key in ("nll", "ece", "error"))
         taken = chosen is not None and any(one.options == chosen.options for one in here)
@@ -244,8 +247,9 @@ def _present(heads: Sequence[TriedHead], key: str) -> list[float]:
 
 
 def kl_weights(record: AdaptRecord) -> list[float]:
-    """Every λ that was tried, in growing order."""
-    return sorted({point.kl_weight for series in choice_series(record) for point in series.points})
+    """Every λ of belief matching that was tried, in growing order."""
+    series = [one for one in choice_series(record) if one.label == BELIEF_LABEL]
+    return sorted({point.kl_weight for one in series for point in one.points})
 
 
 def reference_lines(record: AdaptRecord, key: str) -> dict[int, float]:
