@@ -1,6 +1,6 @@
 """Adaptation: a new last layer for a classifier that is already trained.
 
-The head is found by sending a batch through (`heads`), what it sees of the data is computed once and kept
-(`features`, `cache`), every candidate head is fitted in one pass over it (`batched`), and the choice is made
-on data that the network has not seen (`choosing`).
+The head is found by sending a batch through (`heads`), its inputs are computed once and kept (`features`,
+`cache`), heads are fitted to their optimum along paths of weight decay and λ (`solver`, `search`), and one is
+chosen on data that the network has not seen (`refit`).
 """
