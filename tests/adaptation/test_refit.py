@@ -375,3 +375,15 @@ def test_rows_that_are_all_right_calibrate_nothing():
     made = quiet(FeatureSets(easy, easy), adapt_config=FEW)
     assert not any("+" in label for label in made.table)
     assert any("calibration" in one for one in made.notes)
+
+
+def test_labels_by_chance_are_fitted_without_warnings_about_lambda():
+    """λ grows until hardly any confidence is left; the search does not warn of its own trials."""
+    rng = np.random.default_rng(0)
+    sets = [
+        Features(rng.normal(size=(many, 5)).astype(np.float32), torch.arange(many) % CLASSES, "")
+        for many in (200, 120)
+    ]
+    made = refit(FeatureSets(*sets), adapt_config=AdaptConfig(risks=()))
+    assert made.chosen.candidate.kl_weight > 0.03
+    assert made.chosen.nll < 1.05 * math.log(CLASSES)

@@ -7,6 +7,7 @@ long as the validation NLL stays near the lowest. So few heads are fitted, and f
 """
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from beliefmatch.adaptation.objectives import loss_of
 from beliefmatch.adaptation.scoring import Evaluator
 from beliefmatch.adaptation.solver import Design, solve
 from beliefmatch.adaptation.types import Features
-from beliefmatch.loss import belief_matching_loss
+from beliefmatch.loss import LowTargetConfidence, belief_matching_loss
 
 __all__ = ["MOST_RISE", "Search", "strongest_prior"]
 
@@ -285,7 +286,9 @@ class Search:
             value.backward()
             return value
 
-        optimizer.step(loss)  # type: ignore[arg-type]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LowTargetConfidence)  # the search has chosen this λ, not the user
+            optimizer.step(loss)  # type: ignore[arg-type]
         scale, shift = both[0].detach().clamp(-5, 5).exp().item(), start + both[1].item()
         return (scale, shift) if math.isfinite(scale + shift) else (1.0, start)
 
