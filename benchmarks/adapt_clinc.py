@@ -35,7 +35,7 @@ from beliefmatch.adaptation.calibration import calibrated
 from beliefmatch.adaptation.ensemble import bootstrap_weights, disagreement, mixed
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.scoring import scored
-from beliefmatch.adaptation.search import Search
+from beliefmatch.adaptation.search import HeadSearch
 from beliefmatch.adaptation.types import Features
 from beliefmatch.belief import Belief
 from beliefmatch.methods.base import Prediction
@@ -143,7 +143,7 @@ def heads(train: Features, validation: Features, test: Test) -> dict[str, Row]:
             lambda x: Prediction(probs=torch.from_numpy(model.predict_proba(x.numpy())).double()), spent
         )
     }
-    search = Search(train, validation, 150, config=AdaptConfig())
+    search = HeadSearch(train, validation, 150, config=AdaptConfig())
     first, softmax = seconds(search.softmax)
     table["softmax"] = test.scores(softmax.predict, first)
     scaled = calibrated(softmax, search.evaluator, "temperature")
@@ -162,7 +162,7 @@ def with_background(train: Features, validation: Features, test: Test, data: Arr
     """Table 2."""
     table = {}
     for name in ("wiki", "oos_train"):
-        search = Search(
+        search = HeadSearch(
             train, validation, 150, background=features(data[name]), config=AdaptConfig(controls=())
         )
         for label, head in search.run().items():
@@ -178,7 +178,7 @@ def bootstrap(
     train: Features, validation: Features, test: Test, members: int, seed: int, config: AdaptConfig
 ) -> Row:
     """A line of table 3: the doubts of one head and of bootstrap heads."""
-    search = Search(train, validation, 150, config=config)
+    search = HeadSearch(train, validation, 150, config=config)
     head = search.belief_matching(search.softmax())
     drawn_rows = bootstrap_weights(members, len(train), seed)
     spent, fitted = seconds(lambda: search.fit([head.candidate] * members, head, row_weights=drawn_rows))

@@ -34,7 +34,7 @@ from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.scoring import score
-from beliefmatch.adaptation.search import Search
+from beliefmatch.adaptation.search import HeadSearch
 from beliefmatch.adaptation.stored import feature_sets
 from beliefmatch.adaptation.types import Features
 
@@ -74,9 +74,11 @@ def logistic_regression(sets: FeatureSets, strength: float) -> LogisticRegressio
         )
 
 
-def one_head(sets: FeatureSets, classes: int, weight_decay: float) -> Search:
+def one_head(sets: FeatureSets, classes: int, weight_decay: float) -> HeadSearch:
     """A softmax head from zero."""
-    search = Search(sets.train, sets.validation, classes, config=AdaptConfig(weight_decays=[weight_decay]))
+    search = HeadSearch(
+        sets.train, sets.validation, classes, config=AdaptConfig(weight_decays=[weight_decay])
+    )
     search.softmax()
     return search
 

@@ -10,7 +10,7 @@ from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import FeatureSets
-from beliefmatch.adaptation.search import Search
+from beliefmatch.adaptation.search import HeadSearch
 from beliefmatch.adaptation.types import Features
 
 CLASSES, WIDTH = 4, 7
@@ -55,5 +55,5 @@ def quiet(*args, **options):
 def knowing_head() -> tuple[torch.Tensor, torch.Tensor]:
     """Weight and bias of a head that knows the classes."""
     data = features(300, 11)
-    head = Search(data, data, CLASSES, config=AdaptConfig(weight_decays=(1e-3,))).softmax()
+    head = HeadSearch(data, data, CLASSES, config=AdaptConfig(weight_decays=(1e-3,))).softmax()
     return head.weight, head.bias

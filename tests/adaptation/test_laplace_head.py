@@ -16,7 +16,7 @@ from beliefmatch.adaptation.laplace_head import LaplaceHead, WeightPosterior, la
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.scoring import score
-from beliefmatch.adaptation.search import Search
+from beliefmatch.adaptation.search import HeadSearch
 from beliefmatch.adaptation.types import Features
 from beliefmatch.metrics import error, expected_calibration_error, nll
 from head_features import CLASSES, WIDTH, features, quiet, votes
@@ -26,7 +26,7 @@ FEW = AdaptConfig(kl_weights=(0.03,), weight_decays=(0.01,), laplace=True, risks
 
 
 def softmax_head():
-    return Search(SETS.train, SETS.validation, CLASSES, config=FEW).softmax()
+    return HeadSearch(SETS.train, SETS.validation, CLASSES, config=FEW).softmax()
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from beliefmatch.adaptation.minibatch import fit_by_adam
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.scoring import Evaluator, risk_thresholds, score
-from beliefmatch.adaptation.search import MOST_RISE, Search, strongest_prior
+from beliefmatch.adaptation.search import MOST_RISE, HeadSearch, strongest_prior
 from beliefmatch.adaptation.types import Features
 from beliefmatch.belief import Belief
 from beliefmatch.metrics import coverage_at_risk, error, expected_calibration_error, nll
@@ -41,7 +41,7 @@ def test_the_strongest_prior_within_one_percent_of_the_best_is_chosen():
 
 
 def test_the_paths_end_where_the_validation_nll_rises():
-    search = Search(SETS.train, SETS.validation, CLASSES, config=AdaptConfig())
+    search = HeadSearch(SETS.train, SETS.validation, CLASSES, config=AdaptConfig())
     best = search.run()
     softmax = {one.candidate.weight_decay: one for one in search.heads if one.candidate.kind == "softmax"}
     chosen = best["softmax"]
@@ -65,7 +65,7 @@ def test_the_paths_end_where_the_validation_nll_rises():
 
 def test_a_grid_that_is_given_is_kept_to():
     config = AdaptConfig(kl_weights=(0.3, 0.003), weight_decays=(0.1, 0.01), controls=("softmax",))
-    search = Search(SETS.train, SETS.validation, CLASSES, config=config)
+    search = HeadSearch(SETS.train, SETS.validation, CLASSES, config=config)
     best = search.run()
     names = [one.candidate.name for one in search.heads]
     decay = best["softmax"].candidate.weight_decay

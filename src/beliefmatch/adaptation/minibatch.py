@@ -71,7 +71,7 @@ def fit_by_adam(
                 on_progress(fraction, f"training heads: epoch {epoch} of {epochs}")
 
         some = [candidates[place] for place in places]
-        training = _Training(some, classes, rows, targets, evaluator, init, batch_size, learning_rate)
+        training = _AdamTraining(some, classes, rows, targets, evaluator, init, batch_size, learning_rate)
         for epoch in range(1, epochs + 1):
             training.epoch(epoch, epochs)
             tell(epoch)
@@ -79,7 +79,7 @@ def fit_by_adam(
     return [fitted[place] for place in range(len(candidates))]
 
 
-class _Training:
+class _AdamTraining:
     """Heads of one family and seed in training."""
 
     def __init__(

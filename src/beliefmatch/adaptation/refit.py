@@ -26,7 +26,7 @@ from beliefmatch.adaptation.minibatch import fit_by_adam
 from beliefmatch.adaptation.result import Adaptation, BestHead, FeatureSets, Verdict
 from beliefmatch.adaptation.scoring import Evaluator, risk_thresholds, scored
 from beliefmatch.adaptation.scoring import predicted as predictions_of
-from beliefmatch.adaptation.search import MOST_RISE, Search, strongest_prior
+from beliefmatch.adaptation.search import MOST_RISE, HeadSearch, strongest_prior
 
 __all__ = ["CHOSEN_LABEL", "LABELS", "refit"]
 
@@ -138,7 +138,7 @@ def _by_search(
     on_progress: OnProgress | None,
 ) -> tuple[Table, list[FittedHead]]:
     """The best head of each kind, fitted by the solver."""
-    search = Search(
+    search = HeadSearch(
         sets.train,
         sets.validation,
         classes,
@@ -169,7 +169,7 @@ def _controls(config: AdaptConfig) -> list[str]:
     return [*config.controls, *(["softmax"] if config.laplace else [])]
 
 
-def _bootstrap(search: Search, head: FittedHead, members: int, evaluator: Evaluator) -> EnsembleHead:
+def _bootstrap(search: HeadSearch, head: FittedHead, members: int, evaluator: Evaluator) -> EnsembleHead:
     """Heads of the same setting, each fitted to rows drawn with replacement."""
     weights = bootstrap_weights(members, len(search.design))
     fitted = search.fit([head.candidate] * members, head, row_weights=weights)

@@ -24,7 +24,7 @@ from beliefmatch.adaptation.solver import Design, solve
 from beliefmatch.adaptation.types import Features
 from beliefmatch.loss import LowTargetConfidence, belief_matching_loss
 
-__all__ = ["MOST_RISE", "Search", "strongest_prior"]
+__all__ = ["MOST_RISE", "HeadSearch", "strongest_prior"]
 
 _STEP = math.sqrt(10)  # between neighbours of a path
 _FIRST_WEIGHT_DECAY, _LEAST_WEIGHT_DECAY = 3.0, 0.03  # over the number of rows
@@ -40,7 +40,7 @@ _FINE = 0.01  # of the tolerance, where a fit starts close to its optimum
 _SOME_LOGITS = 100_000  # on which the scale of a first belief is fitted
 
 
-class Search:
+class HeadSearch:
     """Fits heads, and keeps all that were tried in `heads`.
 
     Args:
