@@ -106,18 +106,21 @@ def test_each_option_changes_its_setting():
         cache_size="1GB", device="cuda", precision="32", validation_from="test", batch_size=5, data=data,
     )  # fmt: skip
     fit = AdaptConfig(
-        labels="new", kl_weights=(0.1, 1.0), priors=(1.0, 2.0), epochs=7, laplace=True, heads=5,
-        controls=("softmax",), choose="best", weight_decays=(0.1, 0.5), batchnorm=True, risks=(0.2,),
+        labels="new", kl_weights=(0.1, 1.0), priors=(1.0, 2.0), epochs=7, laplace=True,
+        controls=("softmax",), weight_decays=(0.1, 0.5), batchnorm=True, risks=(0.2,),
     )  # fmt: skip
     line = (
         "--data digits --data-dir d --validation 0.3 --limit 9 --split-seed 4 --size 8 --margin 1.5 "
         "--mean 0.1,0.2,0.3 --std 1,2,3 --skip-corrupt --workers 0 "
         "--model m --model-option width=3 --weights w --head fc --compile --cache-dir c --cache-size 1GB "
         "--device cuda --precision 32 --validation-from test --feature-batch 5 "
-        "--labels new --kl-weight 0.1,1 --prior 1,2 --epochs 7 --laplace --heads 5 "
-        "--controls softmax --choose best --weight-decay 0.1,0.5 --train-batchnorm --risk 0.2 --ood noise"
+        "--labels new --kl-weight 0.1,1 --prior 1,2 --epochs 7 --laplace "
+        "--controls softmax --weight-decay 0.1,0.5 --train-batchnorm --risk 0.2 --ood noise"
     )
     assert config_of(line) == AdaptRunConfig(images, fit, ("noise",))
+    more = config_of("--features f --heads 5 --choose best --background b.npz")
+    fit = AdaptConfig(heads=5, choose="best")
+    assert more == AdaptRunConfig(FeatureAdaptConfig(train="f"), fit, background="b.npz")
     paper = config_of("--model m --protocol paper --seeds 3").adapt_config
     assert paper == AdaptConfig(protocol="paper", seeds=(0, 1, 2))
 
