@@ -53,7 +53,7 @@ def test_the_paths_end_where_the_validation_nll_rises():
     beliefs = [one for one in search.heads if one.candidate.kind == "belief_matching"]
     assert {one.candidate.weight_decay for one in beliefs} == {decay}
     least = min(one.nll for one in beliefs)
-    belief = best["belief_matching"]
+    belief = best["belief matching"]
     assert belief.nll <= (1 + MOST_RISE) * least
     stronger = [one for one in beliefs if one.candidate.kl_weight > belief.candidate.kl_weight]
     assert stronger and all(one.nll > (1 + MOST_RISE) * least for one in stronger)

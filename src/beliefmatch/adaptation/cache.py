@@ -227,7 +227,7 @@ class FeatureCache:
     Args:
         directory: Created with the first file; `default_directory()` by default.
         size: Maximum size of all files together in bytes, or a text such as "10GB".
-        wait: Whether to wait for another process that computes the same features; otherwise that is an error.
+        wait: Whether to wait while another process computes the same features; if not, an error is raised.
     """
 
     def __init__(

@@ -75,6 +75,19 @@ class Candidate:
         return " ".join([self.kind, *parts])
 
     @property
+    def label(self) -> str:
+        """Its line in the table of an adaptation: everything that no search chooses.
+
+        >>> Candidate("softmax", background=True, calibration="temperature").label
+        'softmax with outlier exposure + temperature'
+        """
+        text = self.kind.replace("_", " ")
+        if self.background:
+            text += " with outlier exposure" if self.kind == "softmax" else " with background"
+        text += f", {self.members} heads" if self.members > 1 else ""
+        return f"{text} + {self.calibration.replace('_', ' ')}" if self.calibration else text
+
+    @property
     def kl_weight(self) -> float:
         """λ of belief matching."""
         return require_kl_weight("Candidate", self.options.get("kl_weight"))

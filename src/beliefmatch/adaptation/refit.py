@@ -24,25 +24,15 @@ from beliefmatch.adaptation.labelling import LabelSet, label_set, require_sets
 from beliefmatch.adaptation.laplace_head import laplace_head, require_laplace, why_no_laplace
 from beliefmatch.adaptation.minibatch import fit_by_adam
 from beliefmatch.adaptation.result import Adaptation, BestHead, FeatureSets, Verdict
-from beliefmatch.adaptation.scoring import Evaluator, risk_thresholds, scored
-from beliefmatch.adaptation.scoring import predicted as predictions_of
+from beliefmatch.adaptation.scoring import Evaluator, predicted, risk_thresholds, scored, untouched
 from beliefmatch.adaptation.search import MOST_RISE, HeadSearch, strongest_prior
 
-__all__ = ["CHOSEN_LABEL", "LABELS", "refit"]
+__all__ = ["CHOSEN_LABEL", "refit"]
 
 _DEFAULT = AdaptConfig()
 CHOSEN_LABEL = "belief matching"
-LABELS = {
-    "untouched": "untouched",
-    "softmax": "softmax",
-    "label_smoothing": "label smoothing",
-    "evidential": "evidential",
-    "laplace": "laplace",
-    "belief_matching": CHOSEN_LABEL,
-}
-"""Line of each kind in the table, in the order of the lines."""
-_CALIBRATIONS = {"temperature": "temperature", "vector_scaling": "vector scaling"}
-
+_ORDER = ("untouched", "softmax", "label smoothing", "evidential", "laplace", CHOSEN_LABEL)
+"""Beginnings of the labels, in the order of the lines."""
 _ALWAYS = ("untouched + temperature", "softmax + temperature", "laplace")
 """Lines that the table shows besides the heads as they were fitted, the delivered one and the best."""
 
@@ -87,11 +77,11 @@ def refit(
     diagnostics += _warned(on_data(sets, found, init))
     evaluator = Evaluator(sets.validation)
     make = _by_adam if adapt_config.protocol == "paper" else _by_search
-    table, fitted = make(sets, found.classes, old, adapt_config, evaluator, on_progress)
+    table, fitted = make(sets, found.classes, old, adapt_config, on_progress)
     if old is not None:
-        untouched = scored_head(FittedHead(Candidate("untouched"), *old), evaluator)
-        table = {"untouched": [untouched], **table}
-        fitted = [untouched, *fitted]
+        as_it_was = untouched(old, sets.validation)
+        table = {as_it_was.candidate.label: [as_it_was], **table}
+        fitted = [as_it_was, *fitted]
     notes: list[str] = []
     more = _calibrated(table, evaluator, notes) if adapt_config.protocol == "default" else {}
     if adapt_config.laplace:
@@ -124,18 +114,8 @@ def refit(
     )
 
 
-def scored_head(head: FittedHead, evaluator: Evaluator) -> FittedHead:
-    """The head with its validation scores."""
-    return replace(head, validation=scored(predictions_of(head, evaluator)))
-
-
 def _by_search(
-    sets: FeatureSets,
-    classes: int,
-    init: Init | None,
-    config: AdaptConfig,
-    evaluator: Evaluator,
-    on_progress: OnProgress | None,
+    sets: FeatureSets, classes: int, init: Init | None, config: AdaptConfig, on_progress: OnProgress | None
 ) -> tuple[Table, list[FittedHead]]:
     """The best head of each kind, fitted by the solver."""
     search = HeadSearch(
@@ -148,20 +128,15 @@ def _by_search(
         on_progress=on_progress,
     )
     best = search.run()
-    table: Table = {}
-    for name, head in best.items():
-        kind, _, background = name.partition(" ")
-        if kind not in ("belief_matching", *_controls(config)) and not background:
-            continue  # softmax, which was fitted to find the weight decay
-        how = {"belief_matching": "with background", "softmax": "with outlier exposure"}
-        table[f"{LABELS[kind]} {how[kind]}" if background else LABELS[kind]] = [head]
-    if config.heads:
-        around = best.get("belief_matching with background", best["belief_matching"])
-        label = f"{CHOSEN_LABEL} with background" if sets.background else CHOSEN_LABEL
-        ensemble = _bootstrap(search, around, config.heads, evaluator)
-        table[f"{label}, {config.heads} heads"] = [ensemble]
-        return table, [*search.heads, ensemble]
-    return table, search.heads
+    table: Table = {label: [head] for label, head in best.items()}
+    if "softmax" not in _controls(config):
+        del table["softmax"]  # which was fitted to find the weight decay
+    if not config.heads:
+        return table, search.heads
+    ensemble = _bootstrap(
+        search, best.get(f"{CHOSEN_LABEL} with background", best[CHOSEN_LABEL]), config.heads
+    )
+    return {**table, ensemble.candidate.label: [ensemble]}, [*search.heads, ensemble]
 
 
 def _controls(config: AdaptConfig) -> list[str]:
@@ -169,7 +144,7 @@ def _controls(config: AdaptConfig) -> list[str]:
     return [*config.controls, *(["softmax"] if config.laplace else [])]
 
 
-def _bootstrap(search: HeadSearch, head: FittedHead, members: int, evaluator: Evaluator) -> EnsembleHead:
+def _bootstrap(search: HeadSearch, head: FittedHead, members: int) -> EnsembleHead:
     """Heads of the same setting, each fitted to rows drawn with replacement."""
     weights = bootstrap_weights(members, len(search.design))
     fitted = search.fit([head.candidate] * members, head, row_weights=weights)
@@ -183,16 +158,11 @@ def _bootstrap(search: HeadSearch, head: FittedHead, members: int, evaluator: Ev
         weights=torch.stack([one.weight for one in fitted]),
         biases=torch.stack([one.bias for one in fitted]),
     )
-    return replace(made, validation=scored(predictions_of(made, evaluator)))
+    return replace(made, validation=scored(predicted(made, search.evaluator)))
 
 
 def _by_adam(
-    sets: FeatureSets,
-    classes: int,
-    init: Init | None,
-    config: AdaptConfig,
-    evaluator: Evaluator,
-    on_progress: OnProgress | None,
+    sets: FeatureSets, classes: int, init: Init | None, config: AdaptConfig, on_progress: OnProgress | None
 ) -> tuple[Table, list[FittedHead]]:
     """Heads of every setting and seed by the paper's protocol; the mean over seeds chooses the setting."""
     fitted = fit_by_adam(
@@ -223,7 +193,7 @@ def _by_adam(
             continue
         if one.kind == "label_smoothing" and one.options["matched_kl_weight"] != chosen.kl_weight:
             continue
-        table[LABELS[one.kind]] = heads
+        table[one.label] = heads
     return table, fitted
 
 
@@ -255,7 +225,7 @@ def _with_mean_nll(heads: Sequence[FittedHead]) -> FittedHead:
 def _calibrated(table: Table, evaluator: Evaluator, notes: list[str]) -> Table:
     """Every line with a temperature, and with vector scaling where that is better still."""
     found: Table = {}
-    for label, heads in table.items():
+    for heads in table.values():
         head = heads[0]
         if not head.is_linear or head.candidate.kind == "evidential":
             continue
@@ -263,14 +233,14 @@ def _calibrated(table: Table, evaluator: Evaluator, notes: list[str]) -> Table:
             notes[:] = dict.fromkeys([*notes, why])
             continue
         scaled = calibrated(head, evaluator, "temperature")
-        found[f"{label} + temperature"] = [scaled]
+        found[scaled.candidate.label] = [scaled]
         why = why_no_vector_scaling(evaluator, len(head.bias))
         if why is not None:
             notes[:] = dict.fromkeys([*notes, why])
             continue
         vector = calibrated(head, evaluator, "vector_scaling")
         if (vector.nll or math.inf) < (scaled.nll or math.inf):
-            found[f"{label} + vector scaling"] = [vector]
+            found[vector.candidate.label] = [vector]
     return found
 
 
@@ -281,14 +251,12 @@ def _laplace(table: Table, sets: FeatureSets, found: LabelSet, notes: list[str])
         notes.append(why)
         return {}
     around = table["untouched" if found.kind == "same" else "softmax"]
-    return {LABELS["laplace"]: [laplace_head(head, sets.train, sets.validation) for head in around]}
+    return {"laplace": [laplace_head(head, sets.train, sets.validation) for head in around]}
 
 
 def _in_order(table: Mapping[str, list[FittedHead]]) -> Table:
-    order = [*LABELS.values()]
-
     def place(label: str) -> tuple[int, str]:
-        kind = next(index for index, name in enumerate(order) if label.startswith(name))
+        kind = next(index for index, name in enumerate(_ORDER) if label.startswith(name))
         return kind, label
 
     return {label: table[label] for label in sorted(table, key=place)}

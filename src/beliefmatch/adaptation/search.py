@@ -9,6 +9,7 @@ long as the validation NLL stays near the lowest. So few heads are fitted, and f
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -72,19 +73,19 @@ class HeadSearch:
         self._init = None if init is None else self.design.unfolded(*init)
 
     def run(self) -> dict[str, FittedHead]:
-        """Fit all kinds; the best head of each."""
-        best = {"softmax": self.softmax()}
-        paths = [self.belief_matching(best["softmax"], prior) for prior in self.config.priors]
-        best["belief_matching"] = min(paths, key=_nll)
+        """Fit all kinds; the best head of each, by its label."""
+        softmax = self.softmax()
+        belief = min((self.belief_matching(softmax, prior) for prior in self.config.priors), key=_nll)
+        best = [softmax, belief]
         controls = self.config.controls
         if "label_smoothing" in controls:
-            best["label_smoothing"] = self.label_smoothing(best["softmax"])
+            best.append(self.label_smoothing(softmax))
         if "evidential" in controls and self.design.targets.dim() == 1:
-            decay = best["softmax"].candidate.weight_decay
-            (best["evidential"],) = self.fit([Candidate("evidential", weight_decay=decay)])
+            decay = softmax.candidate.weight_decay
+            best += self.fit([Candidate("evidential", weight_decay=decay)])
         if self.design.n_background:
-            best |= self.with_background(best)
-        return best
+            best += [self.with_background(one) for one in (belief, softmax)]
+        return {one.candidate.label: one for one in best}
 
     def fit(
         self,
@@ -240,22 +241,13 @@ class HeadSearch:
         ]
         return min(self.fit(wanted, near), key=_nll)
 
-    def with_background(self, best: dict[str, FittedHead]) -> dict[str, FittedHead]:
-        """Belief matching with rows that have no votes, and softmax with outlier exposure."""
-        exposure = _EXPOSURE * len(self.design) / self.design.n_background
-        found = {}
-        for kind in ("belief_matching", "softmax"):
-            one = best[kind].candidate
-            candidate = Candidate(
-                one.kind,
-                one.options,
-                weight_decay=one.weight_decay,
-                background=True,
-                exposure=exposure if kind == "softmax" else 0.0,
-            )
-            # background rows weigh little, so that the head without them is nearly at the optimum already
-            tolerance = _FINE * self.config.tolerance
-            (found[f"{kind} with background"],) = self.fit([candidate], best[kind], tolerance=tolerance)
+    def with_background(self, head: FittedHead) -> FittedHead:
+        """The head fitted with rows that have no votes: for softmax, with outlier exposure."""
+        is_softmax = head.candidate.kind == "softmax"
+        exposure = _EXPOSURE * len(self.design) / self.design.n_background if is_softmax else 0.0
+        candidate = replace(head.candidate, background=True, exposure=exposure)
+        # background rows weigh little, so that the head without them is nearly at the optimum already
+        (found,) = self.fit([candidate], head, tolerance=_FINE * self.config.tolerance)
         return found
 
     def _start(self, candidate: Candidate, near: FittedHead | None) -> Init:
