@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from beliefmatch import adapt
 from beliefmatch.adaptation import batchnorm
 from beliefmatch.adaptation.batchnorm import ImageRows, batchnorm_layers, train_batchnorm
-from beliefmatch.adaptation.candidates import Candidate
+from beliefmatch.adaptation.fitted import Candidate
 from beliefmatch.adaptation.streams import as_stream
 from beliefmatch.experiments.adapted_directory import head_file
 from beliefmatch.loss import belief_matching_loss

@@ -10,9 +10,8 @@ import torch
 from msgspec import structs
 
 from beliefmatch.adaptation.adapt_config import AdaptConfig
-from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.adaptation.diagnostics import on_the_choice
-from beliefmatch.adaptation.fitted import FittedHead, HeadScores
+from beliefmatch.adaptation.fitted import Candidate, FittedHead, HeadScores
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.types import Features

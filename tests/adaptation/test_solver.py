@@ -7,8 +7,8 @@ from sklearn.linear_model import LogisticRegression
 from torch.nn import functional
 
 from beliefmatch.adaptation import solver
-from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.adaptation.ensemble import bootstrap_weights
+from beliefmatch.adaptation.fitted import Candidate
 from beliefmatch.adaptation.objectives import loss_of
 from beliefmatch.adaptation.solver import Design, solve
 from beliefmatch.adaptation.types import Features

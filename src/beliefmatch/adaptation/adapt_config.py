@@ -55,7 +55,7 @@ class AdaptConfig(Config, frozen=True, kw_only=True):
     choose: Choice = "belief_matching"
     kl_weights: Annotated[Sequence[Positive], _SOME] | None = None
     weight_decays: Annotated[Sequence[Positive], _SOME] | None = None
-    priors: Annotated[Sequence[float], _SOME] = (1.0,)
+    priors: Annotated[Sequence[Positive], _SOME] = (1.0,)
     controls: Sequence[Control] = CONTROLS
     laplace: bool = False
     heads: Annotated[int, Meta(ge=0, le=1000)] = 0
@@ -72,19 +72,19 @@ class AdaptConfig(Config, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.protocol == "default" and len(self.seeds) > 1:
-            fact = "a head that has converged does not depend on its seed"
-            raise ValueError(
-                f"AdaptConfig: `seeds` must be one without the protocol paper, got {len(self.seeds)}: {fact}."
-            )
-        if self.protocol == "paper":
-            given = {"heads": self.heads, "weight_decays": self.weight_decays}
-            for name, value in given.items():
-                if value:
-                    fact = f"`{name}` must not come with the protocol paper, which has none"
-                    raise ValueError(f"AdaptConfig: {fact}, got {value!r}.")
+            got = f"got {len(self.seeds)}: a head that has converged does not depend on its seed"
+            raise ValueError(f"AdaptConfig: `seeds` must be one without the protocol paper, {got}.")
+        for name in ("heads", "weight_decays") if self.protocol == "paper" else ():
+            if value := getattr(self, name):
+                fact = f"`{name}` must not come with the protocol paper, which has none"
+                raise ValueError(f"AdaptConfig: {fact}, got {value!r}.")
         if self.batchnorm and (self.heads or self.choose == "best"):
-            got = "`heads`" if self.heads else "`choose` best"
-            fact = f"`batchnorm` must not come with {got}: it trains one belief matching head"
-            raise ValueError(f"AdaptConfig: {fact}.")
+            fact = f"`batchnorm` must not come with {'`heads`' if self.heads else '`choose` best'}"
+            raise ValueError(f"AdaptConfig: {fact}: it trains one belief matching head.")
         if self.heads == 1:
             raise ValueError("AdaptConfig: `heads` must be 0 or at least 2, got 1: one head cannot disagree.")
+
+    @property
+    def needs_softmax(self) -> bool:
+        """Whether the table has a softmax head: as a control, or for a Laplace approximation around it."""
+        return self.laplace or "softmax" in self.controls

@@ -21,9 +21,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from beliefmatch._utils import OnProgress
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.calling import call_model, evaluating, logits_of
-from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.adaptation.features import extracted, running
-from beliefmatch.adaptation.fitted import HeadScores, Point
+from beliefmatch.adaptation.fitted import Candidate, HeadScores, Point
 from beliefmatch.adaptation.heads import Head, head_layer, head_weights
 from beliefmatch.adaptation.result import Adaptation, BatchNormResult, FeatureSets
 from beliefmatch.adaptation.scoring import Evaluator, risk_thresholds, scored

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from beliefmatch.adaptation.candidates import Calibration
-from beliefmatch.adaptation.fitted import FittedHead
+from beliefmatch.adaptation.fitted import Calibration, FittedHead
 from beliefmatch.adaptation.scoring import Evaluator, head_logits, scored
 from beliefmatch.methods.base import Prediction
 from beliefmatch.methods.temperature import fit_temperature
 
-__all__ = ["calibrated", "why_no_calibration", "why_no_vector_scaling"]
+__all__ = ["calibrated", "calibrations"]
 
 _Scaling = tuple[Tensor, Tensor]
 """Scale and shift of the logits of each class."""
@@ -28,6 +27,22 @@ _LEAST_ERRORS = 5
 _ROWS_PER_CLASS = 5  # of vector scaling, which fits two numbers for each class
 _RIDGE = 1e-3  # of the mean squared distance to the temperature, so that classes without rows keep it
 _STEPS, _ENOUGH = 20, 1e-7  # of Newton's method, and the relative fall of the objective that ends it
+
+
+def calibrations(head: FittedHead, evaluator: Evaluator) -> tuple[list[FittedHead], str | None]:
+    """The head with a temperature, and with vector scaling where that is better; or why one is missing.
+
+    Rows that are all right would ask for unlimited confidence.
+    """
+    assert head.validation is not None
+    if round(head.validation.error * head.validation.rows) < _LEAST_ERRORS:
+        return [], f"no calibration of heads that err on fewer than {_LEAST_ERRORS} validation rows"
+    scaled, classes = calibrated(head, evaluator, "temperature"), len(head.bias)
+    if len(evaluator) < _ROWS_PER_CLASS * classes:
+        fact = f"{len(evaluator):,} validation rows are too few for {classes:,} classes"
+        return [scaled], f"no vector scaling: {fact}"
+    vector = calibrated(head, evaluator, "vector_scaling")
+    return [scaled, vector] if vector.rank < scaled.rank else [scaled], None
 
 
 def calibrated(head: FittedHead, evaluator: Evaluator, how: Calibration) -> FittedHead:
@@ -41,40 +56,20 @@ def calibrated(head: FittedHead, evaluator: Evaluator, how: Calibration) -> Fitt
         how: "temperature" divides all logits by one number; "vector_scaling" multiplies the logits of each
             class by a number and adds another.
     """
-    logits, targets, _ = head_logits((head.weight, head.bias), evaluator)
+    logits, targets = head_logits((head.weight, head.bias), evaluator)
     fit = _temperature if how == "temperature" else _vector
     scale, shift = start = fit(logits, targets, None)
     if head.candidate.kind == "belief_matching":
         shift = shift + (logits.logsumexp(1) - (logits * scale + shift).logsumexp(1)).mean()
-    candidate = replace(head.candidate, calibration=how)
-    if how == "temperature":
-        notes = (*head.notes, f"temperature {1 / scale.mean().item():.4g}")
-    else:
-        notes = head.notes
+    note = [f"temperature {1 / scale.mean().item():.4g}"] if how == "temperature" else []
     return replace(
         head,
-        candidate=candidate,
+        candidate=replace(head.candidate, calibration=how),
         weight=(head.weight.double() * scale[:, None]).float(),
         bias=(head.bias.double() * scale + shift).float(),
         validation=scored(_cross_fitted(fit, logits, targets, start)),
-        notes=notes,
+        notes=(*head.notes, *note),
     )
-
-
-def why_no_calibration(head: FittedHead) -> str | None:
-    """Why no calibration can be fitted, if so: rows that are all right ask for unlimited confidence."""
-    assert head.validation is not None
-    wrong = round(head.validation.error * head.validation.rows)
-    if wrong >= _LEAST_ERRORS:
-        return None
-    return f"no calibration of heads that err on fewer than {_LEAST_ERRORS} validation rows"
-
-
-def why_no_vector_scaling(evaluator: Evaluator, classes: int) -> str | None:
-    """Why vector scaling cannot be fitted, if so."""
-    if len(evaluator) >= _ROWS_PER_CLASS * classes:
-        return None
-    return f"no vector scaling: {len(evaluator):,} validation rows are too few for {classes:,} classes"
 
 
 def _cross_fitted(
@@ -90,17 +85,16 @@ def _cross_fitted(
         yield Prediction(probs=(logits[held] * scale + shift).softmax(1)), targets[held]
 
 
-def _temperature(logits: Tensor, targets: Tensor, start: _Scaling | None = None) -> _Scaling:
+def _temperature(logits: Tensor, targets: Tensor, start: _Scaling | None) -> _Scaling:
     init = 1.0 if start is None else 1 / start[0][0].item()
     scale = logits.new_full((logits.shape[1],), 1 / fit_temperature(logits, targets, init=init))
     return scale, torch.zeros_like(scale)
 
 
-def _vector(logits: Tensor, targets: Tensor, start: _Scaling | None = None) -> _Scaling:
+def _vector(logits: Tensor, targets: Tensor, start: _Scaling | None) -> _Scaling:
     """Newton's method on the NLL plus a weak pull to the temperature; the objective is convex."""
-    scale, shift = centre = _temperature(logits, targets, start)
-    if start is not None:
-        scale, shift = start
+    centre = _temperature(logits, targets, start)
+    scale, shift = centre if start is None else start
     classes = logits.shape[1]
     goal = functional.one_hot(targets, classes).double() if targets.dim() == 1 else targets.double()
     goal = goal / goal.sum(1, keepdim=True)
@@ -116,20 +110,15 @@ def _vector(logits: Tensor, targets: Tensor, start: _Scaling | None = None) -> _
         probs = (logits * scale + shift).softmax(1)
         weighted = probs * logits
         rest = probs - goal
-        grad = torch.cat(
-            [
-                (rest * logits).mean(0) + pull * (scale / centre[0] - 1) / centre[0],
-                rest.mean(0) + pull * shift,
-            ]
-        )
+        scale_grad = (rest * logits).mean(0) + pull * (scale / centre[0] - 1) / centre[0]
+        grad = torch.cat([scale_grad, rest.mean(0) + pull * shift])
         both = torch.cat([weighted, probs], 1)
         hessian = -both.t() @ both / len(logits)
-        diagonal = torch.stack([(weighted * logits).mean(0), weighted.mean(0), probs.mean(0)])
         places = torch.arange(classes)
-        hessian[places, places] += diagonal[0] + pull / centre[0].square()
-        hessian[places, places + classes] += diagonal[1]
-        hessian[places + classes, places] += diagonal[1]
-        hessian[places + classes, places + classes] += diagonal[2] + pull
+        hessian[places, places] += (weighted * logits).mean(0) + pull / centre[0].square()
+        hessian[places, places + classes] += weighted.mean(0)
+        hessian[places + classes, places] += weighted.mean(0)
+        hessian[places + classes, places + classes] += probs.mean(0) + pull
         step = torch.linalg.solve(hessian, grad)
         length = 1.0
         while length > 1e-4:

@@ -1,4 +1,4 @@
-"""Diagnostics of an adaptation: warnings and notes about the data, the labels and the choice.
+"""What the data of an adaptation allow: the classes, and refusals, warnings and notes about labels and rows.
 
 `contamination` answers whether the network was trained on the validation rows. On such rows every head looks
 certain, and a λ that is chosen on them is wrong elsewhere. These signs are used, in this order:
@@ -16,30 +16,50 @@ In all other cases the answer is that the rows cannot tell; docs/adapt.md has th
 """
 
 import math
-from typing import NamedTuple
+import warnings
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from beliefmatch._validate import fail
-from beliefmatch.adaptation.fitted import FittedHead, Init
-from beliefmatch.adaptation.labelling import LabelSet, knows
+from beliefmatch._validate import fail, level_of_caller, require_index
+from beliefmatch.adaptation.adapt_config import Labels
+from beliefmatch.adaptation.fitted import Candidate, FittedHead, Init
 from beliefmatch.adaptation.result import FeatureSets, Verdict
-from beliefmatch.adaptation.scoring import head_logits, untouched
-from beliefmatch.adaptation.types import Features, block_size, labelled, require_init, require_labels
+from beliefmatch.adaptation.scoring import head_logits, scorable, score
+from beliefmatch.adaptation.types import Features, block_size, require_init, require_labels
 from beliefmatch.methods.temperature import fit_temperature
 from beliefmatch.metrics import auroc
 from beliefmatch.metrics.binomial import fisher_exact
 from beliefmatch.metrics.detection import mann_whitney
 
-__all__ = ["contamination", "copied_share", "on_data", "on_the_choice", "on_the_labels", "sentence"]
+__all__ = [
+    "MOST_CLASSES",
+    "LabelSet",
+    "contamination",
+    "copied_share",
+    "label_set",
+    "on_data",
+    "on_the_choice",
+    "on_the_labels",
+    "require_sets",
+    "sentence",
+    "warn",
+]
 
+MOST_CLASSES = 1_000_000
+"""Class ids must be below this number."""
 MANY_COPIES, SOME_COPIES = 0.05, 0.005
 """Share of copied rows that proves contamination, and the share that is worth a note."""
 LEVEL = 0.001
 """p-value below which a test of `contamination` decides."""
 
+_CALLER = "adapt"
+_SHOWN = 10  # class ids in a message
+_BETTER_THAN_CHANCE = 3.0  # times: a head that is right so often has learnt these classes
+_OFTEN = 0.5  # right so often, a head knows the classes even if not all of them are here
 _LEAST_GAP, _LEAST_AUROC = 0.005, 0.51  # smaller differences decide nothing, however many rows there are
 _NO_ERRORS = 0.99  # accuracy from which on a head makes hardly any errors
 _LEAST_ROWS, _LEAST_OF_CLASS = 50, 5
@@ -51,12 +71,231 @@ _COMPARED = 200  # rows of the same projections that are compared in full
 _NEAR = 2e-3  # distance of copies relative to their length; half precision causes 5e-4 at most
 
 
+def warn(message: str) -> None:
+    """Warn as `adapt`, at the user's own line."""
+    warnings.warn(f"{_CALLER}: {message}", stacklevel=level_of_caller())
+
+
+def sentence(diagnostic: str) -> str:
+    """A diagnostic as a sentence of a report."""
+    return f"{diagnostic[:1].upper()}{diagnostic[1:]}."
+
+
+# The classes
+
+
+class LabelSet(NamedTuple):
+    """Number of classes, and whether they are those of the existing head."""
+
+    kind: Literal["same", "new"]
+    classes: int
+
+
+def require_sets(sets: FeatureSets, init: Init | None) -> Init | None:
+    """Require rows of one width in all sets and the existing head, and return its weights in float32."""
+    width = sets.train.width
+    others = {"validation": sets.validation, "test": sets.test, "background": sets.background}
+    others |= {f"ood[{name!r}]": one for name, one in sets.ood.items()}
+    for name, one in others.items():
+        if one is not None and one.width != width:
+            fact = f"`{name}` must have rows of {width} numbers as `train` has, got {one.width}"
+            raise fail(_CALLER, f"{fact}; compute them with the same network and layer.")
+    if init is None:
+        return None
+    init = require_init(_CALLER, init)
+    if init[0].shape[1] != width:
+        fact = f"`train` must have rows of {init[0].shape[1]} numbers for this head, got {width}"
+        raise fail(_CALLER, f"{fact}: the features are of another network or layer.")
+    return init
+
+
+def label_set(sets: FeatureSets, *, classes: int | None, init: Init | None, labels: Labels) -> LabelSet:
+    """Decide the number of classes and whether the existing head knows them; see `AdaptConfig.labels`.
+
+    Raises:
+        ValueError: ids or counts that do not fit the number of classes, or classes without any example.
+    """
+    named = {"train": sets.train, "validation": sets.validation, "test": sets.test}
+    there = {name: one for name, one in named.items() if one is not None}
+    for name, one in there.items():
+        ids = one.targets if one.targets.dim() == 1 else one.targets[:0]
+        if len(wrong := ids[(ids < -1) | (ids >= MOST_CLASSES)]):
+            fact = f"`{name}` must have class ids from 0 to {MOST_CLASSES - 1}, or −1 for no class"
+            raise fail(_CALLER, f"{fact}, got {_listed(wrong)}; number the classes from 0 without a gap.")
+    known = _known_classes(there, classes)
+    found = _decided(sets, there, known, init, labels)
+    for name, one in there.items():
+        _require_rows(name, one, found.classes)
+    _require_examples(sets.train.targets, found, is_known=known is not None)
+    _warn_of_rows_without_class(there)
+    return found
+
+
+def _known_classes(sets: Mapping[str, Features], classes: int | None) -> int | None:
+    """The number of classes as given, or the width of the counts; None if neither is known."""
+    if classes is not None and require_index(_CALLER, "classes", classes) < 2:
+        raise fail(_CALLER, f"`classes` must be at least 2, got {classes}.")
+    known = classes
+    for name, one in sets.items():
+        if one.targets.dim() == 2:
+            known = known or one.targets.shape[1]
+            if one.targets.shape[1] != known:
+                fact = f"`classes` must fit the targets, got {known}"
+                raise fail(_CALLER, f"{fact}, but `{name}` has counts of {one.targets.shape[1]} classes.")
+    for name, one in sets.items():
+        if known is not None and one.targets.dim() == 1 and len(beyond := one.targets[one.targets >= known]):
+            fact = f"`classes` must fit the targets, got {known}, but `{name}` has the ids {_listed(beyond)}"
+            raise fail(_CALLER, f"{fact}; ids run from 0 to {known - 1}.")
+    return known
+
+
+def _decided(
+    sets: FeatureSets, there: Mapping[str, Features], known: int | None, init: Init | None, labels: Labels
+) -> LabelSet:
+    seen = known or max(2, *(int(one.targets.max()) + 1 for one in there.values()))
+    own = 0 if init is None else len(init[0])
+    fits = seen == own if known is not None else seen <= own
+    if labels == "same" and not fits:
+        if init is None:
+            raise fail(_CALLER, "`labels` must be new or auto where there is no head to repair, got same.")
+        what = f"targets have {seen}" if known is None else f"there are {seen}"
+        raise fail(_CALLER, f"`labels` must be new where the head has {own} classes and {what}, got same.")
+    if labels == "auto" and init is not None and fits:
+        _require_rows("validation", sets.validation, own)
+        labels = "same" if _knows(init, _accuracy(init, sets.validation), seen) else "new"
+    return LabelSet("same", own) if labels == "same" else LabelSet("new", seen)
+
+
+def _accuracy(init: Init, features: Features) -> float:
+    """Share of the rows for which the existing head is right."""
+    return 1 - score(FittedHead(Candidate("untouched"), *init), features).error
+
+
+def _knows(init: Init, accuracy: float, seen: int) -> bool:
+    """Whether a head of this accuracy on rows of `seen` classes is far enough above chance to know them."""
+    own = len(init[0])
+    return accuracy > (min(_OFTEN, _BETTER_THAN_CHANCE / own) if seen == own else _OFTEN)
+
+
+def _require_rows(name: str, features: Features, classes: int) -> None:
+    require_labels(_CALLER, name, features, classes, features.width)
+    if not len(scorable(features)):
+        raise fail(_CALLER, f"`{name}` must have rows with votes, got none of {len(features)}.")
+
+
+def _require_examples(targets: Tensor, found: LabelSet, *, is_known: bool) -> None:
+    """Require training examples of each class, or warn about missing ones where that can be intended.
+
+    Ids with a gap are a mistake more often than not, unless the number of classes was given or is that of the
+    existing head.
+    """
+    has_ids = targets.dim() == 1
+    votes = targets[targets >= 0].bincount(minlength=found.classes) if has_ids else targets.sum(0)
+    absent = (votes == 0).nonzero()[:, 0]
+    if not len(absent):
+        return
+    fact = f"`train` must have examples of all {found.classes} classes, got none of {_listed(absent)}"
+    if found.kind == "new" and not is_known:
+        raise fail(_CALLER, f"{fact}; number the classes from 0 without a gap, or give `classes`.")
+    warn(f"{fact}: {'the new head unlearns them' if found.kind == 'same' else 'no head can learn them'}.")
+
+
+def _warn_of_rows_without_class(sets: Mapping[str, Features]) -> None:
+    """Warn once about rows of no class in all sets."""
+    empty = []
+    for name, one in sets.items():
+        if many := len(one) - len(scorable(one)):
+            what = "of class −1" if one.targets.dim() == 1 else "without a vote"
+            empty.append(f"{many} of {len(one)} rows of `{name}` ({what})")
+    if empty:
+        warn(f"{' and '.join(empty)} belong to no class and are not used; remove them if that is intended.")
+
+
+def _listed(ids: Tensor) -> str:
+    found = ids.unique().tolist()
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return ", ".join(map(str, found[:_SHOWN])) + more
+
+
+# Notes and warnings
+
+
+def on_data(sets: FeatureSets, found: LabelSet, init: Init | None) -> list[str]:
+    """Problems of the data that are found before any head is fitted."""
+    messages = (_numbered_differently(sets, found, init), _copied(sets), _few(sets.validation, found))
+    return [one for one in messages if one is not None]
+
+
+def on_the_labels(sets: FeatureSets, found: LabelSet, init: Init | None) -> list[str]:
+    """How `labels="auto"` decided whether the classes are those of the existing head."""
+    if init is None:
+        return []
+    taken = "the same classes" if found.kind == "same" else "other classes"
+    if _fits(sets.validation, found, init):
+        right = _accuracy(init, sets.validation)
+        why = f"the existing head is right for {100 * right:.1f} % of the validation rows"
+    else:
+        why = f"the existing head has {len(init[0])} classes and there are {found.classes}"
+    return [f"{why}, so `labels` 'auto' takes them as {taken}; set `labels` to override"]
+
+
+def on_the_choice(chosen: FittedHead, before: FittedHead | None) -> list[str]:
+    """Whether the chosen head is clearly worse on the validation rows than the head as it was."""
+    if before is None or chosen.validation is None or before.validation is None:
+        return []
+    new, old = chosen.validation, before.validation
+    variance = sum(one.error * (1 - one.error) / max(1, one.rows) for one in (new, old))
+    if new.error - old.error <= max(_WORSE, _ERRORS * math.sqrt(variance)):
+        return []
+    values = f"is wrong for {new.error:.1%} of the validation rows, the untouched head for {old.error:.1%}"
+    remedy = "look at the labels of `train`, give more of them, or stay with the untouched head"
+    return [f"the chosen head ({chosen.candidate.name}) {values}: {remedy}"]
+
+
+def _numbered_differently(sets: FeatureSets, found: LabelSet, init: Init | None) -> str | None:
+    """Warn if the existing head knows the labels of only one of `train` and `validation`."""
+    if init is None or not all(_fits(one, found, init) for one in (sets.train, sets.validation)):
+        return None
+    right = {name: _accuracy(init, getattr(sets, name)) for name in ("train", "validation")}
+    better, worse = sorted(right, key=lambda name: -right[name])
+    known = {name: _knows(init, share, found.classes) for name, share in right.items()}
+    if known[worse] or not known[better] or 2 * right[worse] > right[better]:
+        return None
+    values = f"{right[better]:.0%} of the rows of `{better}`, but only for {right[worse]:.0%} of `{worse}`"
+    return f"the existing head is right for {values}: their classes seem to be numbered differently"
+
+
+def _fits(features: Features, found: LabelSet, init: Init) -> bool:
+    """Whether the existing head has the classes of these rows."""
+    own = len(init[0])
+    return found.classes == own if features.targets.dim() == 2 else found.classes <= own
+
+
+def _copied(sets: FeatureSets) -> str | None:
+    """Warn if test rows also occur in the sets that heads are fitted on or chosen by."""
+    if sets.test is None:
+        return None
+    shares = {name: copied_share(sets.test, getattr(sets, name)) for name in ("train", "validation")}
+    found = [f"{share:.0%} in `{name}`" for name, share in shares.items() if share >= MANY_COPIES]
+    if not found:
+        return None
+    return f"rows of `test` also occur in other sets ({', '.join(found)}), so its scores are optimistic"
+
+
+def _few(validation: Features, found: LabelSet) -> str | None:
+    """Warn if there are too few validation rows to choose λ."""
+    many = len(scorable(validation))
+    if many >= max(_LEAST_ROWS, _LEAST_OF_CLASS * found.classes):
+        return None
+    wanted = f"{_LEAST_ROWS} rows, and {_LEAST_OF_CLASS} a class, is the recommended minimum"
+    return f"`validation` has only {many} labelled rows for {found.classes} classes to choose λ: {wanted}"
+
+
+# Contamination
+
+
 def contamination(
-    validation: Features,
-    *,
-    train: Features | None = None,
-    init: Init | None = None,
-    test: Features | None = None,
+    validation: Features, *, train: Features, init: Init | None = None, test: Features | None = None
 ) -> Verdict:
     """Whether the network was trained on the validation rows; the module's documentation states the rules.
 
@@ -66,44 +305,63 @@ def contamination(
         init: Weight and bias of the head that the network was trained with, if its classes are these.
         test: Rows that the network was not trained on.
     """
-    if train is None and init is None:
-        raise fail("contamination", "`train` or `init` must be given, got neither.")
+    share = copied_share(validation, train)
+    if share >= MANY_COPIES:
+        return Verdict(True, f"{share:.0%} of the validation rows are among the training rows.")
     note = ""
-    if train is not None:
-        if train.rows.shape[1:] != validation.rows.shape[1:]:
-            got = f"{train.rows.shape[1:]} and {validation.rows.shape[1:]}"
-            raise fail("contamination", f"`train` must have rows as wide as `validation`, got {got}.")
-        share = copied_share(validation, train)
-        if share >= MANY_COPIES:
-            return Verdict(True, f"{share:.0%} of the validation rows are among the training rows.")
-        if share >= SOME_COPIES:
-            note = f" ({share:.1%} of them are among the training rows; look for duplicates.)"
+    if share >= SOME_COPIES:
+        note = f" ({share:.1%} of them are among the training rows; look for duplicates.)"
     if init is None:
         why = "No validation row is among the training rows" if not note else "Few validation rows are copies"
         return Verdict(None, f"{why}; only the network's own head could show whether it saw them.{note}")
-    verdict = _by_head(validation, train, test, require_init("contamination", init))
+    verdict = _by_head(validation, train, test, init)
     seen = None if note and verdict.seen is False else verdict.seen
     return verdict._replace(seen=seen, why=verdict.why + note)
 
 
-class _Outcomes(NamedTuple):
+def _by_head(validation: Features, train: Features, test: Features | None, init: Init) -> Verdict:
+    """The verdict by the predictions of the existing head."""
+    new, old = _Outcomes("validation", validation, init), _Outcomes("training", train, init)
+    temperature, overconfidence_p = fit_temperature(new.logits, new.targets), _overconfidence(new)
+    less_known = _compare(old, new)
+    evidence = {"validation_accuracy": new.accuracy, "temperature": temperature}
+    evidence |= {"overconfidence_p": overconfidence_p, "train_accuracy": old.accuracy}
+    evidence |= less_known.p_values("train")
+    facts = [f"its head is right for {new}", f"{old} ({less_known})"]
+
+    def verdict(seen: bool | None, reason: str) -> Verdict:
+        return Verdict(seen, f"{reason}: {', '.join(facts)}.", evidence)
+
+    if less_known.is_better:
+        return verdict(False, "The network knows the training rows better than the validation rows")
+    facts.append(f"with a temperature of {temperature:.2f} (score test for above 1 {_p(overconfidence_p)})")
+    if overconfidence_p < LEVEL:
+        return verdict(False, "The network is overconfident on the validation rows, as on new rows")
+    if test is not None:
+        fresh = _Outcomes("test", test, init)
+        better_known = _compare(new, fresh)
+        evidence |= {"test_accuracy": fresh.accuracy, **better_known.p_values("test")}
+        facts.insert(-1, f"{fresh} ({better_known})")
+        if better_known.is_better and better_known.accuracy_p < LEVEL:
+            reason = "Unless the test rows are harder, the network was trained on the validation rows"
+            return verdict(True, reason)
+    if _compare(new, old).is_better:
+        return verdict(None, "The network knows the validation rows better than the training rows")
+    if min(new.accuracy, old.accuracy) >= _NO_ERRORS:
+        return verdict(None, "The network was trained on both sets, or they are too easy to tell")
+    return verdict(None, "The network has seen both sets or neither, or there are too few rows to tell")
+
+
+class _Outcomes:
     """Predictions of the existing head for the rows of one set."""
 
-    name: str
-    logits: Tensor
-    targets: Tensor
-
-    @property
-    def surprise(self) -> Tensor:
-        return -self.logits.log_softmax(1).gather(1, self.targets[:, None])[:, 0]
-
-    @property
-    def correct(self) -> int:
-        return int((self.logits.argmax(1) == self.targets).sum())
-
-    @property
-    def accuracy(self) -> float:
-        return self.correct / len(self.targets)
+    def __init__(self, name: str, features: Features, init: Init) -> None:
+        self.name = name
+        self.logits, targets = head_logits(init, features)
+        self.targets = targets.argmax(1) if targets.dim() == 2 else targets
+        self.surprise = -self.logits.log_softmax(1).gather(1, self.targets[:, None])[:, 0]
+        self.correct = int((self.logits.argmax(1) == self.targets).sum())
+        self.accuracy = self.correct / len(self.targets)
 
     def __str__(self) -> str:
         return f"{self.accuracy:.1%} of {len(self.targets)} {self.name} rows"
@@ -124,28 +382,17 @@ class _Comparison(NamedTuple):
         return f"Fisher's exact test {_p(self.accuracy_p)}, Mann-Whitney {_p(self.surprise_p)}"
 
 
-def _p(value: float) -> str:
-    return f"p = {value:.2g}" if value >= 1e-9 else "p < 1e-9"
-
-
-def _outcomes(name: str, features: Features, init: Init) -> _Outcomes:
-    require_labels("contamination", name, features, *init[0].shape)
-    logits, targets, _ = head_logits(init, features)
-    return _Outcomes(
-        "training" if name == "train" else name,
-        logits,
-        targets.argmax(1) if targets.dim() == 2 else targets,
-    )
-
-
 def _compare(known: _Outcomes, other: _Outcomes) -> _Comparison:
     accuracy_p = fisher_exact(known.correct, len(known.targets), other.correct, len(other.targets))
     surprise_p = mann_whitney(known.surprise, other.surprise)
-    gap = known.accuracy - other.accuracy
-    is_better = (accuracy_p < LEVEL and gap > _LEAST_GAP) or (
+    is_better = (accuracy_p < LEVEL and known.accuracy - other.accuracy > _LEAST_GAP) or (
         surprise_p < LEVEL and auroc(known.surprise, other.surprise) > _LEAST_AUROC
     )
     return _Comparison(accuracy_p, surprise_p, is_better)
+
+
+def _p(value: float) -> str:
+    return f"p = {value:.2g}" if value >= 1e-9 else "p < 1e-9"
 
 
 def _overconfidence(outcomes: _Outcomes) -> float:
@@ -160,44 +407,6 @@ def _overconfidence(outcomes: _Outcomes) -> float:
     variance = max(expected.item(), (score - score.mean()).square().sum().item())
     z = score.sum().item() / math.sqrt(variance) if variance > 0 else 0.0
     return 0.5 * math.erfc(-z / math.sqrt(2))
-
-
-def _by_head(validation: Features, train: Features | None, test: Features | None, init: Init) -> Verdict:
-    """The verdict by the predictions of the existing head."""
-    new = _outcomes("validation", validation, init)
-    temperature, overconfidence_p = fit_temperature(new.logits, new.targets), _overconfidence(new)
-    evidence = {"validation_accuracy": new.accuracy, "temperature": temperature}
-    evidence["overconfidence_p"] = overconfidence_p
-    facts = [f"its head is right for {new}"]
-
-    def verdict(seen: bool | None, reason: str) -> Verdict:
-        return Verdict(seen, f"{reason}: {', '.join(facts)}.", evidence)
-
-    old = None if train is None else _outcomes("train", train, init)
-    if old is not None:
-        less_known = _compare(old, new)
-        evidence |= {"train_accuracy": old.accuracy, **less_known.p_values("train")}
-        facts.append(f"{old} ({less_known})")
-        if less_known.is_better:
-            return verdict(False, "The network knows the training rows better than the validation rows")
-    facts.append(f"with a temperature of {temperature:.2f} (score test for above 1 {_p(overconfidence_p)})")
-    if overconfidence_p < LEVEL:
-        return verdict(False, "The network is overconfident on the validation rows, as on new rows")
-    if test is not None:
-        fresh = _outcomes("test", test, init)
-        better_known = _compare(new, fresh)
-        evidence |= {"test_accuracy": fresh.accuracy, **better_known.p_values("test")}
-        facts.insert(-1, f"{fresh} ({better_known})")
-        if better_known.is_better and better_known.accuracy_p < LEVEL:
-            reason = "Unless the test rows are harder, the network was trained on the validation rows"
-            return verdict(True, reason)
-    if old is None:
-        return verdict(None, "There are no training rows to compare with")
-    if _compare(new, old).is_better:
-        return verdict(None, "The network knows the validation rows better than the training rows")
-    if min(new.accuracy, old.accuracy) >= _NO_ERRORS:
-        return verdict(None, "The network was trained on both sets, or they are too easy to tell")
-    return verdict(None, "The network has seen both sets or neither, or there are too few rows to tell")
 
 
 def copied_share(validation: Features, train: Features) -> float:
@@ -227,86 +436,3 @@ def copied_share(validation: Features, train: Features) -> float:
             np.linalg.norm(train.rows[place].astype(np.float64) - row) <= _NEAR * length for place in near
         )
     return found / len(sample)
-
-
-def on_data(sets: FeatureSets, found: LabelSet, init: Init | None) -> list[str]:
-    """Problems of the data that are found before any head is fitted."""
-    messages = (_numbered_differently(sets, found, init), _copied(sets), _few(sets.validation, found))
-    return [one for one in messages if one is not None]
-
-
-def on_the_labels(sets: FeatureSets, found: LabelSet, init: Init | None) -> list[str]:
-    """How `labels="auto"` decided whether the classes are those of the existing head."""
-    if init is None:
-        return []
-    taken = "the same classes" if found.kind == "same" else "other classes"
-    if _fits(sets.validation, found, init):
-        right = _right(init, sets.validation)
-        why = f"the existing head is right for {100 * right:.1f} % of the validation rows"
-    else:
-        why = f"the existing head has {len(init[0])} classes and there are {found.classes}"
-    return [f"{why}, so `labels` 'auto' takes them as {taken}; set `labels` to override"]
-
-
-def sentence(diagnostic: str) -> str:
-    """A diagnostic as a sentence of a report."""
-    return f"{diagnostic[:1].upper()}{diagnostic[1:]}."
-
-
-def on_the_choice(chosen: FittedHead, before: FittedHead | None) -> list[str]:
-    """Whether the chosen head is clearly worse on the validation rows than the head as it was."""
-    if before is None or chosen.validation is None or before.validation is None:
-        return []
-    new, old = chosen.validation, before.validation
-    variance = sum(one.error * (1 - one.error) / max(1, one.rows) for one in (new, old))
-    if new.error - old.error <= max(_WORSE, _ERRORS * math.sqrt(variance)):
-        return []
-    values = f"is wrong for {new.error:.1%} of the validation rows, the untouched head for {old.error:.1%}"
-    remedy = "look at the labels of `train`, give more of them, or stay with the untouched head"
-    return [f"the chosen head ({chosen.candidate.name}) {values}: {remedy}"]
-
-
-def _numbered_differently(sets: FeatureSets, found: LabelSet, init: Init | None) -> str | None:
-    """Warn if the existing head knows the labels of only one of `train` and `validation`."""
-    if init is None or not all(_fits(one, found, init) for one in (sets.train, sets.validation)):
-        return None
-    right = {name: _right(init, getattr(sets, name)) for name in ("train", "validation")}
-    known = {name: knows(init, share, found.classes) for name, share in right.items()}
-    better, worse = sorted(right, key=lambda name: -right[name])
-    if known[worse] or not known[better] or 2 * right[worse] > right[better]:
-        return None
-    values = f"{right[better]:.0%} of the rows of `{better}`, but only for {right[worse]:.0%} of `{worse}`"
-    return f"the existing head is right for {values}: their classes seem to be numbered differently"
-
-
-def _copied(sets: FeatureSets) -> str | None:
-    """Warn if test rows also occur in the sets that heads are fitted on or chosen by."""
-    if sets.test is None:
-        return None
-    shares = {name: copied_share(sets.test, getattr(sets, name)) for name in ("train", "validation")}
-    found = [f"{share:.0%} in `{name}`" for name, share in shares.items() if share >= MANY_COPIES]
-    if not found:
-        return None
-    return f"rows of `test` also occur in other sets ({', '.join(found)}), so its scores are optimistic"
-
-
-def _few(validation: Features, found: LabelSet) -> str | None:
-    """Warn if there are too few validation rows to choose λ."""
-    targets = validation.targets
-    many = int((targets >= 0).sum() if targets.dim() == 1 else (targets.sum(1) > 0).sum())
-    if many >= max(_LEAST_ROWS, _LEAST_OF_CLASS * found.classes):
-        return None
-    wanted = f"{_LEAST_ROWS} rows, and {_LEAST_OF_CLASS} a class, is the recommended minimum"
-    return f"`validation` has only {many} labelled rows for {found.classes} classes to choose λ: {wanted}"
-
-
-def _fits(features: Features, found: LabelSet, init: Init) -> bool:
-    """Whether the existing head has the classes of these rows."""
-    own = len(init[0])
-    few = found.classes == own if features.targets.dim() == 2 else found.classes <= own
-    return few and len(labelled(features)) > 0
-
-
-def _right(init: Init, features: Features) -> float:
-    error = untouched(init, features).error
-    return 0.0 if error is None else 1 - error

@@ -7,7 +7,7 @@ mutual information of the mixture, so that both doubts are in it.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -24,7 +24,7 @@ _BOOTSTRAP = 31  # what a seed is for
 _MOST_LOG_PRECISION, _BISECTIONS = 30.0, 45
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class EnsembleHead(FittedHead):
     """Heads of one setting, each fitted to its own sample of the rows.
 
@@ -32,9 +32,9 @@ class EnsembleHead(FittedHead):
     """
 
     is_linear: ClassVar[bool] = False
-    weights: Tensor = field(default_factory=lambda: torch.empty(0))
+    weights: Tensor
     """(H, K, F)."""
-    biases: Tensor = field(default_factory=lambda: torch.empty(0))
+    biases: Tensor
     """(H, K)."""
 
     def member_logits(self, rows: Tensor) -> Tensor:

@@ -18,10 +18,9 @@ from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler
 
 from beliefmatch._environment import needs
-from beliefmatch.adaptation.candidates import Candidate
-from beliefmatch.adaptation.fitted import FittedHead
+from beliefmatch.adaptation.fitted import Candidate, FittedHead
 from beliefmatch.adaptation.scoring import score
-from beliefmatch.adaptation.types import Features, labelled, require_labels
+from beliefmatch.adaptation.types import Features, labelled
 from beliefmatch.methods.base import Prediction
 
 __all__ = ["LaplaceHead", "WeightPosterior", "laplace_head", "require_laplace", "why_no_laplace"]
@@ -52,16 +51,15 @@ class WeightPosterior(NamedTuple):
         return along @ self.class_vectors.square().t()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class LaplaceHead(FittedHead):
     """A head whose weights are uncertain."""
 
     is_linear: ClassVar[bool] = False
-    posterior: WeightPosterior | None = None
+    posterior: WeightPosterior
 
     def predict(self, rows: Tensor) -> Prediction:
         """Softmax of the logits, each shrunk by its variance; the probit approximation."""
-        assert self.posterior is not None
         logits = (rows @ self.weight.t() + self.bias).double()
         shrunk = logits / (1 + math.pi / 8 * self.posterior.variance(rows)).sqrt()
         return Prediction(probs=shrunk.softmax(1), logits=shrunk)
@@ -97,7 +95,6 @@ def laplace_head(head: FittedHead, train: Features, validation: Features | None 
         validation: to score it on.
     """
     require_laplace()
-    require_labels("laplace_head", "train", train, *head.weight.shape)
     with _quiet():
         posterior, precision = _fitted(head, train)
     options = {"prior_precision": precision, "structure": "kron"}

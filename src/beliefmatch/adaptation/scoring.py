@@ -1,4 +1,4 @@
-"""How good heads are on features: NLL, error and calibration error."""
+"""Heads read over rows of features, a bounded number at a time: predictions and their scores."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,10 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from beliefmatch.adaptation.candidates import Candidate
-from beliefmatch.adaptation.fitted import FittedHead, HeadScores, Init
+from beliefmatch.adaptation.fitted import Candidate, FittedHead, HeadScores, Init
 from beliefmatch.adaptation.result import RiskThreshold
-from beliefmatch.adaptation.types import Features, labelled, ordered, require_init, require_labels
+from beliefmatch.adaptation.types import Features, labelled, ordered
 from beliefmatch.methods.base import Prediction
 from beliefmatch.metrics import calibration_error, coverage_at_risk
 from beliefmatch.metrics.bins import bins_of
@@ -18,9 +17,10 @@ from beliefmatch.metrics.bins import bins_of
 __all__ = [
     "Evaluator",
     "head_logits",
-    "predicted",
+    "predictions",
     "product",
     "risk_thresholds",
+    "scorable",
     "score",
     "scored",
     "untouched",
@@ -32,6 +32,9 @@ MOST_LOGITS = 5_000_000
 _LOGITS = 16_000_000  # numbers of logits held at once
 _HELD = 1 << 30  # bytes of validation rows that are kept in float32, since every fit reads them
 
+_Blocks = Iterable[tuple[Tensor, Tensor]]
+"""Rows (n, F) and their targets, some at a time."""
+
 
 def product(weight: Tensor, bias: Tensor, rows: Tensor) -> Tensor:
     """Logits (H, K, B) of weights (H, K, F), biases (H, K) and rows (B, F): one matrix product."""
@@ -40,105 +43,104 @@ def product(weight: Tensor, bias: Tensor, rows: Tensor) -> Tensor:
     return logits.view(heads, classes, len(rows))
 
 
+def scorable(features: Features) -> Tensor:
+    """Places of the rows that have a class, or at least one vote."""
+    places = labelled(features)
+    return places if features.targets.dim() == 1 else places[features.targets[places].sum(1) > 0]
+
+
+def predictions(
+    head: FittedHead, features: Features, places: Tensor | None = None
+) -> Iterator[tuple[Prediction, Tensor]]:
+    """What a head predicts for the rows at these places, or for all, and their targets, in order."""
+    places = torch.arange(len(features)) if places is None else places
+    return _predicted(head, ordered(features, places))
+
+
+def _predicted(head: FittedHead, blocks: _Blocks) -> Iterator[tuple[Prediction, Tensor]]:
+    step = _LOGITS // (4 * len(head.bias))  # in double, and more than once
+    return ((head.predict(rows), targets) for rows, targets in _split(blocks, step))
+
+
+def _split(blocks: _Blocks, step: int) -> Iterator[tuple[Tensor, Tensor]]:
+    for rows, targets in blocks:
+        yield from zip(rows.split(max(1, step)), targets.split(max(1, step)), strict=True)
+
+
 class Evaluator:
-    """Scores of heads on the same features; rows without a class or votes are left out.
+    """Scores of many heads on the rows of the same features that have a class or votes.
 
     Args:
         features: Rows and targets.
     """
 
     def __init__(self, features: Features) -> None:
-        self.features = features
-        self.places = labelled(features)
-        if features.targets.dim() == 2:
-            self.places = self.places[features.targets[self.places].sum(1) > 0]
-        self.targets = features.targets[self.places]
-        wanted = 4 * len(self.places) * features.width
-        self._held = [*ordered(features, self.places)] if wanted <= _HELD else None
+        self.features, self.places = features, scorable(features)
+        is_small = 4 * len(self.places) * features.width <= _HELD
+        self._held = [*ordered(features, self.places)] if is_small else None
 
     def __len__(self) -> int:
         return len(self.places)
 
-    def rows(self) -> Iterable[tuple[Tensor, Tensor]]:
-        """Rows and targets, some at a time."""
+    def _blocks(self) -> _Blocks:
         return self._held or ordered(self.features, self.places)
 
     def logits(self, weight: Tensor, bias: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Logits (H, K, b) and targets, a bounded number of rows at a time."""
-        step = max(1, _LOGITS // bias.numel())
-        for rows, targets in self.rows():
-            for some, of_some in zip(rows.split(step), targets.split(step), strict=True):
-                yield product(weight, bias, some), of_some
+        for rows, targets in _split(self._blocks(), _LOGITS // bias.numel()):
+            yield product(weight, bias, rows), targets
 
     def scores(self, candidates: Sequence[Candidate], weight: Tensor, bias: Tensor) -> list[HeadScores]:
         """The scores of heads with weights (H, K, F) and biases (H, K)."""
         columns: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in candidates]
         for logits, targets in self.logits(weight, bias):
-            shares = _shares(targets)
-            for place, one in enumerate(candidates):
-                own = logits[place].t()
+            for one, own, parts in zip(candidates, logits.mT, columns, strict=True):
                 logs = own.log_softmax(1) if one.kind != "evidential" else one.read(own).probs.log()
-                columns[place].append(_row_scores(logs, shares))
-        return [_scores(*map(torch.cat, zip(*parts, strict=True))) for parts in columns]
+                parts.append(_row_scores(logs, targets))
+        return [_means(parts) for parts in columns]
 
     def row_nll(self, head: FittedHead) -> Tensor:
         """−ln p of what came true, for each row."""
-        parts = [_row_scores(output.probs.log(), _shares(of)) for output, of in predicted(head, self)]
-        return torch.cat([nll for nll, _, _ in parts])
+        pairs = _predicted(head, self._blocks())
+        return torch.cat([_row_scores(output.probs.log(), targets)[0] for output, targets in pairs])
 
 
-def _shares(targets: Tensor) -> Tensor:
-    """Class ids as they are; counts as shares of their row's votes, double."""
-    return targets if targets.dim() == 1 else targets.double() / targets.double().sum(1, keepdim=True)
-
-
-def _row_scores(logs: Tensor, shares: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _row_scores(logs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """NLL, confidence and share of right answers of each row, double, from log-probabilities (n, K)."""
     top, place = logs.max(1)
-    if shares.dim() == 1:
-        nll, hits = -logs.gather(1, shares[:, None])[:, 0], (shares == place)
+    if targets.dim() == 1:
+        nll, hits = -logs.gather(1, targets[:, None])[:, 0], (targets == place)
     else:  # no vote for an impossible class: 0, not NaN
+        shares = targets.double() / targets.double().sum(1, keepdim=True)
         nll = -torch.where(shares > 0, shares * logs, 0.0).sum(1)
         hits = shares.gather(1, place[:, None])[:, 0]
     return nll.double(), top.double().exp().clamp(0, 1), hits.double()
 
 
-def _scores(nll: Tensor, confidence: Tensor, hits: Tensor) -> HeadScores:
+def _means(parts: Sequence[tuple[Tensor, Tensor, Tensor]]) -> HeadScores:
+    nll, confidence, hits = map(torch.cat, zip(*parts, strict=True))
     ece = calibration_error(bins_of(confidence, hits, N_BINS, "width"))
     return HeadScores(nll.mean().item(), 1 - hits.mean().item(), ece, len(hits))
 
 
-def predicted(head: FittedHead, features: Features | Evaluator) -> Iterator[tuple[Prediction, Tensor]]:
-    """What a head predicts for the rows that belong to a class, and their targets, some rows at a time."""
-    evaluator = features if isinstance(features, Evaluator) else Evaluator(features)
-    step = max(1, _LOGITS // (4 * len(head.bias)))  # in double, and more than once
-    for rows, targets in evaluator.rows():
-        for some, of_some in zip(rows.split(step), targets.split(step), strict=True):
-            yield head.predict(some), of_some
-
-
 def score(head: FittedHead, features: Features) -> HeadScores:
     """NLL, error and calibration error of a head on features, such as those of a test set."""
-    classes, width = head.weight.shape
-    require_labels("score", "features", features, classes, width)
-    return scored(predicted(head, features))
+    return scored(predictions(head, features, scorable(features)))
 
 
 def scored(pairs: Iterable[tuple[Prediction, Tensor]]) -> HeadScores:
     """The scores of predictions by their targets, some rows at a time."""
-    parts = [_row_scores(prediction.probs.log(), _shares(targets)) for prediction, targets in pairs]
-    return _scores(*map(torch.cat, zip(*parts, strict=True)))
+    return _means([_row_scores(output.probs.log(), targets) for output, targets in pairs])
 
 
 def untouched(init: Init, features: Features) -> FittedHead:
     """An existing head with its scores."""
-    weight, bias = require_init("untouched", init)
-    head = FittedHead(Candidate("untouched"), weight, bias)
+    head = FittedHead(Candidate("untouched"), *init)
     return replace(head, validation=score(head, features))
 
 
-def head_logits(init: Init, features: Features | Evaluator) -> tuple[Tensor, Tensor, int]:
-    """Logits (n, K) in double and targets of every nth row that belongs to a class, and n."""
+def head_logits(init: Init, features: Features | Evaluator) -> tuple[Tensor, Tensor]:
+    """Logits (n, K) in double and targets of the rows that have a class or votes; of many, of every nth."""
     weight, bias = init
     evaluator = features if isinstance(features, Evaluator) else Evaluator(features)
     step = -(-len(evaluator) * len(bias) // MOST_LOGITS)
@@ -148,7 +150,7 @@ def head_logits(init: Init, features: Features | Evaluator) -> tuple[Tensor, Ten
         at += len(targets)
         parts.append(logits[0].t()[first::step].double())
         labels.append(targets[first::step])
-    return torch.cat(parts), torch.cat(labels), step
+    return torch.cat(parts), torch.cat(labels)
 
 
 def risk_thresholds(
@@ -166,16 +168,13 @@ def risk_thresholds(
         delta: probability with which each threshold may fail.
     """
     confidence, correct = [], []
-    for prediction, targets in predicted(head, validation):
+    for prediction, targets in predictions(head, validation, scorable(validation)):
         top, place = prediction.probs.max(1)
         confidence.append(top)
         correct.append(place == (targets if targets.dim() == 1 else targets.argmax(1)))
-    columns = torch.cat(confidence), torch.cat(correct)
-    found = []
+    columns, found = (torch.cat(confidence), torch.cat(correct)), []
     for risk in risks:
         threshold, coverage, _, bound = coverage_at_risk(*columns, risk=risk, delta=delta)
-        is_there = math.isfinite(threshold)
-        found.append(
-            RiskThreshold(risk, delta, threshold if is_there else None, coverage, bound if is_there else None)
-        )
+        pair = (threshold, bound) if math.isfinite(threshold) else (None, None)
+        found.append(RiskThreshold(risk, delta, pair[0], coverage, pair[1]))
     return tuple(found)

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from beliefmatch._utils import OnProgress
 from beliefmatch.adaptation.adapt_config import AdaptConfig
-from beliefmatch.adaptation.candidates import Candidate
-from beliefmatch.adaptation.fitted import FittedHead, Init
+from beliefmatch.adaptation.fitted import Candidate, FittedHead, Init
 from beliefmatch.adaptation.objectives import loss_of
 from beliefmatch.adaptation.scoring import Evaluator
 from beliefmatch.adaptation.solver import Design, solve

@@ -20,8 +20,8 @@ from torch import Tensor
 from beliefmatch._validate import fail, level_of_caller
 from beliefmatch.adaptation.adapt_config import VAL_FRACTION
 from beliefmatch.adaptation.cache import SUFFIX, FeatureFile
+from beliefmatch.adaptation.diagnostics import MOST_CLASSES
 from beliefmatch.adaptation.fitted import Init
-from beliefmatch.adaptation.labelling import MOST_CLASSES
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.types import Features, features_digest, parted
 from beliefmatch.data.formats import ArrayFile, Field, open_arrays

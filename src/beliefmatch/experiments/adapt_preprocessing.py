@@ -112,7 +112,7 @@ def try_preprocessing(
     name: str, preprocessing: Preprocessing, features: Features, head: Init
 ) -> PreprocessingTrial:
     """The trial of one preprocessing, from the features that the network computes with it."""
-    logits, targets, _ = head_logits(head, features)
+    logits, targets = head_logits(head, features)
     surprise = -logits.log_softmax(1).gather(1, targets[:, None])[:, 0]
     return PreprocessingTrial(name, preprocessing, logits.argmax(1) == targets, surprise)
 
