@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from beliefmatch._environment import needs
 from beliefmatch._files import ready_directory
 from beliefmatch._utils import OnProgress
-from beliefmatch.adaptation.adapt import GivenData, adapt_network
+from beliefmatch.adaptation.adapt import adapt_data
 from beliefmatch.adaptation.adapt_config import (
     CONTROLS,
     TOLERANCE,
@@ -185,7 +185,7 @@ def adapt(
         risks=risks,
         delta=delta,
     )
-    source = GivenData.of(
+    network, adaptation = adapt_data(
         model,
         train,
         validation=validation,
@@ -199,8 +199,8 @@ def adapt(
         cache=as_cache(cache),
         precision=precision,
         compile=compile,
+        on_progress=on_progress,
     )
-    network, adaptation = adapt_network(source, config, on_progress)
     better = add_belief(network, Adapted)
     better.adaptation = adaptation
     return better

@@ -209,7 +209,8 @@ def test_progress_covers_features_and_heads(quickly, digits):
     [
         ({"labels": "old"}, "labels"),
         ({"classes": 5}, "classes"),
-        ({"head": "layers.99"}, "name"),
+        ({"head": "layers.99"}, "head"),
+        ({"head": 7}, "head"),
         ({"seeds": ()}, "seeds"),
         ({"model": "resnet50"}, "model"),
         ({"train": 7}, "train"),
@@ -223,6 +224,9 @@ def test_progress_covers_features_and_heads(quickly, digits):
         ({"ood": {"a": np.array(["x"])}}, "ood['a']"),
         ({"cache": 7}, "cache"),
         ({"precision": "8"}, "precision"),
+        ({"device": "abacus"}, "device"),
+        ({"priors": (-1.0,)}, "priors.0"),
+        ({"train": (torch.full((30, 1, 8, 8), torch.nan), torch.arange(30) % 10)}, "train"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(quickly, options, argument):

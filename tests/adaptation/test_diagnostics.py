@@ -68,6 +68,16 @@ def votes_without(absent):
     return FeatureSets(one, other)
 
 
+def with_nan(data):
+    rows = data.rows.copy()
+    rows[3, 1] = np.nan
+    return Features(rows, data.targets, "")
+
+
+def without_votes(data):
+    return Features(data.rows, 0 * data.targets, "")
+
+
 OLD = {"init": knowing_head()}
 SITUATIONS = {
     "no head": (SETS, {}),
@@ -83,8 +93,8 @@ SITUATIONS = {
     "no votes for a class": (votes_without(2), {}),
     "rows of no class": (of_no_class(), {}),
     "training rows for validation": (replace(SETS, validation=SETS.train, test=None), {}),
-    "a fifth held out": (SETS, {"val_fraction": 0.2}),
-    "a fifth held out, to repair": (SETS, {**OLD, "val_fraction": 0.2}),
+    "a fifth held out": (replace(SETS, val_fraction=0.2), {}),
+    "a fifth held out, to repair": (replace(SETS, val_fraction=0.2), OLD),
     "a quarter of the test rows is in train": (with_copies("train", 20), {}),
     "a quarter of the test rows is in validation": (with_copies("validation", 20), {}),
     "3 of 63 test rows are in train": (with_copies("train", 3), {}),
@@ -136,6 +146,7 @@ def test_a_head_is_clearly_worse_beyond_two_points_and_two_standard_errors(new, 
     [
         ("classes", {}, {"classes": 3}),
         ("classes", {}, {"classes": 1}),
+        ("classes", {}, {"classes": 10**9}),
         ("classes", {"train": votes()}, {"classes": 5}),
         ("classes", {"train": votes(), "validation": features(60, 5, classes=9)}, {}),
         ("classes", {"test": features(20, classes=9)}, {"classes": 4}),
@@ -146,6 +157,8 @@ def test_a_head_is_clearly_worse_beyond_two_points_and_two_standard_errors(new, 
         ("validation", {"validation": features(width=3)}, {}),
         ("validation", {"validation": relabelled(lambda ids: ids * 0 - 1).validation}, {}),
         ("validation", {"validation": relabelled(lambda ids: ids - 3).validation}, {}),
+        ("validation", {"validation": with_nan(SETS.validation)}, OLD),
+        ("validation", {"validation": without_votes(votes(50))}, OLD),
         ("ood['far']", {"ood": {"far": features(width=3)}}, {}),
         ("init", {}, {"init": (torch.zeros(4, 7), torch.zeros(3))}),
         ("labels", {}, {"adapt_config": SAME}),

@@ -1,19 +1,20 @@
 """Adapt a trained classifier: extract features, fit heads, choose one, put it in place.
 
 `adapt_network` is the one pipeline. `beliefmatch.adapt` runs it on data given as Python objects
-(`GivenData`), the command on images and sentences that it has found by their names.
+(`adapt_data`), the command on images and sentences that it has found by their names.
 """
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import torch
 from msgspec import structs
 from torch import nn
 
-from beliefmatch._utils import OnProgress
+from beliefmatch._utils import OnProgress, reason_of
 from beliefmatch._validate import describe, fail
 from beliefmatch.adaptation.adapt_config import VAL_FRACTION, AdaptConfig
 from beliefmatch.adaptation.batchnorm import Numbers, require_batchnorm, require_repeatable, with_batchnorm
@@ -26,167 +27,142 @@ from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.streams import OOD, first_inputs, given_sets
 from beliefmatch.adaptation.surgery import with_ensemble, with_head
-from beliefmatch.adaptation.types import Features, parted_numbers, subset
+from beliefmatch.adaptation.types import parted_numbers, subset
 
-__all__ = ["AdaptSource", "GivenData", "adapt_network"]
+__all__ = ["adapt_data", "adapt_network", "usable_device"]
 
 _FEATURES = 0.7  # share of the work, where there are features to compute
 
 
-class AdaptSource(Protocol):
-    """A network and the examples that it is adapted with."""
-
-    @property
-    def network(self) -> nn.Module:
-        """The classifier, or an encoder without a head."""
-        ...
-
-    @property
-    def head(self) -> Head:
-        """Its last layer, or the place for one."""
-        ...
-
-    @property
-    def classes(self) -> int | None:
-        """K, where it is known."""
-        ...
-
-    @property
-    def val_fraction(self) -> float | None:
-        """Share of the training examples held out because there were no others; None where there were."""
-        ...
-
-    def features(self, on_progress: OnProgress) -> FeatureSets:
-        """The inputs of the head for every set."""
-        ...
-
-    def notes(self) -> Sequence[str]:
-        """What was decided about the inputs, in sentences."""
-        ...
-
-    def train_batchnorm(self, network: nn.Module, made: Adaptation, on_progress: OnProgress) -> Adaptation:
-        """Train the BatchNorm layers of the adapted network in place."""
-        ...
-
-
 def adapt_network(
-    source: AdaptSource, config: AdaptConfig, on_progress: OnProgress | None = None
+    network: nn.Module,
+    head: Head,
+    config: AdaptConfig,
+    *,
+    features: Callable[[OnProgress], FeatureSets],
+    train_batchnorm: Callable[[nn.Module, Adaptation, OnProgress], Adaptation],
+    classes: int | None = None,
+    notes: Sequence[str] = (),
+    on_progress: OnProgress | None = None,
 ) -> tuple[nn.Module, Adaptation]:
-    """A copy of the network with the delivered head, and how it was adapted."""
+    """A copy of a network with the delivered head, and how it was adapted.
+
+    Args:
+        network: The classifier, or an encoder without a head.
+        head: Its last layer, or the place for one.
+        config: What to fit and what to deliver.
+        features: Computes the inputs of the head for every set.
+        train_batchnorm: Trains the BatchNorm layers of the adapted network in place, if that is wanted.
+        classes: K, where it is known.
+        notes: What was decided about the inputs, in sentences.
+        on_progress: Called with (fraction, description).
+    """
     tell: OnProgress = (lambda fraction, description: None) if on_progress is None else on_progress
     began = time.perf_counter()
-    sets = source.features(lambda fraction, description: tell(_FEATURES * fraction, description))
+    sets = features(lambda fraction, description: tell(_FEATURES * fraction, description))
     seconds = {"features": time.perf_counter() - began}
     made = refit(
         sets,
-        classes=source.classes,
-        init=head_weights(source.network, source.head),
+        classes=classes,
+        init=head_weights(network, head),
         adapt_config=structs.replace(config, batchnorm=False),
-        val_fraction=source.val_fraction,
         on_progress=lambda fraction, description: tell(_FEATURES + (1 - _FEATURES) * fraction, description),
     )
-    made = replace(
-        made,
-        head=source.head,
-        adapt_config=config,
-        seconds={**seconds, **made.seconds},
-        notes=(*source.notes(), *made.notes),
-    )
-    chosen = made.chosen
+    seconds, notes = {**seconds, **made.seconds}, (*notes, *made.notes)
+    made, chosen = replace(made, head=head, adapt_config=config, seconds=seconds, notes=notes), made.chosen
     if isinstance(chosen, EnsembleHead):
-        adapted = with_ensemble(source.network, source.head, chosen.weights, chosen.biases)
+        adapted = with_ensemble(network, head, chosen.weights, chosen.biases)
     else:
-        adapted = with_head(source.network, source.head, chosen.weight, chosen.bias)
+        adapted = with_head(network, head, chosen.weight, chosen.bias)
+    return adapted, train_batchnorm(adapted, made, tell) if config.batchnorm else made
+
+
+def adapt_data(
+    model: nn.Module,
+    train: Any,
+    *,
+    validation: Any,
+    test: Any,
+    ood: Any,
+    background: Any,
+    classes: int | None,
+    head: str | None,
+    config: AdaptConfig,
+    cache: FeatureCache | None,
+    device: torch.device | str,
+    precision: str,
+    compile: bool,
+    on_progress: OnProgress | None,
+) -> tuple[nn.Module, Adaptation]:
+    """`adapt_network` with data as Python objects; the arguments are those of `beliefmatch.adapt`."""
+    if not isinstance(model, nn.Module):
+        raise fail("adapt", f"`model` must be a torch.nn.Module, got {describe(model)}.", TypeError)
+    if head is not None and not isinstance(head, str):
+        raise fail("adapt", f"`head` must be the name of a layer, got {describe(head)}.", TypeError)
+    if config.laplace:
+        require_laplace()
+    home = usable_device(device)
+    data = given_sets(train, validation, test, ood, background)
     if config.batchnorm:
-        made = source.train_batchnorm(adapted, made, tell)
-    return adapted, made
-
-
-@dataclass(eq=False)
-class GivenData:
-    """A network and data as Python objects, in any form that `extract` accepts.
-
-    Args:
-        network: The classifier.
-        data: The sets by name, from `given_sets`.
-        head: Its last layer.
-        classes: K, where it is known.
-        cache: Where features are kept.
-        device: Device to compute on.
-        precision: See `extract`.
-        compile: See `extract`.
-    """
-
-    network: nn.Module
-    data: Mapping[str, Any]
-    head: Head
-    classes: int | None = None
-    cache: FeatureCache | None = None
-    device: torch.device | str = "cpu"
-    precision: str = "32"
-    compile: bool = False
-    val_fraction: float | None = None
-    _numbers: Numbers | None = field(default=None, init=False)
-
-    @classmethod
-    def of(
-        cls,
-        model: nn.Module,
-        train: Any,
-        *,
-        validation: Any,
-        test: Any,
-        ood: Any,
-        background: Any,
-        head: str | None,
-        config: AdaptConfig,
-        device: torch.device | str,
-        **options: Any,
-    ) -> "GivenData":
-        """Find the head; errors of the arguments are raised here."""
-        if not isinstance(model, nn.Module):
-            raise fail("adapt", f"`model` must be a torch.nn.Module, got {describe(model)}.", TypeError)
-        if config.laplace:
-            require_laplace()
-        data = given_sets(train, validation, test, ood, background)
-        if config.batchnorm:
-            require_repeatable(data)
-        with running(model, torch.device(device)) as place:
-            batch, data["train"] = first_inputs(train, place)
+        require_repeatable(data)
+    with running(model, home) as place:
+        batch, data["train"] = first_inputs(train, place)
+        with _naming_arguments():
             found = find_head(model, batch, name=head)
-            if config.batchnorm:
-                require_batchnorm(model, batch)
-        fraction = VAL_FRACTION if validation is None else None
-        return cls(model, data, found, device=device, val_fraction=fraction, **options)
+        if config.batchnorm:
+            require_batchnorm(model, batch)
+    numbers: Numbers | None = None
 
-    def features(self, on_progress: OnProgress) -> FeatureSets:
-        """The inputs of the head for every set; a part of `train` is held out if there is nothing else."""
-        with running(self.network, torch.device(self.device)) as place:
-            rows = extracted(
-                self.network,
-                self.head,
-                self.data,
-                cache=self.cache,
-                device=place,
-                precision=self.precision,
-                compile=self.compile,
-                on_progress=on_progress,
-            )
-        train, validation = rows["train"], rows.get("validation")
-        if validation is None:
-            self._numbers = parted_numbers(train, VAL_FRACTION)
-            train, validation = (subset(rows["train"], some) for some in self._numbers)
-        return FeatureSets(train, validation, rows.get("test"), _ood(rows), rows.get("background"))
+    def features(on_progress: OnProgress) -> FeatureSets:
+        nonlocal numbers
+        with running(model, home) as place:
+            options = {"cache": cache, "precision": precision, "compile": compile, "device": place}
+            rows = extracted(model, found, data, **options, on_progress=on_progress)
+        unlabelled = {name.removeprefix(OOD): one for name, one in rows.items() if name.startswith(OOD)}
+        fraction = None if "validation" in rows else VAL_FRACTION
+        if fraction is not None:
+            numbers, whole = parted_numbers(rows["train"], fraction), rows["train"]
+            rows["train"], rows["validation"] = (subset(whole, some) for some in numbers)
+        return FeatureSets(
+            rows["train"],
+            rows["validation"],
+            rows.get("test"),
+            unlabelled,
+            rows.get("background"),
+            val_fraction=fraction,
+        )
 
-    def notes(self) -> Sequence[str]:
-        """None: nothing is decided about data that are given."""
-        return ()
+    def train_batchnorm(network: nn.Module, made: Adaptation, on_progress: OnProgress) -> Adaptation:
+        return with_batchnorm(network, made, data, numbers, device=home, on_progress=on_progress)
 
-    def train_batchnorm(self, network: nn.Module, made: Adaptation, on_progress: OnProgress) -> Adaptation:
-        """Train the BatchNorm layers of the adapted network in place."""
-        options = {"device": self.device, "on_progress": on_progress}
-        return with_batchnorm(network, made, self.data, self._numbers, **options)
+    return adapt_network(
+        model,
+        found,
+        config,
+        features=features,
+        train_batchnorm=train_batchnorm,
+        classes=classes,
+        on_progress=on_progress,
+    )
 
 
-def _ood(rows: Mapping[str, Features]) -> dict[str, Features]:
-    return {name.removeprefix(OOD): one for name, one in rows.items() if name.startswith(OOD)}
+def usable_device(device: torch.device | str) -> torch.device:
+    """Require a device that torch can use here."""
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, TypeError) as error:  # torch without CUDA asserts
+        fact = f"`device` must be one that torch has here, got {device!r} ({reason_of(error, limit=120)})"
+        raise fail("adapt", f"{fact}.") from error
+
+
+@contextmanager
+def _naming_arguments() -> Iterator[None]:
+    """Let errors of `find_head` name the arguments of `adapt`."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        caller, _, fact = f"{error}".partition(": ")
+        if caller != "find_head":
+            raise
+        fact = fact.replace("`name`", "`head`").replace("`batch`", "`train`")
+        raise fail("adapt", fact, type(error)) from error

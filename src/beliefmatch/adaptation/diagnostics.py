@@ -133,8 +133,8 @@ def label_set(sets: FeatureSets, *, classes: int | None, init: Init | None, labe
 
 def _known_classes(sets: Mapping[str, Features], classes: int | None) -> int | None:
     """The number of classes as given, or the width of the counts; None if neither is known."""
-    if classes is not None and require_index(_CALLER, "classes", classes) < 2:
-        raise fail(_CALLER, f"`classes` must be at least 2, got {classes}.")
+    if classes is not None and not 2 <= require_index(_CALLER, "classes", classes) <= MOST_CLASSES:
+        raise fail(_CALLER, f"`classes` must be between 2 and {MOST_CLASSES}, got {classes}.")
     known = classes
     for name, one in sets.items():
         if one.targets.dim() == 2:

@@ -52,7 +52,6 @@ def refit(
     classes: int | None = None,
     init: Init | None = None,
     adapt_config: AdaptConfig = _DEFAULT,
-    val_fraction: float | None = None,
     on_progress: OnProgress | None = None,
 ) -> Adaptation:
     """Fit heads of every kind on the training features and choose one by the validation features.
@@ -62,8 +61,6 @@ def refit(
         classes: K, where neither counts nor the existing head tell; else one more than the largest id.
         init: Weight and bias of the existing head, where there is one.
         adapt_config: What to fit and what to deliver.
-        val_fraction: Share of the training rows that was held out for validation because no validation data
-            were given; a warning explains the consequence.
         on_progress: Called with (fraction, description).
 
     Raises:
@@ -79,7 +76,7 @@ def refit(
     found = label_set(sets, classes=classes, init=init, labels=adapt_config.labels)
     old = init if found.kind == "same" else None
     verdict = contamination(sets.validation, train=sets.train, init=old, test=sets.test)
-    _warn_of_validation(verdict, found, val_fraction)
+    _warn_of_validation(verdict, found, sets.val_fraction)
     notes = on_the_labels(sets, found, init) if adapt_config.labels == "auto" else []
     notes += _warned(on_data(sets, found, init))
     make = paper_heads if adapt_config.protocol == "paper" else _by_search

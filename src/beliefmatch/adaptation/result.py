@@ -24,6 +24,8 @@ class FeatureSets:
     """Examples that belong to no class, by the name of their set; for the report alone."""
     background: Features | None = None
     """Examples that belong to no class, to fit on."""
+    val_fraction: float | None = None
+    """Share of the training examples that are the validation set because no other was given."""
 
 
 class Verdict(NamedTuple):

@@ -28,7 +28,7 @@ BACKGROUND = "background"
 
 
 class NetworkInputs(ABC):
-    """A network and named sets of examples: an `AdaptSource` of the command.
+    """A network and named sets of examples, for `adapt_network`.
 
     Subclasses have the attributes `config`, `network`, `parts` (the examples of the classes) and `ood` (the
     examples of none, by the name of their set), and compute the features of one set.
@@ -83,11 +83,6 @@ class NetworkInputs(ABC):
         """K."""
         return len(self.parts.class_names)
 
-    @property
-    def val_fraction(self) -> None:
-        """None: which examples choose is part of the data's configuration."""
-        return None
-
     @cached_property
     def cache(self) -> FeatureCache:
         """Where features are kept."""
@@ -109,7 +104,7 @@ class NetworkInputs(ABC):
         for one in self.wanted:
             computed[one.name] = self.compute(one, progress_teller(on_progress, one.name, done, total))
             done += len(one.source)
-        roles = {role: self._rows(role, computed) for role in ROLES}
+        roles: dict[str, Any] = {role: self._rows(role, computed) for role in ROLES}
         ood = {name: computed[name] for name in self.ood if name != BACKGROUND}
         return FeatureSets(**roles, ood=ood, background=computed.get(BACKGROUND))
 

@@ -111,7 +111,16 @@ class Adapting:
                 on_progress=on_progress,
             ), None
         assert self.images is not None
-        network, adaptation = adapt_network(self.images, self.config.adapt_config, on_progress)
+        network, adaptation = adapt_network(
+            self.images.network,
+            self.images.head,
+            self.config.adapt_config,
+            features=self.images.features,
+            train_batchnorm=self.images.train_batchnorm,
+            classes=self.images.classes,
+            notes=self.images.notes(),
+            on_progress=on_progress,
+        )
         return adaptation, network
 
     @property
