@@ -46,10 +46,6 @@ class EnsembleHead(FittedHead):
         belief = Belief(mixed(self.member_logits(rows)))
         return Prediction(probs=belief.probs, logits=belief.log_alpha, belief=belief)
 
-    def disagreement(self, rows: Tensor) -> Tensor:
-        """How much the heads' predictions differ, without the spread of each (see `disagreement`)."""
-        return disagreement(self.member_logits(rows))
-
 
 def mixed(logits: Tensor) -> Tensor:
     """Log-concentrations (N, K) of the Dirichlet with the mean and the mutual information of a mixture.

@@ -128,9 +128,8 @@ def fit_by_adam(
     groups: dict[tuple[str, int], list[int]] = {}
     for place, one in enumerate(candidates):
         groups.setdefault((family(one), one.seed), []).append(place)
-    evaluator, places = Evaluator(sets.validation), labelled(train)
+    evaluator, places, fitted = Evaluator(sets.validation), labelled(train), dict[int, FittedHead]()
     rows, targets = torch.cat([some for some, _ in ordered(train, places)]), train.targets[places]
-    fitted: dict[int, FittedHead] = {}
     for number, members in enumerate(groups.values()):
 
         def tell(epoch: int, number: int = number) -> None:
@@ -138,79 +137,76 @@ def fit_by_adam(
                 fraction = (number + epoch / config.epochs) / len(groups)
                 on_progress(fraction, f"training heads: epoch {epoch} of {config.epochs}")
 
-        training = _AdamTraining(
-            [candidates[place] for place in members], classes, rows, targets, init, config
-        )
-        fitted |= zip(members, training.run(evaluator, tell), strict=True)
+        some = [candidates[place] for place in members]
+        weight, bias = init or _drawn(some[0].seed, classes, train.width)
+        heads = weight.expand(len(some), -1, -1).clone(), bias.expand(len(some), -1).clone()
+        seed = 0 if init is None else some[0].seed  # fresh heads differ by their first weights
+        losses = _training(some, heads, rows, targets, config, seed)
+        fitted |= zip(members, _best_epochs(some, heads, losses, evaluator, tell), strict=True)
     return [fitted[place] for place in range(len(candidates))]
 
 
-class _AdamTraining:
-    """Heads of one family and seed in training."""
-
-    def __init__(
-        self,
-        candidates: Sequence[Candidate],
-        classes: int,
-        rows: Tensor,
-        targets: Tensor,
-        init: Init | None,
-        config: AdaptConfig,
-    ) -> None:
-        self.candidates, self.classes, self.epochs = candidates, classes, config.epochs
-        self.rows, self.targets = rows, targets
-        weight, bias = init or _drawn(candidates[0].seed, classes, rows.shape[1])
-        self.weight = nn.Parameter(weight.expand(len(candidates), -1, -1).clone())
-        self.bias = nn.Parameter(bias.expand(len(candidates), -1).clone())
-        self.optimizer = torch.optim.Adam([self.weight, self.bias], lr=config.learning_rate, fused=True)
-        seed = 0 if init is None else candidates[0].seed  # fresh heads differ by their first weights
-        self.sampler = EpochSampler(len(rows), config.batch_size, seed)
-
-    def run(self, evaluator: Evaluator, on_epoch: Callable[[int], None]) -> list[FittedHead]:
-        """Train; each head at its best epoch."""
-        many, weight, bias = len(self.candidates), self.weight.detach(), self.bias.detach()
-        best_weight, best_bias = weight.clone(), bias.clone()
-        best_epoch, least = [0] * many, [math.inf] * many
-        curves: list[list[Point]] = [[] for _ in self.candidates]
-        for epoch in range(1, self.epochs + 1):
-            losses = self._epoch(epoch)
-            scores = evaluator.scores(self.candidates, weight, bias)
-            for place, (loss, one) in enumerate(zip(losses, scores, strict=True)):
-                curves[place].append(Point(epoch, loss, one.nll, one.error))
-                if math.isfinite(loss) and one.error < least[place]:
-                    best_epoch[place], least[place] = epoch, one.error
-                    best_weight[place], best_bias[place] = weight[place], bias[place]
-            on_epoch(epoch)
-        found = []
-        for place, scores in enumerate(evaluator.scores(self.candidates, best_weight, best_bias)):
-            epoch, is_finite = best_epoch[place], math.isfinite(curves[place][-1].loss)
-            head = FittedHead(
-                self.candidates[place],
-                best_weight[place],
-                best_bias[place],
-                validation=scores,
-                converged=is_finite and 0 < epoch < self.epochs,
-                iterations=epoch,
-                curve=tuple(curves[place]),
-                notes=() if is_finite else ("its loss was not finite",),
-            )
-            found.append(head)
-        return found
-
-    def _epoch(self, epoch: int) -> list[float]:
-        """Train on all batches once; the mean loss of each head."""
-        total = torch.zeros(len(self.candidates), dtype=torch.float64)
-        weight, bias = self.weight.detach(), self.bias.detach()
-        loss_and_grad = loss_of(self.candidates, self.classes, progress=(epoch - 1) / self.epochs)
-        for chosen in self.sampler.batches(epoch - 1):
-            rows = self.rows[chosen]
-            loss, grad = loss_and_grad(product(weight, bias, rows), self.targets[chosen], slice(None))
+def _training(
+    candidates: Sequence[Candidate],
+    heads: Init,
+    rows: Tensor,
+    targets: Tensor,
+    config: AdaptConfig,
+    seed: int,
+) -> Iterator[list[float]]:
+    """Train weights (H, K, F) and biases (H, K) in place; after each epoch, the mean loss of each head."""
+    parameters = [nn.Parameter(one) for one in heads]
+    optimizer = torch.optim.Adam(parameters, lr=config.learning_rate, fused=True)
+    sampler = EpochSampler(len(rows), config.batch_size, seed)
+    (weight, bias), classes = heads, heads[1].shape[1]
+    for epoch in range(config.epochs):
+        loss_and_grad = loss_of(candidates, classes, progress=epoch / config.epochs)
+        total = torch.zeros(len(candidates), dtype=torch.float64)
+        for chosen in sampler.batches(epoch):
+            batch = rows[chosen]
+            loss, grad = loss_and_grad(product(weight, bias, batch), targets[chosen], slice(None))
             total += loss.sum(1, dtype=torch.float64)
-            grad = grad / len(rows)
-            self.weight.grad = (grad.reshape(-1, len(rows)) @ rows).view_as(weight)
-            self.bias.grad = grad.sum(2)
-            self.optimizer.step()
-        return (total / len(self.rows)).tolist()
+            grad = grad / len(batch)
+            parameters[0].grad = (grad.reshape(-1, len(batch)) @ batch).view_as(weight)
+            parameters[1].grad = grad.sum(2)
+            optimizer.step()
+        yield (total / len(rows)).tolist()
+
+
+def _best_epochs(
+    candidates: Sequence[Candidate],
+    heads: Init,
+    training: Iterator[list[float]],
+    evaluator: Evaluator,
+    on_epoch: Callable[[int], None],
+) -> list[FittedHead]:
+    """Go through the training; each head at its first epoch with the lowest validation error."""
+    (weight, bias), (best_weight, best_bias) = heads, (one.clone() for one in heads)
+    best, least = [0] * len(candidates), [math.inf] * len(candidates)
+    curves: list[list[Point]] = [[] for _ in candidates]
+    for epoch, losses in enumerate(training, 1):
+        scores = evaluator.scores(candidates, weight, bias)
+        for place, (loss, one) in enumerate(zip(losses, scores, strict=True)):
+            curves[place].append(Point(epoch, loss, one.nll, one.error))
+            if math.isfinite(loss) and one.error < least[place]:
+                best[place], least[place] = epoch, one.error
+                best_weight[place], best_bias[place] = weight[place], bias[place]
+        on_epoch(epoch)
+    found = []
+    for place, scores in enumerate(evaluator.scores(candidates, best_weight, best_bias)):
+        is_finite = math.isfinite(curves[place][-1].loss)
+        head = FittedHead(
+            candidates[place],
+            best_weight[place],
+            best_bias[place],
+            validation=scores,
+            converged=is_finite and 0 < best[place] < len(curves[place]),
+            iterations=best[place],
+            curve=tuple(curves[place]),
+            notes=() if is_finite else ("its loss was not finite",),
+        )
+        found.append(head)
+    return found
 
 
 def _drawn(seed: int, classes: int, width: int) -> Init:
