@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from beliefmatch.adaptation import laplace_head as module
 from beliefmatch.adaptation.adapt_config import AdaptConfig
+from beliefmatch.adaptation.fitted import Candidate
 from beliefmatch.adaptation.laplace_head import LaplaceHead, WeightPosterior, laplace_head, why_no_laplace
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import FeatureSets
@@ -162,6 +163,12 @@ def test_it_has_bounds(rows, width, classes, named):
     data = Features(np.zeros((rows, width), np.float32), torch.zeros(rows, dtype=torch.int64), "")
     assert named in why_no_laplace(data, classes)
     assert why_no_laplace(SETS.train, CLASSES) is None
+
+
+def test_its_name_has_its_options():
+    """Of numbers and of text; the record lists it by this name."""
+    head = Candidate("laplace", {"prior_precision": 0.25, "structure": "kron"})
+    assert head.name == "laplace prior_precision=0.25 structure=kron"
 
 
 def test_a_missing_package_is_named_before_anything_is_fitted(monkeypatch):

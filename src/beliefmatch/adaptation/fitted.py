@@ -106,7 +106,9 @@ class Candidate:
 
 
 def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, (int, float)) else ",".join(f"{one:g}" for one in value)
+    if isinstance(value, str):
+        return value
+    return f"{value:g}" if isinstance(value, int | float) else ",".join(f"{one:g}" for one in value)
 
 
 class HeadScores(NamedTuple):
