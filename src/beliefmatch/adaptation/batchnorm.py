@@ -20,11 +20,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from beliefmatch._utils import OnProgress
 from beliefmatch._validate import fail
-from beliefmatch.adaptation.calling import call_model, evaluating, logits_of
 from beliefmatch.adaptation.candidates import Candidate
 from beliefmatch.adaptation.features import extracted, running
 from beliefmatch.adaptation.fitted import HeadScores, Point
-from beliefmatch.adaptation.heads import Head, head_layer, head_weights
+from beliefmatch.adaptation.heads import Head, call_model, evaluating, head_layer, head_weights, logits_of
 from beliefmatch.adaptation.result import Adaptation, BatchNormResult, FeatureSets
 from beliefmatch.adaptation.scoring import Evaluator, risk_thresholds, scored
 from beliefmatch.adaptation.streams import OOD, Inputs, Piece, Stream, as_given, as_stream, map_inputs, moved
