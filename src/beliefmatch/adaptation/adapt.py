@@ -26,7 +26,7 @@ from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.streams import OOD, first_inputs, given_sets
 from beliefmatch.adaptation.surgery import with_ensemble, with_head
-from beliefmatch.adaptation.types import Features, parted_numbers, subset
+from beliefmatch.adaptation.types import Features
 
 __all__ = ["AdaptSource", "GivenData", "adapt_network"]
 
@@ -174,8 +174,8 @@ class GivenData:
             )
         train, validation = rows["train"], rows.get("validation")
         if validation is None:
-            self._numbers = parted_numbers(train, VAL_FRACTION)
-            train, validation = (subset(rows["train"], some) for some in self._numbers)
+            self._numbers = train.hold_out(VAL_FRACTION)
+            train, validation = (rows["train"].subset(some) for some in self._numbers)
         return FeatureSets(train, validation, rows.get("test"), _ood(rows), rows.get("background"))
 
     def notes(self) -> Sequence[str]:

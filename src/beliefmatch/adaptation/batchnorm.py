@@ -27,7 +27,7 @@ from beliefmatch.adaptation.heads import Head, call_model, evaluating, head_laye
 from beliefmatch.adaptation.result import Adaptation, BatchNormResult, FeatureSets
 from beliefmatch.adaptation.scoring import Evaluator, risk_thresholds, scored
 from beliefmatch.adaptation.streams import OOD, Inputs, Piece, Stream, as_given, as_stream, map_inputs, moved
-from beliefmatch.adaptation.types import Features, labelled, subset
+from beliefmatch.adaptation.types import Features, labelled
 from beliefmatch.loss import belief_matching_loss
 from beliefmatch.train.sampler import EpochSampler
 
@@ -364,7 +364,7 @@ def _result(
         rows = extracted(model, head, whole, device=device)
         validation, test = rows["validation"], rows.get("test")
         if numbers is not None:
-            validation = subset(validation, numbers[1])
+            validation = validation.subset(numbers[1])
         ood = _ood(rows)
     return BatchNormResult(
         layers=trained.layers,

@@ -23,7 +23,7 @@ from beliefmatch.adaptation.cache import SUFFIX, FeatureFile
 from beliefmatch.adaptation.fitted import Init
 from beliefmatch.adaptation.labelling import MOST_CLASSES
 from beliefmatch.adaptation.result import FeatureSets
-from beliefmatch.adaptation.types import Features, features_digest, parted
+from beliefmatch.adaptation.types import Features, features_digest
 from beliefmatch.data.formats import ArrayFile, Field, open_arrays
 from beliefmatch.data.predictions import SPELLINGS as OF_PREDICTIONS
 from beliefmatch.data.predictions import class_ids
@@ -117,7 +117,8 @@ def feature_sets(
     known = _classes(places, found, classes, head)
     if "validation" not in found:
         fraction = VAL_FRACTION if share is None else share
-        found["train"], found["validation"] = parted(found["train"], fraction, seed=split_seed)
+        rows = found["train"].hold_out(fraction, seed=split_seed)
+        found["train"], found["validation"] = (found["train"].subset(some) for some in rows)
         if share is None:
             fact = f"no `validation` features were given, so {VAL_FRACTION:.0%} of `train` are held out"
             remedy = "if the network was trained on these data, give `validation` features of others"
