@@ -19,18 +19,18 @@ from beliefmatch.adaptation.adapt_config import VAL_FRACTION, AdaptConfig
 from beliefmatch.adaptation.batchnorm import Numbers, require_batchnorm, require_repeatable, with_batchnorm
 from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adaptation.ensemble import EnsembleHead
-from beliefmatch.adaptation.features import extracted, running
-from beliefmatch.adaptation.heads import Head, find_head, head_weights
+from beliefmatch.adaptation.features import extracted
+from beliefmatch.adaptation.heads import Head, find_head, head_weights, input_errors, running
 from beliefmatch.adaptation.laplace_head import require_laplace
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
-from beliefmatch.adaptation.streams import OOD, first_inputs, given_sets
+from beliefmatch.adaptation.streams import Stream, given_streams, map_inputs, ood_sets
 from beliefmatch.adaptation.surgery import with_ensemble, with_head
-from beliefmatch.adaptation.types import Features
 
 __all__ = ["AdaptSource", "GivenData", "adapt_network"]
 
 _FEATURES = 0.7  # share of the work, where there are features to compute
+_FEW = 8  # rows that a head is found by
 
 
 class AdaptSource(Protocol):
@@ -108,7 +108,7 @@ class GivenData:
 
     Args:
         network: The classifier.
-        data: The sets by name, from `given_sets`.
+        data: The sets by name, from `given_streams`.
         head: Its last layer.
         classes: K, where it is known.
         cache: Where features are kept.
@@ -118,7 +118,7 @@ class GivenData:
     """
 
     network: nn.Module
-    data: Mapping[str, Any]
+    data: Mapping[str, Stream]
     head: Head
     classes: int | None = None
     cache: FeatureCache | None = None
@@ -148,12 +148,15 @@ class GivenData:
             raise fail("adapt", f"`model` must be a torch.nn.Module, got {describe(model)}.", TypeError)
         if config.laplace:
             require_laplace()
-        data = given_sets(train, validation, test, ood, background)
-        if config.batchnorm:
-            require_repeatable(data)
         with running(model, torch.device(device)) as place:
-            batch, data["train"] = first_inputs(train, place)
-            found = find_head(model, batch, name=head)
+            data = given_streams(
+                place, train=train, validation=validation, test=test, ood=ood, background=background
+            )
+            if config.batchnorm:
+                require_repeatable(data)
+            batch = map_inputs(lambda tensor: tensor.to(place), data["train"].first().head(_FEW).inputs)
+            with input_errors("train", batch):
+                found = find_head(model, batch, name=head)
             if config.batchnorm:
                 require_batchnorm(model, batch)
         fraction = VAL_FRACTION if validation is None else None
@@ -161,22 +164,21 @@ class GivenData:
 
     def features(self, on_progress: OnProgress) -> FeatureSets:
         """The inputs of the head for every set; a part of `train` is held out if there is nothing else."""
-        with running(self.network, torch.device(self.device)) as place:
-            rows = extracted(
-                self.network,
-                self.head,
-                self.data,
-                cache=self.cache,
-                device=place,
-                precision=self.precision,
-                compile=self.compile,
-                on_progress=on_progress,
-            )
+        rows = extracted(
+            self.network,
+            self.head,
+            self.data,
+            cache=self.cache,
+            device=self.device,
+            precision=self.precision,
+            compile=self.compile,
+            on_progress=on_progress,
+        )
         train, validation = rows["train"], rows.get("validation")
         if validation is None:
             self._numbers = train.hold_out(VAL_FRACTION)
             train, validation = (rows["train"].subset(some) for some in self._numbers)
-        return FeatureSets(train, validation, rows.get("test"), _ood(rows), rows.get("background"))
+        return FeatureSets(train, validation, rows.get("test"), ood_sets(rows), rows.get("background"))
 
     def notes(self) -> Sequence[str]:
         """None: nothing is decided about data that are given."""
@@ -186,7 +188,3 @@ class GivenData:
         """Train the BatchNorm layers of the adapted network in place."""
         options = {"device": self.device, "on_progress": on_progress}
         return with_batchnorm(network, made, self.data, self._numbers, **options)
-
-
-def _ood(rows: Mapping[str, Features]) -> dict[str, Features]:
-    return {name.removeprefix(OOD): one for name, one in rows.items() if name.startswith(OOD)}

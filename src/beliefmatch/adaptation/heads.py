@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parameter import is_lazy
 
-from beliefmatch._utils import nearest
+from beliefmatch._utils import nearest, reason_of
 from beliefmatch._validate import describe, fail
 from beliefmatch.models.encoder import PooledEncoder
 
@@ -32,8 +32,10 @@ __all__ = [
     "find_head",
     "head_layer",
     "head_weights",
+    "input_errors",
     "logits_of",
     "obstacle",
+    "running",
     "unwrapped",
 ]
 
@@ -222,6 +224,40 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             for module, training in modes:
                 if training != model_mode or module.training != training:
                     module.training = training
+
+
+@contextmanager
+def running(model: nn.Module, device: torch.device) -> Iterator[torch.device]:
+    """`evaluating` with the model on a device, which is yielded; the model is moved back afterwards."""
+    place = torch.empty(0, device=device).device  # with its number
+    homes = {tensor.device for tensor in (*model.parameters(), *model.buffers())} or {place}
+    if len(homes) > 1:
+        listed = ", ".join(sorted(map(str, homes)))
+        raise fail("adapt", f"`model` must be on one device, got {listed}.")
+    (home,) = homes
+    with evaluating(model):
+        try:
+            if home != place:
+                model.to(place)
+            yield place
+        finally:
+            if home != place:
+                model.to(home)
+
+
+@contextmanager
+def input_errors(argument: str, batch: Any) -> Iterator[None]:
+    """Turn what a network raises for inputs that it cannot take into one line that names their argument."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, AssertionError, IndexError) as error:
+        tensors = batch if isinstance(batch, Mapping) else {"shape": batch}
+        got = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
+        reason = reason_of(error, typed=True, limit=200)
+        fact = f"`{argument}` must be inputs that `model` can take, got {got}"
+        raise fail("adapt", f"{fact} ({reason}).") from error
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

@@ -140,7 +140,10 @@ class Features:
         ids = targets if targets.dim() == 1 else torch.where(targets.sum(1) > 0, targets.argmax(1), -1)
         known = (ids >= 0).nonzero()[:, 0].numpy()
         if not len(known):
-            raise fail("adapt", f"`train` must have rows that belong to a class, got none of {len(self)}.")
+            got = f"none of {len(self)}"
+            if targets.dim() == 1:
+                got += f": its class ids run from {int(ids.min())} to {int(ids.max())}; number them from 0"
+            raise fail("adapt", f"`train` must have rows that belong to a class, got {got}.")
         labels, count = ids.numpy()[known], resolve_count(share, len(known))
         drawn = stratified_rows(labels, count, derive_seed(seed, _SPLIT))
         rest = np.setdiff1d(np.arange(len(labels)), drawn, assume_unique=True)
