@@ -23,6 +23,7 @@ __all__ = [
     "features_digest",
     "labelled",
     "ordered",
+    "require_finite",
     "require_init",
     "require_labels",
     "tensors_digest",
@@ -110,7 +111,8 @@ class Features:
             rows = torch.empty(min(size, len(self) - start), self.width)
             for first in range(0, len(rows), _STRETCH):  # no copy in another type of more than a stretch
                 last = min(first + _STRETCH, len(rows))
-                rows.numpy()[first:last] = self.rows[start + first : start + last]
+                with np.errstate(over="ignore"):  # infinity is reported by `require_finite`
+                    rows.numpy()[first:last] = self.rows[start + first : start + last]
             yield rows, self.targets[start : start + size]
 
     def subset(self, numbers: np.ndarray) -> "Features":
@@ -214,12 +216,18 @@ def require_labels(function: str, name: str, features: Features, classes: int, w
         raise fail(function, f"`{name}` must have {ids}, got {', '.join(map(str, wrong[:10].tolist()))}.")
     if not len(labelled(features)):
         raise fail(function, f"`{name}` must have rows that belong to a class, got none of {len(features)}.")
+    require_finite(function, name, features)
+
+
+def require_finite(function: str, name: str, features: Features) -> None:
+    """Features must be finite numbers in float32."""
     size = block_size(features)
     for number, (block, _) in enumerate(features.blocks(size)):
         if not bool(block.sum().isfinite()) and not bool(block.isfinite().all()):
-            row = int((~block.isfinite().all(1)).nonzero()[0, 0])
-            got = f"{block[row].sum().item()} in row {number * size + row}"
-            raise fail(function, f"`{name}` must be finite, got {got}.")
+            row, column = (~block.isfinite()).nonzero()[0].tolist()
+            value = features.rows[number * size + row][column]
+            fact = f"`{name}` must have features that are finite in float32"
+            raise fail(function, f"{fact}, got {value:.6g} in row {number * size + row}.")
 
 
 def ordered(features: Features, places: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
