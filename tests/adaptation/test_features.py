@@ -192,6 +192,40 @@ def test_modes_and_weights_are_left_as_they_were():
     assert model.training and not model.inner[1].training
 
 
+INPUTS, IDS = (
+    torch.randn(60, FEATURES, generator=torch.Generator().manual_seed(1)),
+    torch.arange(60) % CLASSES,
+)
+
+
+@pytest.mark.parametrize(
+    ("named", "train", "others"),
+    [
+        (r"`train`.*\(8, 3\)", (INPUTS[:, :3], IDS), {}),
+        (r"`validation`.*\(60, 3\)", (INPUTS, IDS), {"validation": (INPUTS[:, :3], IDS)}),
+        (
+            r"`ood\['far'\]`.*\(60, 3\)",
+            (INPUTS, IDS),
+            {"validation": (INPUTS, IDS), "ood": {"far": INPUTS[:, :3]}},
+        ),
+        (
+            r"`background`.*\(60, 3\)",
+            (INPUTS, IDS),
+            {"validation": (INPUTS, IDS), "background": INPUTS[:, :3]},
+        ),
+        (r"`test`.*\(n,\)", (INPUTS, IDS), {"validation": (INPUTS, IDS), "test": (INPUTS, INPUTS[:, 0])}),
+        (r"`validation`.*got none", (INPUTS, IDS), {"validation": []}),
+        (r"`validation`.*finite.* row 0", (INPUTS, IDS), {"validation": (INPUTS * torch.nan, IDS)}),
+        ("`train`.* from -5 to -3", (INPUTS, IDS - 5), {}),
+        ("`train`.* -5, -4, -3", (INPUTS, IDS - 5), {"validation": (INPUTS, IDS)}),
+    ],
+)
+def test_data_that_the_network_cannot_take_are_refused_by_the_name_of_their_argument(named, train, others):
+    with pytest.raises(ValueError, match=f"^adapt: {named}") as refused:
+        adapt(nn.Linear(FEATURES, CLASSES), train, **others)
+    assert "\n" not in f"{refused.value}"
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_rows_that_are_not_finite_are_named(tmp_path, value):
     (inputs, targets), flat = data(), nn.Flatten()

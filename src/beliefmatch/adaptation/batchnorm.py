@@ -148,13 +148,13 @@ def train_batchnorm(
     other layers are as in inference: no dropout, no gradients.
 
     Args:
-        model: with the new head in it.
-        head: its last layer, a module of the model.
-        candidate: the belief matching to go on with: its λ, its prior; its seed is that of the order.
-        train: images to train on.
-        validation: images that choose the epoch.
-        epochs: at most.
-        device: where the model is.
+        model: Classifier with the new head in it.
+        head: Its last layer, a module of the model.
+        candidate: Belief matching to go on with: its λ and its prior; its seed is that of the order.
+        train: Images to train on.
+        validation: Images that choose the epoch.
+        epochs: Maximum number of epochs.
+        device: Device of the model.
         on_progress: Called with (fraction, description).
     """
     place = torch.device(device)
@@ -196,11 +196,11 @@ def with_batchnorm(
     """Train BatchNorm layers of an adapted model in place; its adaptation with what came of it.
 
     Args:
-        model: what `with_head` made.
-        made: how it was adapted.
-        data: by name, as in `adapt`.
-        numbers: which rows of `train` are which, where there are no validation data.
-        device: where to train.
+        model: Classifier from `with_head`.
+        made: Its adaptation.
+        data: Images by name, as in `adapt`.
+        numbers: Rows of `train` to train and to choose on, where there are no validation images.
+        device: Device to train on.
         on_progress: Called with (fraction, description).
     """
     assert made.head is not None

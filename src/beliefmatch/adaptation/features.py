@@ -286,11 +286,8 @@ class _Network:
         autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
         with errors, torch.inference_mode(), autocast:
             features: Any = (compiled or self.features_of)(inputs)
-        if not isinstance(features, Tensor) or features.dtype not in FLOATING or features.dim() != 2:
-            fact = f"`features_of` must give features (N, F), got {describe(features)}"
-            raise fail("adapt", f"{fact}.", TypeError)
-        count = len(piece.targets)
-        if len(features) != count or features.shape[1] == 0:
+        count, is_tensor = len(piece.targets), isinstance(features, Tensor) and features.dtype in FLOATING
+        if not is_tensor or features.dim() != 2 or len(features) != count or features.shape[1] == 0:
             expected = f"features ({count}, F) for {count} inputs"
             raise fail("adapt", f"`features_of` must give {expected}, got {describe(features)}.")
         rows = features.to("cpu", torch.float32)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -92,7 +92,7 @@ def find_head(model: nn.Module, batch: Any, *, name: str | None = None) -> Head:
         if obstacle(network, head) is None:
             for pooling in ("none", "network", "mean"):
                 found = replace(head, pooling=pooling)
-                if _is_head(network, found, batch, run.last_inputs[head]):
+                if _is_head(network, found, batch, run.inputs[head]):
                     return found
     raise fail("find_head", _reason(network, run, tested, name))
 
@@ -331,13 +331,15 @@ def _recording(layer_class: type[HeadLayer]) -> type[HeadLayer]:
     return cast("type[HeadLayer]", type(layer_class.__name__, (layer_class,), {"forward": forward}))
 
 
-@dataclass(frozen=True, eq=False)
-class _TracedRun:
-    """One batch through a network: the logits, and the linear layers in the order of their last use."""
+class _TracedRun(NamedTuple):
+    """One batch through a network: the logits, and the last inputs of linear layers, in order of use."""
 
     logits: Tensor
-    layers: tuple[Head, ...]
-    last_inputs: dict[Head, Tensor]
+    inputs: dict[Head, Tensor]
+
+    @property
+    def layers(self) -> list[Head]:
+        return list(self.inputs)
 
 
 def _traced_run(network: nn.Module, batch: Any) -> _TracedRun:
@@ -360,7 +362,7 @@ def _traced_run(network: nn.Module, batch: Any) -> _TracedRun:
         raise fail("find_head", "`batch` must hold at least one example, got none.")
     if not logits.isfinite().all():
         raise fail("find_head", "the model must return finite logits for `batch`, got NaN or infinity.")
-    return _TracedRun(logits, tuple(last_inputs), last_inputs)
+    return _TracedRun(logits, last_inputs)
 
 
 def _is_head(network: nn.Module, head: Head, batch: Any, inputs: Tensor) -> bool:
@@ -512,7 +514,7 @@ def _format_layers(layers: Sequence[Head], shown: int = 6) -> str:
 
 def _outputs(network: nn.Module, head: Head, run: _TracedRun) -> Tensor | None:
     """The product of a layer's weight with its last input at each position, (N, positions, K)."""
-    layer, inputs = head_layer(network, head, caller="find_head"), run.last_inputs[head]
+    layer, inputs = head_layer(network, head, caller="find_head"), run.inputs[head]
     weight = layer._parameters.get("weight")
     if weight is None or not weight.is_floating_point() or inputs.dim() < 2:
         return None

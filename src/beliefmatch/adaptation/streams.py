@@ -126,7 +126,7 @@ class IndexedStream(Stream):
         self,
         argument: str,
         read: Callable[[list[Tensor]], Iterable[Any]],
-        numbers: Sequence[int] | np.ndarray,
+        numbers: Sequence[int] | Tensor,
         batch_size: int,
         data_key: str | None = None,
     ) -> None:
