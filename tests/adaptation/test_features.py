@@ -278,7 +278,7 @@ def test_features_of_another_shape_are_refused():
         lambda inputs: inputs.flatten(1)[:, : 1 if len(inputs) < 64 else 5],  # in the last batch
     )
     for features_of in wrong:
-        with pytest.raises((ValueError, TypeError), match="`features_of`"):
+        with pytest.raises((ValueError, TypeError), match="`model`"):
             extract(model, features_of, data(), key_parts={}, cache=None)
 
 

@@ -74,6 +74,7 @@ def extract(
     precision: str = "32",
     compile: bool = False,
     on_progress: _Report | None = None,
+    argument: str = "source",
 ) -> Features:
     """The features of all examples, from the cache or computed into it.
 
@@ -103,6 +104,7 @@ def extract(
         compile: Whether batches of the size of the first are computed by a compiled network, if every row of
             the first differs by less than 1e-4 of its norm; the key stays the same. Compiling takes a minute.
         on_progress: Called before the start and after every batch.
+        argument: What the user calls the source, for errors.
 
     Raises:
         EnvironmentFailure: Another process computes the features and the cache does not wait, they do not fit
@@ -111,7 +113,7 @@ def extract(
     """
     report: _Report = on_progress or (lambda progress: None)
     with running(model, torch.device(device)) as place:
-        stream = as_stream(source, batch_size=batch_size, device=place)
+        stream = as_stream(source, batch_size=batch_size, device=place, argument=argument)
         network = _verified_precision(_Network(features_of, place, stream.argument), precision, stream.first)
         parts = {
             "model": model_digest(model),
@@ -244,7 +246,7 @@ def _filled(
             if features.shape[1] != layout.width:
                 expected = f"{layout.width} features for each input as in the first batch"
                 got = f"{features.shape[1]} at row {start}"
-                raise fail("adapt", f"`features_of` must give {expected}, got {got}.")
+                raise fail("adapt", f"`model` must give {expected}, got {got}.")
             file.write(start, features, piece.targets.numpy())
             rows += missing
             report(ExtractProgress(rows, total))
@@ -289,7 +291,7 @@ class _Network:
         count, is_tensor = len(piece.targets), isinstance(features, Tensor) and features.dtype in FLOATING
         if not is_tensor or features.dim() != 2 or len(features) != count or features.shape[1] == 0:
             expected = f"features ({count}, F) for {count} inputs"
-            raise fail("adapt", f"`features_of` must give {expected}, got {describe(features)}.")
+            raise fail("adapt", f"`model` must give {expected}, got {describe(features)}.")
         rows = features.to("cpu", torch.float32)
         if not rows.isfinite().all():
             row, column = (~rows.isfinite()).nonzero()[0].tolist()

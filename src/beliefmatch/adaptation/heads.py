@@ -127,7 +127,7 @@ class Backbone(nn.Module):
         if isinstance(self.network, PooledEncoder):
             return returned
         if self.head.pooling == "network":
-            return logits_of(returned, caller="Backbone").clone()
+            return logits_of(returned, caller="adapt").clone()
         return self.recorded_features()
 
     def recorded_features(self) -> Tensor:
@@ -140,7 +140,7 @@ class Backbone(nn.Module):
                 return vectors[:, 0]
         expected = f"one vector of {self.head.in_features} numbers for each example"
         shapes = [tuple(tensor.shape) for tensor in self._inputs]
-        raise fail("Backbone", f"`{self.head.name}` must be given {expected}, got the shapes {shapes}.")
+        raise fail("adapt", f"`{self.head.name}` must be given {expected}, got the shapes {shapes}.")
 
 
 def head_layer(network: nn.Module, head: Head, *, caller: str) -> HeadLayer:

@@ -244,7 +244,7 @@ def _is_pair(source: Any) -> bool:
     return is_pair and isinstance(source[0], (*_ARRAYS, Mapping)) and isinstance(source[1], _ARRAYS)
 
 
-def _of_arrays(argument: str, source: Any, batch_size: int) -> Stream:
+def _of_arrays(argument: str, source: Any, batch_size: int) -> IndexedStream:
     inputs, targets = _divided(argument, source)
     targets = None if targets is None else torch.as_tensor(_as_tensor(argument, targets))
     every = [*tensors_of(inputs), *([] if targets is None else [targets])]
@@ -277,10 +277,8 @@ def _of_dataset(
 ) -> Stream:
     """Rows of a dataset, read and collated as the loader would; tensors in memory are indexed at once."""
     if type(dataset) is TensorDataset and (loader is None or loader.collate_fn is default_collate):
-        tensors = dataset.tensors
-        read = lambda parts: (tuple(tensor[part] for tensor in tensors) for part in parts)  # noqa: E731
-        key = tensors_digest(*tensors) if isinstance(numbers, range) else None  # of all rows
-        return IndexedStream(argument, read, numbers, batch_size, key)
+        whole = _of_arrays(argument, dataset.tensors, batch_size)
+        return whole if isinstance(numbers, range) else whole.subset(np.asarray(numbers))
     options: dict[str, Any] = {name: getattr(loader, name) for name in _READER_OPTIONS} if loader else {}
     if options.get("collate_fn", default_collate) is default_collate:
         options["collate_fn"] = partial(_collated, argument)

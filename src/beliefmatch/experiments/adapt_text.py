@@ -115,6 +115,7 @@ class AdaptText(NetworkInputs):
             batch_size=self.config.batch_size,
             precision=self.config.precision,
             on_progress=tell,
+            argument="ood" if one.name in self.ood else "data",
         )
         return found.subset(one.ranks)
 
