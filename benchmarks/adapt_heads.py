@@ -165,7 +165,7 @@ def main() -> None:
     named = {"digits": digits()}
     for text in args.sets:
         name, _, path = text.partition("=")
-        named[name], _, _ = feature_sets(path)
+        named[name], _ = feature_sets(path)
     results = [measured(name, sets, args.rounds) for name, sets in named.items()]
     for one in results:
         print(f"\n{one['name']}: rows {one['rows']}, {one['width']} features, {one['classes']} classes")

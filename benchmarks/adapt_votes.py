@@ -125,8 +125,8 @@ def archives(
 
 def judged(path: Path) -> Iterator[dict[str, Any]]:
     """Scores of every line of the command's table on the test rows."""
-    sets, init, classes = feature_sets(path)
-    made = refit(sets, classes=classes, init=init)
+    sets, init = feature_sets(path)
+    made = refit(sets, init=init)
     assert sets.test is not None
     votes = sets.test.targets.double()
     disagree = votes.amax(1) / votes.sum(1) < AGREEMENT

@@ -32,7 +32,7 @@ from beliefmatch.adaptation.features import extract
 from beliefmatch.adaptation.heads import Backbone, find_head
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import FeatureSets
-from beliefmatch.adaptation.types import Features, subset
+from beliefmatch.adaptation.types import Features
 from beliefmatch.models import load_weights
 from examples.pretrained import resnet20_cifar, resnet32_cifar
 
@@ -113,7 +113,7 @@ def _judged(features: Features, targets: Tensor, votes: Tensor, trial: int) -> I
     half = len(order) // 2
     fit, choose, judge = order[: half - VALIDATION], order[half - VALIDATION : half], order[half:]
     told = Features(features.rows, targets, f"{features.digest}-{trial}")
-    sets = FeatureSets(subset(told, np.sort(fit)), subset(told, np.sort(choose)))
+    sets = FeatureSets(told.subset(np.sort(fit)), told.subset(np.sort(choose)))
     adapt_config = AdaptConfig(labels="new", controls=CONTROLS)
     made = refit(sets, classes=votes.shape[1], adapt_config=adapt_config)
     rows, people = _rows(features, judge), votes[torch.from_numpy(np.sort(judge))].double()

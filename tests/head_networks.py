@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 
-from beliefmatch.adaptation.calling import call_model, evaluating, logits_of
-from beliefmatch.adaptation.heads import find_head
+from beliefmatch.adaptation.heads import call_model, evaluating, find_head, logits_of
 from beliefmatch.adaptation.surgery import add_belief, with_head
 
 N, WIDTH, K, NEW = 5, 6, 4, 3

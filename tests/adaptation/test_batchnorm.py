@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from beliefmatch import adapt
 from beliefmatch.adaptation import batchnorm
-from beliefmatch.adaptation.batchnorm import ImageRows, batchnorm_layers, train_batchnorm
+from beliefmatch.adaptation.batchnorm import batchnorm_layers, train_batchnorm
 from beliefmatch.adaptation.fitted import Candidate
 from beliefmatch.adaptation.streams import as_stream
 from beliefmatch.experiments.adapted_directory import head_file
@@ -55,7 +55,7 @@ def network(seed=0):
 
 
 def part(pair):
-    return ImageRows(as_stream(pair, batch_size=64, device=torch.device("cpu")), np.arange(len(pair[1])))
+    return as_stream(pair, device=torch.device("cpu"))
 
 
 def test_the_layers_to_train_are_those_that_a_batch_runs_through():
@@ -224,9 +224,8 @@ def plain():
 
 
 def on_one_image():
-    return train_batchnorm(
-        network(), network().fc, ONE, ImageRows(part(TRAIN).stream, np.arange(1)), part(VALIDATION), epochs=1
-    )
+    image = part(TRAIN).subset(np.arange(1))
+    return train_batchnorm(network(), network().fc, ONE, image, part(VALIDATION), epochs=1)
 
 
 @pytest.mark.parametrize(

@@ -70,8 +70,8 @@ def test_features_equal_a_plain_call(tmp_path, kind):
     model, (inputs, targets) = network(), data()
     source = SOURCES[kind](inputs, targets)
     state = torch.get_rng_state()
-    options = {"data_key": "a", "cache": FeatureCache(tmp_path), "batch_size": 6}
-    found = extract(model, model, source, key_parts={}, **options)
+    options = {"key_parts": {"data": "a"}, "cache": FeatureCache(tmp_path), "batch_size": 6}
+    found = extract(model, model, source, **options)
     assert torch.equal(state, torch.get_rng_state()) or kind in ("IterableDataset", "loader of batches")
     rows = np.asarray(found.rows)
     np.testing.assert_allclose(rows, direct(model, inputs), rtol=0, atol=1e-6)
@@ -126,7 +126,7 @@ TOKENS = {
 def test_networks_that_take_their_inputs_by_name_are_given_mappings(tmp_path, kind):
     model, (inputs, targets) = Tokens(), tokens()
     head = find_head(model, {name: one[:4] for name, one in inputs.items()})
-    options = {"key_parts": {"train": {"data": "mine"}}, "cache": FeatureCache(tmp_path)}
+    options = {"key_parts": {"data": "mine"}, "cache": FeatureCache(tmp_path)}
     for _ in range(2):
         found = extracted(model, head, {"train": TOKENS[kind](inputs, targets)}, **options)["train"]
         np.testing.assert_allclose(found.rows, means(model, inputs), atol=1e-6)
@@ -192,17 +192,46 @@ def test_modes_and_weights_are_left_as_they_were():
     assert model.training and not model.inner[1].training
 
 
-def test_half_precision_halves_the_disk_and_rows_that_are_not_finite_are_named(tmp_path):
+INPUTS, IDS = (
+    torch.randn(60, FEATURES, generator=torch.Generator().manual_seed(1)),
+    torch.arange(60) % CLASSES,
+)
+
+
+@pytest.mark.parametrize(
+    ("named", "train", "others"),
+    [
+        (r"`train`.*\(8, 3\)", (INPUTS[:, :3], IDS), {}),
+        (r"`validation`.*\(60, 3\)", (INPUTS, IDS), {"validation": (INPUTS[:, :3], IDS)}),
+        (
+            r"`ood\['far'\]`.*\(60, 3\)",
+            (INPUTS, IDS),
+            {"validation": (INPUTS, IDS), "ood": {"far": INPUTS[:, :3]}},
+        ),
+        (
+            r"`background`.*\(60, 3\)",
+            (INPUTS, IDS),
+            {"validation": (INPUTS, IDS), "background": INPUTS[:, :3]},
+        ),
+        (r"`test`.*\(n,\)", (INPUTS, IDS), {"validation": (INPUTS, IDS), "test": (INPUTS, INPUTS[:, 0])}),
+        (r"`validation`.*got none", (INPUTS, IDS), {"validation": []}),
+        (r"`validation`.*finite.* row 0", (INPUTS, IDS), {"validation": (INPUTS * torch.nan, IDS)}),
+        ("`train`.* from -5 to -3", (INPUTS, IDS - 5), {}),
+        ("`train`.* -5, -4, -3", (INPUTS, IDS - 5), {"validation": (INPUTS, IDS)}),
+    ],
+)
+def test_data_that_the_network_cannot_take_are_refused_by_the_name_of_their_argument(named, train, others):
+    with pytest.raises(ValueError, match=f"^adapt: {named}") as refused:
+        adapt(nn.Linear(FEATURES, CLASSES), train, **others)
+    assert "\n" not in f"{refused.value}"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_rows_that_are_not_finite_are_named(tmp_path, value):
     (inputs, targets), flat = data(), nn.Flatten()
-    options = {"key_parts": {}, "cache": FeatureCache(tmp_path)}
-    found = extract(flat, flat, (inputs, targets), dtype="float16", **options)
-    assert found.rows.dtype == np.float16 and next(found.blocks(10))[0].dtype == torch.float32
-    assert np.array_equal(found.rows, inputs.flatten(1).half().numpy())
-    for value, dtype in ((float("nan"), "float32"), (float("inf"), "float32"), (1e5, "float16")):
-        spoiled = inputs.clone()
-        spoiled[37, 1, 2, 2] = value
-        with pytest.raises(ValueError, match=rf"{dtype}, got {value:.6g} in row 37, feature 26"):
-            extract(flat, flat, (spoiled, targets), dtype=dtype, **options)
+    inputs[37, 1, 2, 2] = value
+    with pytest.raises(ValueError, match=rf"`source`.*finite.*got {value:.6g} in row 37, feature 26"):
+        extract(flat, flat, (inputs, targets), key_parts={}, cache=FeatureCache(tmp_path))
 
 
 ONES = torch.ones(3, 2)
@@ -249,7 +278,7 @@ def test_features_of_another_shape_are_refused():
         lambda inputs: inputs.flatten(1)[:, : 1 if len(inputs) < 64 else 5],  # in the last batch
     )
     for features_of in wrong:
-        with pytest.raises((ValueError, TypeError), match="`features_of`"):
+        with pytest.raises((ValueError, TypeError), match="`model`"):
             extract(model, features_of, data(), key_parts={}, cache=None)
 
 
@@ -341,8 +370,6 @@ def test_compiled_features_are_the_same_under_the_same_key(tmp_path):
     eager = extract(model, features_of, (inputs, targets), cache=FeatureCache(tmp_path / "b"), **options)
     np.testing.assert_allclose(compiled.rows[:], eager.rows[:], rtol=1e-4, atol=1e-6)
     assert compiled.digest == eager.digest
-    files = [next(path.glob("*.features")).read_bytes() for path in (tmp_path / "a", tmp_path / "b")]
-    assert [b'"compiled": true' in content for content in files] == [True, False]
     assert torch._inductor.config.freezing == before
     made = features._compiled[features_of]
     more = extract(model, features_of, (inputs[:32], targets[:32]), cache=None, compile=True, **options)

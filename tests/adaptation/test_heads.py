@@ -10,8 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from beliefmatch.adaptation.calling import logits_of
-from beliefmatch.adaptation.heads import Backbone, find_head, head_weights
+from beliefmatch.adaptation.heads import Backbone, find_head, head_weights, logits_of
 from beliefmatch.adaptation.surgery import add_belief, with_head
 from beliefmatch.models import EncoderClassifier, PooledEncoder
 from encoders import TOKENS, TokenEncoder

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from beliefmatch.adaptation.batchnorm import batchnorm_layers
-from beliefmatch.adaptation.calling import call_model, logits_of
-from beliefmatch.adaptation.heads import Backbone, find_head, head_weights
+from beliefmatch.adaptation.heads import Backbone, call_model, find_head, head_weights, logits_of
 from beliefmatch.adaptation.surgery import add_belief, with_head
 from beliefmatch.models import PooledEncoder
 from outside_packages import imported

@@ -11,7 +11,7 @@ from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adaptation.features import extract
 from beliefmatch.adaptation.refit import refit
-from beliefmatch.adaptation.stored import FeatureNames, feature_sets, features_from_file, head_from_file
+from beliefmatch.adaptation.stored import feature_sets, features_from_file, head_from_file
 from prediction_files import every_format, save, save_npz, save_parquet_lists
 
 ROWS, WIDTH, CLASSES = 9, 5, 3
@@ -77,11 +77,10 @@ def test_the_digest_is_of_features_and_targets(tmp_path):
     assert len(set(digests)) == 3 and digests[0] == digests[3]
 
 
-def test_names_may_be_given_and_ood_rows_have_no_class(tmp_path):
-    path = save_npz(tmp_path / "a.npz", layer4=FEATURES, cls=TARGETS, counts=COUNTS)
-    read = features_from_file(path, names=FeatureNames(features="layer4", targets="cls"))
-    assert read.targets.tolist() == TARGETS.tolist()
-    ood = features_from_file(path, names=FeatureNames(features="layer4"), labelled=False)
+def test_a_set_may_stand_in_front_of_names_and_ood_rows_have_no_class(tmp_path):
+    path = save_npz(tmp_path / "a.npz", B_Features=FEATURES, b_labels=TARGETS, counts=COUNTS)
+    assert features_from_file(path, prefix="B_").targets.tolist() == TARGETS.tolist()
+    ood = features_from_file(path, prefix="B_", labelled=False)
     assert ood.targets.tolist() == [-1] * ROWS
 
 
@@ -92,31 +91,30 @@ def spoiled(value):
 
 
 @pytest.mark.parametrize(
-    ("named", "arrays", "options"),
+    ("named", "arrays"),
     [
-        ("finite .*`features`.* row 6", {**GOOD, "features": spoiled(np.nan)}, {}),
-        ("float32 .*`features`.* 1e\\+300 in row 6; rescale", {**GOOD, "features": spoiled(1e300)}, {}),
-        ("`features`", {**GOOD, "features": FEATURES[0]}, {}),
-        ("`features`", {**GOOD, "features": FEATURES[:0]}, {}),
-        ("`features`", {**GOOD, "features": FEATURES.astype(str)}, {}),
-        ("`features`", {**GOOD, "x": FEATURES}, {}),
-        ("`features`", {"targets": TARGETS}, {}),
-        ("`features`", GOOD, {"names": FeatureNames(features="h")}),
-        ("`targets`", {"features": FEATURES}, {}),
-        ("`targets`", {**GOOD, "targets": TARGETS[:5]}, {}),
-        ("`targets`", {**GOOD, "targets": COUNTS}, {}),
-        ("`targets`.* 2 in row 2", GOOD, {"classes": 2}),
-        ("`targets`.* -1 in row 0", {**GOOD, "targets": TARGETS - 1}, {}),
-        ("`targets` or `counts`", {**GOOD, "counts": COUNTS}, {}),
-        ("`counts`.* row 0", {"features": FEATURES, "counts": -COUNTS}, {}),
-        ("`counts`", {"features": FEATURES, "counts": COUNTS[:3]}, {}),
-        ("`counts`", {"features": FEATURES, "counts": COUNTS}, {"classes": 4}),
+        ("`path`.*finite.* nan in row 6", {**GOOD, "features": spoiled(np.nan)}),
+        ("`path`.*float32.* 1e\\+300 in row 6", {**GOOD, "features": spoiled(1e300)}),
+        ("`features`", {**GOOD, "features": FEATURES[0]}),
+        ("`features`", {**GOOD, "features": FEATURES[:0]}),
+        ("`features`", {**GOOD, "features": FEATURES.astype(str)}),
+        ("`features`", {**GOOD, "x": FEATURES}),
+        ("`path`.* features .*got targets in", {"targets": TARGETS}),
+        ("`path`.* targets .*got features in", {"features": FEATURES}),
+        ("`targets`", {**GOOD, "targets": TARGETS[:5]}),
+        ("`targets`", {**GOOD, "targets": COUNTS}),
+        ("`targets`.* -1 in row 0", {**GOOD, "targets": TARGETS - 1}),
+        ("`targets`.*text 'ant'", {**GOOD, "targets": np.array(["ant"] * ROWS)}),
+        ("`path`.* got targets and counts in", {**GOOD, "counts": COUNTS}),
+        ("`counts`.* row 0", {"features": FEATURES, "counts": -COUNTS}),
+        ("`counts`", {"features": FEATURES, "counts": COUNTS[:3]}),
+        ("`counts`", {"features": FEATURES, "counts": COUNTS[:, :1]}),
     ],
 )
-def test_mistakes_in_files_are_refused(tmp_path, named, arrays, options):
+def test_mistakes_in_files_are_refused(tmp_path, named, arrays):
     path = save_npz(tmp_path / "a.npz", **arrays)
-    with pytest.raises(ValueError, match=f"^features_from_file: .*{named}") as refused:
-        features_from_file(path, **options)
+    with pytest.raises(ValueError, match=f"^adapt: .*{named}") as refused:
+        features_from_file(path)
     assert "\n" not in f"{refused.value}"
 
 
@@ -141,7 +139,7 @@ def test_one_wrong_bit_in_an_archive_is_found_though_it_is_mapped(tmp_path):
     values = np.ascontiguousarray(FEATURES).tobytes()
     whole[whole.find(values[:64]) + len(values) // 2] ^= 1
     path.write_bytes(whole)
-    with pytest.raises(ValueError, match=r"features_from_file: .*a\.npz.*CRC-32"):
+    with pytest.raises(ValueError, match=r"`path`.*a\.npz.*CRC-32"):
         features_from_file(path)
 
 
@@ -187,8 +185,14 @@ def same(features, one):
 
 
 def refused(named, *args, **options):
+    """Refused when read, or before any head is fitted."""
+
+    def refitted():
+        sets, init = feature_sets(*args, **options)
+        refit(sets, init=init)
+
     with pytest.raises(ValueError, match=f"^adapt: .*{named}") as error:
-        feature_sets(*args, **options)
+        refitted()
     assert "\n" not in f"{error.value}"
 
 
@@ -204,9 +208,11 @@ def test_a_file_for_each_set(files, tmp_path):
     (a, train), (b, validation), (c, test) = files.values()
     far = save_npz(tmp_path / "far.npz", features=rows(7, 5))
     near = save_npz(tmp_path / "near.npz", **arrays(8, 6))
-    sets, init, classes = feature_sets(a, validation=b, test=c, ood={"far": far, "near": f"{near}"})
+    given = {"ood": {"far": far, "near": f"{near}"}, "background": far}
+    sets, init = feature_sets(a, validation=b, test=c, **given)
     assert same(sets.train, train) and same(sets.validation, validation) and same(sets.test, test)
-    assert init is None and classes is None and isinstance(sets.train.rows, np.memmap)
+    assert init is None and isinstance(sets.train.rows, np.memmap)
+    assert sets.background.targets.tolist() == [-1] * 7
     assert list(sets.ood) == ["far", "near"]
     assert sets.ood["near"].targets.tolist() == [-1] * 8
     np.testing.assert_array_equal(sets.ood["far"].rows, rows(7, 5))
@@ -219,25 +225,23 @@ def test_one_archive_of_several_sets_and_the_head(tmp_path, extension):
     path = save(tmp_path, extension, **held, weight=WEIGHT)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        sets, init, classes = feature_sets(path, validation=0.5)  # which yields to the rows that are there
+        sets, init = feature_sets(path, validation=0.5)  # which yields to the rows that are there
     assert same(sets.train, train) and same(sets.validation, validation) and same(sets.test, test)
     np.testing.assert_array_equal(sets.ood["svhn"].rows, far["features"])
     assert sets.ood["svhn"].targets.tolist() == [-1] * 4
     assert torch.equal(init[0], torch.from_numpy(WEIGHT)) and init[1].tolist() == [0] * CLASSES
-    assert classes is None
 
 
-def test_counts_give_the_classes_and_other_arrays_are_ignored(tmp_path):
+def test_counts_stay_counts_and_other_arrays_are_ignored(tmp_path):
     votes = np.ones((6, 4), np.float32)
     held = archive(train={"features": rows(6), "counts": votes}, validation=arrays(5, 1))
-    sets, _, classes = feature_sets(save_npz(tmp_path / "a.npz", **held, targets=np.zeros(2, int)))
-    assert classes == 4
+    sets, _ = feature_sets(save_npz(tmp_path / "a.npz", **held, targets=np.zeros(2, int)))
     assert sets.train.targets.tolist() == votes.tolist() and sets.validation.targets.dim() == 1
 
 
 def test_a_fraction_is_held_out_in_class_proportion_by_the_seed(files):
     a, train = files["a"]
-    sets, _, _ = feature_sets(a, validation=0.25)
+    sets, _ = feature_sets(a, validation=0.25)
     assert (len(sets.train), len(sets.validation)) == (30, 10)
     both = np.concatenate([np.asarray(sets.train.rows), np.asarray(sets.validation.rows)])
     assert sorted(map(bytes, both)) == sorted(map(bytes, train["features"]))
@@ -248,7 +252,7 @@ def test_a_fraction_is_held_out_in_class_proportion_by_the_seed(files):
     np.testing.assert_array_equal(np.asarray(again.rows), np.asarray(sets.validation.rows))
     assert not np.array_equal(np.asarray(other.rows), np.asarray(again.rows))
     assert len(feature_sets(a, validation=7)[0].validation) == 7
-    with pytest.warns(UserWarning, match=r"^adapt: .*`validation`.* 20% of `train`"):
+    with pytest.warns(UserWarning, match=r"^adapt: .*`validation`.* 20% of .*a\.npz"):
         assert len(feature_sets(a)[0].validation) == 8
 
 
@@ -261,7 +265,7 @@ def test_files_of_the_cache_serve_as_others_do(tmp_path, files):
         return cache.path(extract(model, model, data, key_parts={}, cache=cache).digest), one
 
     (a, train), (b, validation) = kept(20, 11), kept(10, 12)
-    sets, init, _ = feature_sets(a, validation=b, test=files["c"][0], ood={"other": b})
+    sets, init = feature_sets(a, validation=b, test=files["c"][0], ood={"other": b})
     assert same(sets.train, train) and same(sets.validation, validation)
     assert init is None and sets.ood["other"].targets.tolist() == [-1] * 10
     refused("`train`.*directory", tmp_path, validation=b)
@@ -271,7 +275,7 @@ def test_a_head_of_other_classes_is_no_obstacle(tmp_path):
     """For new labels the head that comes along is that of the old ones."""
     for classes in (2, 9):
         head = {"weight": np.ones((classes, WIDTH), np.float32), "bias": np.ones(classes, np.float32)}
-        sets, init, _ = feature_sets(save_npz(tmp_path / "a.npz", **arrays(20), **head), validation=0.3)
+        sets, init = feature_sets(save_npz(tmp_path / "a.npz", **arrays(20), **head), validation=0.3)
         assert len(init[0]) == classes and sets.train.targets.max() == 2
 
 
@@ -280,8 +284,8 @@ def test_sets_that_were_read_can_be_refitted(tmp_path):
     held = archive(train=arrays(200), validation=arrays(90, 1), test=arrays(50, 2))
     config = AdaptConfig(kl_weights=(0.01,), controls=())
     for name, content, labels in (("a", {**held, "weight": WEIGHT}, "same"), ("b", arrays(200), "new")):
-        sets, init, classes = feature_sets(save_npz(tmp_path / f"{name}.npz", **content), validation=0.3)
-        found = refit(sets, classes=classes, init=init, adapt_config=config)
+        sets, init = feature_sets(save_npz(tmp_path / f"{name}.npz", **content), validation=0.3)
+        found = refit(sets, init=init, adapt_config=config)
         assert (found.labels, found.classes) == (labels, CLASSES)
 
 
@@ -293,15 +297,15 @@ def test_sets_that_were_read_can_be_refitted(tmp_path):
         ("`validation`", {"validation": 0}),
         ("`test`.* 0 to 2.* 4 in .*more.npz", {"validation": "b", "test": "more"}),
         ("`validation`.* 0 to 2.* 4 in .*more.npz", {"validation": "more"}),
-        ("`test`.* as features", {"validation": "b", "test": "bare"}),
-        ("`ood_x`", {"validation": "b", "ood": "narrow"}),
-        ("from 0 to 1", {"validation": "b", "classes": 2}),
-        ("`train`.* from 0 to 1", {"validation": "votes of 2"}),
-        ("`test`.* got 4", {"validation": "votes of 2", "test": "votes of 4"}),
+        ("`test`.* features", {"validation": "b", "test": "bare"}),
+        (r"`ood\['x'\]`", {"validation": "b", "ood": "narrow"}),
+        ("`background`.* got 3", {"validation": "b", "background": "narrow"}),
+        ("`train`.* 0 to 1", {"validation": "votes of 2"}),
+        ("`test`.* 4 classes", {"validation": "votes of 3", "test": "votes of 4"}),
         ("`train`", {"train": "absent", "validation": "b"}),
         ("`train`.* none of 6", {"train": "no votes", "validation": 0.2}),
         ("`train`.*two rows of a class", {"train": "tiny"}),
-        ("`train`.*two classes", {"train": "single", "validation": 0.2}),
+        ("`train`.* 2 classes", {"train": "single", "validation": 0.2}),
     ],
 )
 def test_sets_that_do_not_go_together_are_refused(files, tmp_path, named, options):
@@ -312,7 +316,7 @@ def test_sets_that_do_not_go_together_are_refused(files, tmp_path, named, option
         "single": {"features": rows(6), "targets": np.zeros(6, int)},
         "bare": {"targets": np.arange(3)},
         "no votes": {"features": rows(6), "counts": np.zeros((6, 3))},
-        **{f"votes of {k}": {"features": rows(6), "counts": np.ones((6, k))} for k in (2, 4)},
+        **{f"votes of {k}": {"features": rows(6), "counts": np.ones((6, k))} for k in (2, 3, 4)},
     }
     paths = {name: save_npz(tmp_path / f"{name}.npz", **one) for name, one in made.items()}
     paths |= {"absent": tmp_path / "no.npz", **{name: path for name, (path, _) in files.items()}}
@@ -330,12 +334,12 @@ def test_a_number_of_validation_rows_must_leave_some(files):
 @pytest.mark.parametrize(
     ("named", "sets"),
     [
-        ("`targets`", {"train": {"features": rows(6)}, "validation": arrays(5)}),
+        ("`train`.* train_targets", {"train": {"features": rows(6)}, "validation": arrays(5)}),
         ("`train`.* pool_", {"train": arrays(6), "pool": arrays(5)}),
         ("`train`", {"validation": arrays(6)}),
         ("`validation`", {"train": arrays(6), "val": arrays(5), "validation": arrays(5)}),
         ("`targets`.*train_labels", {"train": {**arrays(6), "labels": np.zeros(6)}}),
-        ("`targets` or `counts`", {"train": {**arrays(6), "counts": np.ones((6, 3))}}),
+        ("`train`.* train_targets and train_counts", {"train": {**arrays(6), "counts": np.ones((6, 3))}}),
     ],
 )
 def test_archives_that_are_not_clear_are_refused(tmp_path, named, sets):
@@ -349,13 +353,4 @@ def test_one_set_may_have_other_arrays_beside_it_but_no_other_sets(tmp_path, fil
     refused("features and train_features", save_npz(tmp_path / "two.npz", **one, **archive(train=one)))
     path = save_npz(tmp_path / "m.npz", **archive(train=arrays(9), validation=arrays(6), ood_x=arrays(4)))
     refused("`validation`.*`validation_features`", path, validation=files["b"][0])
-    refused("`ood_x`", path, ood={"x": files["b"][0]})
-
-
-def test_text_needs_names(tmp_path):
-    one = arrays(12)
-    names = np.array(["ant", "bee", "cat"])
-    path = save_npz(tmp_path / "a.npz", features=one["features"], targets=names[one["targets"]])
-    sets, _, classes = feature_sets(path, validation=0.5, class_names=["cat", "bee", "ant"])
-    assert classes == 3
-    assert sets.validation.targets.tolist() == (2 - ids(sets.validation.rows)).tolist()
+    refused(r"`ood\['x'\]`", path, ood={"x": files["b"][0]})

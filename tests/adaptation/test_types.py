@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from beliefmatch.adaptation.solver import Design
-from beliefmatch.adaptation.types import Features, parted, subset
+from beliefmatch.adaptation.types import Features
 
 WIDTH, CLASSES = 7, 3
 
@@ -37,10 +37,9 @@ FORMS = {
     "in records": lambda data, place: replace(
         data, rows=mapped(np.pad(data.rows, ((0, 0), (0, 5))), place)[:, :WIDTH]
     ),
-    "a subset on disk": lambda data, place: subset(
-        Features(mapped(np.repeat(data.rows, 2, 0), place), data.targets.repeat_interleave(2), ""),
-        np.arange(0, 2 * len(data), 2),
-    ),
+    "a subset on disk": lambda data, place: Features(
+        mapped(np.repeat(data.rows, 2, 0), place), data.targets.repeat_interleave(2), ""
+    ).subset(np.arange(0, 2 * len(data), 2)),
     "in double precision": lambda data, _: replace(data, rows=data.rows.astype(np.float64)),
 }
 
@@ -68,18 +67,22 @@ def test_subsets_read_as_the_rows_they_are(tmp_path):
     data = features(50)
     whole = replace(data, rows=mapped(data.rows, tmp_path))
     numbers = np.array([7, 3, 4, 5, 49])
-    some = subset(subset(whole, np.arange(50)), numbers)
+    some = whole.subset(np.arange(50)).subset(numbers)
     assert some.rows.shape == (5, WIDTH) and some.rows.nbytes == 5 * 4 * WIDTH
     for key in (slice(None), slice(1, 3), slice(4, 0, -2), 2, np.array([4, 0]), np.arange(5) > 2):
         np.testing.assert_array_equal(some.rows[key], data.rows[numbers][key])
     assert torch.equal(some.targets, data.targets[torch.from_numpy(numbers)])
-    assert len({whole.digest, some.digest, subset(whole, numbers[:4]).digest}) == 3
+    assert len({whole.digest, some.digest, whole.subset(numbers[:4]).digest}) == 3
     for wrong in ([50], [-1], []):
         with pytest.raises(ValueError, match="`numbers`"):
-            subset(whole, np.array(wrong, dtype=int))
+            whole.subset(np.array(wrong, dtype=int))
 
 
-def test_rows_are_parted_in_proportion():
+def parted(data, share, **options):
+    return tuple(data.subset(numbers) for numbers in data.hold_out(share, **options))
+
+
+def test_rows_are_held_out_in_proportion():
     ids = torch.tensor([0] * 60 + [1] * 30 + [2] * 10 + [-1] * 7)
     data = Features(np.arange(107, dtype=np.float32)[:, None], ids, "")
     rest, some = parted(data, 0.2)

@@ -20,18 +20,18 @@ from beliefmatch.adaptation.adapt_config import VAL_FRACTION, AdaptConfig
 from beliefmatch.adaptation.batchnorm import Numbers, require_batchnorm, require_repeatable, with_batchnorm
 from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adaptation.ensemble import EnsembleHead
-from beliefmatch.adaptation.features import extracted, running
-from beliefmatch.adaptation.heads import Head, find_head, head_weights
+from beliefmatch.adaptation.features import extracted
+from beliefmatch.adaptation.heads import Head, find_head, head_weights, input_errors, running
 from beliefmatch.adaptation.laplace_head import require_laplace
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
-from beliefmatch.adaptation.streams import OOD, first_inputs, given_sets
+from beliefmatch.adaptation.streams import given_streams, map_inputs, ood_sets
 from beliefmatch.adaptation.surgery import with_ensemble, with_head
-from beliefmatch.adaptation.types import parted_numbers, subset
 
 __all__ = ["adapt_data", "adapt_network", "usable_device"]
 
 _FEATURES = 0.7  # share of the work, where there are features to compute
+_FEW = 8  # rows that a head is found by
 
 
 def adapt_network(
@@ -102,12 +102,13 @@ def adapt_data(
     if config.laplace:
         require_laplace()
     home = usable_device(device)
-    data = given_sets(train, validation, test, ood, background)
-    if config.batchnorm:
-        require_repeatable(data)
     with running(model, home) as place:
-        batch, data["train"] = first_inputs(train, place)
-        with _naming_arguments():
+        given = {"train": train, "validation": validation, "test": test, "ood": ood, "background": background}
+        data = given_streams(place, **given)
+        if config.batchnorm:
+            require_repeatable(data)
+        batch = map_inputs(lambda tensor: tensor.to(place), data["train"].first().head(_FEW).inputs)
+        with _naming_arguments(), input_errors("train", batch):
             found = find_head(model, batch, name=head)
         if config.batchnorm:
             require_batchnorm(model, batch)
@@ -115,19 +116,18 @@ def adapt_data(
 
     def features(on_progress: OnProgress) -> FeatureSets:
         nonlocal numbers
-        with running(model, home) as place:
-            options = {"cache": cache, "precision": precision, "compile": compile, "device": place}
-            rows = extracted(model, found, data, **options, on_progress=on_progress)
-        unlabelled = {name.removeprefix(OOD): one for name, one in rows.items() if name.startswith(OOD)}
+        options = {"cache": cache, "precision": precision, "compile": compile, "device": home}
+        rows = extracted(model, found, data, **options, on_progress=on_progress)
         fraction = None if "validation" in rows else VAL_FRACTION
         if fraction is not None:
-            numbers, whole = parted_numbers(rows["train"], fraction), rows["train"]
-            rows["train"], rows["validation"] = (subset(whole, some) for some in numbers)
+            whole = rows["train"]
+            numbers = whole.hold_out(fraction)
+            rows["train"], rows["validation"] = (whole.subset(some) for some in numbers)
         return FeatureSets(
             rows["train"],
             rows["validation"],
             rows.get("test"),
-            unlabelled,
+            ood_sets(rows),
             rows.get("background"),
             val_fraction=fraction,
         )

@@ -6,11 +6,12 @@ engine that is an extra. Here only the BatchNorm layers may be in training mode,
 training ends when the validation images say so.
 """
 
+import copy
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,20 +21,33 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from beliefmatch._utils import OnProgress
 from beliefmatch._validate import fail
-from beliefmatch.adaptation.calling import call_model, evaluating, logits_of
-from beliefmatch.adaptation.features import extracted, running
+from beliefmatch.adaptation.features import extracted
 from beliefmatch.adaptation.fitted import Candidate, HeadScores, Point
-from beliefmatch.adaptation.heads import Head, head_layer, head_weights
+from beliefmatch.adaptation.heads import (
+    call_model,
+    evaluating,
+    head_layer,
+    head_weights,
+    logits_of,
+    running,
+)
 from beliefmatch.adaptation.result import Adaptation, BatchNormResult, FeatureSets
 from beliefmatch.adaptation.scoring import Evaluator, risk_thresholds, scored
-from beliefmatch.adaptation.streams import OOD, Inputs, Piece, Stream, as_given, as_stream, map_inputs, moved
-from beliefmatch.adaptation.types import Features, labelled, subset
+from beliefmatch.adaptation.streams import (
+    BATCH_SIZE,
+    IndexedStream,
+    Inputs,
+    Stream,
+    as_stream,
+    map_inputs,
+    ood_sets,
+)
+from beliefmatch.adaptation.types import labelled
 from beliefmatch.loss import belief_matching_loss
 from beliefmatch.train.sampler import EpochSampler
 
 __all__ = [
     "BatchNormTraining",
-    "ImageRows",
     "Numbers",
     "batchnorm_layers",
     "require_batchnorm",
@@ -42,39 +56,22 @@ __all__ = [
     "with_batchnorm",
 ]
 
-LEARNING_RATE, BATCH_SIZE = 3e-4, 64
-"""The paper's."""
+LEARNING_RATE = 3e-4
+"""The paper's, as is the batch size of streams."""
 PATIENCE = 10
 """Epochs without a lower validation NLL after which training ends."""
+Numbers = tuple[np.ndarray, np.ndarray]
+"""Which rows of the training data are to train on, and which to choose on."""
 
 
-class ImageRows(NamedTuple):
-    """Some of the rows of a stream that can be read in any order, and their targets."""
-
-    stream: Stream
-    numbers: np.ndarray
-
-    def pieces(self, indices: Sequence[Tensor]) -> Iterator[Piece]:
-        """One piece for each tensor of places among these rows."""
-        numbers = torch.from_numpy(self.numbers)
-        found = self.stream.picked([numbers[chosen] for chosen in indices])
-        if found is None:
-            fact = (
-                "`batchnorm` needs images that can be read in any order, got batches in an order of their own"
-            )
-            raise fail("adapt", f"{fact}; give a dataset or tensors.")
-        return found
-
-
-@dataclass
-class BatchNormTraining:
-    """How it went, and the best epoch: 0 for the network as it was."""
+class BatchNormTraining(NamedTuple):
+    """How it went, and the best epoch; the first fields of a `BatchNormResult`."""
 
     layers: tuple[str, ...]
     before: HeadScores
     after: HeadScores
-    epoch: int = 0
-    curve: list[Point] = field(default_factory=list)
+    epoch: int
+    curve: tuple[Point, ...]
 
 
 def batchnorm_layers(model: nn.Module, batch: Any = None) -> dict[str, nn.Module]:
@@ -121,12 +118,24 @@ def require_batchnorm(model: nn.Module, batch: Any) -> dict[str, nn.Module]:
     return layers
 
 
+def require_repeatable(data: Mapping[str, Stream]) -> None:
+    """All data must be such as can be read more than once, and those to train on in any order."""
+    for name, one in data.items():
+        needed, got = "data that can be read more than once", "an iterator"
+        if one.is_repeatable and name in ("train", "validation") and not isinstance(one, IndexedStream):
+            needed, got = "images that can be read in any order", "batches in an order of their own"
+        elif one.is_repeatable:
+            continue
+        fact = f"`batchnorm` needs {needed}, got {got} for `{one.argument}`"
+        raise fail("adapt", f"{fact}; give a dataset or tensors.")
+
+
 def train_batchnorm(
     model: nn.Module,
     head: nn.Module,
     candidate: Candidate,
-    train: ImageRows,
-    validation: ImageRows,
+    train: IndexedStream,
+    validation: IndexedStream,
     *,
     epochs: int,
     device: torch.device | str = "cpu",
@@ -138,143 +147,40 @@ def train_batchnorm(
     other layers are as in inference: no dropout, no gradients.
 
     Args:
-        model: with the new head in it.
-        head: its last layer, a module of the model.
-        candidate: the belief matching to go on with: its λ, its prior; its seed is that of the order.
-        train: images to train on.
-        validation: images that choose the epoch.
-        epochs: at most.
-        device: where the model is.
+        model: Classifier with the new head in it.
+        head: Its last layer, a module of the model.
+        candidate: Belief matching to go on with: its λ and its prior; its seed is that of the order.
+        train: Images to train on.
+        validation: Images that choose the epoch.
+        epochs: Maximum number of epochs.
+        device: Device of the model.
         on_progress: Called with (fraction, description).
     """
     place = torch.device(device)
-    first = next(validation.pieces([torch.arange(min(2, len(validation.numbers)))]))
-    layers = require_batchnorm(model, moved(first.inputs, place))
-    sampler = EpochSampler(len(train.numbers), BATCH_SIZE, candidate.seed)
-    if sampler.n_examples < 2:
+    first = next(validation.picked([torch.arange(min(2, len(validation)))]))
+    named = require_batchnorm(model, _placed(first.inputs, place))
+    if len(train) < 2:
         raise fail("adapt", "`batchnorm` needs at least two images to train on, got one.")
-    with _only(model, [*layers.values()], head, place) as trained:
-        optimizer = torch.optim.Adam(trained, LEARNING_RATE)
-        before = _scores(model, candidate, validation, place)
-        modules = [*layers.values(), head]
-        result, best = BatchNormTraining(tuple(layers), before, before), _kept(modules)
+    layers, sampler = list(named.values()), EpochSampler(len(train), BATCH_SIZE, candidate.seed)
+    modules = [*layers, head]
+    with _only(model, modules, place) as parameters:
+        optimizer = torch.optim.Adam(parameters, LEARNING_RATE)
+        before = after = _scores(model, candidate, validation, place)
+        best_epoch, best, curve = 0, _states(modules), list[Point]()
         for epoch in range(1, epochs + 1):
-            loss = _epoch(
-                model, [*layers.values()], optimizer, candidate, train, sampler.batches(epoch - 1), place
-            )
+            batches = sampler.batches(epoch - 1)
+            loss = _epoch(model, layers, optimizer, candidate, train, batches, place)
             now = _scores(model, candidate, validation, place)
-            result.curve.append(Point(epoch, loss, now.nll, now.error))
-            if math.isfinite(now.nll) and now.nll < result.after.nll:
-                result.after, result.epoch, best = now, epoch, _kept(modules)
+            curve.append(Point(epoch, loss, now.nll, now.error))
+            if math.isfinite(now.nll) and now.nll < after.nll:
+                after, best_epoch, best = now, epoch, _states(modules)
             if on_progress is not None:
                 on_progress(epoch / epochs, f"BatchNorm layers: epoch {epoch}, validation NLL {now.nll:.4f}")
-            if not math.isfinite(loss) or epoch - result.epoch >= PATIENCE:
+            if not math.isfinite(loss) or epoch - best_epoch >= PATIENCE:
                 break
-        _put_back(modules, best)
-    return result
-
-
-def _epoch(
-    model: nn.Module,
-    layers: Sequence[nn.Module],
-    optimizer: torch.optim.Optimizer,
-    candidate: Candidate,
-    train: ImageRows,
-    indices: Sequence[Tensor],
-    device: torch.device,
-) -> float:
-    """One pass over the images; the mean loss."""
-    total, beta = 0.0, candidate.prior
-    prior = torch.tensor(beta, device=device) if isinstance(beta, tuple) else beta
-    for layer in layers:
-        layer.train()
-    for piece in train.pieces(indices):
-        optimizer.zero_grad(set_to_none=True)
-        logits = _logits(model, piece.inputs, device)
-        targets = piece.targets.to(device)
-        loss = belief_matching_loss(logits, targets, kl_weight=candidate.kl_weight, prior=prior)
-        loss.backward()
-        optimizer.step()
-        total += loss.item() * len(targets)
-    for layer in layers:
-        layer.eval()
-    return total / len(train.numbers)
-
-
-@torch.no_grad()
-def _scores(model: nn.Module, candidate: Candidate, images: ImageRows, device: torch.device) -> HeadScores:
-    read = candidate.read
-
-    def pairs() -> Iterator[Any]:
-        for piece in images.pieces(torch.arange(len(images.numbers)).split(BATCH_SIZE)):
-            logits = _logits(model, piece.inputs, device)
-            yield read(logits.cpu()), piece.targets
-
-    return scored(pairs())
-
-
-def _logits(model: nn.Module, inputs: Inputs, device: torch.device) -> Tensor:
-    """In the default layout: on a CPU, torch's backward pass of narrow convolutions fails in the other."""
-    contiguous = map_inputs(torch.Tensor.contiguous, moved(inputs, device))
-    return logits_of(call_model(model, contiguous), caller="adapt")
-
-
-@contextmanager
-def _only(
-    model: nn.Module, layers: Sequence[nn.Module], head: nn.Module, device: torch.device
-) -> Iterator[list[nn.Parameter]]:
-    """The parameters to train, all others without gradients and all layers as in inference for the while."""
-    wanted = {id(one) for module in (*layers, head) for one in module.parameters(recurse=False)}
-    flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    modes = [(module, module.training) for module in model.modules()]
-    if device.type == "cpu":
-        model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-    model.eval()
-    for parameter, _ in flags:
-        parameter.requires_grad_(id(parameter) in wanted)
-    try:
-        yield [parameter for parameter, _ in flags if parameter.requires_grad]
-    finally:
-        for parameter, flag in flags:
-            parameter.requires_grad_(flag)
-            parameter.grad = None
-        for module, training in modes:
-            module.training = training
-
-
-def _kept(modules: Sequence[nn.Module]) -> list[Tensor]:
-    return [tensor.detach().clone() for tensor in _tensors(modules)]
-
-
-@torch.no_grad()
-def _put_back(modules: Sequence[nn.Module], kept: Sequence[Tensor]) -> None:
-    for tensor, value in zip(_tensors(modules), kept, strict=True):
-        tensor.copy_(value)
-
-
-def _tensors(modules: Sequence[nn.Module]) -> Iterator[Tensor]:
-    for module in modules:
-        yield from (*module.parameters(), *module.buffers())
-
-
-Numbers = tuple[np.ndarray, np.ndarray]
-"""Which rows of the training data are to train on, and which to choose on."""
-
-
-def require_repeatable(data: Mapping[str, Any]) -> None:
-    """All data must be such as can be read more than once, and those to train on in any order."""
-    for name, one in data.items():
-        if isinstance(one, Iterator):
-            fact = f"`batchnorm` needs data that can be read more than once, got an iterator for `{name}`"
-            raise fail("adapt", f"{fact}; give a dataset or tensors.")
-    for name in ("train", "validation"):
-        with as_given(name):
-            stream = as_stream(data[name], batch_size=1, device=torch.device("cpu")) if name in data else None
-        if stream is not None and stream.rows is None:
-            fact = (
-                "`batchnorm` needs images that can be read in any order, got batches in an order of their own"
-            )
-            raise fail("adapt", f"{fact} for `{name}`; give a dataset or tensors.")
+        for module, state in zip(modules, best, strict=True):
+            module.load_state_dict(state)
+    return BatchNormTraining(tuple(named), before, after, best_epoch, tuple(curve))
 
 
 def with_batchnorm(
@@ -289,95 +195,126 @@ def with_batchnorm(
     """Train BatchNorm layers of an adapted model in place; its adaptation with what came of it.
 
     Args:
-        model: what `with_head` made.
-        made: how it was adapted.
-        data: by name, as in `adapt`.
-        numbers: which rows of `train` are which, where there are no validation data.
-        device: where to train.
+        model: Classifier from `with_head`.
+        made: Its adaptation.
+        data: Images by name, as in `adapt`.
+        numbers: Rows of `train` to train and to choose on, where there are no validation images.
+        device: Device to train on.
         on_progress: Called with (fraction, description).
     """
     assert made.head is not None
-    began = time.perf_counter()
+    began, config, sets, fitted = time.perf_counter(), made.adapt_config, made.sets, made.chosen
+    validation, test, ood, thresholds = sets.validation, sets.test, sets.ood, made.risk_thresholds
     with running(model, torch.device(device)) as place:
-        train, validation = _images(data, numbers, made.sets, place)
         trained = train_batchnorm(
             model,
             head_layer(model, made.head, caller="adapt"),
-            made.chosen.candidate,
-            train,
-            validation,
-            epochs=made.adapt_config.epochs,
+            fitted.candidate,
+            *_images(data, numbers, sets, place),
+            epochs=config.epochs,
             device=place,
             on_progress=on_progress,
         )
-        result = _result(model, made.head, made, trained, data, numbers, place)
-    adapt_config, seconds = made.adapt_config, {**made.seconds, "batchnorm": time.perf_counter() - began}
-    thresholds = made.risk_thresholds
-    if result.is_taken:
-        thresholds = risk_thresholds(
-            result.head, result.validation, risks=adapt_config.risks, delta=adapt_config.delta
-        )
+        if trained.epoch:  # the network has changed, and its features with it
+            weights = head_weights(model, made.head)
+            assert weights is not None
+            fitted = replace(
+                fitted,
+                weight=weights[0],
+                bias=weights[1],
+                validation=trained.after,
+                iterations=trained.epoch,
+                curve=trained.curve,
+            )
+            others = {name: one for name, one in data.items() if name != "train"}
+            rows = extracted(model, made.head, {"validation": data["train"], **others}, device=place)
+            validation = rows["validation"] if numbers is None else rows["validation"].subset(numbers[1])
+            test, ood = rows.get("test"), ood_sets(rows)
+            options = {"risks": config.risks, "delta": config.delta}
+            thresholds = risk_thresholds(fitted, validation, **options)
+    result = BatchNormResult(*trained, head=fitted, validation=validation, test=test, ood=ood)
+    seconds = {**made.seconds, "batchnorm": time.perf_counter() - began}
     return replace(made, batchnorm=result, risk_thresholds=thresholds, seconds=seconds)
 
 
 def _images(
     data: Mapping[str, Any], numbers: Numbers | None, sets: FeatureSets, device: torch.device
-) -> tuple[ImageRows, ImageRows]:
-    """Of the same rows as the features that the head was chosen by."""
-    everything = (np.arange(len(sets.train)), np.arange(len(sets.validation)))
-    to_train, to_choose = everything if numbers is None else numbers
-    streams = [
-        as_stream(data[name], batch_size=BATCH_SIZE, device=device)
-        for name in ("train", "train" if numbers is not None else "validation")
-    ]
-    return (
-        ImageRows(streams[0], to_train[labelled(sets.train).numpy()]),
-        ImageRows(streams[1], to_choose[Evaluator(sets.validation).places.numpy()]),
-    )
+) -> Iterator[IndexedStream]:
+    """Images to train and to choose on, of the same rows as the features that the head was chosen by."""
+    places = labelled(sets.train).numpy(), Evaluator(sets.validation).places.numpy()
+    if numbers is not None:
+        places = numbers[0][places[0]], numbers[1][places[1]]
+    for name, some in zip(("train", "validation" if numbers is None else "train"), places, strict=True):
+        stream = as_stream(data[name], device=device, argument=name)
+        assert isinstance(stream, IndexedStream)
+        yield stream.subset(some)
 
 
-def _result(
+def _epoch(
     model: nn.Module,
-    head: Head,
-    made: Adaptation,
-    trained: BatchNormTraining,
-    data: Mapping[str, Any],
-    numbers: Numbers | None,
+    layers: Sequence[nn.Module],
+    optimizer: torch.optim.Optimizer,
+    candidate: Candidate,
+    train: IndexedStream,
+    batches: Sequence[Tensor],
     device: torch.device,
-) -> BatchNormResult:
-    """What came of it, with features anew where the network has changed."""
-    fitted, sets, curve = made.chosen, made.sets, tuple(trained.curve)
-    validation, test, ood = sets.validation, sets.test, sets.ood
-    if trained.epoch:
-        weights = head_weights(model, head)
-        assert weights is not None
-        fitted = replace(
-            fitted,
-            weight=weights[0],
-            bias=weights[1],
-            validation=trained.after,
-            iterations=trained.epoch,
-            curve=curve,
-        )
-        others = {name: one for name, one in data.items() if name != "train"}
-        whole = {"validation": data["train"], **others}
-        rows = extracted(model, head, whole, device=device)
-        validation, test = rows["validation"], rows.get("test")
-        if numbers is not None:
-            validation = subset(validation, numbers[1])
-        ood = _ood(rows)
-    return BatchNormResult(
-        layers=trained.layers,
-        before=trained.before,
-        after=trained.after,
-        epoch=trained.epoch,
-        curve=curve,
-        head=fitted,
-        validation=validation,
-        test=test,
-        ood=ood,
+) -> float:
+    """One pass over the images; the mean loss."""
+    total, beta = 0.0, candidate.prior
+    prior = torch.tensor(beta, device=device) if isinstance(beta, tuple) else beta
+    for layer in layers:
+        layer.train()
+    for piece in train.picked(batches):
+        optimizer.zero_grad(set_to_none=True)
+        logits = _logits(model, piece.inputs, device)
+        targets = piece.targets.to(device)
+        loss = belief_matching_loss(logits, targets, kl_weight=candidate.kl_weight, prior=prior)
+        loss.backward()
+        optimizer.step()
+        total += loss.item() * len(targets)
+    for layer in layers:
+        layer.eval()
+    return total / len(train)
+
+
+@torch.no_grad()
+def _scores(
+    model: nn.Module, candidate: Candidate, images: IndexedStream, device: torch.device
+) -> HeadScores:
+    return scored(
+        (candidate.read(_logits(model, piece.inputs, device).cpu()), piece.targets)
+        for piece in images.pieces()
     )
 
 
-def _ood(rows: Mapping[str, Features]) -> dict[str, Features]:
-    return {name.removeprefix(OOD): one for name, one in rows.items() if name.startswith(OOD)}
+def _logits(model: nn.Module, inputs: Inputs, device: torch.device) -> Tensor:
+    return logits_of(call_model(model, _placed(inputs, device)), caller="adapt")
+
+
+def _placed(inputs: Inputs, device: torch.device) -> Inputs:
+    """In the default layout: on a CPU, torch's backward pass of narrow convolutions fails in the other."""
+    return map_inputs(lambda tensor: tensor.to(device, non_blocking=True).contiguous(), inputs)
+
+
+def _states(modules: Sequence[nn.Module]) -> list[dict[str, Any]]:
+    return [copy.deepcopy(module.state_dict()) for module in modules]
+
+
+@contextmanager
+def _only(
+    model: nn.Module, modules: Sequence[nn.Module], device: torch.device
+) -> Iterator[list[nn.Parameter]]:
+    """The parameters of these modules, which alone have gradients; all layers are as in inference."""
+    wanted = {id(one) for module in modules for one in module.parameters(recurse=False)}
+    flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    if device.type == "cpu":
+        model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    with evaluating(model), torch.enable_grad():
+        for parameter, _ in flags:
+            parameter.requires_grad_(id(parameter) in wanted)
+        try:
+            yield [parameter for parameter, _ in flags if parameter.requires_grad]
+        finally:
+            for parameter, flag in flags:
+                parameter.requires_grad_(flag)
+                parameter.grad = None

@@ -19,10 +19,10 @@ import struct
 import tempfile
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import torch
@@ -38,22 +38,18 @@ __all__ = [
     "FeatureCache",
     "FeatureFile",
     "Layout",
-    "StoredType",
     "as_cache",
     "bytes_of",
     "default_directory",
     "format_bytes",
 ]
 
-FORMAT = "beliefmatch.features/2"
+FORMAT = "beliefmatch.features/3"
 SUFFIX = ".features"
-StoredType = Literal["float32", "float16"]
 
-_CALLER = "FeatureCache"
-_PREFIX = struct.Struct("<8sII")  # magic, offset of the first record, checksum of the description
-_MAGIC = b"BELIEFM2"
-_PAGE, _LARGEST_HEADER = 4096, 1 << 26
-_SPARE = 512  # bytes by which a description may grow: the number of rows, the name of the writer
+_HEADER_BYTES = 4096  # a page, so that features are aligned
+_PREFIX = struct.Struct("<8sI")  # magic and checksum of the description, which fills the rest of the header
+_MAGIC = b"BELIEFM3"
 _KEY = re.compile(r"[0-9a-f]{64}")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _UNITS = {"": 1, **{f"{prefix}b": 1000**power for power, prefix in enumerate(["", "k", "m", "g", "t"])}}
@@ -65,7 +61,6 @@ class Layout(NamedTuple):
 
     width: int
     """F, the number of features."""
-    dtype: StoredType = "float32"
     classes: int | None = None
     """K where targets are counts; None where they are class ids."""
 
@@ -73,14 +68,13 @@ class Layout(NamedTuple):
     def record(self) -> np.dtype:
         """The record of a row; its size is a multiple of 8, so that features are aligned."""
         target = ("<i8",) if self.classes is None else ("<f4", (self.classes,))
-        fields: list[Any] = [("features", {"float32": "<f4", "float16": "<f2"}[self.dtype], (self.width,))]
-        fields += [("target", *target), ("checksum", "<u4")]
+        fields: list[Any] = [("features", "<f4", (self.width,)), ("target", *target), ("checksum", "<u4")]
         size = np.dtype(fields).itemsize
         return np.dtype([*fields, ("padding", "V", -size % 8)] if size % 8 else fields)
 
     def planned_bytes(self, rows: int) -> int:
-        """Size of a file of so many rows, with at least room for the header."""
-        return rows * self.record.itemsize + 4 * _PAGE
+        """Size of a file of so many rows."""
+        return _HEADER_BYTES + rows * self.record.itemsize
 
 
 class FeatureFile:
@@ -88,28 +82,24 @@ class FeatureFile:
 
     Args:
         file: Unbuffered, and writable where rows are to be written.
-        facts: Description in the header: format, key, what the features are of, layout, rows, writer.
-        start: Offset of the first record.
+        facts: Description in the header: key, layout, writer, and the number of rows, None until all of them
+            have been written.
     """
 
-    def __init__(self, file: BinaryIO, facts: dict[str, Any], start: int) -> None:
-        self._file, self.facts, self._start = file, facts, start
+    def __init__(self, file: BinaryIO, facts: dict[str, Any]) -> None:
+        self._file, self.facts = file, facts
         self.layout = Layout(**facts["layout"])
         self.is_present = np.zeros(0, dtype=bool)
         """For each row, whether an earlier call has written it."""
         self._present_targets = np.zeros(0)
 
     @classmethod
-    def created(
-        cls, file: BinaryIO, layout: Layout, rows: int | None, *, key: str = "", parts: Mapping[str, Any] = {}
-    ) -> "FeatureFile":
+    def created(cls, file: BinaryIO, layout: Layout, rows: int | None, *, key: str = "") -> "FeatureFile":
         """Begin an empty file, with room for all rows where their number is known."""
-        facts = {"format": FORMAT, "key": key, "parts": dict(parts), "layout": layout._asdict(), "rows": None}
-        needed = _PREFIX.size + len(json.dumps(facts)) + _SPARE
-        made = cls(file, facts, -(-needed // _PAGE) * _PAGE)
+        made = cls(file, {"key": key, "layout": layout._asdict()})
         made.describe(rows=None)
         if rows is not None:
-            file.truncate(made._start + rows * layout.record.itemsize)
+            file.truncate(layout.planned_bytes(rows))
             made.is_present = np.zeros(rows, dtype=bool)
         return made
 
@@ -117,21 +107,21 @@ class FeatureFile:
     def opened(cls, file: BinaryIO) -> "FeatureFile | None":
         """An existing file; None where its header cannot be read."""
         try:
-            magic, start, checksum = _PREFIX.unpack(file.read(_PREFIX.size))
-            text = file.read(start - _PREFIX.size) if magic == _MAGIC and start < _LARGEST_HEADER else b""
-            facts = json.loads(text) if zlib.crc32(text) == checksum else {}
-            if facts["format"] != FORMAT or not {"key", "parts", "rows", "writer"} <= facts.keys():
-                return None
-            found = cls(file, facts, start)
-            return found if found.layout.record.itemsize else None  # raises for a layout that is none
-        except (struct.error, ValueError, KeyError, TypeError, AttributeError):
+            header = file.read(_HEADER_BYTES)
+            magic, checksum = _PREFIX.unpack_from(header)
+            text = header[_PREFIX.size :]
+            facts = json.loads(text) if magic == _MAGIC and zlib.crc32(text) == checksum else {}
+            found = cls(file, facts)
+            is_whole = facts.keys() >= {"key", "rows", "writer"} and found.layout.record.itemsize
+            return found if is_whole else None
+        except (struct.error, ValueError, KeyError, TypeError):
             return None
 
     def describe(self, *, rows: int | None) -> None:
         """Write the header; `rows` is None until all rows have been written."""
         self.facts |= {"rows": rows, "writer": f"process {os.getpid()} on {socket.gethostname()}"}
-        text = json.dumps(self.facts).encode().ljust(self._start - _PREFIX.size)
-        _write(self._file, 0, _PREFIX.pack(_MAGIC, self._start, zlib.crc32(text)) + text)
+        text = json.dumps(self.facts).encode().ljust(_HEADER_BYTES - _PREFIX.size)
+        _write(self._file, 0, _PREFIX.pack(_MAGIC, zlib.crc32(text)) + text)
 
     def resume(self, rows: int | None, path: Path) -> None:
         """Take the file up for writing: find the rows that are present, warn of those that are damaged."""
@@ -145,28 +135,26 @@ class FeatureFile:
         damaged = ~self.is_present & (is_written | (before is not None))
         if damaged.any():
             fact = f"{int(damaged.sum())} rows of {path} are damaged, from row {int(damaged.argmax())} on"
-            warnings.warn(f"features: {fact}; they are computed again.", stacklevel=level_of_caller())
+            warnings.warn(f"adapt: {fact}; they are computed again.", stacklevel=level_of_caller())
         self.describe(rows=None)
 
     def has_targets(self, start: int, targets: Tensor) -> bool:
         """Whether the rows from `start` on, as far as they are present, have these targets."""
         present = np.flatnonzero(self.is_present[start : start + len(targets)])
-        if not len(present):
-            return True
-        return bool(np.array_equal(self._present_targets[start:][present], targets.numpy()[present]))
+        same = np.array_equal(self._present_targets[start:][present], targets.numpy()[present])
+        return same or not len(present)
 
     def write(self, start: int, rows: np.ndarray, targets: np.ndarray) -> None:
         """Write neighbouring rows from number `start` on."""
         records = np.zeros(len(rows), self.layout.record)
         records["features"], records["target"] = rows, targets
         records["checksum"] = _checksums(records)
-        _write(self._file, self._start + start * records.itemsize, records.tobytes())
+        _write(self._file, self.layout.planned_bytes(start), records.tobytes())
 
-    def complete(self, rows: int, *, sync: bool = True) -> None:
+    def complete(self, rows: int) -> None:
         """Record that all rows were written."""
         self.describe(rows=rows)
-        if sync:
-            os.fsync(self._file.fileno())
+        os.fsync(self._file.fileno())
 
     def is_complete(self) -> bool:
         """Whether all rows were written and their checksums are right."""
@@ -182,12 +170,12 @@ class FeatureFile:
     def _records(self) -> np.ndarray:
         """The records in the file, memory-mapped; no more than there are rows."""
         record, size = self.layout.record, os.fstat(self._file.fileno()).st_size
-        count = max(0, size - self._start) // record.itemsize
+        count = max(0, size - _HEADER_BYTES) // record.itemsize
         if self.facts["rows"] is not None:
             count = min(count, self.facts["rows"])
         if count <= 0:
             return np.empty(0, record)
-        return np.memmap(self._file, record, "r", offset=self._start, shape=(count,))
+        return np.memmap(self._file, record, "r", offset=_HEADER_BYTES, shape=(count,))
 
 
 def _write(file: BinaryIO, offset: int, content: bytes) -> None:
@@ -234,7 +222,7 @@ class FeatureCache:
         self, directory: str | Path | None = None, *, size: int | str = "20GB", wait: bool = True
     ) -> None:
         if directory is not None and not f"{directory}".strip():
-            raise fail(_CALLER, f"`cache_dir` must be a directory, got {f'{directory}'!r}.")
+            raise fail("FeatureCache", f"`cache_dir` must be a directory, got {f'{directory}'!r}.")
         self.directory = default_directory() if directory is None else Path(directory).expanduser()
         self.size = bytes_of(size)
         self.wait = wait
@@ -242,7 +230,7 @@ class FeatureCache:
     def path(self, key: str) -> Path:
         """Path of the file of this key, whether it exists or not."""
         if not _KEY.fullmatch(key):
-            raise fail(_CALLER, f"`key` must be 64 hexadecimal digits, got {key[:80]!r}.")
+            raise fail("FeatureCache", f"`key` must be 64 hexadecimal digits, got {key[:80]!r}.")
         return self.directory / f"{key}{SUFFIX}"
 
     def read(self, key: str) -> tuple[np.ndarray, Tensor] | None:
@@ -264,21 +252,20 @@ class FeatureCache:
         """Let no other process write the file of this key inside the block."""
         from filelock import Timeout
 
-        self._make()
-        lock = self._lock(key)
+        self._make_directory()
         try:
+            lock = self._lock(key)
             try:
                 lock.acquire(timeout=0)
             except Timeout:
                 fact = f"{self._writer(key)} computes these features in {self.directory}"
                 if not self.wait:
-                    error = f"features: `cache_dir` must be free, but {fact}; wait for it."
-                    raise EnvironmentFailure(error) from None
-                warnings.warn(f"features: {fact}; waiting for it.", stacklevel=level_of_caller())
+                    raise _failure(f"`cache_dir` must be free, but {fact}; wait for it.") from None
+                warnings.warn(f"adapt: {fact}; waiting for it.", stacklevel=level_of_caller())
                 lock.acquire()
         except (OSError, NotImplementedError) as error:
             fact = f"`cache_dir` must be where files can be locked, got {self.directory}"
-            raise EnvironmentFailure(f"features: {fact} ({error}).") from error
+            raise _failure(f"{fact} ({error}).") from error
         try:
             yield
         finally:
@@ -286,12 +273,7 @@ class FeatureCache:
 
     @contextmanager
     def writing(
-        self,
-        key: str,
-        layout: Layout,
-        rows: int | None,
-        parts: Mapping[str, Any],
-        is_current: Callable[[FeatureFile], bool],
+        self, key: str, layout: Layout, rows: int | None, is_current: Callable[[FeatureFile], bool]
     ) -> Iterator[FeatureFile]:
         """The file of this key for writing, inside `locked`: that of an earlier call if it is current."""
         path = self.path(key)
@@ -306,13 +288,13 @@ class FeatureCache:
                             return
             path.unlink(missing_ok=True)
             with path.open("x+b", buffering=0) as file:
-                yield FeatureFile.created(file, layout, rows, key=key, parts=parts)
+                yield FeatureFile.created(file, layout, rows, key=key)
         except OSError as error:
             if error.errno not in _FULL:
                 raise
             fact = f"the disk must have room, but {self.directory} is full ({error.strerror})"
             remedy = "finished rows are kept; make room and start again, or choose another by `--cache-dir`"
-            raise EnvironmentFailure(f"features: {fact}; {remedy}.") from error
+            raise _failure(f"{fact}; {remedy}.") from error
 
     def sets(self) -> list[CachedSet]:
         """All files, complete or not, the least recently used first."""
@@ -324,8 +306,8 @@ class FeatureCache:
                     found.append(CachedSet(path.stem, facts.st_size, facts.st_mtime))
         return sorted(found, key=lambda one: (one.used, one.key))
 
-    def make_room(self, key: str, needed: int) -> list[str]:
-        """Remove the least recently used files until `needed` bytes fit for this key; the removed keys.
+    def make_room(self, key: str, needed: int) -> None:
+        """Remove the least recently used files until `needed` bytes fit for this key.
 
         Files that are being written stay. If the bytes do not fit without them, nothing is removed.
 
@@ -335,32 +317,27 @@ class FeatureCache:
         from filelock import Timeout
 
         others = [one for one in self.sets() if one.key != key]
-        excess, going = sum(one.bytes for one in others) + needed - self.size, list[str]()
+        excess, going = sum(one.bytes for one in others) + needed - self.size, list[Path]()
         with ExitStack() as locks:
             for one in others if needed <= self.size else ():
                 if excess > 0:
                     with suppress(Timeout, OSError):
                         locks.enter_context(self._lock(one.key).acquire(timeout=0))
-                        going.append(one.key)
+                        going.append(self.path(one.key))
                         excess -= one.bytes
             if excess > 0:
                 in_use = excess - needed + self.size if needed <= self.size else 0
                 next_to = f", next to {format_bytes(in_use)} in use" if in_use else ""
                 fact = f"`cache_size` must be at least {format_bytes(needed + in_use)}"
                 remedy = f"these features take {format_bytes(needed)}{next_to}; set `--cache-size`"
-                raise EnvironmentFailure(f"features: {fact}, got {format_bytes(self.size)}: {remedy}.")
-            for gone in going:
-                self.path(gone).unlink(missing_ok=True)
-        self._require_disk(needed, self.path(key))
-        return going
-
-    def _require_disk(self, needed: int, path: Path) -> None:
-        own = getattr(path.stat(), "st_blocks", 0) * 512 if path.exists() else 0
-        free = shutil.disk_usage(self.directory).free
-        if needed - own > free:
-            fact = f"`cache_dir` must have room for {format_bytes(needed - own)}, got {self.directory}"
-            remedy = "choose another by `--cache-dir`"
-            raise EnvironmentFailure(f"features: {fact} with {format_bytes(free)} free; {remedy}.")
+                raise _failure(f"{fact}, got {format_bytes(self.size)}: {remedy}.")
+            for path in going:
+                path.unlink(missing_ok=True)
+        path, free = self.path(key), shutil.disk_usage(self.directory).free
+        missing = needed - (getattr(path.stat(), "st_blocks", 0) * 512 if path.exists() else 0)
+        if missing > free:
+            fact = f"`cache_dir` must have room for {format_bytes(missing)}, got {self.directory}"
+            raise _failure(f"{fact} with {format_bytes(free)} free; choose another by `--cache-dir`.")
 
     def _lock(self, key: str) -> Any:
         """The lock of a key; its file stays, or two processes could lock two files of the same name."""
@@ -369,21 +346,23 @@ class FeatureCache:
         return FileLock(self.directory / "locks" / f"{key}.lock")
 
     def _writer(self, key: str) -> str:
-        try:
-            with self.path(key).open("rb", buffering=0) as file:
-                found = FeatureFile.opened(file)
-        except OSError:
-            found = None
-        return "another process" if found is None else found.facts["writer"]
+        with suppress(OSError), self.path(key).open("rb", buffering=0) as file:
+            if (found := FeatureFile.opened(file)) is not None:
+                return found.facts["writer"]
+        return "another process"
 
-    def _make(self) -> None:
+    def _make_directory(self) -> None:
         try:
             (self.directory / "locks").mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.directory):
                 pass
         except OSError as error:
             fact = f"`cache_dir` must be a directory to write in, got {self.directory} ({error.strerror})"
-            raise EnvironmentFailure(f"features: {fact}; choose another by `--cache-dir`.") from error
+            raise _failure(f"{fact}; choose another by `--cache-dir`.") from error
+
+
+def _failure(fact: str) -> Exception:
+    return fail("adapt", fact, EnvironmentFailure)
 
 
 def as_cache(cache: Any) -> FeatureCache | None:
@@ -405,7 +384,7 @@ def bytes_of(size: int | str) -> int:
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", f"{size}".lower())
     if isinstance(size, bool) or found is None or found[2] not in _UNITS:
         expected = "a number of bytes such as 10GB, 500 MB or 4GiB"
-        raise fail(_CALLER, f"`cache_size` must be {expected}, got {size!r}.")
+        raise fail("FeatureCache", f"`cache_size` must be {expected}, got {size!r}.")
     return int(float(found[1]) * _UNITS[found[2]]) if "." in found[1] else int(found[1]) * _UNITS[found[2]]
 
 

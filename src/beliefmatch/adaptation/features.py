@@ -8,7 +8,7 @@ import re
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any, NamedTuple
@@ -18,24 +18,24 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from beliefmatch._utils import OnProgress
+from beliefmatch._utils import OnProgress, reason_of
 from beliefmatch._validate import FLOATING, describe, fail, level_of_caller, require_choice
-from beliefmatch.adaptation.cache import FORMAT, FeatureCache, FeatureFile, Layout, StoredType
-from beliefmatch.adaptation.heads import Backbone, Head
+from beliefmatch.adaptation.cache import FORMAT, FeatureCache, FeatureFile, Layout
+from beliefmatch.adaptation.heads import Backbone, Head, input_errors, running
 from beliefmatch.adaptation.streams import (
+    BATCH_SIZE,
+    IndexedStream,
     Inputs,
     Piece,
     Stream,
-    as_given,
     as_stream,
-    first_rows,
     map_inputs,
-    moved,
+    tensors_of,
 )
 from beliefmatch.adaptation.types import Features, Rows, features_digest, tensors_digest
 from beliefmatch.train.engine import has_fast_bf16, resolve_precision
 
-__all__ = ["ExtractProgress", "cache_key", "extract", "extracted", "model_digest", "running"]
+__all__ = ["ExtractProgress", "cache_key", "extract", "extracted", "model_digest"]
 
 BF16_TOLERANCE = 2e-2
 """Largest accepted difference of bfloat16 from float32: the norm of the difference over the norm, in every
@@ -43,8 +43,7 @@ row of the first batch."""
 COMPILE_TOLERANCE = 1e-4
 """The same for a compiled network. Measured on a ResNet-50, rows differ by 2e-6."""
 
-_CALLER = "extract"
-_STALE = {"float32": 1e-3, "float16": 2e-3}  # of a row's norm; batches of other sizes round differently
+_STALE = 1e-3  # of a row's norm; batches of other sizes round differently
 _FIRST, _MIDDLE = 8, 4  # rows that are computed again to see whether the network's code has changed
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _PLAIN = (int, float, str, bool, type(None))
@@ -58,10 +57,6 @@ class ExtractProgress(NamedTuple):
     """Rows that are present, those found in the cache included."""
     total: int | None
     """Rows in all; None where their number is not known before the end."""
-    found: int
-    """Rows that an earlier call had computed."""
-    planned_bytes: int | None
-    """Size of the whole set on disk; None where it is not known."""
 
 
 _Report = Callable[[ExtractProgress], None]
@@ -74,13 +69,12 @@ def extract(
     *,
     key_parts: Mapping[str, Any],
     cache: FeatureCache | None,
-    data_key: str | None = None,
     device: torch.device | str = "cpu",
-    batch_size: int = 64,
+    batch_size: int = BATCH_SIZE,
     precision: str = "32",
     compile: bool = False,
-    dtype: StoredType = "float32",
     on_progress: _Report | None = None,
+    argument: str = "source",
 ) -> Features:
     """The features of all examples, from the cache or computed into it.
 
@@ -100,137 +94,164 @@ def extract(
             network takes by name. Targets are class ids (N,), -1 for none, or counts (N, K). A dataset with
             random augmentation gives the features of one draw.
         key_parts: What else the features depend on, as JSON values: "head", "preprocessing", and "data" with
-            the digest of the data where the caller knows it.
-        cache: Where features are kept. Without one, or for data without a digest (no "data" in `key_parts`,
-            no `data_key`, no tensors in memory), a temporary file is used that disappears with the result.
-        data_key: Identifier of the data: the same key means the same rows in the same order.
+            an identifier of the data: the same means the same rows in the same order.
+        cache: Where features are kept. Without one, or for data without an identifier (no "data" in
+            `key_parts`, no tensors in memory), a temporary file is used that disappears with the result.
         device: Device to compute on.
         batch_size: Examples at a time; batches of a DataLoader or an iterable are taken as they come.
         precision: "32"; "bf16", used if every row of the first batch differs from float32 by less than 2 % of
             its norm; or "auto", bf16 likewise but only where the hardware is faster with it.
         compile: Whether batches of the size of the first are computed by a compiled network, if every row of
             the first differs by less than 1e-4 of its norm; the key stays the same. Compiling takes a minute.
-        dtype: Type that features are kept in, "float32" or "float16".
         on_progress: Called before the start and after every batch.
+        argument: What the user calls the source, for errors.
 
     Raises:
         EnvironmentFailure: Another process computes the features and the cache does not wait, they do not fit
             into the cache, or the disk is full.
         ValueError: Features that are not finite, and data that are not of the form above.
     """
-    require_choice(_CALLER, "dtype", dtype, ("float32", "float16"))
     report: _Report = on_progress or (lambda progress: None)
     with running(model, torch.device(device)) as place:
-        stream = as_stream(source, batch_size=batch_size, device=place)
-        compute = _verified_precision(_Compute(features_of, place, dtype), precision, stream.first)
-        data = stream.data_key if data_key is None else data_key
+        stream = as_stream(source, batch_size=batch_size, device=place, argument=argument)
+        network = _verified_precision(_Network(features_of, place, stream.argument), precision, stream.first)
         parts = {
             "model": model_digest(model),
-            "precision": "bf16" if compute.bf16 else "32",
-            "dtype": dtype,
+            "precision": "bf16" if network.bf16 else "32",
             "rows": stream.rows,
-            **({} if data is None else {"data": data}),
+            **({} if stream.data_key is None else {"data": stream.data_key}),
             **key_parts,
         }
         key = cache_key(parts)
         if cache is None or "data" not in parts:
-            return _computed(None, key, parts, stream, compute, compile, report)
-        if (kept := _kept(cache, key, stream, compute, report)) is not None:
+            return _computed(None, key, stream, network, compile, report)
+        if (kept := _kept(cache, key, stream, network, report)) is not None:
             return kept
         with cache.locked(key):
             # Another process may have computed them while this one waited.
-            kept = _kept(cache, key, stream, compute, report)
-            return kept or _computed(cache, key, parts, stream, compute, compile, report)
+            kept = _kept(cache, key, stream, network, report)
+            return kept or _computed(cache, key, stream, network, compile, report)
+
+
+def extracted(
+    model: nn.Module,
+    head: Head,
+    data: Mapping[str, Any],
+    *,
+    device: torch.device | str = "cpu",
+    on_progress: OnProgress | None = None,
+    **options: Any,
+) -> dict[str, Features]:
+    """The features that a head is given, for each set of data by its name.
+
+    Args:
+        model: The network.
+        head: Its last layer, from `find_head`.
+        data: Any source that `extract` takes, by name.
+        device: Device to compute on.
+        on_progress: Called with (fraction, description).
+        options: Further options of `extract`.
+    """
+    features_of, found = Backbone(model, head), dict[str, Features]()
+
+    def report(progress: ExtractProgress) -> None:
+        if on_progress is not None:
+            of = "" if progress.total is None else f" of {progress.total}"
+            share = progress.rows / progress.total if progress.total else 0.0
+            on_progress(share, f"features of {name}: {progress.rows}{of} rows")
+
+    options = {"key_parts": {"head": head.name}, "cache": None, **options}
+    with running(model, torch.device(device)) as place:
+        for name, source in data.items():
+            found[name] = extract(model, features_of, source, device=place, on_progress=report, **options)
+    return found
 
 
 def _kept(
-    cache: FeatureCache, key: str, stream: Stream, compute: _Compute, report: _Report
+    cache: FeatureCache, key: str, stream: Stream, network: _Network, report: _Report
 ) -> Features | None:
     """The complete and current set of this key, if the cache has it."""
     if (found := cache.read(key)) is None:
         return None
     kept = Features(*found, key)
-    rows = len(kept)
-    if _largest_change(kept.rows, np.ones(rows, dtype=bool), stream, compute) is not None:
+    if _largest_change(kept.rows, np.ones(len(kept), dtype=bool), stream, network) is not None:
         return None
-    layout = Layout(kept.width, compute.dtype, _classes(kept.targets))
-    report(ExtractProgress(rows, rows, rows, layout.planned_bytes(rows)))
+    report(ExtractProgress(len(kept), len(kept)))
     return kept
 
 
 def _computed(
     cache: FeatureCache | None,
     key: str,
-    parts: Mapping[str, Any],
     stream: Stream,
-    compute: _Compute,
+    network: _Network,
     compile: bool,
     report: _Report,
 ) -> Features:
     """Compute the rows that are missing in the cache, or all of them into a temporary file."""
     if compile:
-        compute = _verified_compilation(compute, stream.first)
+        network = _verified_compilation(network, stream.first())
     first = stream.first()
-    layout = Layout(compute(first).shape[1], compute.dtype, _classes(first.targets))
+    layout = Layout(network(first).shape[1], _classes(first.targets))
     if cache is None:
         with tempfile.TemporaryFile(prefix="beliefmatch-features-", buffering=0) as raw:
             file = FeatureFile.created(raw, layout, stream.rows)
-            file.complete(_filled(file, stream, compute, report, lambda _: None), sync=False)
+            file.describe(rows=_filled(file, stream, network, report))
             rows, targets = file.read()
         return Features(rows, targets, features_digest(rows, targets))
-    make_room = lambda size: cache.make_room(key, size)  # noqa: E731
-    if stream.rows is not None:
-        make_room(layout.planned_bytes(stream.rows))
-    facts = {**parts, "compiled": compute.compiled is not None}
+
+    def make_room(rows: int) -> None:
+        cache.make_room(key, layout.planned_bytes(rows))
 
     def is_current(file: FeatureFile) -> bool:
         if not file.has_targets(0, first.targets):
-            raise _other_data("other targets from row 0 on")
-        change = _largest_change(file.read()[0], file.is_present, stream, compute)
+            raise _other_data(stream, "other targets from row 0 on")
+        change = _largest_change(file.read()[0], file.is_present, stream, network)
         if change is not None:
             fact = f"the network's code has changed since features were kept: a row differs by {change:.2g}"
             _warn(f"{fact} of its norm; all are computed anew")
         return change is None
 
-    with cache.writing(key, layout, stream.rows, facts, is_current) as file:
-        file.complete(_filled(file, stream, compute, report, make_room))
+    if stream.rows is not None:
+        make_room(stream.rows)
+    with cache.writing(key, layout, stream.rows, is_current) as file:
+        file.complete(_filled(file, stream, network, report, make_room))
         return Features(*file.read(), key)
 
 
 def _filled(
     file: FeatureFile,
     stream: Stream,
-    compute: _Compute,
+    network: _Network,
     report: _Report,
-    make_room: Callable[[int], object],
+    make_room: Callable[[int], None] | None = None,
 ) -> int:
     """Compute and write the rows that are missing; the number of all rows."""
-    layout, total, present = file.layout, stream.rows, file.is_present
-    found = rows = int(present.sum())
-    planned, stop = None if total is None else layout.planned_bytes(total), 0
-    report(ExtractProgress(rows, total, found, planned))
+    layout, total, present, stop = file.layout, stream.rows, file.is_present, 0
+    rows = int(present.sum())
+    report(ExtractProgress(rows, total))
     for piece in stream.pieces(present):
         start, stop = piece.start, piece.stop
         if (classes := _classes(piece.targets)) != layout.classes:
             kinds = [f"counts of {k} classes" if k else "class ids" for k in (layout.classes, classes)]
-            fact = f"`source` must have {kinds[0]} as in the first batch, got {kinds[1]} at row {start}"
-            raise fail(_CALLER, f"{fact}.")
+            fact = f"`{stream.argument}` must have {kinds[0]} as in the first batch"
+            raise fail("adapt", f"{fact}, got {kinds[1]} at row {start}.")
         if not file.has_targets(start, piece.targets):
-            raise _other_data(f"other targets from row {start} on")
+            raise _other_data(stream, f"other targets from row {start} on")
         missing = stop - start - int(present[start:stop].sum())
         if missing:
-            if total is None:
-                make_room(layout.planned_bytes(stop))
-            features = compute(piece)
+            if total is None and make_room is not None:
+                make_room(stop)
+            features = network(piece)
             if features.shape[1] != layout.width:
                 expected = f"{layout.width} features for each input as in the first batch"
                 got = f"{features.shape[1]} at row {start}"
-                raise fail(_CALLER, f"`features_of` must give {expected}, got {got}.")
+                raise fail("adapt", f"`model` must give {expected}, got {got}.")
             file.write(start, features, piece.targets.numpy())
             rows += missing
-            report(ExtractProgress(rows, total, found, planned))
+            report(ExtractProgress(rows, total))
     if total is None and present[stop:].any():
-        raise _other_data(f"{stop} rows, where there were {len(present)}")
+        raise _other_data(stream, f"{stop} rows, where there were {len(present)}")
     return total or stop
 
 
@@ -238,63 +259,55 @@ def _classes(targets: Tensor) -> int | None:
     return targets.shape[1] if targets.dim() == 2 else None
 
 
-def _other_data(got: str) -> Exception:
-    fact = "`source` must give the rows of the same key in the same order as before"
-    remedy = "use a loader that does not shuffle, or another `data_key`"
-    return fail(_CALLER, f"{fact}, got {got}; {remedy}.")
+def _other_data(stream: Stream, got: str) -> Exception:
+    fact = f"`{stream.argument}` must give the rows of the same key in the same order as before"
+    return fail("adapt", f"{fact}, got {got}; use a loader that does not shuffle.")
 
 
 # Computing a batch: device, precision, compilation.
 
 
 @dataclass(frozen=True)
-class _Compute:
+class _Network:
     """Computes the features of a piece."""
 
     features_of: Callable[[Any], Tensor]
     device: torch.device
-    dtype: StoredType = "float32"
+    argument: str
+    """What the user calls the data, for errors."""
     bf16: bool = False
     compiled: Callable[[Any], Tensor] | None = None
-    compiled_shapes: Any = None
+    compiled_shapes: list[torch.Size] | None = None
     """Shapes of the inputs that the compiled network is used for: each other shape would be compiled anew."""
 
     def __call__(self, piece: Piece) -> np.ndarray:
-        """Features (n, F), finite."""
-        inputs = map_inputs(_channels_last, moved(piece.inputs, self.device))
-        is_compiled = self.compiled is not None and _shapes(inputs) == self.compiled_shapes
-        function = self.compiled if is_compiled and self.compiled is not None else self.features_of
-        with torch.inference_mode(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
-            features: Any = function(inputs)
-        if not isinstance(features, Tensor) or features.dtype not in FLOATING or features.dim() != 2:
-            fact = f"`features_of` must give features (N, F), got {describe(features)}"
-            raise fail(_CALLER, f"{fact}.", TypeError)
-        rows = len(piece.targets)
-        if len(features) != rows or features.shape[1] == 0:
-            expected = f"features ({rows}, F) for {rows} inputs"
-            raise fail(_CALLER, f"`features_of` must give {expected}, got {describe(features)}.")
-        exact = features.to("cpu", torch.float32)
-        stored = exact.to(getattr(torch, self.dtype))
-        if not stored.isfinite().all():
-            row, column = (~stored.isfinite()).nonzero()[0].tolist()
-            value = exact[row, column].item()
-            remedy = "; it needs float32" if np.isfinite(value) else ""
-            fact = f"features must be finite {self.dtype}, got {value:.6g} in row {piece.start + row}"
-            raise fail(_CALLER, f"{fact}, feature {column}{remedy}.")
-        return stored.numpy()
+        """Features (n, F), float32 and finite."""
+        inputs = map_inputs(self._placed, piece.inputs)
+        compiled = self.compiled if _shapes(inputs) == self.compiled_shapes else None
+        errors = nullcontext() if compiled else input_errors(self.argument, inputs)
+        autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
+        with errors, torch.inference_mode(), autocast:
+            features: Any = (compiled or self.features_of)(inputs)
+        count, is_tensor = len(piece.targets), isinstance(features, Tensor) and features.dtype in FLOATING
+        if not is_tensor or features.dim() != 2 or len(features) != count or features.shape[1] == 0:
+            expected = f"features ({count}, F) for {count} inputs"
+            raise fail("adapt", f"`model` must give {expected}, got {describe(features)}.")
+        rows = features.to("cpu", torch.float32)
+        if not rows.isfinite().all():
+            row, column = (~rows.isfinite()).nonzero()[0].tolist()
+            got = f"{rows[row, column].item():.6g} in row {piece.start + row}, feature {column}"
+            raise fail("adapt", f"`{self.argument}` must have finite features in the network, got {got}.")
+        return rows.numpy()
 
-    def difference(self, other: _Compute, piece: Piece) -> float:
-        """Largest difference between rows of the two, relative to the norm of the row."""
-        return _difference(*(replace(one, dtype="float32")(piece) for one in (self, other)))
+    def _placed(self, tensor: Tensor) -> Tensor:
+        """On the device, images in the layout that convolutions are fastest with."""
+        moved = tensor.to(self.device, non_blocking=True)
+        is_image = moved.dim() == 4 and moved.is_floating_point()
+        return moved.contiguous(memory_format=torch.channels_last) if is_image else moved
 
 
-def _channels_last(tensor: Tensor) -> Tensor:
-    is_image = tensor.dim() == 4 and tensor.is_floating_point()
-    return tensor.contiguous(memory_format=torch.channels_last) if is_image else tensor
-
-
-def _shapes(inputs: Inputs) -> Any:
-    return inputs.shape if isinstance(inputs, Tensor) else {name: one.shape for name, one in inputs.items()}
+def _shapes(inputs: Inputs) -> list[torch.Size]:
+    return [tensor.shape for tensor in tensors_of(inputs)]
 
 
 def _difference(one: np.ndarray, two: np.ndarray) -> float:
@@ -306,69 +319,46 @@ def _difference(one: np.ndarray, two: np.ndarray) -> float:
     return float((np.linalg.norm(one - two, axis=1) / norms.clip(1e-30)).max())
 
 
-@contextmanager
-def running(model: nn.Module, device: torch.device) -> Iterator[torch.device]:
-    """Put the model in evaluation mode and on a device inside the block; both are restored."""
-    place = torch.empty(0, device=device).device  # with its number
-    homes = {tensor.device for tensor in (*model.parameters(), *model.buffers())} or {place}
-    if len(homes) > 1:
-        listed = ", ".join(sorted(map(str, homes)))
-        raise fail(_CALLER, f"`model` must be on one device, got {listed}.")
-    (home,) = homes
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
-        if home != place:
-            model.to(place)
-        yield place
-    finally:
-        for module, training in modes:
-            module.training = training
-        if home != place:
-            model.to(home)
-
-
-def _verified_precision(compute: _Compute, precision: str, first: Callable[[], Piece]) -> _Compute:
+def _verified_precision(network: _Network, precision: str, first: Callable[[], Piece]) -> _Network:
     """The same in bfloat16 where that is wanted, possible and close to float32 on the first batch."""
-    require_choice(_CALLER, "precision", precision, ("32", "bf16", "auto"))
-    kind = compute.device.type
+    require_choice("adapt", "precision", precision, ("32", "bf16", "auto"))
+    kind = network.device.type
     if precision == "32" or (precision == "auto" and not has_fast_bf16(kind)):
-        return compute
+        return network
     try:
         resolve_precision("bf16", kind)
     except ValueError as error:
-        raise fail(_CALLER, f"{error}".removeprefix("Engine: ")) from error
-    lower = replace(compute, bf16=True)
-    difference = compute.difference(lower, first())
+        raise fail("adapt", f"{error}".removeprefix("Engine: ")) from error
+    lower, piece = replace(network, bf16=True), first()
+    difference = _difference(network(piece), lower(piece))
     if difference < BF16_TOLERANCE:
         return lower
     if precision == "bf16":
         fact = f"bfloat16 changes a row of features by {difference:.2g} of its norm"
         _warn(f"{fact}, more than {BF16_TOLERANCE}; computing in float32")
-    return compute
+    return network
 
 
-def _verified_compilation(compute: _Compute, first: Callable[[], Piece]) -> _Compute:
+def _verified_compilation(network: _Network, piece: Piece) -> _Network:
     """The same with a compiled network for batches shaped like the first, if that works and is close.
 
     Freezing lets the compiler fold BatchNorm into convolutions and lay out weights for the processor. On two
     cores a ResNet-50 computed 33 images a second that way, against 15 to 18.
     """
-    piece = first()
-    compiled = _compiled_once(compute.features_of)
-    faster = replace(compute, compiled=compiled, compiled_shapes=_shapes(piece.inputs))
+    compiled = _compiled_once(network.features_of)
+    faster = replace(network, compiled=compiled, compiled_shapes=_shapes(piece.inputs))
+    expected = network(piece)
     try:
-        difference = compute.difference(faster, piece)
+        difference = _difference(expected, faster(piece))
     except Exception as error:  # whatever a compiler may raise
-        lines = f"{error}".strip().splitlines() or [""]
-        reason = f"{type(error).__name__}: {lines[0][:200]}"
-        _warn(f"the network could not be compiled ({reason}); computing without")
-        return compute
+        reason = reason_of(f"{error}".strip().partition("\n")[0], limit=200)
+        _warn(f"the network could not be compiled ({type(error).__name__}: {reason}); computing without")
+        return network
     if difference < COMPILE_TOLERANCE:
         return faster
     fact = f"compiling changes a row of features by {difference:.2g} of its norm"
     _warn(f"{fact}, more than {COMPILE_TOLERANCE}; computing without")
-    return compute
+    return network
 
 
 def _compiled_once(features_of: Any) -> Callable[[Any], Tensor]:
@@ -396,7 +386,7 @@ def cache_key(parts: Mapping[str, Any]) -> str:
     try:
         text = json.dumps({"format": FORMAT, "parts": dict(parts)}, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise fail("cache_key", f"`key_parts` must be as JSON can hold them, got {error}.") from error
+        raise fail("adapt", f"`key_parts` must be as JSON can hold them, got {error}.") from error
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -444,91 +434,33 @@ def _constant(value: Any) -> str:
     return f"{sorted(map(repr, value))}" if isinstance(value, frozenset) else repr(value)
 
 
-def _largest_change(rows: Rows, is_present: np.ndarray, stream: Stream, compute: _Compute) -> float | None:
+def _largest_change(rows: Rows, is_present: np.ndarray, stream: Stream, network: _Network) -> float | None:
     """Difference of a few kept rows from those computed now; None where that is rounding or chance."""
     if not is_present.any():
         return None
-    largest = 0.0
-    for piece in _few(len(is_present), stream):
+    largest, total = 0.0, len(is_present)
+    for piece in _few(total, stream):
         present = np.flatnonzero(is_present[piece.start : piece.stop])
         if len(present):
-            largest = max(largest, _difference(rows[piece.start + present], compute(piece)[present]))
-    if largest <= max(_STALE[compute.dtype], BF16_TOLERANCE if compute.bf16 else 0.0):
+            largest = max(largest, _difference(rows[piece.start + present], network(piece)[present]))
+    if largest <= max(_STALE, BF16_TOLERANCE if network.bf16 else 0.0):
         return None
-    for one, two in zip(_few(len(is_present), stream), _few(len(is_present), stream), strict=True):
-        if not _equal(one.inputs, two.inputs):  # random augmentation
+    for one, two in zip(_few(total, stream), _few(total, stream), strict=True):
+        if not all(map(torch.equal, tensors_of(one.inputs), tensors_of(two.inputs))):  # random augmentation
             return None
     return largest
-
-
-def _equal(one: Inputs, two: Inputs) -> bool:
-    if isinstance(one, Tensor) or isinstance(two, Tensor):
-        return isinstance(one, Tensor) and isinstance(two, Tensor) and torch.equal(one, two)
-    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
 
 
 def _few(rows: int, stream: Stream) -> Iterator[Piece]:
     """Some rows of the beginning, and of the middle where rows can be read in any order."""
     few, middle = min(_FIRST, rows), rows // 2 - _MIDDLE // 2
-    parts = [torch.arange(few), *([torch.arange(middle, middle + _MIDDLE)] if middle >= _FIRST else [])]
-    if (picked := stream.picked(parts)) is not None:
-        yield from picked
+    if not isinstance(stream, IndexedStream):
+        yield stream.first().head(few)
         return
-    start, inputs, targets = stream.first()
-    yield Piece(start, first_rows(inputs, few), targets[:few])
+    yield from stream.picked(
+        [torch.arange(few), *([torch.arange(middle, middle + _MIDDLE)] if middle >= _FIRST else [])]
+    )
 
 
 def _warn(fact: str) -> None:
-    warnings.warn(f"{_CALLER}: {fact}.", stacklevel=level_of_caller())
-
-
-# The features of all data of an adaptation.
-
-
-def extracted(
-    model: nn.Module,
-    head: Head,
-    data: Mapping[str, Any],
-    *,
-    key_parts: Mapping[str, Mapping[str, Any]] | None = None,
-    cache: FeatureCache | None = None,
-    device: torch.device | str = "cpu",
-    precision: str = "32",
-    compile: bool = False,
-    on_progress: OnProgress | None = None,
-) -> dict[str, Features]:
-    """The features of each set of data, by its name.
-
-    Args:
-        model: The network.
-        head: Its last layer, from `find_head`.
-        data: Any source that `extract` takes, by name.
-        key_parts: What distinguishes the data from others, by the same names; see `extract`.
-        cache: Where features are kept.
-        device: Device to compute on.
-        precision: See `extract`.
-        compile: See `extract`.
-        on_progress: Called with (fraction, description).
-    """
-    features_of, found = Backbone(model, head), dict[str, Features]()
-
-    def report(progress: ExtractProgress) -> None:
-        if on_progress is not None:
-            total, of = progress.total or 0, "" if progress.total is None else f" of {progress.total}"
-            share = progress.rows / total if total else 0.0
-            on_progress(share, f"features of {name}: {progress.rows}{of} rows")
-
-    for name, source in data.items():
-        with as_given(name):
-            found[name] = extract(
-                model,
-                features_of,
-                source,
-                key_parts={"head": head.name, **(key_parts or {}).get(name, {})},
-                cache=cache,
-                device=device,
-                precision=precision,
-                compile=compile,
-                on_progress=report,
-            )
-    return found
+    warnings.warn(f"adapt: {fact}.", stacklevel=level_of_caller())

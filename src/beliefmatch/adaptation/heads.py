@@ -5,23 +5,39 @@ features are those that `Backbone` computes. `find_head` tests this with random 
 from names or positions. A head that is fitted to the features gives the same logits when it is put in place.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parameter import is_lazy
 
-from beliefmatch._utils import nearest
-from beliefmatch._validate import fail
-from beliefmatch.adaptation.calling import call_model, deep_copy, evaluating, logits_of, unwrapped
+from beliefmatch._utils import nearest, reason_of
+from beliefmatch._validate import describe, fail
 from beliefmatch.models.encoder import PooledEncoder
 
-__all__ = ["Backbone", "Head", "HeadLayer", "find_head", "head_layer", "head_weights", "obstacle"]
+__all__ = [
+    "Backbone",
+    "Head",
+    "HeadLayer",
+    "call_model",
+    "deep_copy",
+    "evaluating",
+    "find_head",
+    "head_layer",
+    "head_weights",
+    "input_errors",
+    "logits_of",
+    "obstacle",
+    "running",
+    "unwrapped",
+]
 
 HeadPooling = Literal["none", "network", "mean"]
 HeadLayer = nn.Linear | nn.Conv2d
@@ -76,7 +92,7 @@ def find_head(model: nn.Module, batch: Any, *, name: str | None = None) -> Head:
         if obstacle(network, head) is None:
             for pooling in ("none", "network", "mean"):
                 found = replace(head, pooling=pooling)
-                if _is_head(network, found, batch, run.last_inputs[head]):
+                if _is_head(network, found, batch, run.inputs[head]):
                     return found
     raise fail("find_head", _reason(network, run, tested, name))
 
@@ -111,7 +127,7 @@ class Backbone(nn.Module):
         if isinstance(self.network, PooledEncoder):
             return returned
         if self.head.pooling == "network":
-            return logits_of(returned, caller="Backbone").clone()
+            return logits_of(returned, caller="adapt").clone()
         return self.recorded_features()
 
     def recorded_features(self) -> Tensor:
@@ -124,7 +140,7 @@ class Backbone(nn.Module):
                 return vectors[:, 0]
         expected = f"one vector of {self.head.in_features} numbers for each example"
         shapes = [tuple(tensor.shape) for tensor in self._inputs]
-        raise fail("Backbone", f"`{self.head.name}` must be given {expected}, got the shapes {shapes}.")
+        raise fail("adapt", f"`{self.head.name}` must be given {expected}, got the shapes {shapes}.")
 
 
 def head_layer(network: nn.Module, head: Head, *, caller: str) -> HeadLayer:
@@ -151,6 +167,147 @@ def head_weights(model: nn.Module, head: Head) -> tuple[Tensor, Tensor] | None:
     return layer.weight.detach().flatten(1).float().cpu().clone(), bias.float().cpu().clone()
 
 
+# Calling somebody else's classifier
+
+
+def call_model(model: nn.Module, batch: Any) -> Any:
+    """The output of a model for a batch.
+
+    Args:
+        model: Any network.
+        batch: A mapping is passed by keyword, a tuple or list by position, anything else as the one argument.
+    """
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    return model(*batch) if isinstance(batch, tuple | list) else model(batch)
+
+
+def logits_of(returned: Any, *, caller: str = "logits_of") -> Tensor:
+    """The logits (N, K) in the output of a classifier; other dimensions of size one are dropped.
+
+    Args:
+        returned: A tensor; an output object or mapping with `logits`, or a mapping with `out`; or a tuple or
+            list in which the logits are the first tensor that is not a scalar: a loss may precede them, and
+            the logits of auxiliary heads may follow.
+        caller: Function that the error names.
+    """
+    logits = _find_logits(returned)
+    if logits is None:
+        expected = "logits: a tensor, an object or mapping with `logits`, or a tuple that begins with them"
+        remedy = ""
+        if hasattr(returned, "last_hidden_state"):
+            remedy = "; wrap an encoder without head in beliefmatch.models.PooledEncoder"
+        got = _describe_output(returned)
+        raise fail(caller, f"the model must return {expected}; got {got}{remedy}.", TypeError)
+    if not logits.is_floating_point():
+        raise fail(caller, f"the model must return floating-point logits, got {describe(logits)}.", TypeError)
+    rows, *sizes = logits.shape or (0,)
+    classes = [size for size in sizes if size != 1]
+    if not sizes or len(classes) > 1:
+        expected = "one row of logits for each example, (N, K)"
+        raise fail(caller, f"the model must return {expected}, got shape {tuple(logits.shape)}.")
+    return logits.reshape(rows, classes[0] if classes else 1)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode without gradients inside the block; afterwards every module is in its former mode."""
+    modes = [(module, module.training) for module in model.modules()]
+    if any(training for _, training in modes):
+        model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        if any(module.training != training for module, training in modes):
+            model.train(model_mode := modes[0][1])  # for networks that do more there than set the flag
+            for module, training in modes:
+                if training != model_mode or module.training != training:
+                    module.training = training
+
+
+@contextmanager
+def running(model: nn.Module, device: torch.device) -> Iterator[torch.device]:
+    """`evaluating` with the model on a device, which is yielded; the model is moved back afterwards."""
+    place = torch.empty(0, device=device).device  # with its number
+    homes = {tensor.device for tensor in (*model.parameters(), *model.buffers())} or {place}
+    if len(homes) > 1:
+        listed = ", ".join(sorted(map(str, homes)))
+        raise fail("adapt", f"`model` must be on one device, got {listed}.")
+    (home,) = homes
+    with evaluating(model):
+        try:
+            if home != place:
+                model.to(place)
+            yield place
+        finally:
+            if home != place:
+                model.to(home)
+
+
+@contextmanager
+def input_errors(argument: str, batch: Any) -> Iterator[None]:
+    """Turn what a network raises for inputs that it cannot take into one line that names their argument."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, AssertionError, IndexError) as error:
+        tensors = batch if isinstance(batch, Mapping) else {"shape": batch}
+        got = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
+        reason = reason_of(error, typed=True, limit=200)
+        fact = f"`{argument}` must be inputs that `model` can take, got {got}"
+        raise fail("adapt", f"{fact} ({reason}).") from error
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The network inside of DataParallel, DistributedDataParallel and torch.compile."""
+    while True:
+        if "_orig_mod" in model._modules:  # torch.compile's
+            inner = model._modules["_orig_mod"]
+        elif isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            inner = model.module
+        else:
+            return model
+        assert isinstance(inner, nn.Module)
+        model = inner
+
+
+def deep_copy(model: nn.Module, memo: dict[int, Any] | None = None, *, caller: str) -> nn.Module:
+    """`copy.deepcopy` of a model, with an error that names the caller."""
+    try:
+        return copy.deepcopy(model, memo)
+    except (RuntimeError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise fail(caller, f"`model` must be copyable by copy.deepcopy, got: {reason}", TypeError) from error
+
+
+def _find_logits(returned: Any) -> Tensor | None:
+    if isinstance(returned, Tensor):
+        return returned
+    if isinstance(returned, Mapping):
+        values = (_find_logits(returned.get(key)) for key in ("logits", "out"))
+        return next((value for value in values if value is not None), None)
+    if isinstance(named := getattr(returned, "logits", None), Tensor):
+        return named
+    if isinstance(returned, tuple | list):
+        parts = map(_find_logits, returned)
+        return next((part for part in parts if part is not None and part.dim() > 0), None)
+    return None
+
+
+def _describe_output(returned: Any) -> str:
+    """An output in a few words: a mapping by the names and shapes of its parts."""
+    if not isinstance(returned, Mapping):
+        return describe(returned)
+    parts = [
+        f"{key} {tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__}"
+        for key, value in returned.items()
+        if value is not None
+    ]
+    return f"{type(returned).__name__} with {', '.join(parts) or 'nothing in it'}"
+
+
 # Running a copy of the network
 
 
@@ -174,13 +331,15 @@ def _recording(layer_class: type[HeadLayer]) -> type[HeadLayer]:
     return cast("type[HeadLayer]", type(layer_class.__name__, (layer_class,), {"forward": forward}))
 
 
-@dataclass(frozen=True, eq=False)
-class _TracedRun:
-    """One batch through a network: the logits, and the linear layers in the order of their last use."""
+class _TracedRun(NamedTuple):
+    """One batch through a network: the logits, and the last inputs of linear layers, in order of use."""
 
     logits: Tensor
-    layers: tuple[Head, ...]
-    last_inputs: dict[Head, Tensor]
+    inputs: dict[Head, Tensor]
+
+    @property
+    def layers(self) -> list[Head]:
+        return list(self.inputs)
 
 
 def _traced_run(network: nn.Module, batch: Any) -> _TracedRun:
@@ -203,7 +362,7 @@ def _traced_run(network: nn.Module, batch: Any) -> _TracedRun:
         raise fail("find_head", "`batch` must hold at least one example, got none.")
     if not logits.isfinite().all():
         raise fail("find_head", "the model must return finite logits for `batch`, got NaN or infinity.")
-    return _TracedRun(logits, tuple(last_inputs), last_inputs)
+    return _TracedRun(logits, last_inputs)
 
 
 def _is_head(network: nn.Module, head: Head, batch: Any, inputs: Tensor) -> bool:
@@ -355,7 +514,7 @@ def _format_layers(layers: Sequence[Head], shown: int = 6) -> str:
 
 def _outputs(network: nn.Module, head: Head, run: _TracedRun) -> Tensor | None:
     """The product of a layer's weight with its last input at each position, (N, positions, K)."""
-    layer, inputs = head_layer(network, head, caller="find_head"), run.last_inputs[head]
+    layer, inputs = head_layer(network, head, caller="find_head"), run.inputs[head]
     weight = layer._parameters.get("weight")
     if weight is None or not weight.is_floating_point() or inputs.dim() < 2:
         return None

@@ -8,7 +8,7 @@ and `test_`, and `ood_NAME_features` for examples of no class. Files of the feat
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -23,53 +23,35 @@ from beliefmatch.adaptation.cache import SUFFIX, FeatureFile
 from beliefmatch.adaptation.diagnostics import MOST_CLASSES
 from beliefmatch.adaptation.fitted import Init
 from beliefmatch.adaptation.result import FeatureSets
-from beliefmatch.adaptation.types import Features, features_digest, parted
+from beliefmatch.adaptation.streams import OOD, ood_sets
+from beliefmatch.adaptation.types import Features, features_digest, require_finite
 from beliefmatch.data.formats import ArrayFile, Field, open_arrays
 from beliefmatch.data.predictions import SPELLINGS as OF_PREDICTIONS
 from beliefmatch.data.predictions import class_ids
 
-__all__ = ["FeatureNames", "feature_sets", "features_from_file", "head_from_file"]
+__all__ = ["feature_sets", "features_from_file", "head_from_file"]
 
 SPELLINGS: dict[str, tuple[str, ...]] = {
     "features": ("features", "feature", "embeddings", "embedding", "x"),
     "targets": OF_PREDICTIONS["targets"],
     "counts": ("counts", "count", "votes"),
-    "weight": ("weight",),
-    "bias": ("bias",),
 }
 """Names of arrays and columns that are recognised, in any case."""
 
-_CALLER = "adapt"
-_READER = "features_from_file"
 _ARCHIVES = (".npz", ".safetensors")
-_SETS = {
-    "train": "train",
-    "validation": "validation",
-    "valid": "validation",
-    "val": "validation",
-    "test": "test",
-}
-_OOD = "ood_"
-_FEATURES = re.compile(rf"(?P<prefix>.+)_(?:{'|'.join(SPELLINGS['features'])})", re.IGNORECASE)
-_CHUNK_ROWS = 4096
-
-
-class FeatureNames(NamedTuple):
-    """Names of the arrays or columns of a file; None for any of the default spellings."""
-
-    features: str | None = None
-    targets: str | None = None
-    counts: str | None = None
+_SETS = {"train": "train", "test": "test", **dict.fromkeys(("validation", "valid", "val"), "validation")}
+_OOD_PREFIX = "ood_"
+_FEATURES = re.compile(rf"(?P<set>.+)_(?:{'|'.join(SPELLINGS['features'])})", re.IGNORECASE)
 
 
 class _Place(NamedTuple):
-    """A file that holds a set, and the names of its arrays if they are not the defaults."""
+    """A file that holds a set, and what stands in front of the names of its arrays."""
 
     path: Path
-    names: FeatureNames = FeatureNames()
+    prefix: str = ""
 
     def __str__(self) -> str:
-        return f"`{self.names.features}` of {self.path}" if self.names.features else f"{self.path}"
+        return f"`{self.prefix}features` of {self.path}" if self.prefix else f"{self.path}"
 
 
 def feature_sets(
@@ -78,10 +60,9 @@ def feature_sets(
     validation: str | Path | float | None = None,
     test: str | Path | None = None,
     ood: Mapping[str, str | Path] | None = None,
-    classes: int | None = None,
-    class_names: Sequence[str] | None = None,
+    background: str | Path | None = None,
     split_seed: int = 0,
-) -> tuple[FeatureSets, Init | None, int | None]:
+) -> tuple[FeatureSets, Init | None]:
     """Read the features of every set of an adaptation, and the existing head if the file holds it.
 
     Args:
@@ -91,160 +72,110 @@ def feature_sets(
             a warning.
         test: Another such file, for examples to report on.
         ood: Such files of examples that belong to no class, by name; their targets are not read.
-        classes: Number of classes, where the data do not determine it.
-        class_names: Names of the classes in the order of their ids, for targets given as text.
+        background: Another such file of examples that belong to no class, to fit on.
         split_seed: Seed of the draw of validation rows.
 
     Returns:
-        The sets; weight and bias of the existing head, or None; and the number of classes as given or as the
-        counts have it, else None.
+        The sets; and weight and bias of the existing head, or None.
 
     Raises:
         ValueError: Files that cannot be read, or sets that do not fit together.
     """
     places = _places(_path("train", train))
     share = validation if isinstance(validation, int | float) else None
-    given = {"validation": validation if share is None else None, "test": test}
-    given |= {f"{_OOD}{name}": path for name, path in (ood or {}).items()}
+    given = {"validation": validation if share is None else None, "test": test, "background": background}
+    given |= {f"{OOD}{name}": path for name, path in (ood or {}).items()}
     for name, path in given.items():
         if path is not None:
             _add(places, name, _Place(_path(name, path)))
-    classes = len(class_names) if classes is None and class_names is not None else classes
-    found = {name: _read(name, place, classes, class_names) for name, place in places.items()}
-    _require_one_width(places, found)
-    with _naming("train"):
-        head = head_from_file(places["train"].path, width=found["train"].width)
-    known = _classes(places, found, classes, head)
+    found = {
+        name: features_from_file(
+            place.path, prefix=place.prefix, labelled=name in _SETS, argument=_argument(name)
+        )
+        for name, place in places.items()
+    }
+    head = head_from_file(places["train"].path, width=found["train"].width, argument="train")
+    _require_one_kind(places, found, head)
     if "validation" not in found:
-        fraction = VAL_FRACTION if share is None else share
-        found["train"], found["validation"] = parted(found["train"], fraction, seed=split_seed)
+        rows = found["train"].hold_out(VAL_FRACTION if share is None else share, seed=split_seed)
+        found["train"], found["validation"] = (found["train"].subset(some) for some in rows)
         if share is None:
-            fact = f"no `validation` features were given, so {VAL_FRACTION:.0%} of `train` are held out"
+            held_out = f"{VAL_FRACTION:.0%} of {places['train']} are held out to choose λ"
             remedy = "if the network was trained on these data, give `validation` features of others"
-            warnings.warn(f"{_CALLER}: {fact} to choose λ; {remedy}.", stacklevel=level_of_caller())
-    others = {name.removeprefix(_OOD): one for name, one in found.items() if name.startswith(_OOD)}
-    return FeatureSets(found["train"], found["validation"], found.get("test"), others), head, known
+            fact = f"no `validation` features were given, so {held_out}"
+            warnings.warn(f"adapt: {fact}; {remedy}.", stacklevel=level_of_caller())
+    labelled = (found["train"], found["validation"], found.get("test"))
+    return FeatureSets(*labelled, ood_sets(found), found.get("background")), head
+
+
+def _argument(name: str) -> str:
+    return f"ood[{name.removeprefix(OOD)!r}]" if name.startswith(OOD) else name
 
 
 def _path(name: str, given: str | Path) -> Path:
     path = Path(given).expanduser()
     if not path.is_file():
         got = f"the directory {path}" if path.is_dir() else f"nothing at {path}"
-        raise fail(_CALLER, f"`{name}` must be a file of features, got {got}.")
+        raise fail("adapt", f"`{_argument(name)}` must be a file of features, got {got}.")
     return path
 
 
 def _places(path: Path) -> dict[str, _Place]:
     """The sets of the first file; a single set without a name in front is the training set."""
     with _naming("train"):
-        names = open_arrays(path, caller=_READER).names if path.suffix.lower() in _ARCHIVES else ()
-    prefixes = [found["prefix"] for name in names if (found := _FEATURES.fullmatch(name))]
+        names = open_arrays(path, caller="adapt").names if path.suffix.lower() in _ARCHIVES else ()
+    several = [found["set"] for name in names if (found := _FEATURES.fullmatch(name))]
     bare = [name for name in names if name.lower() in SPELLINGS["features"]]
-    if bare and "train" in map(str.lower, prefixes):
+    if bare and "train" in map(str.lower, several):
         fact = "`train` must hold one set or several"
-        raise fail(_CALLER, f"{fact}, got {bare[0]} and train_features in {path}.")
-    if bare or not prefixes:
+        raise fail("adapt", f"{fact}, got {bare[0]} and train_features in {path}.")
+    if bare or not several:
         return {"train": _Place(path)}
     places: dict[str, _Place] = {}
-    for prefix in prefixes:
-        _add(places, _set_name(prefix, path), _Place(path, _names(prefix, names)))
+    for own in several:
+        is_ood = own.lower().startswith(_OOD_PREFIX) and len(own) > len(_OOD_PREFIX)
+        name = f"{OOD}{own[len(_OOD_PREFIX) :]}" if is_ood else _SETS.get(own.lower())
+        if name is None:
+            expected = "train_, validation_, test_ or ood_NAME_ in front of its features"
+            raise fail("adapt", f"`train` must have {expected}, got {own}_ in {path}.")
+        _add(places, name, _Place(path, f"{own}_"))
     if "train" not in places:
-        raise fail(_CALLER, f"`train` must hold train_features, got {', '.join(names)} in {path}.")
+        raise fail("adapt", f"`train` must hold train_features, got {', '.join(names)} in {path}.")
     return places
-
-
-def _set_name(prefix: str, path: Path) -> str:
-    if prefix.lower().startswith(_OOD) and len(prefix) > len(_OOD):
-        return f"{_OOD}{prefix[len(_OOD) :]}"
-    if prefix.lower() not in _SETS:
-        expected = "train_, validation_, test_ or ood_NAME_ in front of its features"
-        raise fail(_CALLER, f"`train` must have {expected}, got {prefix}_ in {path}.")
-    return _SETS[prefix.lower()]
-
-
-def _names(prefix: str, names: Sequence[str]) -> FeatureNames:
-    """Names of the arrays of a set; missing targets are reported by their expected name."""
-    chosen = {}
-    for role in FeatureNames._fields:
-        spellings = {f"{prefix}_{word}".lower() for word in SPELLINGS[role]}
-        found = [name for name in names if name.lower() in spellings]
-        if len(found) > 1:
-            raise fail(_CALLER, f"`{role}` of {prefix} must be there once, got {' and '.join(found)}.")
-        chosen[role] = found[0] if found else None
-    if chosen["targets"] is None and chosen["counts"] is None:
-        chosen["targets"] = f"{prefix}_targets"
-    return FeatureNames(**chosen)
 
 
 def _add(places: dict[str, _Place], name: str, place: _Place) -> None:
     if name in places:
-        raise fail(_CALLER, f"`{name}` must be given once, got {places[name]} and {place}.")
+        raise fail("adapt", f"`{_argument(name)}` must be given once, got {places[name]} and {place}.")
     places[name] = place
 
 
+def _require_one_kind(places: Mapping[str, _Place], found: Mapping[str, Features], head: Init | None) -> None:
+    """All sets must have the width of `train`, and no ids but those of `train` or of the existing head."""
+    train, first = found["train"], places["train"]
+    is_counted, known = train.targets.dim() == 2, 0 if head is None else len(head[0])
+    limit = train.targets.shape[1] if is_counted else max(int(train.targets.max()) + 1, known)
+    for name, one in found.items():
+        if one.width != train.width:
+            fact = f"`{_argument(name)}` must have rows of {train.width} numbers as {first} has"
+            remedy = "compute them with the same network and layer"
+            raise fail("adapt", f"{fact}, got {one.width} in {places[name]}; {remedy}.")
+        if one.targets.dim() == 1 and int(one.targets.max()) >= limit:
+            fact = f"`{name}` must have class ids from 0 to {limit - 1}, the classes of {first}"
+            raise fail("adapt", f"{fact}, got {int(one.targets.max())} in {places[name]}.")
+
+
 @contextmanager
-def _naming(name: str) -> Iterator[None]:
-    """Let errors about a file name the argument of `adapt` that it was given as."""
+def _naming(argument: str) -> Iterator[None]:
+    """Let errors about a file name the argument that it was given as."""
     try:
         yield
     except ValueError as error:
-        fact = f"{error}".removeprefix(f"{_READER}: ")
-        raise fail(_CALLER, re.sub(r"^`(path|features)`", f"`{name}`", fact)) from error
-
-
-def _read(name: str, place: _Place, classes: int | None, class_names: Sequence[str] | None) -> Features:
-    is_ood = name.startswith(_OOD)
-    names = FeatureNames(place.names.features) if is_ood else place.names
-    with _naming(name):
-        return features_from_file(
-            place.path, names=names, classes=classes, class_names=class_names, labelled=not is_ood
-        )
-
-
-def _require_one_width(places: Mapping[str, _Place], found: Mapping[str, Features]) -> None:
-    width = found["train"].width
-    for name, one in found.items():
-        if one.width != width:
-            fact = f"`{name}` must have rows of {width} numbers as `train` has"
-            remedy = "compute them with the same network and layer"
-            raise fail(_CALLER, f"{fact}, got {one.width} in {places[name]}; {remedy}.")
-
-
-def _classes(
-    places: Mapping[str, _Place], found: Mapping[str, Features], classes: int | None, head: Init | None
-) -> int | None:
-    """The number of classes as given or as the counts have it; no id may be beyond.
-
-    Where neither is known, ids may be as large as those of `train` or those that the existing head knows.
-    """
-    known = classes
-    for name, one in found.items():
-        if one.targets.dim() == 2:
-            known = one.targets.shape[1] if known is None else known
-            if one.targets.shape[1] != known:
-                got = f"{one.targets.shape[1]} in {places[name]}"
-                raise fail(_CALLER, f"`{name}` must have counts of {known} classes as other sets, got {got}.")
-    largest = {name: int(one.targets.max()) for name, one in found.items() if one.targets.dim() == 1}
-    limit = known
-    if known is None and largest.get("train", -1) >= 0:
-        limit = max(largest["train"] + 1, 0 if head is None else len(head[0]))
-        if limit < 2:
-            raise fail(_CALLER, f"`train` must have two classes at least, got one in {places['train']}.")
-    for name, last in largest.items():
-        if limit is not None and last >= limit:
-            there = "" if known is not None else ", the classes of `train`"
-            got = f"{last} in {places[name]}"
-            raise fail(_CALLER, f"`{name}` must have class ids from 0 to {limit - 1}{there}, got {got}.")
-    return known
+        raise type(error)(f"{error}".replace("`path`", f"`{argument}`", 1)) from error
 
 
 def features_from_file(
-    path: str | Path,
-    *,
-    names: FeatureNames = FeatureNames(),  # noqa: B008
-    classes: int | None = None,
-    class_names: Sequence[str] | None = None,
-    labelled: bool = True,
+    path: str | Path, *, prefix: str = "", labelled: bool = True, argument: str = "path"
 ) -> Features:
     """Read one set of features from .npz, .npy, .safetensors, .parquet, .csv, or a file of the cache.
 
@@ -253,27 +184,26 @@ def features_from_file(
 
     Args:
         path: Path of the file.
-        names: Names of its arrays or columns, where they differ from the defaults.
-        classes: Number of classes, if it is known; ids must be below it.
-        class_names: Names of the classes in the order of their ids, for targets given as text.
+        prefix: What stands in front of the names of its arrays.
         labelled: Whether there are targets; examples of no class have none, and get the id -1.
+        argument: What the user calls the file, for errors.
 
     Raises:
         ValueError: A file that cannot be read or does not hold features.
     """
-    path = Path(path)
-    if path.suffix == SUFFIX:
-        rows, targets, digest = _from_cache(path)
-    else:
-        file = open_arrays(path, caller=_READER)
-        if (field := _find(file, "features", names.features)) is None:
-            raise file.missing("features", SPELLINGS["features"])
-        rows = _rows(field)
-        targets = _targets(file, names, len(rows), classes, class_names) if labelled else None
-        digest = None
+    path, digest, targets = Path(path), None, None
+    with _naming(argument):
+        if path.suffix == SUFFIX:
+            rows, targets, digest = _from_cache(path)
+        else:
+            file = open_arrays(path, caller="adapt")
+            rows = _rows(_find(file, prefix, "features"))
+            targets = _targets(file, prefix, len(rows)) if labelled else None
     if targets is None or not labelled:
         targets = torch.full((len(rows),), -1)
-    return Features(rows, targets, digest or features_digest(rows, targets))
+    found = Features(rows, targets, digest or features_digest(rows, targets))
+    require_finite("adapt", argument, found)
+    return found
 
 
 def _from_cache(path: Path) -> tuple[np.ndarray, Tensor, str]:
@@ -282,63 +212,39 @@ def _from_cache(path: Path) -> tuple[np.ndarray, Tensor, str]:
         if file is None or not file.is_complete():
             got = "other content" if file is None else "one that is unfinished or damaged"
             remedy = "compute the features again"
-            raise fail(_READER, f"`path` must be a complete file of features, got {got} at {path}; {remedy}.")
+            raise fail("adapt", f"`path` must be a complete file of features, got {got} at {path}; {remedy}.")
         return *file.read(), f"{file.facts['key']}"
 
 
-def _find(file: ArrayFile, role: str, name: str | None) -> Field | None:
-    """The array of this role, or columns that form a matrix."""
-    field = file.find(role, SPELLINGS[role], name=name, numbered=role in ("features", "counts"))
-    if name is not None and field is None:
-        raise file.missing(role, (name,))
-    return field
+def _find(file: ArrayFile, prefix: str, *roles: str) -> Field:
+    """The one array that has one of these roles, or the columns that form a matrix."""
+    names = {role: [f"{prefix}{word}".lower() for word in SPELLINGS[role]] for role in roles}
+    found = [file.find(role, names[role], numbered=role != "targets") for role in roles]
+    found = [field for field in found if field is not None]
+    if len(found) == 1:
+        return found[0]
+    got = " and ".join(field.name for field in found) or ", ".join(file.names[:12]) or "nothing"
+    expected = " or ".join(name for words in names.values() for name in words)
+    raise fail("adapt", f"`path` must hold one array {expected}, got {got} in {file.path}.")
 
 
 def _rows(field: Field) -> np.ndarray:
-    """Features that are finite as float32: memory-mapped where possible, else float32 in memory."""
+    """Features, memory-mapped where possible, else float32 in memory."""
     is_mappable = len(field.names) == 1 and field.name in field.file.own
     mapped = field.file.map(field.name) if is_mappable else None
     rows = field.numbers().numpy() if mapped is None else mapped
     if rows.ndim != 2 or 0 in rows.shape:
         raise field.error("one row of features for each example", f"shape {tuple(rows.shape)}")
-    for start in range(0, len(rows), _CHUNK_ROWS):
-        chunk = np.asarray(rows[start : start + _CHUNK_ROWS])
-        with np.errstate(over="ignore"):
-            wrong = ~np.isfinite(chunk.astype(np.float32))
-        if wrong.any():
-            row, column = np.argwhere(wrong)[0].tolist()
-            value, place = chunk[row, column], f"in row {start + row}"
-            if np.isfinite(value):
-                raise field.error(
-                    "features within the range of float32", f"{value:.6g} {place}; rescale them"
-                )
-            raise field.error("finite features", f"{value:.6g} {place}")
     return rows.astype(np.float32) if mapped is None else mapped
 
 
-def _targets(
-    file: ArrayFile,
-    names: FeatureNames,
-    rows: int,
-    classes: int | None,
-    class_names: Sequence[str] | None,
-) -> Tensor:
-    ids, counts = _find(file, "targets", names.targets), _find(file, "counts", names.counts)
-    if ids and counts and (names.targets is None) == (names.counts is None):
-        got = f"{ids.name} and {counts.name} in {file.path}"
-        raise fail(_READER, f"`targets` or `counts` must be named where there are both, got {got}.")
-    if counts and (not ids or names.counts is not None):
-        return _counts(counts, rows, classes)
-    if not ids:
-        raise file.missing("targets", (*SPELLINGS["targets"], *SPELLINGS["counts"]))
-    return class_ids(ids, rows, classes or MOST_CLASSES, class_names)
-
-
-def _counts(field: Field, rows: int, classes: int | None) -> Tensor:
+def _targets(file: ArrayFile, prefix: str, rows: int) -> Tensor:
+    field = _find(file, prefix, "targets", "counts")
+    if field.names[0].lower().removeprefix(prefix.lower()) in SPELLINGS["targets"]:
+        return class_ids(field, rows, MOST_CLASSES, None)
     counts = field.numbers().to(torch.float32)
-    wide = counts.dim() == 2 and counts.shape[1] >= 2 and counts.shape[1] == (classes or counts.shape[1])
-    if not wide or len(counts) != rows:
-        expected = f"counts ({rows}, {classes or 'K'}), one row for each example"
+    if counts.dim() != 2 or counts.shape[1] < 2 or len(counts) != rows:
+        expected = f"counts ({rows}, K), one row for each example"
         raise field.error(expected, f"shape {tuple(counts.shape)}")
     wrong = ~(counts.isfinite() & (counts >= 0))
     if wrong.any():
@@ -347,33 +253,28 @@ def _counts(field: Field, rows: int, classes: int | None) -> Tensor:
     return counts
 
 
-def head_from_file(path: str | Path, *, width: int) -> Init | None:
+def head_from_file(path: str | Path, *, width: int, argument: str = "path") -> Init | None:
     """The head stored with features of this width: `weight` (K, F) and `bias` (K,), zeros if there is none.
 
     None where the file holds no head.
     """
-    path = Path(path)
-    file = None if path.suffix == SUFFIX else open_arrays(path, caller=_READER)
-    if file is None or file.is_table:
-        return None
-    weight, bias = (_find(file, role, None) for role in ("weight", "bias"))
-    if weight is None:
-        if bias is not None:
-            raise bias.error("a weight with it", "none")
-        return None
-    values = _head_array(weight)
-    if values.dim() != 2 or values.shape[1] != width or len(values) < 2:
-        raise weight.error(f"a head (K, {width}) for features of that width", f"shape {tuple(values.shape)}")
-    if bias is None:
-        return values, torch.zeros(len(values))
-    shift = _head_array(bias)
-    if shift.shape != values.shape[:1]:
-        raise bias.error("as many numbers as the weight has rows", f"shape {tuple(shift.shape)}")
-    return values, shift
-
-
-def _head_array(field: Field) -> Tensor:
-    values = field.numbers().to(torch.float32)
-    if not values.isfinite().all():
-        raise field.error("finite numbers", "others")
-    return values
+    with _naming(argument):
+        file = None if Path(path).suffix == SUFFIX else open_arrays(path, caller="adapt")
+        if file is None or file.is_table:
+            return None
+        weight, bias = (file.find(role, (role,)) for role in ("weight", "bias"))
+        if weight is None:
+            if bias is not None:
+                raise bias.error("a weight with it", "none")
+            return None
+        values = weight.numbers().float()
+        if values.dim() != 2 or values.shape[1] != width or len(values) < 2:
+            expected = f"a head (K, {width}) for features of that width"
+            raise weight.error(expected, f"shape {tuple(values.shape)}")
+        shift = torch.zeros(len(values)) if bias is None else bias.numbers().float()
+        if bias is not None and shift.shape != values.shape[:1]:
+            raise bias.error("as many numbers as the weight has rows", f"shape {tuple(shift.shape)}")
+        for field, numbers in ((weight, values), (bias, shift)):
+            if field is not None and not numbers.isfinite().all():
+                raise field.error("finite numbers", "others")
+        return values, shift

@@ -10,9 +10,18 @@ from torch import Tensor, nn
 
 from beliefmatch._rows import work_dtype
 from beliefmatch._validate import describe, fail, level_of_caller
-from beliefmatch.adaptation.calling import call_model, deep_copy, evaluating, logits_of, unwrapped
 from beliefmatch.adaptation.ensemble import mixed
-from beliefmatch.adaptation.heads import Head, HeadLayer, head_layer, obstacle
+from beliefmatch.adaptation.heads import (
+    Head,
+    HeadLayer,
+    call_model,
+    deep_copy,
+    evaluating,
+    head_layer,
+    logits_of,
+    obstacle,
+    unwrapped,
+)
 from beliefmatch.belief import Belief, Measure
 from beliefmatch.methods.base import Prediction
 from beliefmatch.models.encoder import EncoderClassifier, PooledEncoder

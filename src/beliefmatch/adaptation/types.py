@@ -23,11 +23,9 @@ __all__ = [
     "features_digest",
     "labelled",
     "ordered",
-    "parted",
-    "parted_numbers",
+    "require_finite",
     "require_init",
     "require_labels",
-    "subset",
     "tensors_digest",
 ]
 
@@ -113,57 +111,52 @@ class Features:
             rows = torch.empty(min(size, len(self) - start), self.width)
             for first in range(0, len(rows), _STRETCH):  # no copy in another type of more than a stretch
                 last = min(first + _STRETCH, len(rows))
-                rows.numpy()[first:last] = self.rows[start + first : start + last]
+                with np.errstate(over="ignore"):  # infinity is reported by `require_finite`
+                    rows.numpy()[first:last] = self.rows[start + first : start + last]
             yield rows, self.targets[start : start + size]
 
+    def subset(self, numbers: np.ndarray) -> "Features":
+        """The features of some rows, in the order of their numbers; no row is read."""
+        numbers = np.asarray(numbers, dtype=np.int64)
+        if numbers.ndim != 1 or not len(numbers):
+            raise fail("subset", f"`numbers` must be at least one row number, got shape {numbers.shape}.")
+        if numbers.min() < 0 or numbers.max() >= len(self):
+            got = f"{numbers.min()} to {numbers.max()}"
+            raise fail("subset", f"`numbers` must lie in 0 to {len(self) - 1}, got {got}.")
+        digest = hashlib.sha256(self.digest.encode() + numbers.astype("<i8").tobytes()).hexdigest()
+        return Features(PickedRows(self.rows, numbers), self.targets[torch.from_numpy(numbers)], digest)
 
-def subset(features: Features, numbers: np.ndarray) -> Features:
-    """The features of some rows, in the order of their numbers; no row is read."""
-    numbers = np.asarray(numbers, dtype=np.int64)
-    if numbers.ndim != 1 or not len(numbers):
-        raise fail("subset", f"`numbers` must be at least one row number, got shape {numbers.shape}.")
-    if numbers.min() < 0 or numbers.max() >= len(features):
-        got = f"{numbers.min()} to {numbers.max()}"
-        raise fail("subset", f"`numbers` must lie in 0 to {len(features) - 1}, got {got}.")
-    digest = hashlib.sha256(features.digest.encode() + numbers.astype("<i8").tobytes()).hexdigest()
-    return Features(PickedRows(features.rows, numbers), features.targets[torch.from_numpy(numbers)], digest)
+    def hold_out(self, share: float, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Row numbers that remain, and row numbers held out for validation in proportion to the classes.
 
+        Both ascend. The class of a row of counts is that of the most votes. Rows of no class remain, and so
+        does one row of each class: nothing could be fitted without it.
 
-def parted(features: Features, share: float, *, seed: int = 0) -> tuple[Features, Features]:
-    """The remaining rows, and the rows held out for validation; see `parted_numbers`."""
-    rest, picked = parted_numbers(features, share, seed=seed)
-    return subset(features, rest), subset(features, picked)
-
-
-def parted_numbers(features: Features, share: float, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers that remain, and row numbers held out for validation in proportion to the classes.
-
-    Both ascend. The class of a row of counts is that of the most votes. Rows of no class remain, and so does
-    one row of each class: nothing could be fitted without it.
-
-    Args:
-        features: Training rows to divide.
-        share: A fraction below 1 of the rows that have a class, or a number of rows.
-        seed: Seed of the draw.
-    """
-    if not share > 0:
-        raise fail("adapt", f"`validation` must be a positive fraction or number of rows, got {share!r}.")
-    targets = features.targets
-    ids = targets if targets.dim() == 1 else torch.where(targets.sum(1) > 0, targets.argmax(1), -1)
-    labelled = (ids >= 0).nonzero()[:, 0].numpy()
-    if not len(labelled):
-        raise fail("adapt", f"`train` must have rows that belong to a class, got none of {len(features)}.")
-    labels, count = ids.numpy()[labelled], resolve_count(share, len(labelled))
-    drawn = stratified_rows(labels, count, derive_seed(seed, _SPLIT))
-    rest = np.setdiff1d(np.arange(len(labels)), drawn, assume_unique=True)
-    classes, first = np.unique(labels[drawn], return_index=True)
-    drawn = np.delete(drawn, first[~np.isin(classes, labels[rest])])
-    if not len(drawn):
-        fact = "`train` must have two rows of a class to hold one out for validation"
-        remedy = "give `validation` examples"
-        raise fail("adapt", f"{fact}, got {len(labels)} rows of {len(np.unique(labels))} classes; {remedy}.")
-    picked = labelled[drawn]
-    return np.setdiff1d(np.arange(len(features)), picked, assume_unique=True), picked
+        Args:
+            share: A fraction below 1 of the rows that have a class, or a number of rows.
+            seed: Seed of the draw.
+        """
+        if not share > 0:
+            raise fail("adapt", f"`validation` must be a positive fraction or number of rows, got {share!r}.")
+        targets = self.targets
+        ids = targets if targets.dim() == 1 else torch.where(targets.sum(1) > 0, targets.argmax(1), -1)
+        known = (ids >= 0).nonzero()[:, 0].numpy()
+        if not len(known):
+            got = f"none of {len(self)}"
+            if targets.dim() == 1:
+                got += f": its class ids run from {int(ids.min())} to {int(ids.max())}; number them from 0"
+            raise fail("adapt", f"`train` must have rows that belong to a class, got {got}.")
+        labels, count = ids.numpy()[known], resolve_count(share, len(known))
+        drawn = stratified_rows(labels, count, derive_seed(seed, _SPLIT))
+        rest = np.setdiff1d(np.arange(len(labels)), drawn, assume_unique=True)
+        classes, first = np.unique(labels[drawn], return_index=True)
+        drawn = np.delete(drawn, first[~np.isin(classes, labels[rest])])
+        if not len(drawn):
+            fact = "`train` must have two rows of a class to hold one out for validation"
+            got = f"{len(labels)} rows of {len(np.unique(labels))} classes"
+            raise fail("adapt", f"{fact}, got {got}; give `validation` examples.")
+        picked = known[drawn]
+        return np.setdiff1d(np.arange(len(self)), picked, assume_unique=True), picked
 
 
 def tensors_digest(*tensors: Tensor) -> str:
@@ -190,7 +183,7 @@ BLOCK_NUMBERS = 4_000_000
 
 def block_size(features: Features) -> int:
     """Rows to read at once."""
-    return max(1, BLOCK_NUMBERS // max(1, features.rows.shape[1]))
+    return max(1, BLOCK_NUMBERS // features.width)
 
 
 def labelled(features: Features) -> Tensor:
@@ -213,37 +206,35 @@ def require_init(function: str, init: Init) -> Init:
 
 def require_labels(function: str, name: str, features: Features, classes: int, width: int) -> None:
     """Features must have the head's width, finite numbers, and targets of its classes."""
-    rows, targets = features.rows, features.targets
-    if rows.ndim != 2 or rows.shape[1] != width:
-        raise fail(function, f"`{name}` must have rows of {width} numbers, got shape {tuple(rows.shape)}.")
-    if len(targets) != len(rows):
-        raise fail(function, f"`{name}` must have {len(rows)} targets, one a row, got {len(targets)}.")
+    targets = features.targets
+    if features.width != width:
+        raise fail(function, f"`{name}` must have rows of {width} numbers, got {features.width}.")
     if targets.dim() == 2 and targets.shape[1] != classes:
         raise fail(function, f"`{name}` must have counts of {classes} classes, got {targets.shape[1]}.")
-    if targets.dim() == 1 and len(targets) and int(targets.max()) >= classes:
-        wrong = sorted({int(one) for one in targets[targets >= classes]})
+    if targets.dim() == 1 and len(wrong := targets[targets >= classes].unique()):
         ids = f"class ids from 0 to {classes - 1}, or −1 for none"
-        raise fail(function, f"`{name}` must have {ids}, got {', '.join(map(str, wrong[:10]))}.")
+        raise fail(function, f"`{name}` must have {ids}, got {', '.join(map(str, wrong[:10].tolist()))}.")
     if not len(labelled(features)):
-        raise fail(function, f"`{name}` must have rows that belong to a class, got none of {len(rows)}.")
-    at = 0
-    for block, _ in features.blocks(block_size(features)):
+        raise fail(function, f"`{name}` must have rows that belong to a class, got none of {len(features)}.")
+    require_finite(function, name, features)
+
+
+def require_finite(function: str, name: str, features: Features) -> None:
+    """Features must be finite numbers in float32."""
+    size = block_size(features)
+    for number, (block, _) in enumerate(features.blocks(size)):
         if not bool(block.sum().isfinite()) and not bool(block.isfinite().all()):
-            place = at + int((~block.isfinite().all(1)).nonzero()[0, 0])
-            raise fail(
-                function, f"`{name}` must be finite, got {block[place - at].sum().item()} in row {place}."
-            )
-        at += len(block)
+            row, column = (~block.isfinite()).nonzero()[0].tolist()
+            value = features.rows[number * size + row][column]
+            fact = f"`{name}` must have features that are finite in float32"
+            raise fail(function, f"{fact}, got {value:.6g} in row {number * size + row}.")
 
 
 def ordered(features: Features, places: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """The rows at these places in float32 and their targets, in order, some at a time."""
-    wanted = torch.zeros(len(features), dtype=torch.bool)
+    wanted, size = torch.zeros(len(features), dtype=torch.bool), block_size(features)
     wanted[places] = True
-    at = 0
-    for rows, targets in features.blocks(block_size(features)):
-        chosen = wanted[at : at + len(rows)]
-        at += len(rows)
+    for (rows, targets), chosen in zip(features.blocks(size), wanted.split(size), strict=True):
         if bool(chosen.all()):
             yield rows, targets
         elif bool(chosen.any()):

@@ -189,6 +189,7 @@ class AdaptImages(NetworkInputs):
             precision=self.config.precision,
             compile=self.config.compile,
             on_progress=tell,
+            argument="ood" if one.name in self.ood else "data",
         )
 
     def _wanted(self, part: str) -> Wanted:

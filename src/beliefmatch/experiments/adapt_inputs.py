@@ -18,7 +18,7 @@ from beliefmatch.adaptation.diagnostics import sentence
 from beliefmatch.adaptation.features import ExtractProgress
 from beliefmatch.adaptation.heads import Backbone, Head
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
-from beliefmatch.adaptation.types import Features, subset
+from beliefmatch.adaptation.types import Features
 from beliefmatch.data.splits import ROLES
 
 __all__ = ["BACKGROUND", "NetworkInputs", "named_sets", "progress_teller", "require_device"]
@@ -137,7 +137,7 @@ class NetworkInputs(ABC):
         needed = self.needed(part)
         if len(rows) == len(needed):
             return computed[part]
-        return subset(computed[part], np.searchsorted(needed, rows))
+        return computed[part].subset(np.searchsorted(needed, rows))
 
 
 def named_sets(ood: Sequence[str], background: str | None) -> list[tuple[str | None, str]]:

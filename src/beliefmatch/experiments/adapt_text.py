@@ -13,7 +13,7 @@ from beliefmatch._utils import reason_of
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.features import ExtractProgress, extract
 from beliefmatch.adaptation.heads import Head, find_head
-from beliefmatch.adaptation.types import Features, subset
+from beliefmatch.adaptation.types import Features
 from beliefmatch.data.text import TextDataset, TextSource, load_ood_text, load_text
 from beliefmatch.experiments.adapt_inputs import NetworkInputs, named_sets, require_device
 from beliefmatch.experiments.adapt_run_config import TextAdaptConfig
@@ -115,8 +115,9 @@ class AdaptText(NetworkInputs):
             batch_size=self.config.batch_size,
             precision=self.config.precision,
             on_progress=tell,
+            argument="ood" if one.name in self.ood else "data",
         )
-        return subset(found, one.ranks)
+        return found.subset(one.ranks)
 
     def inputs(self) -> str:
         """How sentences become inputs, in words."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch import nn
 
@@ -18,7 +18,6 @@ from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.stored import feature_sets
 from beliefmatch.experiments.adapt_images import AdaptImages
-from beliefmatch.experiments.adapt_inputs import BACKGROUND
 from beliefmatch.experiments.adapt_record import AdaptRecord
 from beliefmatch.experiments.adapt_run_config import (
     AdaptRunConfig,
@@ -83,7 +82,7 @@ class Adapting:
     def announcement(self) -> Iterator[str]:
         """What is to be done, and what it takes on the disk."""
         if self.stored is not None:
-            sets, init, _ = self.stored
+            sets, init = self.stored
             named = {"train": sets.train, "validation": sets.validation, "test": sets.test, **sets.ood}
             rows = ", ".join(f"{name} {len(one):,}" for name, one in named.items() if one is not None)
             yield f"features: {sets.train.width} a row"
@@ -102,10 +101,9 @@ class Adapting:
 
     def _adapted(self, on_progress: OnProgress) -> tuple[Adaptation, nn.Module | None]:
         if self.stored is not None:
-            sets, init, classes = self.stored
+            sets, init = self.stored
             return refit(
                 sets,
-                classes=classes,
                 init=init,
                 adapt_config=self.config.adapt_config,
                 on_progress=on_progress,
@@ -134,17 +132,15 @@ class Adapting:
         return [f"{index}" for index in range(adaptation.classes)]
 
 
-def _stored(given: FeatureAdaptConfig, config: AdaptRunConfig) -> tuple[FeatureSets, Init | None, int | None]:
-    ood = _paths(config.ood)
-    if config.background is not None:
-        ood[BACKGROUND] = config.background
-    sets, init, classes = feature_sets(
-        given.train, validation=given.validation, test=given.test, ood=ood, split_seed=given.split_seed
+def _stored(given: FeatureAdaptConfig, config: AdaptRunConfig) -> tuple[FeatureSets, Init | None]:
+    return feature_sets(
+        given.train,
+        validation=given.validation,
+        test=given.test,
+        ood=_paths(config.ood),
+        background=config.background,
+        split_seed=given.split_seed,
     )
-    if config.background is not None:
-        named = dict(sets.ood)
-        sets = replace(sets, background=named.pop(BACKGROUND), ood=named)
-    return sets, init, classes
 
 
 def _paths(ood: Sequence[str]) -> dict[str, str]:
