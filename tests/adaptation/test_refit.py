@@ -8,6 +8,7 @@ import pytest
 import torch
 from msgspec import structs
 from scipy.optimize import minimize
+from sklearn.linear_model import LogisticRegression
 from torch import nn
 from torch.nn import functional
 
@@ -39,27 +40,66 @@ def test_the_strongest_prior_within_one_percent_of_the_best_is_chosen():
     assert strongest_prior([head_of(0.1, math.nan), path[2]]) is path[2]
 
 
-def test_the_paths_end_where_the_validation_nll_rises():
-    search = HeadSearch(SETS.train, SETS.validation, CLASSES, config=AdaptConfig())
+@pytest.mark.parametrize("validation", [SETS.validation, features(400, 5)], ids=["few", "many"])
+def test_the_paths_end_where_the_nll_rises(validation):
+    search = HeadSearch(SETS.train, validation, CLASSES, config=AdaptConfig())
     best = search.run()
     softmax = {one.candidate.weight_decay: one for one in search.heads if one.candidate.kind == "softmax"}
     chosen = best["softmax"]
     decay = chosen.candidate.weight_decay
-    lowest = min(softmax.values(), key=lambda one: one.nll)
-    excess = search.evaluator.row_nll(chosen) - search.evaluator.row_nll(lowest)
+    lowest = min(softmax.values(), key=search.nll)
+    excess = search.row_nll(chosen) - search.row_nll(lowest)
     assert decay >= lowest.candidate.weight_decay and excess.mean() <= excess.std() / math.sqrt(len(excess))
-    assert min(softmax) >= 0.03 / len(SETS.train) and max(softmax) > decay
+    assert min(softmax) >= 0.03 / len(SETS.train) and len(softmax) > 2
     beliefs = [one for one in search.heads if one.candidate.kind == "belief_matching"]
     assert {one.candidate.weight_decay for one in beliefs} == {decay}
-    least = min(one.nll for one in beliefs)
+    least = min(map(search.nll, beliefs))
     belief = best["belief matching"]
-    assert belief.nll <= (1 + MOST_RISE) * least
+    assert search.nll(belief) <= (1 + MOST_RISE) * least
     stronger = [one for one in beliefs if one.candidate.kl_weight > belief.candidate.kl_weight]
-    assert stronger and all(one.nll > (1 + MOST_RISE) * least for one in stronger)
+    assert stronger and all(search.nll(one) > (1 + MOST_RISE) * least for one in stronger)
     smoothed = [one for one in search.heads if one.candidate.kind == "label_smoothing"]
     matched = {one.candidate.options["matched_kl_weight"] for one in smoothed}
     assert matched == {one.candidate.kl_weight for one in beliefs}
     assert all(one.converged and one.gap <= AdaptConfig().tolerance for one in best.values())
+
+
+@pytest.mark.parametrize("kind", [features, votes])
+def test_few_validation_rows_choose_together_with_training_rows_that_are_held_out(kind):
+    train, validation = kind(100), kind(60, 1)
+    config = AdaptConfig(weight_decays=[0.01], tolerance=1e-6)
+    search = HeadSearch(train, validation, CLASSES, config=config)
+    head = search.softmax()
+    targets = train.targets if kind is features else train.targets.argmax(1)
+    has_votes = torch.ones(100, dtype=torch.bool) if kind is features else train.targets.sum(1) > 0
+    rows = search.row_nll(head)
+    assert len(rows) == len(search.evaluator) + int(has_votes.sum())
+    torch.testing.assert_close(rows[: len(search.evaluator)], search.evaluator.row_nll(head))
+    held_out = rows[len(search.evaluator) :]
+    assert search.nll(head) == pytest.approx(rows.mean().item())
+    if kind is votes:
+        return
+    _, design, _ = next(search.design.blocks(1000))
+    expected = []
+    for fold in search._folds:
+        kept = fold.kept.bool()
+        assert torch.bincount(targets[~kept], minlength=CLASSES).float().std() < 6
+        model = LogisticRegression(C=1 / (0.01 * int(kept.sum())), tol=1e-9, max_iter=5000)
+        probs = model.fit(design[kept], targets[kept]).predict_proba(design[~kept])
+        expected.append(-np.log(probs[np.arange(len(probs)), targets[~kept]]))
+    torch.testing.assert_close(held_out, torch.from_numpy(np.concatenate(expected)), rtol=0.02, atol=0.002)
+
+
+def test_training_rows_that_an_existing_head_may_have_seen_choose_nothing():
+    head = torch.zeros(CLASSES, WIDTH), torch.zeros(CLASSES)
+    few, many = features(60, 1), features(300, 1)
+    searches = [
+        HeadSearch(features(100), few, CLASSES, init=head, config=AdaptConfig()),
+        HeadSearch(features(100), many, CLASSES, config=AdaptConfig()),
+    ]
+    for search in searches:
+        chosen = search.softmax()
+        assert search.nll(chosen) == chosen.nll and len(search.row_nll(chosen)) == len(search.evaluator)
 
 
 def test_a_grid_that_is_given_is_kept_to():

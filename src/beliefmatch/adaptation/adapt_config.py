@@ -15,7 +15,7 @@ Protocol = Literal["default", "paper"]
 Control = Literal["softmax", "label_smoothing", "evidential"]
 CONTROLS: tuple[Control, ...] = ("softmax", "label_smoothing")
 """Heads that belief matching is compared with by default."""
-TOLERANCE = 5e-3
+TOLERANCE = 0.01
 """Relative distance of a head's objective to its minimum at which the head has converged."""
 VAL_FRACTION = 0.2
 """Share of the training rows that is held out for validation where no validation data are given."""

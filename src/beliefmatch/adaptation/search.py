@@ -4,13 +4,17 @@ Softmax goes first, along weight decay, in the direction in which the validation
 again. All other heads take the weight decay that it chose, and start from its weights: label smoothing and
 belief matching come to softmax as ε and λ go to 0. λ starts where it makes little difference and grows as
 long as the validation NLL stays near the lowest. So few heads are fitted, and few of them from far away.
+
+A few validation rows choose badly. Where there are few, and the head is new, the training rows choose too:
+every candidate is fitted five more times without a fifth of them, in the same batch, and these rows count
+like validation rows. An existing head has probably seen the training rows; then they choose nothing.
 """
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,7 +25,7 @@ from beliefmatch.adaptation.fitted import Candidate, FittedHead, Init
 from beliefmatch.adaptation.objectives import loss_of
 from beliefmatch.adaptation.scoring import Evaluator
 from beliefmatch.adaptation.solver import Design, solve
-from beliefmatch.adaptation.types import Features
+from beliefmatch.adaptation.types import Features, subset
 from beliefmatch.loss import LowTargetConfidence, belief_matching_loss
 
 __all__ = ["MOST_RISE", "HeadSearch", "strongest_prior"]
@@ -37,6 +41,8 @@ MOST_RISE = 0.01
 _PROBE = 15  # iterations after which a head whose validation NLL rises is given up
 _EXPOSURE = 0.5  # weight of all background rows relative to all labelled ones (Hendrycks et al. 2019)
 _FINE = 0.01  # of the tolerance, where a fit starts close to its optimum
+_FEW_ROWS = 200  # of validation, below which training rows choose too
+_FOLDS = 5
 _SOME_LOGITS = 100_000  # on which the scale of a first belief is fitted
 
 
@@ -69,12 +75,15 @@ class HeadSearch:
         self.heads: list[FittedHead] = []
         self._on_progress = on_progress
         self._starts: dict[int, Init] = {}  # standardised weights by the identity of a head
+        self._row_nll: dict[int, Tensor] = {}  # by the identity of a head, where training rows choose too
+        few = init is None and len(self.evaluator) < _FEW_ROWS
+        self._folds = _folds(train, self.design.places) if few else []
         self._init = None if init is None else self.design.unfolded(*init)
 
     def run(self) -> dict[str, FittedHead]:
         """Fit all kinds; the best head of each, by its label."""
         softmax = self.softmax()
-        belief = min((self.belief_matching(softmax, prior) for prior in self.config.priors), key=_nll)
+        belief = min((self.belief_matching(softmax, prior) for prior in self.config.priors), key=self.nll)
         best = [softmax, belief]
         controls = self.config.controls
         if "label_smoothing" in controls:
@@ -102,7 +111,14 @@ class HeadSearch:
         if self._on_progress is not None:
             names = f"{candidates[0].name} and {len(candidates) - 1} more" if candidates[1:] else ""
             self._on_progress(1 - 0.85 ** len(self.heads), f"fitting {names or candidates[0].name}")
-        starts = [self._start(one, near) for one in candidates]
+        folds = self._folds if row_weights is None else []
+        copies = 1 + len(folds)  # the head itself, and one without each fold
+        if folds:
+            give_up = math.inf
+            row_weights = torch.stack([torch.ones(len(self.design)), *(one.kept for one in folds)])
+            row_weights = row_weights.repeat(len(candidates), 1)
+        batch = [one for one in candidates for _ in range(copies)]
+        starts = [self._start(one, near) for one in candidates for _ in range(copies)]
         init = torch.stack([weight for weight, _ in starts]), torch.stack([bias for _, bias in starts])
 
         def is_hopeless(weight: Tensor, bias: Tensor) -> bool:
@@ -111,8 +127,8 @@ class HeadSearch:
 
         solution = solve(
             self.design,
-            loss_of(candidates, self.classes),
-            torch.tensor([one.weight_decay for one in candidates]),
+            loss_of(batch, self.classes),
+            torch.tensor([one.weight_decay for one in batch]),
             init,
             row_weights=row_weights,
             background=candidates[0].background,
@@ -120,23 +136,40 @@ class HeadSearch:
             probe=(_PROBE, is_hopeless) if math.isfinite(give_up) else None,
         )
         weight, bias = self.design.folded(solution.weight, solution.bias)
-        scores = self.evaluator.scores(candidates, weight, bias)
+        scores = self.evaluator.scores(candidates, weight[::copies], bias[::copies])
         fitted = []
-        for place, candidate in enumerate(candidates):
+        for number, candidate in enumerate(candidates):
+            place = number * copies
             head = FittedHead(
                 candidate,
                 weight[place],
                 bias[place],
-                validation=scores[place],
+                validation=scores[number],
                 converged=bool(solution.converged[place]),
                 gap=solution.gap[place].item(),
                 iterations=int(solution.iterations[place]),
             )
             self._starts[id(head)] = solution.weight[place], solution.bias[place]
+            if folds:
+                held_out = [
+                    fold.evaluator.row_nll(replace(head, weight=weight[own], bias=bias[own]))
+                    for own, fold in enumerate(folds, place + 1)
+                ]
+                self._row_nll[id(head)] = torch.cat([self.evaluator.row_nll(head), *held_out])
             fitted.append(head)
-        if row_weights is None:
+        if row_weights is None or folds:
             self.heads += fitted
         return fitted
+
+    def nll(self, head: FittedHead) -> float:
+        """Mean NLL of the rows that choose; infinite for a head that diverged."""
+        rows = self._row_nll.get(id(head))
+        return _nll(head) if rows is None else _finite(rows.mean().item())
+
+    def row_nll(self, head: FittedHead) -> Tensor:
+        """NLL of each of the rows that choose."""
+        rows = self._row_nll.get(id(head))
+        return self.evaluator.row_nll(head) if rows is None else rows
 
     def softmax(self) -> FittedHead:
         """The softmax head of the best weight decay."""
@@ -145,25 +178,25 @@ class HeadSearch:
             path: list[FittedHead] = []
             for one in sorted(given, reverse=True):
                 path += self.fit([_softmax(one)], path[-1] if path else None)
-            return min(path, key=_nll)
+            return min(path, key=self.nll)
         first = self.fit([_softmax(_rounded(_FIRST_WEIGHT_DECAY / len(self.design)))])[0]
         best = self._follow(first, 1 / _STEP)
         best = best if best is not first else self._follow(first, _STEP)
-        return self._strongest_decay(min([best, *self._between(best)], key=_nll))
+        return self._strongest_decay(min([best, *self._between(best)], key=self.nll))
 
     def _strongest_decay(self, best: FittedHead) -> FittedHead:
         """The strongest weight decay whose validation NLL is within one standard error of the best.
 
         On many rows this is the best one; on few, the lowest NLL is often chance.
         """
-        rows = self.evaluator.row_nll(best)
+        rows = self.row_nll(best)
         stronger = [
             one
             for one in self.heads
             if one.candidate.kind == "softmax" and one.candidate.weight_decay > best.candidate.weight_decay
         ]
         for one in sorted(stronger, key=lambda one: -one.candidate.weight_decay):
-            excess = self.evaluator.row_nll(one) - rows
+            excess = self.row_nll(one) - rows
             if excess.mean() <= excess.std() / math.sqrt(max(len(excess), 1)):
                 return one
         return best
@@ -177,18 +210,18 @@ class HeadSearch:
         neighbours = [tried[one] for one in (*sorted(below)[-1:], *sorted(above)[:1])]
         if not neighbours:
             return []
-        other = min(neighbours, key=_nll).candidate.weight_decay
-        return self.fit([_softmax(_rounded(math.sqrt(decay * other)))], best, give_up=_nll(best))
+        other = min(neighbours, key=self.nll).candidate.weight_decay
+        return self.fit([_softmax(_rounded(math.sqrt(decay * other)))], best, give_up=self.nll(best))
 
     def _follow(self, best: FittedHead, step: float) -> FittedHead:
         """Change the weight decay of softmax in one direction as long as the validation NLL falls."""
         least = _LEAST_WEIGHT_DECAY / len(self.design)
         while least < best.candidate.weight_decay * step < _MOST_WEIGHT_DECAY:
             candidate = _softmax(_rounded(best.candidate.weight_decay * step))
-            (last,) = self.fit([candidate], best, give_up=(1 + MOST_RISE) * _nll(best))
-            if not _nll(last) < _nll(best):
+            (last,) = self.fit([candidate], best, give_up=(1 + MOST_RISE) * self.nll(best))
+            if not self.nll(last) < self.nll(best):
                 break
-            is_flat = _nll(last) > (1 - _PLATEAU) * _nll(best)
+            is_flat = self.nll(last) > (1 - _PLATEAU) * self.nll(best)
             best = last
             if is_flat:
                 break
@@ -209,22 +242,22 @@ class HeadSearch:
 
         if self.config.kl_weights is not None:
             given = sorted(set(self.config.kl_weights), reverse=True)
-            return strongest_prior(self.fit([make(one) for one in given], near))
-        most = (1 + MOST_RISE) * _nll(near)
+            return strongest_prior(self.fit([make(one) for one in given], near), self.nll)
+        most = (1 + MOST_RISE) * self.nll(near)
         path = self.fit([make(_rounded(self._votes() * _FIRST_DOUBT / self.classes))], near)
-        step = _STEP if _nll(path[0]) <= most else 1 / _STEP
+        step = _STEP if self.nll(path[0]) <= most else 1 / _STEP
         while _KL_WEIGHTS[0] < path[-1].candidate.kl_weight * step < _KL_WEIGHTS[1]:
             path += self.fit([make(_rounded(path[-1].candidate.kl_weight * step))], path[-1])
-            is_near = _nll(path[-1]) <= min(most, *((1 + MOST_RISE) * _nll(one) for one in path))
-            has_fallen = _nll(path[-1]) < (1 - _PLATEAU) * _nll(path[-2])
+            is_near = self.nll(path[-1]) <= min(most, *((1 + MOST_RISE) * self.nll(one) for one in path))
+            has_fallen = self.nll(path[-1]) < (1 - _PLATEAU) * self.nll(path[-2])
             if (not is_near) if step > 1 else (is_near or not has_fallen):
                 break
-        chosen = strongest_prior(path)
+        chosen = strongest_prior(path, self.nll)
         if (
-            _nll(chosen) > most and self.config.weight_decays is None
+            self.nll(chosen) > most and self.config.weight_decays is None
         ):  # another weight decay may suit it better
             around = [make(chosen.candidate.kl_weight, _rounded(decay * one)) for one in (_STEP, 1 / _STEP)]
-            chosen = min([chosen, *self.fit(around, chosen)], key=_nll)
+            chosen = min([chosen, *self.fit(around, chosen)], key=self.nll)
         return chosen
 
     def label_smoothing(self, near: FittedHead) -> FittedHead:
@@ -238,7 +271,7 @@ class HeadSearch:
         wanted = [
             Candidate("label_smoothing", {"matched_kl_weight": one}, weight_decay=decay) for one in weights
         ]
-        return min(self.fit(wanted, near), key=_nll)
+        return min(self.fit(wanted, near), key=self.nll)
 
     def with_background(self, head: FittedHead) -> FittedHead:
         """The head fitted with rows that have no votes: for softmax, with outlier exposure."""
@@ -299,14 +332,39 @@ class HeadSearch:
         return torch.cat(rows), torch.cat(labels)
 
 
-def strongest_prior(path: Sequence[FittedHead]) -> FittedHead:
+def strongest_prior(
+    path: Sequence[FittedHead], nll: Callable[[FittedHead], float] | None = None
+) -> FittedHead:
     """The head of the largest λ whose validation NLL is at most `MOST_RISE` above the best of the path.
 
     The NLL of belief matching falls to that of softmax as λ goes to 0, so the lowest NLL alone would choose
     no prior at all.
     """
-    most = (1 + MOST_RISE) * min(map(_nll, path))
-    return max((one for one in path if _nll(one) <= most), key=lambda one: one.candidate.kl_weight)
+    nll = nll or _nll
+    most = (1 + MOST_RISE) * min(map(nll, path))
+    return max((one for one in path if nll(one) <= most), key=lambda one: one.candidate.kl_weight)
+
+
+class _Fold(NamedTuple):
+    """A share of the training rows to score on."""
+
+    evaluator: Evaluator
+    kept: Tensor
+    """1 for each row of the design that is not in it, else 0."""
+
+
+def _folds(train: Features, places: Tensor) -> list[_Fold]:
+    """The rows at these places that have a class or votes, dealt out by turns within each class."""
+    rows = Evaluator(train)
+    if len(rows) < 2 * _FOLDS:
+        return []
+    ids = rows.targets if rows.targets.dim() == 1 else rows.targets.argmax(1)
+    order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(0))
+    dealt = rows.places[order[ids[order].argsort(stable=True)]]
+    held_out = [dealt[number::_FOLDS].sort().values for number in range(_FOLDS)]
+    return [
+        _Fold(Evaluator(subset(train, one.numpy())), (~torch.isin(places, one)).float()) for one in held_out
+    ]
 
 
 def _softmax(weight_decay: float) -> Candidate:
@@ -314,7 +372,11 @@ def _softmax(weight_decay: float) -> Candidate:
 
 
 def _nll(head: FittedHead) -> float:
-    return math.inf if head.nll is None or not math.isfinite(head.nll) else head.nll
+    return math.inf if head.nll is None else _finite(head.nll)
+
+
+def _finite(value: float) -> float:
+    return value if math.isfinite(value) else math.inf
 
 
 def _rounded(value: float) -> float:

@@ -26,7 +26,7 @@ MAX_ITERATIONS = 1000
 MEMORY = 4 << 30
 """Bytes of features that are held; more are read in every pass."""
 _PAIRS = 20  # steps and gradient differences from which the curvature is estimated
-_BLOCK_LOGITS = 2_000_000  # computed at a time, so that they stay in the processor's cache
+_BLOCK_LOGITS = 200_000  # computed at a time, so that they stay in the cache
 _CONSTANT = 1e-6  # of its largest value: a feature of less deviation is constant
 _FARTHEST = 10.0  # deviations from the mean
 _MOST_BIAS_DECAY = (
