@@ -14,6 +14,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -25,7 +26,7 @@ from beliefmatch.adaptation.fitted import Candidate, FittedHead, Init
 from beliefmatch.adaptation.objectives import loss_of
 from beliefmatch.adaptation.scoring import Evaluator
 from beliefmatch.adaptation.solver import Design, solve
-from beliefmatch.adaptation.types import Features, subset
+from beliefmatch.adaptation.types import Features
 from beliefmatch.loss import LowTargetConfidence, belief_matching_loss
 
 __all__ = ["MOST_RISE", "HeadSearch", "strongest_prior"]
@@ -164,7 +165,7 @@ class HeadSearch:
     def nll(self, head: FittedHead) -> float:
         """Mean NLL of the rows that choose; infinite for a head that diverged."""
         rows = self._row_nll.get(id(head))
-        return _nll(head) if rows is None else _finite(rows.mean().item())
+        return head.rank if rows is None else rows.mean().nan_to_num(math.inf).item()
 
     def row_nll(self, head: FittedHead) -> Tensor:
         """NLL of each of the rows that choose."""
@@ -333,14 +334,13 @@ class HeadSearch:
 
 
 def strongest_prior(
-    path: Sequence[FittedHead], nll: Callable[[FittedHead], float] | None = None
+    path: Sequence[FittedHead], nll: Callable[[FittedHead], float] = attrgetter("rank")
 ) -> FittedHead:
     """The head of the largest λ whose validation NLL is at most `MOST_RISE` above the best of the path.
 
     The NLL of belief matching falls to that of softmax as λ goes to 0, so the lowest NLL alone would choose
     no prior at all.
     """
-    nll = nll or _nll
     most = (1 + MOST_RISE) * min(map(nll, path))
     return max((one for one in path if nll(one) <= most), key=lambda one: one.candidate.kl_weight)
 
@@ -358,25 +358,18 @@ def _folds(train: Features, places: Tensor) -> list[_Fold]:
     rows = Evaluator(train)
     if len(rows) < 2 * _FOLDS:
         return []
-    ids = rows.targets if rows.targets.dim() == 1 else rows.targets.argmax(1)
+    targets = train.targets[rows.places]
+    ids = targets if targets.dim() == 1 else targets.argmax(1)
     order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(0))
     dealt = rows.places[order[ids[order].argsort(stable=True)]]
     held_out = [dealt[number::_FOLDS].sort().values for number in range(_FOLDS)]
     return [
-        _Fold(Evaluator(subset(train, one.numpy())), (~torch.isin(places, one)).float()) for one in held_out
+        _Fold(Evaluator(train.subset(one.numpy())), (~torch.isin(places, one)).float()) for one in held_out
     ]
 
 
 def _softmax(weight_decay: float) -> Candidate:
     return Candidate("softmax", weight_decay=weight_decay)
-
-
-def _nll(head: FittedHead) -> float:
-    return math.inf if head.nll is None else _finite(head.nll)
-
-
-def _finite(value: float) -> float:
-    return value if math.isfinite(value) else math.inf
 
 
 def _rounded(value: float) -> float:
