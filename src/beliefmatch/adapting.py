@@ -31,7 +31,7 @@ from beliefmatch.adaptation.cache import FeatureCache, as_cache
 from beliefmatch.adaptation.result import Adaptation
 from beliefmatch.adaptation.surgery import BeliefMixin, add_belief
 from beliefmatch.experiments.adapted_directory import head_file
-from beliefmatch.experiments.adapted_evaluation import adapt_evaluations, adapt_record
+from beliefmatch.experiments.adapted_evaluation import VALUES_ONLY, score_adaptation
 
 __all__ = ["Adapted", "adapt"]
 
@@ -49,7 +49,8 @@ class Adapted(BeliefMixin):
         """
         from beliefmatch.report.adaptation_text import adaptation_summary
 
-        return adaptation_summary(adapt_record(self.adaptation, model_name=_name(self)))
+        made = score_adaptation(self.adaptation, model_name=_name(self), settings=VALUES_ONLY)
+        return adaptation_summary(made.record)
 
     def report(
         self,
@@ -70,17 +71,17 @@ class Adapted(BeliefMixin):
         Returns:
             The path of the page, report.html.
         """
-        names = {"model_name": _name(self), "class_names": class_names}
         with needs("matplotlib, jinja2 and plotly", extra="report", caller="report"):
             import jinja2  # noqa: F401
             import plotly  # noqa: F401
 
             from beliefmatch.report.adaptation_files import write_adaptation
         head = head_file(self.adaptation, self)
-        record = adapt_record(self.adaptation, data_facts=data_facts, **names)
         place = ready_directory(str(directory), caller="report")
-        evaluations = adapt_evaluations(self.adaptation, **names)
-        return write_adaptation(place, record, evaluations, head=head)
+        made = score_adaptation(
+            self.adaptation, model_name=_name(self), class_names=class_names, data_facts=data_facts
+        )
+        return write_adaptation(place, made.record, made.evaluations, head=head)
 
 
 def _name(model: nn.Module) -> str:

@@ -27,7 +27,7 @@ from beliefmatch.experiments.adapt_run_config import (
     TextAdaptConfig,
 )
 from beliefmatch.experiments.adapt_text import AdaptText
-from beliefmatch.experiments.adapted_evaluation import adapt_evaluations, adapt_record
+from beliefmatch.experiments.adapted_evaluation import score_adaptation
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.models.text import TextModel
 
@@ -68,15 +68,14 @@ class Adapting:
         began = time.perf_counter()
         adaptation, network = self._adapted(on_progress)
         on_progress(1.0, "scoring")
-        names = {"model_name": self._name, "class_names": self._class_names(adaptation)}
-        record = adapt_record(
+        record, evaluations = score_adaptation(
             adaptation,
-            **names,
+            model_name=self._name,
+            class_names=self._class_names(adaptation),
             data_facts={} if self.images is None else self.images.facts(),
             config=plain(self.config),
             wall_seconds=time.perf_counter() - began,
         )
-        evaluations = adapt_evaluations(adaptation, **names)
         text = self.images.model if isinstance(self.images, AdaptText) else None
         return AdaptResult(adaptation, record, evaluations, network, text)
 
