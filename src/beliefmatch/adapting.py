@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from beliefmatch._environment import needs
-from beliefmatch._files import ready_directory
+from beliefmatch._files import directory_in_use
 from beliefmatch._utils import OnProgress
 from beliefmatch.adaptation.adapt import GivenData, adapt_network
 from beliefmatch.adaptation.adapt_config import (
@@ -77,11 +77,11 @@ class Adapted(BeliefMixin):
 
             from beliefmatch.report.adaptation_files import write_adaptation
         head = head_file(self.adaptation, self)
-        place = ready_directory(str(directory), caller="report")
-        made = score_adaptation(
-            self.adaptation, model_name=_name(self), class_names=class_names, data_facts=data_facts
-        )
-        return write_adaptation(place, made.record, made.evaluations, head=head)
+        with directory_in_use(str(directory), caller="report") as place:
+            made = score_adaptation(
+                self.adaptation, model_name=_name(self), class_names=class_names, data_facts=data_facts
+            )
+            return write_adaptation(place, made.record, made.evaluations, head=head)
 
 
 def _name(model: nn.Module) -> str:
@@ -167,25 +167,8 @@ def adapt(
         additional methods `belief`, `predict`, `abstain`, `summary` and `report` and the attribute
         `adaptation`.
     """
-    config = AdaptConfig(
-        labels=labels,
-        choose=choose,
-        kl_weights=kl_weights,
-        weight_decays=weight_decays,
-        priors=priors,
-        controls=controls,
-        laplace=laplace,
-        heads=heads,
-        tolerance=tolerance,
-        protocol=protocol,
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        seeds=seeds,
-        batchnorm=batchnorm,
-        risks=risks,
-        delta=delta,
-    )
+    given = locals()
+    config = AdaptConfig(**{name: given[name] for name in AdaptConfig.__struct_fields__})
     source = GivenData.of(
         model,
         train,
