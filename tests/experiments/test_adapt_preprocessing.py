@@ -13,7 +13,7 @@ from beliefmatch.cli import main
 from beliefmatch.data import load
 from beliefmatch.data.config import DataConfig
 from beliefmatch.data.preprocessing import Preprocessing
-from beliefmatch.experiments.adapt_preprocessing import (
+from beliefmatch.experiments.adapt_images import (
     PreprocessingTrial,
     choose_preprocessing,
     usual_preprocessings,

@@ -109,8 +109,8 @@ def adapt(
         if dry_run or verbose:
             for line in job.announcement():
                 typer.echo(line)
-        elif job.images is not None and (found := job.images.preprocessing()) is not None:
-            typer.echo(found)
+        elif job.found_preprocessing is not None:
+            typer.echo(job.found_preprocessing)
         if not dry_run:
             _run(context, job, Path(out), verbose=verbose)
 

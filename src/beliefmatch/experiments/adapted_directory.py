@@ -30,7 +30,7 @@ from beliefmatch.adaptation.types import Features
 from beliefmatch.data.predictions import Predictions, npz_bytes
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.text import Tokenize
-from beliefmatch.experiments.adapt_networks import run_of
+from beliefmatch.experiments.adapt_images import run_of
 from beliefmatch.experiments.adapt_record import ADAPT_SCHEMA, AdaptRecord
 from beliefmatch.experiments.adapt_run_config import AdaptRunConfig, ImageAdaptConfig, TextAdaptConfig
 from beliefmatch.experiments.build import bare_network, method_of
