@@ -16,7 +16,7 @@ from msgspec import structs
 from torch import Tensor, nn
 
 from beliefmatch._utils import require_name
-from beliefmatch._validate import fail
+from beliefmatch._validate import fail, naming_arguments
 from beliefmatch.adaptation.batchnorm import require_batchnorm
 from beliefmatch.adaptation.fitted import Init
 from beliefmatch.adaptation.heads import head_weights
@@ -34,7 +34,6 @@ from beliefmatch.experiments.adapt_inputs import (
     Extractor,
     NetworkInputs,
     load_ood_sets,
-    naming,
     needed_rows,
     require_device,
 )
@@ -73,13 +72,20 @@ def image_inputs(given: ImageAdaptConfig, config: AdaptRunConfig) -> NetworkInpu
     """Build the network and find the images; what a user can get wrong is refused here."""
     require_device(given.device)
     network, settings, origin = _network_and_settings(given)
-    with naming(images="data", path="data"):
+    place = "data" if settings.directory is None else "data_dir"
+    with naming_arguments("adapt", "data", name="data", images="data", path="data", directory=place):
         parts = load(settings, validation_from=given.validation_from)
     source = parts.sources[parts.role_rows["train"].part]
     (batch,) = source.batches([torch.arange(min(4, len(source)))], device="cpu")
     shape = tuple(batch.inputs.shape[1:])
-    remedy = "see `--size`, `--mean` and `--std`"
-    extractor = Extractor(given, network, batch.inputs, f"images of shape {shape} ({remedy})")
+    fault = (
+        f"`model` must take images of shape {shape}, but it failed ({{reason}}); see `--size` and `--mean`."
+    )
+    if given.data is not None and given.data.size is not None:
+        fault = (
+            f"`size` and `mean` must fit the network, which failed for images of shape {shape} ({{reason}})."
+        )
+    extractor = Extractor(given, network, batch.inputs, fault)
     trials = list[PreprocessingTrial]()
     if origin == "search":
         labels = config.adapt_config.labels
@@ -151,7 +157,7 @@ def _network_and_settings(
         require_name("adapt", "model", config.model, MODELS, other=other)
     if config.data is None and run is None:
         raise fail("adapt", "`data` must be given: a dataset's name, or a path to images.")
-    with naming(name="model", options="model_option", path="weights"):
+    with naming_arguments("adapt", "model", name="model", options="model_option", path="weights"):
         found = trained_network(config.model, options=config.options, weights=config.weights)
     if config.data is None:
         assert run is not None

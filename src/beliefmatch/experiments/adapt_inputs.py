@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,7 +11,7 @@ import torch
 from torch import nn
 
 from beliefmatch._utils import OnProgress, reason_of
-from beliefmatch._validate import fail
+from beliefmatch._validate import fail, naming_arguments
 from beliefmatch.adaptation.batchnorm import with_batchnorm
 from beliefmatch.adaptation.cache import FeatureCache, Layout, format_bytes
 from beliefmatch.adaptation.diagnostics import sentence
@@ -34,7 +32,6 @@ __all__ = [
     "Extractor",
     "NetworkInputs",
     "load_ood_sets",
-    "naming",
     "needed_rows",
     "require_device",
     "text_inputs",
@@ -43,8 +40,8 @@ __all__ = [
 BACKGROUND = "background"
 """Name of the set of examples without a class that take part in the fit."""
 
+_OOD_ARGUMENTS = ("text", "name", "path", "directory", "images", "ood")  # of the functions that load sets
 _USES = dict(zip(ROLES, ("fit on", "choose on", "report on"), strict=True))
-_ARGUMENT = re.compile(r"\w+: `(?P<name>\w+)`")
 
 
 class ExampleSet(NamedTuple):
@@ -68,18 +65,18 @@ class Extractor:
         config: How features are computed.
         network: with the weights that it was trained to.
         batch: a few inputs.
-        expected: what the network must take, for the error.
+        fault: the error where the network fails on it, with a place for the {reason}.
     """
 
-    def __init__(self, config: NetworkConfig, network: nn.Module, batch: Any, expected: str) -> None:
+    def __init__(self, config: NetworkConfig, network: nn.Module, batch: Any, fault: str) -> None:
         self.config, self.network = config, network
         self.cache = FeatureCache(config.cache_dir, size=config.cache_size)
         try:
-            with naming(name="head"):
+            with naming_arguments("adapt", "model", name="head"):
                 self.head = find_head(network, batch, name=config.head)
         except (RuntimeError, AssertionError, IndexError) as error:  # of other people's code
             reason = reason_of(error, typed=True, limit=200)
-            raise fail("adapt", f"`model` must take {expected}, but it failed ({reason}).") from error
+            raise fail("adapt", fault.format(reason=reason)) from error
         self._backbone = Backbone(network, self.head)  # one for all sets: it is compiled once
 
     def __call__(
@@ -215,32 +212,18 @@ def load_ood_sets(
     config: AdaptRunConfig, load: Callable[[str], tuple[str, Any]], taken: Iterable[str]
 ) -> dict[str, Any]:
     """The sets of no class by their names, which none of the parts `taken` has; the background at the end."""
-    found, names = dict[str, Any](), {*taken}
-    for text in config.ood:
-        with naming(text="ood", path="ood", name="ood"):
-            name, found_set = load(text)
-        if name in names:
-            raise fail("adapt", f"`ood` must name each set once and none {name!r}, got {text!r}.")
-        names.add(name)
-        found[name] = found_set
-    if config.background is not None:
-        if BACKGROUND in names:
-            raise fail("adapt", f"`ood` must name no set {BACKGROUND!r} where `--background` is given.")
-        with naming(text="background", path="background", name="background", ood="background"):
-            found[BACKGROUND] = load(config.background)[1]
+    found, parts = dict[str, Any](), [*taken]
+    given = [("ood", text) for text in config.ood]
+    given += [] if config.background is None else [(BACKGROUND, config.background)]
+    for option, text in given:
+        with naming_arguments("adapt", option, **dict.fromkeys(_OOD_ARGUMENTS, option)):
+            name, examples = load(text)
+        name = BACKGROUND if option == BACKGROUND else name
+        if name in found or name in parts:
+            expected = f"name each set once, and none like a part of the data ({', '.join(parts)})"
+            raise fail("adapt", f"`ood` must {expected}, got a second {name!r}.")
+        found[name] = examples
     return found
-
-
-@contextmanager
-def naming(**names: str) -> Iterator[None]:
-    """Errors of the block name these arguments of `adapt` in place of those of the functions it calls."""
-    try:
-        yield
-    except (ValueError, TypeError) as error:
-        found = _ARGUMENT.match(f"{error}")
-        if found is None or found["name"] not in names:
-            raise
-        raise type(error)(f"adapt: `{names[found['name']]}`{f'{error}'[found.end() :]}") from error
 
 
 def require_device(name: str) -> None:
@@ -258,14 +241,16 @@ def text_inputs(given: TextAdaptConfig, config: AdaptRunConfig) -> NetworkInputs
     for name, value in (("compile", given.compile), ("train_batchnorm", config.adapt_config.batchnorm)):
         if value:
             raise fail("adapt", f"`{name}` must not be given for text.")
-    with naming(name="model"):
+    with naming_arguments("adapt", "model", name="model", path="weights"):
         model = text_model(given.model, options=given.options, weights=given.weights)
-    parts = load_text(given.data, validation_from=given.validation_from, class_order=model.class_names)
+    with naming_arguments("adapt", "data", name="data", path="data"):
+        parts = load_text(given.data, validation_from=given.validation_from, class_order=model.class_names)
     column = given.data.text_column
     ood = load_ood_sets(config, lambda text: load_ood_text(text, text_column=column), parts.texts)
     part, rows = parts.role_rows["train"]
     some = model.tokenize([parts.texts[part][row] for row in rows[:4]])
-    extractor = Extractor(given, model.network, some, "tokenised sentences")
+    fault = "`model` must take tokenised sentences, but it failed ({reason})."
+    extractor = Extractor(given, model.network, some, fault)
     sources = {
         part: TextSource(parts.texts[part], parts.targets[part], tokenize=model.tokenize).subset(rows)
         for part, rows in needed_rows(parts).items()

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from beliefmatch._config import Config, Count
+from beliefmatch._config import Config, Count, Seed
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.data.config import DataConfig, TextConfig
 
@@ -68,7 +68,7 @@ class FeatureAdaptConfig(Config, frozen=True, kw_only=True, tag_field="inputs", 
     train: str
     validation: str | float | None = None
     test: str | None = None
-    split_seed: int = 0
+    split_seed: Seed = 0
 
 
 class AdaptRunConfig(Config, frozen=True):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -18,7 +20,7 @@ from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.stored import feature_sets
 from beliefmatch.experiments.adapt_images import image_inputs
-from beliefmatch.experiments.adapt_inputs import BACKGROUND, NetworkInputs, naming, text_inputs
+from beliefmatch.experiments.adapt_inputs import BACKGROUND, NetworkInputs, text_inputs
 from beliefmatch.experiments.adapt_record import AdaptRecord
 from beliefmatch.experiments.adapt_run_config import AdaptRunConfig, FeatureAdaptConfig, ImageAdaptConfig
 from beliefmatch.experiments.adapted_evaluation import score_adaptation
@@ -108,13 +110,12 @@ def _stored_features(given: FeatureAdaptConfig, config: AdaptRunConfig) -> _Stor
         name, _, path = text.partition("=")
         if not name or not path:
             raise fail("adapt", f"`ood` must be NAME=FILE with `--features`, got {text!r}.")
-        if name in files:
-            raise fail("adapt", f"`ood` must name each set once, got {name!r} twice.")
+        if name in files or name == BACKGROUND:
+            raise fail("adapt", f"`ood` must name each set once and none {BACKGROUND!r}, got {name!r}.")
         files[name] = path
     if config.background is not None:
         files[BACKGROUND] = config.background
-    names = {f"ood_{name}": BACKGROUND if name == BACKGROUND else "ood" for name in files}
-    with naming(train="features", test="test_features", **names):
+    with _naming_files(given, files):
         sets, init, classes = feature_sets(
             given.train, validation=given.validation, test=given.test, ood=files, split_seed=given.split_seed
         )
@@ -122,3 +123,24 @@ def _stored_features(given: FeatureAdaptConfig, config: AdaptRunConfig) -> _Stor
         ood = dict(sets.ood)
         sets = replace(sets, background=ood.pop(BACKGROUND), ood=ood)
     return _StoredFeatures(sets, init, classes)
+
+
+@contextmanager
+def _naming_files(given: FeatureAdaptConfig, ood: Mapping[str, str]) -> Iterator[None]:
+    """Let errors about a set of features, or about its file, name the option that it was given by."""
+    files = {"validation": ("validation", given.validation), "test": ("test_features", given.test)}
+    files |= {
+        f"ood_{name}": (BACKGROUND if name == BACKGROUND else "ood", path) for name, path in ood.items()
+    }
+    options = {name: option for name, (option, path) in files.items() if path is not None}
+    options = {"train": "features", "validation": "features", "test": "features", **options}
+    try:
+        yield
+    except ValueError as error:
+        fact = re.sub(r"^\w+: |; name it if it is called otherwise", "", f"{error}")
+        argument = re.match(r"`(\w+)` ", fact)
+        if argument and argument[1] in options:
+            rest = fact[argument.end() :].replace("`train`", "`--features`")
+            raise fail("adapt", f"`{options[argument[1]]}` {rest}") from error
+        named = (option for option, path in files.values() if path is not None and f"{path}" in fact)
+        raise fail("adapt", f"`{next(named, 'features')}` cannot be used: {fact}") from error
