@@ -44,12 +44,12 @@ def fail(function: str, fact: str, kind: type[Exception] = ValueError) -> Except
 
 
 @contextmanager
-def naming_arguments(function: str, others: str, **names: str) -> Iterator[None]:
+def naming_arguments(function: str, others: str | None = None, **names: str) -> Iterator[None]:
     """Let errors of the block name the arguments of `function` in place of those of the functions it calls.
 
     Args:
         function: that the user called.
-        others: its argument that errors without an argument are about.
+        others: its argument that errors without an argument are about; these stay as they are if not given.
         names: its argument for each one that an error may name; all others stay as they are.
     """
     try:
@@ -58,11 +58,11 @@ def naming_arguments(function: str, others: str, **names: str) -> Iterator[None]
         found = _MESSAGE.fullmatch(f"{error}")
         assert found is not None
         argument, fact = found["argument"], found["fact"]
-        if argument is None:
+        if argument in names:
+            raise type(error)(f"{function}: `{names[argument]}` {fact}") from error
+        if argument is None and others is not None:
             raise type(error)(f"{function}: `{others}` cannot be used: {fact}") from error
-        if argument not in names:
-            raise
-        raise type(error)(f"{function}: `{names[argument]}` {fact}") from error
+        raise
 
 
 def level_of_caller() -> int:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from beliefmatch._environment import needs
 from beliefmatch._files import directory_in_use
 from beliefmatch._utils import OnProgress
+from beliefmatch._validate import naming_arguments
 from beliefmatch.adaptation.adapt import GivenData, adapt_network
 from beliefmatch.adaptation.adapt_config import (
     CONTROLS,
@@ -30,6 +31,7 @@ from beliefmatch.adaptation.adapt_config import (
 from beliefmatch.adaptation.cache import FeatureCache, as_cache
 from beliefmatch.adaptation.result import Adaptation
 from beliefmatch.adaptation.surgery import BeliefMixin, add_belief
+from beliefmatch.experiments.adapt_inputs import require_device
 from beliefmatch.experiments.adapted_directory import head_file
 from beliefmatch.experiments.adapted_evaluation import VALUES_ONLY, score_adaptation
 
@@ -168,23 +170,26 @@ def adapt(
         `adaptation`.
     """
     given = locals()
-    config = AdaptConfig(**{name: given[name] for name in AdaptConfig.__struct_fields__})
-    source = GivenData.of(
-        model,
-        train,
-        validation=validation,
-        test=test,
-        ood=ood,
-        background=background,
-        head=head,
-        config=config,
-        device=device,
-        classes=classes,
-        cache=as_cache(cache),
-        precision=precision,
-        compile=compile,
-    )
-    network, adaptation = adapt_network(source, config, on_progress)
+    names = {name: name for name in AdaptConfig.__struct_fields__}
+    with naming_arguments("adapt", **names, name="head", prior="priors", cache_dir="cache"):
+        require_device(device)
+        config = AdaptConfig(**{name: given[name] for name in AdaptConfig.__struct_fields__})
+        source = GivenData.of(
+            model,
+            train,
+            validation=validation,
+            test=test,
+            ood=ood,
+            background=background,
+            head=head,
+            config=config,
+            device=device,
+            classes=classes,
+            cache=as_cache(cache),
+            precision=precision,
+            compile=compile,
+        )
+        network, adaptation = adapt_network(source, config, on_progress)
     better = add_belief(network, Adapted)
     better.adaptation = adaptation
     return better

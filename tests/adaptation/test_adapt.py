@@ -209,7 +209,9 @@ def test_progress_covers_features_and_heads(quickly, digits):
     [
         ({"labels": "old"}, "labels"),
         ({"classes": 5}, "classes"),
-        ({"head": "layers.99"}, "name"),
+        ({"head": "layers.99"}, "head"),
+        ({"device": "nowhere"}, "device"),
+        ({"priors": (0.0,)}, "priors"),
         ({"seeds": ()}, "seeds"),
         ({"model": "resnet50"}, "model"),
         ({"train": 7}, "train"),

@@ -125,6 +125,8 @@ def _in_options(context: typer.Context, fact: str) -> str:
     """Words of Python about other arguments and their values, as the command has them."""
     if "skip_corrupt" in context.params:
         fact = fact.replace('set `corrupt` to "skip"', "give `--skip-corrupt`")
+    if "classes" not in context.params:
+        fact = fact.replace(", or give `classes`", "")
     fact = re.sub(r"^must be False for\b", "must not be given for", fact)
     names = "|".join(re.escape(name.rstrip("_")) for name in context.params)
 

@@ -226,13 +226,15 @@ def load_ood_sets(
     return found
 
 
-def require_device(name: str) -> None:
+def require_device(name: torch.device | str) -> None:
     """Require a device that torch can use here."""
     try:
         torch.empty(1, device=name)
     except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
         reason = reason_of(error, limit=120)
-        raise fail("adapt", f"`device` must be one that torch has here, got {name!r} ({reason}).") from error
+        raise fail(
+            "adapt", f"`device` must be one that torch has here, got {f'{name}'!r} ({reason})."
+        ) from error
 
 
 def text_inputs(given: TextAdaptConfig, config: AdaptRunConfig) -> NetworkInputs:

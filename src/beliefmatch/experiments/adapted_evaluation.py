@@ -87,13 +87,14 @@ def score_adaptation(
     features, scored_on = _scored_rows(adaptation.sets)
     scored, evaluations = [], []
     for line in _lines(adaptation):
-        delivered = _of_seed(line.heads, adaptation.chosen.candidate.seed)
+        seed = adaptation.chosen.candidate.seed
+        delivered = next((one for one in line.heads if one.candidate.seed == seed), line.heads[0])
         for head in line.heads:
             how = settings if head is delivered else VALUES_ONLY
-            evaluated = _evaluated(head, line, f"{model_name}, {scored_on}", model_name, names, how)
-            scored.append(_scored_head(head, line.label, evaluated))
+            scores, evaluation = _scored_head(head, line, model_name, scored_on, names, how)
+            scored.append(scores)
             if head is delivered:
-                evaluations.append(evaluated.evaluation)
+                evaluations.append(evaluation)
     spent = sum(adaptation.seconds.values()) if wall_seconds is None else wall_seconds
     label, nll, excess, error = adaptation.best
     record = AdaptRecord(
@@ -165,43 +166,44 @@ def _is_votes(features: Features) -> bool:
     return features.targets.dim() == 2
 
 
-def _of_seed(heads: Sequence[FittedHead], seed: int) -> FittedHead:
-    return next((one for one in heads if one.candidate.seed == seed), heads[0])
-
-
 # The scores of one head.
 
 
-class _Evaluated(NamedTuple):
-    evaluation: EvaluationRecord
-    has_belief: bool
-    votes: "_VoteScores | None"
-
-
-def _evaluated(
+def _scored_head(
     head: FittedHead,
     line: _Line,
-    source: str,
     model_name: str,
+    scored_on: str,
     class_names: Sequence[str],
     settings: EvaluateConfig,
-) -> _Evaluated:
-    predictions, has_belief = _predictions(head, line.features, source, _scorable(line.features))
-    votes = None
-    if _is_votes(line.features):
-        assert predictions.targets is not None
-        votes = _vote_scores(predictions, predictions.targets)
-        predictions = dataclasses.replace(
-            predictions,
-            targets=predictions.targets.argmax(1),
-            recognised={"targets": "the class of the most votes"},
-        )
+) -> tuple[ScoredHead, EvaluationRecord]:
+    features = line.features
+    predictions, has_belief = _predictions(head, features, f"{model_name}, {scored_on}", _scorable(features))
+    by_votes = kl = None
+    if _is_votes(features):
+        counts = predictions.targets
+        assert counts is not None
+        by_votes, kl = _vote_scores(predictions, counts)
+        majority = {"targets": "the class of the most votes"}
+        predictions = dataclasses.replace(predictions, targets=counts.argmax(1), recognised=majority)
     ood = {
         name: _predictions(head, rows, f"{model_name}, {name}", torch.arange(len(rows)))[0]
         for name, rows in line.ood.items()
     }
     made = evaluate(predictions, name=line.label, class_names=class_names, ood=ood, settings=settings)
-    return _Evaluated(made, has_belief, votes)
+    extra = ", BatchNorm trained" if line.label == BATCHNORM_LABEL else ""
+    scored = ScoredHead(
+        label=line.label,
+        name=f"{head.candidate.name}{extra}",
+        seed=head.candidate.seed,
+        options=plain(dict(head.candidate.options)),
+        converged=head.converged,
+        has_belief=has_belief,
+        scores=by_votes or scores_of(made),
+        kl=kl,
+        ood=[ood_scores(one, has_belief=has_belief) for one in made.ood],
+    )
+    return scored, made
 
 
 @torch.no_grad()
@@ -228,12 +230,7 @@ def _predictions(
     return Predictions(path, kind, torch.cat(values), features.targets[places], None, {}), has_belief
 
 
-class _VoteScores(NamedTuple):
-    scores: Scores
-    kl: float | None
-
-
-def _vote_scores(predictions: Predictions, counts: Tensor) -> _VoteScores:
+def _vote_scores(predictions: Predictions, counts: Tensor) -> tuple[Scores, float | None]:
     """The expectation of each score over one vote drawn from the row's, and KL(shares ‖ probabilities)."""
     columns = []
     step = max(1, _NUMBERS // counts.shape[1])
@@ -252,7 +249,7 @@ def _vote_scores(predictions: Predictions, counts: Tensor) -> _VoteScores:
         ece=calibration_error(bins_of(confidence.clamp(0, 1), hits, _DEFAULT.n_bins, "width")),
         mean_confidence=confidence.mean().item(),
     )
-    return _VoteScores(scores, _finite(kl.mean().item()))
+    return scores, _finite(kl.mean().item())
 
 
 def _answers(probs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -265,22 +262,6 @@ def _answers(probs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 def _shares(counts: Tensor) -> Tensor:
     return counts.double() / counts.double().sum(1, keepdim=True)
-
-
-def _scored_head(head: FittedHead, label: str, evaluated: _Evaluated) -> ScoredHead:
-    extra = ", BatchNorm trained" if label == BATCHNORM_LABEL else ""
-    evaluation, has_belief, votes = evaluated
-    return ScoredHead(
-        label=label,
-        name=f"{head.candidate.name}{extra}",
-        seed=head.candidate.seed,
-        options=plain(dict(head.candidate.options)),
-        converged=head.converged,
-        has_belief=has_belief,
-        scores=scores_of(evaluation) if votes is None else votes.scores,
-        kl=None if votes is None else votes.kl,
-        ood=[ood_scores(one, has_belief=has_belief) for one in evaluation.ood],
-    )
 
 
 # The other parts of the record.

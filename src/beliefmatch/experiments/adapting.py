@@ -13,7 +13,7 @@ from torch import nn
 
 from beliefmatch._config import plain
 from beliefmatch._utils import OnProgress
-from beliefmatch._validate import fail
+from beliefmatch._validate import fail, naming_arguments
 from beliefmatch.adaptation.adapt import adapt_network
 from beliefmatch.adaptation.fitted import Init
 from beliefmatch.adaptation.refit import refit
@@ -70,7 +70,8 @@ class Adapting:
         began = time.perf_counter()
         inputs, given, fit = self.inputs, self.config.given, self.config.adapt_config
         if isinstance(inputs, NetworkInputs):
-            network, made = adapt_network(inputs, fit, on_progress)
+            with naming_arguments("adapt", train="data", test="data"):
+                network, made = adapt_network(inputs, fit, on_progress)
             class_names, facts, text = inputs.parts.class_names, inputs.facts, inputs.text
         else:
             sets, init, classes = inputs
