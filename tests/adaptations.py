@@ -11,7 +11,7 @@ from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import BatchNormResult, FeatureSets
 from beliefmatch.adaptation.types import Features
-from beliefmatch.experiments.adapted_evaluation import adapt_evaluations, adapt_record
+from beliefmatch.experiments.adapted_evaluation import score_adaptation
 from beliefmatch.experiments.evaluate_config import EvaluateConfig
 
 CLASSES, WIDTH = 3, 6
@@ -93,17 +93,21 @@ def _seen_anew(features):
 
 
 @cache
-def record(kind="repair"):
-    return adapt_record(
+def _scored(kind):
+    return score_adaptation(
         adaptation(kind),
         model_name="a <network>",
         class_names=NAMES,
         data_facts={"train": "clouds", "mean": (0.5, float("nan"))},
         command=["beliefmatch", "adapt", "--features", "my clouds.npz"],
         wall_seconds=12.5,
+        settings=QUICK,
     )
 
 
-@cache
+def record(kind="repair"):
+    return _scored(kind).record
+
+
 def evaluations(kind="repair"):
-    return adapt_evaluations(adaptation(kind), model_name="a", class_names=NAMES, settings=QUICK)
+    return _scored(kind).evaluations

@@ -12,6 +12,7 @@ import kernel_contract
 # Tiny tensors gain nothing from threads, and waiting for busy cores makes them thirty times slower.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # for the commands that tests start
+os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub is imported, which reads it once
 # An engine finds out by itself whether bfloat16 needs this, but only before torch has used oneDNN.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 

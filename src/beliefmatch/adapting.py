@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from beliefmatch._environment import needs
-from beliefmatch._files import ready_directory
+from beliefmatch._files import directory_in_use
 from beliefmatch._utils import OnProgress
+from beliefmatch._validate import naming_arguments
 from beliefmatch.adaptation.adapt import adapt_data
 from beliefmatch.adaptation.adapt_config import (
     CONTROLS,
@@ -31,7 +32,7 @@ from beliefmatch.adaptation.cache import FeatureCache, as_cache
 from beliefmatch.adaptation.result import Adaptation
 from beliefmatch.adaptation.surgery import BeliefMixin, add_belief
 from beliefmatch.experiments.adapted_directory import head_file
-from beliefmatch.experiments.adapted_evaluation import adapt_evaluations, adapt_record
+from beliefmatch.experiments.adapted_evaluation import VALUES_ONLY, score_adaptation
 
 __all__ = ["Adapted", "adapt"]
 
@@ -49,7 +50,8 @@ class Adapted(BeliefMixin):
         """
         from beliefmatch.report.adaptation_text import adaptation_summary
 
-        return adaptation_summary(adapt_record(self.adaptation, model_name=_name(self)))
+        made = score_adaptation(self.adaptation, model_name=_name(self), settings=VALUES_ONLY)
+        return adaptation_summary(made.record)
 
     def report(
         self,
@@ -70,17 +72,17 @@ class Adapted(BeliefMixin):
         Returns:
             The path of the page, report.html.
         """
-        names = {"model_name": _name(self), "class_names": class_names}
         with needs("matplotlib, jinja2 and plotly", extra="report", caller="report"):
             import jinja2  # noqa: F401
             import plotly  # noqa: F401
 
             from beliefmatch.report.adaptation_files import write_adaptation
         head = head_file(self.adaptation, self)
-        record = adapt_record(self.adaptation, data_facts=data_facts, **names)
-        place = ready_directory(str(directory), caller="report")
-        evaluations = adapt_evaluations(self.adaptation, **names)
-        return write_adaptation(place, record, evaluations, head=head)
+        with directory_in_use(str(directory), caller="report") as place:
+            made = score_adaptation(
+                self.adaptation, model_name=_name(self), class_names=class_names, data_facts=data_facts
+            )
+            return write_adaptation(place, made.record, made.evaluations, head=head)
 
 
 def _name(model: nn.Module) -> str:
@@ -166,41 +168,26 @@ def adapt(
         additional methods `belief`, `predict`, `abstain`, `summary` and `report` and the attribute
         `adaptation`.
     """
-    config = AdaptConfig(
-        labels=labels,
-        choose=choose,
-        kl_weights=kl_weights,
-        weight_decays=weight_decays,
-        priors=priors,
-        controls=controls,
-        laplace=laplace,
-        heads=heads,
-        tolerance=tolerance,
-        protocol=protocol,
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        seeds=seeds,
-        batchnorm=batchnorm,
-        risks=risks,
-        delta=delta,
-    )
-    network, adaptation = adapt_data(
-        model,
-        train,
-        validation=validation,
-        test=test,
-        ood=ood,
-        background=background,
-        head=head,
-        config=config,
-        device=device,
-        classes=classes,
-        cache=as_cache(cache),
-        precision=precision,
-        compile=compile,
-        on_progress=on_progress,
-    )
+    given = locals()
+    names = {name: name for name in AdaptConfig.__struct_fields__}
+    with naming_arguments("adapt", **names, name="head", prior="priors", cache_dir="cache"):
+        config = AdaptConfig(**{name: given[name] for name in AdaptConfig.__struct_fields__})
+        network, adaptation = adapt_data(
+            model,
+            train,
+            validation=validation,
+            test=test,
+            ood=ood,
+            background=background,
+            classes=classes,
+            head=head,
+            config=config,
+            cache=as_cache(cache),
+            device=device,
+            precision=precision,
+            compile=compile,
+            on_progress=on_progress,
+        )
     better = add_belief(network, Adapted)
     better.adaptation = adaptation
     return better

@@ -211,6 +211,8 @@ def test_progress_covers_features_and_heads(quickly, digits):
         ({"classes": 5}, "classes"),
         ({"head": "layers.99"}, "head"),
         ({"head": 7}, "head"),
+        ({"device": "nowhere"}, "device"),
+        ({"priors": (0.0,)}, "priors"),
         ({"seeds": ()}, "seeds"),
         ({"model": "resnet50"}, "model"),
         ({"train": 7}, "train"),

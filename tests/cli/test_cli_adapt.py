@@ -291,6 +291,7 @@ def test_what_fails_or_is_stopped_leaves_no_directory_and_prints_no_warnings(
     stored, error, monkeypatch, capsys
 ):
     def stopped(*arguments, **options):
+        assert not (stored / "new").exists()  # so that a signal at this moment leaves nothing either
         warnings.warn("adapt: odd", UserWarning, stacklevel=1)
         raise error
 
@@ -332,7 +333,72 @@ def test_stored_features_without_validation_data_give_a_warning(stored, capsys):
     assert "held out" in shown and "has only 40 labelled rows" in shown
 
 
+@pytest.mark.filterwarnings("default:adapt")
+@pytest.mark.parametrize(
+    ("line", "option"),
+    [
+        ("--features far.npz", "--features"),
+        ("--features train.npz --validation absent.npz", "--validation"),
+        ("--features train.npz --validation -1", "--validation"),
+        ("--features train.npz --validation 5000", "--validation"),
+        ("--features train.npz --validation narrow.npz", "--validation"),
+        ("--features train.npz --test-features absent.npz", "--test-features"),
+        ("--features train.npz --test-features far.npz", "--test-features"),
+        ("--features train.npz --ood far=absent.npz", "--ood"),
+        ("--features train.npz --ood far=narrow.npz", "--ood"),
+        ("--features train.npz --ood background=far.npz --background far.npz", "--ood"),
+        ("--features train.npz --background absent.npz", "--background"),
+        ("--features train.npz --split-seed -1", "--split-seed"),
+        ("--features train.npz --device cuda", "--device"),
+        ("--features train.npz --cache-size foo", "--cache-size"),
+        ("--features train.npz --train-batchnorm", "--train-batchnorm"),
+        ("--features train.npz --prior 0", "--prior"),  # without the warning that was due before
+        ("--features train.npz --labels same", "--labels"),
+        ("--test-features test.npz", "--test-features"),
+    ],
+)
+def test_what_is_wrong_with_features_names_its_option(stored, monkeypatch, capsys, line, option):
+    monkeypatch.chdir(stored)
+    np.savez("narrow.npz", features=np.zeros((9, 2), np.float32), targets=np.arange(9) % 3)
+    err = refused(["adapt", *line.split(), "--out", "new/out"], capsys)
+    assert err.startswith(f"beliefmatch adapt: `{option}` ") and "`train`" not in err
+    assert not (stored / "new").exists()
+
+
 OWN = "--model own_network:make --weights own_network.safetensors"
+KNOWN = f"{OWN} --data digits --mean 0 --std 1 --labels new"
+
+
+@pytest.mark.parametrize(
+    ("line", "option"),
+    [
+        (f"{KNOWN} --head nope", "--head"),
+        (f"{KNOWN} --weights absent.safetensors", "--weights"),
+        (f"{KNOWN} --ood absent", "--ood"),
+        (f"{KNOWN} --ood empty", "--ood"),
+        (f"{KNOWN} --ood large=large.npz --ood large=large.npz", "--ood"),
+        (f"{KNOWN} --background absent", "--background"),
+        (f"{KNOWN} --background empty", "--background"),
+        (f"{KNOWN} --data empty", "--data"),
+        (f"{KNOWN} --limit 3", "--data"),
+        (f"{KNOWN} --size 7", "--size"),
+        (f"{KNOWN} --feature-batch 0", "--feature-batch"),
+        (f"{KNOWN} --cache-size foo", "--cache-size"),
+        (f"{KNOWN} --model-option width=[", "--model-option"),
+        (f"{KNOWN} --train-batchnorm", "--train-batchnorm"),
+        (f"{KNOWN} --validation large.npz", "--validation"),
+        (f"{KNOWN} --model own_network:absent", "--model"),
+        ("--model run --size 8", "--data"),
+    ],
+)
+def test_what_is_wrong_with_a_network_or_its_images_names_its_option(
+    workspace, run, cache, monkeypatch, capsys, line, option
+):
+    monkeypatch.chdir(workspace)
+    (workspace / "empty").mkdir(exist_ok=True)
+    err = refused(["adapt", *line.split(), *cache, "--out", "new/out"], capsys)
+    assert err.startswith(f"beliefmatch adapt: `{option}` ")
+    assert not (workspace / "new").exists()
 
 
 @pytest.mark.parametrize(
@@ -378,6 +444,29 @@ def test_predict_names_the_damaged_file_of_an_adaptation(adapted, tmp_path, caps
     line = ["predict", f"{copy}", f"{tmp_path / 'x.npy'}", "--out", f"{tmp_path / 'p.csv'}"]
     assert file in refused(line, capsys)
     assert not (tmp_path / "p.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("adapted absent.npy", "INPUT"),
+        ("adapted empty", "INPUT"),
+        ("adapted own_network.safetensors", "INPUT"),
+        ("adapted large.npz --workers -1", "--workers"),
+        ("adapted large.npz --text-column a", "--text-column"),
+        ("empty large.npz", "RUN"),
+        ("absent large.npz --risk 0.1", "RUN"),
+        ("adapted large.npz --risk 0.000001", "--risk"),
+        ("adapted large.npz --out own_network.py/p.csv", "--out"),
+    ],
+)
+def test_what_cannot_be_predicted_names_its_argument_and_makes_no_directory(
+    adapted, workspace, monkeypatch, capsys, line, name
+):
+    monkeypatch.chdir(workspace)
+    (workspace / "empty").mkdir(exist_ok=True)
+    err = refused(["predict", "--out", "new/deep/p.csv", *line.split()], capsys)
+    assert err.startswith(f"beliefmatch predict: `{name}` ") and not (workspace / "new").exists()
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.5])

@@ -13,7 +13,7 @@ from beliefmatch.cli import main
 from beliefmatch.data import load
 from beliefmatch.data.config import DataConfig
 from beliefmatch.data.preprocessing import Preprocessing
-from beliefmatch.experiments.adapt_preprocessing import (
+from beliefmatch.experiments.adapt_images import (
     PreprocessingTrial,
     choose_preprocessing,
     usual_preprocessings,
@@ -34,6 +34,9 @@ def published():
     network = make()
     network.pretrained_cfg = {"mean": (0.5,), "std": (0.5,), "input_size": (1, 8, 8)}
     return network
+
+def colours(classes=3):
+    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, classes))
 
 def declaring():
     network = make()
@@ -142,6 +145,41 @@ def test_the_found_preprocessing_feeds_the_untouched_network_and_new_images(adap
     assert [float(answer["confidence"]) for answer in answers] == pytest.approx(expected.tolist(), rel=1e-4)
 
 
+@pytest.mark.parametrize("order", ["rgb", "bgr"])
+def test_the_order_of_channels_is_found_and_kept(adapt, workspace, tmp_path, order):
+    """Of a network that names the brightest of red, green and blue."""
+    labels = np.arange(240) % 3
+    images = np.random.default_rng(0).integers(0, 200, (240, 4, 4, 3)).astype(np.uint8)
+    images[np.arange(240), :, :, labels] //= 2
+    images[np.arange(240), :, :, labels] += 140
+    np.savez(workspace / f"{order}.npz", images=images, labels=labels)
+    weight = 9 * (torch.eye(3) if order == "rgb" else torch.eye(3).flip(0))
+    save_file({"2.weight": weight, "2.bias": torch.zeros(3)}, workspace / f"{order}.safetensors")
+    shown = adapt(f"{order}.safetensors", "--data", f"{order}.npz", model="own_nets:colours")
+    best = shown.partition("preprocessing: ")[2].partition(" (existing head right on 100.0 %")[0]
+    assert best.endswith(", BGR") == (order == "bgr") and "\n" not in best
+    record = AdaptRecord.from_json((tmp_path / "out" / "record.json").read_text("utf-8"))
+    assert record.delivered("untouched").scores.error == 0
+    np.save(tmp_path / "new.npy", images[:9])
+    line = ["predict", f"{tmp_path / 'out'}", f"{tmp_path / 'new.npy'}", "--out", f"{tmp_path / 'p.csv'}"]
+    assert main(line) == 0
+    answers = csv.DictReader((tmp_path / "p.csv").read_text("utf-8").splitlines())
+    assert [int(answer["predicted"]) for answer in answers] == labels[:9].tolist()
+
+
+def test_grey_images_of_three_channels_are_taken_for_rgb(adapt, workspace):
+    stored = np.load(workspace / "images.npz")
+    images = np.repeat(stored["images"][..., None], 3, 3)[:, ::2, ::2]
+    dark = stored["labels"] % 2
+    images = np.where(dark[:, None, None, None], images // 3, 80 + images // 3).astype(np.uint8)
+    np.savez(workspace / "grey.npz", images=images, labels=dark)
+    weights = {"2.weight": torch.tensor([[9.0] * 3, [-9.0] * 3]), "2.bias": torch.tensor([-6.0, 6.0])}
+    save_file(weights, workspace / "grey.safetensors")
+    options = ["--data", "grey.npz", "--model-option", "classes=2", "--dry-run"]
+    shown = adapt("grey.safetensors", *options, model="own_nets:colours")
+    assert "preprocessing: " in shown and "BGR" not in shown
+
+
 @pytest.mark.parametrize(
     ("model", "options", "inputs"),
     [
@@ -205,6 +243,8 @@ def test_each_usual_preprocessing_is_listed_once_and_keeps_the_margin():
     assert next(iter(found)) == "own" and "ImageNet mean/std" not in found
     assert len(set(found.values())) == len(found) and {one.margin for one in found.values()} == {1.5}
     assert {one.channels for one in found.values()} == {3}
+    orders = [one.channel_order for one in found.values()]
+    assert orders == ["rgb"] * (len(found) // 2) + ["bgr"] * (len(found) // 2)
     grey = Preprocessing((0.3,), (0.2,))
     assert {one.channels for one in usual_preprocessings(grey, {}).values()} == {1}
 

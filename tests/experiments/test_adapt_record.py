@@ -11,14 +11,14 @@ import torch
 from scipy.special import rel_entr
 from sklearn.metrics import log_loss, roc_auc_score
 
-from adaptations import CLASSES, NAMES, QUICK, adaptation, evaluations, record, rows
+from adaptations import CLASSES, NAMES, adaptation, evaluations, record, rows
 from beliefmatch._config import plain, schema_of
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.result import BatchNormResult, RiskThreshold
 from beliefmatch.experiments import adapted_evaluation
 from beliefmatch.experiments.adapt_record import AdaptRecord, adapt_evaluation_paths
 from beliefmatch.experiments.adapted_directory import head_file
-from beliefmatch.experiments.adapted_evaluation import adapt_evaluations, adapt_record, answers
+from beliefmatch.experiments.adapted_evaluation import VALUES_ONLY, score_adaptation
 from beliefmatch.methods.base import Prediction
 from beliefmatch.metrics import expected_calibration_error
 
@@ -31,6 +31,10 @@ def probs(head, features):
     """By numpy, from the weights."""
     said = head.predict(torch.from_numpy(features.rows))
     return said.probs.double().numpy()
+
+
+def scored(made, **options):
+    return score_adaptation(made, model_name="x", settings=VALUES_ONLY, **options)
 
 
 def heads(kind):
@@ -154,19 +158,21 @@ def test_of_votes_the_majority_is_evaluated_and_that_is_told():
 def test_too_many_numbers_are_evaluated_on_evenly_spaced_rows(monkeypatch):
     monkeypatch.setattr(adapted_evaluation, "MOST_NUMBERS", 140)
     whole = adaptation("repair")
-    made = adapt_evaluations(replace(whole, table={whole.label: [whole.chosen]}), settings=QUICK)
-    assert [one.examples for one in made] == [47]
-    assert "one row in 3 of" in made[0].source
+    made = scored(replace(whole, table={whole.label: [whole.chosen]}))
+    assert [one.examples for one in made.evaluations] == [47]
+    assert made.record.scored[0].scores.examples == 47
+    assert "one row in 3 of" in made.evaluations[0].source
 
 
 def test_a_promise_is_put_to_the_test():
-    said = answers(adaptation("repair").chosen, adaptation("repair").sets.test)
+    test = adaptation("repair").sets.test
+    p, right = probs(adaptation("repair").chosen, test), test.targets.numpy()
     promised = (RiskThreshold(0.1, 0.05, 0.7, 0.5, 0.09), RiskThreshold(0.001, 0.05, None, 0.0, None))
-    made = adapt_record(replace(adaptation("repair"), risk_thresholds=promised), model_name="x")
+    made = scored(replace(adaptation("repair"), risk_thresholds=promised)).record
     kept, none = made.risk_thresholds
-    sure = said.confidence >= 0.7
-    assert kept.test_coverage == pytest.approx(sure.double().mean().item())
-    assert kept.test_risk == pytest.approx(1 - said.hits[sure].mean().item())
+    sure = p.max(1) >= 0.7
+    assert kept.test_coverage == pytest.approx(sure.mean())
+    assert kept.test_risk == pytest.approx((p.argmax(1) != right)[sure].mean())
     assert none.test_coverage is none.test_risk is none.threshold is None
 
 
@@ -181,9 +187,7 @@ def test_heads_that_say_probabilities_alone_are_judged_too():
     chosen = adaptation("repair").chosen
     sure = Sure(chosen.candidate, chosen.weight, chosen.bias, chosen.validation)
     table = {adaptation("repair").label: [sure]}
-    made = adapt_record(
-        replace(adaptation("repair"), chosen=sure, fitted=[sure], table=table), model_name="x"
-    )
+    made = scored(replace(adaptation("repair"), chosen=sure, fitted=[sure], table=table)).record
     (one,) = made.scored
     shares = torch.bincount(adaptation("repair").sets.test.targets, minlength=3) / 140
     assert one.scores.nll == pytest.approx(-(shares @ torch.tensor([0.7, 0.2, 0.1]).log()).item(), rel=1e-6)
@@ -197,7 +201,7 @@ def test_trained_batchnorm_has_a_line_with_features_of_its_own():
     batchnorm = BatchNormResult(("bn",), scores, scores, 2, (), head, rows(50, 20), new, ood)
     promised = (RiskThreshold(0.1, 0.05, 0.7, 0.5, 0.09),)
     made = replace(whole, batchnorm=batchnorm, risk_thresholds=promised, notes=("No Laplace.",))
-    one = adapt_record(made, model_name="x")
+    one, evaluated = scored(made)
     line = one.scored[-1]
     assert (line.label, line.scores.examples) == ("belief matching and BatchNorm", 70)
     p, y = probs(head, new), new.targets.numpy()
@@ -206,9 +210,9 @@ def test_trained_batchnorm_has_a_line_with_features_of_its_own():
     assert one.batchnorm["taken"] and one.batchnorm["layers"] == 1 and one.notes == ["No Laplace."]
     assert one.risk_thresholds[0].test_coverage == pytest.approx((p.max(1) >= 0.7).mean())
     assert AdaptRecord.from_json(one.to_json()) == one
-    assert [each.examples for each in adapt_evaluations(made, settings=QUICK)][-1] == 70
+    assert evaluated[-1].examples == 70
     kept = replace(batchnorm, epoch=0)
-    assert "BatchNorm" not in adapt_record(replace(made, batchnorm=kept), model_name="x").row_labels[-1]
+    assert "BatchNorm" not in scored(replace(made, batchnorm=kept)).record.row_labels[-1]
 
 
 def test_heads_that_have_not_converged_are_marked():
@@ -217,7 +221,7 @@ def test_heads_that_have_not_converged_are_marked():
     unfinished = replace(head, converged=False, gap=math.nan)
     fitted = [unfinished if one is head else one for one in whole.fitted]
     table = {**whole.table, "softmax": [unfinished]}
-    made = adapt_record(replace(whole, fitted=fitted, table=table), model_name="x")
+    made = scored(replace(whole, fitted=fitted, table=table)).record
     assert [one.label for one in made.scored if not one.converged] == ["softmax"]
     assert [(one.name, one.gap) for one in made.tried if not one.converged] == [(head.candidate.name, None)]
 
@@ -226,9 +230,7 @@ def test_long_curves_are_thinned_with_both_ends():
     whole = adaptation("new")
     point = whole.fitted[-1].curve[0]
     curve = tuple(point._replace(epoch=epoch, nll=math.inf if epoch == 1 else 0.5) for epoch in range(1, 301))
-    made = adapt_record(
-        replace(whole, fitted=[*whole.fitted[:-1], replace(whole.fitted[-1], curve=curve)]), model_name="x"
-    )
+    made = scored(replace(whole, fitted=[*whole.fitted[:-1], replace(whole.fitted[-1], curve=curve)])).record
     kept = made.tried[-1].curve
     assert (kept.epoch[0], kept.epoch[-1], len(kept.epoch)) == (1, 300, 50)
     assert kept.nll[0] is None and kept.nll[1] == 0.5
@@ -244,11 +246,11 @@ def test_what_json_cannot_hold_is_made_plain():
 
 
 def test_bad_input_is_told_in_one_line():
-    with pytest.raises(ValueError, match=r"adapt_record: `class_names` must be 3, one a class, got 1\."):
-        adapt_record(adaptation("repair"), model_name="x", class_names=["a"])
+    with pytest.raises(ValueError, match=r"report: `class_names` must be 3, one a class, got 1\."):
+        scored(adaptation("repair"), class_names=["a"])
     empty = replace(adaptation("repair").sets, test=rows(5, 9, ood=True))
     with pytest.raises(ValueError, match=r"`test` must have rows with a class or votes, got none"):
-        adapt_record(replace(adaptation("repair"), sets=empty), model_name="x")
+        scored(replace(adaptation("repair"), sets=empty))
 
 
 @pytest.mark.parametrize(

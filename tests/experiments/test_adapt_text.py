@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.data.config import TextConfig
-from beliefmatch.experiments import adapt_text
-from beliefmatch.experiments.adapt_run_config import TextAdaptConfig
-from beliefmatch.experiments.adapt_text import AdaptText
+from beliefmatch.experiments import adapt_inputs
+from beliefmatch.experiments.adapt_inputs import text_inputs
+from beliefmatch.experiments.adapt_run_config import AdaptRunConfig, TextAdaptConfig
 from beliefmatch.models import PooledEncoder
 from beliefmatch.models.text import TextModel
 from encoders import TokenEncoder
@@ -33,7 +34,7 @@ class Letters:
 def model(monkeypatch):
     torch.manual_seed(0)
     model = TextModel(PooledEncoder(TokenEncoder()).eval(), Letters(), 6)
-    monkeypatch.setattr(adapt_text, "text_model", lambda name, **options: model)
+    monkeypatch.setattr(adapt_inputs, "text_model", lambda name, **options: model)
     return model
 
 
@@ -43,7 +44,7 @@ def built(directory, *, ood=(), batchnorm=False, **options):
     config = TextAdaptConfig(
         model="hf:any", data=data, cache_dir=f"{directory / 'cache'}", batch_size=4, **options
     )
-    return AdaptText.of(config, ood, batchnorm=batchnorm)
+    return text_inputs(config, AdaptRunConfig(config, AdaptConfig(batchnorm=batchnorm), ood))
 
 
 @torch.no_grad()
@@ -62,8 +63,8 @@ def test_features_have_the_order_of_the_file(model, tmp_path):
         assert found.targets.tolist() == [int(ROWS[row][1] == "odd") for row in rows]
     assert np.allclose(sets.ood["other"].rows[:], alone(model, [text for (text,) in OTHER]), atol=1e-6)
     assert sets.ood["other"].targets.tolist() == [-1] * 4
-    assert inputs.uses() == {"fit on": 32, "choose on": 8, "report on": 10}
-    assert inputs.facts()["max_length"] == 6 and inputs.facts()["counts"]["train"] == 32
+    assert inputs.uses == {"fit on": 32, "choose on": 8, "report on": 10}
+    assert inputs.facts["max_length"] == 6 and inputs.facts["counts"]["train"] == 32
 
 
 def test_another_split_computes_nothing_and_another_tokenizer_everything(model, tmp_path, monkeypatch):
@@ -83,13 +84,13 @@ def test_another_split_computes_nothing_and_another_tokenizer_everything(model, 
 
     assert computed(built(tmp_path)) >= 50
     assert computed(built(tmp_path, data={"split_seed": 3, "validation": 5})) < 50  # a few to check the cache
-    monkeypatch.setattr(adapt_text, "text_model", lambda name, **_: TextModel(model.network, Letters(), 5))
+    monkeypatch.setattr(adapt_inputs, "text_model", lambda name, **_: TextModel(model.network, Letters(), 5))
     assert computed(built(tmp_path)) >= 50
 
 
 def test_of_limited_sentences_only_those_in_use_are_computed(model, tmp_path):
     inputs = built(tmp_path, data={"limit": 10})
-    assert [len(one.source) for one in inputs.wanted] == [28]
+    assert [len(one.source) for one in inputs.sets.values()] == [28]
     sets = inputs.features(lambda share, doing: None)
     texts = [ROWS[row][0] for row in inputs.parts.role_rows["train"].rows]
     assert np.allclose(sets.train.rows[:], alone(model, texts), atol=1e-6)
@@ -100,7 +101,7 @@ def test_of_limited_sentences_only_those_in_use_are_computed(model, tmp_path):
     [
         ({"compile": True}, "compile"),
         ({"batchnorm": True}, "train_batchnorm"),
-        ({"head": "fc"}, "name"),
+        ({"head": "fc"}, "head"),
         ({"device": "nowhere"}, "device"),
         ({"ood": ("all=o.txt",)}, "ood"),
     ],

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from adaptations import NAMES, QUICK, evaluations, record, with_background
 from beliefmatch.cli import main
 from beliefmatch.experiments.adapt_record import AdaptRecord, BestRecord, RiskThresholdCheck, VerdictRecord
-from beliefmatch.experiments.adapted_evaluation import adapt_evaluations, adapt_record
+from beliefmatch.experiments.adapted_evaluation import score_adaptation
 from beliefmatch.experiments.evaluation_record import Number
 from beliefmatch.report.adaptation_files import adaptation_files, write_adaptation
 from beliefmatch.report.adaptation_page import render_adaptation
@@ -248,8 +248,7 @@ def test_every_lambda_is_drawn_as_a_mean_over_seeds():
 @pytest.mark.parametrize("choose", ["belief_matching", "best"])
 def test_heads_with_background_and_of_resampled_rows_are_lines_and_no_lambdas(choose):
     made = with_background(choose)
-    scored = adapt_evaluations(made, settings=QUICK)
-    found = adapt_record(made, model_name="a")
+    found, scored = score_adaptation(made, model_name="a", settings=QUICK)
     assert AdaptRecord.from_json(found.to_json()) == found
     assert {"belief matching with background", "softmax with outlier exposure"} <= {*found.row_labels}
     assert "belief matching with background, 3 heads" in found.row_labels

@@ -1,6 +1,6 @@
 """`beliefmatch adapt`: the last layer of a trained classifier is refitted with belief matching."""
 
-from contextlib import ExitStack
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from beliefmatch.experiments.adapt_run_config import (
 )
 
 if TYPE_CHECKING:
-    from beliefmatch.experiments.adapting import Adapting
+    from beliefmatch.experiments.adapting import AdaptResult
 
 __all__ = ["adapt"]
 
@@ -91,8 +91,8 @@ def adapt(
     trained on. This takes minutes on a CPU. The directory holds the adapted network, records and report.html,
     which works offline.
     """
-    with ExitStack() as stack:
-        with user_errors(context), warnings_held():
+    with warnings_held():
+        with user_errors(context):
             config = _config(context)
             require_packages(context, "terminal", "report", "statistics", "weights")
             from beliefmatch.experiments.adapted_directory import require_directory
@@ -105,32 +105,39 @@ def adapt(
                 require_laplace()
             job = Adapting(config)
             if not dry_run:
-                stack.enter_context(directory_in_use(out, caller="adapt"))
+                with directory_in_use(out, caller="adapt"):  # proved now, made when there is something in it
+                    pass
         if dry_run or verbose:
             for line in job.announcement():
                 typer.echo(line)
-        elif job.images is not None and (found := job.images.preprocessing()) is not None:
-            typer.echo(found)
-        if not dry_run:
-            _run(context, job, Path(out), verbose=verbose)
+        elif job.found_preprocessing is not None:
+            typer.echo(job.found_preprocessing)
+        if dry_run:
+            return
+        with user_errors(context, ValueError, *FAILURES), progress() as on_progress:
+            outcome = job.run(on_progress)
+    _write(context, config, outcome, out, verbose=verbose)
 
 
-def _run(context: typer.Context, job: "Adapting", directory: Path, *, verbose: bool) -> None:
-    with user_errors(context, ValueError, *FAILURES), warnings_held(), progress() as on_progress:
-        outcome = job.run(on_progress)
+def _write(
+    context: typer.Context, config: AdaptRunConfig, outcome: "AdaptResult", out: str, *, verbose: bool
+) -> None:
     from beliefmatch.experiments.adapted_directory import head_file, kept_files
     from beliefmatch.report.adaptation_caveats import caveats
     from beliefmatch.report.adaptation_files import write_adaptation
     from beliefmatch.report.adaptation_tables import adaptation_tables
     from beliefmatch.report.adaptation_words import findings as adaptation_findings
 
-    record, evaluations = outcome.record, outcome.evaluations
-    given = job.config.given
+    record, evaluations, given = outcome.record, outcome.evaluations, config.given
     others = kept_files(outcome, None if isinstance(given, FeatureAdaptConfig) else given)
-    new_head = head_file(outcome.adaptation, outcome.network)
+    head = head_file(outcome.adaptation, outcome.network)
     try:  # files first: the reader of the output may close the pipe
-        with write_errors(context, directory):
-            page = write_adaptation(directory, record, evaluations, head=new_head, others=others)
+        with (
+            user_errors(context),
+            write_errors(context, Path(out)),
+            directory_in_use(out, caller="adapt") as to,
+        ):
+            page = write_adaptation(to, record, evaluations, head=head, others=others)
     finally:
         tables = adaptation_tables(record, evaluations)
         if not verbose:
@@ -144,57 +151,56 @@ def _config(context: typer.Context) -> AdaptRunConfig:
     """The configuration built from the options."""
     params, given = context.params, opt.settings_of(context)
     fit = {**given.get("fit", {}), **({"risks": given["risks"]} if "risks" in given else {})}
-    network, features, data = (given.get(name, {}) for name in ("network", "features", "data"))
     if fit.get("protocol", _FIT.protocol) == "default" and not fit.get("batchnorm"):
         for name, _ in opt.given_options(context, "fit.epochs"):
             raise ValueError(f"adapt: `{name}` must come with `--protocol paper` or `--train-batchnorm`.")
-    if "train" in features:
-        for name, setting in opt.given_options(context, "network.", "data."):
-            if setting != "data.split_seed":
-                raise ValueError(f"adapt: `{name}` must not come with `--features`: no network is used.")
-        validation = params["validation"]
-        if validation is not None and not Path(validation).exists():
-            validation = _fraction(validation)
-        split_seed = data.get("split_seed", _DATA.split_seed)
-        inputs = FeatureAdaptConfig(**features, validation=validation, split_seed=split_seed)
+    if params["features"] is not None:
+        inputs = _feature_config(context, given)
+    elif params["test_features"] is not None:
+        raise ValueError("adapt: `test_features` must come with `--features`.")
+    elif params["model"] is None:
+        remedy = "`--model NAME --data NAME`, or `--features FILE`"
+        raise ValueError(f"adapt: `model` must be given: {remedy}.")
     else:
-        if params["model"] is None:
-            remedy = "`--model NAME --data NAME`, or `--features FILE`"
-            raise ValueError(f"adapt: `model` must be given: {remedy}.")
-        if features:
-            raise ValueError("adapt: `test_features` must come with `--features`.")
-        named = params["text_column"] is not None or params["label_column"] is not None
-        is_of_text = named or (params["data"] is not None and is_text(params["data"]))
-        if is_of_text:
-            inputs = TextAdaptConfig(**network, data=_text(data, params["validation"]))
-        else:
-            inputs = ImageAdaptConfig(**network, data=_data(data, params["validation"]))
+        inputs = _network_config(context, given)
     return AdaptRunConfig(inputs, AdaptConfig(**fit), given.get("ood", ()), given.get("background"))
 
 
-def _data(given: dict[str, Any], validation: str | None) -> DataConfig | None:
-    if validation is not None:
-        given = {**given, "validation": _fraction(validation)}
-    if "name" in given:
-        return DataConfig(**given, augment="none")
-    unused = sorted(given.keys() - {"split_seed", "corrupt", "workers"})
-    if unused:
-        raise ValueError(f"adapt: `data` must be given with {', '.join(unused)}.")
-    return None  # the data of the run that the network is of
+def _feature_config(context: typer.Context, given: Mapping[str, Any]) -> FeatureAdaptConfig:
+    for name, setting in opt.given_options(context, "network.", "data.", "fit.batchnorm"):
+        if setting != "data.split_seed":
+            raise ValueError(f"adapt: `{name}` must not come with `--features`: no network is used.")
+    validation = context.params["validation"]
+    if validation is not None and not Path(validation).is_file():
+        validation = _fraction(validation, ", or a file of features")
+    split_seed = given.get("data", {}).get("split_seed", _DATA.split_seed)
+    return FeatureAdaptConfig(**given["features"], validation=validation, split_seed=split_seed)
 
 
-def _text(given: dict[str, Any], validation: str | None) -> TextConfig:
-    if validation is not None:
-        given = {**given, "validation": _fraction(validation)}
-    of_images = sorted(given.keys() - set(TextConfig.__struct_fields__))
-    if of_images:
-        raise ValueError(f"adapt: `{of_images[0]}` must not be given for text.")
-    return TextConfig(**given)
+def _network_config(context: typer.Context, given: Mapping[str, Any]) -> ImageAdaptConfig | TextAdaptConfig:
+    params, network, data = context.params, given["network"], dict(given.get("data", {}))
+    if params["validation"] is not None:
+        data["validation"] = _fraction(params["validation"])
+    named = params["text_column"] is not None or params["label_column"] is not None
+    if named or (params["data"] is not None and is_text(params["data"])):
+        of_images = sorted(data.keys() - set(TextConfig.__struct_fields__))
+        if of_images:
+            raise ValueError(f"adapt: `{of_images[0]}` must not be given for text.")
+        if "name" not in data:
+            raise ValueError("adapt: `data` must be given: sentences in a file, or hf:NAME.")
+        return TextAdaptConfig(**network, data=TextConfig(**data))
+    if "name" in data:
+        return ImageAdaptConfig(**network, data=DataConfig(**data, augment="none"))
+    if data.keys() - {"split_seed", "corrupt", "workers"}:
+        names = [f"`--{name.replace('_', '-')}`" for name, _ in opt.given_options(context, "data.")]
+        names += ["`--validation`"] if "validation" in data else []
+        raise ValueError(f"adapt: `data` must be given with {', '.join(names)}.")
+    return ImageAdaptConfig(**network)  # with the data of the run that the network is of
 
 
-def _fraction(text: str) -> float:
+def _fraction(text: str, other: str = "") -> float:
     try:
         return float(text)
     except ValueError:
-        expected = "a fraction below 1, a number, or with `--features` a file"
+        expected = f"a fraction below 1 or a number of examples{other}"
         raise ValueError(f"adapt: `validation` must be {expected}, got {text!r}.") from None

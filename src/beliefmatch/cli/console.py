@@ -114,11 +114,27 @@ def _message(context: typer.Context, error: Exception) -> str:
         missing = found["fact"].startswith("must be given")
         option = option_of_setting(context, found["argument"], owner=found["function"], missing=missing)
     if found and option:
-        return f"{context.command_path}: `{option}` {found['fact']}"
+        return f"{context.command_path}: `{option}` {_in_options(context, found['fact'])}"
     if text.startswith("`beliefmatch "):  # a missing extra of the command itself
         return text
     text = text[function.end() :] if (function := _FUNCTION.match(text)) else text
-    return f"{context.command_path}: {text}{file}"
+    return f"{context.command_path}: {_in_options(context, text)}{file}"
+
+
+def _in_options(context: typer.Context, fact: str) -> str:
+    """Words of Python about other arguments and their values, as the command has them."""
+    if "skip_corrupt" in context.params:
+        fact = fact.replace('set `corrupt` to "skip"', "give `--skip-corrupt`")
+    if "classes" not in context.params:
+        fact = fact.replace(", or give `classes`", "")
+    fact = re.sub(r"^must be False for\b", "must not be given for", fact)
+    names = "|".join(re.escape(name.rstrip("_")) for name in context.params)
+
+    def written(found: re.Match[str]) -> str:
+        return f"`{option_of_setting(context, found[1], owner='', missing=True)}`"
+
+    # arrays of a file, and options of a method or network, may have the same names
+    return re.sub(f"(?<!in )(?<!option )(?<!mean )`({names})`", written, fact) if names else fact
 
 
 def require_packages(context: typer.Context, *purposes: str) -> None:

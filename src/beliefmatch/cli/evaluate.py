@@ -361,35 +361,32 @@ def predict(
     """
     path = Path(out)
     with user_errors(context):
-        from beliefmatch.report.prediction_files import FORMATS, prediction_file
-
-        if path.suffix.lower() not in FORMATS or path.is_dir():
-            raise ValueError(f"predict: `out` must be a file ending in {', '.join(FORMATS)}, got {out!r}.")
-        ready_directory(f"{path.parent}", caller="predict")
-        if abstain is not None and risk is not None:
-            raise ValueError("predict: `abstain` must not come with `--risk`, which finds one.")
-        for name, value in (("abstain", abstain), ("risk", risk), ("none_of_these", none_of_these)):
-            if value is not None and not 0 < value < 1:
-                raise ValueError(f"predict: `{name}` must lie strictly in (0, 1), got {value}.")
+        _require_predict_options(context)
+        from beliefmatch._validate import naming_arguments
         from beliefmatch.experiments.predict import none_of_these as rule_for
         from beliefmatch.experiments.predict import restore, risk_threshold
 
-        threshold = abstain if risk is None else risk_threshold(Path(run), risk)
-        restored = restore(Path(run))
-        is_text = restored.tokenize is not None
-        rate = _REFUSED if none_of_these is None and is_text else none_of_these
-        rule = None if rate is None else rule_for(Path(run), rate, has_belief=restored.has_belief)
+        with naming_arguments("predict", "run"):
+            restored = restore(Path(run))
+            threshold = abstain if risk is None else risk_threshold(Path(run), risk)
+            is_text = restored.tokenize is not None
+            rate = _REFUSED if none_of_these is None and is_text else none_of_these
+            rule = None if rate is None else rule_for(Path(run), rate, has_belief=restored.has_belief)
         corrupt = "skip" if skip_corrupt else "stop"
         names, source = restored.read([*inputs], corrupt=corrupt, workers=workers, text_column=text_column)
+        with directory_in_use(f"{path.parent}", caller="predict"):  # proved now, made for the file
+            pass
     rows = []
     with user_errors(context, ValueError), step_progress(len(names)) as step:
         for row in restored.rows(names, source, abstain=threshold, none_of_these=rule):
             rows.append(row)
             step("predicting")
     with user_errors(context):
+        from beliefmatch.report.prediction_files import prediction_file
+
         heading = "text" if is_text else "image"
         content = prediction_file(path.suffix.lower(), rows, restored.class_names, inputs=heading)
-    with write_errors(context, path):
+    with write_errors(context, path), directory_in_use(f"{path.parent}", caller="predict"):
         atomic_write(path, content)
     if is_text and len(rows) <= _FEW_ROWS:
         _show_rows(rows)
@@ -407,6 +404,23 @@ def predict(
         counts.append(f"{refused:,} none of these ({measure} above {rule.threshold:.4g}, {share})")
     typer.echo(", ".join(counts))
     typer.echo(path)
+
+
+def _require_predict_options(context: typer.Context) -> None:
+    from beliefmatch.report.prediction_files import FORMATS
+
+    given = context.params
+    if Path(given["out"]).suffix.lower() not in FORMATS or Path(given["out"]).is_dir():
+        raise ValueError(
+            f"predict: `out` must be a file ending in {', '.join(FORMATS)}, got {given['out']!r}."
+        )
+    if given["workers"] < 0:
+        raise ValueError(f"predict: `workers` must be at least 0, got {given['workers']}.")
+    if given["abstain"] is not None and given["risk"] is not None:
+        raise ValueError("predict: `abstain` must not come with `--risk`, which finds one.")
+    for name in ("abstain", "risk", "none_of_these"):
+        if given[name] is not None and not 0 < given[name] < 1:
+            raise ValueError(f"predict: `{name}` must lie strictly in (0, 1), got {given[name]}.")
 
 
 def _show_rows(rows: Sequence["PredictionRow"]) -> None:

@@ -16,6 +16,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.models import ArgumentInfo
 
+from beliefmatch._utils import reason_of
 from beliefmatch.data.datasets import DATASETS
 from beliefmatch.experiments.config import RECIPES
 from beliefmatch.methods import METHODS
@@ -173,7 +174,10 @@ def _assignments(texts: Sequence[str]) -> dict[str, Any]:
     pairs = [text.partition("=") for text in texts]
     if not all(name.strip() and equals for name, equals, _ in pairs):
         raise ValueError("written NAME=VALUE")
-    return {name.strip(): yaml_value(value.strip(), caller="adapt") for name, _, value in pairs}
+    try:
+        return {name.strip(): yaml_value(value.strip(), caller="value") for name, _, value in pairs}
+    except ValueError as error:
+        raise ValueError(f"written NAME=VALUE with a value of YAML ({reason_of(error)})") from None
 
 
 def _option(metavar_or_flag: str, help: str, *, flag: str = "", panel: str | None = None) -> Any:

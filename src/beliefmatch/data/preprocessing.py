@@ -18,7 +18,8 @@ class Preprocessing(Config, frozen=True):
     """How bytes become inputs, and how training images are augmented.
 
     Args:
-        mean: of each channel, for pixels between 0 and 1. One number is for grey images, three for colour.
+        mean: of each channel, for pixels between 0 and 1. One number is for grey images, three for colour, in
+            the order red, green, blue.
         std: of each channel, likewise.
         augment: in training only. "crop" shifts small images by up to `padding` pixels and takes random crops
             of large ones; "crop_flip" also mirrors half of the images.
@@ -26,6 +27,7 @@ class Preprocessing(Config, frozen=True):
         margin: the short side of an image that is resized, over the size of the centre that is then cut out:
             1 keeps all of the short side, 256/224 is common for large photographs.
         noise: standard deviation of Gaussian noise in training, added after scaling.
+        channel_order: of the inputs; "bgr" for networks trained on images as OpenCV or Caffe read them.
     """
 
     mean: tuple[float, ...]
@@ -34,6 +36,7 @@ class Preprocessing(Config, frozen=True):
     padding: Index = 4
     margin: Annotated[float, Meta(ge=1)] = 1.0
     noise: NonNegative = 0.0
+    channel_order: Literal["rgb", "bgr"] = "rgb"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,8 +48,11 @@ class Preprocessing(Config, frozen=True):
         return len(self.mean)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON can hold it; `from_json` reads it back."""
-        return plain(self)
+        """As JSON can hold it; `from_json` reads it back.
+
+        The order RGB is left out: the keys of cached features stay as they were before there was another.
+        """
+        return {key: value for key, value in plain(self).items() if (key, value) != ("channel_order", "rgb")}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Preprocessing:

@@ -149,15 +149,17 @@ class ImageSource(Source):
         Image files count by name and size alone.
         """
         scaling = np.array([*self.preprocessing.mean, *self.preprocessing.std, self.preprocessing.margin])
+        order = ["bgr"] if self.preprocessing.channel_order == "bgr" else []
         rows, targets = self._rows.numpy(), self.targets.numpy()
-        return content_digest([f"{tuple(self.shape)}", scaling, *self.identity(), rows, targets])
+        return content_digest([f"{tuple(self.shape)}", scaling, *order, *self.identity(), rows, targets])
 
     def identity(self) -> Iterator[bytes | str | np.ndarray]:
         """What distinguishes the images from others, for the digest."""
         raise NotImplementedError
 
     def _normalise(self, images: Tensor) -> Tensor:
-        return normalise(images, mean=self.preprocessing.mean, std=self.preprocessing.std)
+        inputs = normalise(images, mean=self.preprocessing.mean, std=self.preprocessing.std)
+        return inputs.flip(1) if self.preprocessing.channel_order == "bgr" else inputs
 
 
 class MemorySource(ImageSource):

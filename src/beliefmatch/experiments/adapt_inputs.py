@@ -1,167 +1,265 @@
-"""What images and sentences have in common when a network is adapted to them."""
+"""A network and named sets of examples in, what its last layer sees of them out; and these of sentences."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch import nn
 
 from beliefmatch._utils import OnProgress, reason_of
-from beliefmatch._validate import fail
-from beliefmatch.adaptation.cache import FeatureCache, Layout
+from beliefmatch._validate import fail, naming_arguments
+from beliefmatch.adaptation.adapt import usable_device
+from beliefmatch.adaptation.batchnorm import with_batchnorm
+from beliefmatch.adaptation.cache import FeatureCache, Layout, format_bytes
 from beliefmatch.adaptation.diagnostics import sentence
-from beliefmatch.adaptation.features import ExtractProgress
-from beliefmatch.adaptation.heads import Backbone, Head
+from beliefmatch.adaptation.features import ExtractProgress, extract
+from beliefmatch.adaptation.heads import Backbone, Head, find_head
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
+from beliefmatch.adaptation.streams import OOD
 from beliefmatch.adaptation.types import Features
+from beliefmatch.data.sources import Dataset, Source
 from beliefmatch.data.splits import ROLES
+from beliefmatch.data.text import TextDataset, TextSource, load_ood_text, load_text
+from beliefmatch.experiments.adapt_run_config import AdaptRunConfig, NetworkConfig, TextAdaptConfig
+from beliefmatch.models.text import TextModel, text_model
 
-__all__ = ["BACKGROUND", "NetworkInputs", "named_sets", "progress_teller", "require_device"]
+__all__ = [
+    "BACKGROUND",
+    "ExampleSet",
+    "Extractor",
+    "NetworkInputs",
+    "load_ood_sets",
+    "needed_rows",
+    "text_inputs",
+]
 
 BACKGROUND = "background"
 """Name of the set of examples without a class that take part in the fit."""
 
+_OOD_ARGUMENTS = ("text", "name", "path", "directory", "images", "ood")  # of the functions that load sets
+_USES = dict(zip(ROLES, ("fit on", "choose on", "report on"), strict=True))
 
-class NetworkInputs(ABC):
-    """A network and named sets of examples, for `adapt_network`.
 
-    Subclasses have the attributes `config`, `network`, `parts` (the examples of the classes) and `ood` (the
-    examples of none, by the name of their set), and compute the features of one set.
+class ExampleSet(NamedTuple):
+    """Examples whose features are computed in one pass.
+
+    Args:
+        source: the examples.
+        digest: computes the digest that identifies them in the cache.
+        ranks: where each example of the set is in `source`, if that has another order.
     """
 
-    examples: ClassVar[str]
-    config: Any
-    parts: Any
-    ood: Mapping[str, Any]
-    network: Any
+    source: Source | TextSource
+    digest: Callable[[], str]
+    ranks: np.ndarray | None = None
 
-    @abstractmethod
-    def find_head(self) -> Head:
-        """The last layer of the network, or the place for one."""
 
-    @abstractmethod
-    def find_wanted(self) -> Sequence[Any]:
-        """The sets whose features are needed, each with `name` and `source`."""
+class Extractor:
+    """A network with its head found, and where its features are kept.
 
-    @abstractmethod
-    def compute(self, one: Any, tell: Callable[[ExtractProgress], None]) -> Features:
-        """The features of one of the sets, in the order of its examples."""
+    Args:
+        config: How features are computed.
+        network: with the weights that it was trained to.
+        batch: a few inputs.
+        fault: the error where the network fails on it, with a place for the {reason}.
+    """
 
-    @abstractmethod
-    def inputs(self) -> str:
-        """How examples become inputs, in words."""
+    def __init__(self, config: NetworkConfig, network: nn.Module, batch: Any, fault: str) -> None:
+        self.config, self.network = config, network
+        self.cache = FeatureCache(config.cache_dir, size=config.cache_size)
+        try:
+            with naming_arguments("adapt", "model", name="head"):
+                self.head = find_head(network, batch, name=config.head)
+        except (RuntimeError, AssertionError, IndexError) as error:  # of other people's code
+            reason = reason_of(error, typed=True, limit=200)
+            raise fail("adapt", fault.format(reason=reason)) from error
+        self._backbone = Backbone(network, self.head)  # one for all sets: it is compiled once
 
-    @abstractmethod
-    def facts(self) -> dict[str, Any]:
-        """Facts about the data, for the record."""
+    def __call__(
+        self,
+        source: Source | TextSource,
+        key_parts: Mapping[str, Any],
+        on_progress: Callable[[ExtractProgress], None] = lambda progress: None,
+        argument: str = "data",
+    ) -> Features:
+        """Features of the examples of a source, in its order; from the cache where they are there."""
+        return extract(
+            self.network,
+            self._backbone,
+            source,
+            key_parts={"head": self.head.name, **key_parts},
+            cache=self.cache,
+            device=self.config.device,
+            batch_size=self.config.batch_size,
+            precision=self.config.precision,
+            compile=self.config.compile,
+            on_progress=on_progress,
+            argument=argument,
+        )
 
-    def preprocessing(self) -> str | None:
-        """Which preprocessing was found, if it had to be."""
-        return None
+
+@dataclass(frozen=True, eq=False)
+class NetworkInputs:
+    """A network and named sets of examples.
+
+    Args:
+        extractor: computes the features.
+        parts: the examples of the classes, and which of them are for what.
+        sets: the examples whose features are needed: every part that is used, then the examples of no class.
+        key_parts: what features depend on besides the network and the examples.
+        facts: about the data, for the record.
+        description: how examples become inputs.
+        found_preprocessing: which preprocessing was found, if it had to be.
+        text: the network with its tokenizer, where the examples are sentences.
+    """
+
+    extractor: Extractor
+    parts: Dataset | TextDataset
+    sets: Mapping[str, ExampleSet]
+    key_parts: Mapping[str, Any]
+    facts: Mapping[str, Any]
+    description: str
+    found_preprocessing: str | None = None
+    text: TextModel | None = None
+
+    @property
+    def network(self) -> nn.Module:
+        """A classifier, or an encoder without a head."""
+        return self.extractor.network
 
     @property
     def head(self) -> Head:
         """The last layer of the network, or the place for one."""
-        return self._head
-
-    @cached_property
-    def _head(self) -> Head:
-        return self.find_head()
-
-    @cached_property
-    def wanted(self) -> Sequence[Any]:
-        """The sets whose features are needed."""
-        return self.find_wanted()
+        return self.extractor.head
 
     @property
     def classes(self) -> int:
         """K."""
         return len(self.parts.class_names)
 
-    @cached_property
-    def cache(self) -> FeatureCache:
-        """Where features are kept."""
-        return FeatureCache(self.config.cache_dir, size=self.config.cache_size)
-
-    @cached_property
-    def backbone(self) -> Backbone:
-        """One object for all sets, so that the network is compiled once."""
-        return Backbone(self.network, self.head)
-
     @property
-    def bytes(self) -> int:
-        """Size of the features on disk."""
-        return sum(Layout(self.head.in_features).planned_bytes(len(one.source)) for one in self.wanted)
-
-    def features(self, on_progress: OnProgress) -> FeatureSets:
-        """Features of every set; from the cache where they are there."""
-        total, done, computed = sum(len(one.source) for one in self.wanted), 0, dict[str, Features]()
-        for one in self.wanted:
-            computed[one.name] = self.compute(one, progress_teller(on_progress, one.name, done, total))
-            done += len(one.source)
-        roles: dict[str, Any] = {role: self._rows(role, computed) for role in ROLES}
-        ood = {name: computed[name] for name in self.ood if name != BACKGROUND}
-        return FeatureSets(**roles, ood=ood, background=computed.get(BACKGROUND))
-
     def uses(self) -> dict[str, int]:
         """How many examples serve for what."""
-        words = dict(zip(ROLES, ("fit on", "choose on", "report on"), strict=True))
-        return {word: len(self.parts.role_rows[role].rows) for role, word in words.items()}
+        return {use: len(self.parts.role_rows[role].rows) for role, use in _USES.items()}
 
-    def notes(self) -> tuple[str, ...]:
-        """The preprocessing that was found, as a sentence."""
-        note = self.preprocessing()
-        return () if note is None else (sentence(note),)
+    def features(self, on_progress: OnProgress) -> FeatureSets:
+        """Features of every set."""
+        total, done, computed = sum(len(one.source) for one in self.sets.values()), 0, dict[str, Features]()
+        for name, one in self.sets.items():
 
-    def train_batchnorm(self, network: nn.Module, made: Adaptation, on_progress: OnProgress) -> Adaptation:
-        """Only images have BatchNorm layers to train."""
-        raise fail("adapt", f"`train_batchnorm` must not be given for {self.examples}.")
+            def on_rows(progress: ExtractProgress, name: str = name, done: int = done) -> None:
+                many = f"{progress.rows:,} of {progress.total:,}" if progress.total else f"{progress.rows:,}"
+                on_progress((done + progress.rows) / total, f"features of {name}: {many}")
 
-    def needed(self, part: str) -> np.ndarray:
-        """The rows of a part that serve for anything."""
-        rows = [self.parts.role_rows[role].rows for role in ROLES if self.parts.role_rows[role].part == part]
-        return np.unique(np.concatenate(rows))
-
-    @property
-    def needed_parts(self) -> list[str]:
-        """The parts that serve for anything, each once."""
-        return list(dict.fromkeys(self.parts.role_rows[role].part for role in ROLES))
+            argument = BACKGROUND if name == BACKGROUND else "ood" if name in self._ood else "data"
+            found = self.extractor(one.source, {**self.key_parts, "data": one.digest()}, on_rows, argument)
+            computed[name] = found if one.ranks is None else found.subset(one.ranks)
+            done += len(one.source)
+        train, validation, test = (self._rows(role, computed) for role in ROLES)
+        ood = {name: computed[name] for name in self._ood if name != BACKGROUND}
+        return FeatureSets(train, validation, test, ood, computed.get(BACKGROUND))
 
     def _rows(self, role: str, computed: Mapping[str, Features]) -> Features:
         part, rows = self.parts.role_rows[role]
-        needed = self.needed(part)
+        needed = needed_rows(self.parts)[part]
         if len(rows) == len(needed):
             return computed[part]
         return computed[part].subset(np.searchsorted(needed, rows))
 
+    @property
+    def _ood(self) -> list[str]:
+        used = needed_rows(self.parts)
+        return [name for name in self.sets if name not in used]
 
-def named_sets(ood: Sequence[str], background: str | None) -> list[tuple[str | None, str]]:
-    """Sets of no class as they are given, each with the name that it gets, None for its own."""
-    found: list[tuple[str | None, str]] = [(None, text) for text in ood]
-    return found if background is None else [*found, (BACKGROUND, background)]
+    def notes(self) -> tuple[str, ...]:
+        """The preprocessing that was found, as a sentence."""
+        return () if self.found_preprocessing is None else (sentence(self.found_preprocessing),)
+
+    def train_batchnorm(self, network: nn.Module, made: Adaptation, on_progress: OnProgress) -> Adaptation:
+        """Train the BatchNorm layers of the adapted network in place; sentences have none."""
+        sets: dict[str, Any] = {role: getattr(self.parts, role) for role in ROLES}
+        sets |= {OOD + name: self.sets[name].source for name in self._ood}
+        device = self.extractor.config.device
+        return with_batchnorm(network, made, sets, None, device=device, on_progress=on_progress)
+
+    def announcement(self) -> Iterator[str]:
+        """What is to be done, and what it takes on the disk."""
+        head, examples = self.head, "images" if self.text is None else "sentences"
+        yield f"{head.name}: {head.in_features} features, {head.out_features} classes in the network"
+        yield f"{examples}: {', '.join(f'{name} {len(one.source):,}' for name, one in self.sets.items())}"
+        yield f"use: {', '.join(f'{many:,} to {use}' for use, many in self.uses.items())}"
+        if self.found_preprocessing is not None:
+            yield self.found_preprocessing
+        yield f"inputs: {self.description}"
+        layout = Layout(head.in_features)
+        size = sum(layout.planned_bytes(len(one.source)) for one in self.sets.values())
+        yield f"features: {format_bytes(size)} in {self.extractor.cache.directory}"
 
 
-def require_device(name: str) -> None:
-    """Require a device that torch can use here."""
-    try:
-        torch.empty(1, device=name)
-    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
-        reason = reason_of(error, limit=120)
-        raise fail("adapt", f"`device` must be one that torch has here, got {name!r} ({reason}).") from error
+def needed_rows(parts: Dataset | TextDataset) -> dict[str, np.ndarray]:
+    """The rows that serve for anything, of every part that has such."""
+    selected = [parts.role_rows[role] for role in ROLES]
+    return {
+        part: np.unique(np.concatenate([rows for other, rows in selected if other == part]))
+        for part, _ in selected
+    }
 
 
-def progress_teller(
-    on_progress: OnProgress, name: str, before: int, total: int
-) -> Callable[[ExtractProgress], None]:
-    """The progress of extracting one of several sets as a share of all of them."""
+def load_ood_sets(
+    config: AdaptRunConfig, load: Callable[[str], tuple[str, Any]], taken: Iterable[str]
+) -> dict[str, Any]:
+    """The sets of no class by their names, which none of the parts `taken` has; the background at the end."""
+    found, parts = dict[str, Any](), [*taken]
+    given = [("ood", text) for text in config.ood]
+    given += [] if config.background is None else [(BACKGROUND, config.background)]
+    for option, text in given:
+        with naming_arguments("adapt", option, **dict.fromkeys(_OOD_ARGUMENTS, option)):
+            name, examples = load(text)
+        name = BACKGROUND if option == BACKGROUND else name
+        if name in found or name in parts:
+            expected = f"name each set once, and none like a part of the data ({', '.join(parts)})"
+            raise fail("adapt", f"`ood` must {expected}, got a second {name!r}.")
+        found[name] = examples
+    return found
 
-    def tell(progress: ExtractProgress) -> None:
-        many = f"{progress.rows:,} of {progress.total:,}" if progress.total else f"{progress.rows:,}"
-        on_progress((before + progress.rows) / total, f"features of {name}: {many}")
 
-    return tell
+def text_inputs(given: TextAdaptConfig, config: AdaptRunConfig) -> NetworkInputs:
+    """Build a network for sentences and read them; mistakes of users raise their errors here."""
+    usable_device(given.device)
+    for name, value in (("compile", given.compile), ("train_batchnorm", config.adapt_config.batchnorm)):
+        if value:
+            raise fail("adapt", f"`{name}` must not be given for text.")
+    with naming_arguments("adapt", "model", name="model", path="weights"):
+        model = text_model(given.model, options=given.options, weights=given.weights)
+    with naming_arguments("adapt", "data", name="data", path="data"):
+        parts = load_text(given.data, validation_from=given.validation_from, class_order=model.class_names)
+    column = given.data.text_column
+    ood = load_ood_sets(config, lambda text: load_ood_text(text, text_column=column), parts.texts)
+    part, rows = parts.role_rows["train"]
+    some = model.tokenize([parts.texts[part][row] for row in rows[:4]])
+    fault = "`model` must take tokenised sentences, but it failed ({reason})."
+    extractor = Extractor(given, model.network, some, fault)
+    sources = {
+        part: TextSource(parts.texts[part], parts.targets[part], tokenize=model.tokenize).subset(rows)
+        for part, rows in needed_rows(parts).items()
+    }
+    sources |= {name: TextSource(texts, tokenize=model.tokenize) for name, texts in ood.items()}
+    return NetworkInputs(
+        extractor,
+        parts,
+        sets={name: _longest_first(source) for name, source in sources.items()},
+        key_parts={},
+        facts={**parts.facts, **model.facts()},
+        description=f"sentences of at most {model.max_length} tokens",
+        text=model,
+    )
+
+
+def _longest_first(source: TextSource) -> ExampleSet:
+    """The longest sentences first, so that batches need little padding."""
+    order: Sequence[int] | np.ndarray = source.longest_first()
+    sorted_source = source.subset(order)
+    return ExampleSet(sorted_source, sorted_source.digest, np.argsort(order))

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from beliefmatch._config import Config
+from beliefmatch._config import Config, Count, Seed
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.data.config import DataConfig, TextConfig
 
-__all__ = ["AdaptRunConfig", "FeatureAdaptConfig", "ImageAdaptConfig", "TextAdaptConfig"]
+__all__ = ["AdaptRunConfig", "FeatureAdaptConfig", "ImageAdaptConfig", "NetworkConfig", "TextAdaptConfig"]
 
 
-class _NetworkConfig(Config, frozen=True, kw_only=True):
+class NetworkConfig(Config, frozen=True, kw_only=True):
     """A network, and how its features are computed.
 
     Args:
@@ -39,31 +39,17 @@ class _NetworkConfig(Config, frozen=True, kw_only=True):
     device: str = "cpu"
     precision: Literal["auto", "32", "bf16"] = "auto"
     compile: bool = False
-    batch_size: int = 32
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.batch_size < 1:  # by the name of its option; `batch_size` is that of fitting heads
-            name = type(self).__name__
-            raise ValueError(f"{name}: `feature_batch` must be at least 1, got {self.batch_size}.")
+    batch_size: Count = 32
 
 
-class ImageAdaptConfig(_NetworkConfig, frozen=True, kw_only=True, tag_field="inputs", tag="images"):
-    """A network, images, and how its features of them are computed.
-
-    Args:
-        data: images and their division; those of the run if not given, where the model is one.
-    """
+class ImageAdaptConfig(NetworkConfig, frozen=True, kw_only=True, tag_field="inputs", tag="images"):
+    """A network and images; those of the run if `data` is not given, where the model is one."""
 
     data: DataConfig | None = None
 
 
-class TextAdaptConfig(_NetworkConfig, frozen=True, kw_only=True, tag_field="inputs", tag="text"):
-    """A network for sentences, labelled sentences, and how its features of them are computed.
-
-    Args:
-        data: sentences and their division.
-    """
+class TextAdaptConfig(NetworkConfig, frozen=True, kw_only=True, tag_field="inputs", tag="text"):
+    """A network for sentences, and labelled sentences."""
 
     data: TextConfig
 
@@ -82,7 +68,7 @@ class FeatureAdaptConfig(Config, frozen=True, kw_only=True, tag_field="inputs", 
     train: str
     validation: str | float | None = None
     test: str | None = None
-    split_seed: int = 0
+    split_seed: Seed = 0
 
 
 class AdaptRunConfig(Config, frozen=True):

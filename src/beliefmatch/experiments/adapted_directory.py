@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
-from beliefmatch._config import plain
+from beliefmatch._config import Record, plain
 from beliefmatch._environment import needs
+from beliefmatch._utils import reason_of
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.ensemble import EnsembleHead, mixed
 from beliefmatch.adaptation.fitted import FittedHead
@@ -30,7 +32,7 @@ from beliefmatch.adaptation.types import Features
 from beliefmatch.data.predictions import Predictions, npz_bytes
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.text import Tokenize
-from beliefmatch.experiments.adapt_networks import run_of
+from beliefmatch.experiments.adapt_images import run_of
 from beliefmatch.experiments.adapt_record import ADAPT_SCHEMA, AdaptRecord
 from beliefmatch.experiments.adapt_run_config import AdaptRunConfig, ImageAdaptConfig, TextAdaptConfig
 from beliefmatch.experiments.build import bare_network, method_of
@@ -42,16 +44,56 @@ from beliefmatch.models.text import stored_text_model
 if TYPE_CHECKING:
     from beliefmatch.experiments.adapting import AdaptResult
 
-__all__ = ["AdaptedNetwork", "adapted_network", "head_file", "kept_files", "require_directory"]
+__all__ = [
+    "AdaptedModel",
+    "AdaptedNetwork",
+    "adapted_network",
+    "head_file",
+    "kept_files",
+    "require_directory",
+]
 
 _WEIGHTS = "model.safetensors"
 _BLOCK = 4096
 _RECORDS = ADAPT_SCHEMA.rpartition("/")[0]  # of any version
 _TEXT = "text"
-_FORMS = {"head": str, "class_names": list, "has_belief": bool}
-_OF_IMAGES, _OF_TEXT = {"shape": list, "preprocessing": dict}, {"text": dict}
 _SPEED = ("cache_dir", "cache_size", "device", "compile", "workers")
-_OF_RUNS, _BY_NAME = {"run": dict, "classes": int}, {"model": str, "options": dict}
+
+
+class AdaptedModel(Record, frozen=True, kw_only=True):
+    """What an adapted network is built from, except its weights: model.json.
+
+    Args:
+        head: name of its last layer.
+        class_names: by id.
+        has_belief: whether its logits are log-concentrations; not where a softmax head was delivered.
+        model: its name, as `pretrained_model` takes it, if it is not of a run.
+        options: it is built with by that name.
+        run: configuration of the run that it is of.
+        classes: number of classes of that run.
+        shape: C, H, W of its images.
+        preprocessing: of its images.
+        text: facts about its tokenizer, where it takes sentences.
+    """
+
+    head: str
+    class_names: list[str]
+    has_belief: bool
+    model: str | None = None
+    options: dict[str, Any] = msgspec.field(default_factory=dict)
+    run: dict[str, Any] | None = None
+    classes: int | None = None
+    shape: tuple[int, int, int] | None = None
+    preprocessing: Preprocessing | None = None
+    text: dict[str, Any] | None = None
+    schema: str = ADAPTED_SCHEMA
+
+    def check(self) -> None:
+        """The network has a name or a run, and its inputs are images or sentences."""
+        if self.model is None and (self.run is None or self.classes is None):
+            raise ValueError("AdaptedModel: `model` or `run` must be given.")
+        if self.text is None and (self.shape is None or self.preprocessing is None):
+            raise ValueError("AdaptedModel: `text`, or `shape` and `preprocessing`, must be given.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,29 +149,27 @@ def kept_files(
     yield here.classes_file.as_posix(), lines.encode()
     if outcome.network is not None and config is not None:
         yield _WEIGHTS, _bytes(outcome.network.state_dict())
-        facts = {"schema": ADAPTED_SCHEMA, **_built_from(config), **_described(outcome)}
-        yield here.model_file.as_posix(), (json.dumps(facts, indent=1, allow_nan=False) + "\n").encode()
+        yield here.model_file.as_posix(), _model(outcome, config).to_json().encode()
     if outcome.text is not None:
         yield from ((f"{_TEXT}/{name}", content) for name, content in outcome.text.files().items())
 
 
-def _described(outcome: AdaptResult) -> dict[str, Any]:
-    head, data = outcome.adaptation.head, outcome.record.data
+def _model(outcome: AdaptResult, config: ImageAdaptConfig | TextAdaptConfig) -> AdaptedModel:
+    head, chosen, data = outcome.adaptation.head, outcome.adaptation.chosen, outcome.record.data
     assert head is not None
-    chosen = outcome.adaptation.chosen
-    has_belief = chosen.predict(torch.zeros(1, chosen.weight.shape[1])).belief is not None
-    facts = {"head": head.name, "class_names": outcome.record.class_names, "has_belief": has_belief}
-    if outcome.text is not None:
-        return {**facts, "text": outcome.text.facts()}
-    return {**facts, "shape": data["shape"], "preprocessing": data["preprocessing"]}
-
-
-def _built_from(config: ImageAdaptConfig | TextAdaptConfig) -> dict[str, Any]:
     run = run_of(config) if isinstance(config, ImageAdaptConfig) else None
-    if run is not None:
-        classes = len(run.read_model()["class_names"])
-        return {"run": to_mapping(run.config()), "classes": classes}
-    return {"model": config.model, "options": dict(config.options)}
+    return AdaptedModel(
+        head=head.name,
+        class_names=outcome.record.class_names,
+        has_belief=chosen.predict(torch.zeros(1, chosen.weight.shape[1])).belief is not None,
+        model=config.model if run is None else None,
+        options=dict(config.options),
+        run=None if run is None else to_mapping(run.config()),
+        classes=None if run is None else len(run.read_model()["class_names"]),
+        shape=data.get("shape"),
+        preprocessing=Preprocessing.from_json(data["preprocessing"]) if outcome.text is None else None,
+        text=None if outcome.text is None else outcome.text.facts(),
+    )
 
 
 def _predictions(head: FittedHead, features: Features) -> Predictions:
@@ -158,22 +198,22 @@ def adapted_network(directory: Path) -> AdaptedNetwork:
     """
     home = RunDirectory(directory)
     if not home.is_adapted:
-        raise fail("predict", f"RUN must be a directory that `beliefmatch adapt` wrote, got {directory}.")
-    facts = _read_facts(home)
+        raise fail("predict", f"`run` must be a directory that `beliefmatch adapt` wrote, got {directory}.")
+    model = _read_model(home)
     with needs("safetensors", extra="files", caller="predict"):
         import safetensors  # noqa: F401
     weights = directory / _WEIGHTS
     if not weights.is_file():
-        raise fail("predict", f"RUN must hold the network's weights; there is no {weights}.")
-    state, read = _read(weights), (tuple(facts["class_names"]), facts["has_belief"])
-    if "text" in facts:
-        model = stored_text_model(directory / _TEXT, facts["text"])
-        network = _with_weights(model.network, model.tokenize(["A sentence."]), facts["head"], state, weights)
-        return AdaptedNetwork(network, *read, tokenize=model.tokenize)
-    shape = tuple(facts["shape"])
-    made_up = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
-    network = _with_weights(_network(facts), made_up, facts["head"], state, weights)
-    return AdaptedNetwork(network, *read, shape, Preprocessing.from_json(facts["preprocessing"]))
+        raise fail("predict", f"`run` must hold the network's weights; there is no {weights}.")
+    state, read = _read(weights), (tuple(model.class_names), model.has_belief)
+    if model.text is not None:
+        text = stored_text_model(directory / _TEXT, model.text)
+        network = _with_weights(text.network, text.tokenize(["A sentence."]), model.head, state, weights)
+        return AdaptedNetwork(network, *read, tokenize=text.tokenize)
+    assert model.shape is not None
+    made_up = torch.rand(2, *model.shape, generator=torch.Generator().manual_seed(0))
+    network = _with_weights(_network(model), made_up, model.head, state, weights)
+    return AdaptedNetwork(network, *read, model.shape, model.preprocessing)
 
 
 def _with_weights(
@@ -182,7 +222,7 @@ def _with_weights(
     """The network with a head for the classes of the weights, and with these weights."""
     head = find_head(network, batch, name=name)
     if f"{head.name}.weight" not in state:
-        raise fail("predict", f"RUN must hold the weights of its head {head.name!r}; {weights} has none.")
+        raise fail("predict", f"`run` must hold the weights of its head {head.name!r}; {weights} has none.")
     weight, bias = state[f"{head.name}.weight"], state.get(f"{head.name}.bias")
     if weight.dim() == 3 and bias is not None:
         made = add_belief(with_ensemble(network, head, weight, bias))
@@ -199,32 +239,18 @@ def _read(weights: Path) -> dict[str, Tensor]:
     try:
         return load_file(weights)
     except SafetensorError as error:
-        raise fail("predict", f"RUN must hold whole weights, got {weights} ({error}).") from error
+        raise fail("predict", f"`run` must hold whole weights, got {weights} ({error}).") from error
 
 
-def _read_facts(home: RunDirectory) -> dict[str, Any]:
-    """What `kept_files` left in model.json; a ValueError says what is wrong with it, or why there is none."""
+def _read_model(home: RunDirectory) -> AdaptedModel:
     file = home.model_file
     if not file.is_file():
-        raise fail("predict", f"RUN must hold a network; {home.path} has none: {_why_none(home)}.")
-    facts: Any = None
-    with suppress(ValueError):
-        facts = json.loads(file.read_text("utf-8"))
-    if wrong := _garbled(facts):
-        raise fail("predict", f"RUN must hold a whole model.json; {file} {wrong}. Adapt again.")
-    return facts
-
-
-def _garbled(facts: Any) -> str:
-    """What is wrong with the content of model.json, if anything."""
-    if facts is None:
-        return "is no JSON"
-    if not isinstance(facts, dict) or facts.get("schema") != ADAPTED_SCHEMA:
-        return f"is not of {ADAPTED_SCHEMA!r}"
-    forms = {**_FORMS, **(_OF_TEXT if "text" in facts else _OF_IMAGES)}
-    forms |= _OF_RUNS if "run" in facts else _BY_NAME
-    wrong = [name for name, form in forms.items() if not isinstance(facts.get(name), form)]
-    return f"lacks or garbles {', '.join(wrong)}" if wrong else ""
+        raise fail("predict", f"`run` must hold a network; {home.path} has none: {_why_none(home)}.")
+    try:
+        return AdaptedModel.from_json(file.read_text("utf-8"))
+    except ValueError as error:
+        got = f"{file} ({reason_of(error)}); adapt again"
+        raise fail("predict", f"`run` must hold a whole model.json, got {got}.") from error
 
 
 def _why_none(home: RunDirectory) -> str:
@@ -234,11 +260,12 @@ def _why_none(home: RunDirectory) -> str:
     return "there is no model.json, which `beliefmatch adapt` writes and `report` in Python does not"
 
 
-def _network(facts: Mapping[str, Any]) -> nn.Module:
-    if "run" in facts:
-        config, (channels, *_) = config_from(facts["run"]), facts["shape"]
-        return bare_network(config, method_of(config), facts["classes"], channels).eval()
-    name, options = facts["model"], facts["options"]
+def _network(model: AdaptedModel) -> nn.Module:
+    if model.model is None:
+        assert model.run is not None and model.classes is not None and model.shape is not None
+        config = config_from(model.run)
+        return bare_network(config, method_of(config), model.classes, model.shape[0]).eval()
+    name, options = model.model, model.options
     published = name in MODELS or name.partition(":")[0] in ("timm", "torchvision", "hf")
     return pretrained_model(name, options={**options, "pretrained": False} if published else options)
 

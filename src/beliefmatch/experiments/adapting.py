@@ -1,32 +1,27 @@
-"""An adaptation from the configuration to the record: from a network and images, or from features alone."""
+"""An adaptation from the configuration to the record: from a network and examples, or from features alone."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import nn
 
 from beliefmatch._config import plain
 from beliefmatch._utils import OnProgress
-from beliefmatch._validate import fail
+from beliefmatch._validate import fail, naming_arguments
 from beliefmatch.adaptation.adapt import adapt_network
-from beliefmatch.adaptation.cache import format_bytes
 from beliefmatch.adaptation.fitted import Init
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.stored import feature_sets
-from beliefmatch.experiments.adapt_images import AdaptImages
+from beliefmatch.experiments.adapt_images import image_inputs
+from beliefmatch.experiments.adapt_inputs import BACKGROUND, NetworkInputs, text_inputs
 from beliefmatch.experiments.adapt_record import AdaptRecord
-from beliefmatch.experiments.adapt_run_config import (
-    AdaptRunConfig,
-    FeatureAdaptConfig,
-    ImageAdaptConfig,
-    TextAdaptConfig,
-)
-from beliefmatch.experiments.adapt_text import AdaptText
-from beliefmatch.experiments.adapted_evaluation import adapt_evaluations, adapt_record
+from beliefmatch.experiments.adapt_run_config import AdaptRunConfig, FeatureAdaptConfig, ImageAdaptConfig
+from beliefmatch.experiments.adapted_evaluation import score_adaptation
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.models.text import TextModel
 
@@ -50,106 +45,91 @@ class Adapting:
     """An adaptation ready to run: what a user can get wrong is refused on construction."""
 
     def __init__(self, config: AdaptRunConfig) -> None:
-        self.config = config
-        given, fit = config.given, config.adapt_config
-        ood = {"ood": config.ood, "background": config.background}
-        self.images: AdaptImages | AdaptText | None = (
-            AdaptImages.of(given, **ood, batchnorm=fit.batchnorm, labels=fit.labels)
-            if isinstance(given, ImageAdaptConfig)
-            else None
-        )
-        if isinstance(given, TextAdaptConfig):
-            self.images = AdaptText.of(given, **ood, batchnorm=fit.batchnorm)
-        self.stored = _stored(given, config) if isinstance(given, FeatureAdaptConfig) else None
+        self.config, given = config, config.given
+        self.inputs: NetworkInputs | _StoredFeatures
+        if isinstance(given, FeatureAdaptConfig):
+            self.inputs = _stored_features(given, config)
+        elif isinstance(given, ImageAdaptConfig):
+            self.inputs = image_inputs(given, config)
+        else:
+            self.inputs = text_inputs(given, config)
+
+    @property
+    def found_preprocessing(self) -> str | None:
+        """Which preprocessing was found, if it had to be."""
+        return self.inputs.found_preprocessing if isinstance(self.inputs, NetworkInputs) else None
+
+    def announcement(self) -> Iterator[str]:
+        """What is to be done, and what it takes on the disk."""
+        return self.inputs.announcement()
 
     def run(self, on_progress: OnProgress) -> AdaptResult:
         """Compute features, fit, choose and score."""
         began = time.perf_counter()
-        adaptation, network = self._adapted(on_progress)
+        inputs, given, fit = self.inputs, self.config.given, self.config.adapt_config
+        if isinstance(inputs, NetworkInputs):
+            with naming_arguments("adapt", train="data", test="data"):
+                network, made = adapt_network(
+                    inputs.network,
+                    inputs.head,
+                    fit,
+                    features=inputs.features,
+                    train_batchnorm=inputs.train_batchnorm,
+                    classes=inputs.classes,
+                    notes=inputs.notes(),
+                    on_progress=on_progress,
+                )
+            class_names, facts, text = inputs.parts.class_names, inputs.facts, inputs.text
+        else:
+            made = refit(inputs.sets, init=inputs.init, adapt_config=fit, on_progress=on_progress)
+            network = class_names = facts = text = None
         on_progress(1.0, "scoring")
-        names = {"model_name": self._name, "class_names": self._class_names(adaptation)}
-        record = adapt_record(
-            adaptation,
-            **names,
-            data_facts={} if self.images is None else self.images.facts(),
+        record, evaluations = score_adaptation(
+            made,
+            model_name=given.train if isinstance(given, FeatureAdaptConfig) else given.model,
+            class_names=class_names,
+            data_facts=facts,
             config=plain(self.config),
             wall_seconds=time.perf_counter() - began,
         )
-        evaluations = adapt_evaluations(adaptation, **names)
-        text = self.images.model if isinstance(self.images, AdaptText) else None
-        return AdaptResult(adaptation, record, evaluations, network, text)
+        return AdaptResult(made, record, evaluations, network, text)
+
+
+class _StoredFeatures(NamedTuple):
+    """Features that were read from files, and the existing head."""
+
+    sets: FeatureSets
+    init: Init | None
 
     def announcement(self) -> Iterator[str]:
-        """What is to be done, and what it takes on the disk."""
-        if self.stored is not None:
-            sets, init = self.stored
-            named = {"train": sets.train, "validation": sets.validation, "test": sets.test, **sets.ood}
-            rows = ", ".join(f"{name} {len(one):,}" for name, one in named.items() if one is not None)
-            yield f"features: {sets.train.width} a row"
-            yield f"rows: {rows}"
-            yield f"existing head: {'none' if init is None else f'{len(init[0])} classes'}"
-        if self.images is None:
-            return
-        images, head = self.images, self.images.head
-        yield f"{head.name}: {head.in_features} features, {head.out_features} classes in the network"
-        yield f"{images.examples}: {', '.join(f'{one.name} {len(one.source):,}' for one in images.wanted)}"
-        yield f"use: {', '.join(f'{many:,} to {use}' for use, many in images.uses().items())}"
-        if (found := images.preprocessing()) is not None:
-            yield found
-        yield f"inputs: {images.inputs()}"
-        yield f"features: {format_bytes(images.bytes)} in {images.cache.directory}"
-
-    def _adapted(self, on_progress: OnProgress) -> tuple[Adaptation, nn.Module | None]:
-        if self.stored is not None:
-            sets, init = self.stored
-            return refit(
-                sets,
-                init=init,
-                adapt_config=self.config.adapt_config,
-                on_progress=on_progress,
-            ), None
-        assert self.images is not None
-        network, adaptation = adapt_network(
-            self.images.network,
-            self.images.head,
-            self.config.adapt_config,
-            features=self.images.features,
-            train_batchnorm=self.images.train_batchnorm,
-            classes=self.images.classes,
-            notes=self.images.notes(),
-            on_progress=on_progress,
-        )
-        return adaptation, network
-
-    @property
-    def _name(self) -> str:
-        given = self.config.given
-        return given.train if isinstance(given, FeatureAdaptConfig) else given.model
-
-    def _class_names(self, adaptation: Adaptation) -> list[str]:
-        if self.images is not None:
-            return list(self.images.parts.class_names)
-        return [f"{index}" for index in range(adaptation.classes)]
+        sets = self.sets
+        named = {"train": sets.train, "validation": sets.validation, "test": sets.test, **sets.ood}
+        rows = ", ".join(f"{name} {len(one):,}" for name, one in named.items() if one is not None)
+        yield f"features: {sets.train.width} a row"
+        yield f"rows: {rows}"
+        yield f"existing head: {'none' if self.init is None else f'{len(self.init[0])} classes'}"
 
 
-def _stored(given: FeatureAdaptConfig, config: AdaptRunConfig) -> tuple[FeatureSets, Init | None]:
-    return feature_sets(
-        given.train,
-        validation=given.validation,
-        test=given.test,
-        ood=_paths(config.ood),
-        background=config.background,
-        split_seed=given.split_seed,
-    )
-
-
-def _paths(ood: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for text in ood:
-        name, equals, path = text.partition("=")
-        if not equals or not name or not path:
+def _stored_features(given: FeatureAdaptConfig, config: AdaptRunConfig) -> _StoredFeatures:
+    files: dict[str, str] = {}
+    for text in config.ood:
+        name, _, path = text.partition("=")
+        if not name or not path:
             raise fail("adapt", f"`ood` must be NAME=FILE with `--features`, got {text!r}.")
-        if name in found:
-            raise fail("adapt", f"`ood` must name each set once, got {name!r} twice.")
-        found[name] = path
-    return found
+        if name in files or name == BACKGROUND:
+            raise fail("adapt", f"`ood` must name each set once and none {BACKGROUND!r}, got {name!r}.")
+        files[name] = path
+    options = {f"ood[{name!r}]": "ood" for name in files}
+    options["train"] = "features"
+    options["validation"] = "features" if given.validation is None else "validation"
+    options["test"] = "features" if given.test is None else "test_features"
+    with naming_arguments("adapt", "features", **options):
+        sets, init = feature_sets(
+            given.train,
+            validation=given.validation,
+            test=given.test,
+            ood=files,
+            background=config.background,
+            split_seed=given.split_seed,
+        )
+    return _StoredFeatures(sets, init)

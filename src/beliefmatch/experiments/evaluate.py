@@ -37,6 +37,7 @@ from beliefmatch.experiments.evaluation_record import (
     OODSet,
     RiskThresholdRecord,
 )
+from beliefmatch.experiments.records import OODScores, Scores
 from beliefmatch.metrics import (
     SCORES,
     Interval,
@@ -62,7 +63,10 @@ __all__ = [
     "ModelPredictions",
     "evaluate",
     "headline_scores",
+    "ood_scores",
     "score_columns",
+    "scores_from",
+    "scores_of",
 ]
 
 STEPS = 2
@@ -194,6 +198,32 @@ def headline_scores(seen: Outcomes, bins: ReliabilityBins) -> dict[str, float]:
         "ece": calibration_error(bins),
         "mean_confidence": seen.confidence.mean().item(),
     }
+
+
+def scores_of(evaluation: EvaluationRecord) -> Scores:
+    """The headline scores of an evaluation."""
+    return scores_from(evaluation.examples, {key: one.value for key, one in evaluation.scores.items()})
+
+
+def scores_from(examples: int, values: Mapping[str, Any]) -> Scores:
+    """The headline scores by their names; an infinite NLL becomes None."""
+    nll = values["nll"]
+    return Scores(
+        examples=examples,
+        error=values["error"],
+        nll=nll if nll is not None and math.isfinite(nll) else None,
+        brier=values["brier"],
+        ece=values["ece"],
+        mean_confidence=values["mean_confidence"],
+    )
+
+
+def ood_scores(evaluated: OODSet, *, has_belief: bool) -> OODScores:
+    """AUROC and FPR95 of an evaluated OOD set; those of `BELIEF_SCORES` only where there is a belief."""
+    kept = [one for one in evaluated.detections if has_belief or one.score not in BELIEF_SCORES]
+    areas: dict[str, Any] = {one.score: one.auroc.value for one in kept}
+    rates: dict[str, Any] = {one.score: one.fpr95.value for one in kept}
+    return OODScores(evaluated.name, evaluated.examples, areas, rates, evaluated.mean_confidence)
 
 
 def score_columns(predictions: Predictions) -> dict[str, Tensor]:

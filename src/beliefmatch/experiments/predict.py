@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from beliefmatch._validate import fail
+from beliefmatch._validate import fail, naming_arguments
 from beliefmatch.data.loading import read_images
 from beliefmatch.data.predictions import Predictions, read_predictions
 from beliefmatch.data.preprocessing import Preprocessing
@@ -74,6 +74,12 @@ class TrainedPredictor:
             workers: processes that read large images.
             text_column: name of the column of sentences in tables.
         """
+        with naming_arguments("predict", "inputs", **dict.fromkeys(("paths", "path", "directory"), "inputs")):
+            return self._read(inputs, corrupt, workers, text_column)
+
+    def _read(
+        self, inputs: Sequence[str], corrupt: str, workers: int, text_column: str | None
+    ) -> tuple[list[str], Source | TextSource]:
         if self.tokenize is not None:
             texts = read_sentences(inputs, text_column=text_column)
             return texts, TextSource(texts, tokenize=self.tokenize)

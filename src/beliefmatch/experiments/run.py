@@ -27,11 +27,11 @@ from beliefmatch.experiments.build import (
     ood_training,
 )
 from beliefmatch.experiments.config import RunConfig, fingerprint, to_mapping
-from beliefmatch.experiments.evaluate import BELIEF_SCORES, evaluate, headline_scores
+from beliefmatch.experiments.evaluate import evaluate, headline_scores, ood_scores, scores_from, scores_of
 from beliefmatch.experiments.evaluate_config import EvaluateConfig
-from beliefmatch.experiments.evaluation_record import EvaluationRecord, OODSet
+from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.experiments.method_spec import label_of
-from beliefmatch.experiments.records import Costs, OODScores, RunRecord, Scores
+from beliefmatch.experiments.records import Costs, RunRecord, Scores
 from beliefmatch.experiments.rotation import DigitRotation
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.experiments.training_inputs import (
@@ -130,8 +130,8 @@ def execute_run(
             curves=[_curves(history) for history in histories],
             skipped_steps=sum(history.skipped for history in histories),
             validation=_scores_of(predictions.validation),
-            test=_scores(evaluation.examples, {key: one.value for key, one in evaluation.scores.items()}),
-            ood=[_ood_scores(one, predictions.has_belief) for one in evaluation.ood],
+            test=scores_of(evaluation),
+            ood=[ood_scores(one, has_belief=predictions.has_belief) for one in evaluation.ood],
             costs=Costs(
                 networks=len(networks),
                 parameters=sum(parameter.numel() for parameter in networks[0].parameters()),
@@ -173,31 +173,12 @@ def _evaluation(
     return evaluate(test, name=label_of(config), class_names=data.class_names, ood=ood, settings=settings)
 
 
-def _scores(examples: int, values: Mapping[str, Any]) -> Scores:
-    nll = values["nll"]
-    return Scores(
-        examples=examples,
-        error=values["error"],
-        nll=nll if nll is not None and math.isfinite(nll) else None,
-        brier=values["brier"],
-        ece=values["ece"],
-        mean_confidence=values["mean_confidence"],
-    )
-
-
 def _scores_of(predictions: Predictions) -> Scores:
     """Scores of labelled examples that need no evaluation."""
     assert predictions.targets is not None
     given: dict[str, Any] = {predictions.kind: predictions.values}
     seen = outcomes(predictions.targets, **given)
-    return _scores(len(seen), headline_scores(seen, reliability_bins(seen.confidence, seen.correct)))
-
-
-def _ood_scores(evaluated: OODSet, has_belief: bool) -> OODScores:
-    kept = [one for one in evaluated.detections if has_belief or one.score not in BELIEF_SCORES]
-    areas: dict[str, Any] = {one.score: one.auroc.value for one in kept}
-    rates: dict[str, Any] = {one.score: one.fpr95.value for one in kept}
-    return OODScores(evaluated.name, evaluated.examples, areas, rates, evaluated.mean_confidence)
+    return scores_from(len(seen), headline_scores(seen, reliability_bins(seen.confidence, seen.correct)))
 
 
 @dataclass(frozen=True, eq=False)

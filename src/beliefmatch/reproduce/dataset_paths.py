@@ -23,7 +23,7 @@ __all__ = [
 
 AnyConfig = TypeVar("AnyConfig", RunConfig, TransferConfig)
 
-_MISSING = re.compile(r"(data|load_ood): `(name|directory|text)`")
+_MISSING = re.compile(r"(data|load_ood): `(name|directory|text)`|adapt: `(data|data_dir|ood)` must")
 """Start of an error about where data are, as opposed to what they hold or to another setting."""
 
 
