@@ -227,7 +227,6 @@ def test_progress_covers_features_and_heads(quickly, digits):
         ({"cache": 7}, "cache"),
         ({"precision": "8"}, "precision"),
         ({"device": "abacus"}, "device"),
-        ({"priors": (-1.0,)}, "priors.0"),
         ({"train": (torch.full((30, 1, 8, 8), torch.nan), torch.arange(30) % 10)}, "train"),
     ],
 )
