@@ -1,204 +1,439 @@
-"""Figures of evaluations for a paper, drawn without touching matplotlib's global state."""
+"""Figures of evaluations: reliability, entropy, ROC, risk and coverage, classes, confusion."""
 
-import re
-from collections.abc import Callable, Container, Iterator, Sequence
-from functools import partial
-from math import nan
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import sqrt
+from statistics import fmean
+from typing import NamedTuple
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from beliefmatch.experiments.evaluation_record import Bins, Curve, EvaluationRecord
+from beliefmatch.report.evaluation_scores import detection_of
+from beliefmatch.report.figure import Axis, Figure, Matrix, Panel, Series, figure_name
+from beliefmatch.report.metrics import score_title
+from beliefmatch.report.style import REFERENCE, Look, looks
+from beliefmatch.report.table import Cell, Column, Row, Table
+from beliefmatch.report.text import class_label, class_labels, number_text, ood_names, percent
 
-from beliefmatch.experiments.evaluation_record import Bins, EvaluationRecord
-from beliefmatch.report.evaluation_bins import DrawnBin, joined, thin
-from beliefmatch.report.evaluation_classes import (
-    MOST_CLASSES,
-    class_errors,
-    class_heights,
-    counted_label,
-    error_ranks,
-    often_mistaken,
-)
-from beliefmatch.report.evaluation_metrics import score_title, sides
-from beliefmatch.report.evaluation_scores import detection_of, headline_score
-from beliefmatch.report.evaluation_style import look
-from beliefmatch.report.evaluation_text import class_labels, ood_names, presentable
-from beliefmatch.report.figure_parts import drawn_text, legend_below, model_line, rendered
+__all__ = [
+    "class_figures",
+    "confusion_figures",
+    "entropy_figure",
+    "reliability_figure",
+    "risk_coverage_figure",
+    "roc_figure",
+    "wilson",
+]
 
-__all__ = ["entropy_figure", "evaluation_files", "figure_name", "reliability_figure"]
-
-_KINDS = ("svg", "pdf", "png")
-_REFERENCE = {"color": "#808080", "linewidth": 0.9, "linestyle": (0, (4, 3)), "zorder": 1}
-_INSIDE = "#7F7F7F"
-_PALE = 0.35  # of bins with few examples
-
-
-def evaluation_files(records: Sequence[EvaluationRecord]) -> Iterator[tuple[str, bytes]]:
-    """Name and content of each file: reliability, ROC, risk-coverage, classes, entropy on OOD sets."""
-    models = presentable(records, caller="evaluation_files")
-    drawings: dict[str, Callable[[Sequence[EvaluationRecord]], Figure]] = {
-        "reliability": reliability_figure,
-        "roc": _roc,
-        "risk_coverage": _risk_coverage,
-    }
-    if often_mistaken(models):
-        drawings["class_error"] = _class_error
-    for ood in ood_names(models):
-        drawings[figure_name(f"entropy_{ood}", drawings)] = partial(entropy_figure, ood=ood)
-    for name, draw in drawings.items():
-        yield from rendered(name, lambda draw=draw: draw(models), _KINDS)
+FEW = 10
+"""Bins of fewer examples are drawn pale, and no line runs to them."""
+MOST_CLASSES = 30
+"""In a figure of classes; where there are more, the worst are shown."""
+_LARGEST_MATRIX, _LARGEST_WRITTEN = 100, 16  # classes of a confusion matrix that is drawn, with its counts
+_PALE = 0.35
+_Z = 1.959964  # a normal variable lies within it 95 times in 100
+_OTHER = Look(REFERENCE)
+_SHARE = {"unit": "%", "digits": 1, "scale": 100.0}
 
 
-def figure_name(text: str, taken: Container[str]) -> str:
-    """A name that every file system takes, and that is not taken yet."""
-    base = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")[:48]
-    name, count = base, 1
-    while name in taken:
-        count += 1
-        name = f"{base}_{count}"
-    return name
+def _legend(models: Sequence[EvaluationRecord]) -> list[tuple[str, Look]]:
+    names = [model.name for model in models]
+    return list(zip(names, looks(names), strict=True)) if len(models) > 1 else []
 
 
 def reliability_figure(models: Sequence[EvaluationRecord]) -> Figure:
     """Accuracy over confidence with Wilson's intervals, and below it the share of examples in each bin."""
-    figure = Figure(figsize=(4.2, 5.4), layout="constrained")
-    upper, lower = figure.subplots(2, 1, height_ratios=[3, 1], sharex=True)
-    upper.plot([0, 1], [0, 1], **_REFERENCE)
-    for index, model in enumerate(models):
-        _draw_bins(upper, lower, model.reliability, index, drawn_text(model.name))
-    upper.set(ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
-    lower.set(ylabel="share of the\nexamples", xlabel="confidence")
-    lower.set_ylim(bottom=0)
-    legend_below(figure, upper)
-    return figure
+    series, shares = [], []
+    for index, (model, look) in enumerate(zip(models, looks([m.name for m in models]), strict=True)):
+        bins = model.reliability
+        drawn = [one for one in drawn_bins(bins) if one is not None]
+        firm, few = joined(bins), [one for one in drawn if one.examples < FEW]
+        line = [one.confidence if one else float("nan") for one in firm]
+        series.append(
+            Series(
+                model.name,
+                line,
+                [one.accuracy if one else None for one in firm],
+                look,
+                low=[one.low if one else float("nan") for one in firm],
+                high=[one.high if one else float("nan") for one in firm],
+                model=index,
+                marker=True,
+            )
+        )
+        if few:
+            ends = {"low": [one.low for one in few], "high": [one.high for one in few]}
+            points = [one.confidence for one in few], [one.accuracy for one in few]
+            series.append(Series(model.name, *points, look, "points", **ends, model=index, alpha=_PALE))
+        total = max(sum(bins.count), 1)
+        edges = [*bins.lower[:1], *bins.upper]
+        counts = [count / total for count in bins.count]
+        shares.append(Series(model.name, edges, counts, look, "steps", model=index))
+    below = Panel(shares, Axis("confidence", 0, 1, percent=True), Axis("examples", 0, percent=True))
+    upper = Panel(
+        series, Axis("", 0, 1, percent=True), Axis("accuracy", 0, 1, percent=True), diagonal=True, below=below
+    )
+    words = [
+        f"{model.name}: mean confidence {percent(_score(model, 'mean_confidence'))}, "
+        f"error {percent(_score(model, 'error'))}, expected calibration error {percent(_score(model, 'ece'))}"
+        for model in models
+    ]
+    return Figure(
+        "reliability",
+        [upper],
+        f"Reliability diagram, accuracy against confidence. {'; '.join(words)}.",
+        title="Is it right as often as it says?",
+        note="Below the dashed line a model is overconfident. Bars: 95 % intervals.",
+        numbers=_bin_table(models),
+        legend=_legend(models),
+    )
 
 
-def _draw_bins(upper: Axes, lower: Axes, bins: Bins, index: int, label: str) -> None:
-    points = {"marker": look(index).marker, "markersize": 4.5, "clip_on": False}
-    firm, few = joined(bins), thin(bins)
-    xs = [drawn.confidence if drawn else nan for drawn in firm]
-    ys = [drawn.accuracy if drawn else nan for drawn in firm]
-    upper.plot(xs, ys, label=label, **points, **model_line(index))
-    _draw_intervals(upper, [drawn for drawn in firm if drawn], index, alpha=0.8)
-    if few:
-        xs, ys = [drawn.confidence for drawn in few], [drawn.accuracy for drawn in few]
-        upper.plot(xs, ys, linestyle="", alpha=_PALE, color=look(index).colour, **points)
-        _draw_intervals(upper, few, index, alpha=_PALE)
-    total = max(sum(bins.count), 1)
-    shares = [count / total for count in bins.count]
-    if shares:
-        lower.stairs(shares, [bins.lower[0], *bins.upper], linewidth=1.4, **model_line(index))
+def _score(model: EvaluationRecord, key: str) -> float | None:
+    number = model.scores.get(key)
+    return number.value if number else None
 
 
-def _draw_intervals(axes: Axes, found: Sequence[DrawnBin], index: int, alpha: float) -> None:
-    places = [drawn.confidence for drawn in found]
-    ends = [drawn.low for drawn in found], [drawn.high for drawn in found]
-    axes.vlines(places, *ends, color=look(index).colour, alpha=alpha, linewidth=0.9)
+def _bin_table(models: Sequence[EvaluationRecord]) -> Table:
+    columns = [
+        Column("bin", "confidence bin"),
+        Column("examples", "examples"),
+        Column("confidence", "mean confidence", **_SHARE),
+        Column("accuracy", "accuracy", **_SHARE),
+    ]
+    rows = [
+        Row(
+            model.name,
+            [
+                Cell(f"{one.lower:.3g} to {one.upper:.3g}"),
+                Cell(f"{one.examples:,}"),
+                Cell(one.confidence),
+                Cell(one.accuracy, one.low, one.high),
+            ],
+            model=index,
+        )
+        for index, model in enumerate(models)
+        for one in drawn_bins(model.reliability)
+        if one is not None
+    ]
+    return Table("", columns, rows)
 
 
 def entropy_figure(models: Sequence[EvaluationRecord], ood: str) -> Figure:
-    """The density of the predictive entropy on known and on OOD examples, one panel a model."""
-    figure, panels = _panels(len(models), width=2.6, height=2.1, sharey=True)
-    for index, (axes, model) in enumerate(zip(panels, models, strict=True)):
-        axes.fill_between(model.entropy.x, model.entropy.y, color=_INSIDE, alpha=0.3, linewidth=0)
-        axes.plot(model.entropy.x, model.entropy.y, color=_INSIDE, label="test examples")
-        for found in (found for found in model.ood if found.name == ood):
-            line = {"color": look(index).colour, "linestyle": (0, (5, 2))}
-            axes.fill_between(found.entropy.x, found.entropy.y, color=line["color"], alpha=0.15, linewidth=0)
-            axes.plot(found.entropy.x, found.entropy.y, label=drawn_text(ood, 20), **line)
-        axes.set_title(drawn_text(model.name, 30))
-        axes.set(xlabel="predictive entropy (nats)")
-        axes.set_ylim(bottom=0)
-        axes.set_xlim(left=0)
-        axes.legend(loc="upper center", fontsize=7.5)
-    panels[0].set_ylabel("density")
-    return figure
+    """The density of the predictive entropy on test and on OOD examples, one panel a model."""
+    found = [next((one.entropy for one in model.ood if one.name == ood), None) for model in models]
+    heights = [y for curve in (*found, *(model.entropy for model in models)) if curve for y in curve.y]
+    top = 1.06 * max(heights, default=1.0) or 1.0
+    panels, words = [], []
+    for index, (model, curve, look) in enumerate(
+        zip(models, found, looks([m.name for m in models]), strict=True)
+    ):
+        series = [Series("test examples", model.entropy.x, model.entropy.y, _OTHER, "area", model=index)]
+        if curve is not None:
+            dashed = Look(look.colour, "6 2.5", look.marker)
+            series.append(Series(ood, curve.x, curve.y, dashed, "area", model=index))
+        far = max([*model.entropy.x, 0.01])
+        axes = Axis("predictive entropy (nats)", 0, far), Axis("density", 0, top)
+        panels.append(Panel(series, *axes, title=model.name if len(models) > 1 else "", height=2.2))
+        other = "not evaluated" if curve is None else f"{number_text(median(curve), 2)} nats"
+        words.append(f"{model.name}: median {number_text(median(model.entropy), 2)} nats on test examples, {other}")
+    return Figure(
+        figure_name(f"entropy_{ood}"),
+        panels,
+        f"Densities of the predictive entropy on test examples and on {ood}. {'; '.join(words)}.",
+        title=f"Does it notice {ood}?",
+        note=f"Grey: test examples; dashed: {ood}. A model that knows what it does not know keeps them apart.",
+        numbers=_density_table(models, ood, found),
+    )
 
 
-def _roc(models: Sequence[EvaluationRecord]) -> Figure:
-    """One panel for wrong predictions and one for each OOD set, by the headline score."""
-    names = [None, *ood_names(models)]
-    score = headline_score(models)
-    figure, panels = _panels(len(names), width=2.7, height=2.7)
-    figure.suptitle(f"Detection by {drawn_text(score_title(score), 60)}", fontsize=10, color="#555555")
-    for axes, name in zip(panels, names, strict=True):
-        axes.plot([0, 1], [0, 1], **_REFERENCE)
-        for index, model in enumerate(models):
-            found = detection_of(model, name, score)
-            points = (found.roc.x, found.roc.y) if found else ([], [])
-            axes.plot(*points, label=drawn_text(model.name), **model_line(index))
-        ood, in_distribution = sides(name)
-        axes.set_title("Wrong predictions" if name is None else drawn_text(name, 24))
-        axes.set(xlabel=f"{in_distribution} flagged", ylabel=f"{ood} flagged")
-        axes.set(xlim=(0, 1), ylim=(0, 1.01), aspect="equal")
-    legend_below(figure, panels[0])
-    return figure
+def _density_table(
+    models: Sequence[EvaluationRecord], ood: str, found: Sequence[Curve | None]
+) -> Table:
+    columns = [
+        Column("entropy", "entropy", digits=2),
+        Column("test", "density, test examples", digits=3),
+        Column("ood", f"density, {ood}", digits=3),
+    ]
+    rows = []
+    for index, (model, curve) in enumerate(zip(models, found, strict=True)):
+        for x in model.entropy.x[:: max(len(model.entropy.x) // 10, 1)]:
+            cells = [Cell(x), Cell(at(model.entropy, x)), Cell(at(curve, x) if curve else None)]
+            rows.append(Row(model.name, cells, model=index))
+    return Table("", columns, rows)
 
 
-def _risk_coverage(models: Sequence[EvaluationRecord]) -> Figure:
+def roc_figure(models: Sequence[EvaluationRecord], score: str, sets: Sequence[str]) -> Figure:
+    """One panel for each OOD set and one for wrong predictions, by one score."""
+    panels, words, rows = [], [], []
+    rates = (0.01, 0.05, 0.1, 0.2, 0.5)
+    for name in (*sets, None):
+        flagged, passed = ("wrong", "right") if name is None else ("OOD", "test examples")
+        series = []
+        for index, (model, look) in enumerate(zip(models, looks([m.name for m in models]), strict=True)):
+            one = detection_of(model, name, score)
+            if one is None or not one.roc.x:
+                continue
+            series.append(Series(model.name, one.roc.x, one.roc.y, look, model=index))
+            title = "wrong predictions" if name is None else name
+            words.append(f"{title}, {model.name}: AUROC {percent(one.auroc.value)}")
+            cells = [Cell(title), *(Cell(at(one.roc, rate)) for rate in rates)]
+            rows.append(Row(model.name, cells, model=index))
+        axes = Axis(f"{passed} flagged", 0, 1, percent=True), Axis(f"{flagged} flagged", 0, 1.01, percent=True)
+        if series:
+            title = "Wrong predictions" if name is None else name
+            panels.append(Panel(series, *axes, title=title, diagonal=True, height=3.2))
+    columns = [
+        Column("set", "set"),
+        *(Column(f"at_{r:g}", f"flagged where {100 * r:g} % of the others are", **_SHARE) for r in rates),
+    ]
+    return Figure(
+        "roc",
+        panels,
+        f"ROC curves by {score_title(score)}. {'; '.join(words)}.",
+        title=f"Detection by {score_title(score)}",
+        numbers=Table("", columns, rows),
+        legend=_legend(models),
+    )
+
+
+def risk_coverage_figure(models: Sequence[EvaluationRecord]) -> Figure:
     """The error among the most confident answers, and the risk thresholds."""
-    figure = Figure(figsize=(4.8, 3.6), layout="constrained")
-    axes = figure.subplots()
-    for index, model in enumerate(models):
-        curve, looks = model.risk_coverage, look(index)
-        axes.plot(curve.x, curve.y, label=drawn_text(model.name), **model_line(index))
+    series, words, rows = [], [], []
+    coverages = (0.5, 0.8, 0.9, 0.95, 1.0)
+    for index, (model, look) in enumerate(zip(models, looks([m.name for m in models]), strict=True)):
+        curve = model.risk_coverage
+        series.append(Series(model.name, curve.x, curve.y, look, model=index))
         kept = [found for found in model.risk_thresholds if found.threshold is not None]
-        axes.plot(
-            [found.coverage for found in kept],
-            [found.risk for found in kept],
-            linestyle="",
-            marker=looks.marker,
-            markersize=6,
-            markerfacecolor="white",
-            color=looks.colour,
-        )
-    axes.set(xlabel="coverage (share answered)", ylabel="risk (error among answers)", xlim=(0, 1.02))
-    axes.set_ylim(bottom=0)
-    legend_below(figure, axes)
-    return figure
+        points = [found.coverage for found in kept], [found.risk for found in kept]
+        series.append(Series(model.name, *points, look, "points", model=index, filled=False))
+        risks = [at(curve, coverage) for coverage in coverages]
+        rows.append(Row(model.name, [Cell(risk) for risk in risks], model=index))
+        words.append(f"{model.name}: {percent(risks[0], 2)} when answering half, {percent(risks[-1], 2)} when all")
+    axes = Axis("share answered", 0, 1.02, percent=True), Axis("error among answers", 0, percent=True)
+    columns = [Column(f"risk_{c:g}", f"error answering {100 * c:g} %", "%", "low", 2, 100.0) for c in coverages]
+    return Figure(
+        "risk_coverage",
+        [Panel(series, *axes)],
+        f"Risk-coverage curves, error among the most confident answers. {'; '.join(words)}.",
+        title="How wrong are the answers that it is sure of?",
+        note="Open marks: thresholds that keep the error below a given risk.",
+        numbers=Table("", columns, rows),
+        legend=_legend(models),
+    )
 
 
-def _class_error(models: Sequence[EvaluationRecord]) -> Figure:
-    """The error of each class with Wilson's interval; for many classes also all of them in falling order."""
+# Classes
+
+
+class ClassError(NamedTuple):
+    """One class of one model; `low` and `high` are Wilson's interval of the error."""
+
+    index: int
+    examples: int
+    error: float
+    low: float
+    high: float
+
+
+def class_errors(model: EvaluationRecord) -> dict[int, ClassError]:
+    """By class, those that came true at least once."""
+    return {
+        one.index: ClassError(one.index, one.examples, one.error, *wilson(one.error, one.examples))
+        for one in model.classes
+        if one.examples and one.error is not None
+    }
+
+
+def often_mistaken(models: Sequence[EvaluationRecord]) -> list[int]:
+    """The classes with the largest mean error of the models first: all if they are few.
+
+    Else those whose error is surely large, by the lower end of its interval, so that a class of a single
+    example does not come before all others.
+    """
+    errors: dict[int, list[ClassError]] = {}
+    for model in models:
+        for index, one in class_errors(model).items():
+            errors.setdefault(index, []).append(one)
+    lows = {index: fmean(one.low for one in found) for index, found in errors.items()}
+    means = {index: fmean(one.error for one in found) for index, found in errors.items()}
+    chosen = sorted(lows, key=lambda index: (-lows[index], index))[:MOST_CLASSES]
+    return sorted(chosen, key=lambda index: -means[index])
+
+
+def class_figures(models: Sequence[EvaluationRecord]) -> list[Figure]:
+    """Error and calibration error of each class; where there are many, of the worst."""
     chosen = often_mistaken(models)
-    many = max(len(class_errors(model)) for model in models) > MOST_CLASSES
-    size = 4.6 + 3.2 * many, 1.1 + len(chosen) * min(0.14 + 0.06 * len(models), 0.4)
-    figure = Figure(figsize=size, layout="constrained")
-    first, *others = figure.subplots(1, 1 + many, squeeze=False)[0]
-    for index, model in enumerate(models):
-        _draw_errors(first, model, chosen, index, len(models))
-        for axes in others:
-            axes.plot(*error_ranks(model), **model_line(index))
-    names = class_labels(models[0], 24)
-    labels = [counted_label(models, at, drawn_text(names[at])) for at in chosen]
-    first.set_yticks(range(len(chosen) - 1, -1, -1), labels)
-    first.set(xlabel="error of the class", ylim=(-0.7, len(chosen) - 0.3))
-    first.set_xlim(left=0)
-    first.grid(axis="y", visible=False)
-    for axes in others:
-        axes.set(xlabel="share of the classes", ylabel="error of the class", xlim=(0, 1), ylim=(0, 1.01))
-    legend_below(figure, first)
-    return figure
+    if not chosen:
+        return []
+    labels = class_labels(models[0], 24)
+    counts = {one.index: one.examples for one in models[0].classes}
+    names = [f"{labels[index]} ({counts.get(index, 0):,})" for index in chosen]
+    rows = {index: place for place, index in enumerate(chosen)}
+    errors, calibration, words = [], [], []
+    for number, (model, look) in enumerate(zip(models, looks([m.name for m in models]), strict=True)):
+        offset = 0.56 * (number - (len(models) - 1) / 2) / len(models)
+        found = [one for one in class_errors(model).values() if one.index in rows]
+        places = [rows[one.index] + offset for one in found]
+        ends = {"low": [one.low for one in found], "high": [one.high for one in found]}
+        values = [one.error for one in found]
+        errors.append(Series(model.name, values, places, look, "points", **ends, model=number))
+        own = [one for one in model.classes if one.index in rows]
+        values = [one.calibration_error for one in own]
+        places = [rows[one.index] + offset for one in own]
+        calibration.append(Series(model.name, values, places, look, "points", model=number))
+        worst = max(found, key=lambda one: one.error, default=None)
+        if worst is not None:
+            words.append(f"{model.name} errs most on {class_label(model, worst.index)}, {percent(worst.error)}")
+    height = 1.0 + len(chosen) * min(0.16 + 0.05 * len(models), 0.4)
+    y = Axis(names=names)
+    some = "" if len(chosen) == len(models[0].class_names) else f" The {len(chosen)} worst classes are shown."
+    panels = [
+        Panel(errors, Axis("", 0, percent=True), y, title="Error", height=height),
+        Panel(calibration, Axis("", 0, percent=True), y, title="Calibration error", height=height),
+    ]
+    return [
+        Figure(
+            "classes",
+            panels,
+            f"Error of each class with 95 % intervals, and its calibration error. {'; '.join(words)}.",
+            title="Class by class",
+            note=f"In brackets: examples of the class. Bars: Wilson's 95 % intervals.{some}",
+            numbers=_class_table(models),
+            legend=_legend(models),
+            across=2,
+        )
+    ]
 
 
-def _draw_errors(axes: Axes, model: EvaluationRecord, chosen: Sequence[int], index: int, models: int) -> None:
-    errors, looks = class_errors(model), look(index)
-    shown = [errors[at] for at in chosen if at in errors]
-    rows = class_heights(models, index, chosen, [found.id for found in shown])
-    marks = {"linestyle": "", "marker": looks.marker, "markersize": 4, "color": looks.colour}
-    axes.plot([found.error for found in shown], rows, label=drawn_text(model.name), **marks, clip_on=False)
-    ends = [found.low for found in shown], [found.high for found in shown]
-    axes.hlines(rows, *ends, color=looks.colour, linewidth=0.9, alpha=0.8)
+def _class_table(models: Sequence[EvaluationRecord]) -> Table:
+    columns = [
+        Column("class", "class"),
+        Column("examples", "examples"),
+        Column("error", "error", "%", "low", 1, 100.0),
+        Column("calibration_error", "calibration error", "%", "low", 2, 100.0),
+    ]
+    rows = []
+    for number, model in enumerate(models):
+        errors = class_errors(model)
+        for one in model.classes[:500]:
+            error = errors.get(one.index)
+            cells = [
+                Cell(class_label(model, one.index)),
+                Cell(f"{one.examples:,}"),
+                Cell(None) if error is None else Cell(error.error, error.low, error.high),
+                Cell(one.calibration_error),
+            ]
+            rows.append(Row(model.name, cells, model=number))
+    return Table("", columns, rows)
 
 
-def _panels(count: int, *, width: float, height: float, sharey: bool = False) -> tuple[Figure, list[Axes]]:
-    """A figure with panels in rows of at most three."""
-    columns = min(count, 3)
-    rows = -(-count // columns)
-    figure = Figure(figsize=(width * columns, height * rows + 0.5), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=sharey)
-    every = list(grid.flat)
-    for axes in every[count:]:
-        axes.set_visible(False)
-    for axes in every[:count]:
-        axes.tick_params(labelbottom=True)  # also above an empty place
-    return figure, every[:count]
+def confusion_figures(models: Sequence[EvaluationRecord]) -> list[Figure]:
+    """The confusion matrix of each model, with the most frequent mistakes as its numbers."""
+    figures = []
+    for number, model in enumerate(models):
+        matrix = model.confusion.matrix or []
+        panels = []
+        if 0 < len(matrix) <= _LARGEST_MATRIX:
+            shares = [[count / max(sum(row), 1) for count in row] for row in matrix]
+            is_written = len(matrix) <= _LARGEST_WRITTEN
+            texts = [[f"{count:,}" if count else "" for count in row] for row in matrix] if is_written else ()
+            labels = class_labels(model, 12) if len(matrix) <= MOST_CLASSES else [""] * len(matrix)
+            axes = Axis("predicted", names=labels if is_written else [""] * len(matrix)), Axis("true", names=labels)
+            height = max(3.6, 0.24 * len(matrix)) if len(matrix) <= MOST_CLASSES else 3.8
+            panels.append(Panel((), *axes, matrix=Matrix(shares, texts), height=height))
+        if model.confusion.pairs:
+            target, predicted, count = model.confusion.pairs[0]
+            pair = f"{class_label(model, target)} taken for {class_label(model, predicted)}, {count:,} times"
+            words = f"most often {pair}"
+        else:
+            words = "no mistakes"
+        title = f"Confusion: {model.name}" if len(models) > 1 else "Confusion"
+        name = figure_name(f"confusion_{number}" if len(models) > 1 else "confusion")
+        alt = f"Confusion of {model.name}: {words}."
+        figures.append(Figure(name, panels, alt, title=title, note=f"{words[:1].upper()}{words[1:]}.",
+                              numbers=_mistakes(model)))  # fmt: skip
+    return figures
+
+
+def _mistakes(model: EvaluationRecord) -> Table | None:
+    columns = [Column("predicted", "taken for"), Column("count", "times")]
+    rows = [
+        Row(class_label(model, target), [Cell(class_label(model, predicted)), Cell(f"{count:,}")])
+        for target, predicted, count in model.confusion.pairs
+    ]
+    return Table("", columns, rows, row_title="class") if rows else None
+
+
+# Numbers of curves and bins
+
+
+class DrawnBin(NamedTuple):
+    """Examples of like confidence; `low` and `high` are the interval of the accuracy."""
+
+    lower: float
+    upper: float
+    examples: int
+    confidence: float
+    accuracy: float
+    low: float
+    high: float
+
+
+def wilson(share: float, count: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share seen in `count` draws.
+
+    >>> low, high = wilson(0.5, 10)
+    >>> round(low, 4), round(high, 4)
+    (0.2366, 0.7634)
+    """
+    scale = 1 + _Z**2 / count
+    middle = (share + _Z**2 / (2 * count)) / scale
+    half = _Z * sqrt(share * (1 - share) / count + _Z**2 / (4 * count**2)) / scale
+    return min(max(middle - half, 0.0), share), max(min(middle + half, 1.0), share)
+
+
+def drawn_bins(bins: Bins) -> list[DrawnBin | None]:
+    """Every bin in its place, None where it is empty."""
+    columns = zip(bins.lower, bins.upper, bins.count, bins.confidence, bins.accuracy, strict=True)
+    return [
+        DrawnBin(lower, upper, count, confidence, accuracy, *wilson(accuracy, count))
+        if count and confidence is not None and accuracy is not None
+        else None
+        for lower, upper, count, confidence, accuracy in columns
+    ]
+
+
+def joined(bins: Bins) -> list[DrawnBin | None]:
+    """The bins that a line joins, with None between those that have none or a thin one in between."""
+    kept: list[DrawnBin | None] = []
+    for drawn in drawn_bins(bins):
+        if drawn is not None and drawn.examples >= FEW:
+            kept.append(drawn)
+        elif kept and kept[-1] is not None:
+            kept.append(None)
+    return kept[:-1] if kept and kept[-1] is None else kept
+
+
+def at(curve: Curve, x: float) -> float | None:
+    """The curve's value at `x`, on straight lines between its points."""
+    points = sorted(zip(curve.x, curve.y, strict=True))
+    if not points or x < points[0][0] or x > points[-1][0]:
+        return None
+    for (x0, y0), (x1, y1) in pairwise(points):
+        if x0 <= x <= x1:
+            return y1 if x1 == x0 else y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+    return points[0][1]
+
+
+def median(density: Curve) -> float | None:
+    """Where half of the mass below a density lies to the left."""
+    steps = list(zip(density.x, density.x[1:], density.y, density.y[1:], strict=False))
+    masses = [(right - left) * (a + b) / 2 for left, right, a, b in steps]
+    half = sum(masses) / 2
+    if half <= 0:
+        return None
+    for mass, (left, right, *_) in zip(masses, steps, strict=True):
+        if half <= mass:
+            return left + (right - left) * half / mass
+        half -= mass
+    return density.x[-1]

@@ -1,82 +1,129 @@
-"""One page that shows how good models are: a single HTML file that asks the network for nothing."""
+"""One page: a single HTML file that works from disk, in the dark, on a phone and on paper.
+
+It opens with a verdict in one sentence, a few cards, two pictures and what to do about it; everything else is
+below, folded. The page asks the network for nothing, and runs one short script of its own.
+"""
 
 import base64
 import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from beliefmatch._environment import needs
-from beliefmatch.experiments.evaluation_record import EvaluationRecord
-from beliefmatch.report.evaluation_metrics import metric_title, score_title
-from beliefmatch.report.evaluation_rows import (
-    detection_sections,
-    has_differences,
-    same_examples,
-    summary,
-)
-from beliefmatch.report.evaluation_scores import headline_score, score_names
-from beliefmatch.report.evaluation_style import look
-from beliefmatch.report.evaluation_text import (
-    answers_text,
-    class_label,
-    ood_names,
-    presentable,
-    shorten,
-)
-from beliefmatch.report.page_classes import class_note
-from beliefmatch.report.page_facts import facts
-from beliefmatch.report.page_sections import Card, cards, confusions, risk_thresholds
-from beliefmatch.report.page_words import percent
+from beliefmatch.report import table as tables
+from beliefmatch.report.figure import Figure, inline_svg
+from beliefmatch.report.style import INK, Look
+from beliefmatch.report.table import Table
+from beliefmatch.report.text import shorten
 
-__all__ = ["render_models", "render_page"]
+__all__ = ["Block", "Card", "Command", "Examples", "Facts", "Page", "Section", "Text", "render_page"]
 
-_MOST_EXAMPLES = 24  # of mistakes and of doubtful ones, a model
+Verdict = Literal["better", "worse", "even", ""]
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 
 
-def render_page(records: Sequence[EvaluationRecord]) -> str:
-    """The report of one or more models as a single HTML file, which needs neither network nor server."""
-    return render_models(presentable(records, caller="render_page"), caller="render_page")
+@dataclass(frozen=True)
+class Card:
+    """A number that a reader should remember, and how sure it is."""
+
+    title: str
+    value: str
+    certainty: str
+    verdict: Verdict = ""
+    model: int | None = None
 
 
-def render_models(
-    models: Sequence[EvaluationRecord],
-    *,
-    caller: str,
-    comparison: Mapping[str, Any] | None = None,
-    first_cards: Mapping[str, list[Card]] | None = None,
-) -> str:
-    """The page of records that are presentable; `comparison` goes before all else, with cards of its own.
+@dataclass(frozen=True)
+class Text:
+    """A paragraph."""
 
-    It names its `template` and `styles`, and what the page as a whole is called by it: `kicker`,
-    `page_title`, `title`, `lead`, the `contents` of its part, and `part`, the name of what follows.
-    """
-    with needs("jinja2 and plotly", extra="report", caller=caller):
+    kind: ClassVar[str] = "text"
+    text: str
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command to type."""
+
+    kind: ClassVar[str] = "command"
+    text: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Groups of names with a value each."""
+
+    kind: ClassVar[str] = "facts"
+    groups: Mapping[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class Example:
+    """One prediction: an image where there is one, and lines of text."""
+
+    lines: Sequence[str]
+    image: str | None = None
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Predictions to look at."""
+
+    kind: ClassVar[str] = "examples"
+    title: str
+    items: Sequence[Example]
+    model: int | None = None
+
+
+Block = Text | Command | Facts | Examples | Table | Figure
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page that can be folded away."""
+
+    title: str
+    blocks: Sequence[Block]
+    folded: bool = True
+
+    @property
+    def id(self) -> str:
+        """The address of the section within the page."""
+        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a page says, from top to bottom."""
+
+    command: str
+    """Name of the command that made it, such as "evaluate"."""
+    title: str
+    verdict: str
+    lead: str
+    models: Sequence[str]
+    looks: Sequence[Look]
+    warnings: Sequence[str] = ()
+    cards: Sequence[Card] = ()
+    pictures: Sequence[Figure] = ()
+    advice: Sequence[str] = ()
+    sections: Sequence[Section] = ()
+    version: str = ""
+
+    def figures(self) -> list[Figure]:
+        """Every figure of the page, in its order."""
+        below = [block for section in self.sections for block in section.blocks if isinstance(block, Figure)]
+        return [*self.pictures, *below]
+
+
+def render_page(page: Page, *, caller: str) -> str:
+    """The page as one HTML file."""
+    with needs("jinja2", extra="report", caller=caller):
+        from jinja2 import Environment, PackageLoader, StrictUndefined
         from markupsafe import Markup
-        from plotly.offline import get_plotlyjs
-
-        environment = _environment()
-    plotly, script = (_script(text) for text in (get_plotlyjs(), _file("page.js")))
-    all_cards = {**(first_cards or {}), **cards(models)}
-    style = "".join(map(_file, ("page.css", *(comparison["styles"] if comparison else ()))))
-    return environment.get_template("page.html.j2").render(
-        **_content(models),
-        cards=all_cards,
-        comparison=comparison,
-        policy=_policy(plotly, script),
-        plotly=Markup(plotly),
-        script=Markup(script),
-        style=Markup(style),
-        data=Markup(_json(_data(models, all_cards))),
-    )
-
-
-def _environment() -> Any:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
     environment = Environment(
         loader=PackageLoader("beliefmatch.report", "templates"),
         autoescape=True,
@@ -84,69 +131,25 @@ def _environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(
-        percent=percent,
-        shorten=shorten,
-        metric_title=metric_title,
-        answers=answers_text,
+    environment.globals.update(
+        block_kind=_block_kind,
+        column_groups=tables.column_groups,
+        html_cell=tables.html_cell,
+        picture=_picture,
+        svgs=lambda figure: [Markup(svg) for svg in inline_svg(figure)],
+        colour=lambda look: "currentColor" if look.colour == INK else look.colour,
     )
-    environment.globals.update(class_label=class_label, score_title=score_title, look=look, picture=_picture)
-    return environment
+    environment.filters["shorten"] = shorten
+    script = _file("page.js")
+    return environment.get_template("page.html.j2").render(
+        page=page, script=Markup(script), style=Markup(_file("page.css")), policy=_policy(script)
+    )
 
 
-def _content(models: Sequence[EvaluationRecord]) -> dict[str, Any]:
-    sections = summary(models)
-    return {
-        "models": models,
-        "same_examples": same_examples(models),
-        "paired": has_differences(sections),
-        "ood": ood_names(models),
-        "sections": sections,
-        "detection": [section for section in detection_sections(models) if section.rows],
-        "scores": score_names(models),
-        "headline": headline_score(models),
-        "risk_thresholds": risk_thresholds(models),
-        "confusions": confusions(models),
-        "facts": facts(models),
-        "conventions": _conventions(models),
-        "most": _MOST_EXAMPLES,
-        "class_note": class_note(models),
-    }
-
-
-def _conventions(models: Sequence[EvaluationRecord]) -> list[tuple[str, str, list[int]]]:
-    """Metric, convention and the models that follow it; models evaluated alike share a line."""
-    found: dict[tuple[str, str], list[int]] = {}
-    for index, model in enumerate(models):
-        for key, text in model.conventions.items():
-            found.setdefault((key, text), []).append(index)
-    return [(key, text, who) for (key, text), who in found.items()]
-
-
-def _data(models: Sequence[EvaluationRecord], all_cards: dict[str, list[Card]]) -> dict[str, Any]:
-    """What the page's script needs."""
-    drawn = [card for group in all_cards.values() for card in group]
-    return {
-        "models": len(models),
-        "plots": [
-            {"id": card.id, "data": card.plot.data, "layout": card.plot.layout, "alts": card.alts}
-            for card in drawn
-        ],
-    }
-
-
-def _json(value: Any) -> str:
-    """JSON that cannot end the element it stands in, nor a line of a script."""
-    text = json.dumps(value, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _script(text: str) -> str:
-    """A script as the browser will read it, or an error if it would end early."""
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
-    if re.search(r"</script|<!--", text, re.IGNORECASE):
-        raise ValueError("render_page: a script must not hold the end of its own element, got one that does.")
-    return text
+def _block_kind(block: Block) -> str:
+    if isinstance(block, Table):
+        return "table"
+    return "figure" if isinstance(block, Figure) else block.kind
 
 
 def _policy(*scripts: str) -> str:
@@ -154,16 +157,48 @@ def _policy(*scripts: str) -> str:
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
 
 
 def _picture(image: str | None) -> str | None:
     """The address of an embedded PNG, if it is one."""
-    whole = image is not None and image.startswith("iVBORw0KGgo") and _BASE64.fullmatch(image)
-    return f"data:image/png;base64,{image}" if whole else None
+    is_png = image is not None and image.startswith("iVBORw0KGgo") and _BASE64.fullmatch(image)
+    return f"data:image/png;base64,{image}" if is_png else None
 
 
 def _file(name: str) -> str:
-    return resources.files("beliefmatch.report").joinpath(f"templates/{name}").read_text(encoding="utf-8")
+    text = resources.files("beliefmatch.report").joinpath(f"templates/{name}").read_text(encoding="utf-8")
+    return text.replace("\r\n", "\n")
+
+
+def facts_of(value: Any) -> dict[str, str]:
+    """A mapping of settings as names in words and values as text; nested names are joined by colons."""
+    found: dict[str, str] = {}
+
+    def add(prefix: str, one: Any) -> None:
+        if isinstance(one, Mapping) and one:
+            for key, inner in one.items():
+                add(f"{prefix}: {_words(key)}" if prefix else _words(key), inner)
+        elif isinstance(one, list | tuple) and one and all(not isinstance(item, Mapping) for item in one):
+            found[prefix] = ", ".join(map(_value_text, one))
+        else:
+            found[prefix] = _value_text(one)
+
+    add("", value)
+    return found
+
+
+def _words(key: Any) -> str:
+    return f"{key}".replace("_", " ")
+
+
+def _value_text(value: Any) -> str:
+    if value is None or value in ((), [], {}, ""):
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return f"{value:,}" if isinstance(value, int) else f"{value}"

@@ -1,6 +1,7 @@
-"""Records made fit to be shown: names are data and may hold anything, numbers may be missing."""
+"""Text of reports: names are data and may hold anything, numbers may be missing."""
 
 import math
+import re
 import unicodedata
 from collections.abc import Sequence
 from decimal import ROUND_CEILING, Decimal
@@ -20,15 +21,20 @@ from beliefmatch.experiments.evaluation_record import (
 )
 
 __all__ = [
+    "MISSING",
     "answers_text",
     "class_label",
     "class_labels",
     "clipped",
     "count_text",
+    "listed",
+    "markdown_text",
     "number_text",
     "ood_names",
+    "percent",
     "presentable",
     "shorten",
+    "spreadsheet_text",
     "threshold_text",
     "tidy",
 ]
@@ -122,6 +128,16 @@ def number_text(value: float | None, digits: int, *, scale: float = 1.0) -> str:
     return text.replace("-", "−") if float(text) else text.removeprefix("-")
 
 
+def percent(value: float | None, digits: int = 1) -> str:
+    """A share in percent, such as "4.8 %"."""
+    return MISSING if value is None else f"{number_text(value, digits, scale=100)}\u00a0%"
+
+
+def listed(parts: Sequence[str]) -> str:
+    """ "a", "a and b", "a, b and c"."""
+    return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
+
+
 def count_text(count: int, thing: str) -> str:
     """A number of things, of which one is not many."""
     return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
@@ -180,3 +196,14 @@ def shorten(text: str, width: int) -> str:
         return text
     head = (width - 1) * 2 // 3
     return f"{text[:head].rstrip()}…{text[len(text) - (width - 1 - head) :].lstrip()}"
+def spreadsheet_text(text: str) -> str:
+    """Text that no spreadsheet takes for a formula."""
+    return (
+        f"'{text}" if text.lstrip()[:1] in tuple("=+-@＝＋－＠") or text[:1] in ("\t", "\r", "\n") else text
+    )
+
+
+def markdown_text(text: str) -> str:
+    """Text in which no sign means anything: backslashes for Markdown's, entities for HTML's."""
+    text = re.sub(r"([\\`*_{}\[\]#|~$@])", r"\\\1", " ".join(text.split()))
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,359 @@
+"""One description of a figure, drawn by matplotlib: as SVG inside a page, and as files for a paper.
+
+Pages hold the SVG itself, so they need no chart library: text stays text, colours of ink and grid follow the
+theme of the page, and every curve carries the number of its model, by which the page shows and hides it.
+"""
+
+import re
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from io import BytesIO, StringIO
+from typing import Any, Literal
+
+from matplotlib import font_manager, rc_context, style
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
+
+from beliefmatch.report.style import INK, REFERENCE, Look
+from beliefmatch.report.table import Table
+from beliefmatch.report.text import shorten
+
+__all__ = ["Axis", "Figure", "Matrix", "Panel", "Series", "figure_name", "inline_svg", "paper_files"]
+
+Drawing = Literal["line", "points", "area", "steps"]
+KINDS = ("svg", "pdf", "png")
+_INK, _SOFT, _GRID = "#102030", "#405060", "#708090"  # replaced by the page's colours
+_PAGE_COLOURS = {_INK: "currentColor", _SOFT: "var(--soft)", _GRID: "var(--line)"}
+_PAPER = {_INK: "#1b1f24", _SOFT: "#59636e", _GRID: "#c4cad0"}
+_FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+_PALE = 0.35
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Label, limits and form of the numbers of an axis."""
+
+    label: str = ""
+    low: float | None = None
+    high: float | None = None
+    percent: bool = False
+    log: bool = False
+    names: Sequence[str] = ()
+    """Names at 0, 1, 2, ... instead of numbers; on the y axis the first is on top."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points of one model."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float | None]
+    look: Look
+    draw: Drawing = "line"
+    low: Sequence[float] | None = None
+    """Ends of intervals, along y; along x where the y axis has names."""
+    high: Sequence[float] | None = None
+    model: int | None = None
+    width: float = 1.8
+    alpha: float = 1.0
+    filled: bool = True
+    """Whether markers are filled."""
+    marker: bool = False
+    """Whether a line has markers."""
+    in_legend: bool = True
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Shares from 0 to 1 with a text each: rows of cells, the first row on top."""
+
+    shares: Sequence[Sequence[float]]
+    texts: Sequence[Sequence[str]] = ()
+    wrong: Sequence[Sequence[bool]] = ()
+    """Cells drawn in the second colour."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes."""
+
+    series: Sequence[Series] = ()
+    x: Axis = Axis()
+    y: Axis = Axis()
+    title: str = ""
+    diagonal: bool = False
+    matrix: Matrix | None = None
+    below: "Panel | None" = None
+    """A lower panel a third as high, with the same x axis."""
+    height: float = 2.7
+    """In inches at a width of 3.6."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Panels with a name for the files, and what they show in words and numbers."""
+
+    name: str
+    panels: Sequence[Panel]
+    alt: str
+    title: str = ""
+    note: str = ""
+    numbers: Table | None = None
+    legend: Sequence[tuple[str, Look]] = field(default=())
+    across: int = 3
+    """Panels side by side in a file."""
+
+
+def figure_name(text: str, taken: Container[str] = ()) -> str:
+    """A name that every file system takes, and that is not taken yet."""
+    base = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")[:48] or "figure"
+    name, count = base, 1
+    while name in taken:
+        count += 1
+        name = f"{base}_{count}"
+    return name
+
+
+# For a page
+
+
+def inline_svg(figure: Figure) -> list[str]:
+    """One SVG element for each panel, without a declaration."""
+    return [_inline(panel, f"{figure.name}-{place}") for place, panel in enumerate(figure.panels)]
+
+
+def _inline(panel: Panel, prefix: str) -> str:
+    with style.context(_style(_INK, _SOFT, _GRID)), rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}):
+        height = panel.height + (0.9 if panel.below else 0)
+        canvas = Canvas(figsize=(3.6, height), layout="constrained")
+        canvas.patch.set_visible(False)
+        _draw(canvas, [panel], 1, ink=_INK)
+        buffer = StringIO()
+        canvas.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
+    return _themed(buffer.getvalue(), prefix)
+
+
+def _themed(svg: str, prefix: str) -> str:
+    """Colours of the page, names of elements of this figure alone, and no size but the proportions."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)
+    for placeholder, colour in _PAGE_COLOURS.items():
+        svg = svg.replace(placeholder, colour)
+    svg = re.sub(r'\bid="(?!series-)', f'id="{prefix}-', svg)
+    svg = re.sub(r"url\(#", f"url(#{prefix}-", svg)
+    svg = re.sub(r'href="#', f'href="#{prefix}-', svg)
+    svg = re.sub(r'<g id="series-(\w+)-\d+">', _series_tag, svg)
+    svg = re.sub(r"font(-family)?: ?([^;\"]*?)'?DejaVu Sans'?[^;\"]*", _font, svg)
+    view = re.search(r'viewBox="[^"]*"', svg)
+    assert view is not None
+    return re.sub(r"<svg[^>]*>", f'<svg {view[0]} aria-hidden="true" focusable="false">', svg, count=1)
+
+
+def _series_tag(found: re.Match[str]) -> str:
+    return "<g>" if found[1] == "none" else f'<g data-model="{found[1]}">'
+
+
+def _font(found: re.Match[str]) -> str:
+    return f"font-family: {_FONTS}" if found[1] else f"font: {found[2]}{_FONTS}"
+
+
+# For a paper
+
+
+def paper_files(figures: Sequence[Figure], kinds: Sequence[str] = KINDS) -> Iterator[tuple[str, bytes]]:
+    """Name and content of the files of every figure; the same figure gives the same bytes."""
+    for figure in figures:
+        canvas = paper_canvas(figure)
+        for kind in kinds:
+            buffer = BytesIO()
+            undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+            with rc_context({"svg.hashsalt": "beliefmatch", "pdf.fonttype": 42}):
+                canvas.savefig(buffer, format=kind, dpi=160, metadata=undated)
+            yield f"{figure.name}.{kind}", buffer.getvalue()
+
+
+def paper_canvas(figure: Figure) -> Canvas:
+    """The figure as matplotlib has it, laid out and not to be changed by the reader's own style."""
+    columns = max(1, min(len(figure.panels), figure.across))
+    rows = -(-len(figure.panels) // columns)
+    tallest = max((panel.height + (0.9 if panel.below else 0) for panel in figure.panels), default=1.0)
+    with style.context(_style(*_PAPER.values())):
+        canvas = Canvas(figsize=(3.3 * columns, tallest * rows + 0.35), layout="constrained")
+        _draw(canvas, figure.panels, columns, ink=_PAPER[_INK])
+        if figure.title and len(figure.panels) > 1:
+            canvas.suptitle(drawn_text(figure.title, 80), fontsize=10, color=_PAPER[_SOFT])
+        if len(figure.legend) > 1:
+            handles = [Line2D([], [], **_stroke(look, _PAPER[_INK])) for _, look in figure.legend]
+            texts = [drawn_text(label, 36) for label, _ in figure.legend]
+            fitting = int(canvas.get_figwidth() / (0.65 + 0.075 * max(map(len, texts))))
+            canvas.legend(
+                handles, texts, loc="outside lower center", ncols=min(max(fitting, 1), len(texts), 4)
+            )
+        canvas.draw_without_rendering()
+        canvas.set_layout_engine("none")
+    return canvas
+
+
+# Drawing
+
+
+def _style(ink: str, soft: str, grid: str) -> list[Any]:
+    return [
+        "default",  # or the reader's own settings, perhaps LaTeX, would draw the figures
+        {
+            "axes.edgecolor": grid,
+            "axes.grid": True,
+            "axes.labelcolor": soft,
+            "axes.labelsize": 8.5,
+            "axes.spines.right": False,
+            "axes.spines.top": False,
+            "axes.titlecolor": ink,
+            "axes.titlelocation": "left",
+            "axes.titlepad": 8,
+            "axes.titlesize": 9,
+            "axes.titleweight": "bold",
+            "font.family": "DejaVu Sans",
+            "font.size": 8.5,
+            "grid.color": grid,
+            "grid.linewidth": 0.5,
+            "grid.alpha": 0.6,
+            "legend.frameon": False,
+            "legend.handlelength": 2.4,
+            "legend.labelcolor": ink,
+            "text.color": ink,
+            "text.usetex": False,
+            "xtick.color": grid,
+            "xtick.labelcolor": soft,
+            "xtick.labelsize": 8,
+            "ytick.color": grid,
+            "ytick.labelcolor": soft,
+            "ytick.labelsize": 8,
+        },
+    ]
+
+
+def _draw(canvas: Canvas, panels: Sequence[Panel], columns: int, *, ink: str) -> None:
+    if not panels:
+        return
+    rows = -(-len(panels) // columns)
+    grid = canvas.add_gridspec(rows, columns)
+    for place, panel in enumerate(panels):
+        cell = grid[place // columns, place % columns]
+        if panel.below is None:
+            _draw_panel(canvas.add_subplot(cell), panel, ink)
+            continue
+        upper, lower = cell.subgridspec(2, 1, height_ratios=[3, 1]).subplots(sharex=True)
+        _draw_panel(upper, panel, ink)
+        upper.set_xlabel("")
+        upper.tick_params(labelbottom=False)
+        _draw_panel(lower, panel.below, ink)
+
+
+def _draw_panel(axes: Axes, panel: Panel, ink: str) -> None:
+    if panel.matrix is not None:
+        _draw_matrix(axes, panel, panel.matrix, ink)
+    if panel.diagonal:
+        axes.plot([0, 1], [0, 1], color=REFERENCE, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+    for place, series in enumerate(panel.series):
+        _draw_series(axes, series, ink, horizontal=bool(panel.y.names), place=place)
+    axes.set_title(drawn_text(panel.title, 44))
+    _set_axis(axes, "x", panel.x)
+    _set_axis(axes, "y", panel.y)
+
+
+def _set_axis(axes: Axes, which: Literal["x", "y"], axis: Axis) -> None:
+    drawn = axes.xaxis if which == "x" else axes.yaxis
+    drawn.set_label_text(axis.label)
+    if axis.log:
+        (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+        drawn.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        drawn.set_minor_formatter(NullFormatter())
+    limits = axes.set_xlim if which == "x" else axes.set_ylim
+    if axis.names:
+        drawn.set_ticks(range(len(axis.names)), [drawn_text(name, 26) for name in axis.names])
+        drawn.grid(visible=False)
+        drawn.set_tick_params(length=0)
+        limits(*((len(axis.names) - 0.5, -0.5) if which == "y" else (-0.5, len(axis.names) - 0.5)))
+        return
+    limits(axis.low, axis.high)
+    if axis.percent:
+        drawn.set_major_formatter(PercentFormatter(1.0, decimals=None))
+    if not axis.log:
+        axes.locator_params(axis=which, nbins=5)
+
+
+def _stroke(look: Look, ink: str) -> dict[str, Any]:
+    dash = tuple(float(length) / 1.8 for length in look.dash.split())
+    return {"color": ink if look.colour == INK else look.colour, "linestyle": (0, dash) if dash else "-"}
+
+
+def _draw_series(axes: Axes, series: Series, ink: str, *, horizontal: bool, place: int) -> None:
+    stroke = _stroke(series.look, ink)
+    colour = stroke["color"]
+    gid = f"series-{'none' if series.model is None else series.model}-{place}"
+    x, y = list(series.x), [float("nan") if value is None else value for value in series.y]
+    if series.draw == "steps":
+        if y:
+            axes.stairs(y, x, linewidth=1.4, alpha=series.alpha, gid=gid, **stroke)
+        return
+    if series.draw == "area":
+        axes.fill_between(x, y, color=colour, alpha=0.16 * series.alpha, linewidth=0, gid=gid)
+    if series.low is not None and series.high is not None:
+        ends = (list(series.low), list(series.high))
+        bars = {"color": colour, "alpha": 0.75 * series.alpha, "linewidth": 1.1, "gid": gid}
+        axes.hlines(y, *ends, **bars) if horizontal else axes.vlines(x, *ends, **bars)
+    has_points = series.draw == "points" or series.marker
+    marks: dict[str, Any] = {"marker": series.look.marker, "markersize": 4.5} if has_points else {}
+    if has_points and not series.filled:
+        marks |= {"markerfacecolor": "none", "markersize": 7, "markeredgewidth": 1.6}
+    if series.draw == "points":
+        stroke["linestyle"] = ""
+    line = {"linewidth": series.width, "alpha": series.alpha, "clip_on": not has_points, "gid": gid}
+    axes.plot(x, y, **stroke, **marks, **line)
+
+
+def _draw_matrix(axes: Axes, panel: Panel, matrix: Matrix, ink: str) -> None:
+    maps = [LinearSegmentedColormap.from_list("share", [(*_rgb(c), 0.0), (*_rgb(c), 0.9)]) for c in _HEAT]
+    for row, shares in enumerate(matrix.shares):
+        for column, share in enumerate(shares):
+            is_wrong = bool(matrix.wrong) and matrix.wrong[row][column]
+            axes.add_patch(_cell_patch(row, column, maps[is_wrong](min(max(share, 0.0), 1.0) ** 1.5)))
+            if matrix.texts:
+                text = drawn_text(matrix.texts[row][column], 12)
+                axes.text(column, row, text, ha="center", va="center", fontsize=7, color=ink)
+    axes.set_xlim(-0.5, max(map(len, matrix.shares), default=1) - 0.5)
+    axes.set_ylim(len(matrix.shares) - 0.5, -0.5)
+    axes.grid(visible=False)
+
+
+_HEAT = ("#0072B2", "#D55E00")
+
+
+def _rgb(colour: str) -> tuple[float, float, float]:
+    red, green, blue = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
+    return red, green, blue
+
+
+def _cell_patch(row: int, column: int, colour: Any) -> Any:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle((column - 0.48, row - 0.48), 0.96, 0.96, facecolor=colour, linewidth=0)
+
+
+def drawn_text(text: str, width: int = 28) -> str:
+    """A name as text: no mathematics between dollars, no sign that the font lacks."""
+    known = font_manager.get_font(font_manager.findfont("DejaVu Sans")).get_charmap()
+    drawn = "".join(sign if ord(sign) in known else "□" for sign in shorten(text, width))
+    drawn = drawn.replace("$", r"\$")
+    return f"\u2009{drawn}" if drawn.startswith("_") else drawn  # legends leave out names that begin so
+
+
+def alt_text(figure: Figure) -> str:
+    """What the figure shows, escaped for an attribute."""
+    return escape(figure.alt, quote=True)
