@@ -133,7 +133,9 @@ def _legend(models: Sequence[EvaluationRecord]) -> str:
     return f"{ways} Bold or *: {MARKS_LEGEND}." if len(models) > 1 else ways
 
 
-def _rows(models: Sequence[EvaluationRecord], columns: Sequence[Column], cells: Sequence[Sequence[Cell]]) -> Table:
+def _rows(
+    models: Sequence[EvaluationRecord], columns: Sequence[Column], cells: Sequence[Sequence[Cell]]
+) -> Table:
     """A table from the cells of each column, in the order of the models."""
     rows = [
         Row(model.name, [of_column[index] for of_column in cells], model=index)
@@ -226,7 +228,11 @@ def _differences(models: Sequence[EvaluationRecord]) -> list[Table]:
 
 
 def _detection(
-    models: Sequence[EvaluationRecord], name: str | None, score: str, columns: Sequence[Column], group: str = ""
+    models: Sequence[EvaluationRecord],
+    name: str | None,
+    score: str,
+    columns: Sequence[Column],
+    group: str = "",
 ) -> Table:
     cells = []
     for column in columns:
@@ -255,7 +261,11 @@ def worse_than_chance(models: Sequence[EvaluationRecord]) -> list[str]:
     for name in ood_names(models):
         for model in models:
             one = detection_of(model, name, score)
-            if one is not None and one.auroc.value is not None and (one.auroc.high or one.auroc.value) < _CHANCE:
+            if (
+                one is not None
+                and one.auroc.value is not None
+                and (one.auroc.high or one.auroc.value) < _CHANCE
+            ):
                 fact = f"{model.name} detects {name} worse than chance (AUROC {percent(one.auroc.value)})"
                 found.append(f"{fact}: it is surer of these examples than of the test examples.")
     return found
@@ -267,7 +277,9 @@ def calibration_words(model: EvaluationRecord) -> str:
     error = model.scores.get("error")
     if gap is None or gap.value is None or error is None or error.value is None:
         return "of unknown calibration"
-    shown = "" if mean is None else f": right for {percent(1 - error.value)}, confident of {percent(mean.value)}"
+    shown = (
+        "" if mean is None else f": right for {percent(1 - error.value)}, confident of {percent(mean.value)}"
+    )
     side = _miscalibration(model)
     return f"{side}{shown}" if side else f"calibrated on average{shown}"
 
@@ -315,7 +327,8 @@ def evaluation_verdict(models: Sequence[EvaluationRecord]) -> str:
     if second is not None and not _is_clear(models, best, second, "error"):
         alike = [place for place in by_error if place == best or not _is_clear(models, best, place, "error")]
         names = listed([models[place].name for place in alike[:3]]) + (" and others" if alike[3:] else "")
-        values = f"{percent(_value(models[alike[0]], 'error'))} to {percent(_value(models[alike[-1]], 'error'))}"
+        ends = [percent(_value(models[place], "error")) for place in (alike[0], alike[-1])]
+        values = ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
         first = f"{names} err equally often as far as {models[0].examples:,} examples can tell ({values})"
     else:
         first = f"{models[best].name} errs least ({percent(_value(models[best], 'error'))})"
@@ -388,11 +401,11 @@ def _card(models: Sequence[EvaluationRecord], key: str, title: str) -> Card | No
         return Card(title, value, f"{models[best].name}", model=best)
     clear = [place for place in ranked[1:] if _is_clear(models, best, place, key)]
     others = len(ranked) - 1
-    words = (
-        f"{models[best].name}, lowest beyond chance"
-        if len(clear) == others
-        else f"{models[best].name}; may be chance against {count_text(others - len(clear), 'other')}"
-    )
+    if not clear:
+        return Card(title, value, "the lowest; the others do not differ beyond chance")
+    if len(clear) == others:
+        return Card(title, value, f"{models[best].name}, lowest beyond chance", model=best)
+    words = f"{models[best].name}; not clearly lower than {count_text(others - len(clear), 'other')}"
     return Card(title, value, words, model=best)
 
 
@@ -428,11 +441,15 @@ def evaluation_advice(models: Sequence[EvaluationRecord]) -> list[str]:
         advice.append(f"{best.name} is {side} by {gap} points: {remedy}.")
     for found in best.risk_thresholds:
         if found.threshold is None:
-            advice.append(f"No confidence of {best.name} keeps the errors among its answers below {100 * found.risk:g} %.")
+            advice.append(
+                f"No confidence of {best.name} keeps the errors among its answers below {100 * found.risk:g} %."
+            )
         elif found.threshold > 0 and found.coverage < 1:
             answered = f"answers {percent(found.coverage)}"
             rule = f"answer only at a confidence of {threshold_text(found.threshold)} or more"
-            advice.append(f"For at most {100 * found.risk:g} % errors among the answers, {rule}; that {answered}.")
+            advice.append(
+                f"For at most {100 * found.risk:g} % errors among the answers, {rule}; that {answered}."
+            )
     advice += _ood_advice(best)
     return advice
 
@@ -521,7 +538,9 @@ def evaluation_sections(models: Sequence[EvaluationRecord]) -> list[Section]:
                 *([tables["Selective prediction"]] if "Selective prediction" in tables else []),
             ],
         ),
-        Section("Classes and mistakes", [*class_figures(models), *confusion_figures(models), *_examples(models)]),
+        Section(
+            "Classes and mistakes", [*class_figures(models), *confusion_figures(models), *_examples(models)]
+        ),
         Section(
             "More statistics",
             [

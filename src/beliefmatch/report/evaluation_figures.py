@@ -1,6 +1,6 @@
 """Figures of evaluations: reliability, entropy, ROC, risk and coverage, classes, confusion."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from math import sqrt
 from statistics import fmean
@@ -12,7 +12,7 @@ from beliefmatch.report.figure import Axis, Figure, Matrix, Panel, Series, figur
 from beliefmatch.report.metrics import score_title
 from beliefmatch.report.style import REFERENCE, Look, looks
 from beliefmatch.report.table import Cell, Column, Row, Table
-from beliefmatch.report.text import class_label, class_labels, number_text, ood_names, percent
+from beliefmatch.report.text import class_label, class_labels, number_text, percent
 
 __all__ = [
     "class_figures",
@@ -135,7 +135,9 @@ def entropy_figure(models: Sequence[EvaluationRecord], ood: str) -> Figure:
         axes = Axis("predictive entropy (nats)", 0, far), Axis("density", 0, top)
         panels.append(Panel(series, *axes, title=model.name if len(models) > 1 else "", height=2.2))
         other = "not evaluated" if curve is None else f"{number_text(median(curve), 2)} nats"
-        words.append(f"{model.name}: median {number_text(median(model.entropy), 2)} nats on test examples, {other}")
+        words.append(
+            f"{model.name}: median {number_text(median(model.entropy), 2)} nats on test examples, {other}"
+        )
     return Figure(
         figure_name(f"entropy_{ood}"),
         panels,
@@ -146,9 +148,7 @@ def entropy_figure(models: Sequence[EvaluationRecord], ood: str) -> Figure:
     )
 
 
-def _density_table(
-    models: Sequence[EvaluationRecord], ood: str, found: Sequence[Curve | None]
-) -> Table:
+def _density_table(models: Sequence[EvaluationRecord], ood: str, found: Sequence[Curve | None]) -> Table:
     columns = [
         Column("entropy", "entropy", digits=2),
         Column("test", "density, test examples", digits=3),
@@ -178,7 +178,10 @@ def roc_figure(models: Sequence[EvaluationRecord], score: str, sets: Sequence[st
             words.append(f"{title}, {model.name}: AUROC {percent(one.auroc.value)}")
             cells = [Cell(title), *(Cell(at(one.roc, rate)) for rate in rates)]
             rows.append(Row(model.name, cells, model=index))
-        axes = Axis(f"{passed} flagged", 0, 1, percent=True), Axis(f"{flagged} flagged", 0, 1.01, percent=True)
+        axes = (
+            Axis(f"{passed} flagged", 0, 1, percent=True),
+            Axis(f"{flagged} flagged", 0, 1.01, percent=True),
+        )
         if series:
             title = "Wrong predictions" if name is None else name
             panels.append(Panel(series, *axes, title=title, diagonal=True, height=3.2))
@@ -208,9 +211,13 @@ def risk_coverage_figure(models: Sequence[EvaluationRecord]) -> Figure:
         series.append(Series(model.name, *points, look, "points", model=index, filled=False))
         risks = [at(curve, coverage) for coverage in coverages]
         rows.append(Row(model.name, [Cell(risk) for risk in risks], model=index))
-        words.append(f"{model.name}: {percent(risks[0], 2)} when answering half, {percent(risks[-1], 2)} when all")
+        words.append(
+            f"{model.name}: {percent(risks[0], 2)} when answering half, {percent(risks[-1], 2)} when all"
+        )
     axes = Axis("share answered", 0, 1.02, percent=True), Axis("error among answers", 0, percent=True)
-    columns = [Column(f"risk_{c:g}", f"error answering {100 * c:g} %", "%", "low", 2, 100.0) for c in coverages]
+    columns = [
+        Column(f"risk_{c:g}", f"error answering {100 * c:g} %", "%", "low", 2, 100.0) for c in coverages
+    ]
     return Figure(
         "risk_coverage",
         [Panel(series, *axes)],
@@ -283,7 +290,9 @@ def class_figures(models: Sequence[EvaluationRecord]) -> list[Figure]:
         calibration.append(Series(model.name, values, places, look, "points", model=number))
         worst = max(found, key=lambda one: one.error, default=None)
         if worst is not None:
-            words.append(f"{model.name} errs most on {class_label(model, worst.index)}, {percent(worst.error)}")
+            words.append(
+                f"{model.name} errs most on {class_label(model, worst.index)}, {percent(worst.error)}"
+            )
     height = 1.0 + len(chosen) * min(0.16 + 0.05 * len(models), 0.4)
     y = Axis(names=names)
     some = "" if len(chosen) == len(models[0].class_names) else f" The {len(chosen)} worst classes are shown."
@@ -338,7 +347,10 @@ def confusion_figures(models: Sequence[EvaluationRecord]) -> list[Figure]:
             is_written = len(matrix) <= _LARGEST_WRITTEN
             texts = [[f"{count:,}" if count else "" for count in row] for row in matrix] if is_written else ()
             labels = class_labels(model, 12) if len(matrix) <= MOST_CLASSES else [""] * len(matrix)
-            axes = Axis("predicted", names=labels if is_written else [""] * len(matrix)), Axis("true", names=labels)
+            axes = (
+                Axis("predicted", names=labels if is_written else [""] * len(matrix)),
+                Axis("true", names=labels),
+            )
             height = max(3.6, 0.24 * len(matrix)) if len(matrix) <= MOST_CLASSES else 3.8
             panels.append(Panel((), *axes, matrix=Matrix(shares, texts), height=height))
         if model.confusion.pairs:

@@ -128,7 +128,10 @@ def inline_svg(figure: Figure) -> list[str]:
 
 
 def _inline(panel: Panel, prefix: str) -> str:
-    with style.context(_style(_INK, _SOFT, _GRID)), rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}):
+    with (
+        style.context(_style(_INK, _SOFT, _GRID)),
+        rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}),
+    ):
         height = panel.height + (0.9 if panel.below else 0)
         canvas = Canvas(figsize=(3.6, height), layout="constrained")
         canvas.patch.set_visible(False)

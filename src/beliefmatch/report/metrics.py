@@ -15,7 +15,9 @@ def _number(key: str, title: str, better: str = "low", help: str = "", unit: str
 
 PREDICTIONS = (
     _share("error", "Error", help="Share of the examples whose class was predicted wrongly."),
-    _share("top_k_error", "Top-k error", help="Share of the examples whose class is not among the k likeliest."),
+    _share(
+        "top_k_error", "Top-k error", help="Share of the examples whose class is not among the k likeliest."
+    ),
     _number("nll", "NLL", help="Negative log-likelihood: mean of −ln p of the true class, in nats."),
     _number("brier", "Brier score", help="Mean squared distance of the probabilities to the true class."),
 )
@@ -26,7 +28,9 @@ BRIER = (
     _number("brier_remainder", "Brier: remainder", ""),
 )
 CALIBRATION = (
-    _share("ece", "ECE", help="Expected calibration error: mean distance of confidence and accuracy, by bins."),
+    _share(
+        "ece", "ECE", help="Expected calibration error: mean distance of confidence and accuracy, by bins."
+    ),
     _share("overconfidence", "Overconfidence", "zero", "Mean confidence less accuracy."),
     _share("mean_confidence", "Mean confidence", ""),
     _share("mce", "Maximum calibration error"),
@@ -41,8 +45,12 @@ SELECTION = (
 )
 DETECTION = (
     _share("auroc", "AUROC", "high", "Area under the ROC curve; 50 % is chance.", 1),
-    _share("fpr95", "FPR95", "low", "Share of what should be flagged that passes where 95 % of the rest pass.", 1),
-    _share("aupr_ood", "AUPR, flagged", "high", "Area under the precision-recall curve; chance is the share.", 1),
+    _share(
+        "fpr95", "FPR95", "low", "Share of what should be flagged that passes where 95 % of the rest pass.", 1
+    ),
+    _share(
+        "aupr_ood", "AUPR, flagged", "high", "Area under the precision-recall curve; chance is the share.", 1
+    ),
     _share("aupr_id", "AUPR, passed", "high", "The same with what passes as the positive class.", 1),
 )
 _SCORES = {

@@ -144,9 +144,7 @@ def marked(cells: Sequence[Cell], better: Better) -> list[Cell]:
         return list(cells)
     least = min(values)
     reach = max(high for value, _, high in present if value == least)
-    return [
-        replace(cell, mark=_mark(cost, least, reach)) for cell, cost in zip(cells, folded, strict=True)
-    ]
+    return [replace(cell, mark=_mark(cost, least, reach)) for cell, cost in zip(cells, folded, strict=True)]
 
 
 def _mark(cost: tuple[float, float, float] | None, least: float, reach: float) -> Mark:
@@ -235,7 +233,11 @@ def _rich_part(table: Table, columns: Sequence[int], between: str, *, dense: boo
         heading = "\n".join(wrap(shorten(full, 48), 16))
         lines = [line for text in (heading, *column_texts) for line in text.split("\n")]
         made.add_column(
-            escape(heading), justify="right", vertical="bottom", no_wrap=True, min_width=max(map(cell_len, lines))
+            escape(heading),
+            justify="right",
+            vertical="bottom",
+            no_wrap=True,
+            min_width=max(map(cell_len, lines)),
         )
     for place, label in enumerate(labels):
         made.add_row(escape(label), *(escape(column_texts[place]) for column_texts in texts))

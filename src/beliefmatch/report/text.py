@@ -196,6 +196,8 @@ def shorten(text: str, width: int) -> str:
         return text
     head = (width - 1) * 2 // 3
     return f"{text[:head].rstrip()}…{text[len(text) - (width - 1 - head) :].lstrip()}"
+
+
 def spreadsheet_text(text: str) -> str:
     """Text that no spreadsheet takes for a formula."""
     return (
