@@ -14,10 +14,10 @@ from beliefmatch._files import (
     atomic_write,
     atomic_write_dir,
     directory_in_use,
-    file_names,
     numbered,
     ready_directory,
 )
+from beliefmatch._utils import require_name
 from beliefmatch.cli import options as opt
 from beliefmatch.cli.console import (
     findings,
@@ -31,10 +31,8 @@ from beliefmatch.cli.console import (
 from beliefmatch.experiments.evaluate_config import EvaluateConfig, ModelFiles
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from beliefmatch.experiments.adapt_record import AdaptRecord
-    from beliefmatch.experiments.evaluation_record import EvaluationRecord, Number
+    from beliefmatch.experiments.evaluation_record import EvaluationRecord
     from beliefmatch.experiments.records import ComparisonRecord, PredictionRow
 
     Record = EvaluationRecord | ComparisonRecord | AdaptRecord
@@ -46,14 +44,8 @@ _RISKS = list(_DEFAULT.risks)
 _REFUSED = 0.05  # share of in-distribution sentences that `predict` answers with "none of these"
 _FEW_ROWS = 20  # sentences whose predictions are also printed
 _MISCLASSIFICATION = "misclassification"  # the name of the set of wrong predictions in tables
+_FIGURES = ("pdf", "svg", "png")
 _RECORDS = ("comparison.json", "record.json")  # of the directories of `compare` and `adapt`
-_SUMMARY = (
-    ("error %", "error", 100, 2),
-    ("NLL", "nll", 1, 4),
-    ("Brier", "brier", 1, 4),
-    ("ECE %", "ece", 100, 2),
-)
-"""Heading, score, factor and digits of the columns of the summary."""
 
 
 def evaluate(
@@ -72,17 +64,20 @@ def evaluate(
     probs: opt.ProbsName = None,
     targets: opt.TargetsName = None,
     images: opt.ImagesName = None,
+    figures: opt.Figures = None,
     verbose: opt.Verbose = False,
 ) -> None:
     """Evaluate models by their predictions, side by side on one page.
 
     Each file holds arrays or columns named logits or probs, and targets; --logits, --probs and --targets give
-    other names. The directory holds a JSON record of each model, tables, figures, and report.html, which
-    works offline.
+    other names. The directory holds a JSON record of each model, tables, and report.html, which works
+    offline; with --figures also figures for a paper.
     """
     with ExitStack() as stack:
         with user_errors(context):
             config = EvaluateConfig(**opt.settings_of(context))
+            for kind in figures or ():
+                require_name("evaluate", "figures", kind, _FIGURES)
             chosen = model_files(models, names=name or [], ood=ood or [])
             require_packages(context, "terminal", "report", "statistics")
             from beliefmatch.data.predictions import FieldNames
@@ -102,80 +97,29 @@ def evaluate(
                 with user_errors(context):
                     given = work.read(model, step)
                 records.append(work.evaluate(model, given, step))
-            files = list(evaluation_files(records))
+            from beliefmatch.report.evaluation import (
+                evaluation_files,
+                evaluation_page,
+                evaluation_tables,
+                summary_table,
+            )
+            from beliefmatch.report.table import to_rich
+
+            files = list(evaluation_files(records, figures=figures or ()))
             step("page")
         removed: list[str] = []
         try:  # files first: the reader of the output may close the pipe
             with write_errors(context, directory):
                 removed = atomic_write_dir(directory, files, keep=".json")  # a record may be the only copy
         finally:
-            from beliefmatch.report.evaluation_tables import terminal_table
-
-            show(terminal_table(records) if verbose else _summary_table(records))
-        if verbose:
-            show(findings(list(_fields_read(records))))
+            page = evaluation_page(records)
+            show(findings([page.verdict, *page.warnings]))
+            for table in [summary_table(records), *(evaluation_tables(records) if verbose else ())]:
+                show(to_rich(table))
+        show(findings(list(_fields_read(records)))) if verbose else None
         if removed:
             typer.echo(printable(f"removed files of an earlier run in {directory}: {', '.join(removed)}"))
         typer.echo(directory / "report.html")
-
-
-def evaluation_files(records: Sequence["EvaluationRecord"]) -> Iterator[tuple[str, bytes]]:
-    """Every file of an evaluation: records, tables, figures, page."""
-    from beliefmatch.report.evaluation_figures import evaluation_files as figures
-    from beliefmatch.report.evaluation_tables import to_csv, to_markdown
-    from beliefmatch.report.page import render_page
-
-    for name, record in zip(file_names([record.name for record in records]), records, strict=True):
-        yield f"{name}.json", record.to_json().encode()
-    yield "summary.csv", to_csv(records).encode()
-    yield "summary.md", to_markdown(records).encode()
-    for name, image in figures(records):
-        yield f"figures/{name}", image
-    yield "report.html", render_page(records).encode()
-
-
-def _summary_table(records: Sequence["EvaluationRecord"]) -> "RenderableType":
-    """Error, likelihood, calibration and OOD detection of each model, with their intervals."""
-    from beliefmatch.report.evaluation_scores import detection_of, headline_score
-    from beliefmatch.report.evaluation_text import ood_names, presentable
-    from beliefmatch.report.layout import Column
-    from beliefmatch.report.tables import fitting, set_heading, text_column
-
-    models = presentable(records, caller="evaluate")
-    score, sets = headline_score(models), ood_names(models)
-    rows = [
-        (heading, [model.scores.get(key) for model in models], scale, digits)
-        for heading, key, scale, digits in _SUMMARY
-    ]
-    for name in sets:
-        found = [detection_of(model, name, score) for model in models]
-        areas = [None if one is None else one.auroc for one in found]
-        rows.append((set_heading(f"AUROC % {name}"), areas, 100, 1))
-
-    def columns(between: str) -> list[Column]:
-        return [
-            Column(heading, [_interval_cell(number, scale, digits, between) for number in numbers])
-            for heading, numbers, scale, digits in rows
-        ]
-
-    examples = " or ".join(f"{count:,}" for count in sorted({model.examples for model in models}))
-    by = f"OOD sets are detected by {score.replace('_', ' ')}; " if sets else ""
-    return fitting(
-        text_column("model", [model.name for model in models]),
-        columns,
-        title=f"{examples} examples, {len(models[0].class_names)} classes",
-        caption=f"{by}--verbose shows all metrics",
-    )
-
-
-def _interval_cell(number: "Number | None", scale: float, digits: int, between: str) -> str:
-    from beliefmatch.report.evaluation_text import number_text
-
-    value = number_text(None if number is None else number.value, digits, scale=scale)
-    if number is None or number.low is None or number.high is None:
-        return value
-    ends = [number_text(end, digits, scale=scale) for end in (number.low, number.high)]
-    return f"{value}{between}\\[{', '.join(ends)}]"
 
 
 def _fields_read(records: Sequence["EvaluationRecord"]) -> Iterator[str]:
@@ -285,15 +229,18 @@ def _page_renderer(context: typer.Context, paths: Sequence[str]) -> Callable[[],
         received = " and ".join(map(str, classes))
         raise ValueError(f"report: `records` must have the same number of classes, got {received}.")
     require_packages(context, "page")
-    from beliefmatch.report.adaptation_page import render_adaptation
-    from beliefmatch.report.comparison_page import render_comparison
+    from beliefmatch.report.adaptation import adaptation_page
+    from beliefmatch.report.comparison import comparison_page
+    from beliefmatch.report.evaluation import evaluation_page
     from beliefmatch.report.page import render_page
 
     if isinstance(first, ComparisonRecord):
-        return lambda: render_comparison(first, evaluations)
-    if isinstance(first, AdaptRecord):
-        return lambda: render_adaptation(first, evaluations)
-    return lambda: render_page(evaluations)
+        page = comparison_page(first, evaluations)
+    elif isinstance(first, AdaptRecord):
+        page = adaptation_page(first, evaluations)
+    else:
+        page = evaluation_page(evaluations)
+    return lambda: render_page(page, caller="report")
 
 
 def _record_file(path: Path) -> Path:

@@ -400,6 +400,8 @@ TargetsFile = Annotated[str | None, _option("FILE",
 Bins = Annotated[int, Sets("n_bins"), _option("N", "Number of confidence bins of the calibration errors.")]
 Resamples = Annotated[int, Sets("resamples"), _option("N",
     "Number of bootstrap resamples; 0 omits the confidence intervals.")]
+Figures = Annotated[list[str] | None, _option("KIND",
+    "Also write every figure as a file for a paper: pdf, svg or png. Repeatable.")]
 BootstrapSeed = Annotated[int, Sets("seed"), _option("N", "Seed of the bootstrap.")]
 LogitsName = Annotated[str | None, _option("NAME",
     "Name of the array or column of logits. Default: recognised by common names.")]

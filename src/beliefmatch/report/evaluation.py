@@ -221,7 +221,7 @@ def _differences(models: Sequence[EvaluationRecord]) -> list[Table]:
         return []
     caption = (
         "Both models of a difference are scored on the same resampled examples, so these intervals are "
-        "narrower than those of the scores suggest. Each is for one comparison: among many some miss by chance."
+        "narrower than those of the scores suggest. Each is for one comparison; of many some miss by chance."
     )
     table = _rows(models, columns, cells)
     return [with_values(table, title="Paired bootstrap difference from the best", caption=caption)]
@@ -316,10 +316,11 @@ def _is_clear(models: Sequence[EvaluationRecord], best: int, other: int, key: st
 def evaluation_verdict(models: Sequence[EvaluationRecord]) -> str:
     """One sentence that a person can repeat."""
     if len(models) == 1:
-        error = percent(_value(models[0], "error"))
-        return f"{models[0].name} errs on {error} of {models[0].examples:,} examples and is {calibration_words(models[0])}."
+        first, error = models[0], percent(_value(models[0], "error"))
+        shown = f"{error} of {count_text(first.examples, 'example')}"
+        return f"{first.name} errs on {shown} and is {calibration_words(first)}."
     if not has_same_examples(models):
-        return f"{count_text(len(models), 'model')}, which were evaluated on different examples and do not compare."
+        return f"{count_text(len(models), 'model')}, evaluated on different examples: they do not compare."
     by_error, by_nll = _ranked(models, "error"), _ranked(models, "nll")
     if not by_error:
         return f"{count_text(len(models), 'model')} without a finite score."
@@ -367,7 +368,8 @@ def evaluation_cards(models: Sequence[EvaluationRecord]) -> list[Card]:
     kept = _best_threshold(models)
     if kept is not None:
         place, found = kept
-        sure = f"at most {100 * found.risk:g} % errors among the answers, {answers_text(found)[1] or 'at any confidence'}"
+        rule = answers_text(found)[1] or "at any confidence"
+        sure = f"at most {100 * found.risk:g} % errors among the answers, {rule}"
         value = f"answers {number_text(found.coverage, 0, scale=100)}\u00a0%"
         cards.append(Card("When it may abstain", value, sure, model=_own(models, place)))
     return [card for card in cards if card is not None]
@@ -442,7 +444,7 @@ def evaluation_advice(models: Sequence[EvaluationRecord]) -> list[str]:
     for found in best.risk_thresholds:
         if found.threshold is None:
             advice.append(
-                f"No confidence of {best.name} keeps the errors among its answers below {100 * found.risk:g} %."
+                f"At no confidence does {best.name} keep the error of its answers below {100 * found.risk:g} %."
             )
         elif found.threshold > 0 and found.coverage < 1:
             answered = f"answers {percent(found.coverage)}"
@@ -463,7 +465,8 @@ def _ood_advice(model: EvaluationRecord) -> Iterator[str]:
         passing = percent(best.fpr95.value)
         yield (
             f"To detect {ood.name} with {model.name}, {score_title(best.score)} does best "
-            f"(AUROC {percent(best.auroc.value)}): where 95 % of the test examples pass, {passing} of {ood.name} do."
+            f"(AUROC {percent(best.auroc.value)}): where 95 % of the test examples pass, {passing} of "
+            f"{ood.name} do."
         )
 
 
@@ -516,9 +519,10 @@ def evaluation_sections(models: Sequence[EvaluationRecord]) -> list[Section]:
             "Out-of-distribution detection" if sets else "Detection of wrong predictions",
             [
                 Text(
-                    "How well a score separates OOD examples from the test examples, and wrong predictions from "
-                    "right ones. What lies above a threshold is flagged. AUPR is to be read against chance, the "
-                    "share of what should be flagged; among predictions that is each model's own error."
+                    "How well a score separates OOD examples from the test examples, and wrong predictions "
+                    "from right ones. What lies above a threshold is flagged. AUPR is to be read against "
+                    "chance, the share of what should be flagged; among predictions that is each model's own "
+                    "error."
                 ),
                 *(entropy_figure(models, name) for name in sets[1:]),
                 roc_figure(models, score, sets),
@@ -638,7 +642,7 @@ def _facts(models: Sequence[EvaluationRecord]) -> Facts:
 def evaluation_files(
     records: Sequence[EvaluationRecord], *, figures: Sequence[str] = ()
 ) -> Iterator[tuple[str, bytes]]:
-    """Every file of an evaluation: records, tables, the page, and figures of these kinds ("pdf", "svg", "png")."""
+    """Every file of an evaluation: records, tables, the page, and figures as "pdf", "svg" or "png"."""
     for name, record in zip(file_names([record.name for record in records]), records, strict=True):
         yield f"{name}.json", record.to_json().encode()
     tables, page = evaluation_tables(records), evaluation_page(records)

@@ -143,7 +143,7 @@ def entropy_figure(models: Sequence[EvaluationRecord], ood: str) -> Figure:
         panels,
         f"Densities of the predictive entropy on test examples and on {ood}. {'; '.join(words)}.",
         title=f"Does it notice {ood}?",
-        note=f"Grey: test examples; dashed: {ood}. A model that knows what it does not know keeps them apart.",
+        note=f"Grey: test examples; dashed: {ood}. What the model knows and what not should lie apart.",
         numbers=_density_table(models, ood, found),
     )
 
