@@ -4,9 +4,9 @@ import os
 import shutil
 
 import pytest
+from beliefmatch.report.comparison import comparison_page
 from msgspec.structs import replace
 
-from beliefmatch.report.comparison import comparison_page
 from beliefmatch.report.evaluation import evaluation_page
 from beliefmatch.report.page import render_page
 from comparison_records import evaluations, five, hostile_comparison
@@ -25,7 +25,8 @@ EMPTY = """() => [...document.querySelectorAll('.panel svg')].filter(e => {
   const box = e.getBoundingClientRect();
   return box.width < 100 || box.height < 60 || e.querySelectorAll('path').length < 5;
 }).length"""
-EDGE = "() => Math.max(...[...document.querySelectorAll('.panel svg')].map(e => e.getBoundingClientRect().right))"
+EDGE = """() => Math.max(...[...document.querySelectorAll('.panel svg')]
+  .map(e => e.getBoundingClientRect().right))"""
 INTRUDERS = "main b, main i, svg a, svg image, img[onerror], main script, main style"
 
 
@@ -191,7 +192,8 @@ def lightness(page):
     """Of the paper, of the numbers on an axis and of a title of a panel, from 0 to 1."""
     colours = page.evaluate(
         """() => [getComputedStyle(document.body).backgroundColor,
-        ...[...document.querySelectorAll('.panel svg text')].slice(0, 3).map(e => getComputedStyle(e).fill)]"""
+        ...[...document.querySelectorAll('.panel svg text')].slice(0, 3)
+          .map(e => getComputedStyle(e).fill)]"""
     )
     numbers = [colour[colour.index("(") + 1 : -1].split(",")[:3] for colour in colours]
     return [sum(map(int, number)) / 765 for number in numbers]
