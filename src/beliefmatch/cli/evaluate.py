@@ -371,7 +371,7 @@ def predict(
             threshold = abstain if risk is None else risk_threshold(Path(run), risk)
             is_text = restored.tokenize is not None
             rate = _REFUSED if none_of_these is None and is_text else none_of_these
-            rule = None if rate is None else rule_for(Path(run), rate, has_belief=restored.has_belief)
+            rule = None if rate is None else rule_for(Path(run), rate, measure=restored.measure)
         corrupt = "skip" if skip_corrupt else "stop"
         names, source = restored.read([*inputs], corrupt=corrupt, workers=workers, text_column=text_column)
         with directory_in_use(f"{path.parent}", caller="predict"):  # proved now, made for the file

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from beliefmatch._validate import fail, naming_arguments
+from beliefmatch.adaptation.surgery import EnsembleLinear
 from beliefmatch.data.loading import read_images
 from beliefmatch.data.predictions import Predictions, read_predictions
 from beliefmatch.data.preprocessing import Preprocessing
@@ -26,6 +27,7 @@ from beliefmatch.train.engine import Engine
 
 __all__ = ["NoneOfThese", "TrainedPredictor", "none_of_these", "restore", "risk_threshold"]
 
+Measure = Literal["mutual_information", "entropy"]
 _BATCH = 256
 _STRETCH = 16 * _BATCH
 
@@ -34,13 +36,13 @@ class NoneOfThese(NamedTuple):
     """The rule by which a prediction is that an input belongs to none of the classes.
 
     Args:
-        measure: uncertainty that is compared, "mutual_information" of a belief, or "entropy" without one.
+        measure: uncertainty that is compared.
         threshold: value above which the input is refused.
         rate: share of in-distribution inputs that are refused at most, on average.
         examples: validation examples that the threshold was found on.
     """
 
-    measure: Literal["mutual_information", "entropy"]
+    measure: Measure
     threshold: float
     rate: float
     examples: int
@@ -57,6 +59,17 @@ class TrainedPredictor:
     shape: tuple[int, int, int] | None = None
     preprocessing: Preprocessing | None = None
     tokenize: Tokenize | None = None
+
+    @property
+    def measure(self) -> Measure:
+        """The uncertainty that tells best whether an input belongs to none of the classes.
+
+        That is the mutual information of a belief. For bootstrap heads it is the entropy: in their mutual
+        information the disagreement of the heads outweighs the spread of each, which is the better detector.
+        """
+        modules = self.predictor.modules() if isinstance(self.predictor, nn.Module) else ()
+        is_ensemble = any(isinstance(module, EnsembleLinear) for module in modules)
+        return "mutual_information" if self.has_belief and not is_ensemble else "entropy"
 
     def read(
         self,
@@ -199,7 +212,7 @@ def _adapted(directory: Path, engine: EngineConfig) -> TrainedPredictor:
     )
 
 
-def none_of_these(directory: Path, rate: float, *, has_belief: bool) -> NoneOfThese:
+def none_of_these(directory: Path, rate: float, *, measure: Measure) -> NoneOfThese:
     """The rule that refuses at most this share of new in-distribution inputs, on average.
 
     The threshold is the value that all but this share of the run's validation examples stay below, by the
@@ -209,10 +222,10 @@ def none_of_these(directory: Path, rate: float, *, has_belief: bool) -> NoneOfTh
     Args:
         directory: of the run, or what `beliefmatch adapt` wrote.
         rate: strictly between 0 and 1.
-        has_belief: whether predictions have a belief, of which the mutual information is then compared.
+        measure: uncertainty that is compared; the entropy where the run keeps probabilities alone.
     """
     prediction = _validation(directory)
-    measure = "mutual_information" if has_belief and prediction.kind == "logits" else "entropy"
+    measure = measure if prediction.kind == "logits" else "entropy"
     scores = SCORES[measure](**{prediction.kind: prediction.values}).sort().values
     rank = math.ceil((1 - rate) * (len(scores) + 1))
     if rank > len(scores):
