@@ -4,9 +4,9 @@
     python benchmarks/adapt_small.py --json small.json
 
 Sets are those that scikit-learn carries, and one with 15 % wrong labels that it makes: 65 % of the rows to
-fit on, 15 % to choose on, 20 % to test, stratified. LogisticRegression has its defaults, on features as they are
-and standardised; LogisticRegressionCV chooses C by the log-loss of five folds. None of them sees the rows to
-choose on, as C = 1 needs none and the last one has its folds.
+fit on, 15 % to choose on, 20 % to test, stratified. LogisticRegression has its defaults, on features as they
+are and standardised; LogisticRegressionCV chooses C by the log-loss of five folds. None of them sees the rows
+to choose on, as C = 1 needs none and the last one has its folds.
 """
 
 import argparse
