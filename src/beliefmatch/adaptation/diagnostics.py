@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from beliefmatch._environment import needs
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.fitted import FittedHead, Init
 from beliefmatch.adaptation.labelling import LabelSet, knows
@@ -30,8 +31,6 @@ from beliefmatch.adaptation.scoring import head_logits, untouched
 from beliefmatch.adaptation.types import Features, block_size, labelled, require_init, require_labels
 from beliefmatch.methods.temperature import fit_temperature
 from beliefmatch.metrics import auroc
-from beliefmatch.metrics.binomial import fisher_exact
-from beliefmatch.metrics.detection import mann_whitney
 
 __all__ = ["contamination", "copied_share", "on_data", "on_the_choice", "on_the_labels", "sentence"]
 
@@ -139,8 +138,18 @@ def _outcomes(name: str, features: Features, init: Init) -> _Outcomes:
 
 
 def _compare(known: _Outcomes, other: _Outcomes) -> _Comparison:
-    accuracy_p = fisher_exact(known.correct, len(known.targets), other.correct, len(other.targets))
-    surprise_p = mann_whitney(known.surprise, other.surprise)
+    with needs("scipy", extra="stats", caller="contamination"):
+        from scipy import stats
+    table = [[one.correct, len(one.targets) - one.correct] for one in (known, other)]
+    accuracy_p = float(stats.fisher_exact(table, alternative="greater").pvalue)
+    ranks = stats.mannwhitneyu(
+        other.surprise.numpy(),
+        known.surprise.numpy(),
+        alternative="greater",
+        method="asymptotic",
+        use_continuity=False,
+    )
+    surprise_p = 0.5 if math.isnan(ranks.pvalue) else float(ranks.pvalue)  # all examples are tied
     gap = known.accuracy - other.accuracy
     is_better = (accuracy_p < LEVEL and gap > _LEAST_GAP) or (
         surprise_p < LEVEL and auroc(known.surprise, other.surprise) > _LEAST_AUROC

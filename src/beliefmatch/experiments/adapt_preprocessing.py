@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 from torch import Tensor
 
+from beliefmatch._environment import needs
 from beliefmatch.adaptation.fitted import Init
 from beliefmatch.adaptation.scoring import head_logits
 from beliefmatch.adaptation.types import Features
 from beliefmatch.data.datasets import DATASETS, IMAGENET_MEAN, IMAGENET_STD
 from beliefmatch.data.preprocessing import Preprocessing
-from beliefmatch.metrics.binomial import binomial_tail, sign_test
 
 __all__ = [
     "TIE_IMAGES",
@@ -130,12 +130,14 @@ def choose_preprocessing(trials: list[PreprocessingTrial], targets: Tensor) -> l
     top = max(trials, key=lambda one: (one.accuracy, -one.nll))
     chance = targets.bincount().max().item() / len(targets)
     right = int(top.correct.sum())
-    if binomial_tail(right, len(targets), chance) > _CHANCE / len(trials):
+    with needs("scipy", extra="stats", caller="choose_preprocessing"):
+        from scipy.stats import binomtest
+    if binomtest(right, len(targets), chance, alternative="greater").pvalue > _CHANCE / len(trials):
         return []
 
     def is_tied(one: PreprocessingTrial) -> bool:
-        wins, losses = (top.correct & ~one.correct).sum(), (one.correct & ~top.correct).sum()
-        return sign_test(int(wins), int(losses)) > _TIE
+        wins, losses = int((top.correct & ~one.correct).sum()), int((one.correct & ~top.correct).sum())
+        return wins == losses or binomtest(wins, wins + losses).pvalue > _TIE  # a sign test
 
     tested = [one._replace(is_tied=is_tied(one)) for one in trials]
     return sorted(tested, key=lambda one: (not one.is_tied, one.nll if one.is_tied else -one.accuracy))

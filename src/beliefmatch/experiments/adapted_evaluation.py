@@ -37,7 +37,7 @@ from beliefmatch.experiments.evaluate_config import EvaluateConfig
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.experiments.records import OODScores, Scores
 from beliefmatch.metrics import auroc, calibration_error, fpr_at_tpr, outcomes
-from beliefmatch.metrics.bins import bins_of
+from beliefmatch.metrics.calibration import bins_of
 
 __all__ = [
     "Answers",

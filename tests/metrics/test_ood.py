@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 from beliefmatch.metrics import aupr, auroc, fpr_at_tpr, roc
-from beliefmatch.metrics.detection import needed
+from beliefmatch.metrics.ood import count_needed
 from forecasts import coarse_scores, seeds
 
 sizes = st.integers(1, 60)
@@ -84,8 +84,12 @@ def test_false_positive_rate_worked_by_hand():
     assert fpr_at_tpr(in_distribution, ood) == pytest.approx(2 / 3)
     assert fpr_at_tpr(in_distribution, ood, tpr=0.951) == 1.0
     assert fpr_at_tpr(in_distribution, ood, tpr=0.9) == pytest.approx(1 / 3)
-    assert [needed(0.95, 20), needed(0.07, 100), needed(0.01, 5)] == [19, 7, 1]  # 0.07 · 100 > 7 in binary
-    assert needed(0.95, 10_000_019) == 9_500_019  # beyond the integers of single precision
+    assert [count_needed(0.95, 20), count_needed(0.07, 100), count_needed(0.01, 5)] == [
+        19,
+        7,
+        1,
+    ]  # 0.07 · 100 > 7 in binary
+    assert count_needed(0.95, 10_000_019) == 9_500_019  # beyond the integers of single precision
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.int64])
