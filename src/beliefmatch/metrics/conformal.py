@@ -161,13 +161,13 @@ def _scores(
     if method == "lac":
         return 1 - probs
     share = torch.ones(len(probs), dtype=torch.float64) if u is None else _uniform(function, u, len(probs))
-    ordered, order = probs.sort(1, descending=True, stable=True)
+    ordered, order = probs.sort(dim=1, descending=True, stable=True)
     scores = ordered.cumsum(1) - ordered + share[:, None] * ordered
     if method == "raps":
         if not 0 <= penalty < math.inf:
             raise fail(function, f"`penalty` must be at least 0 and finite, got {penalty!r}.")
-        beyond = torch.arange(1, probs.shape[1] + 1) - require_at_least_one(function, "k_reg", k_reg)
-        scores = scores + penalty * beyond.clamp(min=0)
+        rank = torch.arange(1, probs.shape[1] + 1, dtype=torch.float64)
+        scores = scores + penalty * (rank - require_at_least_one(function, "k_reg", k_reg)).clamp(min=0)
     return torch.empty_like(scores).scatter_(1, order, scores)
 
 
