@@ -137,7 +137,7 @@ def choose_preprocessing(trials: list[PreprocessingTrial], targets: Tensor) -> l
 
     def is_tied(one: PreprocessingTrial) -> bool:
         wins, losses = int((top.correct & ~one.correct).sum()), int((one.correct & ~top.correct).sum())
-        return wins == losses or binomtest(wins, wins + losses).pvalue > _TIE  # a sign test
+        return wins == losses or bool(binomtest(wins, wins + losses).pvalue > _TIE)  # a sign test
 
     tested = [one._replace(is_tied=is_tied(one)) for one in trials]
     return sorted(tested, key=lambda one: (not one.is_tied, one.nll if one.is_tied else -one.accuracy))
