@@ -140,8 +140,10 @@ def _outcomes(name: str, features: Features, init: Init) -> _Outcomes:
 def _compare(known: _Outcomes, other: _Outcomes) -> _Comparison:
     with needs("scipy", extra="stats", caller="contamination"):
         from scipy import stats
-    table = [[one.correct, len(one.targets) - one.correct] for one in (known, other)]
-    _, accuracy_p = stats.fisher_exact(table, alternative="greater")
+    total, right = len(known.targets) + len(other.targets), known.correct + other.correct
+    accuracy_p = float(
+        stats.hypergeom.sf(known.correct - 1, total, right, len(known.targets))
+    )  # Fisher's test
     ranks = stats.mannwhitneyu(
         other.surprise.numpy(),
         known.surprise.numpy(),
@@ -154,7 +156,7 @@ def _compare(known: _Outcomes, other: _Outcomes) -> _Comparison:
     is_better = (accuracy_p < LEVEL and gap > _LEAST_GAP) or (
         surprise_p < LEVEL and auroc(known.surprise, other.surprise) > _LEAST_AUROC
     )
-    return _Comparison(float(accuracy_p), surprise_p, bool(is_better))
+    return _Comparison(accuracy_p, surprise_p, is_better)
 
 
 def _overconfidence(outcomes: _Outcomes) -> float:
