@@ -267,16 +267,11 @@ def _detections(
     in_distribution: Mapping[str, Tensor], ood: Mapping[str, Tensor], settings: EvaluateConfig
 ) -> list[Detection]:
     """How well each score that both sides have detects OOD examples, or mistakes."""
-    made: list[Detection] = []
-    for name in (name for name in in_distribution if name in ood):
-        sides = in_distribution, ood
-        same = (one for one in made if all(torch.equal(side[name], side[one.score]) for side in sides))
-        twin = next(same, None)  # "energy" is "precision", and is not resampled again
-        if twin is not None:
-            made.append(Detection(name, twin.auroc, twin.aupr_ood, twin.aupr_id, twin.fpr95, twin.roc))
-        else:
-            made.append(_detection(name, in_distribution[name], ood[name], settings))
-    return made
+    return [
+        _detection(name, in_distribution[name], ood[name], settings)
+        for name in in_distribution
+        if name in ood
+    ]
 
 
 def _detection(name: str, in_distribution: Tensor, ood: Tensor, settings: EvaluateConfig) -> Detection:

@@ -18,11 +18,9 @@ from beliefmatch.metrics.calibration import (
     class_bins,
     classwise_calibration_error,
     debiased_calibration_error,
-    debiased_error_of,
     expected_calibration_error,
     maximum_calibration_error,
     overconfidence,
-    overconfidence_of,
     reliability_bins,
 )
 from beliefmatch.metrics.conformal import (
@@ -134,7 +132,6 @@ __all__ = [
     "conformal_threshold",
     "coverage_at_risk",
     "debiased_calibration_error",
-    "debiased_error_of",
     "delong",
     "detection_intervals",
     "energy",
@@ -151,7 +148,6 @@ __all__ = [
     "nll",
     "outcomes",
     "overconfidence",
-    "overconfidence_of",
     "reliability_bins",
     "risk_coverage",
     "roc",

@@ -34,11 +34,9 @@ __all__ = [
     "class_bins_of",
     "classwise_calibration_error",
     "debiased_calibration_error",
-    "debiased_error_of",
     "expected_calibration_error",
     "maximum_calibration_error",
     "overconfidence",
-    "overconfidence_of",
     "reliability_bins",
     "share_ties",
 ]
@@ -193,7 +191,10 @@ def debiased_calibration_error(preds: Tensor, target: Tensor, *, n_bins: int = 1
     zero by chance; with it the sum under the root is right on average. Being a root mean square it is no
     smaller than the mean gap of the same bins would be in a large sample.
     """
-    return debiased_error_of(_bins("debiased_calibration_error", preds, target, n_bins, "mass"))
+    bins = _bins("debiased_calibration_error", preds, target, n_bins, "mass")
+    chance = bins.accuracy * (1 - bins.accuracy) / (bins.count - 1).clamp(min=1)
+    squares = bins.gap.square() - chance.nan_to_num(nan=0.0)
+    return (bins.weight * squares).sum().clamp(min=0).sqrt().item()
 
 
 class Overconfidence(NamedTuple):
@@ -214,27 +215,16 @@ def overconfidence(preds: Tensor, target: Tensor, *, n_bins: int = 15) -> Overco
     >>> overconfidence(torch.tensor([[0.75, 0.25], [0.5, 0.5]]), torch.tensor([1, 0]))
     Overconfidence(signed=0.125, over=0.375, under=0.25)
     """
-    return overconfidence_of(_bins("overconfidence", preds, target, n_bins, "width"))
+    bins = _bins("overconfidence", preds, target, n_bins, "width")
+    gaps = bins.weight * bins.gap
+    over, under = gaps.clamp(min=0).sum().item(), (-gaps).clamp(min=0).sum().item()
+    return Overconfidence(over - under, over, under)
 
 
 def calibration_error(bins: ReliabilityBins, *, norm: Literal["mean", "max"] = "mean") -> float:
     """Mean gap of the bins, weighted by their size, or the largest gap of one that is not empty."""
     gap = bins.gap.abs()
     return (gap.max() if norm == "max" else (bins.weight * gap).sum()).item()
-
-
-def debiased_error_of(bins: ReliabilityBins) -> float:
-    """`debiased_calibration_error` of bins."""
-    chance = bins.accuracy * (1 - bins.accuracy) / (bins.count - 1).clamp(min=1)
-    squares = bins.gap.square() - chance.nan_to_num(nan=0.0)
-    return (bins.weight * squares).sum().clamp(min=0).sqrt().item()
-
-
-def overconfidence_of(bins: ReliabilityBins) -> Overconfidence:
-    """`overconfidence` of bins."""
-    gaps = bins.weight * bins.gap
-    over, under = gaps.clamp(min=0).sum().item(), (-gaps).clamp(min=0).sum().item()
-    return Overconfidence(over - under, over, under)
 
 
 def _bins(function: str, preds: Tensor, target: Tensor, n_bins: int, scheme: Scheme) -> ReliabilityBins:

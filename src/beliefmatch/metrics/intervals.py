@@ -453,14 +453,15 @@ class OutcomeSums:
             "mean_entropy": seen.entropy,
         }
         features = torch.stack([column[self.order] for column in self.means.values()], 1)
-        self.infinite, self.features = features.isinf().double(), features.where(features.isfinite(), 0.0)
+        self.features = features.where(features.isfinite(), 0.0)
+        self.infinite = features.isinf().double() if features.isinf().any() else None
         self.harmonic = _cumulated(1 / torch.arange(1, len(seen) + 1, dtype=torch.float64))
 
     def __call__(self, weights: Tensor) -> dict[str, Tensor]:
         """Every metric of every row of weights."""
         examples = weights.shape[1]
         means = weights @ self.features / examples
-        if self.infinite.any():
+        if self.infinite is not None:
             means = means.masked_fill(weights @ self.infinite > 0, torch.inf)
         found = dict(zip(self.means, means.T, strict=True))
         drawn = _summed(weights, self.cells)
