@@ -18,7 +18,7 @@ from torch import Tensor
 from beliefmatch._quadrature import beta_quantile
 from beliefmatch._validate import describe, fail, require_values
 from beliefmatch.metrics._readings import Array, Outcomes, columns, require_at_least_one, require_share
-from beliefmatch.metrics.calibration import bin_of
+from beliefmatch.metrics.calibration import bin_of, share_ties
 from beliefmatch.metrics.ood import aupr, count_needed, fpr_at_tpr
 from beliefmatch.resampling import bias_corrected, paired_difference
 
@@ -47,7 +47,7 @@ _BLOCK = 1 << 20  # weights at a time, 8 MB
 _WORK = 200_000_000
 _FEWEST = 200
 _RANK_DRAWS = 10_000  # of a false positive rate, each of which costs two random numbers
-_TOP_BLOCKS, _BLOCKS = 128, 1024
+_TOP_BLOCKS, _BLOCKS = 64, 512
 
 
 class Interval(NamedTuple):
@@ -394,15 +394,18 @@ def resample_outcomes(
     Which rows are drawn depends on `seed`, `resamples` and the number of examples alone.
     """
     n_bins = require_at_least_one(function, "n_bins", n_bins)
-    sums = OutcomeSums(seen, require_at_least_one(function, "top_k", top_k), n_bins)
+    top_k = require_at_least_one(function, "top_k", top_k)
+    sums = OutcomeSums(seen, top_k, n_bins)
     digest, draws = hashlib.sha256(), []
     for weights in _weights(sums.order, resamples, seed):
         sum_of_rows = weights @ sums.order.double()
         digest.update(sum_of_rows.numpy().astype("<i8").tobytes())
         draws.append(sums(weights))
-    whole = sums(torch.ones(1, len(seen), dtype=torch.float64))
-    drawn = {name: torch.cat([draw[name] for draw in draws]) for name in whole}
-    return Resampled({name: value.item() for name, value in whole.items()}, drawn, digest.hexdigest())
+    once = torch.ones(1, len(seen), dtype=torch.float64)
+    values, exact = sums(once), OutcomeSums(seen, top_k, n_bins, merge=False)(once)
+    values |= {name: exact[name] for name in ("adaptive_ece", "debiased_ece", "aurc", "excess_aurc")}
+    drawn = {name: torch.cat([draw[name] for draw in draws]) for name in values}
+    return Resampled({name: value.item() for name, value in values.items()}, drawn, digest.hexdigest())
 
 
 def intervals_of(drawn: Resampled, level: float) -> dict[str, Interval]:
@@ -428,14 +431,16 @@ class OutcomeSums:
     """The metrics of `bootstrap_outcomes`, as functions of weights (R, N) of the examples in `order`.
 
     Examples are sorted by confidence and merged into blocks, within which right and wrong answers count as
-    evenly mixed, as equal confidences always do. A block holds less than 1/128 of the examples above it and
-    1/1024 of all, so that up to a thousand examples it is one confidence, and results are exact.
+    evenly mixed, as equal confidences always do. A block holds less than 1/64 of the examples above it and
+    1/512 of all, so that up to 512 examples it is one confidence, and results are exact. Without `merge` they
+    always are.
     """
 
-    def __init__(self, seen: Outcomes, top_k: int, n_bins: int) -> None:
+    def __init__(self, seen: Outcomes, top_k: int, n_bins: int, *, merge: bool = True) -> None:
         self.n_bins = n_bins
         wrong = (~seen.correct).long()
-        cell, self.order = (2 * _blocks(seen.confidence, n_bins) + wrong).sort(stable=True)
+        block = _blocks(seen.confidence, n_bins) if merge else seen.confidence.unique(return_inverse=True)[1]
+        cell, self.order = (2 * block + wrong).sort(stable=True)
         """The example of each column of the weights."""
         starts = _starts(cell)
         self.cells = starts
@@ -443,6 +448,7 @@ class OutcomeSums:
         confidence = seen.confidence[self.order]
         self.cell_confidence = _summed(confidence[None], starts)[0] / cell.unique(return_counts=True)[1]
         self.blocks = _starts(cell[starts] // 2)
+        self.by_confidence = _Ordered(seen, torch.cat([starts[self.blocks], torch.tensor([len(seen)])]))
         self.bins = _starts(bin_of(confidence, n_bins)[starts])
         self.means = {
             "error": wrong.double(),
@@ -479,10 +485,12 @@ class OutcomeSums:
         examples = drawn[0, -1]
         ends = torch.arange(1, self.n_bins + 1) * int(examples) // self.n_bins
         at = torch.searchsorted(drawn, ends.double().expand(len(drawn), -1).contiguous())
-        share_behind = ((drawn.gather(1, at) - ends) / size.gather(1, at)).nan_to_num(nan=0.0)
+        size = size.gather(1, at)
+        behind = ((drawn.gather(1, at) - ends) / size).nan_to_num(nan=0.0)
+        uneven = self.by_confidence.uneven(at, behind)
         errors, surety = (
-            _steps(column.cumsum(1).gather(1, at) - column.gather(1, at) * share_behind)
-            for column in (wrong, confidence)
+            _steps(column.cumsum(1).gather(1, at) - column.gather(1, at) * behind - size * more)
+            for column, more in zip((wrong, confidence), uneven, strict=True)
         )
         counts = ends.diff(prepend=ends.new_zeros(1)).double()
         gap = surety - counts + errors
@@ -509,6 +517,26 @@ class OutcomeSums:
         right = examples - total
         least = total - right * (self.harmonic[examples] - self.harmonic[right.long()])
         return {"aurc": area, "excess_aurc": (area - least / examples).clamp(min=0)}
+
+
+class _Ordered:
+    """Mistakes and confidence in order of confidence: how unevenly a block is mixed that a bin cuts in two."""
+
+    def __init__(self, seen: Outcomes, ends: Tensor) -> None:
+        confidence, order = seen.confidence.sort()
+        wrong = share_ties(confidence, (~seen.correct[order]).double())
+        self.ends, self.totals = ends, [_cumulated(column) for column in (wrong, confidence)]
+
+    def uneven(self, block: Tensor, share: Tensor) -> list[Tensor]:
+        """What the last `share` of a block holds more than that share of it, divided by its examples."""
+        first, last = self.ends[block], self.ends[block + 1]
+        cut = last - share * (last - first)
+        example = cut.floor().long().clamp(max=last - 1)
+        return [
+            (total[last] - total[example].lerp(total[example + 1], cut - example)) / (last - first)
+            - share * (total[last] - total[first]) / (last - first)
+            for total in self.totals
+        ]
 
 
 def _blocks(confidence: Tensor, n_bins: int) -> Tensor:
