@@ -520,7 +520,7 @@ class OutcomeSums:
 
 
 class _Ordered:
-    """Mistakes and confidence in order of confidence: how unevenly a block is mixed that a bin cuts in two."""
+    """Mistakes and confidence in order of confidence: how unevenly a block is mixed that two bins share."""
 
     def __init__(self, seen: Outcomes, ends: Tensor) -> None:
         confidence, order = seen.confidence.sort()
