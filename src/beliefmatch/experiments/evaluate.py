@@ -44,17 +44,17 @@ from beliefmatch.metrics import (
     Outcomes,
     ReliabilityBins,
     binomial_interval,
-    bootstrap_detection,
     brier_parts_of,
     calibration_error,
     class_bins,
     coverage_at_risk,
+    detection_intervals,
     outcomes,
     reliability_bins,
     risk_coverage,
     roc,
 )
-from beliefmatch.metrics.bootstrap import enough_resamples, intervals_of, resample_outcomes
+from beliefmatch.metrics.intervals import enough_resamples, intervals_of, resample_outcomes
 
 __all__ = [
     "BELIEF_SCORES",
@@ -297,16 +297,11 @@ def _detections(
     in_distribution: Mapping[str, Tensor], ood: Mapping[str, Tensor], settings: EvaluateConfig
 ) -> list[Detection]:
     """How well each score that both sides have detects OOD examples, or mistakes."""
-    made: list[Detection] = []
-    for name in (name for name in in_distribution if name in ood):
-        sides = in_distribution, ood
-        same = (one for one in made if all(torch.equal(side[name], side[one.score]) for side in sides))
-        twin = next(same, None)  # "energy" is "precision", and is not resampled again
-        if twin is not None:
-            made.append(Detection(name, twin.auroc, twin.aupr_ood, twin.aupr_id, twin.fpr95, twin.roc))
-        else:
-            made.append(_detection(name, in_distribution[name], ood[name], settings))
-    return made
+    return [
+        _detection(name, in_distribution[name], ood[name], settings)
+        for name in in_distribution
+        if name in ood
+    ]
 
 
 def _detection(name: str, in_distribution: Tensor, ood: Tensor, settings: EvaluateConfig) -> Detection:
@@ -314,13 +309,7 @@ def _detection(name: str, in_distribution: Tensor, ood: Tensor, settings: Evalua
         why = "every prediction is right" if len(in_distribution) else "every prediction is wrong"
         nothing = Number(None, why=why)
         return Detection(name, nothing, nothing, nothing, nothing, Curve([], []))
-    found = bootstrap_detection(
-        in_distribution,
-        ood,
-        resamples=max(1, settings.resamples),
-        level=settings.level,
-        seed=settings.seed,
-    )
+    found = detection_intervals(in_distribution, ood, level=settings.level, seed=settings.seed)
     flagged_id, flagged_ood = roc(in_distribution, ood)
     areas = {key: _number(interval.value, interval, settings) for key, interval in found.items()}
     return Detection(score=name, roc=Curve(flagged_id.tolist(), flagged_ood.tolist()), **areas)
