@@ -357,7 +357,8 @@ class EvaluateJob:
         on_step(f"{model.name}: read")
         ood = {}
         for title, path in model.ood.items():
-            ood[title] = read_predictions(path, names=self.names, labelled=False)
+            classes = self.class_names or found.class_names
+            ood[title] = read_predictions(path, names=self.names, class_names=classes, labelled=False)
             self._check(ood[title], f"OOD set {title!r}")
             on_step(f"{model.name}: read {title}")
         return ModelPredictions(found, ood)
@@ -369,7 +370,7 @@ class EvaluateJob:
         return evaluate(
             given.predictions,
             name=model.name,
-            class_names=self.class_names,
+            class_names=self.class_names or given.predictions.class_names,
             ood=given.ood,
             settings=self.settings,
             on_step=on_step,
@@ -386,6 +387,9 @@ class EvaluateJob:
                 "evaluate",
                 f"{what} in {found.path} must have the {expected} classes of {first.path}, got {classes}.",
             )
+        if found.class_names and first.class_names and found.class_names != first.class_names:
+            same = f"the columns of the classes in the order of {first.path}"
+            raise fail("evaluate", f"{what} in {found.path} must have {same}, got {found.class_names}.")
         if first.targets is None or found.targets is None or torch.equal(first.targets, found.targets):
             return
         warnings.warn(
