@@ -27,7 +27,7 @@ from beliefmatch.experiments.adapt_record import AdaptRecord
 from beliefmatch.experiments.adapt_run_config import AdaptRunConfig, FeatureAdaptConfig, ImageAdaptConfig
 from beliefmatch.experiments.adapted_directory import adapted_network
 from beliefmatch.experiments.build import trained_network
-from beliefmatch.experiments.predict import none_of_these
+from beliefmatch.experiments.predict import none_of_these, set_threshold
 from beliefmatch.metrics import error, nll
 from commands import refused
 
@@ -480,6 +480,24 @@ def test_none_of_these_refuses_at_most_the_stated_share_of_validation_images(ada
     assert none_of_these(run, rate, measure="entropy").measure == "entropy"
     with pytest.raises(ValueError, match="`none_of_these`"):
         none_of_these(adapted.directory, 1 / 361, measure="mutual_information")
+
+
+def test_predict_gives_sets_that_hold_the_class_as_often_as_asked(adapted, tmp_path, capsys):
+    stored = np.load(adapted.directory / "predictions" / "validation.npz", allow_pickle=False)
+    probs = torch.from_numpy(stored["logits"]).double().softmax(1)
+    own = probs[torch.arange(len(probs)), torch.from_numpy(stored["targets"])].sort().values
+    least = set_threshold(adapted.directory, 0.9)
+    assert least == pytest.approx(own[len(own) - int(np.ceil(0.9 * (len(own) + 1)))].item(), abs=1e-9)
+    np.save(tmp_path / "a.npy", np.random.default_rng(0).integers(0, 17, (9, 8, 8)).astype(np.uint8))
+    line = ["predict", f"{adapted.directory}", f"{tmp_path / 'a.npy'}", "--out", f"{tmp_path / 'a.csv'}"]
+    assert main([*line, "--coverage", "0.9"]) == 0
+    rows = list(csv.DictReader((tmp_path / "a.csv").read_text("utf-8").splitlines()))
+    for row in rows:
+        wanted = {name for name in row if name.startswith("p_") and float(row[name]) >= least}
+        assert {f"p_{name}" for name in row["prediction_set"].split(" | ") if name} == wanted
+    assert "classes on average" in capsys.readouterr().out
+    for value in ("0.9999", "1", "0"):
+        assert "`--coverage`" in refused([*line, "--coverage", value], capsys)
 
 
 def test_predict_marks_images_of_none_of_the_classes(adapted, tmp_path, capsys):

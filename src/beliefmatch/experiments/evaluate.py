@@ -24,6 +24,7 @@ from beliefmatch.experiments.evaluation_parts import (
     confusion,
     entropy_density,
     examples,
+    prediction_sets,
     reliability,
     thinned,
 )
@@ -164,6 +165,9 @@ def evaluate(
         misclassification=misclassification,
         ood=sets,
         risk_coverage=thinned(*risk_coverage(seen.confidence, seen.correct)),
+        prediction_sets=list(
+            prediction_sets(targets, **given, coverages=settings.coverages, seed=settings.seed)
+        ),
         risk_thresholds=[_risk_threshold(seen, risk, settings.delta) for risk in settings.risks],
         confusion=confusion(seen, classes),
         classes=class_scores(seen, by_class),

@@ -33,6 +33,7 @@ class EvaluateConfig(Config, frozen=True, kw_only=True):
         top_k: how many classes `top_k_error` may name.
         risks: error rates for which to look for a confidence threshold that guarantees them.
         delta: probability with which each threshold may fail.
+        coverages: probabilities with which prediction sets are to hold the true class.
         shown: how many of the most confident mistakes, and of the most doubtful examples, are kept.
     """
 
@@ -43,6 +44,7 @@ class EvaluateConfig(Config, frozen=True, kw_only=True):
     top_k: Count = 5
     risks: tuple[Probability, ...] = (0.01, 0.05)
     delta: Probability = 0.05
+    coverages: tuple[Probability, ...] = (0.9, 0.95)
     shown: Index = 12
 
 
