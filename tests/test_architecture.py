@@ -52,8 +52,7 @@ AT_IMPORT = {
 }
 # Files that are themselves loaded on first use, because they build on the classes of an extra.
 AT_IMPORT_OF_FILE = {
-    "metrics/streaming.py": {"torchmetrics"},
-    "metrics/streaming_base.py": {"torchmetrics"},
+    "metrics/modules.py": {"torchmetrics"},
 }
 
 
@@ -181,7 +180,7 @@ def test_the_checker_catches(tmp_path, file, code, complaint):
         ("data/digits.py", "def f():\n    import sklearn"),
         ("methods/base.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import rich"),
         ("cli/compare.py", "def f():\n    import torch\n    from beliefmatch.report import tables"),
-        ("metrics/streaming.py", "import torchmetrics"),
+        ("metrics/modules.py", "import torchmetrics"),
         ("__init__.py", "def __getattr__(name):\n    from beliefmatch.loss import x"),
     ],
 )

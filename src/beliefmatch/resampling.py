@@ -4,6 +4,7 @@ Imports nothing but the standard library, because reports do without torch.
 """
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from statistics import NormalDist
 
@@ -20,7 +21,7 @@ def bias_corrected(value: float, draws: Sequence[float], level: float) -> tuple[
     (5.0, 95.0)
     """
     ordered, count = sorted(draws), len(draws)
-    below = sum(draw < value for draw in draws) + sum(draw == value for draw in draws) / 2
+    below = (bisect_left(ordered, value) + bisect_right(ordered, value)) / 2
     least = 0.5 / count
     bias = _NORMAL.inv_cdf(min(max(below / count, least), 1 - least))
     reach = _NORMAL.inv_cdf(0.5 + level / 2)

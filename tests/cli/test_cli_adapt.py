@@ -27,7 +27,7 @@ from beliefmatch.experiments.adapt_record import AdaptRecord
 from beliefmatch.experiments.adapt_run_config import AdaptRunConfig, FeatureAdaptConfig, ImageAdaptConfig
 from beliefmatch.experiments.adapted_directory import adapted_network
 from beliefmatch.experiments.build import trained_network
-from beliefmatch.experiments.predict import none_of_these
+from beliefmatch.experiments.predict import none_of_these, set_threshold
 from beliefmatch.metrics import error, nll
 from commands import refused
 
@@ -473,13 +473,31 @@ def test_what_cannot_be_predicted_names_its_argument_and_makes_no_directory(
 def test_none_of_these_refuses_at_most_the_stated_share_of_validation_images(adapted, run, rate):
     stored = np.load(adapted.directory / "predictions" / "validation.npz", allow_pickle=False)
     doubt = Belief(torch.from_numpy(stored["logits"])).mutual_information().numpy()
-    rule = none_of_these(adapted.directory, rate, has_belief=True)
+    rule = none_of_these(adapted.directory, rate, measure="mutual_information")
     assert rule.measure == "mutual_information" and rule.examples == len(doubt) == 359
     # A new value exchangeable with these is above it with probability `rate`: one of the 360 · rate largest.
     assert rule.threshold == pytest.approx(np.sort(doubt)[-int(360 * rate)], rel=1e-5)
-    assert none_of_these(run, rate, has_belief=False).measure == "entropy"
+    assert none_of_these(run, rate, measure="entropy").measure == "entropy"
     with pytest.raises(ValueError, match="`none_of_these`"):
-        none_of_these(adapted.directory, 1 / 361, has_belief=True)
+        none_of_these(adapted.directory, 1 / 361, measure="mutual_information")
+
+
+def test_predict_gives_sets_that_hold_the_class_as_often_as_asked(adapted, tmp_path, capsys):
+    stored = np.load(adapted.directory / "predictions" / "validation.npz", allow_pickle=False)
+    probs = torch.from_numpy(stored["logits"]).double().softmax(1)
+    own = probs[torch.arange(len(probs)), torch.from_numpy(stored["targets"])].sort().values
+    least = set_threshold(adapted.directory, 0.9)
+    assert least == pytest.approx(own[len(own) - int(np.ceil(0.9 * (len(own) + 1)))].item(), abs=1e-9)
+    np.save(tmp_path / "a.npy", np.random.default_rng(0).integers(0, 17, (9, 8, 8)).astype(np.uint8))
+    line = ["predict", f"{adapted.directory}", f"{tmp_path / 'a.npy'}", "--out", f"{tmp_path / 'a.csv'}"]
+    assert main([*line, "--coverage", "0.9"]) == 0
+    rows = list(csv.DictReader((tmp_path / "a.csv").read_text("utf-8").splitlines()))
+    for row in rows:
+        wanted = {name for name in row if name.startswith("p_") and float(row[name]) >= least}
+        assert {f"p_{name}" for name in row["prediction_set"].split(" | ") if name} == wanted
+    assert "classes on average" in capsys.readouterr().out
+    for value in ("0.9999", "1", "0"):
+        assert "`--coverage`" in refused([*line, "--coverage", value], capsys)
 
 
 def test_predict_marks_images_of_none_of_the_classes(adapted, tmp_path, capsys):
@@ -490,7 +508,7 @@ def test_predict_marks_images_of_none_of_the_classes(adapted, tmp_path, capsys):
     rows = list(csv.DictReader((tmp_path / "a.csv").read_text("utf-8").splitlines()))
     assert {row["none_of_these"] for row in rows} == {"0"}
     assert main([*line, "--none-of-these", "0.2"]) == 0
-    threshold = none_of_these(adapted.directory, 0.2, has_belief=True).threshold
+    threshold = none_of_these(adapted.directory, 0.2, measure="mutual_information").threshold
     rows = list(csv.DictReader((tmp_path / "a.csv").read_text("utf-8").splitlines()))
     for row in rows:
         assert (row["none_of_these"] == "1") == (float(row["mutual_information"]) > threshold)

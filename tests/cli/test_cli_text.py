@@ -176,14 +176,18 @@ def test_a_dry_run_lists_the_sentences_and_writes_nothing(workspace, tmp_path, c
     assert not list(tmp_path.iterdir())
 
 
-def test_a_softmax_head_refuses_by_its_entropy(workspace, line, tmp_path, capsys):
-    model = ["--model", f"hf:{workspace / 'encoder'}", "--choose", "best", "--kl-weight", "10"]
+@pytest.mark.parametrize("options", ["--choose best --kl-weight 10", "--heads 3"])
+def test_a_softmax_head_and_bootstrap_heads_refuse_by_their_entropy(
+    workspace, line, tmp_path, capsys, options
+):
+    model = ["--model", f"hf:{workspace / 'encoder'}", *options.split()]
     assert main([*line, *model, "--out", f"{tmp_path / 'out'}"]) == 0
-    assert not json.loads((tmp_path / "out" / "model.json").read_text())["has_belief"]
+    has_belief = json.loads((tmp_path / "out" / "model.json").read_text())["has_belief"]
+    assert has_belief == ("--heads" in options)
     capsys.readouterr()
     assert main(["predict", f"{tmp_path / 'out'}", "more pizza", "--out", f"{tmp_path / 'a.csv'}"]) == 0
     assert "(entropy above " in capsys.readouterr().out
-    assert table(tmp_path / "a.csv")[0]["mutual_information"] == ""
+    assert (table(tmp_path / "a.csv")[0]["mutual_information"] != "") == has_belief
 
 
 @pytest.mark.parametrize(

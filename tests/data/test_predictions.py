@@ -20,24 +20,59 @@ complaint = partial(refusal, read_predictions)
 # Names
 
 
-@pytest.mark.parametrize("name", ["targets", "Target", "labels", "label", "y_true", "y"])
+@pytest.mark.parametrize("name", ["targets", "Target", "labels", "y_true", "y", "ground_truth", "GT"])
 def test_targets_have_several_spellings(tmp_path, name):
     found = read_predictions(save_npz(tmp_path / "a.npz", **{"LOGIT": LOGITS, name: TARGETS}))
     assert found.recognised == {"logits": "LOGIT", "targets": name}
 
 
-@pytest.mark.parametrize("name", ["probs", "prob", "probabilities", "probability", "proba", "predict_proba"])
+@pytest.mark.parametrize("name", ["probs", "probabilities", "proba", "predict_proba", "y_prob"])
 def test_probabilities_have_several_spellings(tmp_path, name):
     found = read_predictions(save_csv(tmp_path / "a.csv", **{name: PROBS, "y": TARGETS}))
     assert found.kind == "probs" and found.recognised["probs"] == f"{name}_0 … {name}_2"
 
 
-@pytest.mark.parametrize("name", ["scores", "outputs", "predictions", "arr_0"])
-def test_an_ambiguous_name_is_not_resolved_by_the_values(tmp_path, name):
+@pytest.mark.parametrize("name", ["scores", "outputs", "predictions", "y_pred"])
+def test_an_ambiguous_name_is_taken_for_probabilities_where_it_can_be_nothing_else(tmp_path, name):
     path = save_npz(tmp_path / "a.npz", **{name: PROBS, "y": TARGETS})
-    assert f"`logits` must be in {path}" in complaint(path) and f"got {name}, y" in complaint(path)
+    assert read_predictions(path).recognised == {"probs": name, "targets": "y"}
+    unclear = save_npz(tmp_path / "b.npz", **{name: LOGITS, "y": TARGETS})
+    words = complaint(unclear)
+    assert f"`{name}`" in words and "`logits`" in words and "`probs`" in words
     for kind in ("probs", "logits"):
         assert read_predictions(path, names=FieldNames(**{kind: name})).kind == kind
+
+
+def test_an_unknown_name_is_not_guessed(tmp_path):
+    path = save_npz(tmp_path / "a.npz", arr_0=PROBS, y=TARGETS)
+    assert f"`logits` must be in {path}" in complaint(path) and "got arr_0, y" in complaint(path)
+
+
+def save_columns(path, heads, targets, values=PROBS):
+    rows = [
+        ",".join([*map(repr, map(float, row)), f"{target}"])
+        for row, target in zip(values, targets, strict=True)
+    ]
+    path.write_text("\n".join([",".join([*heads, "label"]), *rows]) + "\n", "utf-8")
+    return path
+
+
+def test_a_table_may_have_one_column_a_class(tmp_path):
+    texts = [("cat", "dog", "owl")[target] for target in TARGETS]
+    for heads in (("prob_cat", "prob_dog", "prob_owl"), ("cat", "dog", "owl"), ("p.cat", "p.dog", "p.owl")):
+        found = read_predictions(save_columns(tmp_path / "a.csv", heads, texts))
+        assert found.kind == "probs" and found.class_names == ("cat", "dog", "owl")
+        assert found.targets.tolist() == list(TARGETS)
+        torch.testing.assert_close(found.values.double(), torch.from_numpy(np.asarray(PROBS)).double())
+    logits = read_predictions(
+        save_columns(tmp_path / "l.csv", ("logit_cat", "logit_dog", "logit_owl"), texts, LOGITS)
+    )
+    assert logits.kind == "logits" and logits.class_names == ("cat", "dog", "owl")
+    turned = save_columns(tmp_path / "t.csv", ("owl", "dog", "cat"), texts, np.asarray(PROBS)[:, ::-1])
+    known = read_predictions(turned, class_names=("cat", "dog", "owl"))
+    torch.testing.assert_close(known.values.double(), torch.from_numpy(np.asarray(PROBS)).double())
+    words = complaint(save_columns(tmp_path / "u.csv", ("cat", "dog", "owl"), texts, LOGITS))
+    assert "prob_cat" in words and "logit_cat" in words
 
 
 @pytest.mark.parametrize(

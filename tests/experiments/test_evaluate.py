@@ -417,3 +417,26 @@ def test_predictions_that_do_not_fit_are_refused(targets, options, argument):
 def test_settings_out_of_range_are_refused(option, value):
     with pytest.raises(ValueError, match=rf"EvaluateConfig: `{option}(\.\d)?` must"):
         EvaluateConfig(**{option: value})
+
+
+def test_prediction_sets_hold_the_target_as_often_as_asked_and_are_those_of_the_halves():
+    rng = np.random.default_rng(3)
+    targets = rng.integers(0, 6, 4000)
+    logits = rng.normal(size=(4000, 6)) + 1.5 * np.eye(6)[targets]
+    record = evaluate(
+        predictions(logits, targets=targets),
+        settings=EvaluateConfig(resamples=0, coverages=(0.8, 0.95)),
+        name="m",
+    )
+    assert [(one.method, one.wanted) for one in record.prediction_sets] == [
+        (method, wanted) for wanted in (0.8, 0.95) for method in ("lac", "aps", "raps")
+    ]
+    for one in record.prediction_sets:
+        assert abs(one.coverage - one.wanted) < 0.02 and one.worst_coverage <= one.coverage
+    sizes = {(one.method, one.wanted): one.mean_size for one in record.prediction_sets}
+    assert sizes["lac", 0.95] <= min(sizes["aps", 0.95], sizes["raps", 0.95]) + 0.02
+    assert sizes["lac", 0.8] < sizes["lac", 0.95]
+    few = evaluate(
+        predictions(logits[:12], targets=targets[:12]), settings=EvaluateConfig(resamples=0), name="m"
+    )
+    assert few.prediction_sets == []

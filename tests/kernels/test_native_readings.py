@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from beliefmatch import kernels
 from beliefmatch._validate import SUM_TOLERANCE
-from beliefmatch.metrics import outcomes, readings
+from beliefmatch.metrics import _readings as readings
+from beliefmatch.metrics import outcomes
 from forecasts import forecast, seeds
 from kernel_contract import HYPOTHESIS, NEEDS_NATIVE, using
 

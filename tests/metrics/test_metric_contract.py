@@ -199,20 +199,20 @@ def test_forecasts_of_one_value_a_bin_leave_no_remainder():
 
 PROBS, IDS = torch.full((4, 3), 1 / 3), torch.tensor([0, 1, 2, 0])
 BAD = [
-    (PROBS, IDS[:3], ValueError, "targets"),
-    (PROBS, IDS[:, None], ValueError, "targets"),
-    (PROBS, IDS + 1, ValueError, "targets"),
-    (PROBS, IDS - 1, ValueError, "targets"),
-    (PROBS, IDS.float(), TypeError, "targets"),
-    (PROBS, IDS == 0, TypeError, "targets"),
-    (PROBS, [0, 1, 2, 0], TypeError, "targets"),
-    (PROBS[0], IDS[:3], ValueError, "probs"),
-    (PROBS[:0], IDS[:0], ValueError, "probs"),
-    (PROBS.log(), IDS, ValueError, "probs"),
-    (PROBS * math.nan, IDS, ValueError, "probs"),
-    (PROBS / 2, IDS, ValueError, "probs"),
-    (PROBS.long(), IDS, TypeError, "probs"),
-    (PROBS.tolist(), IDS, TypeError, "probs"),
+    (PROBS, IDS[:3], ValueError, "target"),
+    (PROBS, IDS[:, None], ValueError, "target"),
+    (PROBS, IDS + 1, ValueError, "target"),
+    (PROBS, IDS - 1, ValueError, "target"),
+    (PROBS, IDS.float(), TypeError, "target"),
+    (PROBS, IDS == 0, TypeError, "target"),
+    (PROBS, [0, 1, 2, 0], TypeError, "target"),
+    (PROBS[0], IDS[:3], ValueError, "preds"),
+    (PROBS[:0], IDS[:0], ValueError, "preds"),
+    (PROBS.log(), IDS, ValueError, "preds"),
+    (PROBS * math.nan, IDS, ValueError, "preds"),
+    (PROBS / 2, IDS, ValueError, "preds"),
+    (PROBS.long(), IDS, TypeError, "preds"),
+    (PROBS.tolist(), IDS, TypeError, "preds"),
 ]
 
 
@@ -236,10 +236,10 @@ def test_numbers_of_bins_and_of_classes_must_be_positive_integers(bad):
 @pytest.mark.parametrize("received", [3, -1, 2**63 + 5])
 def test_a_target_of_no_class_is_shown_as_it_was_received(received):
     targets = torch.tensor([0, 1, received], dtype=torch.int64 if received < 0 else torch.uint64)
-    with pytest.raises(ValueError, match=rf"^error: `targets` .*, got {received}\.$"):
+    with pytest.raises(ValueError, match=rf"^error: `target` .*, got {received}\.$"):
         error(torch.full((3, 2), 0.5), targets)
 
 
 def test_the_message_of_logits_given_as_probabilities_says_so():
-    with pytest.raises(ValueError, match=r"^expected_calibration_error: `probs` .*not logits.*got -1\.09"):
+    with pytest.raises(ValueError, match=r"^expected_calibration_error: `preds` .*not logits.*got -1\.09"):
         expected_calibration_error(PROBS.log(), IDS)

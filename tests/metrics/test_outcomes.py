@@ -132,7 +132,7 @@ IDS, LOGITS = torch.tensor([0, 1, 2, 0]), torch.zeros(4, 3)
         (IDS, {"probs": LOGITS + 1 / 3, "logits": LOGITS}, TypeError, "logits"),
         *((IDS, {"logits": LOGITS + bad}, ValueError, "logits") for bad in (math.nan, math.inf, -math.inf)),
         (IDS, {"logits": LOGITS[:, :0]}, ValueError, "logits"),
-        (IDS[:3], {"logits": LOGITS}, ValueError, "targets"),
+        (IDS[:3], {"logits": LOGITS}, ValueError, "target"),
         *((IDS, {"probs": LOGITS + bad}, ValueError, "probs") for bad in (-2.0, 0.9)),
     ],
 )

@@ -7,11 +7,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binom, binomtest
+from scipy.stats import binomtest
 
 from beliefmatch import Belief
 from beliefmatch.metrics import aurc, binomial_interval, coverage_at_risk, excess_aurc, risk_coverage
-from beliefmatch.metrics.binomial import binomial_tail, sign_test
 from forecasts import answers, seeds
 
 
@@ -152,15 +151,6 @@ def test_the_confidence_may_be_any_score():
 def test_the_binomial_interval_is_the_exact_one_of_scipy(errors, trials, level):
     expected = binomtest(errors, trials).proportion_ci(level, method="exact")
     assert binomial_interval(errors, trials, level=level) == pytest.approx(tuple(expected), abs=1e-12)
-
-
-@pytest.mark.parametrize(("wins", "losses"), [(0, 0), (3, 9), (9, 3), (5, 5), (400, 300), (1, 0)])
-def test_tests_of_counts_have_the_p_values_of_scipy(wins, losses):
-    trials = wins + losses
-    assert sign_test(wins, losses) == pytest.approx(binomtest(wins, trials).pvalue if trials else 1)
-    for rate in (0.0, 0.3, 1.0):
-        expected = binom.sf(wins - 1, trials, rate)
-        assert binomial_tail(wins, trials, rate) == pytest.approx(expected, rel=1e-9, abs=1e-300)
 
 
 @pytest.mark.parametrize("metric", [risk_coverage, aurc, excess_aurc])

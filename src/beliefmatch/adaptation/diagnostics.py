@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from beliefmatch._environment import needs
 from beliefmatch._validate import fail, level_of_caller, require_index
 from beliefmatch.adaptation.adapt_config import Labels
 from beliefmatch.adaptation.fitted import Candidate, FittedHead, Init
@@ -32,8 +33,6 @@ from beliefmatch.adaptation.scoring import head_logits, scorable, score
 from beliefmatch.adaptation.types import Features, block_size, require_init, require_labels
 from beliefmatch.methods.temperature import fit_temperature
 from beliefmatch.metrics import auroc
-from beliefmatch.metrics.binomial import fisher_exact
-from beliefmatch.metrics.detection import mann_whitney
 
 __all__ = [
     "MOST_CLASSES",
@@ -383,9 +382,20 @@ class _Comparison(NamedTuple):
 
 
 def _compare(known: _Outcomes, other: _Outcomes) -> _Comparison:
-    accuracy_p = fisher_exact(known.correct, len(known.targets), other.correct, len(other.targets))
-    surprise_p = mann_whitney(known.surprise, other.surprise)
-    is_better = (accuracy_p < LEVEL and known.accuracy - other.accuracy > _LEAST_GAP) or (
+    with needs("scipy", extra="stats", caller="adapt"):
+        from scipy import stats
+    total, right = len(known.targets) + len(other.targets), known.correct + other.correct
+    fisher = stats.hypergeom.sf(known.correct - 1, total, right, len(known.targets))
+    ranks = stats.mannwhitneyu(
+        other.surprise.numpy(),
+        known.surprise.numpy(),
+        alternative="greater",
+        method="asymptotic",
+        use_continuity=False,
+    )
+    surprise_p = 0.5 if math.isnan(ranks.pvalue) else float(ranks.pvalue)  # all examples are tied
+    accuracy_p, gap = float(fisher), known.accuracy - other.accuracy
+    is_better = (accuracy_p < LEVEL and gap > _LEAST_GAP) or (
         surprise_p < LEVEL and auroc(known.surprise, other.surprise) > _LEAST_AUROC
     )
     return _Comparison(accuracy_p, surprise_p, is_better)

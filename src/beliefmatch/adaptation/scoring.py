@@ -12,7 +12,7 @@ from beliefmatch.adaptation.result import RiskThreshold
 from beliefmatch.adaptation.types import Features, labelled, ordered
 from beliefmatch.methods.base import Prediction
 from beliefmatch.metrics import calibration_error, coverage_at_risk
-from beliefmatch.metrics.bins import bins_of
+from beliefmatch.metrics.calibration import bins_of
 
 __all__ = [
     "Evaluator",

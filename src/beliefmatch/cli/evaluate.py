@@ -295,6 +295,7 @@ def predict(
     abstain: opt.Abstain = None,
     risk: opt.MaxRisk = None,
     none_of_these: opt.NoneOfThese = None,
+    coverage: opt.SetCoverage = None,
     text_column: opt.TextColumn = None,
     skip_corrupt: opt.SkipCorrupt = False,
     workers: opt.Workers = 2,
@@ -311,21 +312,23 @@ def predict(
         _require_predict_options(context)
         from beliefmatch._validate import naming_arguments
         from beliefmatch.experiments.predict import none_of_these as rule_for
-        from beliefmatch.experiments.predict import restore, risk_threshold
+        from beliefmatch.experiments.predict import restore, risk_threshold, set_threshold
 
         with naming_arguments("predict", "run"):
             restored = restore(Path(run))
             threshold = abstain if risk is None else risk_threshold(Path(run), risk)
             is_text = restored.tokenize is not None
             rate = _REFUSED if none_of_these is None and is_text else none_of_these
-            rule = None if rate is None else rule_for(Path(run), rate, has_belief=restored.has_belief)
+            rule = None if rate is None else rule_for(Path(run), rate, measure=restored.measure)
+            in_set = None if coverage is None else set_threshold(Path(run), coverage)
         corrupt = "skip" if skip_corrupt else "stop"
         names, source = restored.read([*inputs], corrupt=corrupt, workers=workers, text_column=text_column)
         with directory_in_use(f"{path.parent}", caller="predict"):  # proved now, made for the file
             pass
     rows = []
     with user_errors(context, ValueError), step_progress(len(names)) as step:
-        for row in restored.rows(names, source, abstain=threshold, none_of_these=rule):
+        rules = {"abstain": threshold, "none_of_these": rule, "in_set": in_set}
+        for row in restored.rows(names, source, **rules):
             rows.append(row)
             step("predicting")
     with user_errors(context):
@@ -349,6 +352,9 @@ def predict(
         measure = rule.measure.replace("_", " ")
         share = f"as for {100 * rule.rate:g}% of {rule.examples:,} validation {noun}s"
         counts.append(f"{refused:,} none of these ({measure} above {rule.threshold:.4g}, {share})")
+    if in_set is not None:
+        size = sum(len(row.prediction_set or ()) for row in rows) / max(len(rows), 1)
+        counts.append(f"sets of {size:.2f} classes on average (probability at least {in_set:.4g})")
     typer.echo(", ".join(counts))
     typer.echo(path)
 
@@ -365,7 +371,7 @@ def _require_predict_options(context: typer.Context) -> None:
         raise ValueError(f"predict: `workers` must be at least 0, got {given['workers']}.")
     if given["abstain"] is not None and given["risk"] is not None:
         raise ValueError("predict: `abstain` must not come with `--risk`, which finds one.")
-    for name in ("abstain", "risk", "none_of_these"):
+    for name in ("abstain", "risk", "none_of_these", "coverage"):
         if given[name] is not None and not 0 < given[name] < 1:
             raise ValueError(f"predict: `{name}` must lie strictly in (0, 1), got {given[name]}.")
 

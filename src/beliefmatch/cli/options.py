@@ -430,6 +430,9 @@ NoneOfThese = Annotated[float | None, _option("RATE",
     "Answer none of these where the belief is more uncertain than for all but this share of the validation "
     "data, so that about this share of inputs of the classes is refused. Default: 0.05 for sentences, none "
     "for images.")]
+SetCoverage = Annotated[float | None, _option("RATE",
+    "Also give a set of classes for each input that holds the true one with this probability, by split "
+    "conformal prediction on the validation data of the run.")]
 
 # `reproduce` and `doctor`.
 ReproductionId = Annotated[str, _argument("ID",

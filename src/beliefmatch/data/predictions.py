@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -30,13 +31,39 @@ Kind = Literal["logits", "probs"]
 Role = Literal["logits", "probs", "targets", "images"]
 
 SPELLINGS: dict[Role, tuple[str, ...]] = {
-    "logits": ("logits", "logit"),
-    "probs": ("probs", "prob", "probabilities", "probability", "proba", "predict_proba"),
-    "targets": ("targets", "target", "labels", "label", "y_true", "y"),
+    "logits": ("logits", "logit", "y_logits"),
+    "probs": (
+        "probs",
+        "prob",
+        "probabilities",
+        "probability",
+        "proba",
+        "predict_proba",
+        "y_prob",
+        "y_probs",
+        "y_proba",
+        "softmax",
+    ),
+    "targets": (
+        "targets",
+        "target",
+        "labels",
+        "label",
+        "y_true",
+        "y",
+        "y_test",
+        "ground_truth",
+        "groundtruth",
+        "gt",
+        "true_label",
+        "true_labels",
+    ),
     "images": ("images", "image"),
 }
-"""Unambiguous names, in any case. "scores" or "outputs" might be logits or probabilities, and "predictions"
-class ids: such arrays must be named by the user."""
+"""Unambiguous names, in any case."""
+AMBIGUOUS = ("predictions", "prediction", "preds", "pred", "y_pred", "y_score", "scores", "outputs", "output")
+"""Names of arrays that may be logits, probabilities or class ids. They are taken for probabilities where
+every row is a distribution, which no logits are by chance; else the user must name them."""
 
 _CALLER = "read_predictions"
 _CHUNK = 1 << 20  # values checked at a time
@@ -66,6 +93,7 @@ class Predictions:
         targets: class ids from 0 to K - 1, shape (N,); None for OOD examples.
         images: shape (N, H, W), (N, H, W, C) or (N, C, H, W), where the file has some.
         recognised: the name in the file of each role; "unused" are probabilities in a file with logits.
+        class_names: headings of the columns of a table that has one column a class.
     """
 
     path: Path
@@ -74,6 +102,7 @@ class Predictions:
     targets: Tensor | None
     images: Tensor | None
     recognised: dict[str, str]
+    class_names: tuple[str, ...] | None = None
 
 
 def read_predictions(
@@ -100,9 +129,10 @@ def read_predictions(
         ValueError: in one line, for a file that cannot be read or does not hold predictions.
     """
     file = open_arrays(path, caller=_CALLER)
-    kind, field, unused = _find_values(file, names)
+    kind, field, unused, own_names = _find_values(file, names, class_names)
     values = (_require_logits if kind == "logits" else _require_probs)(field)
     rows, classes = values.shape
+    class_names = own_names if class_names is None else class_names
     if class_names is not None and len(class_names) != classes:
         expected = f"one for each of the {classes} classes of {file.path}"
         raise fail(_CALLER, f"`class_names` must be {expected}, got {len(class_names)}.")
@@ -124,11 +154,13 @@ def read_predictions(
             recognised["images"] = field.name
         elif names.images is not None:
             raise file.missing("images", [names.images])
-    return Predictions(file.path, kind, values, targets, images, recognised)
+    return Predictions(file.path, kind, values, targets, images, recognised, own_names)
 
 
-def _find_values(file: ArrayFile, names: FieldNames) -> tuple[Kind, Field, Field | None]:
-    """The logits or the probabilities, and the other of the two where it is there.
+def _find_values(
+    file: ArrayFile, names: FieldNames, class_names: Sequence[str] | None
+) -> tuple[Kind, Field, Field | None, tuple[str, ...] | None]:
+    """The logits or the probabilities, the other of the two where it is there, and class names of columns.
 
     What the user named takes precedence over what was recognised, and logits over probabilities.
     """
@@ -138,9 +170,65 @@ def _find_values(file: ArrayFile, names: FieldNames) -> tuple[Kind, Field, Field
     named: list[Kind] = [role for role in both if getattr(names, role) is not None]
     roles = named or both
     found: list[tuple[Kind, Field]] = [(role, field) for role in roles if (field := _find(file, role, names))]
-    if not found:
-        raise file.missing(roles[0], [name for role in roles for name in _spellings(role, names)])
-    return *found[0], found[1][1] if len(found) > 1 else None
+    if found:
+        return *found[0], found[1][1] if len(found) > 1 else None, None
+    if not named and file.is_table and (by_class := _class_columns(file, names, class_names)) is not None:
+        return *by_class[:2], None, by_class[2]
+    unclear = None if named else file.find("probs", AMBIGUOUS, numbered=True, own=True)
+    if unclear is not None and _are_distributions(unclear):
+        return "probs", unclear, None, None
+    if unclear is not None:
+        fact = f"{file.path} must say whether `{unclear.name}` holds logits or probabilities"
+        raise fail(_CALLER, f"{fact}: name it by `logits` or by `probs`.")
+    raise file.missing(roles[0], [name for role in roles for name in _spellings(role, names)])
+
+
+def _class_columns(
+    file: ArrayFile, names: FieldNames, class_names: Sequence[str] | None
+) -> tuple[Kind, Field, tuple[str, ...]] | None:
+    """One column a class: prob_cat, prob_dog, ..., or columns with the names of the classes.
+
+    Classes are known by the names that were given, else by targets that are text.
+    """
+    kinds: tuple[Kind, ...] = ("logits", "probs")
+    for kind in kinds:
+        for spelling in (*SPELLINGS[kind], *(("p",) if kind == "probs" else ())):
+            columns = [name for name in file.names if re.match(rf"{spelling}[ ._-]\D", name, re.IGNORECASE)]
+            if len(columns) > 1:
+                return kind, Field(file, tuple(columns)), tuple(one[len(spelling) + 1 :] for one in columns)
+    targets = _find(file, "targets", names)
+    texts = None if targets is None else targets.load()
+    known = list(class_names or (dict.fromkeys(texts) if isinstance(texts, list) else ()))
+    if len(known) < 2 or not {*known} <= {*file.names}:
+        return None
+    others = [] if class_names else [name for name in file.names if _may_be_class(file, name, known, targets)]
+    columns = known if class_names else [name for name in file.names if name in known or name in others]
+    field = Field(file, tuple(columns))
+    if not _are_distributions(field):
+        fact = f"{file.path} must say whether the columns {field.name} hold logits or probabilities"
+        raise fail(_CALLER, f"{fact}: call them prob_{columns[0]}, ... or logit_{columns[0]}, ...")
+    return "probs", field, tuple(columns)
+
+
+def _may_be_class(file: ArrayFile, name: str, known: Sequence[str], targets: Field | None) -> bool:
+    """Whether a column may be a class that never came true: shares, and neither targets nor an index."""
+    if name in known or (targets is not None and name in targets.names):
+        return False
+    values = file.load((name,))
+    if not isinstance(values, Tensor) or not values.is_floating_point():
+        return False
+    return bool(((values >= 0) & (values <= 1)).all())
+
+
+def _are_distributions(field: Field) -> bool:
+    """Whether these are rows of probabilities beyond doubt."""
+    values = field.load()
+    if not isinstance(values, Tensor) or values.ndim != 2 or values.shape[1] < 2 or not len(values):
+        return False
+    if not values.is_floating_point():
+        return False
+    sums = values.sum(1, dtype=torch.float64)
+    return bool(((values >= 0) & (values <= 1)).all()) and bool(((sums - 1).abs() <= SUM_TOLERANCE).all())
 
 
 def _find(file: ArrayFile, role: Role, names: FieldNames) -> Field | None:

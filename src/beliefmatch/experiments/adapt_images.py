@@ -15,6 +15,7 @@ import torch
 from msgspec import structs
 from torch import Tensor, nn
 
+from beliefmatch._environment import needs
 from beliefmatch._utils import require_name
 from beliefmatch._validate import fail, naming_arguments
 from beliefmatch.adaptation.adapt import usable_device
@@ -40,7 +41,6 @@ from beliefmatch.experiments.adapt_inputs import (
 from beliefmatch.experiments.adapt_run_config import AdaptRunConfig, ImageAdaptConfig
 from beliefmatch.experiments.build import settings_for, trained_network
 from beliefmatch.experiments.run_dir import RunDirectory
-from beliefmatch.metrics.binomial import binomial_tail, sign_test
 from beliefmatch.models import MODELS
 from beliefmatch.models.pretrained import declared_input
 
@@ -311,12 +311,14 @@ def choose_preprocessing(trials: list[PreprocessingTrial], targets: Tensor) -> l
     top = max(trials, key=lambda one: (one.accuracy, -one.nll))
     chance = targets.bincount().max().item() / len(targets)
     right = int(top.correct.sum())
-    if binomial_tail(right, len(targets), chance) > _CHANCE / len(trials):
+    with needs("scipy", extra="stats", caller="adapt"):
+        from scipy.stats import binomtest
+    if binomtest(right, len(targets), chance, alternative="greater").pvalue > _CHANCE / len(trials):
         return []
 
     def is_tied(one: PreprocessingTrial) -> bool:
-        wins, losses = (top.correct & ~one.correct).sum(), (one.correct & ~top.correct).sum()
-        return sign_test(int(wins), int(losses)) > _TIE
+        wins, losses = int((top.correct & ~one.correct).sum()), int((one.correct & ~top.correct).sum())
+        return wins == losses or bool(binomtest(wins, wins + losses).pvalue > _TIE)  # a sign test
 
     tested = [one._replace(is_tied=is_tied(one)) for one in trials]
     return sorted(tested, key=lambda one: (not one.is_tied, one.nll if one.is_tied else -one.accuracy))

@@ -33,7 +33,7 @@ from beliefmatch.experiments.evaluate_config import EvaluateConfig
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.experiments.records import Scores
 from beliefmatch.metrics import calibration_error
-from beliefmatch.metrics.bins import bins_of
+from beliefmatch.metrics.calibration import bins_of
 
 __all__ = ["MOST_NUMBERS", "VALUES_ONLY", "ScoredAdaptation", "score_adaptation"]
 

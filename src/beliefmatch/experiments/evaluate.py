@@ -24,6 +24,7 @@ from beliefmatch.experiments.evaluation_parts import (
     confusion,
     entropy_density,
     examples,
+    prediction_sets,
     reliability,
     thinned,
 )
@@ -44,17 +45,17 @@ from beliefmatch.metrics import (
     Outcomes,
     ReliabilityBins,
     binomial_interval,
-    bootstrap_detection,
     brier_parts_of,
     calibration_error,
     class_bins,
     coverage_at_risk,
+    detection_intervals,
     outcomes,
     reliability_bins,
     risk_coverage,
     roc,
 )
-from beliefmatch.metrics.bootstrap import enough_resamples, intervals_of, resample_outcomes
+from beliefmatch.metrics.intervals import enough_resamples, intervals_of, resample_outcomes
 
 __all__ = [
     "BELIEF_SCORES",
@@ -164,6 +165,9 @@ def evaluate(
         misclassification=misclassification,
         ood=sets,
         risk_coverage=thinned(*risk_coverage(seen.confidence, seen.correct)),
+        prediction_sets=list(
+            prediction_sets(targets, **given, coverages=settings.coverages, seed=settings.seed)
+        ),
         risk_thresholds=[_risk_threshold(seen, risk, settings.delta) for risk in settings.risks],
         confusion=confusion(seen, classes),
         classes=class_scores(seen, by_class),
@@ -297,16 +301,11 @@ def _detections(
     in_distribution: Mapping[str, Tensor], ood: Mapping[str, Tensor], settings: EvaluateConfig
 ) -> list[Detection]:
     """How well each score that both sides have detects OOD examples, or mistakes."""
-    made: list[Detection] = []
-    for name in (name for name in in_distribution if name in ood):
-        sides = in_distribution, ood
-        same = (one for one in made if all(torch.equal(side[name], side[one.score]) for side in sides))
-        twin = next(same, None)  # "energy" is "precision", and is not resampled again
-        if twin is not None:
-            made.append(Detection(name, twin.auroc, twin.aupr_ood, twin.aupr_id, twin.fpr95, twin.roc))
-        else:
-            made.append(_detection(name, in_distribution[name], ood[name], settings))
-    return made
+    return [
+        _detection(name, in_distribution[name], ood[name], settings)
+        for name in in_distribution
+        if name in ood
+    ]
 
 
 def _detection(name: str, in_distribution: Tensor, ood: Tensor, settings: EvaluateConfig) -> Detection:
@@ -314,13 +313,7 @@ def _detection(name: str, in_distribution: Tensor, ood: Tensor, settings: Evalua
         why = "every prediction is right" if len(in_distribution) else "every prediction is wrong"
         nothing = Number(None, why=why)
         return Detection(name, nothing, nothing, nothing, nothing, Curve([], []))
-    found = bootstrap_detection(
-        in_distribution,
-        ood,
-        resamples=max(1, settings.resamples),
-        level=settings.level,
-        seed=settings.seed,
-    )
+    found = detection_intervals(in_distribution, ood, level=settings.level, seed=settings.seed)
     flagged_id, flagged_ood = roc(in_distribution, ood)
     areas = {key: _number(interval.value, interval, settings) for key, interval in found.items()}
     return Detection(score=name, roc=Curve(flagged_id.tolist(), flagged_ood.tolist()), **areas)
@@ -368,7 +361,8 @@ class EvaluateJob:
         on_step(f"{model.name}: read")
         ood = {}
         for title, path in model.ood.items():
-            ood[title] = read_predictions(path, names=self.names, labelled=False)
+            classes = self.class_names or found.class_names
+            ood[title] = read_predictions(path, names=self.names, class_names=classes, labelled=False)
             self._check(ood[title], f"OOD set {title!r}")
             on_step(f"{model.name}: read {title}")
         return ModelPredictions(found, ood)
@@ -380,7 +374,7 @@ class EvaluateJob:
         return evaluate(
             given.predictions,
             name=model.name,
-            class_names=self.class_names,
+            class_names=self.class_names or given.predictions.class_names,
             ood=given.ood,
             settings=self.settings,
             on_step=on_step,
@@ -397,6 +391,9 @@ class EvaluateJob:
                 "evaluate",
                 f"{what} in {found.path} must have the {expected} classes of {first.path}, got {classes}.",
             )
+        if found.class_names and first.class_names and found.class_names != first.class_names:
+            same = f"the columns of the classes in the order of {first.path}"
+            raise fail("evaluate", f"{what} in {found.path} must have {same}, got {found.class_names}.")
         if first.targets is None or found.targets is None or torch.equal(first.targets, found.targets):
             return
         warnings.warn(

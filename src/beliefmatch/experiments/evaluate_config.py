@@ -27,22 +27,24 @@ class EvaluateConfig(Config, frozen=True, kw_only=True):
 
     Args:
         n_bins: number of confidence bins; the paper's 15.
-        resamples: of the bootstrap; 0 for no intervals.
+        resamples: of the bootstrap; 0 for no intervals at all.
         level: of the intervals.
         seed: of the bootstrap.
         top_k: how many classes `top_k_error` may name.
         risks: error rates for which to look for a confidence threshold that guarantees them.
         delta: probability with which each threshold may fail.
+        coverages: probabilities with which prediction sets are to hold the true class.
         shown: how many of the most confident mistakes, and of the most doubtful examples, are kept.
     """
 
     n_bins: Annotated[int, Meta(ge=1, le=10_000)] = 15
-    resamples: Index = 1000
+    resamples: Index = 4000
     level: Probability = 0.95
     seed: Seed = 0
     top_k: Count = 5
     risks: tuple[Probability, ...] = (0.01, 0.05)
     delta: Probability = 0.05
+    coverages: tuple[Probability, ...] = (0.9, 0.95)
     shown: Index = 12
 
 
@@ -110,7 +112,7 @@ _DIFFERENCES = (
     "examples than an exact sign test needs are called indistinguishable."
 )
 _INTERVALS = (
-    "Of error and top-k error Clopper and Pearson's, of the others a bootstrap over the examples, "
-    "bias-corrected (Efron 1981); level {level}, {resamples} resamples (fewer for more than 50,000 "
-    "examples), seed {seed}."
+    "Error and top-k error: Clopper and Pearson. AUROC: DeLong's variance on the logit scale. AUPR: "
+    "infinitesimal jackknife on the logit scale. All others: bias-corrected bootstrap (Efron 1981) of "
+    "{resamples} resamples of the examples (fewer for more than 50,000 examples), seed {seed}. Level {level}."
 )

@@ -4,15 +4,33 @@ import base64
 import math
 import struct
 import zlib
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from beliefmatch.experiments.evaluation_record import Bins, ClassScores, Confusion, Curve, Example
+from beliefmatch.experiments.evaluation_record import (
+    Bins,
+    ClassScores,
+    Confusion,
+    Curve,
+    Example,
+    PredictionSets,
+)
 from beliefmatch.metrics import ClassBins, Outcomes, ReliabilityBins
+from beliefmatch.metrics.conformal import ConformalMethod, class_coverage, conformal_sets, conformal_threshold
 
-__all__ = ["class_scores", "confusion", "entropy_density", "examples", "reliability", "thinned", "thumbnail"]
+__all__ = [
+    "class_scores",
+    "confusion",
+    "entropy_density",
+    "examples",
+    "prediction_sets",
+    "reliability",
+    "thinned",
+    "thumbnail",
+]
 
 MATRIX_CLASSES = 50
 """Largest number of classes for which the confusions are a matrix."""
@@ -23,6 +41,8 @@ POINTS = 500
 LONGEST_SIDE = 96
 """Pixels of a thumbnail; larger images are averaged down to it."""
 
+_SET_NUMBERS = 5_000_000  # probabilities that prediction sets are made of
+_LEAST_OF_CLASS = 10  # examples, for the coverage of a class
 _DENSITY_POINTS = 129
 _DENSITY_WIDTH = 0.02  # standard deviation of the kernel, as a share of ln K
 _DENSITY_CELLS = 16 * (_DENSITY_POINTS - 1)  # entropies are counted this finely before they are smoothed
@@ -45,6 +65,55 @@ def entropy_density(entropy: Tensor, classes: int) -> Curve:
         kernel += torch.exp(-0.5 * ((grid[:, None] - mirrored) / _DENSITY_WIDTH).square())
     density = kernel @ mass / (_DENSITY_WIDTH * math.sqrt(2 * math.pi) * top)
     return Curve((grid * top).tolist(), density.tolist())
+
+
+def prediction_sets(
+    targets: Tensor,
+    *,
+    logits: Tensor | None = None,
+    probs: Tensor | None = None,
+    coverages: Sequence[float],
+    seed: int,
+) -> Iterator[PredictionSets]:
+    """Conformal sets by every method, for each coverage that the number of examples allows.
+
+    Of more than `_SET_NUMBERS` probabilities, evenly spaced rows are taken.
+    """
+    values = logits if probs is None else probs
+    assert values is not None
+    step = -(-values.numel() // _SET_NUMBERS)
+    values, targets = values[::step].double(), targets[::step]
+    probs = values.softmax(1) if probs is None else values
+    chance = torch.Generator().manual_seed(seed)
+    halves = torch.randperm(len(probs), generator=chance).tensor_split(2)
+    u = torch.rand(len(probs), generator=chance, dtype=torch.float64)
+    methods: tuple[ConformalMethod, ...] = ("lac", "aps", "raps")
+    for wanted in coverages:
+        if math.ceil((len(halves[1]) + 1) * wanted) > len(halves[1]):
+            continue
+        for method in methods:
+            sets = torch.zeros(probs.shape, dtype=torch.bool)
+            for fitted, scored in (halves, halves[::-1]):
+                threshold = conformal_threshold(
+                    probs[fitted], targets[fitted], alpha=1 - wanted, method=method, u=u[fitted]
+                )
+                sets[scored] = conformal_sets(probs[scored], threshold, method=method, u=u[scored])
+            yield _prediction_sets(method, wanted, sets, targets)
+
+
+def _prediction_sets(method: str, wanted: float, sets: Tensor, targets: Tensor) -> PredictionSets:
+    held = sets.gather(1, targets[:, None])[:, 0].double().mean().item()
+    often = torch.bincount(targets, minlength=sets.shape[1]) >= _LEAST_OF_CLASS
+    shares = torch.where(often, class_coverage(sets, targets), torch.inf)
+    worst = int(shares.argmin()) if bool(often.any()) else None
+    return PredictionSets(
+        method,
+        wanted,
+        held,
+        sets.sum(1).double().mean().item(),
+        worst,
+        None if worst is None else shares[worst].item(),
+    )
 
 
 def thinned(x: Tensor, y: Tensor) -> Curve:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from msgspec import field
+
 from beliefmatch._config import Record, RecordPart
 
 __all__ = [
@@ -17,6 +19,7 @@ __all__ = [
     "Example",
     "Number",
     "OODSet",
+    "PredictionSets",
     "RiskThresholdRecord",
 ]
 
@@ -93,6 +96,21 @@ class RiskThresholdRecord(RecordPart, frozen=True):
     coverage: float
     observed_risk: float | None
     bound: float | None
+
+
+class PredictionSets(RecordPart, frozen=True):
+    """Conformal sets of classes, calibrated on one half of the examples and scored on the other, in turn."""
+
+    method: str
+    """ "lac", "aps" or "raps"."""
+    wanted: float
+    """Coverage that was asked for."""
+    coverage: float
+    """Share of the sets that hold the true class."""
+    mean_size: float
+    worst_class: int | None
+    """The class whose examples are held least often, among those with at least ten."""
+    worst_coverage: float | None
 
 
 class ClassScores(RecordPart, frozen=True):
@@ -175,6 +193,8 @@ class EvaluationRecord(Record, frozen=True):
     hardware: dict[str, Any]
     created: str
     wall_seconds: float
+    prediction_sets: list[PredictionSets] = field(default_factory=list)
+    """None where there are too few examples to calibrate on."""
     draws: Draws | None = None
     """None without intervals, or where there is only one example."""
     schema: str = SCHEMA

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from beliefmatch._validate import fail, naming_arguments
+from beliefmatch.adaptation.surgery import EnsembleLinear
 from beliefmatch.data.loading import read_images
 from beliefmatch.data.predictions import Predictions, read_predictions
 from beliefmatch.data.preprocessing import Preprocessing
@@ -20,12 +21,20 @@ from beliefmatch.experiments.build import engine_for, method_of, trained_member
 from beliefmatch.experiments.records import PredictionRow
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.methods.base import Prediction, Predictor
-from beliefmatch.metrics import SCORES, coverage_at_risk, outcomes
+from beliefmatch.metrics import SCORES, conformal_threshold, coverage_at_risk, outcomes
 from beliefmatch.train.config import EngineConfig
 from beliefmatch.train.engine import Engine
 
-__all__ = ["NoneOfThese", "TrainedPredictor", "none_of_these", "restore", "risk_threshold"]
+__all__ = [
+    "NoneOfThese",
+    "TrainedPredictor",
+    "none_of_these",
+    "restore",
+    "risk_threshold",
+    "set_threshold",
+]
 
+Measure = Literal["mutual_information", "entropy"]
 _BATCH = 256
 _STRETCH = 16 * _BATCH
 
@@ -34,13 +43,13 @@ class NoneOfThese(NamedTuple):
     """The rule by which a prediction is that an input belongs to none of the classes.
 
     Args:
-        measure: uncertainty that is compared, "mutual_information" of a belief, or "entropy" without one.
+        measure: uncertainty that is compared.
         threshold: value above which the input is refused.
         rate: share of in-distribution inputs that are refused at most, on average.
         examples: validation examples that the threshold was found on.
     """
 
-    measure: Literal["mutual_information", "entropy"]
+    measure: Measure
     threshold: float
     rate: float
     examples: int
@@ -57,6 +66,17 @@ class TrainedPredictor:
     shape: tuple[int, int, int] | None = None
     preprocessing: Preprocessing | None = None
     tokenize: Tokenize | None = None
+
+    @property
+    def measure(self) -> Measure:
+        """The uncertainty that tells best whether an input belongs to none of the classes.
+
+        That is the mutual information of a belief. For bootstrap heads it is the entropy: in their mutual
+        information the disagreement of the heads outweighs the spread of each, which is the better detector.
+        """
+        modules = self.predictor.modules() if isinstance(self.predictor, nn.Module) else ()
+        is_ensemble = any(isinstance(module, EnsembleLinear) for module in modules)
+        return "mutual_information" if self.has_belief and not is_ensemble else "entropy"
 
     def read(
         self,
@@ -96,6 +116,7 @@ class TrainedPredictor:
         *,
         abstain: float | None = None,
         none_of_these: NoneOfThese | None = None,
+        in_set: float | None = None,
     ) -> Iterator[PredictionRow]:
         """The prediction for each input, in their order.
 
@@ -104,6 +125,7 @@ class TrainedPredictor:
             source: the inputs, as `read` returns them.
             abstain: confidence below which the prediction abstains; no prediction does if not given.
             none_of_these: rule by which inputs are refused; none is if not given.
+            in_set: least probability of the classes in a prediction set; no sets if not given.
         """
         order = _by_length(source) if isinstance(source, TextSource) else torch.arange(len(source))
         indices = order.split(_BATCH)
@@ -115,7 +137,7 @@ class TrainedPredictor:
                     prediction = self.predictor.predict(batch.inputs)  # type: ignore[arg-type]
                 numbers: list[int] = rows.tolist()
                 of_batch = [names[row] for row in numbers]
-                found = self._rows(of_batch, prediction, abstain, none_of_these)
+                found = self._rows(of_batch, prediction, abstain, none_of_these, in_set)
                 done.update(zip(numbers, found, strict=True))
                 while following in done:
                     yield done.pop(following)
@@ -127,6 +149,7 @@ class TrainedPredictor:
         prediction: Prediction,
         abstain: float | None,
         none_of_these: NoneOfThese | None,
+        in_set: float | None,
     ) -> Iterator[PredictionRow]:
         confidence, predicted = prediction.probs.max(-1)
         entropy = torch.special.entr(prediction.probs).sum(-1)
@@ -149,7 +172,13 @@ class TrainedPredictor:
                 abstained=abstain is not None and sure < abstain,
                 none_of_these=bool(is_none[row]),
                 probs=tuple(prediction.probs[row].tolist()),
+                prediction_set=None if in_set is None else self._set(prediction.probs[row], in_set),
             )
+
+    def _set(self, probs: Tensor, least: float) -> tuple[str, ...]:
+        """The classes at least so probable, the likeliest first."""
+        ordered, classes = probs.sort(descending=True, stable=True)
+        return tuple(self.class_names[index] for index in classes[ordered >= least].tolist())
 
 
 def _by_length(source: TextSource) -> Tensor:
@@ -199,7 +228,7 @@ def _adapted(directory: Path, engine: EngineConfig) -> TrainedPredictor:
     )
 
 
-def none_of_these(directory: Path, rate: float, *, has_belief: bool) -> NoneOfThese:
+def none_of_these(directory: Path, rate: float, *, measure: Measure) -> NoneOfThese:
     """The rule that refuses at most this share of new in-distribution inputs, on average.
 
     The threshold is the value that all but this share of the run's validation examples stay below, by the
@@ -209,16 +238,35 @@ def none_of_these(directory: Path, rate: float, *, has_belief: bool) -> NoneOfTh
     Args:
         directory: of the run, or what `beliefmatch adapt` wrote.
         rate: strictly between 0 and 1.
-        has_belief: whether predictions have a belief, of which the mutual information is then compared.
+        measure: uncertainty that is compared; the entropy where the run keeps probabilities alone.
     """
     prediction = _validation(directory)
-    measure = "mutual_information" if has_belief and prediction.kind == "logits" else "entropy"
+    measure = measure if prediction.kind == "logits" else "entropy"
     scores = SCORES[measure](**{prediction.kind: prediction.values}).sort().values
     rank = math.ceil((1 - rate) * (len(scores) + 1))
     if rank > len(scores):
         expected = f"at least {1 / (len(scores) + 1):.2g}, as there are {len(scores)} validation examples"
         raise fail("predict", f"`none_of_these` must be {expected}, got {rate:g}.")
     return NoneOfThese(measure, scores[rank - 1].item(), rate, len(scores))
+
+
+def set_threshold(directory: Path, coverage: float) -> float:
+    """The least probability of a class in a prediction set that holds the true class with this probability.
+
+    Split conformal prediction by 1 − p ("lac") on the run's validation examples: for inputs drawn like these,
+    the set of classes at least so probable holds the true one with probability `coverage`, over the draw of
+    both. Where the examples have also chosen λ, it may be a little less.
+    """
+    prediction = _validation(directory)
+    assert prediction.targets is not None
+    values = prediction.values.double()
+    probs = values if prediction.kind == "probs" else values.softmax(1)
+    threshold = conformal_threshold(probs, prediction.targets, alpha=1 - coverage)
+    if math.isinf(threshold):
+        most = len(probs) / (len(probs) + 1)
+        expected = f"at most {most:.4g}, as there are {len(probs)} validation examples"
+        raise fail("predict", f"`coverage` must be {expected}, got {coverage:g}.")
+    return 1 - threshold - 1e-12  # so that rounding leaves no class out that is as probable
 
 
 def risk_threshold(directory: Path, risk: float, *, delta: float = 0.05) -> float:

@@ -208,6 +208,8 @@ class PredictionRow(RecordPart, frozen=True):
     none_of_these: bool
     """Whether the input seems to belong to no class."""
     probs: tuple[float, ...]
+    prediction_set: tuple[str, ...] | None = None
+    """Classes of its prediction set, the likeliest first; None where no coverage was asked for."""
 
 
 def evaluation_paths(keys: Sequence[str]) -> list[str]:

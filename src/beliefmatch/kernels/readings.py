@@ -1,7 +1,7 @@
 """Rows of predictions summarised for the metrics by the compiled kernel, in one pass on torch's threads.
 
-`metrics.readings` defines the numbers. The kernel returns None for what it does not support: tensors that are
-not plain numbers, and rows that are not probabilities or logits; the caller then names the error.
+`metrics._readings` defines the numbers. The kernel returns None for what it does not support: tensors that
+are not plain numbers, and rows that are not probabilities or logits; the caller then names the error.
 """
 
 from collections.abc import Iterator

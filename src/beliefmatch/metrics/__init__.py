@@ -8,14 +8,7 @@ loaded on first use.
 from typing import TYPE_CHECKING
 
 from beliefmatch._utils import lazy_names
-from beliefmatch.metrics.binomial import binomial_interval
-from beliefmatch.metrics.bootstrap import (
-    Interval,
-    bootstrap,
-    bootstrap_detection,
-    bootstrap_differences,
-    bootstrap_outcomes,
-)
+from beliefmatch.metrics._readings import Outcomes, outcomes
 from beliefmatch.metrics.calibration import (
     ClassBins,
     Overconfidence,
@@ -25,17 +18,45 @@ from beliefmatch.metrics.calibration import (
     class_bins,
     classwise_calibration_error,
     debiased_calibration_error,
-    debiased_error_of,
     expected_calibration_error,
     maximum_calibration_error,
     overconfidence,
-    overconfidence_of,
     reliability_bins,
 )
-from beliefmatch.metrics.detection import aupr, auroc, fpr_at_tpr, roc
-from beliefmatch.metrics.outcomes import Outcomes, outcomes
-from beliefmatch.metrics.scores import SCORES, Score
-from beliefmatch.metrics.scoring import (
+from beliefmatch.metrics.conformal import (
+    class_coverage,
+    conformal_sets,
+    conformal_threshold,
+    mean_set_size,
+    set_coverage,
+)
+from beliefmatch.metrics.intervals import (
+    DeLong,
+    Interval,
+    aupr_interval,
+    auroc_difference,
+    auroc_interval,
+    binomial_interval,
+    bootstrap,
+    bootstrap_differences,
+    bootstrap_outcomes,
+    delong,
+    detection_intervals,
+    fpr_at_tpr_interval,
+)
+from beliefmatch.metrics.ood import (
+    SCORES,
+    Score,
+    aupr,
+    auroc,
+    energy,
+    fpr_at_tpr,
+    knn_distance,
+    mahalanobis_distance,
+    max_logit,
+    roc,
+)
+from beliefmatch.metrics.scores import (
     BrierParts,
     brier,
     brier_parts,
@@ -54,7 +75,7 @@ from beliefmatch.metrics.selective import (
 )
 
 if TYPE_CHECKING:
-    from beliefmatch.metrics.streaming import (
+    from beliefmatch.metrics.modules import (
         AURC,
         AUROC,
         NLL,
@@ -76,6 +97,7 @@ __all__ = [
     "BrierParts",
     "ClassBins",
     "ClasswiseCalibrationError",
+    "DeLong",
     "Error",
     "ExpectedCalibrationError",
     "Guarantee",
@@ -90,11 +112,13 @@ __all__ = [
     "TopKError",
     "adaptive_calibration_error",
     "aupr",
+    "aupr_interval",
     "aurc",
     "auroc",
+    "auroc_difference",
+    "auroc_interval",
     "binomial_interval",
     "bootstrap",
-    "bootstrap_detection",
     "bootstrap_differences",
     "bootstrap_outcomes",
     "brier",
@@ -102,22 +126,32 @@ __all__ = [
     "brier_parts_of",
     "calibration_error",
     "class_bins",
+    "class_coverage",
     "classwise_calibration_error",
+    "conformal_sets",
+    "conformal_threshold",
     "coverage_at_risk",
     "debiased_calibration_error",
-    "debiased_error_of",
+    "delong",
+    "detection_intervals",
+    "energy",
     "error",
     "excess_aurc",
     "expected_calibration_error",
     "fpr_at_tpr",
+    "fpr_at_tpr_interval",
+    "knn_distance",
+    "mahalanobis_distance",
+    "max_logit",
     "maximum_calibration_error",
+    "mean_set_size",
     "nll",
     "outcomes",
     "overconfidence",
-    "overconfidence_of",
     "reliability_bins",
     "risk_coverage",
     "roc",
+    "set_coverage",
     "top_k_error",
 ]
 
@@ -125,7 +159,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "streaming": "AURC AUROC NLL Brier ClasswiseCalibrationError Error ExpectedCalibrationError "
+        "modules": "AURC AUROC NLL Brier ClasswiseCalibrationError Error ExpectedCalibrationError "
         "MaximumCalibrationError Summary TopKError"
     },
 )

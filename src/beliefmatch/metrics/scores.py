@@ -1,105 +1,130 @@
-"""Scores of single predictions for which higher always means more OOD."""
+"""Scores of predictions against the class that came true: error, likelihood, Brier score and its parts."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from beliefmatch import dirichlet, kernels
-from beliefmatch._validate import fail
-from beliefmatch.kernels import LogitsReading, ProbsReading
-from beliefmatch.metrics._inputs import check_rows, only_given
-from beliefmatch.metrics.readings import best_of_logits, read_logits, read_probs
+from beliefmatch.metrics._readings import observe, require_at_least_one
+from beliefmatch.metrics.calibration import ClassBins, class_bins_of
 
-__all__ = ["SCORES", "Score"]
-
-_OfRows = Callable[[str, Tensor], Tensor]
-"""From the name of the caller and its probabilities or logits, which are checked, one number a row."""
+__all__ = ["BrierParts", "brier", "brier_parts", "brier_parts_of", "error", "nll", "top_k_error"]
 
 
-@dataclass(frozen=True)
-class Score:
-    """A number for each prediction, from its probabilities or from its logits."""
+def error(preds: Tensor, target: Tensor) -> float:
+    r"""Share of examples whose most probable class is not the target, in [0, 1].
 
-    name: str
-    meaning: str
-    of_logits: _OfRows
-    of_probs: _OfRows | None = None
-    """None where it cannot be computed from probabilities."""
+    Args:
+        preds: class probabilities, shape (N, K); of tied classes the first counts.
+        target: class ids, shape (N,).
 
-    @property
-    def needs_logits(self) -> bool:
-        """Whether it cannot be computed from probabilities."""
-        return self.of_probs is None
-
-    def __call__(self, *, probs: Tensor | None = None, logits: Tensor | None = None) -> Tensor:
-        """The score of each row of (N, K), float64 on the CPU."""
-        function = f"SCORES[{self.name!r}]"
-        name, values = only_given(function, probs, logits)
-        check_rows(function, name, values)
-        of = self.of_logits if name == "logits" else self.of_probs
-        if of is None:
-            fact = "needs `logits`, because probabilities do not show how much evidence they rest on"
-            raise fail(function, f"{fact}; got `probs`.", TypeError)
-        return of(function, values)
+    >>> import torch
+    >>> error(torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.7, 0.3]]), torch.tensor([0, 0, 0]))
+    0.3333333333333333
+    """
+    seen = observe("error", "preds", preds, target, entropy=False)
+    return (~seen.correct).double().mean().item()
 
 
-def _logits(function: str, logits: Tensor) -> LogitsReading:
-    return read_logits(function, logits, _any_class(logits), entropy=False)
+def top_k_error(preds: Tensor, target: Tensor, *, k: int = 5) -> float:
+    r"""Share of examples whose target is not among the k most probable classes, in [0, 1].
+
+    Args:
+        preds: class probabilities, shape (N, K); of tied classes the first come first.
+        target: class ids, shape (N,).
+        k: how many classes may be named; with k ≥ K the error is zero.
+
+    >>> import torch
+    >>> top_k_error(torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.5, 0.3]]), torch.tensor([1, 0]), k=2)
+    0.5
+    """
+    k = require_at_least_one("top_k_error", "k", k)
+    seen = observe("top_k_error", "preds", preds, target, entropy=False)
+    return (seen.rank >= k).double().mean().item()
 
 
-def _probs(function: str, probs: Tensor, *, entropy: bool) -> ProbsReading:
-    return read_probs(function, probs, _any_class(probs), entropy=entropy)
+def nll(preds: Tensor, target: Tensor) -> float:
+    r"""Mean negative log-likelihood :math:`-\frac1N\sum_i \ln p_i(y_i)` in nats, in [0, ∞].
+
+    A proper score: no forecast does better in expectation than the true probabilities.
+    It is infinite where a class came true that was given probability zero.
+
+    Args:
+        preds: class probabilities, shape (N, K).
+        target: class ids, shape (N,).
+
+    >>> import torch
+    >>> round(nll(torch.tensor([[0.5, 0.5], [0.25, 0.75]]), torch.tensor([0, 1])), 4)
+    0.4904
+    """
+    return observe("nll", "preds", preds, target, entropy=False).nll.mean().item()
 
 
-def _any_class(values: Tensor) -> Tensor:
-    """Targets, of which scores know nothing."""
-    return torch.zeros(len(values), dtype=torch.int64, device="cpu")
+def brier(preds: Tensor, target: Tensor) -> float:
+    r"""Mean squared distance of the probabilities from the outcome, in [0, 2].
+
+    .. math:: \frac1N \sum_i \sum_k (p_{ik} - 1\{y_i = k\})^2
+
+    Brier's own form, summed over all classes: with two classes it is twice what is often given.
+    A proper score, like `nll`, but one that stays finite.
+
+    Args:
+        preds: class probabilities, shape (N, K).
+        target: class ids, shape (N,).
+
+    >>> import torch
+    >>> brier(torch.tensor([[0.5, 0.5], [0.0, 1.0]]), torch.tensor([0, 1]))
+    0.25
+    """
+    return observe("brier", "preds", preds, target, entropy=False).brier.mean().item()
 
 
-def _doubt_of_logits(function: str, logits: Tensor) -> Tensor:
-    rest = _logits(function, logits).rest
-    return rest / (1 + rest)  # 1 − max p, with its digits where that is nearly 0
+class BrierParts(NamedTuple):
+    """Brier score = reliability − resolution + uncertainty + remainder."""
+
+    reliability: float
+    """How far the probabilities of a bin are from how often it came true; 0 is best."""
+    resolution: float
+    """How much the bins differ in how often they come true; higher is better."""
+    uncertainty: float
+    """The score of the class frequencies alone; no property of the model."""
+    remainder: float
+    """What differs inside the bins, and would be zero if each held one probability only."""
 
 
-def _doubt_of_probs(function: str, probs: Tensor) -> Tensor:
-    return 1 - _probs(function, probs, entropy=False).top
+def brier_parts(preds: Tensor, target: Tensor, *, n_bins: int = 15) -> BrierParts:
+    r"""Murphy's (1973) three parts of the Brier score, and what binning leaves over.
+
+    Each class is a forecast of its own, yes or no, its probabilities put into the bins
+    :math:`(i/M, (i+1)/M]`; the parts are summed over the classes.
+
+    .. math:: \frac1N\sum_{k,i} n_{ki} (\bar p_{ki} - \bar y_{ki})^2
+              - \frac1N\sum_{k,i} n_{ki} (\bar y_{ki} - \bar y_k)^2
+              + \sum_k \bar y_k (1 - \bar y_k) + \mathrm{remainder}
+
+    The remainder is Stephenson, Coelho and Jolliffe's (2008) variance within the bins less twice
+    the covariance with the outcome.
+
+    Args:
+        preds: class probabilities, shape (N, K).
+        target: class ids, shape (N,).
+        n_bins: number M of bins of equal width.
+
+    >>> import torch
+    >>> preds = torch.tensor([[0.75, 0.25]] * 4)
+    >>> brier_parts(preds, torch.tensor([0, 0, 0, 1]))
+    BrierParts(reliability=0.0, resolution=0.0, uncertainty=0.375, remainder=0.0)
+    """
+    bins = class_bins_of("brier_parts", "preds", preds, target, n_bins=n_bins)
+    return brier_parts_of(bins, brier(preds, target))
 
 
-def _entropy_of_probs(function: str, probs: Tensor) -> Tensor:
-    return _probs(function, probs, entropy=True).entropy
-
-
-def _measure(measure: Callable[[Tensor, int], Tensor]) -> _OfRows:
-    def of_logits(function: str, logits: Tensor) -> Tensor:
-        parts = []
-        for _, rows in kernels.blocks(logits):
-            best_of_logits(function, rows.numpy())
-            parts.append(kernels.measure(measure, rows, 1).double())  # as in `Belief`
-        return torch.cat(parts)
-
-    return of_logits
-
-
-def _negative_log_precision(function: str, logits: Tensor) -> Tensor:
-    seen = _logits(function, logits)
-    return -(seen.top + seen.rest.log1p())
-
-
-SCORES: dict[str, Score] = {
-    score.name: score
-    for score in (
-        Score("entropy", "entropy of the probabilities", _measure(dirichlet.entropy), _entropy_of_probs),
-        Score("confidence", "1 − largest probability", _doubt_of_logits, _doubt_of_probs),
-        Score(
-            "mutual_information",
-            "mutual information of label and belief",
-            _measure(dirichlet.mutual_information),
-        ),
-        Score("differential_entropy", "entropy of the density", _measure(dirichlet.differential_entropy)),
-        Score("precision", "−ln α₀", _negative_log_precision),
-        Score("energy", "−logsumexp of the logits", _negative_log_precision),
-    )
-}
-"""By name. Under the reading of logits as ln α, "precision" and "energy" are the same number."""
+def brier_parts_of(bins: ClassBins, score: float) -> BrierParts:
+    """The parts of a Brier `score` from the bins of its classes."""
+    examples = bins.count[0].sum()
+    filled = bins.count.clamp(min=1)
+    reliability = ((bins.probability - bins.hits).square() / filled).sum() / examples
+    frequency = bins.hits.sum(1, keepdim=True) / examples
+    resolution = (bins.count * (bins.hits / filled - frequency).square()).sum() / examples
+    uncertainty = (frequency * (1 - frequency)).sum()
+    remainder = score - reliability + resolution - uncertainty
+    return BrierParts(*(part.item() for part in (reliability, resolution, uncertainty, remainder)))

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from beliefmatch._validate import fail
-from beliefmatch.metrics._inputs import answers, require_at_least_one, require_share
-from beliefmatch.metrics.binomial import upper_bound
-from beliefmatch.metrics.bins import share_ties
+from beliefmatch.metrics._readings import answers, require_at_least_one, require_share
+from beliefmatch.metrics.calibration import share_ties
+from beliefmatch.metrics.intervals import upper_bound
 
 __all__ = ["Guarantee", "RiskCoverage", "aurc", "coverage_at_risk", "excess_aurc", "risk_coverage"]
 

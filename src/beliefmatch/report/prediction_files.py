@@ -40,6 +40,7 @@ def _columns(row: PredictionRow, inputs: str) -> dict[str, object]:
         "mutual_information": row.mutual_information,
         "abstained": row.abstained,
         "none_of_these": row.none_of_these,
+        **({} if row.prediction_set is None else {"prediction_set": " | ".join(row.prediction_set)}),
     }
 
 

@@ -1,4 +1,4 @@
-"""Bootstrap intervals and paired differences: resampling by hand, theory, coverage in simulation, limits."""
+"""Intervals and paired differences: resampling by hand, theory, coverage in simulation, limits."""
 
 import math
 
@@ -9,23 +9,35 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from metric_cases import METRICS, N_BINS, K
 from scipy import stats
+from sklearn.metrics import roc_auc_score
 
 from beliefmatch.metrics import (
     aupr,
+    aupr_interval,
     aurc,
     auroc,
+    auroc_difference,
+    auroc_interval,
+    binomial_interval,
     bootstrap,
-    bootstrap_detection,
     bootstrap_differences,
     bootstrap_outcomes,
+    delong,
+    detection_intervals,
     excess_aurc,
     fpr_at_tpr,
+    fpr_at_tpr_interval,
     outcomes,
 )
-from beliefmatch.metrics.bootstrap import enough_resamples, interval, resample_outcomes
-from beliefmatch.metrics.resampled import DetectionCurves, OutcomeSums
+from beliefmatch.metrics.intervals import (
+    OutcomeSums,
+    _weights,
+    enough_resamples,
+    interval,
+    resample_outcomes,
+)
 from beliefmatch.resampling import bias_corrected, fewest_that_differ, paired_difference
-from forecasts import answers, coarse_scores, forecast, seeds
+from forecasts import answers, forecast, seeds
 
 OF_PROBS = {
     **{name: case.metric for name, case in METRICS.items() if name not in ("brier_parts", "classwise_ece")},
@@ -65,34 +77,39 @@ def test_weights_are_as_good_as_copies(examples, ties, seed):
         assert found[name].tolist() == pytest.approx(expected, abs=tolerance), name
 
 
-@given(st.integers(1, 30), st.integers(1, 30), st.booleans(), seeds)
-@settings(max_examples=30, deadline=None)
-def test_weights_of_two_sets_are_as_good_as_copies(in_distribution, ood, ties, seed):
-    generator = torch.Generator().manual_seed(seed)
-    draw = coarse_scores if ties else lambda n, s: torch.randn(n, generator=generator).double()
-    sets = draw(in_distribution, seed), draw(ood, seed + 1)
-    rows = [torch.randint(len(x), (3, len(x)), generator=generator) for x in sets]
-    curves = DetectionCurves(*sets, 0.95)
-    found = curves(*(counted(at[ids], curves.scores) for at, ids in zip(curves.columns, rows, strict=True)))
-    for i in range(3):
-        copies = sets[0][rows[0][i]], sets[1][rows[1][i]]
-        assert found["auroc"][i].item() == pytest.approx(auroc(*copies))
-        assert found["aupr_ood"][i].item() == pytest.approx(aupr(*copies))
-        assert found["aupr_id"][i].item() == pytest.approx(aupr(*copies, positive="in_distribution"))
-        assert found["fpr95"][i].item() == pytest.approx(fpr_at_tpr(*copies))
+def test_blocks_of_like_confidence_move_draws_by_a_twentieth_of_their_spread_at_most():
+    """Of five thousand examples, which are merged into blocks, against the plain functions."""
+    _, probs, targets = forecast(5000, 4, seed=4)
+    drawn = resample_outcomes(outcomes(targets, probs=probs), top_k=K, n_bins=N_BINS, resamples=40, seed=7)
+    rows = drawn_rows(5000, 40, seed=7)
+    for name in ("ece", "mce", "adaptive_ece", "debiased_ece", "aurc", "excess_aurc"):
+        expected = np.array([OF_PROBS[name](probs[row], targets[row]) for row in rows])
+        moved = drawn.draws[name].numpy() - expected
+        assert np.sqrt((moved**2).mean()) < 0.05 * expected.std(), name
+
+
+@pytest.mark.parametrize("examples", [1, 3, 50, 400])
+def test_examples_are_drawn_with_replacement(examples):
+    """How often each is drawn has the mean, variance, covariance and tail of a multinomial distribution."""
+    weights = torch.cat(list(_weights(torch.arange(examples), 20_000, 0))).numpy()
+    assert (weights.sum(1) == examples).all()
+    assert (weights[:, 0] >= 2).mean() == pytest.approx(stats.binom.sf(1, examples, 1 / examples), abs=0.01)
+    covariance = np.atleast_2d(np.cov(weights[:, :3].T))
+    expected = np.eye(len(covariance)) - 1 / examples
+    np.testing.assert_allclose(covariance, expected, atol=0.04)
+    np.testing.assert_allclose(weights.mean(0), 1, atol=0.04)
 
 
 # Intervals
 
 
-def test_fast_and_plain_intervals_agree():
-    _, probs, targets = forecast(200, 4, seed=1)
-    fast = bootstrap_outcomes(outcomes(targets, probs=probs), top_k=K, n_bins=N_BINS, resamples=800, seed=1)
-    for name in ("error", "ece", "aurc"):
-        plain = bootstrap(OF_PROBS[name], [probs, targets], resamples=800, seed=2)
-        assert fast[name].value == pytest.approx(plain.value)
-        width = plain.high - plain.low
-        assert fast[name][1:] == pytest.approx(plain[1:], abs=0.2 * width)
+@pytest.mark.parametrize("name", ["nll", "brier", "ece", "adaptive_ece", "aurc", "overconfidence"])
+def test_intervals_agree_with_an_ordinary_bootstrap(name):
+    """To 5 % of the width, of ten thousand resamples."""
+    _, probs, targets = forecast(400, 4, seed=1)
+    found = bootstrap_outcomes(outcomes(targets, probs=probs), top_k=K, n_bins=N_BINS)[name]
+    plain = bootstrap(OF_PROBS[name], [probs, targets], resamples=10_000, seed=2)
+    assert found == pytest.approx(plain, abs=0.05 * (plain.high - plain.low))
 
 
 def test_the_interval_of_a_mean_is_near_that_of_the_central_limit():
@@ -107,11 +124,11 @@ def test_the_interval_is_the_bias_corrected_one():
     draws = torch.arange(1, 1000, dtype=torch.float64)
     shift = 2 * stats.norm.ppf(299.5 / 999)
     ends = 1 + 998 * stats.norm.cdf([shift - stats.norm.ppf(0.95), shift + stats.norm.ppf(0.95)])
-    assert interval(300.0, draws, 0.9)[1:] == pytest.approx(tuple(ends), abs=0.51)
-    assert interval(500.0, draws, 0.9)[1:] == pytest.approx((51, 949), abs=1.1)
+    assert interval(300.0, draws.numpy(), 0.9)[1:] == pytest.approx(tuple(ends), abs=0.51)
+    assert interval(500.0, draws.numpy(), 0.9)[1:] == pytest.approx((51, 949), abs=1.1)
     assert bias_corrected(2.0, [1.0, 2.0, 3.0], 0.95) == (1.0, 3.0)
     for value in (-5.0, 2000.0):  # an interval always holds the value
-        found = interval(value, draws, 0.95)
+        found = interval(value, draws.numpy(), 0.95)
         assert found.low <= value <= found.high
 
 
@@ -122,7 +139,7 @@ def share_that_hold(truth, intervals):
 def test_intervals_hold_the_truth_about_as_often_as_their_level():
     def found(seed):
         sets = (torch.randn(100, generator=torch.Generator().manual_seed(2 * seed + i)) + i for i in (0, 1))
-        return bootstrap_detection(*sets, resamples=300, level=0.9)["auroc"]
+        return auroc_interval(*sets, level=0.9)
 
     assert 0.83 <= share_that_hold(stats.norm.cdf(2**-0.5), map(found, range(100))) <= 0.97
 
@@ -150,9 +167,120 @@ def test_one_example_and_all_right_have_intervals_of_no_width():
 
 
 def test_many_examples_are_drawn_less_often():
-    examples = {10_000: 1000, 100_000: 500, 1_000_000: 200}
-    assert {n: enough_resamples(n, 1000) for n in examples} == examples
+    examples = {10_000: 4000, 100_000: 2000, 1_000_000: 200}
+    assert {n: enough_resamples(n, 4000) for n in examples} == examples
     assert enough_resamples(1_000_000, 50) == 50
+
+
+# Areas under curves
+
+
+def two_sets(known, others, shift, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    in_distribution = torch.randn(known, generator=generator, dtype=torch.float64)
+    return in_distribution, 1.2 * torch.randn(others, generator=generator, dtype=torch.float64) + shift
+
+
+@given(st.integers(2, 30), st.integers(2, 30), st.integers(1, 4), st.booleans(), seeds)
+@settings(max_examples=40, deadline=None)
+def test_the_covariance_of_areas_is_that_of_all_pairs(known, others, scores, ties, seed):
+    generator = torch.Generator().manual_seed(seed)
+    sides = [torch.randn(n, scores, generator=generator, dtype=torch.float64) for n in (known, others)]
+    if ties:
+        sides = [side.round() for side in sides]
+    pairs = (sides[1][:, None] > sides[0][None]).double() + (sides[1][:, None] == sides[0][None]).double() / 2
+    expected = sum(
+        np.atleast_2d(np.cov(pairs.mean(axis).numpy().T)) / pairs.shape[1 - axis] for axis in (0, 1)
+    )
+    found = delong(*sides)
+    np.testing.assert_allclose(found.covariance, expected, atol=1e-14)
+    areas = [roc_auc_score([0] * known + [1] * others, torch.cat(sides)[:, s]) for s in range(scores)]
+    assert found.auroc.tolist() == pytest.approx(areas)
+
+
+@pytest.mark.parametrize(("known", "others", "shift"), [(1000, 600, 1.0), (1500, 400, 2.5)])
+def test_detection_intervals_agree_with_an_ordinary_bootstrap(known, others, shift):
+    """To 5 % of the width, of ten thousand resamples."""
+    sides = two_sets(known, others, shift)
+    rng = np.random.default_rng(1)
+    draws = {name: [] for name in DETECTION}
+    for _ in range(10_000):
+        resample = [side[torch.from_numpy(rng.integers(0, len(side), len(side)))] for side in sides]
+        for name, metric in DETECTION.items():
+            draws[name].append(metric(*resample))
+    found = detection_intervals(*sides)
+    for name, metric in DETECTION.items():
+        expected = interval(metric(*sides), np.array(draws[name]), 0.95)
+        width = expected.high - expected.low
+        assert found[name] == pytest.approx(expected, abs=0.05 * width), name
+
+
+DETECTION = {
+    "auroc": auroc,
+    "aupr_ood": aupr,
+    "aupr_id": lambda x, y: aupr(x, y, positive="in_distribution"),
+    "fpr95": fpr_at_tpr,
+}
+
+
+def test_near_one_the_interval_of_an_area_holds_the_truth_as_often_as_its_level():
+    """Nearly, and on both sides; a plain normal interval misses it twice as often, all on one side."""
+    truth = stats.norm.cdf(3.5 / (1 + 1.2**2) ** 0.5)
+    held = [auroc_interval(*two_sets(100, 100, 3.5, seed)) for seed in range(1000)]
+    above, below = (
+        np.mean([miss(one) for one in held]) for miss in (lambda x: x.low > truth, lambda x: x.high < truth)
+    )
+    assert 0.01 < above < 0.055 and 0.01 < below < 0.055
+
+
+def test_the_difference_of_two_areas_is_as_wide_as_in_theory_and_narrower_than_unpaired():
+    known, other = two_sets(2000, 2000, 1.0)
+    generator = torch.Generator().manual_seed(5)
+    noise = (0.5 * torch.randn(2000, generator=generator, dtype=torch.float64) for _ in range(2))
+    sides = [torch.stack([side, side + each], 1) for side, each in zip((known, other), noise, strict=True)]
+    found = auroc_difference(*sides)
+    assert found.value == pytest.approx(auroc(known, other) - auroc(sides[0][:, 1], sides[1][:, 1]))
+    assert found.low > 0
+    alone = [auroc_interval(sides[0][:, s], sides[1][:, s]) for s in range(2)]
+    assert found.high - found.low < 0.7 * math.hypot(*(one.high - one.low for one in alone))
+    draws = []
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        rows = [torch.from_numpy(rng.integers(0, 2000, 2000)) for _ in range(2)]
+        area = [auroc(sides[0][rows[0], s], sides[1][rows[1], s]) for s in range(2)]
+        draws.append(area[0] - area[1])
+    assert found.high - found.low == pytest.approx(2 * 1.96 * np.std(draws), rel=0.15)
+
+
+def test_areas_of_one_have_the_exact_interval_of_disjoint_pairs_and_one_example_tells_nothing():
+    low, high = torch.arange(30.0), torch.arange(50.0) + 40
+    bound = binomial_interval(30, 30)
+    assert auroc_interval(low, high) == (1.0, *bound) == (1.0, pytest.approx(0.025 ** (1 / 30)), 1.0)
+    assert auroc_interval(high, low) == (0.0, *binomial_interval(0, 30))
+    assert aupr_interval(low, high) == (1.0, *binomial_interval(50, 50))
+    assert fpr_at_tpr_interval(low, high) == (0.0, *binomial_interval(0, 50))
+    assert fpr_at_tpr_interval(high, low) == (1.0, *binomial_interval(30, 30))
+    for one in (auroc_interval, aupr_interval):
+        for sides in ((torch.ones(1), torch.arange(3.0)), (torch.arange(3.0), torch.ones(1))):
+            assert one(*sides)[1:] == (0, 1)
+    assert auroc_difference(torch.ones(1, 2), torch.arange(6.0).view(3, 2))[1:] == (-1, 1)
+    assert auroc_interval(torch.zeros(4), torch.zeros(5)) == (0.5, 0.5, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("sides", "argument"),
+    [
+        ((torch.ones(3, 2), torch.ones(3, 3)), "ood"),
+        ((torch.ones(3, 2, 1), torch.ones(3)), "in_distribution"),
+        ((torch.ones(3), torch.ones(0)), "ood"),
+        ((torch.ones(3), torch.tensor([math.nan])), "ood"),
+    ],
+)
+def test_scores_that_do_not_fit_are_named(sides, argument):
+    with pytest.raises(ValueError, match=rf"^delong: `{argument}`"):
+        delong(*sides)
+    with pytest.raises(ValueError, match=r"^auroc_difference: `in_distribution`"):
+        auroc_difference(torch.ones(3, 3), torch.ones(4, 3))
 
 
 ONES = torch.ones(3)
@@ -160,12 +288,20 @@ ONES = torch.ones(3)
 
 @pytest.mark.parametrize(
     ("function", "arguments"),
-    [(bootstrap, (lambda x: 0.0, [ONES])), (bootstrap_detection, (ONES, ONES))],
+    [
+        (bootstrap, (lambda x: 0.0, [ONES])),
+        *((function, (ONES, ONES)) for function in (auroc_interval, aupr_interval, fpr_at_tpr_interval)),
+        (auroc_difference, (torch.ones(3, 2), torch.ones(4, 2))),
+    ],
 )
-@pytest.mark.parametrize("option", [{"level": 95}, {"resamples": 0}])
-def test_invalid_options_are_named(function, arguments, option):
-    with pytest.raises(ValueError, match=rf"^{function.__name__}: `{next(iter(option))}`"):
-        function(*arguments, **option)
+def test_invalid_levels_are_named(function, arguments):
+    with pytest.raises(ValueError, match=rf"^{function.__name__}: `level`"):
+        function(*arguments, level=95)
+
+
+def test_there_must_be_resamples():
+    with pytest.raises(ValueError, match=r"^bootstrap: `resamples`"):
+        bootstrap(lambda x: 0.0, [ONES], resamples=0)
 
 
 @pytest.mark.parametrize("columns", [[], [ONES, torch.ones(4)], [torch.ones(0)], [1.0]])
@@ -195,15 +331,17 @@ def seen_of(probs, targets):
     return outcomes(torch.from_numpy(targets), probs=torch.from_numpy(probs))
 
 
-def drawn_rows(seed):
-    return np.random.default_rng(seed).integers(0, N, (DRAWS, N), dtype=np.int32)
+def drawn_rows(examples, draws, seed):
+    """The rows of each draw, from how often each was drawn."""
+    (weights,) = _weights(torch.arange(examples), draws, seed)
+    return [np.repeat(np.arange(examples), row) for row in weights.long().numpy()]
 
 
 def test_differences_equal_a_paired_bootstrap_by_hand():
     first, second, targets = two_models()
     pairs = [
         (of_rows(first, targets, rows), of_rows(second, targets, rows))
-        for rows in (np.arange(N), *drawn_rows(3))
+        for rows in (np.arange(N), *drawn_rows(N, DRAWS, 3))
     ]
     one, two = seen_of(first, targets), seen_of(second, targets)
     drawn = resample_outcomes(one, n_bins=N_BINS, resamples=DRAWS, seed=3).draws

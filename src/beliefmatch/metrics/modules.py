@@ -7,6 +7,8 @@ functions. States have names of their own, because torchmetrics takes metrics wh
 and, after the first batch, the same values for one and the same.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -14,16 +16,26 @@ from torch import Tensor
 
 from beliefmatch._environment import needs
 from beliefmatch._validate import describe, fail
-from beliefmatch.metrics._inputs import columns, require_at_least_one
-from beliefmatch.metrics.bins import ReliabilityBins, bin_of
-from beliefmatch.metrics.calibration import calibration_error
-from beliefmatch.metrics.classwise import ClassBins, class_bins
-from beliefmatch.metrics.detection import auroc
-from beliefmatch.metrics.outcomes import Outcomes
+from beliefmatch.metrics._readings import (
+    Outcomes,
+    check_rows,
+    columns,
+    observe,
+    only_given,
+    require_at_least_one,
+)
+from beliefmatch.metrics.calibration import (
+    ClassBins,
+    ReliabilityBins,
+    bin_of,
+    calibration_error,
+    class_bins_of,
+)
+from beliefmatch.metrics.ood import auroc
 from beliefmatch.metrics.selective import aurc
-from beliefmatch.metrics.streaming_base import OfPredictions, Streaming
 
-with needs("torchmetrics", extra="metrics", caller="beliefmatch.metrics.streaming"):
+with needs("torchmetrics", extra="metrics", caller="beliefmatch.metrics.modules"):
+    from torchmetrics import Metric
     from torchmetrics.utilities import dim_zero_cat
 
 __all__ = [
@@ -39,8 +51,104 @@ __all__ = [
     "TopKError",
 ]
 
+_UNKNOWN = 0  # classes before the first batch
 
-class _Mean(OfPredictions):
+
+class _Streaming(Metric):
+    """States that only a whole batch changes."""
+
+    is_differentiable = False
+    higher_is_better = False
+    full_state_update = False  # so that `forward` of a batch updates once
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._before_batch: dict[str, Any] = {}
+        """Copies of the states while `forward` computes the value of a batch alone."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Add a batch and return its own value."""
+        before = dict(self.__dict__)
+        self._before_batch = {name: _copy(state) for name, state in self.metric_state.items()}
+        try:
+            value = super().forward(*args, **kwargs)
+        except BaseException:  # torchmetrics would leave the states empty
+            vars(self).update(before | self._before_batch)
+            raise
+        self._before_batch = {}
+        return value
+
+    @contextmanager
+    def _uncounted_if_refused(self) -> Iterator[None]:
+        """Do not count a batch that was refused."""
+        try:
+            yield
+        except BaseException:
+            self._update_count -= 1
+            raise
+
+    def _add_sum(self, name: str, *size: int) -> None:
+        self.add_state(name, torch.zeros(size, dtype=torch.float64), dist_reduce_fx="sum")
+
+    def _add(self, name: str, value: Tensor) -> None:
+        state: Tensor = getattr(self, name)
+        setattr(self, name, state + value.to(state.device))
+
+
+class _OfPredictions(_Streaming):
+    """A metric of predictions, which all have as many classes.
+
+    Their number is a state like others: `reset` forgets it, and processes that meet must agree on it.
+    """
+
+    classes: Tensor
+
+    def __init__(self, classes: int = _UNKNOWN, **options: Any) -> None:
+        super().__init__(**options)
+        self._given_classes = classes
+        # The first state, so that a disagreement between processes is an error before any sum is changed.
+        self.add_state("classes", torch.tensor(classes), dist_reduce_fx=_the_same)
+
+    def update(
+        self, preds: Tensor | None = None, target: Tensor | None = None, *, logits: Tensor | None = None
+    ) -> None:
+        """Add a batch.
+
+        Args:
+            preds: Probabilities (N, K); either these or `logits` are given.
+            target: Class ids (N,).
+            logits: Logits (N, K).
+        """
+        function = type(self).__name__
+        with self._uncounted_if_refused():
+            name, values = only_given(function, preds=preds, logits=logits)
+            if target is None:
+                raise fail(function, "`target` must be given, got None.", TypeError)
+            check_rows(function, name, values)
+            self._require_classes(name, values.shape[1])
+            self._add_batch(name, values, target)
+            self.classes = torch.full_like(self.classes, values.shape[1])
+
+    def _require_classes(self, name: str, received: int) -> None:
+        expected = int(self._before_batch.get("classes", self.classes))
+        if expected not in (_UNKNOWN, received):
+            known, remedy = (
+                ("the number of `num_classes`", "construct the metric with that number")
+                if self._given_classes
+                else ("as in earlier batches", "call `reset` or use another metric")
+            )
+            fact = f"`{name}` must have {expected} classes, {known}, got {received}; {remedy}."
+            raise fail(type(self).__name__, fact)
+
+    def _add_batch(self, name: str, values: Tensor, target: Tensor) -> None:
+        """Read the batch to its end, and only then change a state."""
+        raise NotImplementedError
+
+    def _observe(self, name: str, values: Tensor, target: Tensor) -> Outcomes:
+        return observe(type(self).__name__, name, values, target, entropy=False)
+
+
+class _Mean(_OfPredictions):
     """The mean of one number of each example."""
 
     def __init__(self, state: str, **options: Any) -> None:
@@ -48,9 +156,9 @@ class _Mean(OfPredictions):
         self._state = state
         self._add_sum(state, 2)
 
-    def _add_batch(self, targets: Tensor, probs: Tensor | None, logits: Tensor | None) -> None:
-        value = self._values(self._observe(targets, probs, logits)).double()
-        self._add(self._state, torch.stack([value.sum(), torch.tensor(len(value)).double()]))
+    def _add_batch(self, name: str, values: Tensor, target: Tensor) -> None:
+        column = self._values(self._observe(name, values, target)).double()
+        self._add(self._state, torch.stack([column.sum(), torch.tensor(len(column)).double()]))
 
     def compute(self) -> Tensor:
         """The mean over all examples; NaN if there were none."""
@@ -102,7 +210,7 @@ class Brier(_Mean):
         return seen.brier
 
 
-class _Calibration(OfPredictions):
+class _Calibration(_OfPredictions):
     """A norm of the gaps between confidence and accuracy."""
 
     _norm: ClassVar[Literal["mean", "max"]]
@@ -113,8 +221,8 @@ class _Calibration(OfPredictions):
         self._state = f"bins_of_{n_bins}"  # the same for both norms, which torchmetrics then updates once
         self._add_sum(self._state, 3, n_bins)
 
-    def _add_batch(self, targets: Tensor, probs: Tensor | None, logits: Tensor | None) -> None:
-        self._add(self._state, _bin_sums(self._observe(targets, probs, logits), self.n_bins))
+    def _add_batch(self, name: str, values: Tensor, target: Tensor) -> None:
+        self._add(self._state, _bin_sums(self._observe(name, values, target), self.n_bins))
 
     def reliability_bins(self) -> ReliabilityBins:
         """The reliability diagram of the examples of this process."""
@@ -138,7 +246,7 @@ class MaximumCalibrationError(_Calibration):
     _norm = "max"
 
 
-class ClasswiseCalibrationError(OfPredictions):
+class ClasswiseCalibrationError(_OfPredictions):
     """Mean calibration error of the classes, as `classwise_calibration_error`."""
 
     def __init__(self, num_classes: int, *, n_bins: int = 15, **options: Any) -> None:
@@ -149,9 +257,9 @@ class ClasswiseCalibrationError(OfPredictions):
         self._state = f"class_bins_of_{n_bins}"
         self._add_sum(self._state, 3, num_classes, n_bins)
 
-    def _add_batch(self, targets: Tensor, probs: Tensor | None, logits: Tensor | None) -> None:
-        name = "ClasswiseCalibrationError"
-        bins = class_bins(targets, probs=probs, logits=logits, n_bins=self.n_bins, function=name)
+    def _add_batch(self, name: str, values: Tensor, target: Tensor) -> None:
+        function = "ClasswiseCalibrationError"
+        bins = class_bins_of(function, name, values, target, n_bins=self.n_bins)
         self._add(self._state, torch.stack([bins.count, bins.probability, bins.hits]))
 
     def class_bins(self) -> ClassBins:
@@ -163,7 +271,7 @@ class ClasswiseCalibrationError(OfPredictions):
         return self.class_bins().errors.mean().to(self.device)
 
 
-class Summary(OfPredictions):
+class Summary(_OfPredictions):
     """Error, top-k error, NLL, Brier score and calibration errors from one look at each batch."""
 
     def __init__(self, *, k: int = 5, n_bins: int = 15, **options: Any) -> None:
@@ -175,8 +283,8 @@ class Summary(OfPredictions):
         self._add_sum(self._means, 4)
         self._add_sum(self._bins_state, 3, n_bins)
 
-    def _add_batch(self, targets: Tensor, probs: Tensor | None, logits: Tensor | None) -> None:
-        seen = self._observe(targets, probs, logits)
+    def _add_batch(self, name: str, values: Tensor, target: Tensor) -> None:
+        seen = self._observe(name, values, target)
         each = (~seen.correct).double(), (seen.rank >= self.k).double(), seen.nll, seen.brier
         self._add(self._means, torch.stack([column.sum() for column in each]))
         self._add(self._bins_state, _bin_sums(seen, self.n_bins))
@@ -190,7 +298,7 @@ class Summary(OfPredictions):
         return found | {name: means.new_tensor(value) for name, value in gaps.items()}
 
 
-class AURC(OfPredictions):
+class AURC(_OfPredictions):
     """Area under the risk-coverage curve of the confidence, as `aurc`; keeps two numbers of each example."""
 
     confidence: list[Tensor]
@@ -201,8 +309,8 @@ class AURC(OfPredictions):
         self.add_state("confidence", [], dist_reduce_fx="cat")
         self.add_state("correct", [], dist_reduce_fx="cat")
 
-    def _add_batch(self, targets: Tensor, probs: Tensor | None, logits: Tensor | None) -> None:
-        seen = self._observe(targets, probs, logits)
+    def _add_batch(self, name: str, values: Tensor, target: Tensor) -> None:
+        seen = self._observe(name, values, target)
         self.confidence.append(seen.confidence.to(self.device))
         self.correct.append(seen.correct.to(self.device))
 
@@ -212,7 +320,7 @@ class AURC(OfPredictions):
         return torch.tensor(value, dtype=torch.float64, device=self.device)
 
 
-class AUROC(Streaming):
+class AUROC(_Streaming):
     """Probability that an OOD example has the higher score, as `auroc`; keeps all scores."""
 
     higher_is_better = True
@@ -239,6 +347,20 @@ class AUROC(Streaming):
         scores, ood = dim_zero_cat(self.scores), dim_zero_cat(self.ood)
         value = auroc(scores[~ood], scores[ood])
         return torch.tensor(value, dtype=torch.float64, device=self.device)
+
+
+def _the_same(classes: Tensor) -> Tensor:
+    """The number of classes that all who saw a batch have."""
+    known = classes[classes != _UNKNOWN].unique()
+    if len(known) > 1:
+        received = " and ".join(str(number) for number in known.tolist())
+        fact = f"`preds` or `logits` must have as many classes in all processes, got {received}."
+        raise fail("beliefmatch.metrics", fact)
+    return classes.amax(0)
+
+
+def _copy(state: Tensor | list[Tensor]) -> Tensor | list[Tensor]:
+    return list(state) if isinstance(state, list) else state  # tensors are replaced, never written to
 
 
 def _bin_sums(seen: Outcomes, n_bins: int) -> Tensor:
