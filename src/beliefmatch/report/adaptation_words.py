@@ -121,8 +121,8 @@ class Change(NamedTuple):
         """Such as "NLL +0.0130 [0.0100, 0.0160]"."""
         value, text = self.difference.value, self.text(self.difference.value)
         sign = "+" if value is not None and value > 0 and text.strip("0.") else ""
-        ends = [self.text(end) for end in (self.difference.low, self.difference.high)]
-        interval = f" [{',\u00a0'.join(ends)}]" if self.difference.low is not None else ""
+        low, high = (self.text(end) for end in (self.difference.low, self.difference.high))
+        interval = f" [{low},\u00a0{high}]" if self.difference.low is not None else ""
         return f"{sign}{text}{self.unit and f'{self.unit} points'}{interval}"
 
     @property
