@@ -60,8 +60,6 @@ __all__ = [
 PAGE_NAME = "report.html"
 _KL = Column("kl", "KL", "(nats)", "low", 4, help="Divergence of the shares of the votes from probabilities.")
 _COLUMNS = {column.key: column for column in (*PREDICTIONS, *CALIBRATION, *DETECTION, _KL)}
-_SCORES = ("error", "nll", "brier", "ece", "mean_confidence")
-_VOTE_SCORES = ("error", "nll", "kl", "brier", "ece", "mean_confidence")
 _MOST_SETS = 3  # OOD sets in the table of scores
 _MOST_DETAILED = 4  # heads whose evaluations are shown in full
 _WIDTH = 110  # of the plain summary
@@ -90,6 +88,8 @@ class _Shown:
         """Numbers of the lines on the page: before and after first, then the controls."""
         self.converged = [all(one.converged for one in line) for line in self.lines]
         self.seeds = max(map(len, self.lines))
+        votes = ["kl"] if record.targets == "votes" else []
+        self.metrics = ["error", "nll", *votes, "brier", "ece", "mean_confidence"]
 
     @property
     def has_intervals(self) -> bool:
@@ -140,8 +140,8 @@ def line_title(scored: ScoredHead) -> str:
 def _score_table(shown: _Shown) -> Table:
     """Scores of every line, and detection of the first OOD sets: means over seeds, or with intervals."""
     record = shown.record
-    keys = _VOTE_SCORES if record.targets == "votes" else _SCORES
-    columns, cells = [_COLUMNS[key] for key in keys], [_score_cells(shown, key) for key in keys]
+    columns = [_COLUMNS[key] for key in shown.metrics]
+    cells = [_score_cells(shown, key) for key in shown.metrics]
     for name in ood_sets(record)[:_MOST_SETS]:
         columns.append(with_values(_COLUMNS["auroc"], group=name))
         cells.append(_detection_cells(shown, name, HEADLINE, "auroc"))
@@ -226,8 +226,7 @@ def _detection_tables(shown: _Shown) -> list[Table]:
 def _difference_table(shown: _Shown) -> Table:
     """The new head less each other one, on the same draws of examples where there are some."""
     record = shown.record
-    votes = record.targets == "votes"
-    keys = (_VOTE_SCORES if votes else _SCORES)[:-1]
+    keys = [key for key in shown.metrics if key != "mean_confidence"]
     rows = []
     for label, changes in changes_from(record, shown.models, keys).items():
         found = [(one.difference, one.verdict_text) for one in changes.values()]
@@ -237,7 +236,7 @@ def _difference_table(shown: _Shown) -> Table:
     columns = [with_values(one, unit="% points") if one.unit == "%" else one for one in columns]
     seed = f", heads of seed {record.chosen_head.seed}" if shown.seeds > 1 else ""
     how = "By the shares of the votes, without intervals."
-    if not votes:
+    if record.targets == "labels":
         how = (
             "Both heads are scored on the same resampled examples; where the interval holds zero they are "
             "indistinguishable. Each interval is for one comparison: among many some miss by chance."
@@ -248,9 +247,9 @@ def _difference_table(shown: _Shown) -> Table:
 
 def _seed_table(shown: _Shown) -> Table:
     """The scores of each seed, where there are several."""
-    columns = [_COLUMNS[key] for key in _SCORES]
+    columns = [_COLUMNS[key] for key in shown.metrics]
     rows = [
-        Row(f"{line_title(one)}, seed {one.seed}", [Cell(value_of(one, key)) for key in _SCORES])
+        Row(f"{line_title(one)}, seed {one.seed}", [Cell(value_of(one, key)) for key in shown.metrics])
         for line in shown.lines
         for one in line
         if shown.seeds > 1
@@ -395,12 +394,19 @@ def _facts(record: AdaptRecord) -> Facts:
         "This adaptation": own,
         "Features": sizes,
         "Data": record.data,
-        "Configuration": record.config or record.adapt_config,
+        "Configuration": _with_defaults(record.config or record.adapt_config),
         "BatchNorm layers trained too": record.batchnorm,
         "Versions": record.versions,
         "Hardware": record.hardware,
     }
     return Facts({title: facts_of(content) for title, content in groups.items() if content})
+
+
+def _with_defaults(settings: Any) -> Any:
+    """What was left open is the default, not nothing."""
+    if isinstance(settings, dict):
+        return {name: _with_defaults(value) for name, value in settings.items()}
+    return "default" if settings is None else settings
 
 
 def adaptation_files(

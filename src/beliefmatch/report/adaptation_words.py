@@ -294,7 +294,9 @@ def _risk_thresholds(record: AdaptRecord) -> Iterator[str]:
     if not found:
         return
     sure = percent(1 - max(one.delta for one in found), 0)
-    parts = [f"below {100 * one.risk:g}\u00a0% {_threshold(record, one)}{_kept(one)}" for one in found]
+    parts = [
+        f"below {100 * one.risk:g}\u00a0% {_threshold(record, one)}{_kept(record, one)}" for one in found
+    ]
     spoilt = "Do not rely on this: the network has seen the validation examples."
     doubt = f" {spoilt}" if record.verdict.seen else ""
     yield f"Error among answers, with probability {sure}: {'; '.join(parts)}.{doubt}"
@@ -308,7 +310,7 @@ def _threshold(record: AdaptRecord, one: RiskThresholdCheck) -> str:
     return f"at a confidence of {threshold_text(one.threshold)} or more"
 
 
-def _kept(one: RiskThresholdCheck) -> str:
+def _kept(record: AdaptRecord, one: RiskThresholdCheck) -> str:
     """Coverage and error of a risk threshold on test examples, or its coverage on validation examples."""
     if one.threshold is None:
         return ""
@@ -316,9 +318,15 @@ def _kept(one: RiskThresholdCheck) -> str:
     if one.test_coverage is None:
         answered = words.get(one.coverage, percent(one.coverage))
         return f" ({answered} of the validation examples answered)"
-    wrong = "" if one.test_risk is None else f", {percent(one.test_risk, 2)} of them wrongly"
+    wrong = f", {_wrongly(record, one)}" if one.test_risk is not None else ""
     answered = words.get(one.test_coverage, percent(one.test_coverage, 2))
     return f" ({answered} of the test examples answered{wrong})"
+
+
+def _wrongly(record: AdaptRecord, one: RiskThresholdCheck) -> str:
+    """The risk is of the class of the most votes, and the error on test examples of all votes."""
+    what = "of their votes contradicted" if record.targets == "votes" else "of them wrongly"
+    return f"{percent(one.test_risk, 2)} {what}"
 
 
 # Caveats
@@ -475,7 +483,7 @@ def _abstention_cards(record: AdaptRecord) -> Iterator[Card]:
     kept = [one for one in record.risk_thresholds if one.threshold is not None and one.coverage > 0]
     for one in sorted(kept, key=lambda one: one.risk)[:1]:
         share = one.coverage if one.test_coverage is None else one.test_coverage
-        wrong = "" if one.test_risk is None else f"; {percent(one.test_risk, 2)} on the test examples"
+        wrong = "" if one.test_risk is None else f"; on test examples {_wrongly(record, one)}"
         sure = f"at most {100 * one.risk:g}\u00a0% errors among the answers, {_threshold(record, one)}{wrong}"
         yield Card("When it may abstain", f"answers {percent(share, 0)}", sure)
 
@@ -485,7 +493,7 @@ def adaptation_advice(record: AdaptRecord, models: Sequence[EvaluationRecord]) -
     ours = models[record.row_labels.index(record.new_label)]
     advice = [_which_head(record, changes_from(record, models))]
     for one in record.risk_thresholds:
-        rule = f"answer {_threshold(record, one)}{_kept(one)}"
+        rule = f"answer {_threshold(record, one)}{_kept(record, one)}"
         if one.threshold is None:
             rule = "no confidence is high enough; more validation examples may find one"
         advice.append(f"For at most {100 * one.risk:g}\u00a0% errors among the answers, {rule}.")
