@@ -191,7 +191,7 @@ def findings(record: AdaptRecord, evaluations: Sequence[EvaluationRecord] = ()) 
         *(_changed(record, label, changes[label]) for label in changes if label == reference),
         _done(record),
         _best(record),
-        *_ood(record, reference),
+        *_ood(record, reference if reference in changes else None),
         *_risk_thresholds(record),
     ]
 
@@ -427,9 +427,8 @@ def _rival(changes: Changes, label: str) -> str:
     if lost or won:
         return f"; {label} does {'better' if lost else 'worse'} ({(lost or won)[0].both})"
     error = changes[label]["error"]
-    return (
-        f"; {label} {'does as well' if error.verdict else 'has'} ({error.text(error.other, 1)}{error.unit})"
-    )
+    value = f"{error.text(error.other, 1)}{error.unit}"
+    return f"; {label} does as well ({value})" if error.verdict else f"; {label} errs on {value}"
 
 
 def adaptation_cards(record: AdaptRecord, models: Sequence[EvaluationRecord]) -> list[Card]:
@@ -455,12 +454,12 @@ def adaptation_cards(record: AdaptRecord, models: Sequence[EvaluationRecord]) ->
         else:
             sure = f"{reference} {change.text(change.other, digits)}{change.unit}; {sure}"
         cards.append(Card(title, text, sure, change.verdict))
-    return [*cards, *_ood_cards(record, models), *_abstention_cards(record)]
+    return [*cards, *_ood_cards(record, models, reference if changes else ""), *_abstention_cards(record)]
 
 
-def _ood_cards(record: AdaptRecord, models: Sequence[EvaluationRecord]) -> Iterator[Card]:
+def _ood_cards(record: AdaptRecord, models: Sequence[EvaluationRecord], reference: str) -> Iterator[Card]:
     """AUROC of the first set; two heads are told apart where their intervals do not meet."""
-    reference, by_label = before_label(record), dict(zip(record.row_labels, models, strict=True))
+    by_label = dict(zip(record.row_labels, models, strict=True))
     for name in ood_sets(record)[:1]:
         compared = [by_label[label] for label in (reference, record.new_label) if label]
         areas = [one.auroc for model in compared if (one := detection_of(model, name, HEADLINE)) is not None]
