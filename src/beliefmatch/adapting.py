@@ -48,8 +48,8 @@ class Adapted(BeliefMixin):
 
         Without test data the scores are on the validation data, which also chose λ; a caveat says so.
         """
-        from beliefmatch.report.adaptation_text import adaptation_summary
-
+        with needs("rich", extra="report", caller="summary"):
+            from beliefmatch.report.adaptation import adaptation_summary
         made = score_adaptation(self.adaptation, model_name=_name(self), settings=VALUES_ONLY)
         return adaptation_summary(made.record)
 
@@ -72,11 +72,10 @@ class Adapted(BeliefMixin):
         Returns:
             The path of the page, report.html.
         """
-        with needs("matplotlib, jinja2 and plotly", extra="report", caller="report"):
+        with needs("matplotlib, jinja2 and rich", extra="report", caller="report"):
             import jinja2  # noqa: F401
-            import plotly  # noqa: F401
 
-            from beliefmatch.report.adaptation_files import write_adaptation
+            from beliefmatch.report.adaptation import write_adaptation
         head = head_file(self.adaptation, self)
         with directory_in_use(str(directory), caller="report") as place:
             made = score_adaptation(

@@ -283,15 +283,15 @@ def test_its_signature_has_the_documented_options_and_no_other():
 
 def test_the_summary_is_of_the_test_data(cloudy):
     inputs, targets = clouds(90, 2)
-    (starred,) = (line for line in cloudy.summary().splitlines() if line.startswith("*"))
-    assert f"{nll(cloudy.predict(inputs).probs, targets):.4f}" in starred
+    (chosen,) = (line for line in cloudy.summary().splitlines() if line.strip().startswith("→"))
+    assert f"{nll(cloudy.predict(inputs).probs, targets):.4f}" in chosen
     assert "90 test examples" in cloudy.summary()
 
 
 def test_the_report_holds_all_files_and_the_head(cloudy, tmp_path):
     load_file = pytest.importorskip("safetensors.torch").load_file
     place = tmp_path / "out"
-    with figures_drawn():
+    with figures_drawn("svg"):
         page = cloudy.report(place, class_names=["a", "b", "c"], data_facts={"clouds": 3})
     assert page == place / "report.html" and "Cloudy" in page.read_text("utf-8")
     made = AdaptRecord.from_json((place / "record.json").read_text("utf-8"))
@@ -322,7 +322,7 @@ def test_a_report_that_cannot_be_made_leaves_nothing(cloudy, tmp_path, monkeypat
         raise OSError(errno.ENOSPC, "no room")
 
     monkeypatch.setattr("os.replace", fails)
-    with figures_drawn(), pytest.raises(OSError, match="no room"):
+    with figures_drawn("svg"), pytest.raises(OSError, match="no room"):
         cloudy.report(tmp_path / "out")
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
 

@@ -1,34 +1,49 @@
 """Tables, page and files of an adaptation show the numbers of its record, losses as plainly as wins."""
 
+import dataclasses
+import math
 import re
-from statistics import fmean
+from io import BytesIO
+from statistics import fmean, stdev
+from xml.etree import ElementTree
 
 import pytest
 from msgspec.structs import replace
+from PIL import Image
 
 from adaptations import NAMES, QUICK, evaluations, record, with_background
 from beliefmatch.cli import main
 from beliefmatch.experiments.adapt_record import AdaptRecord, BestRecord, RiskThresholdCheck, VerdictRecord
 from beliefmatch.experiments.adapted_evaluation import score_adaptation
 from beliefmatch.experiments.evaluation_record import Number
-from beliefmatch.report.adaptation_files import adaptation_files, write_adaptation
-from beliefmatch.report.adaptation_page import render_adaptation
-from beliefmatch.report.adaptation_rows import choice_series
-from beliefmatch.report.adaptation_tables import adaptation_tables
-from beliefmatch.report.adaptation_text import adaptation_csv, adaptation_markdown, adaptation_summary
+from beliefmatch.report.adaptation import (
+    adaptation_files,
+    adaptation_markdown,
+    adaptation_page,
+    adaptation_summary,
+    adaptation_tables,
+    terminal_table,
+    write_adaptation,
+)
+from beliefmatch.report.adaptation_choice import choice_series
 from beliefmatch.report.adaptation_words import findings
-from evaluation_records import CIRCUMSTANCES
+from beliefmatch.report.evaluation_scores import difference
+from beliefmatch.report.figure import Figure, paper_canvas
+from beliefmatch.report.page import render_page
+from beliefmatch.report.table import Table, to_csv
+from commands import python
+from evaluation_records import CIRCUMSTANCES, HOSTILE
 from golden import assert_golden
-from html_page import Page, outline
-from rendered import csv_rows, figures_drawn, masked, terminal
+from html_page import Page
+from rendered import STARTS, csv_rows, figure_outline, figures_drawn, markdown_rows, masked, terminal
 
 KINDS = ("repair", "new", "votes", "batchnorm")
 MAIN = ("error", "nll", "ece")
 
 
-@pytest.fixture(scope="module")
-def page():
-    return Page(render_adaptation(record(), evaluations()))
+def tables(kind="repair"):
+    """By title."""
+    return {table.title: table for table in adaptation_tables(record(kind), evaluations(kind))}
 
 
 def sentences(made, scored=()):
@@ -37,24 +52,45 @@ def sentences(made, scored=()):
     return [line for line in text.splitlines() if line.startswith(("> ", "- "))]
 
 
+def outline(page):
+    """What a page says, line by line; of tables and figures the headings."""
+    lines = [f"# {page.title}", page.verdict, page.lead, f"models: {', '.join(page.models)}"]
+    lines += [f"! {text}" for text in page.warnings]
+    lines += [f"[{card.verdict}] {card.title}: {card.value} ({card.certainty})" for card in page.cards]
+    lines += [f"picture: {figure.title} {figure.alt}" for figure in page.pictures]
+    lines += [f"- {text}" for text in page.advice]
+    for section in page.sections:
+        lines.append(f"## {section.title}{'' if section.folded else ' (open)'}")
+        for block in section.blocks:
+            if isinstance(block, Table):
+                heads = [", ".join(filter(None, (one.group, one.heading))) for one in block.columns]
+                lines.append(f"table: {block.title}: {' | '.join(heads)}. {block.caption}")
+            elif isinstance(block, Figure):
+                lines.append(f"figure: {block.title}")
+            else:
+                lines += [f"{block.kind}: {getattr(block, 'text', getattr(block, 'title', ''))}"]
+    return "\n".join(lines)
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_terminal_shows_scores_findings_and_caveats(kind):
-    text = terminal(*adaptation_tables(record(kind), evaluations(kind)), width=600)
+def test_the_terminal_shows_one_table_with_an_arrow_at_the_new_head(kind):
+    text = terminal(terminal_table(record(kind), evaluations(kind)), width=160)
     assert_golden(f"report/adaptation_{kind}_terminal.txt", masked(text))
 
 
 def test_summary_and_markdown():
     assert_golden("report/adaptation_summary.txt", masked(adaptation_summary(record("new"))))
     markdown = adaptation_markdown(record("new"), evaluations("new"))
-    assert_golden("report/adaptation_markdown.txt", masked(markdown))
+    all_but_the_tried_heads = markdown[: markdown.index("### All 12 heads")]
+    assert_golden("report/adaptation_markdown.txt", masked(all_but_the_tried_heads))
 
 
-def test_the_page():
-    made = replace(record(), **CIRCUMSTANCES, notes=["A <note>."])
-    text = outline(render_adaptation(made, evaluations()))
-    before, rest = re.split(r"\nAll \d+ heads that were tried\n", text)
-    about = rest[rest.index("## How it was made") : rest.index("## Summary")]  # then as an evaluation's page
-    assert_golden("report/adaptation_page.txt", masked(f"{before}\n{about}"))
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_page(kind):
+    made = replace(record(kind), **CIRCUMSTANCES, notes=["A <note>."])
+    text = outline(adaptation_page(made, evaluations(kind)))
+    details = text.index("## Out-of-distribution detection")  # then as an evaluation's page
+    assert_golden(f"report/adaptation_{kind}_page.txt", masked(text[:details]))
 
 
 THRESHOLD = RiskThresholdCheck(0.05, 0.05, 0.7, 0.8, 0.04, 0.75, 0.02)
@@ -99,13 +135,15 @@ def test_sentences_of_changed_records():
 
 @pytest.mark.parametrize("kind", ["repair", "new"])
 @pytest.mark.parametrize("verdict", [SEEN, UNKNOWN, UNSEEN], ids=["seen", "unknown", "not seen"])
-def test_caveats_are_the_same_in_terminal_summary_and_page(kind, verdict):
+def test_caveats_are_the_same_in_summary_and_page(kind, verdict):
     made = replace(record(kind), verdict=verdict)
     caveats = [line.removeprefix("> ") for line in sentences(made) if line.startswith(">")]
     assert any("seen" in line or "rely" in line for line in caveats) == (verdict.seen is not False)
-    page = outline(render_adaptation(made, evaluations(kind)))
-    for text in (terminal(*adaptation_tables(made)), adaptation_summary(made), page):
-        assert all(f"! {line}" in " ".join(text.split()) for line in caveats)
+    summary = " ".join(adaptation_summary(made).split())
+    assert all(f"! {line}" in summary for line in caveats)
+    page = adaptation_page(made, evaluations(kind))
+    assert page.warnings[: len(caveats)] == caveats
+    assert any("Adapt again" in text for text in page.advice) == (verdict.seen is True)
 
 
 # Differences from other heads
@@ -122,16 +160,22 @@ def shifted(evaluation, reference, sides):
 
 
 SOFTMAX = "softmax + temperature"  # the obvious control, as the new head has a temperature too
+SCALED = "untouched + temperature"
 
 
 def with_sides(**sides):
     """The evaluations, those of some lines shifted away from those of the new head."""
     labels, scored = record().row_labels, list(evaluations())
     ours = scored[labels.index(record().new_label)]
-    for label, of in {**dict.fromkeys(("untouched", "softmax", SOFTMAX), (0, 0, 0)), **sides}.items():
+    for label, of in {**dict.fromkeys(("untouched", "softmax", SOFTMAX, SCALED), (0, 0, 0)), **sides}.items():
         place = labels.index(label)
         scored[place] = shifted(scored[place], ours, dict(zip(MAIN, of, strict=True)))
     return scored
+
+
+def unfinished(label):
+    """The record with a head that has not converged."""
+    return replace(record(), scored=[replace(one, converged=one.label != label) for one in record().scored])
 
 
 @pytest.mark.parametrize("label", ["untouched", "softmax", SOFTMAX])
@@ -144,22 +188,60 @@ def test_a_loss_beyond_chance_comes_first(label, sides):
     assert re.findall(r"(error|NLL|ECE) \+", first) == lost
 
 
-def test_a_head_that_has_not_converged_is_marked_and_compared_with_no_other():
-    def unfinished(label):
-        return replace(
-            record(), scored=[replace(one, converged=one.label != label) for one in record().scored]
-        )
+@pytest.mark.parametrize(
+    ("sides", "words"),
+    [
+        ((0, 0, 0), "is right as often as before .*; its calibration has not clearly changed"),
+        ((0, 0, 1), "is right as often as before .* and .*honest about it: calibration error"),
+        ((0, 0, -1), "is right as often as before .* but less honest about it"),
+        ((1, 1, 1), "is right more often than before .* and .*honest about it"),
+        ((-1, 1, 1), "is wrong more often than before .* but .*honest about it"),
+        ((-1, -1, -1), "is wrong more often than before .* and less honest about it"),
+        ((0, -1, 0), "is right as often as before .*; its probabilities fit worse"),
+        ((0, 1, 0), "is right as often as before .*; its probabilities fit better"),
+    ],
+)
+def test_the_verdict_and_the_cards_follow_the_paired_differences(sides, words):
+    page = adaptation_page(record(), with_sides(untouched=sides))
+    assert re.search(words, page.verdict), page.verdict
+    error, ece, nll, *_ = page.cards
+    expected = ["even" if side == 0 else "better" if side > 0 else "worse" for side in sides]
+    assert [error.verdict, nll.verdict, ece.verdict] == expected
+    assert 3 <= len(page.cards) <= 5 and "does better" not in page.verdict
 
+
+@pytest.mark.parametrize(
+    ("sides", "words"),
+    [
+        ({}, "Take the new head, whose .* temperature scaling of the old head does as well"),
+        ({SCALED: (0, 1, 0)}, "Take the new head: it does better than temperature scaling"),
+        ({SCALED: (0, -1, 0)}, "Stay with temperature scaling of the old head"),
+        ({SOFTMAX: (0, 0, -1)}, r"Stay with softmax \+ temperature"),
+        ({SCALED: (-1, 1, 0)}, "Choose by what counts"),
+    ],
+)
+def test_the_first_advice_is_which_head_to_take(sides, words):
+    page = adaptation_page(record(), with_sides(**sides))
+    assert re.match(words, page.advice[0]), page.advice[0]
+    assert (f"{SOFTMAX} does better" in page.verdict) == (SOFTMAX in sides)
+
+
+def test_a_head_that_has_not_converged_is_marked_and_compared_with_no_other():
     first, *others = findings(unfinished(record().label), evaluations())
     assert "not converged" in first
-    assert not any(re.search("worse|From", line) for line in others)
+    assert not any(re.search("worse|From|→", line) for line in others)
+    page = adaptation_page(unfinished(record().label), evaluations())
+    assert "has not converged" in page.verdict and page.advice[0].startswith("Do not use")
+    assert not any(card.verdict or "→" in card.value for card in page.cards)
+    assert "Differences from the other heads" not in [section.title for section in page.sections]
     scored, name = with_sides(**{SOFTMAX: (-1, -1, -1)}), "a softmax head with a temperature"
     assert name in findings(record(), scored)[0]
     assert not any(name in line for line in findings(unfinished(SOFTMAX), scored))
-    page = outline(render_adaptation(unfinished(SOFTMAX), scored))
-    against = page[page.index("against each other one") : page.index("## Scores")]
-    assert "\nuntouched |" in against and SOFTMAX not in against
-    assert f"{SOFTMAX} (not converged)" in page
+    found = {table.title: table for table in adaptation_tables(unfinished(SOFTMAX), scored)}
+    against = [row.label for row in found[f"{record().new_label} less each other head"].rows]
+    assert "untouched" in against and not any(SOFTMAX in label for label in against)
+    (row,) = (row for row in found["140 test examples"].rows if row.label == f"{SOFTMAX} (not converged)")
+    assert not any(cell.mark for cell in row.cells[:4])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -187,38 +269,43 @@ def test_the_best_head_is_named_and_how_far_the_delivered_one_is_from_it(change,
 def test_the_network_stays_as_it_was_where_no_head_is_better():
     made = replace(record(), chosen="untouched", label="untouched")
     assert any("stays as it was" in line for line in sentences(made, evaluations()))
-    plots = Page(render_adaptation(made, evaluations())).plots()
-    assert "choice-nll" in plots
+    page = adaptation_page(made, evaluations())
+    assert "stays as it was" in page.verdict and page.advice[0].startswith("Keep the network as it is")
+    assert "choice_of_lambda" in [figure.name for figure in page.figures()]
 
 
 def test_the_network_as_it_was_comes_first_and_without_draws_nothing_is_claimed():
     before, after = record().delivered("untouched").scores, record().delivered(record().label).scores
     error = f"error {100 * before.error:.2f} → {100 * after.error:.2f}"
     nll = f"NLL {before.nll:.4f} → {after.nll:.4f}"
+    claims = "better|worse|indistinguishable"
     for scored in (evaluations(), [replace(one, draws=None) for one in evaluations()]):
         (line,) = (line for line in sentences(record(), scored) if "From the network as it was" in line)
         assert error in line and nll in line
-        assert bool(re.search("better|worse|indistinguishable", line)) == (scored == evaluations())
+        assert bool(re.search(claims, line)) == (scored == evaluations())
+        page = adaptation_page(record(), scored)
+        assert all(bool(card.verdict) == (scored == evaluations()) for card in page.cards[:3])
+    assert "as often as" not in page.verdict and "cannot tell" in page.advice[0]
     ours = evaluations()[record().row_labels.index(record().label)]
     same = sentences(record(), [replace(ours, draws=None), *evaluations()[1:]])
     assert sum(line.count("(the same)") for line in same) == 3
 
 
-def test_differences_on_the_page_are_those_of_the_record(page):
-    before, after = record().delivered("untouched").scores, record().delivered(record().label).scores
-    columns = (("error", 100), ("nll", 1), ("brier", 1), ("ece", 100))
-    for (key, scale), cell in zip(columns, page.row(" untouched"), strict=True):
-        found = re.match(r"([+−]?[\d.]+)\[([+−]?[\d.]+), ([+−]?[\d.]+)\]", cell["text"])
-        value, low, high = (float(part.replace("−", "-")) for part in found.groups())
-        wanted = scale * (getattr(after, key) - getattr(before, key))
-        assert value == pytest.approx(wanted, abs=0.02) and low <= value <= high
+def test_differences_are_those_of_the_evaluations():
+    ours = evaluations()[record().row_labels.index(record().label)]
+    table = tables()[f"{record().label} less each other head"]
+    others = [one for one in evaluations() if one is not ours]
+    for row, other in zip(table.rows, others, strict=True):
+        for column, cell in zip(table.columns, row.cells, strict=True):
+            wanted = difference(ours, other, column.key)
+            assert (cell.value, cell.low, cell.high) == (wanted.value, wanted.low, wanted.high)
 
 
 def test_trained_batchnorm_layers_make_another_head_that_is_delivered():
     made = record("batchnorm")
     assert made.new_label == made.row_labels[-1] == "belief matching and BatchNorm"
-    (starred,) = (line for line in adaptation_summary(made).splitlines() if line.startswith("*"))
-    assert "belief matching and BatchNorm" in starred
+    (chosen,) = (line for line in adaptation_summary(made).splitlines() if line.strip().startswith("→"))
+    assert "belief matching and BatchNorm" in chosen
     restored = replace(record(), batchnorm={**made.batchnorm, "taken": False})
     assert restored.new_label == record().label
 
@@ -226,23 +313,88 @@ def test_trained_batchnorm_layers_make_another_head_that_is_delivered():
 # Numbers
 
 
-def test_the_page_holds_the_numbers_of_the_record(page):
-    for title, key, scale, digits in (("Error", "error", 100, 2), ("Negative log-likelihood", "nll", 1, 4)):
-        wanted = [f"{scale * getattr(one.scores, key):.{digits}f}" for one in record().scored]
-        assert [cell["text"].strip() for cell in page.row(title)] == wanted
+def test_page_markdown_csv_and_terminal_hold_the_numbers_of_the_record():
+    page = dataclasses.replace(adaptation_page(record(), evaluations()), pictures=[])
+    page = Page(render_page(page, caller="test"))
+    rows = markdown_rows(adaptation_markdown(record(), evaluations()))
+    lines = csv_rows(to_csv(adaptation_tables(record(), evaluations())))
+    shown = terminal(terminal_table(record(), evaluations()), width=300).splitlines()
+    titles = [row.label for row in tables()["140 test examples"].rows]
+    for title, label, one in zip(titles, record().row_labels, record().scored, strict=True):
+        assert title == label or title.startswith(f"{label} (")
+        texts = [f"{100 * one.scores.error:.2f}", f"{one.scores.nll:.4f}", f"{one.scores.brier:.4f}"]
+        texts.append(f"{100 * one.scores.ece:.2f}")
+        (in_terminal,) = (line for line in shown if line.strip(" →").startswith(f"{title}  "))
+        for place, text in enumerate(texts):
+            assert text in page.row(title)[place]["text"]
+            assert text in rows[title.replace("\u00a0", " ")][place]
+            assert re.search(rf"[ *≈]{re.escape(text)}\b", in_terminal)
+        for key in (*MAIN, "brier", "mean_confidence"):
+            (found,) = (
+                line
+                for line in lines
+                if (line["table"], line["row"], line["metric"]) == ("140 test examples", title, key)
+            )
+            assert float(found["value"]) == getattr(one.scores, key)
+            interval = evaluations()[record().row_labels.index(label)].scores[key]
+            assert (float(found["low"]), float(found["high"])) == (interval.low, interval.high)
+        for ood in one.ood:
+            for line in lines:
+                if (line["table"], line["row"]) == (f"OOD: {ood.name}", title) and line["value"]:
+                    assert float(line["value"]) in getattr(ood, line["metric"]).values()
+    assert sum(line["table"].endswith("heads that were tried") for line in lines) == 5 * len(record().tried)
 
 
-def test_every_lambda_is_drawn_as_a_mean_over_seeds():
+def test_several_seeds_are_a_mean_with_their_deviation_and_are_listed():
     made = record("new")
-    plots = Page(render_adaptation(made, evaluations("new"))).plots()
-    assert {"choice-nll", "choice-ece", "choice-error", "fitting"} <= set(plots)
+    table = tables("new")["120 validation examples"]
+    for row, label in zip(table.rows, made.row_labels, strict=True):
+        errors, nlls = (
+            [getattr(one.scores, key) for one in made.scored if one.label == label]
+            for key in ("error", "nll")
+        )
+        for cell, values in zip(row.cells, (errors, nlls), strict=False):
+            assert (cell.value, cell.sd, cell.low) == (fmean(values), stdev(values), None)
+    each = tables("new")["Scores of each seed"].rows
+    assert [row.cells[1].value for row in each] == [
+        one.scores.nll for label in made.row_labels for one in made.scored if one.label == label
+    ]
+
+
+def test_an_infinite_score_is_shown_and_nothing_is_marked_beside_it():
+    scored = [
+        replace(one, scores=replace(one.scores, nll=None)) if one.seed == 3 else one
+        for one in record("new").scored
+    ]
+    table = adaptation_tables(replace(record("new"), scored=scored))[0]
+    assert [row.cells[1].value for row in table.rows] == [math.inf] * 4 and table.columns[1].text(
+        math.inf
+    ) == "∞"
+    assert not any(row.cells[1].mark for row in table.rows) and table.is_marked
+
+
+def test_every_lambda_is_drawn_as_a_mean_over_seeds_and_the_chosen_is_ringed():
+    made = record("new")
+    (figure,) = (one for one in adaptation_page(made, evaluations("new")).figures() if "lambda" in one.name)
+    panels = dict(zip(("error", "nll", "ece"), figure.panels, strict=True))
     tried = [head for head in made.tried if head.kind == "belief_matching"]
-    for key in ("nll", "error"):
-        means = [
-            fmean(getattr(head, key) for head in tried if head.options["kl_weight"] == weight)
+    softmax = [head for head in made.tried if head.kind == "softmax"]
+    for key, panel in panels.items():
+        by_weight = {
+            weight: [getattr(head, key) for head in tried if head.options["kl_weight"] == weight]
             for weight in (0.01, 0.1)
-        ]
-        assert plots[f"choice-{key}"]["data"][0]["y"] == pytest.approx(means, rel=1e-4)
+        }
+        means = {weight: fmean(values) for weight, values in by_weight.items()}
+        line, seeds, ring, *others = panel.series
+        assert (line.label, line.x, line.y) == ("belief matching", [*means], pytest.approx([*means.values()]))
+        assert list(seeds.y) == [value for values in by_weight.values() for value in values]
+        chosen = made.chosen_head.options["kl_weight"]
+        assert (ring.label, ring.x, ring.y) == ("chosen λ", [chosen], [pytest.approx(means[chosen])])
+        levels = {one.label: one.y for one in others if len({*one.y}) == 1 and len(one.y) == 2}
+        mean = fmean(getattr(head, key) for head in softmax)
+        assert levels.get("softmax", key) in (key, pytest.approx([mean, mean]))
+        assert key != "nll" or "softmax" in levels
+    assert len(paper_canvas(figure).axes) == 3
 
 
 @pytest.mark.parametrize("choose", ["belief_matching", "best"])
@@ -253,53 +405,123 @@ def test_heads_with_background_and_of_resampled_rows_are_lines_and_no_lambdas(ch
     assert {"belief matching with background", "softmax with outlier exposure"} <= {*found.row_labels}
     assert "belief matching with background, 3 heads" in found.row_labels
     (series,) = (one for one in choice_series(found) if one.label == "belief matching")
-    assert [len(point.nll) for point in series.points] == [1, 1]
-    assert found.label in render_adaptation(found, scored)
+    assert [len(point.values["nll"]) for point in series.points] == [1, 1]
+    assert any(name.startswith(found.label) for name in adaptation_page(found, scored).models)
     assert len(findings(found, scored)) <= 6
 
 
 def test_heads_that_were_tried_are_listed_the_best_first():
-    lines = outline(render_adaptation(record(), evaluations())).splitlines()
-    first = lines.index("head | NLL | error % | ECE % | iterations | notes") + 1
-    tried = [line.split(" | ") for line in lines[first : first + len(record().tried)]]
-    assert {name.removesuffix(" — chosen") for name, *_ in tried} == {head.name for head in record().tried}
-    nlls = [float(nll) for _, nll, *_ in tried]
+    rows = tables()[f"All {len(record().tried)} heads that were tried"].rows
+    assert {row.label for row in rows} == {head.name for head in record().tried}
+    assert [row.label for row in rows if row.is_chosen] == [record().chosen]
+    nlls = [row.cells[1].value for row in rows]
     assert nlls == sorted(nlls)
 
 
-def test_the_csv_is_exact():
-    lines = csv_rows(adaptation_csv(record()))
-    for one in record().scored:
-        where = {"name": one.name, "part": "test", "metric": "nll"}
-        (found,) = (line for line in lines if where.items() <= line.items())
-        assert float(found["value"]) == one.scores.nll
-    assert sum(line["part"] == "tried" for line in lines) == 3 * len(record().tried)
-
-
-def test_votes_have_a_row_of_their_own():
-    made = record("votes")
-    cells = Page(render_adaptation(made, evaluations("votes"))).row("KL")
-    assert [cell["text"].strip() for cell in cells] == [f"{one.kl:.4f}" for one in made.scored]
+def test_votes_have_a_column_of_their_own_and_no_intervals():
+    table = tables("votes")["140 test examples with votes"]
+    place = [column.key for column in table.columns].index("kl")
+    assert [row.cells[place].value for row in table.rows] == [one.kl for one in record("votes").scored]
+    assert all(cell.low is None for row in table.rows for cell in row.cells)
+    page = adaptation_page(record("votes"), evaluations("votes"))
+    assert f"(KL {record('votes').delivered(record('votes').label).kl:.3f})" in page.verdict
 
 
 # Names and files
 
 
+def test_the_page_shows_before_and_after_first_and_their_pictures_alone():
+    page = adaptation_page(record(), evaluations())
+    assert page.models[0] == "untouched" and page.models[1].startswith(record().label)
+    assert len(page.models) == len(record().row_labels) == len({*page.looks})
+    for figure in page.pictures:
+        drawn = {one.model for panel in figure.panels for one in panel.series}
+        assert drawn == {0, 1}
+    assert [figure.name for figure in page.pictures] == ["reliability", "entropy_noise"]
+    table = page.sections[0].blocks[0]
+    assert [page.models[row.model] for row in table.rows] == [row.label for row in table.rows]
+    assert [row.model for row in table.rows if row.is_chosen] == [1]
+
+
+def hostile():
+    """A record and evaluations whose names would like to be more than names."""
+    names = dict(zip(("noise", "|pipes| & more"), HOSTILE, strict=False))
+    scored = [
+        replace(one, ood=[replace(ood, name=names[ood.name]) for ood in one.ood]) for one in record().scored
+    ]
+    made = replace(
+        record(),
+        model=HOSTILE[2],
+        scored=scored,
+        class_names=list(HOSTILE[:3]),
+        notes=[*HOSTILE],
+        command=["beliefmatch", *HOSTILE],
+        data={HOSTILE[0]: HOSTILE[1]},
+    )
+    found = [
+        replace(
+            one,
+            class_names=list(HOSTILE[:3]),
+            ood=[replace(ood, name=names[ood.name]) for ood in one.ood],
+        )
+        for one in evaluations()
+    ]
+    return made, found
+
+
 def test_names_are_data():
-    text = render_adaptation(record(), evaluations())
-    assert NAMES[2] not in text and "a <network>" not in text
-    tables = [block for block in adaptation_markdown(record()).split("\n\n") if block.startswith("|")]
-    assert r"\|pipes\| &amp; more" in "".join(tables)
-    for table in tables:
-        assert len({line.replace(r"\|", "").count("|") for line in table.splitlines()}) == 1
+    made, scored = hostile()
+    text = render_page(adaptation_page(made, scored), caller="test")
+    page = Page(text)
+    assert len(page.all("script")) == 1 and not page.all("img") and not page.all("b")
+    assert HOSTILE[0] in page.names() and any(name.startswith('"><img src=x') for name in page.names())
+    assert all(line.strip() and "\x1b" not in line for line in (HOSTILE[2], *page.texts("h1")))
+    rendered = terminal(terminal_table(made, scored), width=300), adaptation_summary(made)
+    assert all("\x1b" not in one and "<script>" in one for one in rendered)
+    lines = csv_rows(to_csv(adaptation_tables(made, scored)))
+    assert not any(value.startswith(("=", "+", "@")) for line in lines for value in line.values())
+    markdown = adaptation_markdown(made, scored)
+    assert "<script" not in markdown and "<b>" not in markdown
+    pieces = [block for block in adaptation_markdown(record()).split("\n\n") if block.startswith("|")]
+    assert r"\|pipes\| &amp; more" in "".join(pieces)
+    for piece in pieces:
+        assert len({line.replace(r"\|", "").count("|") for line in piece.splitlines()}) == 1
+    assert NAMES[2] not in render_page(adaptation_page(record(), evaluations()), caller="test")
+
+
+def test_figures_are_files_for_a_paper_that_are_the_same_each_time():
+    made, scored = hostile()
+    with figures_drawn("svg", "png") as collect:
+        files = {name: content for name, content in adaptation_files(made, scored) if "figures/" in name}
+        drawn = collect(files.items())
+    assert [name.rpartition(".")[2] for name in files] == [*STARTS] * 3
+    for name, content in files.items():
+        assert re.fullmatch(r"figures/[a-z0-9_]+\.(svg|pdf|png)", name)
+        assert content.startswith(STARTS[name.rpartition(".")[2]])
+        if name.endswith("svg"):
+            tags = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(content).iter()}
+            assert not tags & {"script", "a"}, name
+        elif name.endswith("png"):
+            assert Image.open(BytesIO(content)).width >= 500
+    assert len(drawn) == 3
+    figures = [
+        one
+        for one in adaptation_page(record("new"), evaluations("new")).figures()
+        if one.legend or one.panels
+    ]
+    chosen = [
+        one for one in figures if one.name in ("reliability", "choice_of_lambda") or "entropy_" in one.name
+    ]
+    assert_golden(
+        "report/adaptation_figures.txt", figure_outline({one.name: paper_canvas(one) for one in chosen})
+    )
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A directory with all files of an adaptation."""
     directory = tmp_path_factory.mktemp("run")
-    with figures_drawn():
-        page = write_adaptation(directory, record(), evaluations(), head=b"weights")
+    page = write_adaptation(directory, record(), evaluations(), head=b"weights")
     assert page == directory / "report.html" and (directory / "head.safetensors").read_bytes() == b"weights"
     return directory
 
@@ -313,6 +535,16 @@ def test_the_page_is_made_again_from_the_records(run, tmp_path, monkeypatch, cap
         assert made.read_bytes() == (run / "report.html").read_bytes()
 
 
+def test_records_alone_make_the_page_without_torch(run, tmp_path):
+    out = tmp_path / "page.html"
+    done = python(
+        "import sys; sys.modules['torch'] = None\n"
+        f"from beliefmatch.cli import main; sys.exit(main(['report', {f'{run}'!r}, '--out', {f'{out}'!r}]))"
+    )
+    assert done.returncode == 0, done.stderr
+    assert out.read_bytes() == (run / "report.html").read_bytes()
+
+
 def test_a_directory_without_its_evaluations_is_refused(run, tmp_path, capsys):
     (tmp_path / "record.json").write_bytes((run / "record.json").read_bytes())
     assert main(["report", f"{tmp_path}"]) == 2
@@ -322,10 +554,12 @@ def test_a_directory_without_its_evaluations_is_refused(run, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("call", "argument"),
     [
-        (lambda: adaptation_files(record(), evaluations()[:1]), "evaluations"),
-        (lambda: render_adaptation(replace(record(), scored=record().scored[:1]), evaluations()), "record"),
+        (lambda: list(adaptation_files(record(), evaluations()[:1])), "evaluations"),
+        (lambda: adaptation_page(record(), []), "evaluations"),
+        (lambda: adaptation_page(replace(record(), scored=record().scored[:1]), evaluations()), "record"),
+        (lambda: adaptation_summary(replace(record(), scored=[])), "record"),
     ],
-    ids=["evaluations", "record"],
+    ids=["evaluations", "no evaluations", "record", "summary"],
 )
 def test_incomplete_records_are_refused(call, argument):
     with pytest.raises(ValueError, match=f"`{argument}`"):

@@ -1,4 +1,4 @@
-"""Figures of evaluations, comparisons and adaptations."""
+"""Figures of evaluations and comparisons."""
 
 import re
 from io import BytesIO
@@ -13,9 +13,7 @@ from msgspec.structs import replace
 from PIL import Image
 from scipy.stats import binomtest
 
-import adaptations
 from beliefmatch.experiments.evaluation_record import Bins, Curve
-from beliefmatch.report.adaptation_figures import adaptation_figures
 from beliefmatch.report.evaluation_figures import evaluation_files
 from beliefmatch.report.figures import comparison_figures
 from comparison_records import EPOCHS, FIVE, comparison, five, hostile_comparison
@@ -23,15 +21,9 @@ from evaluation_records import hostile, model, single_example, three
 from golden import assert_golden
 from rendered import STARTS, figure_outline, figures_drawn
 
-
-def adaptation_files():
-    return adaptation_figures(adaptations.record("new"), adaptations.evaluations("new"))
-
-
 REPORTS = {
     "evaluation": lambda: evaluation_files(three()),
     "comparison": lambda: comparison_figures(five()),
-    "adaptation": adaptation_files,
 }
 
 
@@ -191,21 +183,3 @@ def test_the_rotated_digit_has_a_cell_a_method_and_angle():
     assert texts[1:26:2] == [f"{100 * value:.0f} %" for value in first.confidence]
     assert list(confidence.lines[0].get_ydata()) == first.mean_confidence
     assert list(recognised.lines[4].get_ydata()) == last.recognised
-
-
-def test_the_choice_of_lambda_shows_means_and_rings_the_chosen():
-    record = adaptations.record("new")
-    panel, *_ = drawn(adaptation_files())["choice_of_lambda"].axes
-    lines = {line.get_label(): line for line in panel.get_lines()}
-    tried = {weight: [] for weight in (0.01, 0.1)}
-    for head in record.tried:
-        if head.kind == "belief_matching":
-            tried[head.options["kl_weight"]].append(head.nll)
-    means = [fmean(values) for values in tried.values()]
-    assert lines["belief matching"].get_xdata().tolist() == [*tried]
-    assert lines["belief matching"].get_ydata().tolist() == pytest.approx(means)
-    assert lines["chosen λ"].get_xdata().tolist() == [record.chosen_head.options["kl_weight"]]
-    assert lines["chosen λ"].get_ydata()[0] == pytest.approx(min(means))
-    softmax = [head.nll for head in record.tried if head.kind == "softmax"]
-    levels = [line.get_ydata()[0] for line in panel.get_lines() if len({*line.get_ydata()}) == 1]
-    assert any(level == pytest.approx(fmean(softmax)) for level in levels)

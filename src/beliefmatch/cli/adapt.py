@@ -123,10 +123,10 @@ def _write(
     context: typer.Context, config: AdaptRunConfig, outcome: "AdaptResult", out: str, *, verbose: bool
 ) -> None:
     from beliefmatch.experiments.adapted_directory import head_file, kept_files
-    from beliefmatch.report.adaptation_caveats import caveats
-    from beliefmatch.report.adaptation_files import write_adaptation
-    from beliefmatch.report.adaptation_tables import adaptation_tables
+    from beliefmatch.report.adaptation import adaptation_tables, terminal_table, write_adaptation
+    from beliefmatch.report.adaptation_words import caveats
     from beliefmatch.report.adaptation_words import findings as adaptation_findings
+    from beliefmatch.report.table import to_rich
 
     record, evaluations, given = outcome.record, outcome.evaluations, config.given
     others = kept_files(outcome, None if isinstance(given, FeatureAdaptConfig) else given)
@@ -139,11 +139,12 @@ def _write(
         ):
             page = write_adaptation(to, record, evaluations, head=head, others=others)
     finally:
-        tables = adaptation_tables(record, evaluations)
-        if not verbose:
-            caution = findings(caveats(record), sign="!")
-            tables = (tables[0], "", findings(adaptation_findings(record, evaluations)), caution)
-        show(*tables)
+        tables = [terminal_table(record, evaluations)]
+        if verbose:
+            tables += [to_rich(table) for table in adaptation_tables(record, evaluations)[1:]]
+        notes = record.notes if verbose else []
+        words = ("•", adaptation_findings(record, evaluations)), ("!", caveats(record)), ("i", notes)
+        show(*tables, "", *(findings(sentences, sign=sign) for sign, sentences in words if sentences))
     typer.echo(page)
 
 

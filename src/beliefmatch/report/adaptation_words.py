@@ -1,34 +1,85 @@
 """What an adaptation changed, in plain words: losses as plainly as wins."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from beliefmatch.experiments.adapt_record import BATCHNORM_LABEL, AdaptRecord, RiskThresholdCheck
-from beliefmatch.experiments.evaluation_record import EvaluationRecord, Number
-from beliefmatch.report.adaptation_rows import (
-    before_label,
-    kl_weights,
-    line_title,
-    ood_sets,
-    scored_on_text,
-    softmax_label,
+from beliefmatch.experiments.adapt_record import (
+    BATCHNORM_LABEL,
+    AdaptRecord,
+    RiskThresholdCheck,
+    ScoredHead,
 )
-from beliefmatch.report.evaluation_marks import difference, has_interval
-from beliefmatch.report.evaluation_metrics import score_title
-from beliefmatch.report.evaluation_text import count_text, number_text, threshold_text
+from beliefmatch.experiments.evaluation_record import EvaluationRecord, Number
+from beliefmatch.report.evaluation import miscalibration, ood_advice
+from beliefmatch.report.evaluation_scores import PAIRED, detection_of, difference
+from beliefmatch.report.metrics import score_title
+from beliefmatch.report.page import Card, Verdict
+from beliefmatch.report.text import class_label, count_text, number_text, percent, threshold_text
 
-__all__ = ["Against", "Change", "against", "change_words", "findings"]
+__all__ = [
+    "HEADLINE",
+    "Change",
+    "adaptation_advice",
+    "adaptation_cards",
+    "adaptation_verdict",
+    "batchnorm_outcome",
+    "before_label",
+    "caveats",
+    "changes_from",
+    "findings",
+    "ood_sets",
+    "scored_on_text",
+    "softmax_label",
+    "value_of",
+]
 
-_NAMES = {"error": "error", "nll": "NLL", "brier": "Brier score", "ece": "ECE", "kl": "KL"}
+HEADLINE = "entropy"
+"""The paper's score of OOD examples."""
 _SHARES = ("error", "ece")
-_TOLD = ("error", "nll", "ece")
-_TABLED = ("error", "nll", "brier", "ece")
-_HEADLINE = "entropy"
+_NAMES = {"error": "error", "nll": "NLL", "brier": "Brier score", "ece": "ECE", "kl": "KL"}
+_SCALED = "untouched + temperature"
 _OTHERS = {
     "untouched": "the network as it was",
     "softmax": "a softmax head on the same features",
     "softmax + temperature": "a softmax head with a temperature on the same features",
 }
+_LARGE_RISE = 0.005  # of the error, from which on "as often" needs a reservation
+_FEWEST_MISTAKES = 3  # of one kind that are worth a word
+
+
+# Lines and their differences
+
+
+def before_label(record: AdaptRecord) -> str | None:
+    """The first head to compare with: the head as it was, or else the softmax head."""
+    first = ("untouched", softmax_label(record), "label smoothing")
+    return next((label for label in first if label in record.row_labels and label != record.label), None)
+
+
+def softmax_label(record: AdaptRecord) -> str:
+    """The line of softmax to compare with: with a temperature if the new head has a calibration."""
+    scaled = "softmax + temperature"
+    is_scaled = record.chosen_head.calibration is not None and scaled in record.row_labels
+    return scaled if is_scaled else "softmax"
+
+
+def scored_on_text(record: AdaptRecord) -> str:
+    """On what the numbers are, such as "540 test examples"."""
+    given = record.config.get("given")
+    is_text = isinstance(given, dict) and given.get("inputs") == "text"
+    thing = f"{record.scored_on} {'sentence' if is_text else 'example'}"
+    votes = " with votes" if record.targets == "votes" else ""
+    return f"{count_text(record.scored[0].scores.examples, thing)}{votes}"
+
+
+def ood_sets(record: AdaptRecord) -> list[str]:
+    """Every OOD set, in the order of their first appearance."""
+    return list(dict.fromkeys(ood.name for one in record.scored for ood in one.ood))
+
+
+def value_of(head: ScoredHead, key: str) -> float | None:
+    """A score of a head."""
+    return head.kl if key == "kl" else getattr(head.scores, key)
 
 
 class Change(NamedTuple):
@@ -38,26 +89,27 @@ class Change(NamedTuple):
     other: float | None
     ours: float | None
     difference: Number
-    """Ours less the other's on the same draws of examples; no value where there are no draws."""
+    """Ours less the other's, with an interval where both were scored on the same draws of examples."""
 
     @property
-    def name(self) -> str:
-        """In words."""
-        return _NAMES[self.key]
-
-    @property
-    def verdict(self) -> str:
+    def verdict(self) -> Verdict:
         """Whether the new head is "better" or "worse", "even" if the interval holds zero, "" if unknown."""
+        low, high = self.difference.low, self.difference.high
         if self.other is not None and self.other == self.ours:
             return "even"
-        if not has_interval(self.difference):
+        if low is None or high is None:
             return ""
-        low, high = self.difference.low or 0.0, self.difference.high or 0.0
         return "better" if high < 0 else "worse" if low > 0 else "even"
 
-    def text(self, value: float | None) -> str:
+    @property
+    def verdict_text(self) -> str:
+        """The verdict in a word; empty where it is unknown."""
+        same = "the same" if self.difference.low is None else "indistinguishable"
+        return same if self.verdict == "even" else self.verdict
+
+    def text(self, value: float | None, digits: int | None = None) -> str:
         """A value as it is shown, without its unit."""
-        return _number(self.key, value)
+        return number_text(value, digits or (2 if self.unit else 4), scale=100 if self.unit else 1)
 
     @property
     def unit(self) -> str:
@@ -65,77 +117,66 @@ class Change(NamedTuple):
         return "\u00a0%" if self.key in _SHARES else ""
 
     @property
-    def interval(self) -> str:
-        """Of the difference, or nothing."""
-        if not has_interval(self.difference):
-            return ""
-        return f"[{self.text(self.difference.low)}, {self.text(self.difference.high)}]"
+    def step(self) -> str:
+        """Such as "NLL +0.0130 [0.0100, 0.0160]"."""
+        value, text = self.difference.value, self.text(self.difference.value)
+        sign = "+" if value is not None and value > 0 and text.strip("0.") else ""
+        low, high = (self.text(end) for end in (self.difference.low, self.difference.high))
+        interval = f" [{low},\u00a0{high}]" if self.difference.low is not None else ""
+        return f"{sign}{text}{self.unit and f'{self.unit} points'}{interval}"
 
     @property
-    def signed(self) -> str:
-        """The difference with its sign; a dash where there is none."""
-        value = self.difference.value
-        if value is None:
-            value = None if self.ours is None or self.other is None else self.ours - self.other
-        text = self.text(value)
-        return f"+{text}" if value is not None and value > 0 and float(text.replace(",", "")) else text
+    def both(self) -> str:
+        """Such as "NLL 0.1372 against 0.2451"."""
+        return f"{_NAMES[self.key]} {self.text(self.other)} against {self.text(self.ours)}{self.unit}"
+
+    @property
+    def arrow(self) -> str:
+        """Both values with as few digits as show that they differ."""
+        for digits in (1, 2) if self.unit else (3, 4):
+            before, after = (self.text(value, digits) for value in (self.other, self.ours))
+            if before != after:
+                return f"{before} → {after}{self.unit}"
+        return f"{self.text(self.ours)}{self.unit}"
 
 
-class Against(NamedTuple):
-    """The new head against one other line."""
-
-    label: str
-    title: str
-    changes: list[Change]
+Changes = Mapping[str, Mapping[str, Change]]
+"""By the label of the other line, then by metric."""
 
 
-def _number(key: str, value: float | None) -> str:
-    share = key in _SHARES
-    return number_text(value, 2 if share else 4, scale=100 if share else 1)
-
-
-def against(
-    record: AdaptRecord, evaluations: Sequence[EvaluationRecord] = (), keys: Sequence[str] = _TABLED
-) -> list[Against]:
+def changes_from(
+    record: AdaptRecord, evaluations: Sequence[EvaluationRecord], keys: Sequence[str] = ()
+) -> Changes:
     """The new head against each other line: the heads of the chosen one's seed.
 
     By their evaluations, one a line in the order of the lines, where they are given: these know what chance
-    may have done. Else, and of votes, by the record alone.
+    may have done. Else, and of votes, by the record alone. Heads that have not converged are compared with
+    no other.
     """
-    labels = record.row_labels
-    by_label = dict(zip(labels, evaluations, strict=True)) if evaluations else {}
-    return [
-        Against(
-            label,
-            line_title(record.delivered(label)),
-            [_change(record, by_label, label, key) for key in keys],
-        )
-        for label in labels
-        if label != record.new_label and _is_comparable(record, label)
-    ]
-
-
-def _is_comparable(record: AdaptRecord, label: str) -> bool:
-    """Heads that have not converged are compared with no other."""
-    return all(one.converged for one in record.scored if one.label in (label, record.new_label))
+    by_label = dict(zip(record.row_labels, evaluations, strict=True)) if evaluations else {}
+    unfinished = {one.label for one in record.scored if not one.converged}
+    keys = keys or (("error", "nll", "kl", "ece") if record.targets == "votes" else ("error", "nll", "ece"))
+    return {
+        label: {key: _change(record, by_label, label, key) for key in keys}
+        for label in record.row_labels
+        if label != record.new_label and not {label, record.new_label} & unfinished
+    }
 
 
 def _change(record: AdaptRecord, by_label: dict[str, EvaluationRecord], label: str, key: str) -> Change:
+    paired = Number(None)
     if by_label and record.targets == "labels":
         other, ours = by_label[label], by_label[record.new_label]
-        absent = Number(None)
-        before, after = (one.scores.get(key, absent).value for one in (other, ours))
-        return Change(key, before, after, _difference(ours, other, key))
-    return Change(key, _value(record, label, key), _value(record, record.new_label, key), Number(None))
+        before, after = (one.scores.get(key, paired).value for one in (other, ours))
+        paired = difference(ours, other, key) if key in PAIRED else paired
+    else:
+        before, after = (value_of(record.delivered(one), key) for one in (label, record.new_label))
+    if paired.value is None and before is not None and after is not None:
+        paired = Number(after - before)
+    return Change(key, before, after, paired)
 
 
-def _difference(ours: EvaluationRecord, other: EvaluationRecord, key: str) -> Number:
-    return difference(ours, other, key) if key in other.scores else Number(None)
-
-
-def _value(record: AdaptRecord, label: str, key: str) -> float | None:
-    head = record.delivered(label)
-    return head.kl if key == "kl" else getattr(head.scores, key)
+# Findings
 
 
 def findings(record: AdaptRecord, evaluations: Sequence[EvaluationRecord] = ()) -> list[str]:
@@ -144,40 +185,42 @@ def findings(record: AdaptRecord, evaluations: Sequence[EvaluationRecord] = ()) 
     Losses beyond chance, or that the delivered head has not converged; the change from the network as it was
     or else from softmax; what was done; the best head; OOD detection; risk thresholds.
     """
-    keys = ("error", "nll", "kl", "ece") if record.targets == "votes" else _TOLD
-    found = against(record, evaluations, keys)
-    reference = before_label(record)
+    changes, reference = changes_from(record, evaluations), before_label(record)
     return [
-        *_losses(record, found),
-        *(_changed(record, one) for one in found if one.label == reference),
+        *_losses(record, changes),
+        *(_changed(record, label, changes[label]) for label in changes if label == reference),
         _done(record),
         _best(record),
-        *_ood(record, reference),
+        *_ood(record, reference if reference in changes else None),
         *_risk_thresholds(record),
     ]
 
 
-def _losses(record: AdaptRecord, found: Sequence[Against]) -> Iterator[str]:
+def _losses(record: AdaptRecord, changes: Changes) -> Iterator[str]:
     """Where the delivered head is worse than the obvious alternatives, beyond chance."""
     if not record.delivered(record.new_label).converged:
         yield "The new head has not converged, so it is compared with no other head."
     losses = {}
-    for one in found:
-        worse = [_loss_words(change) for change in one.changes if change.verdict == "worse"]
-        if one.label in ("untouched", "softmax", softmax_label(record)) and worse:
-            losses[one.label.partition(" +")[0]] = f"{_OTHERS[one.label]} ({', '.join(worse)})"
+    for label in ("untouched", "softmax", softmax_label(record)):
+        worse = _of_verdict(changes, label, "worse")
+        if worse:
+            parts = ", ".join(f"{_NAMES[one.key]} {one.step}" for one in worse)
+            losses[label.partition(" +")[0]] = f"{_OTHERS[label]} ({parts})"
     if losses:
         yield f"The new head is worse than {' and than '.join(losses.values())}."
 
 
-def _loss_words(change: Change) -> str:
-    """Such as "NLL +0.0130 [0.0100, 0.0160]"."""
-    points = "\u00a0% points" if change.key in _SHARES else ""
-    return f"{change.name} {change.signed}{points} {change.interval}"
+def _of_verdict(changes: Changes, label: str, verdict: Verdict) -> list[Change]:
+    return [one for one in changes.get(label, {}).values() if one.verdict == verdict]
 
 
-def _arrow(change: Change) -> str:
-    return f"{change.name} {change.text(change.other)} → {change.text(change.ours)}{change.unit}"
+def _changed(record: AdaptRecord, label: str, changes: Mapping[str, Change]) -> str:
+    parts = []
+    for one in changes.values():
+        arrow = f"{_NAMES[one.key]} {one.text(one.other)} → {one.text(one.ours)}{one.unit}"
+        parts.append(f"{arrow} ({one.verdict_text})" if one.verdict else arrow)
+    before = _OTHERS.get(label, label)
+    return f"From {before} to the new head, on {scored_on_text(record)}: {', '.join(parts)}."
 
 
 def _done(record: AdaptRecord) -> str:
@@ -200,10 +243,23 @@ def _settings(record: AdaptRecord) -> Iterator[str]:
     chosen = record.chosen_head
     weight = chosen.options.get("kl_weight")
     if weight is not None:
-        count = len(kl_weights(record))
+        tried = [one for one in record.tried if one.kind == "belief_matching"]
+        count = len({one.options.get("kl_weight") for one in tried})
         yield f"λ = {weight:g}, chosen from {count} values" if count > 1 else f"λ = {weight:g}"
     if chosen.weight_decay:
         yield f"weight decay {chosen.weight_decay:g}"
+
+
+def batchnorm_outcome(record: AdaptRecord) -> Iterator[str]:
+    """One sentence on the training of BatchNorm layers, if it was requested."""
+    if record.batchnorm is None:
+        return
+    layers = count_text(record.batchnorm["layers"], "BatchNorm layer")
+    before, after = (record.batchnorm[f"validation_{when}"]["nll"] for when in ("before", "after"))
+    if record.new_label == BATCHNORM_LABEL:
+        yield f"{layers} trained together with the head: validation NLL {before:.4f} -> {after:.4f}."
+    else:
+        yield f"Training {layers} with the head did not improve the validation score; they were restored."
 
 
 def _best(record: AdaptRecord) -> str:
@@ -220,46 +276,16 @@ def _best(record: AdaptRecord) -> str:
     return f"{excess}. With choose = best that head is delivered."
 
 
-def batchnorm_outcome(record: AdaptRecord) -> Iterator[str]:
-    """One sentence on the training of BatchNorm layers, if it was requested."""
-    if record.batchnorm is None:
-        return
-    layers = count_text(record.batchnorm["layers"], "BatchNorm layer")
-    before, after = (record.batchnorm[f"validation_{when}"]["nll"] for when in ("before", "after"))
-    if record.new_label == BATCHNORM_LABEL:
-        yield f"{layers} trained together with the head: validation NLL {before:.4f} -> {after:.4f}."
-    else:
-        yield f"Training {layers} with the head did not improve the validation score; they were restored."
-
-
-def _changed(record: AdaptRecord, one: Against) -> str:
-    changes = ", ".join(map(change_words, one.changes))
-    return (
-        f"From {_OTHERS.get(one.label, one.title)} to the new head, on {scored_on_text(record)}: {changes}."
-    )
-
-
-def change_words(change: Change) -> str:
-    """Such as "NLL 0.3450 → 0.2370 (better)"."""
-    words = {"even": "indistinguishable" if change.interval else "the same", "": ""}
-    verdict = words.get(change.verdict, change.verdict)
-    return f"{_arrow(change)} ({verdict})" if verdict else _arrow(change)
-
-
 def _ood(record: AdaptRecord, reference: str | None) -> Iterator[str]:
     parts = []
     for name in ood_sets(record):
-        found = [_auroc(record, label, name) for label in (reference, record.new_label) if label]
+        heads = [record.delivered(label) for label in (reference, record.new_label) if label]
+        found = [ood.auroc.get(HEADLINE) for head in heads for ood in head.ood if ood.name == name]
         texts = [number_text(value, 1, scale=100) for value in found if value is not None]
         if texts:
             parts.append(f"{name} {' → '.join(texts)}\u00a0%")
     if parts:
-        yield f"Out-of-distribution detection by {score_title(_HEADLINE)}, AUROC: {'; '.join(parts)}."
-
-
-def _auroc(record: AdaptRecord, label: str, name: str) -> float | None:
-    found = next((one for one in record.delivered(label).ood if one.name == name), None)
-    return None if found is None else found.auroc.get(_HEADLINE)
+        yield f"Out-of-distribution detection by {score_title(HEADLINE)}, AUROC: {'; '.join(parts)}."
 
 
 def _risk_thresholds(record: AdaptRecord) -> Iterator[str]:
@@ -267,35 +293,252 @@ def _risk_thresholds(record: AdaptRecord) -> Iterator[str]:
     found = record.risk_thresholds
     if not found:
         return
-    sure = f"{100 * (1 - max(one.delta for one in found)):g}\u00a0%"
-    parts = [f"below {100 * one.risk:g}\u00a0% {_threshold_words(record, one)}" for one in found]
-    doubt = (
-        " Do not rely on this: the network has seen the validation examples." if record.verdict.seen else ""
-    )
+    sure = percent(1 - max(one.delta for one in found), 0)
+    parts = [
+        f"below {100 * one.risk:g}\u00a0% {_threshold(record, one)}{_kept(record, one)}" for one in found
+    ]
+    spoilt = "Do not rely on this: the network has seen the validation examples."
+    doubt = f" {spoilt}" if record.verdict.seen else ""
     yield f"Error among answers, with probability {sure}: {'; '.join(parts)}.{doubt}"
 
 
-def _threshold_words(record: AdaptRecord, one: RiskThresholdCheck) -> str:
+def _threshold(record: AdaptRecord, one: RiskThresholdCheck) -> str:
     if one.threshold is None:
         return "at no confidence"
     if one.threshold * record.classes <= 1:  # no confidence is lower
-        return f"at any confidence{_kept(one)}"
-    return f"at a confidence of {threshold_text(one.threshold)} or more{_kept(one)}"
+        return "at any confidence"
+    return f"at a confidence of {threshold_text(one.threshold)} or more"
 
 
-def _kept(one: RiskThresholdCheck) -> str:
+def _kept(record: AdaptRecord, one: RiskThresholdCheck) -> str:
     """Coverage and error of a risk threshold on test examples, or its coverage on validation examples."""
-    if one.test_coverage is None:
-        return f" ({_answered(one.coverage, 1)} of the validation examples answered)"
-    wrong = (
-        ""
-        if one.test_risk is None
-        else f", {number_text(one.test_risk, 2, scale=100)}\u00a0% of them wrongly"
-    )
-    return f" ({_answered(one.test_coverage, 2)} of the test examples answered{wrong})"
-
-
-def _answered(share: float, digits: int) -> str:
-    """In percent, or in a word where it is all or nothing."""
+    if one.threshold is None:
+        return ""
     words = {0.0: "none", 1.0: "all"}
-    return words.get(share, f"{number_text(share, digits, scale=100)}\u00a0%")
+    if one.test_coverage is None:
+        answered = words.get(one.coverage, percent(one.coverage))
+        return f" ({answered} of the validation examples answered)"
+    wrong = f", {_wrongly(record, one)}" if one.test_risk is not None else ""
+    answered = words.get(one.test_coverage, percent(one.test_coverage, 2))
+    return f" ({answered} of the test examples answered{wrong})"
+
+
+def _wrongly(record: AdaptRecord, one: RiskThresholdCheck) -> str:
+    """The risk is of the class of the most votes, and the error on test examples of all votes."""
+    what = "of their votes contradicted" if record.targets == "votes" else "of them wrongly"
+    return f"{percent(one.test_risk, 2)} {what}"
+
+
+# Caveats
+
+
+def caveats(record: AdaptRecord) -> list[str]:
+    """What has to be known before the numbers are believed, the gravest first."""
+    found = [*_seen(record)]
+    if record.scored_on == "validation":
+        found.append(
+            "There were no test examples: these numbers are of the validation examples that chose λ, weight "
+            "decay and temperature, and are optimistic. Give test data for unbiased scores."
+        )
+    if record.targets == "votes":
+        found.append(
+            "Examples have votes: in scores each counts by the shares of its votes. What resamples examples "
+            "takes the class of the most votes for the label."
+        )
+    return found
+
+
+def _seen(record: AdaptRecord) -> Iterator[str]:
+    """Whether the network knew the examples that chose, unless it clearly did not."""
+    seen, why = record.verdict.seen, record.verdict.why
+    if seen:
+        spoilt = "the choice and the risk thresholds" if record.risk_thresholds else "the choice"
+        if record.scored_on == "validation":
+            spoilt = "any of these numbers"
+        who = "the network has" if record.labels == "same" else "the heads have"
+        yield (
+            f"Do not rely on {spoilt}: λ was chosen on examples that {who} been trained on. {why} "
+            "Choose it on examples that were never trained on."
+        )
+    elif seen is None:
+        fact = "It is unknown whether the network has seen the validation examples"
+        if record.labels == "same":
+            yield f"{fact}: {why[:1].lower()}{why[1:]} If it has, the chosen λ may be wrong elsewhere."
+            return
+        _, bracket, measured = why.partition(" (")  # the rest says at length that there is no head to ask
+        yield f"{fact}: it has no head for these classes.{bracket}{measured}"
+
+
+# The first screen of the page
+
+
+def adaptation_verdict(record: AdaptRecord, models: Sequence[EvaluationRecord]) -> str:
+    """One sentence that a person can repeat."""
+    changes, reference = changes_from(record, models), before_label(record)
+    ours, sizes = record.delivered(record.new_label), scored_on_text(record)
+    errs = f"errs on {percent(ours.scores.error)} of {sizes}"
+    if not ours.converged:
+        return f"The new head has not converged; it {errs} and is compared with no other head."
+    if record.chosen_head.kind == "untouched" and record.chosen_head.calibration is None:
+        return f"The network stays as it was, because no other head fits better: it {errs}."
+    if reference == "untouched" and reference in changes:
+        ours_model = models[record.row_labels.index(record.new_label)]
+        parts = _rightness(changes[reference]["error"], sizes), _honesty(changes[reference], ours_model)
+        lost = _of_verdict(changes, softmax_label(record), "worse")
+        rival = f"; {softmax_label(record)} does better ({lost[0].both})" if lost else ""
+        return f"After adaptation the network {''.join(parts)}{rival}."
+    if record.targets == "votes":
+        heads = {"the new head contradicts": ours}
+        heads |= {f"{label}": record.delivered(label) for label in changes if label == reference}
+        parts = [
+            f"{who} {percent(one.scores.error)} (KL {number_text(one.kl, 3)})" for who, one in heads.items()
+        ]
+        return f"Of the votes on {sizes.removesuffix(' with votes')}, {'; '.join(parts)}."
+    rival = _rival(changes, reference) if reference and reference in changes else ""
+    return f"The new head {errs} with a calibration error of {percent(ours.scores.ece)}{rival}."
+
+
+def _rightness(error: Change, sizes: str) -> str:
+    words = {"even": "right as often as", "better": "right more often than", "worse": "wrong more often than"}
+    if not error.verdict:
+        return f"has an error of {error.arrow}"
+    is_far = error.verdict == "even" and (error.difference.value or 0.0) > _LARGE_RISE
+    reach = f" as far as {sizes} can tell" if is_far else ""
+    return f"is {words[error.verdict]} before{reach} (error {error.arrow})"
+
+
+def _honesty(changes: Mapping[str, Change], model: EvaluationRecord) -> str:
+    error, ece, nll = (changes[key] for key in ("error", "ece", "nll"))
+    values, side = f"calibration error {ece.arrow}", miscalibration(model)
+    if ece.verdict == "better":
+        honest = f"more honest about it, though still {side}" if side else "honest about it"
+        words = f" {'but' if error.verdict == 'worse' else 'and'} {honest}: {values}"
+    elif ece.verdict == "worse":
+        words = f" {'and' if error.verdict == 'worse' else 'but'} less honest about it: {values}"
+    else:
+        words = f"; its calibration has not clearly changed: {values}" if ece.verdict else f", {values}"
+    is_told = nll.verdict in ("even", "", ece.verdict)
+    return words if is_told else f"{words}; its probabilities fit {nll.verdict} (NLL {nll.arrow})"
+
+
+def _rival(changes: Changes, label: str) -> str:
+    """What the obvious other head does: whether it is better, and by which metric."""
+    lost, won = _of_verdict(changes, label, "worse"), _of_verdict(changes, label, "better")
+    if lost or won:
+        return f"; {label} does {'better' if lost else 'worse'} ({(lost or won)[0].both})"
+    error = changes[label]["error"]
+    value = f"{error.text(error.other, 1)}{error.unit}"
+    return f"; {label} does as well ({value})" if error.verdict else f"; {label} errs on {value}"
+
+
+def adaptation_cards(record: AdaptRecord, models: Sequence[EvaluationRecord]) -> list[Card]:
+    """Error, calibration, likelihood, OOD detection and abstention: before and after, and how sure."""
+    reference = before_label(record) or ""
+    changes = changes_from(record, models).get(reference, {})
+    titles = {"error": "Error", "ece": "Calibration error (ECE)", "nll": "Negative log-likelihood"}
+    if record.targets == "votes":
+        titles = {"error": "Votes contradicted", "ece": titles["ece"], "kl": "Divergence of the votes (KL)"}
+    cards = []
+    for key, title in titles.items():
+        value = value_of(record.delivered(record.new_label), key)
+        change = changes.get(key, Change(key, None, value, Number(None)))
+        words = {"better": "better beyond chance", "worse": "worse beyond chance", "": "no interval"}
+        sure = words.get(change.verdict, change.verdict_text)
+        sure += f": {change.step}" if change.difference.low is not None else ""
+        digits = 2 if change.unit else 3
+        text = f"{change.text(change.ours, digits)}{change.unit}"
+        if not changes:
+            sure = "compared with no other head"
+        elif reference == "untouched":
+            text = change.arrow
+        else:
+            sure = f"{reference} {change.text(change.other, digits)}{change.unit}; {sure}"
+        cards.append(Card(title, text, sure, change.verdict))
+    return [*cards, *_ood_cards(record, models, reference if changes else ""), *_abstention_cards(record)]
+
+
+def _ood_cards(record: AdaptRecord, models: Sequence[EvaluationRecord], reference: str) -> Iterator[Card]:
+    """AUROC of the first set; two heads are told apart where their intervals do not meet."""
+    by_label = dict(zip(record.row_labels, models, strict=True))
+    for name in ood_sets(record)[:1]:
+        compared = [by_label[label] for label in (reference, record.new_label) if label]
+        areas = [one.auroc for model in compared if (one := detection_of(model, name, HEADLINE)) is not None]
+        texts = [number_text(area.value, 1, scale=100) for area in areas]
+        sure, verdict = f"AUROC by {score_title(HEADLINE)}", ""
+        if len(areas) == 2 and all(area.low is not None and area.high is not None for area in areas):
+            (other_low, other_high), (low, high) = ((area.low or 0.0, area.high or 0.0) for area in areas)
+            verdict = "better" if low > other_high else "worse" if high < other_low else "even"
+            words = {"even": "the intervals overlap"}.get(verdict, f"{verdict} beyond chance")
+            sure = f"{sure}; {words}"
+        if reference != "untouched":
+            sure = "; ".join([*(f"{reference} {text}\u00a0%" for text in texts[:-1]), sure])
+            texts = texts[-1:]
+        if texts:
+            yield Card(f"Detects {name}", f"{' → '.join(texts)}\u00a0%", sure, verdict)
+
+
+def _abstention_cards(record: AdaptRecord) -> Iterator[Card]:
+    """The least risk that some confidence keeps."""
+    kept = [one for one in record.risk_thresholds if one.threshold is not None and one.coverage > 0]
+    for one in sorted(kept, key=lambda one: one.risk)[:1]:
+        share = one.coverage if one.test_coverage is None else one.test_coverage
+        wrong = "" if one.test_risk is None else f"; on test examples {_wrongly(record, one)}"
+        sure = f"at most {100 * one.risk:g}\u00a0% errors among the answers, {_threshold(record, one)}{wrong}"
+        yield Card("When it may abstain", f"answers {percent(share, 0)}", sure)
+
+
+def adaptation_advice(record: AdaptRecord, models: Sequence[EvaluationRecord]) -> list[str]:
+    """Which head to take, at which confidence to answer, which score to use, what to mend in the data."""
+    ours = models[record.row_labels.index(record.new_label)]
+    advice = [_which_head(record, changes_from(record, models))]
+    for one in record.risk_thresholds:
+        rule = f"answer {_threshold(record, one)}{_kept(record, one)}"
+        if one.threshold is None:
+            rule = "no confidence is high enough; more validation examples may find one"
+        advice.append(f"For at most {100 * one.risk:g}\u00a0% errors among the answers, {rule}.")
+    return [*advice, *ood_advice(ours), *_mending(record, ours)]
+
+
+def _which_head(record: AdaptRecord, changes: Changes) -> str:
+    """The new head, or the cheapest that is as good: temperature scaling of the old one, or else softmax."""
+    if not record.delivered(record.new_label).converged:
+        longer = "more epochs" if record.adapt_config.get("protocol") == "paper" else "a larger weight decay"
+        return f"Do not use the new head yet: fit it again with {longer} until it converges."
+    if record.chosen_head.kind == "untouched":
+        scaled = "with its new temperature" if record.chosen_head.calibration else "as it is"
+        return f"Keep the network {scaled}: fitting its last layer anew brings nothing."
+    rivals = [label for label in (_SCALED, softmax_label(record)) if label in changes]
+    if not rivals or not record.delivered(record.new_label).has_belief:
+        return f"Take {record.new_label}, which was the choice on the validation examples."
+    told = {label: [_listed(changes, label, verdict) for verdict in ("better", "worse")] for label in rivals}
+    first = next((label for label, (won, lost) in told.items() if lost and not won), rivals[0])
+    name, (won, lost) = "temperature scaling of the old head" if first == _SCALED else first, told[first]
+    if lost and not won:
+        return f"Stay with {name} unless you need a Dirichlet belief: it does better beyond chance ({lost})."
+    if lost:
+        return f"Choose by what counts: {name} does better by {lost}, the new head by {won}."
+    if won:
+        return f"Take the new head: it does better than {name} beyond chance ({won})."
+    belief = (
+        "Take the new head, whose Dirichlet belief gives intervals, mutual information and updates by votes"
+    )
+    if any(one.difference.low is not None for one in changes[first].values()):
+        return f"{belief}; for probabilities alone {name} does as well."
+    return f"{belief}; whether it beats {name} these numbers cannot tell."
+
+
+def _listed(changes: Changes, label: str, verdict: Verdict) -> str:
+    return ", ".join(one.both for one in _of_verdict(changes, label, verdict))
+
+
+def _mending(record: AdaptRecord, ours: EvaluationRecord) -> Iterator[str]:
+    if record.verdict.seen:
+        yield "Adapt again with validation examples that the network has never been trained on."
+    if record.scored_on == "validation":
+        yield "Keep some labelled examples for testing and adapt again: these scores are optimistic."
+    for target, predicted, count in ours.confusion.pairs[:1]:
+        wrong = round((ours.scores.get("error", Number(None)).value or 0.0) * ours.examples)
+        if count >= _FEWEST_MISTAKES and 5 * count >= wrong:
+            pair = f"{class_label(ours, target)} taken for {class_label(ours, predicted)}"
+            share = f"{count:,} of {count_text(wrong, 'error')}"
+            yield f"The most frequent mistake is {pair} ({share}): look at the labels of these classes first."

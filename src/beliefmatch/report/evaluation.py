@@ -68,6 +68,9 @@ __all__ = [
     "evaluation_page",
     "evaluation_sections",
     "evaluation_tables",
+    "marked_scores",
+    "miscalibration",
+    "ood_advice",
     "summary_table",
     "worse_than_chance",
 ]
@@ -154,11 +157,11 @@ def _joined(title: str, parts: Sequence[Table], caption: str = "") -> Table:
 
 
 def _scores(models: Sequence[EvaluationRecord], columns: Sequence[Column]) -> Table:
-    cells = [_marked_scores(models, column) for column in columns]
+    cells = [marked_scores(models, column) for column in columns]
     return _rows(models, columns, cells)
 
 
-def _marked_scores(models: Sequence[EvaluationRecord], column: Column) -> list[Cell]:
+def marked_scores(models: Sequence[EvaluationRecord], column: Column) -> list[Cell]:
     """The best is marked; what is indistinguishable from it by paired draws, else by its interval."""
     cells = [cell_of(model.scores.get(column.key)) for model in models]
     if not has_same_examples(models):
@@ -280,11 +283,11 @@ def calibration_words(model: EvaluationRecord) -> str:
     shown = (
         "" if mean is None else f": right for {percent(1 - error.value)}, confident of {percent(mean.value)}"
     )
-    side = _miscalibration(model)
+    side = miscalibration(model)
     return f"{side}{shown}" if side else f"calibrated on average{shown}"
 
 
-def _miscalibration(model: EvaluationRecord) -> str:
+def miscalibration(model: EvaluationRecord) -> str:
     """ "overconfident" or "underconfident" where that is beyond chance and worth a word, else empty."""
     gap = model.scores.get("overconfidence", Number(None))
     if gap.value is None or abs(gap.value) < _MISCALIBRATED:
@@ -397,7 +400,7 @@ def _card(models: Sequence[EvaluationRecord], key: str, title: str) -> Card | No
     if len(models) == 1:
         sure = _interval(number, 2 if is_share else 3, 100 if is_share else 1).removeprefix(", ")
         if key == "ece":
-            sure = f"{_miscalibration(models[0]) or 'calibrated on average'}; {sure}" if sure else ""
+            sure = f"{miscalibration(models[0]) or 'calibrated on average'}; {sure}" if sure else ""
         return Card(title, value, sure or "no interval")
     if not has_same_examples(models) or len(ranked) < 2:
         return Card(title, value, f"{models[best].name}", model=best)
@@ -436,7 +439,7 @@ def evaluation_advice(models: Sequence[EvaluationRecord]) -> list[str]:
         chance = f"; {listed(close[:3])} may be as good" if close else ""
         advice.append(f"Take {best.name}: {reason}{chance}.")
     best = models[ranked[0]] if ranked else models[0]
-    side = _miscalibration(best)
+    side = miscalibration(best)
     if side:
         gap = number_text(abs(_value(best, "overconfidence") or 0.0), 1, scale=100)
         remedy = "scale its temperature on held-out labels, or refit its last layer with `beliefmatch adapt`"
@@ -452,11 +455,12 @@ def evaluation_advice(models: Sequence[EvaluationRecord]) -> list[str]:
             advice.append(
                 f"For at most {100 * found.risk:g} % errors among the answers, {rule}; that {answered}."
             )
-    advice += _ood_advice(best)
+    advice += ood_advice(best)
     return advice
 
 
-def _ood_advice(model: EvaluationRecord) -> Iterator[str]:
+def ood_advice(model: EvaluationRecord) -> Iterator[str]:
+    """Which score detects each OOD set best."""
     for ood in model.ood:
         known = [one for one in ood.detections if one.auroc.value is not None]
         if not known:

@@ -123,6 +123,8 @@ def number_text(value: float | None, digits: int, *, scale: float = 1.0) -> str:
     """A number with a true minus sign, in exponent form from a million on, or a dash where there is none."""
     if value is None:
         return MISSING
+    if math.isinf(value):
+        return "∞"
     form = "f" if abs(scale * value) < 1e6 else "e"
     text = f"{scale * value:.{digits}{form}}"
     return text.replace("-", "−") if float(text) else text.removeprefix("-")
