@@ -285,15 +285,19 @@ def _page_renderer(context: typer.Context, paths: Sequence[str]) -> Callable[[],
         received = " and ".join(map(str, classes))
         raise ValueError(f"report: `records` must have the same number of classes, got {received}.")
     require_packages(context, "page")
-    from beliefmatch.report.adaptation_page import render_adaptation
-    from beliefmatch.report.comparison_page import render_comparison
     from beliefmatch.report.page import render_page
 
     if isinstance(first, ComparisonRecord):
-        return lambda: render_comparison(first, evaluations)
+        from beliefmatch.report.comparison import comparison_page
+
+        return lambda: render_page(comparison_page(first, evaluations), caller="report")
     if isinstance(first, AdaptRecord):
+        from beliefmatch.report.adaptation_page import render_adaptation
+
         return lambda: render_adaptation(first, evaluations)
-    return lambda: render_page(evaluations)
+    from beliefmatch.report.evaluation import evaluation_page
+
+    return lambda: render_page(evaluation_page(evaluations), caller="report")
 
 
 def _record_file(path: Path) -> Path:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from beliefmatch._environment import needs
 from beliefmatch.experiments.records import PredictionRow
-from beliefmatch.report.safe_text import spreadsheet_text
+from beliefmatch.report.text import spreadsheet_text
 
 __all__ = ["FORMATS", "prediction_file"]
 
