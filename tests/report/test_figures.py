@@ -1,9 +1,9 @@
-"""Figures of evaluations, comparisons and adaptations."""
+"""Figures of evaluations and adaptations."""
 
 import re
 from io import BytesIO
 from itertools import islice
-from statistics import fmean, stdev
+from statistics import fmean
 from xml.etree import ElementTree
 
 import matplotlib
@@ -17,8 +17,6 @@ import adaptations
 from beliefmatch.experiments.evaluation_record import Bins, Curve
 from beliefmatch.report.adaptation_figures import adaptation_figures
 from beliefmatch.report.evaluation_figures import evaluation_files
-from beliefmatch.report.figures import comparison_figures
-from comparison_records import EPOCHS, FIVE, comparison, five, hostile_comparison
 from evaluation_records import hostile, model, single_example, three
 from golden import assert_golden
 from rendered import STARTS, figure_outline, figures_drawn
@@ -30,7 +28,6 @@ def adaptation_files():
 
 REPORTS = {
     "evaluation": lambda: evaluation_files(three()),
-    "comparison": lambda: comparison_figures(five()),
     "adaptation": adaptation_files,
 }
 
@@ -69,10 +66,9 @@ def test_files_are_what_they_are_called_and_the_same_each_time(report):
 
 def test_hostile_names_are_drawn_as_text_into_files_with_tame_names():
     records = [replace(record, name=f"{record.name} $") for record in hostile()[:4]]
-    compared = replace(hostile_comparison(), methods=hostile_comparison().methods[:2])
     with figures_drawn("svg"):
-        files = [*evaluation_files(records), *comparison_figures(compared)]
-    assert len(files) == 3 * (4 + 2 + 3)
+        files = list(evaluation_files(records))
+    assert len(files) == 3 * (4 + 2)
     for name, content in files:
         assert re.fullmatch(r"[a-z0-9_]+\.(svg|pdf|png)", name)
         if name.endswith("svg"):
@@ -102,9 +98,6 @@ def test_little_or_nothing_is_enough_for_a_figure():
     nothing = Curve([], [])
     record = replace(model(examples=40), entropy=nothing, risk_coverage=nothing, misclassification=[])
     assert len(drawn(evaluation_files([record]))) == 6
-    bare = comparison(FIVE[:1], seeds=(0,), ood=(), rotated_digit=False)
-    bare.methods[0].runs[0].curves.clear()
-    assert list(drawn(comparison_figures(bare))) == ["overview"]
 
 
 def test_risk_coverage_curves_are_those_of_the_records():
@@ -143,54 +136,6 @@ def test_class_errors_are_in_the_order_of_their_mean():
     many = model(classes=tuple(map(str, range(50))), examples=400, ood=())
     _, ranks = drawn(evaluation_files([many]))["class_error"].axes
     assert ranks.lines[0].get_ydata()[0] == max(one.error for one in many.classes if one.error is not None)
-
-
-def test_the_overview_shows_means_and_deviations():
-    panels = [axes for axes in drawn(comparison_figures(five()))["overview"].axes if axes.get_visible()]
-    for method, bar in zip(five().methods, panels[0].containers, strict=True):
-        errors = [run.test.error for run in method.runs]
-        assert bar.lines[0].get_xdata()[0] == pytest.approx(fmean(errors))
-        ((left, _), (right, _)) = bar.lines[2][0].get_segments()[0]
-        assert (right - left) / 2 == pytest.approx(stdev(errors))
-    assert panels[-1].get_xscale() == "log" and panels[-2].get_xscale() == "linear"
-
-
-def test_learning_curves_have_a_thin_line_a_network_and_a_thick_mean():
-    loss, _ = drawn(comparison_figures(five()))["learning_curves"].axes
-    thin = [line for line in loss.lines if line.get_linewidth() < 1]
-    thick = [line for line in loss.lines if line.get_linewidth() > 1]
-    assert (len(thin), len(thick)) == (4 * 3 + 5 * 3, 5)
-    first = [run.curves[0]["loss"] for run in five().methods[0].runs]
-    assert thick[0].get_ydata() == pytest.approx([fmean(epoch) for epoch in zip(*first, strict=True)])
-    assert list(thick[0].get_xdata()) == list(range(1, EPOCHS + 1))
-
-
-@pytest.mark.parametrize(
-    ("key", "given", "epochs", "mean"),
-    [
-        ("loss", [[1.0], [1.0, 4.0], [1.0, 8.0]], [1, 2], [1.0, 6.0]),
-        ("validation_error", [[0.5, None, None, 0.25]] * 3, [1, 4], [0.5, 0.25]),
-    ],
-    ids=["gaps are left out of the mean", "epochs without validation are no points"],
-)
-def test_learning_curves_with_gaps(key, given, epochs, mean):
-    record = comparison(FIVE[:1])
-    for run, values in zip(record.methods[0].runs, given, strict=True):
-        run.curves[:] = [{key: values}]
-    (axes,) = drawn(comparison_figures(record))["learning_curves"].axes
-    thick = axes.lines[-1]
-    assert (list(thick.get_xdata()), list(thick.get_ydata())) == (epochs, mean)
-
-
-def test_the_rotated_digit_has_a_cell_a_method_and_angle():
-    images, table, confidence, recognised = drawn(comparison_figures(five()))["rotated_digit"].axes
-    assert len(images.images) == 13 and len(table.patches) == 5 * 13
-    texts = [found.get_text() for found in table.texts]
-    first, last = (five().methods[place].runs[0].rotation for place in (0, 4))
-    assert texts[:26:2] == [str(predicted) for predicted in first.predicted]
-    assert texts[1:26:2] == [f"{100 * value:.0f} %" for value in first.confidence]
-    assert list(confidence.lines[0].get_ydata()) == first.mean_confidence
-    assert list(recognised.lines[4].get_ydata()) == last.recognised
 
 
 def test_the_choice_of_lambda_shows_means_and_rings_the_chosen():

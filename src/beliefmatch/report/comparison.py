@@ -460,9 +460,9 @@ def _cost_card(record: ComparisonRecord) -> Card | None:
     if not known:
         return None
     least, most = (choose(known, key=lambda place: ratios[place] or 0.0) for choose in (min, max))
-    range_text = f"{_times(ratios[least])} to {_times(ratios[most])}"
+    ends = dict.fromkeys(_times(ratios[place]) for place in (least, most))
     sure = f"{names[least]} to {names[most]}, against {names[0]} ({significant(seconds)} s)"
-    return Card("Cost of training", range_text, sure)
+    return Card("Cost of training", " to ".join(ends), sure)
 
 
 def comparison_advice(record: ComparisonRecord) -> list[str]:
@@ -477,7 +477,7 @@ def comparison_advice(record: ComparisonRecord) -> list[str]:
     advice = [*_choice_advice(record), *_calibration_advice(record), *_prediction_costs(record)]
     if max(len(method.runs) for method in record.methods) < _FEW_SEEDS:
         advice.append(
-            f"{_seeds(record).capitalize()} are few: `--seeds {_FEW_SEEDS}` or more tell smaller differences, "
+            f"{_seeds(record).capitalize()} are few: `--seeds {_FEW_SEEDS}` or more tell finer differences, "
             "and finished runs are kept."
         )
     return advice
@@ -499,7 +499,8 @@ def _choice_advice(record: ComparisonRecord) -> Iterator[str]:
     ratios = _ratios(record, "train_seconds")
     cheapest = min(candidates, key=lambda place: ratios[place] or 1.0)
     if len(candidates) == 1:
-        price = "" if cheapest == 0 else f", for {_times(ratios[cheapest])} the training time of {names[0]}"
+        times = _times(ratios[cheapest])
+        price = "" if times in (MISSING, "1.0×") else f", for {times} the training time of {names[0]}"
         yield f"Take {names[cheapest]}: no other is as good in both error and NLL{price}."
         return
     yield (

@@ -1,6 +1,7 @@
 """Figures of comparisons: means over seeds, learning curves, a rotated digit."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from statistics import fmean
 from typing import NamedTuple
@@ -191,11 +192,11 @@ def learning_figure(record: ComparisonRecord) -> list[Figure]:
             continue
         is_share = key.endswith("error")
         panels.append(_learning_panel(record, title, curves, is_share=is_share))
-        form = {"unit": "%", "digits": 2, "scale": 100.0} if is_share else {"digits": 4}
+        form = Column("", "", "%", "", 2, 100.0, title) if is_share else Column("", "", digits=4, group=title)
         longest = max((found.epochs for found in curves.values()), key=len)
         shown = longest[:: max(-(-len(longest) // _MOST_EPOCHS), 1)]
         shown = shown if shown[-1] == longest[-1] else [*shown, longest[-1]]
-        columns += [Column(f"{key}_{epoch}", f"epoch {epoch}", group=title, **form) for epoch in shown]
+        columns += [replace(form, key=f"{key}_{epoch}", title=f"epoch {epoch}") for epoch in shown]
         text = (lambda value: percent(value, 2)) if is_share else (lambda value: number_text(value, 4))
         for index, method in enumerate(record.methods):
             found = curves.get(index, Learning([], [], []))

@@ -92,15 +92,16 @@ def cost(column: Column) -> Measure:
 def wrong_confidences(digit: RotatedDigit) -> list[Measure]:
     """The confidence in wrong classes over all angles: of the pictured digit, and of all of its kind."""
     titles = {
-        "wrong_confidence": f"Confidence when wrong, this {digit.digit}",
-        "mean_wrong_confidence": f"Confidence when wrong, all {digit.examples:,} test {digit.digit}s",
+        "wrong_confidence": f"this {digit.digit}",
+        "mean_wrong_confidence": f"all {digit.examples:,} test {digit.digit}s",
     }
 
     def measure(key: str, title: str) -> Measure:
         def of(run: RunRecord) -> float | None:
             return None if run.rotation is None else getattr(run.rotation, key)
 
-        return Measure(Column(key, title, "%", "low", 2, 100.0), of, without="never wrong")
+        column = Column(key, title, "%", "low", 2, 100.0, group="confidence when wrong")
+        return Measure(column, of, without="never wrong")
 
     return [measure(key, title) for key, title in titles.items()]
 

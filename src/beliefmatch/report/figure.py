@@ -190,7 +190,8 @@ def paper_files(figures: Sequence[Figure], kinds: Sequence[str] = KINDS) -> Iter
         for kind in kinds:
             buffer = BytesIO()
             undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-            with rc_context({"svg.hashsalt": "beliefmatch", "pdf.fonttype": 42}):
+            files = rc_context({"svg.hashsalt": "beliefmatch", "pdf.fonttype": 42})
+            with style.context(_style(*_PAPER.values())), files:  # tick labels are made when saving
                 canvas.savefig(buffer, format=kind, dpi=160, metadata=undated)
             yield f"{figure.name}.{kind}", buffer.getvalue()
 
@@ -273,7 +274,7 @@ def _draw(canvas: Canvas, panels: Sequence[Panel], columns: int, *, ink: str) ->
     heights = _row_heights(panels, columns)
     grid = canvas.add_gridspec(len(heights), columns, height_ratios=heights)
     for panel, (row, column) in zip(panels, _places(panels, columns), strict=True):
-        cell = grid[row, :] if panel.wide else grid[row, column]
+        cell: Any = grid[row, :] if panel.wide else grid[row, column]
         if panel.below is None:
             _draw_panel(canvas.add_subplot(cell), panel, ink)
             continue
