@@ -14,16 +14,14 @@ from beliefmatch._files import LEDGER, atomic_write_dir
 from beliefmatch.cli import main
 from beliefmatch.experiments.records import ComparisonRecord
 from beliefmatch.report.comparison import (
-    comparison_advice,
     comparison_csv,
     comparison_files,
-    comparison_findings,
     comparison_page,
     comparison_summary,
     comparison_tables,
-    comparison_verdict,
 )
 from beliefmatch.report.comparison_figures import comparison_figures, overview_figure
+from beliefmatch.report.comparison_words import comparison_advice, comparison_findings, comparison_verdict
 from beliefmatch.report.evaluation import markdown_report
 from beliefmatch.report.figure import inline_svg, paper_canvas, paper_files
 from beliefmatch.report.page import render_page
@@ -228,7 +226,7 @@ def test_scores_are_means_and_deviations_over_the_seeds(page):
         assert column(summary, "error")[method.label].mark == mark
         assert found[0].startswith({"best": "**", "close": "≈", "": cells[0]}[mark])
         cell = html_rows(page, "540 test images, 10 classes")[method.label][0]
-        assert cell["text"].endswith(cells[0].replace(" ±", "±")) and mark in cell["class"].split() + [""]
+        assert cell["text"].endswith(cells[0].replace(" ±", "±")) and mark in [*cell["class"].split(), ""]
         assert column(further, "brier")[method.label].value == fmean(scores.brier for scores in tests)
         validation = [run.validation.nll for run in method.runs]
         assert column(further, "nll")[method.label].value == fmean(validation)

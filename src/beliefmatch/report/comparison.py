@@ -1,13 +1,11 @@
-"""The report of a comparison: verdict, cards, advice, tables, page and files; and the tables of one run."""
+"""The report of a comparison: tables, page and files; and the tables of one run."""
 
 import csv
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace as with_values
 from io import StringIO
-from math import floor, log10
 from statistics import fmean
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -33,18 +31,26 @@ from beliefmatch.report.comparison_scores import (
     INFINITE,
     SCORES,
     Measure,
-    Ranking,
     cost,
+    cost_ratios,
     detection,
     detection_scores,
-    hardest_set,
-    mean_of,
+    has_one_seed,
+    is_below_chance,
     ood_sets,
     over_seeds,
     presentable_comparison,
-    ranking,
     short_names,
+    significant,
+    times_text,
     wrong_confidences,
+)
+from beliefmatch.report.comparison_words import (
+    comparison_advice,
+    comparison_cards,
+    comparison_findings,
+    comparison_verdict,
+    worse_than_chance,
 )
 from beliefmatch.report.evaluation import (
     evaluation_pictures,
@@ -53,15 +59,13 @@ from beliefmatch.report.evaluation import (
 )
 from beliefmatch.report.figure import KINDS, paper_files
 from beliefmatch.report.metrics import score_title
-from beliefmatch.report.page import Card, Command, Facts, Page, Section, Text, facts_of, render_page
+from beliefmatch.report.page import Command, Facts, Page, Section, Text, facts_of, render_page
 from beliefmatch.report.style import looks
 from beliefmatch.report.table import MARKS_LEGEND, Cell, Column, Row, Table
 from beliefmatch.report.text import (
-    MISSING,
     count_text,
     listed,
     number_text,
-    percent,
     presentable,
     spreadsheet_text,
 )
@@ -76,17 +80,13 @@ __all__ = [
     "run_tables",
 ]
 
-_CHANCE = 0.5
-_FEW_SEEDS = 5
-_COSTLY = 2.0  # times the cost of another that is worth a word
 _ALL_ANGLES = 2  # methods whose view of the digit is shown at every angle
-_COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _COSTS = (
     Column("networks", "Networks"),
-    Column("parameters", "Parameters of a network"),
+    Column("parameters", "Parameters"),
     Column("train_seconds", "Training", "(s)"),
-    Column("train_images_per_second", "Training", "(images a second)"),
-    Column("predict_ms_per_image", "Prediction", "(ms an image)"),
+    Column("train_images_per_second", "Training", "(images/s)"),
+    Column("predict_ms_per_image", "Prediction", "(ms/image)"),
 )
 _TIMED = ("train_seconds", "predict_ms_per_image")  # also shown as multiples of the first method's
 _TRIED = (
@@ -110,7 +110,7 @@ def comparison_summary(record: ComparisonRecord) -> Table:
     first = shown.methods[0].runs[0]
     if len(shown.methods) > 1:
         times = Column("train_ratio", "Training", f"× {short_names(shown)[0]}", digits=1)
-        ratios = _ratios(shown, "train_seconds")
+        ratios = cost_ratios(shown, "train_seconds")
         rows = [
             with_values(row, cells=[*row.cells, Cell(ratio)])
             for row, ratio in zip(table.rows, ratios, strict=True)
@@ -168,29 +168,18 @@ def _validation(key: str) -> Callable[[RunRecord], float | None]:
     return lambda run: getattr(run.validation, key)
 
 
-def _is_below_chance(cell: Cell) -> bool:
-    return isinstance(cell.value, float) and cell.value + (cell.sd or 0.0) < _CHANCE
-
-
 def _with_chance(cell: Cell) -> Cell:
-    return with_values(cell, note="worse than chance") if _is_below_chance(cell) else cell
+    return with_values(cell, note="worse than chance") if is_below_chance(cell) else cell
 
 
 def _detection_tables(record: ComparisonRecord) -> Iterator[Table]:
     """AUROC by every score and FPR95 by the first, a table a set."""
-    scores = detection_scores(record)
-    for name in ood_sets(record):
+    scores, sets = detection_scores(record), ood_sets(record)
+    for name in sets:
         shown = [(scores[0], "auroc"), (scores[0], "fpr95"), *((score, "auroc") for score in scores[1:])]
         measures = [detection(name, score, key, group=score_title(score)) for score, key in shown]
         table = _measured(record, f"OOD set {name}", measures)
-        yield with_values(table, caption=_legend(record, table))
-
-
-def _ratios(record: ComparisonRecord, key: str) -> list[float | None]:
-    """How many times the first method's mean cost each method's is."""
-    means = [mean_of(method, lambda run: getattr(run.costs, key)) for method in record.methods]
-    first = means[0]
-    return [mean / first if mean is not None and first else None for mean in means]
+        yield with_values(table, caption=_legend(record, table) if name == sets[-1] else "")
 
 
 def _cost_table(record: ComparisonRecord) -> Table:
@@ -201,37 +190,14 @@ def _cost_table(record: ComparisonRecord) -> Table:
         cells.append([Cell(significant(cost(column).cell(method).value)) for method in record.methods])
         if column.key in _TIMED and len(record.methods) > 1:
             columns.append(Column(f"{column.key}_ratio", f"× {first}"))
-            cells.append([Cell(_times(ratio)) for ratio in _ratios(record, column.key)])
+            cells.append([Cell(times_text(ratio)) for ratio in cost_ratios(record, column.key)])
     rows = [
         Row(method.label, [of_column[index] for of_column in cells], model=index)
         for index, method in enumerate(record.methods)
     ]
-    several = max(len(method.runs) for method in record.methods) > 1
-    caption = (
-        "Means over the seeds. Training time is of all networks of a method, one after the other."
-        if several
-        else "Of one seed. Training time is of all networks of a method, one after the other."
-    )
+    of = "Of one seed" if has_one_seed(record) else "Means over the seeds"
+    caption = f"{of}. Parameters of one network; training time of all networks, one after the other."
     return Table("Costs", columns, rows, caption, row_title="method")
-
-
-def _times(ratio: float | None) -> str:
-    if ratio is None:
-        return MISSING
-    return f"{ratio:.1f}×" if ratio < 9.95 else f"{round(ratio):,}×"
-
-
-def significant(value: float | str | None, digits: int = 3) -> str:
-    """A number with so many digits, whole ones with all of theirs.
-
-    >>> significant(1234567.8), significant(0.012345), significant(60170)
-    ('1,234,568', '0.0123', '60,170')
-    """
-    if not isinstance(value, float | int):
-        return MISSING
-    if value == int(value) or abs(value) >= 10**digits:
-        return f"{round(value):,}".replace("-", "−")
-    return number_text(value, max(digits - 1 - floor(log10(abs(value))), 0))
 
 
 def _choice_tables(record: ComparisonRecord) -> Iterator[Table]:
@@ -303,244 +269,6 @@ def _all_angles(record: ComparisonRecord, digit: RotatedDigit, title: str) -> Ta
     return Table(title, columns, rows, caption, row_title="angle")
 
 
-# Words
-
-
-def _count(number: int) -> str:
-    return _COUNTS[number] if number < len(_COUNTS) else f"{number:,}"
-
-
-def _seeds(record: ComparisonRecord) -> str:
-    most = max(len(method.runs) for method in record.methods)
-    return f"{_count(most)} seed{'s' if most > 1 else ''}"
-
-
-def _has_one_seed(record: ComparisonRecord) -> bool:
-    return all(len(method.runs) == 1 for method in record.methods)
-
-
-def _names(record: ComparisonRecord, places: Sequence[int], most: int = 2) -> str:
-    """The first names, and how many others there are."""
-    names = [short_names(record)[place] for place in places]
-    others = len(names) - most
-    return listed(names) if others <= 0 else listed([*names[:most], count_text(others, "other")])
-
-
-def _value_text(measure: Measure, cell: Cell) -> str:
-    """A mean with its deviation, as sentences have it: with few digits."""
-    if not isinstance(cell.value, float):
-        return f"{cell.value}"
-    if measure.column.unit == "%":
-        sd = "" if cell.sd is None else f"\u00a0±\u00a0{number_text(cell.sd, 1, scale=100)}"
-        return f"{percent(cell.value)}{sd}"
-    return number_text(cell.value, 3)
-
-
-def _best_text(measure: Measure, ranked: Ranking) -> str:
-    return _value_text(measure, ranked.cells[ranked.best])
-
-
-def comparison_verdict(record: ComparisonRecord) -> str:
-    """One sentence that a person can repeat."""
-    error, nll, names = SCORES["error"], SCORES["nll"], short_names(record)
-    by_error, by_nll = ranking(record, error), ranking(record, nll)
-    if by_error is None:
-        return f"{count_text(len(record.methods), 'method')} without a finite error."
-    best = _best_text(error, by_error)
-    if len(record.methods) == 1:
-        fit = "" if by_nll is None else f" and has an NLL of {_best_text(nll, by_nll)}"
-        return f"{names[0]} errs on {best} of the test images{fit}, over {_seeds(record)}."
-    if _has_one_seed(record):
-        worst = by_error.order[-1]
-        ends = (
-            f"{best} ({names[by_error.best]}) to {_value_text(error, by_error.cells[worst])} ({names[worst]})"
-        )
-        return f"One seed cannot rank {_count(len(names))} methods: their errors are {ends}."
-    who = names[by_error.best]
-    first = f"Of {_count(len(names))} methods {who} errs least ({best})"
-    if by_error.alike:
-        first += f", but {_seeds(record)} cannot tell it from {_names(record, by_error.alike)}"
-    else:
-        first += f", beyond the scatter of {_seeds(record)}"
-    if by_nll is None:
-        return f"{first}."
-    fits = "it also fits" if by_nll.best == by_error.best else f"{names[by_nll.best]} fits"
-    doubt = "" if by_nll.is_clear else ", not clearly"
-    return f"{first}; {fits} best (NLL {_best_text(nll, by_nll)}{doubt})."
-
-
-def comparison_findings(record: ComparisonRecord) -> list[str]:
-    """The verdict, OOD detection and cost: at most three sentences for the terminal."""
-    shown = presentable_comparison(record, caller="comparison_findings")
-    found = [comparison_verdict(shown), *_ood_sentence(shown)]
-    ratios, names = _ratios(shown, "train_seconds"), short_names(shown)
-    known = [place for place, ratio in enumerate(ratios) if ratio is not None]
-    if len(known) > 1:
-        longest = max(known, key=lambda place: ratios[place] or 0.0)
-        seconds = mean_of(shown.methods[0], lambda run: run.costs.train_seconds)
-        most = (
-            f"{names[longest]} takes {_times(ratios[longest])} as long"
-            if longest
-            else "no other method takes longer"
-        )
-        found.append(f"{names[0]} trains in {significant(seconds)} s; {most}.")
-    return found
-
-
-def _ood_sentence(record: ComparisonRecord) -> list[str]:
-    """The range of the hardest OOD set, or who is worse than chance."""
-    below, hardest, names = worse_than_chance(record), hardest_set(record), short_names(record)
-    if below:
-        more = f" ({count_text(len(below) - 1, 'more such case')})" if len(below) > 1 else ""
-        return [f"{below[0].removesuffix('.')}{more}."]
-    if hardest is None:
-        return []
-    name, score, ranked = hardest
-    ends = [
-        f"{percent(ranked.cells[place].value)} ({names[place]})"  # type: ignore[arg-type]
-        for place in (ranked.order[-1], ranked.best)
-    ]
-    which = f"OOD set {name}" + (", the hardest" if len(ood_sets(record)) > 1 else "")
-    values = f"from {ends[0]} to {ends[1]}" if ranked.order[-1] != ranked.best else ends[0]
-    return [f"{which}: AUROC {values} by {score_title(score)}."]
-
-
-def worse_than_chance(record: ComparisonRecord) -> list[str]:
-    """Sentences on methods that take an OOD set for more familiar than the test images."""
-    found = []
-    for score in detection_scores(record)[:1]:
-        for name in ood_sets(record):
-            cells = detection(name, score).cells(record)
-            for method, cell in zip(short_names(record), cells, strict=True):
-                if _is_below_chance(cell):
-                    area = percent(cell.value)  # type: ignore[arg-type]
-                    fact = f"{method} detects {name} worse than chance (AUROC {area})"
-                    found.append(f"{fact}: it is surer of these images than of the test images.")
-    return found
-
-
-def comparison_cards(record: ComparisonRecord) -> list[Card]:
-    """Error, likelihood, calibration, OOD detection and cost: the best, and whether seeds tell it apart."""
-    titles = {"error": "Error", "nll": "Negative log-likelihood", "ece": "Calibration error (ECE)"}
-    cards = [_card(record, title, SCORES[key]) for key, title in titles.items()]
-    hardest = hardest_set(record)
-    if hardest is not None:
-        name, score, _ = hardest
-        which = ", the hardest" if len(ood_sets(record)) > 1 else ""
-        cards.append(_card(record, f"Detects {name}{which} (AUROC)", detection(name, score)))
-    cards.append(_cost_card(record))
-    return [card for card in cards if card is not None]
-
-
-def _card(record: ComparisonRecord, title: str, measure: Measure) -> Card | None:
-    ranked = ranking(record, measure)
-    if ranked is None:
-        return None
-    value, name = _best_text(measure, ranked), short_names(record)[ranked.best]
-    cell = ranked.cells[ranked.best]
-    verdict = "worse" if measure.column.key == "auroc" and _is_below_chance(cell) else ""
-    if len(record.methods) == 1:
-        return Card(title, value, over_seeds(record), verdict)
-    word = "highest" if measure.column.better == "high" else "lowest"
-    if _has_one_seed(record):
-        return Card(title, value, f"{name}, {word} of one seed: may be chance", verdict, ranked.best)
-    if ranked.is_clear:
-        sure = f"{name}, {word} beyond the scatter of {_seeds(record)}"
-        return Card(title, value, sure, verdict or "better", ranked.best)
-    doubt = f"{name}, {word}; {_seeds(record)} cannot tell it from {_names(record, ranked.alike, 1)}"
-    return Card(title, value, doubt, verdict, ranked.best)
-
-
-def _cost_card(record: ComparisonRecord) -> Card | None:
-    ratios, names = _ratios(record, "train_seconds"), short_names(record)
-    known = [place for place, ratio in enumerate(ratios) if ratio is not None]
-    seconds = mean_of(record.methods[0], lambda run: run.costs.train_seconds)
-    if len(record.methods) == 1:
-        return Card("Training time", f"{significant(seconds)} s", over_seeds(record))
-    if not known:
-        return None
-    least, most = (choose(known, key=lambda place: ratios[place] or 0.0) for choose in (min, max))
-    ends = dict.fromkeys(_times(ratios[place]) for place in (least, most))
-    sure = f"{names[least]} to {names[most]}, against {names[0]} ({significant(seconds)} s)"
-    return Card("Cost of training", " to ".join(ends), sure)
-
-
-def comparison_advice(record: ComparisonRecord) -> list[str]:
-    """Which method and why; nothing where the seeds cannot tell; what it costs."""
-    if len(record.methods) == 1:
-        return ["Train a second method beside it (`--methods`): one alone is neither good nor bad."]
-    if _has_one_seed(record):
-        return [
-            "Choose nothing yet: one seed shows no scatter. Repeat with `--seeds 5`; finished runs are kept.",
-            *_prediction_costs(record),
-        ]
-    advice = [*_choice_advice(record), *_calibration_advice(record), *_prediction_costs(record)]
-    if max(len(method.runs) for method in record.methods) < _FEW_SEEDS:
-        advice.append(
-            f"{_seeds(record).capitalize()} are few: `--seeds {_FEW_SEEDS}` or more tell finer differences, "
-            "and finished runs are kept."
-        )
-    return advice
-
-
-def _choice_advice(record: ComparisonRecord) -> Iterator[str]:
-    by_error, by_nll = (ranking(record, SCORES[key]) for key in ("error", "nll"))
-    names = short_names(record)
-    if by_error is None or by_nll is None:
-        return
-    as_right, as_fitting = ({ranked.best, *ranked.alike} for ranked in (by_error, by_nll))
-    candidates = [place for place in by_nll.order if place in as_right & as_fitting]
-    if not candidates:
-        yield (
-            f"{names[by_error.best]} errs least and {names[by_nll.best]} fits best, both beyond the scatter "
-            "of the seeds: take the first if only the class counts, the second if probabilities are used."
-        )
-        return
-    ratios = _ratios(record, "train_seconds")
-    cheapest = min(candidates, key=lambda place: ratios[place] or 1.0)
-    if len(candidates) == 1:
-        times = _times(ratios[cheapest])
-        price = "" if times in (MISSING, "1.0×") else f", for {times} the training time of {names[0]}"
-        yield f"Take {names[cheapest]}: no other is as good in both error and NLL{price}."
-        return
-    yield (
-        f"Nothing here tells {_names(record, candidates, 5)} apart in error and NLL: choose by cost, or "
-        "by the calibration and OOD detection that you need."
-    )
-    least = ratios[cheapest] or 1.0
-    own = [None if ratio is None else ratio / least for ratio in ratios]
-    yield from _costly(names, {place: own[place] for place in candidates}, "Training", names[cheapest])
-
-
-def _costly(names: Sequence[str], ratios: Mapping[int, float | None], what: str, other: str) -> Iterator[str]:
-    """Who takes how many times as long as another."""
-    found = [
-        f"{_times(ratio)} as long with {names[place]}"
-        for place, ratio in ratios.items()
-        if ratio is not None and ratio >= _COSTLY
-    ]
-    if found:
-        yield f"{what} takes {listed(found)} as with {other}."
-
-
-def _calibration_advice(record: ComparisonRecord) -> Iterator[str]:
-    ranked, names = ranking(record, SCORES["ece"]), short_names(record)
-    if ranked is not None and len(ranked.alike) < len(record.methods) - 1 and len(ranked.order) > 1:
-        alike = f" (or {_names(record, ranked.alike)}, as far as the seeds can tell)" if ranked.alike else ""
-        worst = ranked.order[-1]
-        ends = [_value_text(SCORES["ece"], ranked.cells[place]) for place in (ranked.best, worst)]
-        yield (
-            f"If confidences are to be taken at their word, {names[ranked.best]}{alike} is better calibrated "
-            f"than {names[worst]} (ECE {ends[0]} against {ends[1]}); a temperature fitted on held-out labels "
-            "may level that."
-        )
-
-
-def _prediction_costs(record: ComparisonRecord) -> Iterator[str]:
-    names, ratios = short_names(record), _ratios(record, "predict_ms_per_image")
-    yield from _costly(names, dict(enumerate(ratios)), "Prediction", names[0])
-
-
 # Page
 
 
@@ -560,7 +288,7 @@ def comparison_page(record: ComparisonRecord, evaluations: Sequence[EvaluationRe
     labels = [method.label for method in shown.methods]
     named = [replace(one, name=label) for one, label in zip(evaluations, labels, strict=True)]
     models = presentable(named, caller="comparison_page")
-    reliability, other = evaluation_pictures(models)
+    reliability = evaluation_pictures(models)[0]
     seed = shown.methods[0].runs[0].seed
     note = f"Seed {seed} alone. {reliability.note}"
     return Page(
@@ -574,34 +302,22 @@ def comparison_page(record: ComparisonRecord, evaluations: Sequence[EvaluationRe
         cards=comparison_cards(shown),
         pictures=[overview_figure(shown, most=4), with_values(reliability, note=note)],
         advice=comparison_advice(shown),
-        sections=[
-            *_sections(shown),
-            *(
-                with_values(
-                    section, title=f"Seed {seed}: {_lower(section.title)}", blocks=[*first, *section.blocks]
-                )
-                for section, first in _with_first(evaluation_sections(models), [_of_one_seed(seed), other])
-            ),
-        ],
+        sections=[*_sections(shown), *_first_seed_sections(models, seed)],
         version=shown.versions.get("beliefmatch", ""),
     )
 
 
-def _lower(title: str) -> str:
-    return title[:1].lower() + title[1:]
-
-
-def _with_first(sections: Sequence[Section], blocks: list[Any]) -> Iterator[tuple[Section, list[Any]]]:
-    """The sections, the first with blocks to put before its own."""
-    for place, section in enumerate(sections):
-        yield section, [] if place else blocks
-
-
-def _of_one_seed(seed: int) -> Text:
-    return Text(
+def _first_seed_sections(models: Sequence[EvaluationRecord], seed: int) -> Iterator[Section]:
+    """The sections of an evaluation, with the picture that the head of the page has no room for."""
+    text = Text(
         f"From here on everything is of the networks of seed {seed}. Intervals come from resampling the test "
         "images, not from training again; the two kinds of doubt are not the same."
     )
+    first = [text, evaluation_pictures(models)[1]]
+    for section in evaluation_sections(models):
+        title = f"Seed {seed}: {section.title[:1].lower()}{section.title[1:]}"
+        yield with_values(section, title=title, blocks=[*first, *section.blocks])
+        first = []
 
 
 def _lead(record: ComparisonRecord) -> str:
@@ -631,7 +347,8 @@ def _sections(record: ComparisonRecord) -> Iterator[Section]:
         yield Section("Learning curves", [with_values(figure, title="") for figure in figures])
     digit, rotations = record.rotated_digit, rotations_of(record)
     if digit is not None and rotations:
-        figure = rotation_figure([method.label for method in record.methods], rotations, digit)
+        labels = [method.label for method in record.methods]
+        figure = rotation_figure(labels, rotations, digit, names=short_names(record))
         tables = [with_values(table, title="") for table in _rotation_tables(record)]
         yield Section("A digit turned upside down", [figure, *tables])
     yield Section("How it was trained", list(_training(record)))

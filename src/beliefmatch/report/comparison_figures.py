@@ -48,7 +48,8 @@ def comparison_figures(record: ComparisonRecord) -> list[Figure]:
     figures = [overview_figure(shown), *learning_figure(shown)]
     if shown.rotated_digit is not None and rotations:
         labels = [method.label for method in shown.methods]
-        figures.append(rotation_figure(labels, rotations, shown.rotated_digit))
+        names = short_names(shown)
+        figures.append(rotation_figure(labels, rotations, shown.rotated_digit, names=names))
     return figures
 
 
@@ -247,8 +248,21 @@ def rotations_of(record: ComparisonRecord) -> list[Rotation]:
     return present if record.rotated_digit is not None and len(present) == len(found) else []
 
 
-def rotation_figure(labels: Sequence[str], rotations: Sequence[Rotation], digit: RotatedDigit) -> Figure:
-    """The digit above a table of classes shaded by their confidence, and means over all digits below."""
+def rotation_figure(
+    labels: Sequence[str],
+    rotations: Sequence[Rotation],
+    digit: RotatedDigit,
+    *,
+    names: Sequence[str] | None = None,
+) -> Figure:
+    """The digit above a table of classes shaded by their confidence, and means over all digits below.
+
+    Args:
+        labels: Methods.
+        rotations: What each makes of the digit.
+        digit: The digit at each angle.
+        names: Methods beside the table, where there is little room; their labels if None.
+    """
     matrix = Matrix(
         [seen.confidence for seen in rotations],
         [[f"{predicted}" for predicted in seen.predicted] for seen in rotations],
@@ -258,7 +272,7 @@ def rotation_figure(labels: Sequence[str], rotations: Sequence[Rotation], digit:
     angles = [f"{angle}°" for angle in digit.angles]
     height = 0.55 + 0.28 * (len(labels) + 1.2)
     key = f"Class at each angle, first seed. Blue: a {digit.digit}, orange: wrong; the deeper, the surer"
-    axes = Axis("", names=angles), Axis("", names=labels)
+    axes = Axis("", names=angles), Axis("", names=names or labels)
     classes = Panel((), *axes, title=key, matrix=matrix, height=height, wide=True)
     several = f"all {digit.examples:,} test {digit.digit}s"
     views = {

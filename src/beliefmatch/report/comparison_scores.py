@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import replace as with_values
+from math import floor, log10
 from statistics import fmean, stdev
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from beliefmatch._files import numbered
 from beliefmatch.experiments.records import Compared, ComparisonRecord, RotatedDigit, RunRecord
 from beliefmatch.report.metrics import CALIBRATION, DETECTION, PREDICTIONS
 from beliefmatch.report.table import Cell, Column, marked
-from beliefmatch.report.text import tidy
+from beliefmatch.report.text import MISSING, number_text, tidy
 
 __all__ = [
     "INFINITE",
@@ -20,15 +21,20 @@ __all__ = [
     "Measure",
     "Ranking",
     "cost",
+    "cost_ratios",
     "detection",
     "detection_scores",
     "hardest_set",
+    "has_one_seed",
+    "is_below_chance",
     "mean_of",
     "ood_sets",
     "over_seeds",
     "presentable_comparison",
     "ranking",
     "short_names",
+    "significant",
+    "times_text",
     "wrong_confidences",
 ]
 
@@ -116,6 +122,12 @@ class Ranking(NamedTuple):
     """All that have a finite mean, the best first."""
     cells: list[Cell]
 
+    def mean(self, place: int) -> float:
+        """The mean of a method that has one."""
+        value = self.cells[place].value
+        assert isinstance(value, float | int)
+        return value
+
     @property
     def is_clear(self) -> bool:
         """Whether the best is better than all others by more than their deviations."""
@@ -167,7 +179,7 @@ def hardest_set(record: ComparisonRecord) -> tuple[str, str, Ranking] | None:
         for name in ood_sets(record)
         if (ranked := ranking(record, detection(name, score))) is not None
     ]
-    return min(found, key=lambda one: one[2].cells[one[2].best].value or 0.0, default=None)  # type: ignore[operator]
+    return min(found, key=lambda one: one[2].mean(one[2].best), default=None)
 
 
 def presentable_comparison(record: ComparisonRecord, *, caller: str) -> ComparisonRecord:
@@ -197,3 +209,40 @@ def over_seeds(record: ComparisonRecord) -> str:
         return "one seed"
     most = max(counts)
     return f"mean ± sd of {most} seeds" if len(counts) == 1 else f"mean ± sd of up to {most} seeds"
+
+
+def cost_ratios(record: ComparisonRecord, key: str) -> list[float | None]:
+    """How many times the first method's mean cost each method's is."""
+    means = [mean_of(method, lambda run: getattr(run.costs, key)) for method in record.methods]
+    first = means[0]
+    return [mean / first if mean is not None and first else None for mean in means]
+
+
+def times_text(ratio: float | None) -> str:
+    """A ratio as it is written, such as "5.0×"."""
+    if ratio is None:
+        return MISSING
+    return f"{ratio:.1f}×" if ratio < 9.95 else f"{round(ratio):,}×"
+
+
+def significant(value: float | str | None, digits: int = 3) -> str:
+    """A number with so many digits, whole ones with all of theirs.
+
+    >>> significant(1234567.8), significant(0.012345), significant(60170)
+    ('1,234,568', '0.0123', '60,170')
+    """
+    if not isinstance(value, float | int):
+        return MISSING
+    if value == int(value) or abs(value) >= 10**digits:
+        return f"{round(value):,}".replace("-", "−")
+    return number_text(value, max(digits - 1 - floor(log10(abs(value))), 0))
+
+
+def is_below_chance(cell: Cell) -> bool:
+    """Whether an AUROC is less than chance by more than its deviation."""
+    return isinstance(cell.value, float) and cell.value + (cell.sd or 0.0) < 0.5
+
+
+def has_one_seed(record: ComparisonRecord) -> bool:
+    """Whether no scatter is known."""
+    return all(len(method.runs) == 1 for method in record.methods)
