@@ -179,7 +179,7 @@ def test_the_checker_catches(tmp_path, file, code, complaint):
         ("loss.py", "import math\nimport torch\nfrom beliefmatch import kernels, _special"),
         ("data/digits.py", "def f():\n    import sklearn"),
         ("methods/base.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import rich"),
-        ("cli/compare.py", "def f():\n    import torch\n    from beliefmatch.report import tables"),
+        ("cli/compare.py", "def f():\n    import torch\n    from beliefmatch.report import table"),
         ("metrics/modules.py", "import torchmetrics"),
         ("__init__.py", "def __getattr__(name):\n    from beliefmatch.loss import x"),
     ],

@@ -70,7 +70,7 @@ def test_a_disk_that_fills_up_leaves_no_half_report_and_shows_the_numbers(tmp_pa
         raise OSError(errno.ENOSPC, NO_SPACE)
 
     monkeypatch.setattr("beliefmatch.cli.train.atomic_write_dir", full)
-    monkeypatch.setattr("beliefmatch.report.comparison_files.comparison_files", lambda *records: [])
+    monkeypatch.setattr("beliefmatch.report.comparison.comparison_files", lambda *records: [])
     assert main([*QUICK, "--out", f"{tmp_path}"]) == 2
     shown, err = capsys.readouterr()
     assert err.startswith(f"beliefmatch compare: cannot write to {tmp_path} ({NO_SPACE}); ")

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -135,14 +136,15 @@ def test_a_dry_run_of_compare_shows_every_configuration_and_writes_nothing(tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_compare_writes_all_files_and_shows_one_table_the_findings_and_the_page(tmp_path, capsys):
+def test_compare_writes_all_files_and_shows_its_verdict_one_table_and_the_page(tmp_path, capsys):
     out = tmp_path / "new" / "directory"
     line = [*QUICK, "--out", f"{out}", "--kl-weight", "0.003", "--seed", "4"]
     assert main(line) == 0
     shown, err = capsys.readouterr()
     assert err == ""  # no progress bar without a terminal
     assert "\x1b" not in shown
-    assert "belief matching (λ = 0.003)" in shown and "OOD set noise: AUROC" in shown
+    assert "belief matching (λ = 0.003)" in shown and shown.startswith("• One seed cannot rank two methods")
+    assert shown.count("•") == 3 and sum("───" in line for line in shown.splitlines()) == 1
     assert sorted(path.name for path in out.iterdir()) == PRODUCTS
     assert shown.split()[-1] == f"{out / 'report.html'}"
     record = ComparisonRecord.from_json((out / "comparison.json").read_text("utf-8"))
@@ -150,13 +152,14 @@ def test_compare_writes_all_files_and_shows_one_table_the_findings_and_the_page(
     assert record.methods[1].runs[0].options == {"kl_weight": 0.003}
     assert record.settings["command"][:2] == ["beliefmatch", "compare"]
     runs = [method.runs[0] for method in record.methods]
-    seconds = [run.costs.train_seconds for run in runs]
-    assert f"from {min(seconds):.1f} s (" in shown and f"to {max(seconds):.1f} s (" in shown
+    words = " ".join(shown.split())
+    errors = [100 * run.test.error for run in runs]
+    assert f"{min(errors):.1f} % (" in words and f"to {max(errors):.1f} % (" in words
     areas = [100 * run.ood[0].auroc["entropy"] for run in runs]
-    assert f"from {min(areas):.1f} % (" in shown and f"to {max(areas):.1f} % (" in shown
+    assert any(f"{area:.1f} %" in words for area in areas) and "softmax trains in " in words
     with pytest.MonkeyPatch.context() as patch:  # finished runs are not repeated
         patch.setattr("beliefmatch.experiments.run.fit", None)
-        patch.setattr("beliefmatch.report.comparison_files.comparison_files", lambda *records: [])
+        patch.setattr("beliefmatch.report.comparison.comparison_files", lambda *records: [])
         assert main([*line, "--verbose"]) == 0
     assert "Costs" not in shown and "Costs" in capsys.readouterr().out
 
@@ -222,7 +225,7 @@ def test_auto_chooses_lambda(tmp_path, capsys):
     (chosen,) = [trial for trial in record_of(tmp_path).search if trial.chosen]
     assert f"kl_weight = {chosen.value:g} was chosen" in capsys.readouterr().out
     assert main([*line, "--verbose"]) == 0
-    assert "* chosen" in capsys.readouterr().out
+    assert re.search(rf"kl_weight +{chosen.value:g} .* chosen", capsys.readouterr().out)
 
 
 def test_ctrl_c_saves_and_explains_how_to_continue(tmp_path):

@@ -25,7 +25,7 @@ from beliefmatch.experiments.training_inputs import (
     training_inputs,
     with_teacher_fingerprint,
 )
-from beliefmatch.report.run_tables import run_tables
+from beliefmatch.report.comparison import run_tables
 from small_runs import have_equal_weights, semi_config, semi_settings, weights_of
 
 OTHERS = ("label_smoothing", "confidence_penalty", "temperature", "belief_matching_without_kl")

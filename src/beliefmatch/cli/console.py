@@ -46,8 +46,8 @@ _FUNCTION = re.compile(r"(?![A-Z_]+:)\w+: ")  # not the name of an environment v
 _PACKAGES = {
     "terminal": ("cli", ["rich"]),
     "figures": ("report", ["matplotlib"]),
-    "page": ("report", ["jinja2", "plotly"]),
-    "report": ("report", ["matplotlib", "jinja2", "plotly"]),
+    "page": ("report", ["matplotlib", "jinja2"]),
+    "report": ("report", ["matplotlib", "jinja2"]),
     "statistics": ("stats", ["scipy"]),
     "weights": ("files", ["safetensors"]),
 }

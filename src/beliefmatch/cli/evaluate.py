@@ -378,41 +378,43 @@ def _require_predict_options(context: typer.Context) -> None:
 
 def _show_rows(rows: Sequence["PredictionRow"]) -> None:
     """The answer for each of a few sentences."""
-    from rich.markup import escape
-
-    from beliefmatch.report.layout import Column, plain_table
+    from beliefmatch.report.table import Cell, Column, Row, Table, to_rich
 
     def answer(row: "PredictionRow") -> str:
         refused = "none of these" if row.none_of_these else "abstained" if row.abstained else ""
-        return f"{refused} ({row.class_name})" if refused else row.class_name
+        return printable(f"{refused} ({row.class_name})" if refused else row.class_name)
 
-    doubts = [row.entropy if row.mutual_information is None else row.mutual_information for row in rows]
     measure = "entropy" if rows[0].mutual_information is None else "mutual information"
-    show(
-        plain_table(
-            Column("sentence", [escape(printable(row.name)) for row in rows], is_text=True),
-            Column("answer", [escape(printable(answer(row))) for row in rows], is_text=True),
-            Column("confidence", [f"{row.confidence:.3f}" for row in rows]),
-            Column(measure, [f"{doubt:.2g}" for doubt in doubts]),
-        )
-    )
+    columns = [
+        Column("answer", "answer"),
+        Column("confidence", "confidence", digits=3),
+        Column("doubt", measure),
+    ]
+    lines = []
+    for row in rows:
+        doubt = row.entropy if row.mutual_information is None else row.mutual_information
+        cells = [Cell(answer(row)), Cell(row.confidence), Cell(f"{doubt:.2g}")]
+        lines.append(Row(printable(row.name), cells))
+    show(to_rich(Table("", columns, lines, row_title="sentence")))
 
 
 def _show_classes(rows: Sequence["PredictionRow"]) -> None:
     """Number, mean confidence and abstentions of each predicted class."""
-    from rich.markup import escape
-
-    from beliefmatch.report.layout import Column, plain_table
+    from beliefmatch.report.table import Cell, Column, Row, Table, to_rich
 
     groups: dict[str, list[PredictionRow]] = {}
     for row in sorted(rows, key=lambda row: row.predicted):
-        groups.setdefault(escape(printable(row.class_name)), []).append(row)
-    means = [sum(row.confidence for row in group) / len(group) for group in groups.values()]
-    show(
-        plain_table(
-            Column("predicted", [*groups], is_text=True),
-            Column("predictions", [f"{len(group):,}" for group in groups.values()]),
-            Column("mean confidence", [f"{mean:.3f}" for mean in means]),
-            Column("abstained", [f"{sum(row.abstained for row in group):,}" for group in groups.values()]),
+        groups.setdefault(printable(row.class_name), []).append(row)
+    columns = [
+        Column("predictions", "predictions"),
+        Column("mean_confidence", "mean confidence", digits=3),
+        Column("abstained", "abstained"),
+    ]
+    lines = []
+    for name, group in groups.items():
+        mean, abstained = (
+            sum(row.confidence for row in group) / len(group),
+            sum(row.abstained for row in group),
         )
-    )
+        lines.append(Row(name, [Cell(f"{len(group):,}"), Cell(mean), Cell(f"{abstained:,}")]))
+    show(to_rich(Table("", columns, lines, row_title="predicted")))

@@ -21,7 +21,7 @@ from beliefmatch.cli.console import (
 if TYPE_CHECKING:
     from beliefmatch.experiments.config import RunConfig
     from beliefmatch.experiments.cost import Estimate
-    from beliefmatch.experiments.records import ComparisonRecord, RunRecord
+    from beliefmatch.experiments.records import RunRecord
 
 __all__ = ["compare", "train"]
 
@@ -67,10 +67,11 @@ def train(
     with resumable(), user_errors(context, *FAILURES), progress() as on_progress:
         record = job.run(on_progress)
     if is_main_process():
-        from beliefmatch.report.run_tables import run_tables
+        from beliefmatch.report.comparison import run_tables
+        from beliefmatch.report.table import to_rich
 
         tables = run_tables(record)
-        show(*(tables if verbose else (tables[0], "", findings(_run_findings(record)), tables[-1])))
+        show(*map(to_rich, tables if verbose else tables[:1]), findings(_run_findings(record)))
         typer.echo(out)
 
 
@@ -119,21 +120,21 @@ def compare(
                 typer.echo()
             typer.echo(f"# {job.cells} runs, {job.jobs} at a time")
         return
-    from beliefmatch.report.comparison_files import comparison_files
-    from beliefmatch.report.tables import comparison_tables
+    from beliefmatch.report import comparison as report
+    from beliefmatch.report.table import to_rich
 
     with resumable(), user_errors(context, *FAILURES), progress() as on_progress:
         record, evaluations = job.run(on_progress, command=["beliefmatch", *context.obj])
         if not is_main_process():
             return
         on_progress(1.0, "report")
-        files = comparison_files(record, evaluations)
+        files = report.comparison_files(record, evaluations)
     try:  # files first: the reader of the output may close the pipe
         with write_errors(context, Path(out)):
             atomic_write_dir(Path(out), files, keep=".json")
     finally:
-        tables = comparison_tables(record)
-        show(*(tables if verbose else (tables[0], "", findings(_comparison_findings(record)))))
+        tables = report.comparison_tables(record) if verbose else [report.comparison_summary(record)]
+        show(findings(report.comparison_findings(record)), *map(to_rich, tables))
     typer.echo(Path(out) / "report.html")
 
 
@@ -204,24 +205,3 @@ def _run_findings(record: "RunRecord") -> list[str]:
         f"{one.option} = {one.value:g} was chosen from {len(record.search)} values on validation images."
         for one in chosen
     ]
-
-
-def _comparison_findings(record: "ComparisonRecord") -> list[str]:
-    """The range over the methods of OOD detection and of training time, as means over the seeds."""
-    detection: dict[str, list[tuple[float, str]]] = {}
-    times: list[tuple[float, str]] = []
-    for method in record.methods:
-        runs = method.runs
-        times.append((sum(run.costs.train_seconds for run in runs) / len(runs), method.label))
-        for index, one in enumerate(runs[0].ood):
-            areas = [run.ood[index].auroc[_OOD_SCORE] for run in runs]
-            detection.setdefault(one.name, []).append((sum(areas) / len(areas), method.label))
-    found = []
-    for name, values in detection.items():
-        (low, worst), (high, best) = min(values), max(values)
-        found.append(
-            f"OOD set {name}: AUROC by predictive entropy from {100 * low:.1f} % ({worst}) to "
-            f"{100 * high:.1f} % ({best})."
-        )
-    (short, fastest), (long, slowest) = min(times), max(times)
-    return [*found, f"Training time of a run: from {short:.1f} s ({fastest}) to {long:.1f} s ({slowest})."]

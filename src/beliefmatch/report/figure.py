@@ -24,7 +24,7 @@ from beliefmatch.report.text import shorten
 
 __all__ = ["Axis", "Figure", "Matrix", "Panel", "Series", "figure_name", "inline_svg", "paper_files"]
 
-Drawing = Literal["line", "points", "area", "steps"]
+Drawing = Literal["line", "points", "area", "steps", "bars", "counts"]
 KINDS = ("svg", "pdf", "png")
 _INK, _SOFT, _GRID = "#102030", "#405060", "#708090"  # replaced by the page's colours
 _PAGE_COLOURS = {_INK: "currentColor", _SOFT: "var(--soft)", _GRID: "var(--line)"}
@@ -42,13 +42,19 @@ class Axis:
     high: float | None = None
     percent: bool = False
     log: bool = False
+    ticks: Sequence[float] = ()
+    """Where numbers stand, if not at round ones."""
     names: Sequence[str] = ()
     """Names at 0, 1, 2, ... instead of numbers; on the y axis the first is on top."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """Points of one model."""
+    """Points of one model.
+
+    "bars" are `bar_width` wide. "counts" are written with a cross above the axes, where y is not mistaken for
+    a value.
+    """
 
     label: str
     x: Sequence[float]
@@ -60,6 +66,9 @@ class Series:
     high: Sequence[float] | None = None
     model: int | None = None
     width: float = 1.8
+    bar_width: float = 1.0
+    size: float = 4.5
+    """Of markers, in points."""
     alpha: float = 1.0
     filled: bool = True
     """Whether markers are filled."""
@@ -76,6 +85,8 @@ class Matrix:
     texts: Sequence[Sequence[str]] = ()
     wrong: Sequence[Sequence[bool]] = ()
     """Cells drawn in the second colour."""
+    pictures: Sequence[Sequence[Sequence[float]]] = ()
+    """A grey image above each column: rows of ink from 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +102,9 @@ class Panel:
     below: "Panel | None" = None
     """A lower panel a third as high, with the same x axis."""
     height: float = 2.7
-    """In inches at a width of 3.6."""
+    """In inches at a width of 3.6; of 7.4 if it is wide."""
+    wide: bool = False
+    """Whether it takes a whole row."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +119,9 @@ class Figure:
     numbers: Table | None = None
     legend: Sequence[tuple[str, Look]] = field(default=())
     across: int = 3
-    """Panels side by side in a file."""
+    """Panels side by side, at most."""
+    caption: str = ""
+    """Text below the panels of a file; a page has it elsewhere."""
 
 
 def figure_name(text: str, taken: Container[str] = ()) -> str:
@@ -132,8 +147,7 @@ def _inline(panel: Panel, prefix: str) -> str:
         style.context(_style(_INK, _SOFT, _GRID)),
         rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}),
     ):
-        height = panel.height + (0.9 if panel.below else 0)
-        canvas = Canvas(figsize=(3.6, height), layout="constrained")
+        canvas = Canvas(figsize=(7.4 if panel.wide else 3.6, _height(panel)), layout="constrained")
         canvas.patch.set_visible(False)
         _draw(canvas, [panel], 1, ink=_INK)
         buffer = StringIO()
@@ -176,7 +190,8 @@ def paper_files(figures: Sequence[Figure], kinds: Sequence[str] = KINDS) -> Iter
         for kind in kinds:
             buffer = BytesIO()
             undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-            with rc_context({"svg.hashsalt": "beliefmatch", "pdf.fonttype": 42}):
+            files = rc_context({"svg.hashsalt": "beliefmatch", "pdf.fonttype": 42})
+            with style.context(_style(*_PAPER.values())), files:  # tick labels are made when saving
                 canvas.savefig(buffer, format=kind, dpi=160, metadata=undated)
             yield f"{figure.name}.{kind}", buffer.getvalue()
 
@@ -184,23 +199,35 @@ def paper_files(figures: Sequence[Figure], kinds: Sequence[str] = KINDS) -> Iter
 def paper_canvas(figure: Figure) -> Canvas:
     """The figure as matplotlib has it, laid out and not to be changed by the reader's own style."""
     columns = max(1, min(len(figure.panels), figure.across))
-    rows = -(-len(figure.panels) // columns)
-    tallest = max((panel.height + (0.9 if panel.below else 0) for panel in figure.panels), default=1.0)
+    heights = _row_heights(figure.panels, columns)
     with style.context(_style(*_PAPER.values())):
-        canvas = Canvas(figsize=(3.3 * columns, tallest * rows + 0.35), layout="constrained")
+        width = max(3.3 * columns, 7.4 * any(panel.wide for panel in figure.panels))
+        canvas = Canvas(figsize=(width, sum(heights, start=0.35)), layout="constrained")
         _draw(canvas, figure.panels, columns, ink=_PAPER[_INK])
         if figure.title and len(figure.panels) > 1:
             canvas.suptitle(drawn_text(figure.title, 80), fontsize=10, color=_PAPER[_SOFT])
-        if len(figure.legend) > 1:
-            handles = [Line2D([], [], **_stroke(look, _PAPER[_INK])) for _, look in figure.legend]
-            texts = [drawn_text(label, 36) for label, _ in figure.legend]
-            fitting = int(canvas.get_figwidth() / (0.65 + 0.075 * max(map(len, texts))))
-            canvas.legend(
-                handles, texts, loc="outside lower center", ncols=min(max(fitting, 1), len(texts), 4)
-            )
+        if len(figure.legend) > 1 or figure.caption:
+            _draw_legend(canvas, figure)
         canvas.draw_without_rendering()
         canvas.set_layout_engine("none")
     return canvas
+
+
+def _draw_legend(canvas: Canvas, figure: Figure) -> None:
+    """Below the panels: the caption, and the looks of several models."""
+    shown = figure.legend if len(figure.legend) > 1 else []
+    handles = [Line2D([], [], **_stroke(look, _PAPER[_INK])) for _, look in shown]
+    texts = [drawn_text(label, 36) for label, _ in shown]
+    fitting = int(canvas.get_figwidth() / (0.65 + 0.075 * max(map(len, texts), default=1)))
+    legend = canvas.legend(
+        handles,
+        texts,
+        loc="outside lower center",
+        ncols=min(max(fitting, 1), len(texts) or 1, 4),
+        title=drawn_text(figure.caption, 200) or None,
+        title_fontsize=8,
+    )
+    legend.get_title().set_color(_PAPER[_SOFT])
 
 
 # Drawing
@@ -244,10 +271,10 @@ def _style(ink: str, soft: str, grid: str) -> list[Any]:
 def _draw(canvas: Canvas, panels: Sequence[Panel], columns: int, *, ink: str) -> None:
     if not panels:
         return
-    rows = -(-len(panels) // columns)
-    grid = canvas.add_gridspec(rows, columns)
-    for place, panel in enumerate(panels):
-        cell = grid[place // columns, place % columns]
+    heights = _row_heights(panels, columns)
+    grid = canvas.add_gridspec(len(heights), columns, height_ratios=heights)
+    for panel, (row, column) in zip(panels, _places(panels, columns), strict=True):
+        cell: Any = grid[row, :] if panel.wide else grid[row, column]
         if panel.below is None:
             _draw_panel(canvas.add_subplot(cell), panel, ink)
             continue
@@ -258,6 +285,28 @@ def _draw(canvas: Canvas, panels: Sequence[Panel], columns: int, *, ink: str) ->
         _draw_panel(lower, panel.below, ink)
 
 
+def _places(panels: Sequence[Panel], columns: int) -> list[tuple[int, int]]:
+    """Row and column of each panel; a wide one has a row of its own."""
+    places, row, column = [], 0, 0
+    for panel in panels:
+        if column and (panel.wide or column == columns):
+            row, column = row + 1, 0
+        places.append((row, column))
+        row, column = (row + 1, 0) if panel.wide else (row, column + 1)
+    return places
+
+
+def _height(panel: Panel) -> float:
+    return panel.height + (0.9 if panel.below else 0)
+
+
+def _row_heights(panels: Sequence[Panel], columns: int) -> list[float]:
+    heights: dict[int, float] = {}
+    for panel, (row, _) in zip(panels, _places(panels, columns), strict=True):
+        heights[row] = max(heights.get(row, 0.0), _height(panel))
+    return list(heights.values()) or [1.0]
+
+
 def _draw_panel(axes: Axes, panel: Panel, ink: str) -> None:
     if panel.matrix is not None:
         _draw_matrix(axes, panel, panel.matrix, ink)
@@ -265,9 +314,13 @@ def _draw_panel(axes: Axes, panel: Panel, ink: str) -> None:
         axes.plot([0, 1], [0, 1], color=REFERENCE, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
     for place, series in enumerate(panel.series):
         _draw_series(axes, series, ink, horizontal=bool(panel.y.names), place=place)
-    axes.set_title(drawn_text(panel.title, 44))
+    has_counts = any(series.draw == "counts" and series.x for series in panel.series)
+    lines = [drawn_text(line, 90 if panel.wide else 44) for line in panel.title.split("\n")]
+    axes.set_title("\n".join(lines), pad=26 if has_counts else None)
     _set_axis(axes, "x", panel.x)
     _set_axis(axes, "y", panel.y)
+    if panel.matrix is not None and panel.matrix.pictures:
+        _draw_pictures(axes, panel.matrix)
 
 
 def _set_axis(axes: Axes, which: Literal["x", "y"], axis: Axis) -> None:
@@ -277,6 +330,8 @@ def _set_axis(axes: Axes, which: Literal["x", "y"], axis: Axis) -> None:
         (axes.set_xscale if which == "x" else axes.set_yscale)("log")
         drawn.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         drawn.set_minor_formatter(NullFormatter())
+    if axis.ticks:
+        drawn.set_ticks(axis.ticks, [f"{tick:,g}" for tick in axis.ticks])
     limits = axes.set_xlim if which == "x" else axes.set_ylim
     if axis.names:
         drawn.set_ticks(range(len(axis.names)), [drawn_text(name, 26) for name in axis.names])
@@ -287,7 +342,7 @@ def _set_axis(axes: Axes, which: Literal["x", "y"], axis: Axis) -> None:
     limits(axis.low, axis.high)
     if axis.percent:
         drawn.set_major_formatter(PercentFormatter(1.0, decimals=None))
-    if not axis.log:
+    if not axis.log and not axis.ticks:
         axes.locator_params(axis=which, nbins=5)
 
 
@@ -305,6 +360,14 @@ def _draw_series(axes: Axes, series: Series, ink: str, *, horizontal: bool, plac
         if y:
             axes.stairs(y, x, linewidth=1.4, alpha=series.alpha, gid=gid, **stroke)
         return
+    if series.draw == "bars":
+        bars = {"width": series.bar_width, "alpha": 0.45 * series.alpha, "edgecolor": "none", "gid": gid}
+        axes.bar(x, y, color=colour, **bars)
+        return
+    if series.draw == "counts":
+        if x:
+            _draw_counts(axes, series, colour, gid)
+        return
     if series.draw == "area":
         axes.fill_between(x, y, color=colour, alpha=0.16 * series.alpha, linewidth=0, gid=gid)
     if series.low is not None and series.high is not None:
@@ -312,13 +375,34 @@ def _draw_series(axes: Axes, series: Series, ink: str, *, horizontal: bool, plac
         bars = {"color": colour, "alpha": 0.75 * series.alpha, "linewidth": 1.1, "gid": gid}
         axes.hlines(y, *ends, **bars) if horizontal else axes.vlines(x, *ends, **bars)
     has_points = series.draw == "points" or series.marker
-    marks: dict[str, Any] = {"marker": series.look.marker, "markersize": 4.5} if has_points else {}
+    marks: dict[str, Any] = {"marker": series.look.marker, "markersize": series.size} if has_points else {}
     if has_points and not series.filled:
         marks |= {"markerfacecolor": "none", "markersize": 7, "markeredgewidth": 1.6}
     if series.draw == "points":
         stroke["linestyle"] = ""
     line = {"linewidth": series.width, "alpha": series.alpha, "clip_on": not has_points, "gid": gid}
     axes.plot(x, y, **stroke, **marks, **line)
+
+
+def _draw_counts(axes: Axes, series: Series, colour: str, gid: str) -> None:
+    """Two series of the same x stand above each other by their looks' markers, which differ."""
+    height = 1.03 + 0.06 * (series.look.marker != "o")
+    place = {"transform": axes.get_xaxis_transform(), "clip_on": False}
+    axes.plot(series.x, [height] * len(series.x), color=colour, marker="x", linestyle="", gid=gid, **place)
+    for x, count in zip(series.x, series.y, strict=True):
+        axes.annotate(
+            f"{count:.0f}", (x, height), xycoords=axes.get_xaxis_transform(), xytext=(5, -3),
+            textcoords="offset points", fontsize=7, color=colour, annotation_clip=False,
+        )  # fmt: skip
+
+
+def _draw_pictures(axes: Axes, matrix: Matrix) -> None:
+    rows, columns = len(matrix.shares), len(matrix.pictures)
+    for place, picture in enumerate(matrix.pictures):
+        extent = (place - 0.46, place + 0.46, -0.6, -1.6)
+        look: dict[str, Any] = {"cmap": "gray_r", "vmin": 0, "vmax": 1, "interpolation": "none"}
+        axes.imshow(picture, extent=extent, aspect="auto", **look)
+    axes.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -1.65))
 
 
 def _draw_matrix(axes: Axes, panel: Panel, matrix: Matrix, ink: str) -> None:

@@ -2,23 +2,23 @@
 
 import math
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace as with_values
+from itertools import groupby
 from statistics import fmean, stdev
 from typing import NamedTuple
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from rich.console import RenderableType
 from rich.markup import escape
 
-from beliefmatch.report.evaluation_style import look
-from beliefmatch.report.evaluation_text import MISSING, number_text, tidy
-from beliefmatch.report.figure_parts import drawn_text, model_line, rendered
-from beliefmatch.report.layout import Column, FirstThatFits, plain_table
-from beliefmatch.report.rotation_figure import turned_figure
-from beliefmatch.report.safe_text import markdown_text
-from beliefmatch.reproduce.record import Drawing, Panel, ReproductionRecord, Row, Series
+from beliefmatch.report.comparison_figures import rotation_figure
+from beliefmatch.report.figure import Axis, Figure, Panel, Series, paper_files
+from beliefmatch.report.style import Look, looks
+from beliefmatch.report.table import Cell, Column, Table, to_rich
+from beliefmatch.report.table import Row as TableRow
+from beliefmatch.report.text import MISSING, markdown_text, number_text, tidy
+from beliefmatch.reproduce import record as recorded
+from beliefmatch.reproduce.record import Drawing, ReproductionRecord, Row
 
 __all__ = [
     "Listed",
@@ -34,7 +34,6 @@ __all__ = [
 ]
 
 _DEVIATIONS = "± is the standard deviation over the seeds that did not diverge (n − 1 in the denominator)."
-_NARROW = 10  # columns of a terminal in which words can still be read
 _KINDS = ("svg", "png")
 
 
@@ -132,23 +131,38 @@ def reproduction_tables(record: ReproductionRecord) -> tuple[RenderableType, ...
     """Tables for the terminal, then the differences from the paper's protocol."""
     shown = tidy(record)
     heading = f"{shown.id} ({shown.place}): {shown.title}\n{_caption(shown)}\n{_DEVIATIONS}\n"
-    parts: list[RenderableType] = [escape(heading)]
+    tables = [_measured_table(one) for one in _measured(shown.rows)]
     if lines := _paper_lines(shown.rows):
-        heads = ("", "", "", "paper", "ours", "n", "s per run", "")
-        columns = zip(heads, zip(*lines, strict=True), strict=True)
-        table = plain_table(*(Column(head, one) if head else _text_column(one) for head, one in columns))
-        parts.append(FirstThatFits(table))
-    for group, measures, methods in _measured(shown.rows):
-        columns = [_text_column(list(methods))]
-        for measure in measures:
-            cells = [ours_text(own[measure]) if measure in own else MISSING for own in methods.values()]
-            broken = [cell.replace(" ± ", "\n± ") for cell in cells]
-            columns.append(Column(escape(measure.replace(", ", "\n")), broken))
-        notes = [next(iter(own.values())).note for own in methods.values()]
-        columns += [_text_column(notes)] if any(notes) else []
-        parts.append(FirstThatFits(plain_table(*columns, title=escape(group), dense=len(measures) > 4)))
+        heads = ("", "paper", "ours", "n", "s per run", "")
+        rows = []
+        for group, of_group in groupby(lines, key=lambda line: line[0]):
+            rows.append(TableRow(group, [Cell("") for _ in heads]))
+            rows += [TableRow(f"  {label}", list(map(Cell, cells))) for _, label, *cells in of_group]
+        tables.insert(0, Table("", [Column(head, head) for head in heads], rows, row_title=""))
     sentences = ["Differs from the paper:", *(f"- {sentence}" for sentence in shown.differences)]
-    return (*parts, escape("\n".join(sentences)))
+    return (escape(heading), *map(to_rich, tables), escape("\n".join(sentences)))
+
+
+def _measured_table(found: _Measured) -> Table:
+    """A row a method, a column a measure, with notes at the end."""
+    rows = []
+    for label, own in found.methods.items():
+        cells = [_mean_cell(own[measure]) if measure in own else Cell(None) for measure in found.measures]
+        rows.append(TableRow(label, [*cells, Cell(next(iter(own.values())).note)]))
+    digits = {measure: row.digits for own in found.methods.values() for measure, row in own.items()}
+    columns = [Column(measure, measure, digits=digits[measure]) for measure in found.measures]
+    has_notes = any(row.cells[-1].value for row in rows)
+    rows = [with_values(row, cells=row.cells if has_notes else row.cells[:-1]) for row in rows]
+    notes = [Column("note", "")] if has_notes else []
+    return Table(found.group, [*columns, *notes], rows, row_title="")
+
+
+def _mean_cell(row: Row) -> Cell:
+    """Mean and deviation; words where it is not of all seeds that ended."""
+    present = [value for value in row.values if value is not None]
+    if not present or len(present) < len(row.values) - row.diverged:
+        return Cell(ours_text(row))
+    return Cell(fmean(present), sd=stdev(present) if len(present) > 1 else None)
 
 
 def reproduction_findings(record: ReproductionRecord) -> list[str]:
@@ -192,22 +206,14 @@ def _mean(row: Row) -> float:
 def overview_table(records: Sequence[ReproductionRecord]) -> RenderableType:
     """One line for each reproduction."""
     shown = [tidy(record) for record in records]
-    best = [_same_best(record) for record in shown]
-    table = plain_table(
-        Column("id", [one.id for one in shown], is_text=True, least=max(len(one.id) for one in shown)),
-        Column("", [escape(one.title) for one in shown], is_text=True, least=12),
-        Column("best method\nas in paper", [f"{same} of {of}" if of else MISSING for same, of in best]),
-        Column("seeds", [f"{len(one.seeds)}" for one in shown]),
-        Column("diverged", [f"{sum(run.diverged is not None for run in one.runs)}" for one in shown]),
-        Column("differences\nin protocol", [f"{len(one.differences)}" for one in shown]),
-    )
-    return FirstThatFits(table)
-
-
-def _text_column(cells: Sequence[str]) -> Column:
-    """Text that folds, but not so far that rows could not be distinguished."""
-    folded = Column("", [escape(cell) for cell in cells], is_text=True)
-    return folded._replace(least=min(folded.width, _NARROW))
+    heads = ("best method as in paper", "seeds", "diverged", "differences in protocol")
+    rows = []
+    for one in shown:
+        same, of = _same_best(one)
+        diverged = sum(run.diverged is not None for run in one.runs)
+        cells = [f"{same} of {of}" if of else MISSING, len(one.seeds), diverged, len(one.differences)]
+        rows.append(TableRow(f"{one.id}: {one.title}", [Cell(f"{cell}") for cell in cells]))
+    return to_rich(Table("", [Column(head, head) for head in heads], rows, row_title=""))
 
 
 def reproduction_markdown(record: ReproductionRecord, *, figures: str = "figures") -> str:
@@ -286,14 +292,13 @@ def list_tables(listed: Sequence[Listed], together: Listed) -> tuple[RenderableT
         listed: Reproductions in order.
         together: All of them, with each run counted once.
     """
-    table = plain_table(
-        Column("id", [one.id for one in listed], is_text=True, least=max(len(one.id) for one in listed)),
-        Column("", [one.title for one in listed], is_text=True, least=12),
-        Column("runs\npaper", [f"{one.runs[0]}" for one in listed]),
-        Column("time\npaper", [_time_text(one.seconds[0]) for one in listed]),
-        Column("runs\ncpu", [f"{one.runs[1]}" for one in listed]),
-        Column("time\ncpu", [_time_text(one.seconds[1]) for one in listed]),
-    )
+    heads = ("runs, paper", "time, paper", "runs, cpu", "time, cpu")
+    rows = []
+    for one in listed:
+        (paper, cpu), (paper_time, cpu_time) = one.runs, map(_time_text, one.seconds)
+        cells = [f"{paper}", paper_time, f"{cpu}", cpu_time]
+        rows.append(TableRow(f"{one.id}: {one.title}", list(map(Cell, cells))))
+    table = Table("", [Column(head, head) for head in heads], rows, row_title="")
     sums = [
         f"{runs} at {scale} scale ({_time_text(seconds)})"
         for scale, runs, seconds in zip(("paper", "CPU"), together.runs, together.seconds, strict=True)
@@ -303,7 +308,7 @@ def list_tables(listed: Sequence[Listed], together: Listed) -> tuple[RenderableT
         "Times are of two CPU cores and very rough, and those not known are left out of the sums; above, a "
         "run counts wherever it is needed."
     )
-    return FirstThatFits(table), text
+    return to_rich(table), text
 
 
 def _time_text(seconds: float | None) -> str:
@@ -322,103 +327,77 @@ def _time_text(seconds: float | None) -> str:
 def reproduction_figures(record: ReproductionRecord) -> Iterator[tuple[str, bytes]]:
     """Name and content of each file; the scale stands in every figure."""
     shown = tidy(record)
-    for drawing in shown.drawings:
-        if drawing.is_drawn:
-            yield from rendered(drawing.name, partial(_figure, drawing, _caption(shown)), _KINDS)
+    figures = [_figure(drawing, _caption(shown)) for drawing in shown.drawings if drawing.is_drawn]
+    return paper_files(figures, _KINDS)
 
 
 def _figure(drawing: Drawing, caption: str) -> Figure:
-    if drawing.rotation is not None:
-        figure = turned_figure(drawing.rotation.labels, drawing.rotation.rotations, drawing.rotation.digit)
-    else:
-        figure = _panel_figure(drawing)
-    figure.supxlabel(caption, fontsize=8, color="#555555")
-    return figure
-
-
-def _panel_figure(drawing: Drawing) -> Figure:
-    columns = min(drawing.columns, len(drawing.panels))
-    lines = -(-len(drawing.panels) // columns)
-    width = 3.0 if columns > 2 else 4.2
-    figure = Figure(figsize=(width * columns, 0.5 + 2.9 * lines), layout="constrained")
-    figure.suptitle(drawn_text(drawing.title, 90), fontsize=12)
-    grid = list(figure.subplots(lines, columns, squeeze=False).flat)
-    shown: list[str] = []
-    for axes, panel in zip(grid, drawing.panels, strict=False):
-        _draw_panel(axes, panel)
-        labels = [series.label for series in panel.series]
-        if len(labels) > 1 and labels != shown:  # one legend for panels that have the same
-            axes.legend(fontsize=7, loc="best")
-            shown = labels
-    for axes in grid[len(drawing.panels) :]:
-        axes.set_visible(False)
+    if (seen := drawing.rotation) is not None:
+        figure = rotation_figure(seen.labels, seen.rotations, seen.digit)
+        return with_values(figure, name=drawing.name, caption=caption)
+    every = [series for panel in drawing.panels for series in panel.series if series.style != "crosses"]
+    labels = list(dict.fromkeys(series.label for series in every))
+    styles = dict(zip(labels, looks(labels), strict=True))
+    panels = [_panel(panel, styles) for panel in drawing.panels]
+    columns = min(drawing.columns, len(panels))
     if drawing.same_scale_in_columns:
-        for column in range(columns):
-            _share_limits(grid[column : len(drawing.panels) : columns])
-    return figure
+        for place in range(columns):
+            column = range(place, len(panels), columns)
+            for at, panel in zip(column, _with_same_scale([panels[at] for at in column]), strict=True):
+                panels[at] = panel
+    return Figure(
+        drawing.name,
+        panels,
+        drawing.title,
+        title=drawing.title,
+        legend=list(styles.items()),
+        across=columns,
+        caption=caption,
+    )
 
 
-def _share_limits(column: Sequence[Axes]) -> None:
-    for get_limits, set_limits in (("get_xlim", "set_xlim"), ("get_ylim", "set_ylim")):
-        found = [getattr(axes, get_limits)() for axes in column]
-        for axes in column:
-            getattr(axes, set_limits)(min(low for low, _ in found), max(high for _, high in found))
+def _panel(panel: recorded.Panel, styles: Mapping[str, Look]) -> Panel:
+    """The panel with its text below the title; failures have the look of the lines that they belong to."""
+    others = [series for series in panel.series if series.style != "crosses"]
+    crosses = [series for series in panel.series if series.style == "crosses"]
+    failures = "× number of seeds that diverged" if any(series.x for series in crosses) else ""
+    lines = (panel.title, ", ".join(filter(None, (panel.subtitle, panel.text))), failures)
+    drawn = [_series(series, styles[series.label]) for series in others]
+    for series, other in zip(crosses, others, strict=False):
+        drawn.append(Series(series.label, series.x, series.y, styles[other.label], "counts"))
+    ticks = panel.series[0].x if panel.x_is_log and panel.series else ()
+    return Panel(
+        drawn,
+        Axis(panel.x_label, log=panel.x_is_log, ticks=ticks),
+        Axis(panel.y_label),
+        title="\n".join(filter(None, lines)),
+        height=2.9,
+    )
 
 
-def _draw_panel(axes: Axes, panel: Panel) -> None:
-    for index, series in enumerate(panel.series):
-        _STYLES[series.style](axes, series, index)
-    pad = 26 if any(one.style == "crosses" and one.x for one in panel.series) else None  # room for them
-    axes.set_title("\n".join(drawn_text(line, 40) for line in (panel.title, panel.subtitle) if line), pad=pad)
-    axes.set(xlabel=drawn_text(panel.x_label, 40), ylabel=drawn_text(panel.y_label, 40))
-    if panel.x_is_log and panel.series:
-        ticks = panel.series[0].x
-        axes.set_xscale("log")
-        axes.set_xticks(ticks, [f"{tick:,.0f}" for tick in ticks], minor=False)
-        axes.set_xticks([], minor=True)
-    if panel.text:
-        place = {"transform": axes.transAxes, "ha": "right", "va": "bottom"}
-        axes.text(1, 1.02, drawn_text(panel.text, 40), fontsize=8, **place)
-
-
-def _line(axes: Axes, series: Series, index: int) -> None:
-    name, style = drawn_text(series.label, 40), model_line(index)
+def _series(series: recorded.Series, look: Look) -> Series:
+    if series.style == "bars":
+        return Series(series.label, series.x, series.y, look, "bars", bar_width=series.width)
+    if series.style == "dots":
+        return Series(series.label, series.x, series.y, look, "points", size=3.0, alpha=0.6)
     if series.deviation is None:
-        axes.plot(series.x, series.y, label=name, **style)
-    else:
-        marks = {"marker": look(index).marker, "markersize": 4, "capsize": 2.5}
-        axes.errorbar(series.x, series.y, yerr=series.deviation, label=name, **marks, **style)
+        return Series(series.label, series.x, series.y, look)
+    pairs = list(zip(series.y, series.deviation, strict=True))
+    low, high = [y - sd for y, sd in pairs], [y + sd for y, sd in pairs]
+    return Series(series.label, series.x, series.y, look, marker=True, low=low, high=high)
 
 
-def _dots(axes: Axes, series: Series, index: int) -> None:
-    looks = look(index)
-    mark = {"color": looks.colour, "marker": looks.marker, "linestyle": "none", "markersize": 3, "alpha": 0.6}
-    axes.plot(series.x, series.y, label=drawn_text(series.label, 40), **mark)
-
-
-def _bars(axes: Axes, series: Series, index: int) -> None:
-    style = {"color": look(index).colour, "alpha": 0.45, "edgecolor": "white"}
-    axes.bar(series.x, series.y, width=series.width, label=drawn_text(series.label, 40), **style)
-
-
-def _crosses(axes: Axes, series: Series, index: int) -> None:
-    """Numbers of failures above the axes, where they are not mistaken for values; a line for each series."""
-    if not series.x:
-        return
-    height = 1.03 + 0.06 * (index % 2)
-    mark = {"color": look(index % 2).colour, "marker": "x", "linestyle": "none", "markeredgewidth": 2}
-    place = {"transform": axes.get_xaxis_transform(), "clip_on": False}
-    axes.plot(series.x, [height] * len(series.x), label=drawn_text(series.label, 40), **mark, **place)
-    for x, count in zip(series.x, series.y, strict=True):
-        axes.annotate(
-            f"{count:.0f}", (x, height), xycoords=axes.get_xaxis_transform(), xytext=(5, -3),
-            textcoords="offset points", fontsize=7, annotation_clip=False,
-        )  # fmt: skip
-
-
-_STYLES: dict[str, Callable[[Axes, Series, int], None]] = {
-    "line": _line,
-    "dots": _dots,
-    "bars": _bars,
-    "crosses": _crosses,
-}
+def _with_same_scale(panels: Sequence[Panel]) -> list[Panel]:
+    limits = {}
+    for name in ("x", "y"):
+        values = [value for panel in panels for series in panel.series for value in getattr(series, name)]
+        margin = 0.05 * (max(values, default=1.0) - min(values, default=0.0)) or 1.0
+        limits[name] = min(values, default=0.0) - margin, max(values, default=1.0) + margin
+    return [
+        with_values(
+            panel,
+            x=with_values(panel.x, low=limits["x"][0], high=limits["x"][1]),
+            y=with_values(panel.y, low=limits["y"][0], high=limits["y"][1]),
+        )
+        for panel in panels
+    ]

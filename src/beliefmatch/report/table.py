@@ -139,7 +139,9 @@ def marked(cells: Sequence[Cell], better: Better) -> list[Cell]:
     folded = [_cost(cell, better) for cell in cells]
     present = [cost for cost in folded if cost is not None]
     values = {value for value, _, _ in present}
-    is_unsure = any(cell.value is not None and cell.low is None and cell.sd is None for cell in cells)
+    is_unsure = any(
+        isinstance(cell.value, float | int) and cell.low is None and cell.sd is None for cell in cells
+    )
     if not better or is_unsure or len(values) < 2:
         return list(cells)
     least = min(values)

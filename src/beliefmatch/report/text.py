@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from beliefmatch._files import numbered
 from beliefmatch.experiments.evaluation_record import (
     Bins,
     ClassScores,
@@ -53,14 +54,8 @@ def presentable(records: Sequence[EvaluationRecord], *, caller: str) -> list[Eva
     if not records:
         raise ValueError(f"{caller}: `records` must hold at least one record, got none.")
     tidied = [tidy(record) for record in records]
-    taken: dict[str, int] = {}
-    named = []
-    for record in tidied:
-        name = record.name.strip() or "(no name)"
-        taken[name] = taken.get(name, 0) + 1
-        unique = name if taken[name] == 1 else f"{name} ({taken[name]})"
-        named.append(replace(record, name=unique))
-    return named
+    names = numbered([record.name.strip() or "(no name)" for record in tidied], " ({})")
+    return [replace(record, name=name) for record, name in zip(tidied, names, strict=True)]
 
 
 def tidy(value: Any) -> Any:
