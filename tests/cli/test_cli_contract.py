@@ -104,7 +104,6 @@ def test_without_typer_the_extra_is_named():
         (QUICK, "sklearn", "sklearn"),
         (QUICK, "matplotlib", "report"),
         (["evaluate", "a.npz"], "jinja2", "report"),
-        (["evaluate", "a.npz"], "jinja2", "report"),
     ],
 )
 def test_a_missing_extra_is_named(monkeypatch, tmp_path, capsys, command, module, extra):

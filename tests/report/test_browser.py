@@ -4,9 +4,9 @@ import os
 import shutil
 
 import pytest
-from beliefmatch.report.comparison import comparison_page
 from msgspec.structs import replace
 
+from beliefmatch.report.comparison import comparison_page
 from beliefmatch.report.evaluation import evaluation_page
 from beliefmatch.report.page import render_page
 from comparison_records import evaluations, five, hostile_comparison

@@ -18,9 +18,15 @@ COLUMNS = [
     Column("note", "Note"),
 ]
 ROWS = [
-    Row("softmax", [Cell(0.0891, 0.08, 0.1), Cell(0.3333333333333333, sd=0.25), Cell(None, note="no set"), Cell("a")]),
-    Row("belief matching", [Cell(0.0712, 0.06, 0.09, mark="best"), Cell(-0.5), Cell(0.925), Cell("b", mark="close")]),
-]  # fmt: skip
+    Row(
+        "softmax",
+        [Cell(0.0891, 0.08, 0.1), Cell(1 / 3, sd=0.25), Cell(None, note="no set"), Cell("a")],
+    ),
+    Row(
+        "belief matching",
+        [Cell(0.0712, 0.06, 0.09, mark="best"), Cell(-0.5), Cell(0.925), Cell("b", mark="close")],
+    ),
+]
 TABLE = Table("Two models", COLUMNS, ROWS, caption="Brackets: intervals.")
 LOW = [
     ([(1, 0.8, 1.2), (2, 1.8, 2.2)], ["best", ""]),

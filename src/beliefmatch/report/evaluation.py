@@ -447,7 +447,7 @@ def evaluation_advice(models: Sequence[EvaluationRecord]) -> list[str]:
     for found in best.risk_thresholds:
         if found.threshold is None:
             advice.append(
-                f"At no confidence does {best.name} keep the error of its answers below {100 * found.risk:g} %."
+                f"{best.name} keeps the error of its answers below {100 * found.risk:g} % at no confidence."
             )
         elif found.threshold > 0 and found.coverage < 1:
             answered = f"answers {percent(found.coverage)}"
@@ -543,6 +543,7 @@ def evaluation_sections(models: Sequence[EvaluationRecord]) -> list[Section]:
                 ),
                 *([risk_coverage_figure(models)] if sets else []),
                 *_threshold_tables(models),
+                *_set_tables(models),
                 *([tables["Selective prediction"]] if "Selective prediction" in tables else []),
             ],
         ),
@@ -585,6 +586,39 @@ def _threshold_tables(models: Sequence[EvaluationRecord]) -> Iterator[Table]:
         cells = [cell for one in wanted for cell in _threshold_cells(known.get(one))]
         rows.append(Row(model.name, cells, model=index))
     yield Table("Risk thresholds", columns, rows)
+
+
+def _set_tables(models: Sequence[EvaluationRecord]) -> Iterator[Table]:
+    """Size and coverage of conformal prediction sets, by method and by the coverage that was asked for."""
+    wanted = dict.fromkeys((one.wanted, one.method) for model in models for one in model.prediction_sets)
+    if not wanted:
+        return
+    columns, help = [], "Share of the examples whose set holds the true class."
+    for share, method in wanted:
+        group = f"{100 * share:g} %, {method.upper()}"
+        columns += [
+            Column(f"size_{method}_{share:g}", "mean size", "", "low", 2, group=group),
+            Column(f"coverage_{method}_{share:g}", "coverage", "%", "", 1, 100.0, group, help),
+        ]
+    rows = []
+    for index, model in enumerate(models):
+        known = {(one.wanted, one.method): one for one in model.prediction_sets}
+        cells = []
+        for key in wanted:
+            one = known.get(key)
+            if one is None:
+                cells += [Cell(None), Cell(None)]
+                continue
+            worst = "" if one.worst_class is None else class_label(model, one.worst_class)
+            note = f"{worst} {percent(one.worst_coverage)}" if worst else ""
+            cells += [Cell(one.mean_size), Cell(one.coverage, note=note)]
+        rows.append(Row(model.name, cells, model=index))
+    caption = (
+        "Sets of classes that hold the true one with the probability asked for (conformal prediction), "
+        "calibrated on one half of the examples and scored on the other. Below the coverage: the class "
+        "that is held least often, for which the guarantee does not hold by itself."
+    )
+    yield Table("Prediction sets", columns, rows, caption)
 
 
 def _threshold_cells(found: RiskThresholdRecord | None) -> list[Cell]:
