@@ -160,6 +160,7 @@ def _themed(svg: str, prefix: str) -> str:
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<style.*?</style>\s*", "", svg, flags=re.DOTALL)  # would style the whole page
     for placeholder, colour in _PAGE_COLOURS.items():
         svg = svg.replace(placeholder, colour)
     svg = re.sub(r'\bid="(?!series-)', f'id="{prefix}-', svg)

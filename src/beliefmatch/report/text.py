@@ -18,6 +18,7 @@ from beliefmatch.experiments.evaluation_record import (
     EvaluationRecord,
     Example,
     Number,
+    PredictionSets,
     RiskThresholdRecord,
 )
 
@@ -44,6 +45,7 @@ MISSING = "—"
 _REQUIRED: dict[type, tuple[str, ...]] = {
     ClassScores: ("mean_probability", "calibration_error"),
     Example: ("confidence", "target_probability", "entropy"),
+    PredictionSets: ("wanted", "coverage", "mean_size"),
     RiskThresholdRecord: ("risk", "delta", "coverage"),
 }
 _BIDI = frozenset(chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A)))
