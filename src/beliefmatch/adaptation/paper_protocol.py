@@ -20,7 +20,7 @@ from beliefmatch.adaptation.fitted import Candidate, FittedHead, Init, Point
 from beliefmatch.adaptation.objectives import family, loss_of
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.scoring import Evaluator, product
-from beliefmatch.adaptation.search import strongest_prior
+from beliefmatch.adaptation.search import best_prior
 from beliefmatch.adaptation.types import labelled, ordered
 from beliefmatch.train.sampler import EpochSampler
 
@@ -48,7 +48,7 @@ def paper_heads(
     finite = [one for one in map(_with_mean_nll, beliefs) if math.isfinite(one.rank)]
     if not finite:
         raise fail("adapt", "`protocol` paper must end with a finite loss, but every head diverged.")
-    chosen = strongest_prior(finite).candidate
+    chosen = best_prior(finite).candidate
     table = {}
     for heads in settings.values():
         one = heads[0].candidate

@@ -42,6 +42,9 @@ _ORDER = ("untouched", "softmax", "label smoothing", "evidential", "laplace", CH
 _ALWAYS = ("untouched + temperature", "softmax + temperature", "laplace")
 """Lines that the table shows besides the heads as they were fitted, the delivered one and the best."""
 
+_NO_LOGITS = ("evidential", "laplace")
+"""Kinds that are not delivered: a network's logits are read as log-concentrations or by softmax."""
+
 _Table = dict[str, list[FittedHead]]
 """Heads, one for each seed, by the label of their line."""
 
@@ -189,10 +192,12 @@ def _delivered(lines: Mapping[str, FittedHead], config: AdaptConfig) -> str:
     """The line that is delivered.
 
     Of belief matching the line with most of what was asked for: bootstrap heads, background, plain. With a
-    temperature only if that lowers the NLL by more than `MOST_RISE`, since it blurs the meaning of λ.
+    temperature only if that lowers the NLL by more than `MOST_RISE`, since it blurs the meaning of λ. The
+    best of all kinds is sought among those that the logits of a network can express.
     """
     if config.choose == "best":
-        return _lowest({label: head for label, head in lines.items() if head.candidate.kind != "laplace"})
+        able = {label: head for label, head in lines.items() if head.candidate.kind not in _NO_LOGITS}
+        return _lowest(able)
     plain = [label for label in lines if label.startswith(CHOSEN_LABEL) and " + " not in label]
     label = max(plain, key=len)
     scaled = f"{label} + temperature"

@@ -29,7 +29,7 @@ from beliefmatch.adaptation.solver import Design, solve
 from beliefmatch.adaptation.types import Features
 from beliefmatch.loss import LowTargetConfidence, belief_matching_loss
 
-__all__ = ["MOST_RISE", "HeadSearch", "strongest_prior"]
+__all__ = ["MOST_RISE", "HeadSearch", "best_prior", "strongest_prior"]
 
 _STEP = math.sqrt(10)  # between neighbours of a path
 _FIRST_WEIGHT_DECAY, _LEAST_WEIGHT_DECAY = 3.0, 0.03  # over the number of rows
@@ -84,14 +84,15 @@ class HeadSearch:
     def run(self) -> dict[str, FittedHead]:
         """Fit all kinds; the best head of each, by its label."""
         softmax = self.softmax()
-        belief = min((self.belief_matching(softmax, prior) for prior in self.config.priors), key=self.nll)
+        belief = best_prior([self.belief_matching(softmax, one) for one in self.config.priors], self.nll)
         best = [softmax, belief]
         controls = self.config.controls
         if "label_smoothing" in controls:
             best.append(self.label_smoothing(softmax))
         if "evidential" in controls and self.design.targets.dim() == 1:
             decay = softmax.candidate.weight_decay
-            best += self.fit([Candidate("evidential", weight_decay=decay)])
+            # not from zero: relu has no gradient there
+            best += self.fit([Candidate("evidential", weight_decay=decay)], softmax)
         if self.design.n_background:
             best += [self.with_background(one) for one in (belief, softmax)]
         return {one.candidate.label: one for one in best}
@@ -194,7 +195,9 @@ class HeadSearch:
         stronger = [
             one
             for one in self.heads
-            if one.candidate.kind == "softmax" and one.candidate.weight_decay > best.candidate.weight_decay
+            if one.candidate.kind == "softmax"
+            and one.converged  # not one that was given up
+            and one.candidate.weight_decay > best.candidate.weight_decay
         ]
         for one in sorted(stronger, key=lambda one: -one.candidate.weight_decay):
             excess = self.row_nll(one) - rows
@@ -331,6 +334,16 @@ class HeadSearch:
             rows.append(block[first::step])
             labels.append(targets[first::step])
         return torch.cat(rows), torch.cat(labels)
+
+
+def best_prior(
+    heads: Sequence[FittedHead], nll: Callable[[FittedHead], float] = attrgetter("rank")
+) -> FittedHead:
+    """The head of the lowest NLL among those that `strongest_prior` chooses for each prior β."""
+    by_prior: dict[Any, list[FittedHead]] = {}
+    for one in heads:
+        by_prior.setdefault(one.candidate.prior, []).append(one)
+    return min((strongest_prior(path, nll) for path in by_prior.values()), key=nll)
 
 
 def strongest_prior(
