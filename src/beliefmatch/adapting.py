@@ -188,6 +188,6 @@ def adapt(
             compile=compile,
             on_progress=on_progress,
         )
-    better = add_belief(network, Adapted)
+    better = add_belief(network, Adapted, has_belief=adaptation.chosen.candidate.has_belief)
     better.adaptation = adaptation
     return better

@@ -361,9 +361,36 @@ def test_bootstrap_heads_are_delivered_as_one_layer(quickly, digits):
     torch.testing.assert_close(again(images), better(images))
 
 
-def test_bootstrap_heads_need_a_linear_last_layer():
+class OnLastToken(nn.Sequential):
+    """A linear layer on every token, of which the last gives the logits."""
+
+    def forward(self, x):
+        return super().forward(x)[:, -1]
+
+
+@pytest.mark.parametrize(
+    ("network", "inputs"),
+    [
+        (Cloudy(nn.Conv2d(8, CLASSES, 1)), torch.zeros(9, WIDTH)),
+        (OnLastToken(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, CLASSES)), torch.rand(9, 5, WIDTH)),
+    ],
+    ids=["convolution", "tokens"],
+)
+def test_bootstrap_heads_need_a_linear_last_layer_of_rows_before_any_work(network, inputs):
+    def no_work(*progress):
+        raise AssertionError(progress)
+
+    data = inputs, torch.arange(9) % CLASSES
     with pytest.raises(ValueError, match="`heads`"):
-        adapted_clouds(nn.Conv2d(8, CLASSES, 1), heads=2)
+        adapt(network, data, validation=data, heads=2, on_progress=no_work)
+
+
+def test_a_softmax_head_that_is_the_best_is_delivered_without_a_belief(quickly, digits):
+    better = quickly(choose="best", kl_weights=(10.0,), controls=("softmax",))
+    assert better.adaptation.chosen.candidate.kind in ("softmax", "untouched")
+    assert better.predict(digits.test.images).belief is None
+    with pytest.raises(ValueError, match="`choose`"):
+        better.belief(digits.test.images)
 
 
 def test_a_background_takes_part_in_the_fit(quickly, digits):

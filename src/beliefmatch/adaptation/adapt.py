@@ -26,7 +26,7 @@ from beliefmatch.adaptation.laplace_head import require_laplace
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.streams import given_streams, map_inputs, ood_sets
-from beliefmatch.adaptation.surgery import with_ensemble, with_head
+from beliefmatch.adaptation.surgery import require_ensemble, with_ensemble, with_head
 
 __all__ = ["adapt_data", "adapt_network", "usable_device"]
 
@@ -110,6 +110,8 @@ def adapt_data(
         batch = map_inputs(lambda tensor: tensor.to(place), data["train"].first().head(_FEW).inputs)
         with _naming_arguments(), input_errors("train", batch):
             found = find_head(model, batch, name=head)
+        if config.heads:
+            require_ensemble(model, found, config.heads)
         if config.batchnorm:
             require_batchnorm(model, batch)
     numbers: Numbers | None = None

@@ -100,6 +100,11 @@ class Candidate:
         return self.method.options["smoothing"]
 
     @property
+    def has_belief(self) -> bool:
+        """Whether its logits are log-concentrations; those of all other kinds are read otherwise."""
+        return self.method.reads == "belief"
+
+    @property
     def read(self) -> Callable[[Tensor], Prediction]:
         """How logits (N, K) become a prediction."""
         return self.method.predictor(nn.Identity()).predict

@@ -85,7 +85,7 @@ def image_inputs(given: ImageAdaptConfig, config: AdaptRunConfig) -> NetworkInpu
         fault = (
             f"`size` and `mean` must fit the network, which failed for images of shape {shape} ({{reason}})."
         )
-    extractor = Extractor(given, network, batch.inputs, fault)
+    extractor = Extractor(given, network, batch.inputs, fault, heads=config.adapt_config.heads)
     trials = list[PreprocessingTrial]()
     if origin == "search":
         labels = config.adapt_config.labels

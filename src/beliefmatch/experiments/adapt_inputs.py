@@ -19,6 +19,7 @@ from beliefmatch.adaptation.features import ExtractProgress, extract
 from beliefmatch.adaptation.heads import Backbone, Head, find_head
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.streams import OOD
+from beliefmatch.adaptation.surgery import require_ensemble
 from beliefmatch.adaptation.types import Features
 from beliefmatch.data.sources import Dataset, Source
 from beliefmatch.data.splits import ROLES
@@ -65,9 +66,12 @@ class Extractor:
         network: with the weights that it was trained to.
         batch: a few inputs.
         fault: the error where the network fails on it, with a place for the {reason}.
+        heads: Number of bootstrap heads that the network is to have.
     """
 
-    def __init__(self, config: NetworkConfig, network: nn.Module, batch: Any, fault: str) -> None:
+    def __init__(
+        self, config: NetworkConfig, network: nn.Module, batch: Any, fault: str, *, heads: int = 0
+    ) -> None:
         self.config, self.network = config, network
         self.cache = FeatureCache(config.cache_dir, size=config.cache_size)
         try:
@@ -76,6 +80,8 @@ class Extractor:
         except (RuntimeError, AssertionError, IndexError) as error:  # of other people's code
             reason = reason_of(error, typed=True, limit=200)
             raise fail("adapt", fault.format(reason=reason)) from error
+        if heads:
+            require_ensemble(network, self.head, heads)
         self._backbone = Backbone(network, self.head)  # one for all sets: it is compiled once
 
     def __call__(
@@ -241,7 +247,7 @@ def text_inputs(given: TextAdaptConfig, config: AdaptRunConfig) -> NetworkInputs
     part, rows = parts.role_rows["train"]
     some = model.tokenize([parts.texts[part][row] for row in rows[:4]])
     fault = "`model` must take tokenised sentences, but it failed ({reason})."
-    extractor = Extractor(given, model.network, some, fault)
+    extractor = Extractor(given, model.network, some, fault, heads=config.adapt_config.heads)
     sources = {
         part: TextSource(parts.texts[part], parts.targets[part], tokenize=model.tokenize).subset(rows)
         for part, rows in needed_rows(parts).items()
