@@ -195,10 +195,15 @@ def test_images_alone_are_ood_and_a_path_is_a_cache(quickly, digits, kind, tmp_p
     assert len(FeatureCache(tmp_path).sets()) == 3
 
 
-def test_progress_covers_features_and_heads(quickly, digits):
+@pytest.mark.parametrize("batchnorm", [False, True])
+def test_progress_grows_over_features_heads_and_batchnorm(quickly, digits, batchnorm):
     news = []
-    quickly(on_progress=lambda *progress: news.append(progress))
-    assert all(0 <= fraction <= 1 for fraction, _ in news)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
+    given = {"model": network, "labels": "new", "batchnorm": True} if batchnorm else {}
+    quickly(test=pairs(digits.test), on_progress=lambda *progress: news.append(progress), **given)
+    fractions = [fraction for fraction, _ in news]
+    assert fractions == sorted(fractions) and fractions[0] == 0 and fractions[-1] <= 1
+    assert batchnorm == news[-1][1].startswith("BatchNorm")
     texts, many = [text for _, text in news], len(digits.train)
     assert f"features of train: {many} of {many} rows" in texts
     assert any("fitting belief_matching" in text for text in texts)
@@ -226,6 +231,7 @@ def test_progress_covers_features_and_heads(quickly, digits):
         ({"ood": {"a": np.array(["x"])}}, "ood['a']"),
         ({"cache": 7}, "cache"),
         ({"precision": "8"}, "precision"),
+        ({"batchnorm": True, "background": torch.rand(9, 1, 8, 8)}, "batchnorm"),
         ({"device": "abacus"}, "device"),
         ({"train": (torch.full((30, 1, 8, 8), torch.nan), torch.arange(30) % 10)}, "train"),
     ],

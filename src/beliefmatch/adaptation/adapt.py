@@ -16,7 +16,7 @@ from torch import nn
 
 from beliefmatch._utils import OnProgress, reason_of
 from beliefmatch._validate import describe, fail
-from beliefmatch.adaptation.adapt_config import VAL_FRACTION, AdaptConfig
+from beliefmatch.adaptation.adapt_config import VAL_FRACTION, AdaptConfig, require_no_background
 from beliefmatch.adaptation.batchnorm import Numbers, require_batchnorm, require_repeatable, with_batchnorm
 from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adaptation.ensemble import EnsembleHead
@@ -30,7 +30,8 @@ from beliefmatch.adaptation.surgery import require_ensemble, with_ensemble, with
 
 __all__ = ["adapt_data", "adapt_network", "usable_device"]
 
-_FEATURES = 0.7  # share of the work, where there are features to compute
+_FEATURES = 0.7  # share of the features in the work for the head
+_HEAD = 0.3  # share of that in the whole work, where BatchNorm layers are trained too
 _FEW = 8  # rows that a head is found by
 
 
@@ -57,16 +58,18 @@ def adapt_network(
         notes: What was decided about the inputs, in sentences.
         on_progress: Called with (fraction, description).
     """
-    tell: OnProgress = (lambda fraction, description: None) if on_progress is None else on_progress
+    if config.laplace:
+        require_laplace()
+    ends = [_FEATURES, 1.0, 1.0] if not config.batchnorm else [_FEATURES * _HEAD, _HEAD, 1.0]
     began = time.perf_counter()
-    sets = features(lambda fraction, description: tell(_FEATURES * fraction, description))
+    sets = features(_part(on_progress, 0.0, ends[0]))
     seconds = {"features": time.perf_counter() - began}
     made = refit(
         sets,
         classes=classes,
         init=head_weights(network, head),
         adapt_config=structs.replace(config, batchnorm=False),
-        on_progress=lambda fraction, description: tell(_FEATURES + (1 - _FEATURES) * fraction, description),
+        on_progress=_part(on_progress, ends[0], ends[1]),
     )
     seconds, notes = {**seconds, **made.seconds}, (*notes, *made.notes)
     made, chosen = replace(made, head=head, adapt_config=config, seconds=seconds, notes=notes), made.chosen
@@ -74,7 +77,19 @@ def adapt_network(
         adapted = with_ensemble(network, head, chosen.weights, chosen.biases)
     else:
         adapted = with_head(network, head, chosen.weight, chosen.bias)
-    return adapted, train_batchnorm(adapted, made, tell) if config.batchnorm else made
+    if config.batchnorm:
+        made = train_batchnorm(adapted, made, _part(on_progress, ends[1], ends[2]))
+    return adapted, made
+
+
+def _part(on_progress: OnProgress | None, start: float, end: float) -> OnProgress:
+    """Report the progress of a part of the work as that of the whole."""
+
+    def report(fraction: float, description: str) -> None:
+        if on_progress is not None:
+            on_progress(start + (end - start) * fraction, description)
+
+    return report
 
 
 def adapt_data(
@@ -99,8 +114,7 @@ def adapt_data(
         raise fail("adapt", f"`model` must be a torch.nn.Module, got {describe(model)}.", TypeError)
     if head is not None and not isinstance(head, str):
         raise fail("adapt", f"`head` must be the name of a layer, got {describe(head)}.", TypeError)
-    if config.laplace:
-        require_laplace()
+    require_no_background(config, background)
     home = usable_device(device)
     with running(model, home) as place:
         given = {"train": train, "validation": validation, "test": test, "ood": ood, "background": background}

@@ -153,12 +153,16 @@ def extracted(
         options: Further options of `extract`.
     """
     features_of, found = Backbone(model, head), dict[str, Features]()
+    sizes = {name: getattr(source, "rows", None) for name, source in data.items()}
+    if not all(sizes.values()):  # where one is unknown, all sets count alike
+        sizes = dict.fromkeys(data, 1)
 
     def report(progress: ExtractProgress) -> None:
         if on_progress is not None:
             of = "" if progress.total is None else f" of {progress.total}"
             share = progress.rows / progress.total if progress.total else 0.0
-            on_progress(share, f"features of {name}: {progress.rows}{of} rows")
+            done = sum(sizes[one] for one in found) + share * sizes[name]
+            on_progress(done / sum(sizes.values()), f"features of {name}: {progress.rows}{of} rows")
 
     options = {"key_parts": {"head": head.name}, "cache": None, **options}
     with running(model, torch.device(device)) as place:

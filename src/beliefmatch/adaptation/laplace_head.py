@@ -94,7 +94,6 @@ def laplace_head(head: FittedHead, train: Features, validation: Features | None 
         train: features that it was trained on.
         validation: to score it on.
     """
-    require_laplace()
     with _quiet():
         posterior, precision = _fitted(head, train)
     options = {"prior_precision": precision, "structure": "kron"}

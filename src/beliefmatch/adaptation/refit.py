@@ -59,6 +59,10 @@ def refit(
 ) -> Adaptation:
     """Fit heads of every kind on the training features and choose one by the validation features.
 
+    Options of one kind, such as λ, are chosen as `HeadSearch` says, on few validation rows by training rows
+    too. Kinds, calibrations included, are compared by the validation rows alone: a calibration is fitted to
+    these, so that it has no scores on others.
+
     Args:
         sets: Features of the data; `test` and `ood` are only kept.
         classes: K, where neither counts nor the existing head tell; else one more than the largest id.

@@ -8,6 +8,7 @@ long as the validation NLL stays near the lowest. So few heads are fitted, and f
 A few validation rows choose badly. Where there are few, and the head is new, the training rows choose too:
 every candidate is fitted five more times without a fifth of them, in the same batch, and these rows count
 like validation rows. An existing head has probably seen the training rows; then they choose nothing.
+The choice between the kinds is made later, in `refit`, by the validation rows alone.
 """
 
 import math

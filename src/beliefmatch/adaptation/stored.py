@@ -7,7 +7,6 @@ and `test_`, and `ood_NAME_features` for examples of no class. Files of the feat
 """
 
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from beliefmatch._validate import fail, level_of_caller
+from beliefmatch._validate import fail
 from beliefmatch.adaptation.adapt_config import VAL_FRACTION
 from beliefmatch.adaptation.cache import SUFFIX, FeatureFile
 from beliefmatch.adaptation.diagnostics import MOST_CLASSES
@@ -68,8 +67,8 @@ def feature_sets(
     Args:
         train: A file as `features_from_file` reads it, or an archive of several sets.
         validation: Another such file; or a fraction or number of the rows of `train`, which are held out in
-            proportion to the classes unless `train` has validation rows of its own. A fifth by default, with
-            a warning.
+            proportion to the classes unless `train` has validation rows of its own. A fifth by default, of
+            which `refit` warns.
         test: Another such file, for examples to report on.
         ood: Such files of examples that belong to no class, by name; their targets are not read.
         background: Another such file of examples that belong to no class, to fit on.
@@ -96,16 +95,14 @@ def feature_sets(
     }
     head = head_from_file(places["train"].path, width=found["train"].width, argument="train")
     _require_one_kind(places, found, head)
+    val_fraction = None
     if "validation" not in found:
         rows = found["train"].hold_out(VAL_FRACTION if share is None else share, seed=split_seed)
         found["train"], found["validation"] = (found["train"].subset(some) for some in rows)
-        if share is None:
-            held_out = f"{VAL_FRACTION:.0%} of {places['train']} are held out to choose λ"
-            remedy = "if the network was trained on these data, give `validation` features of others"
-            fact = f"no `validation` features were given, so {held_out}"
-            warnings.warn(f"adapt: {fact}; {remedy}.", stacklevel=level_of_caller())
+        val_fraction = VAL_FRACTION if share is None else None
     labelled = (found["train"], found["validation"], found.get("test"))
-    return FeatureSets(*labelled, ood_sets(found), found.get("background")), head
+    sets = FeatureSets(*labelled, ood_sets(found), found.get("background"), val_fraction=val_fraction)
+    return sets, head
 
 
 def _argument(name: str) -> str:

@@ -99,10 +99,6 @@ def adapt(
             from beliefmatch.experiments.adapting import Adapting
 
             require_directory(Path(out), config)
-            if config.adapt_config.laplace:
-                from beliefmatch.adaptation.laplace_head import require_laplace
-
-                require_laplace()
             job = Adapting(config)
             if not dry_run:
                 with directory_in_use(out, caller="adapt"):  # proved now, made when there is something in it
@@ -115,7 +111,7 @@ def adapt(
         if dry_run:
             return
         with user_errors(context, ValueError, *FAILURES), progress() as on_progress:
-            outcome = job.run(on_progress)
+            outcome = job.run(on_progress, command=["beliefmatch", *context.obj])
     _write(context, config, outcome, out, verbose=verbose)
 
 

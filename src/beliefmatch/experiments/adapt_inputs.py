@@ -165,7 +165,7 @@ class NetworkInputs:
             computed[name] = found if one.ranks is None else found.subset(one.ranks)
             done += len(one.source)
         train, validation, test = (self._rows(role, computed) for role in ROLES)
-        ood = {name: computed[name] for name in self._ood if name != BACKGROUND}
+        ood = {name: computed[name] for name in self._ood}
         return FeatureSets(train, validation, test, ood, computed.get(BACKGROUND))
 
     def _rows(self, role: str, computed: Mapping[str, Features]) -> Features:
@@ -177,8 +177,8 @@ class NetworkInputs:
 
     @property
     def _ood(self) -> list[str]:
-        used = needed_rows(self.parts)
-        return [name for name in self.sets if name not in used]
+        other = {*needed_rows(self.parts), BACKGROUND}
+        return [name for name in self.sets if name not in other]
 
     def notes(self) -> tuple[str, ...]:
         """The preprocessing that was found, as a sentence."""

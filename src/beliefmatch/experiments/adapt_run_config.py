@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from beliefmatch._config import Config, Count, Seed
-from beliefmatch.adaptation.adapt_config import AdaptConfig
+from beliefmatch.adaptation.adapt_config import AdaptConfig, require_no_background
 from beliefmatch.data.config import DataConfig, TextConfig
 
 __all__ = ["AdaptRunConfig", "FeatureAdaptConfig", "ImageAdaptConfig", "NetworkConfig", "TextAdaptConfig"]
@@ -85,3 +85,7 @@ class AdaptRunConfig(Config, frozen=True):
     adapt_config: AdaptConfig = AdaptConfig()
     ood: tuple[str, ...] = ()
     background: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_no_background(self.adapt_config, self.background)
