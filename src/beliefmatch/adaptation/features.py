@@ -153,9 +153,8 @@ def extracted(
         options: Further options of `extract`.
     """
     features_of, found = Backbone(model, head), dict[str, Features]()
-    sizes = {name: getattr(source, "rows", None) for name, source in data.items()}
-    if not all(sizes.values()):  # where one is unknown, all sets count alike
-        sizes = dict.fromkeys(data, 1)
+    known = {name: one.rows for name, one in data.items() if isinstance(one, Stream) and one.rows}
+    sizes: dict[str, int] = known if len(known) == len(data) else dict.fromkeys(data, 1)
 
     def report(progress: ExtractProgress) -> None:
         if on_progress is not None:
