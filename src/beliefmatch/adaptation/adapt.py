@@ -5,17 +5,15 @@
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from msgspec import structs
 from torch import nn
 
 from beliefmatch._utils import OnProgress, reason_of
-from beliefmatch._validate import describe, fail
+from beliefmatch._validate import describe, fail, naming_arguments
 from beliefmatch.adaptation.adapt_config import VAL_FRACTION, AdaptConfig, require_no_background
 from beliefmatch.adaptation.batchnorm import Numbers, require_batchnorm, require_repeatable, with_batchnorm
 from beliefmatch.adaptation.cache import FeatureCache
@@ -23,7 +21,7 @@ from beliefmatch.adaptation.ensemble import EnsembleHead
 from beliefmatch.adaptation.features import extracted
 from beliefmatch.adaptation.heads import Head, find_head, head_weights, input_errors, running
 from beliefmatch.adaptation.laplace_head import require_laplace
-from beliefmatch.adaptation.refit import refit
+from beliefmatch.adaptation.refit import fit_heads
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.streams import given_streams, map_inputs, ood_sets
 from beliefmatch.adaptation.surgery import require_ensemble, with_ensemble, with_head
@@ -64,15 +62,15 @@ def adapt_network(
     began = time.perf_counter()
     sets = features(_part(on_progress, 0.0, ends[0]))
     seconds = {"features": time.perf_counter() - began}
-    made = refit(
+    made = fit_heads(
         sets,
         classes=classes,
         init=head_weights(network, head),
-        adapt_config=structs.replace(config, batchnorm=False),
+        adapt_config=config,
         on_progress=_part(on_progress, ends[0], ends[1]),
     )
     seconds, notes = {**seconds, **made.seconds}, (*notes, *made.notes)
-    made, chosen = replace(made, head=head, adapt_config=config, seconds=seconds, notes=notes), made.chosen
+    made, chosen = replace(made, head=head, seconds=seconds, notes=notes), made.chosen
     if isinstance(chosen, EnsembleHead):
         adapted = with_ensemble(network, head, chosen.weights, chosen.biases)
     else:
@@ -122,7 +120,8 @@ def adapt_data(
         if config.batchnorm:
             require_repeatable(data)
         batch = map_inputs(lambda tensor: tensor.to(place), data["train"].first().head(_FEW).inputs)
-        with _naming_arguments(), input_errors("train", batch):
+        names = {"name": "head", "batch": "train", "model": "model"}
+        with naming_arguments("adapt", "model", **names), input_errors("train", batch):
             found = find_head(model, batch, name=head)
         if config.heads:
             require_ensemble(model, found, config.heads)
@@ -169,16 +168,3 @@ def usable_device(device: torch.device | str) -> torch.device:
     except (RuntimeError, AssertionError, TypeError) as error:  # torch without CUDA asserts
         fact = f"`device` must be one that torch has here, got {device!r} ({reason_of(error, limit=120)})"
         raise fail("adapt", f"{fact}.") from error
-
-
-@contextmanager
-def _naming_arguments() -> Iterator[None]:
-    """Let errors of `find_head` name the arguments of `adapt`."""
-    try:
-        yield
-    except (ValueError, TypeError) as error:
-        caller, _, fact = f"{error}".partition(": ")
-        if caller != "find_head":
-            raise
-        fact = fact.replace("`name`", "`head`").replace("`batch`", "`train`")
-        raise fail("adapt", fact, type(error)) from error

@@ -47,7 +47,6 @@ from beliefmatch.loss import belief_matching_loss
 from beliefmatch.train.sampler import EpochSampler
 
 __all__ = [
-    "BatchNormTraining",
     "Numbers",
     "batchnorm_layers",
     "require_batchnorm",

@@ -34,12 +34,10 @@ from beliefmatch._validate import describe, fail, level_of_caller
 __all__ = [
     "FORMAT",
     "SUFFIX",
-    "CachedSet",
     "FeatureCache",
     "FeatureFile",
     "Layout",
     "as_cache",
-    "bytes_of",
     "default_directory",
     "format_bytes",
 ]

@@ -361,7 +361,7 @@ def _traced_run(network: nn.Module, batch: Any) -> _TracedRun:
     if len(logits) == 0:
         raise fail("find_head", "`batch` must hold at least one example, got none.")
     if not logits.isfinite().all():
-        raise fail("find_head", "the model must return finite logits for `batch`, got NaN or infinity.")
+        raise fail("find_head", "`batch` must give finite logits, got NaN or infinity.")
     return _TracedRun(logits, last_inputs)
 
 

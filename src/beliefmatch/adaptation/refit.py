@@ -33,11 +33,11 @@ from beliefmatch.adaptation.result import Adaptation, BestHead, FeatureSets, Ver
 from beliefmatch.adaptation.scoring import Evaluator, risk_thresholds, score, untouched
 from beliefmatch.adaptation.search import MOST_RISE, HeadSearch
 
-__all__ = ["CHOSEN_LABEL", "refit"]
+__all__ = ["fit_heads", "refit"]
 
 _DEFAULT = AdaptConfig()
-CHOSEN_LABEL = "belief matching"
-_ORDER = ("untouched", "softmax", "label smoothing", "evidential", "laplace", CHOSEN_LABEL)
+_CHOSEN = "belief matching"
+_ORDER = ("untouched", "softmax", "label smoothing", "evidential", "laplace", _CHOSEN)
 """Beginnings of the labels, in the order of the lines."""
 _ALWAYS = ("untouched + temperature", "softmax + temperature", "laplace")
 """Lines that the table shows besides the heads as they were fitted, the delivered one and the best."""
@@ -76,6 +76,18 @@ def refit(
     if adapt_config.batchnorm:
         fact = "`batchnorm` must be False for features alone: BatchNorm layers are trained on images"
         raise fail("refit", f"{fact}; use `adapt` with the network and its data.")
+    return fit_heads(sets, classes=classes, init=init, adapt_config=adapt_config, on_progress=on_progress)
+
+
+def fit_heads(
+    sets: FeatureSets,
+    *,
+    classes: int | None,
+    init: Init | None,
+    adapt_config: AdaptConfig,
+    on_progress: OnProgress | None,
+) -> Adaptation:
+    """`refit` for a network, whose BatchNorm layers may be trained afterwards."""
     if adapt_config.laplace:
         require_laplace()
     began = time.perf_counter()
@@ -137,7 +149,7 @@ def _by_search(
     best = search.run()
     fitted = search.heads
     if config.heads:
-        centre = best.get(f"{CHOSEN_LABEL} with background", best[CHOSEN_LABEL])
+        centre = best.get(f"{_CHOSEN} with background", best[_CHOSEN])
         ensemble = _bootstrap(search, centre, config.heads)
         best[ensemble.candidate.label], fitted = ensemble, [*fitted, ensemble]
     if not config.needs_softmax:
@@ -202,7 +214,7 @@ def _delivered(lines: Mapping[str, FittedHead], config: AdaptConfig) -> str:
     if config.choose == "best":
         able = {label: head for label, head in lines.items() if head.candidate.kind not in _NO_LOGITS}
         return _lowest(able)
-    plain = [label for label in lines if label.startswith(CHOSEN_LABEL) and " + " not in label]
+    plain = [label for label in lines if label.startswith(_CHOSEN) and " + " not in label]
     label = max(plain, key=len)
     scaled = f"{label} + temperature"
     is_better = scaled in lines and lines[scaled].rank < (1 - MOST_RISE) * lines[label].rank

@@ -18,9 +18,10 @@ from torch import Tensor
 
 from beliefmatch.adaptation.adapt_config import TOLERANCE
 from beliefmatch.adaptation.objectives import HeadLoss
+from beliefmatch.adaptation.scoring import product
 from beliefmatch.adaptation.types import Features, labelled, ordered
 
-__all__ = ["MAX_ITERATIONS", "MEMORY", "Design", "Solution", "solve"]
+__all__ = ["MEMORY", "Design", "solve"]
 
 MAX_ITERATIONS = 1000
 MEMORY = 4 << 30
@@ -161,11 +162,6 @@ class _Point(NamedTuple):
     grad: Tensor
     gap: Tensor
 
-    def where(self, chosen: Tensor, other: "_Point") -> "_Point":
-        """These heads of another point, the others of this one."""
-        pairs = zip(self, other, strict=True)
-        return _Point(*(torch.where(chosen.view(-1, *[1] * (a.dim() - 1)), b, a) for a, b in pairs))
-
     def take(self, heads: Tensor) -> "_Point":
         return _Point(*(one[heads] for one in self))
 
@@ -262,11 +258,9 @@ class _Problem:
         value = torch.zeros(len(at), dtype=torch.float64)
         grad = torch.zeros_like(at)
         weight_grad, bias_grad = self.unpacked(grad)
-        shape = len(at), bias.shape[1], -1
         size = max(64, _BLOCK_LOGITS // bias.numel())
         for some, rows, targets in self.design.blocks(size, background=self.background):
-            logits = torch.addmm(bias.reshape(-1, 1), weight.reshape(-1, rows.shape[1]), rows.t()).view(shape)
-            loss, logit_grad = self.loss(logits, targets, heads)
+            loss, logit_grad = self.loss(product(weight, bias, rows), targets, heads)
             if self.row_weights is not None and some is not None:
                 counted = self.row_weights[heads, some]
                 loss, logit_grad = loss * counted, logit_grad * counted[:, None]

@@ -7,8 +7,7 @@ and `test_`, and `ood_NAME_features` for examples of no class. Files of the feat
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from beliefmatch._validate import fail
+from beliefmatch._validate import fail, naming_arguments
 from beliefmatch.adaptation.adapt_config import VAL_FRACTION
 from beliefmatch.adaptation.cache import SUFFIX, FeatureFile
 from beliefmatch.adaptation.diagnostics import MOST_CLASSES
@@ -119,7 +118,7 @@ def _path(name: str, given: str | Path) -> Path:
 
 def _places(path: Path) -> dict[str, _Place]:
     """The sets of the first file; a single set without a name in front is the training set."""
-    with _naming("train"):
+    with naming_arguments("adapt", path="train"):
         names = open_arrays(path, caller="adapt").names if path.suffix.lower() in _ARCHIVES else ()
     several = [found["set"] for name in names if (found := _FEATURES.fullmatch(name))]
     bare = [name for name in names if name.lower() in SPELLINGS["features"]]
@@ -162,15 +161,6 @@ def _require_one_kind(places: Mapping[str, _Place], found: Mapping[str, Features
             raise fail("adapt", f"{fact}, got {int(one.targets.max())} in {places[name]}.")
 
 
-@contextmanager
-def _naming(argument: str) -> Iterator[None]:
-    """Let errors about a file name the argument that it was given as."""
-    try:
-        yield
-    except ValueError as error:
-        raise type(error)(f"{error}".replace("`path`", f"`{argument}`", 1)) from error
-
-
 def features_from_file(
     path: str | Path, *, prefix: str = "", labelled: bool = True, argument: str = "path"
 ) -> Features:
@@ -189,7 +179,7 @@ def features_from_file(
         ValueError: A file that cannot be read or does not hold features.
     """
     path, digest, targets = Path(path), None, None
-    with _naming(argument):
+    with naming_arguments("adapt", path=argument):
         if path.suffix == SUFFIX:
             rows, targets, digest = _from_cache(path)
         else:
@@ -255,7 +245,7 @@ def head_from_file(path: str | Path, *, width: int, argument: str = "path") -> I
 
     None where the file holds no head.
     """
-    with _naming(argument):
+    with naming_arguments("adapt", path=argument):
         file = None if Path(path).suffix == SUFFIX else open_arrays(path, caller="adapt")
         if file is None or file.is_table:
             return None

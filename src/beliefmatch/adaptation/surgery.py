@@ -29,7 +29,6 @@ from beliefmatch.models.encoder import EncoderClassifier, PooledEncoder
 __all__ = [
     "BeliefMixin",
     "EnsembleLinear",
-    "Mixin",
     "add_belief",
     "require_ensemble",
     "with_ensemble",

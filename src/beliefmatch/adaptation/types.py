@@ -17,7 +17,6 @@ from beliefmatch.data.splits import resolve_count, stratified_rows
 __all__ = [
     "BLOCK_NUMBERS",
     "Features",
-    "PickedRows",
     "Rows",
     "block_size",
     "features_digest",
