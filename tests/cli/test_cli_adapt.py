@@ -296,7 +296,7 @@ def test_what_fails_or_is_stopped_leaves_no_directory_and_prints_no_warnings(
         warnings.warn("adapt: odd", UserWarning, stacklevel=1)
         raise error
 
-    monkeypatch.setattr("beliefmatch.experiments.adapting.refit", stopped)
+    monkeypatch.setattr("beliefmatch.experiments.adapt_job.refit", stopped)
     line = [*features_line(stored)[:-1], f"{stored / 'new' / 'out'}"]
     with warnings.catch_warnings():
         warnings.simplefilter("default")

@@ -18,10 +18,10 @@ from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.result import BatchNormResult, RiskThreshold
 from beliefmatch.adaptation.scoring import scorable
 from beliefmatch.experiments import adapted_evaluation
+from beliefmatch.experiments.adapt_job import AdaptResult
 from beliefmatch.experiments.adapt_record import AdaptRecord, adapt_evaluation_paths
 from beliefmatch.experiments.adapted_directory import head_file, kept_files
 from beliefmatch.experiments.adapted_evaluation import VALUES_ONLY, score_adaptation
-from beliefmatch.experiments.adapting import AdaptResult
 from beliefmatch.methods.base import Prediction
 from beliefmatch.metrics import expected_calibration_error
 

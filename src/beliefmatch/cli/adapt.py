@@ -28,7 +28,7 @@ from beliefmatch.experiments.adapt_run_config import (
 )
 
 if TYPE_CHECKING:
-    from beliefmatch.experiments.adapting import AdaptResult
+    from beliefmatch.experiments.adapt_job import AdaptResult
 
 __all__ = ["adapt"]
 
@@ -95,11 +95,11 @@ def adapt(
         with user_errors(context):
             config = _config(context)
             require_packages(context, "terminal", "report", "statistics", "weights")
+            from beliefmatch.experiments.adapt_job import AdaptJob
             from beliefmatch.experiments.adapted_directory import require_directory
-            from beliefmatch.experiments.adapting import Adapting
 
             require_directory(Path(out), config)
-            job = Adapting(config)
+            job = AdaptJob(config)
             if not dry_run:
                 with directory_in_use(out, caller="adapt"):  # proved now, made when there is something in it
                     pass

@@ -43,7 +43,7 @@ from beliefmatch.models import MODELS, pretrained_model
 from beliefmatch.models.text import stored_text_model
 
 if TYPE_CHECKING:
-    from beliefmatch.experiments.adapting import AdaptResult
+    from beliefmatch.experiments.adapt_job import AdaptResult
 
 __all__ = [
     "AdaptedModel",

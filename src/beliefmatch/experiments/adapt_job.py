@@ -26,7 +26,7 @@ from beliefmatch.experiments.adapted_evaluation import score_adaptation
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.models.text import TextModel
 
-__all__ = ["AdaptResult", "Adapting"]
+__all__ = ["AdaptJob", "AdaptResult"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class AdaptResult:
     """The network before the adaptation with its tokenizer, where the inputs are sentences."""
 
 
-class Adapting:
+class AdaptJob:
     """An adaptation ready to run: what a user can get wrong is refused on construction."""
 
     def __init__(self, config: AdaptRunConfig) -> None:
