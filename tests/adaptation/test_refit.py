@@ -22,7 +22,7 @@ from beliefmatch.adaptation.paper_protocol import default_kl_weights, fit_by_ada
 from beliefmatch.adaptation.refit import _delivered, refit
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.scoring import Evaluator, risk_thresholds, score
-from beliefmatch.adaptation.search import MOST_RISE, HeadSearch, best_prior, strongest_prior
+from beliefmatch.adaptation.search import MAX_RISE, HeadSearch, best_prior, strongest_prior
 from beliefmatch.adaptation.types import Features
 from beliefmatch.belief import Belief
 from beliefmatch.metrics import coverage_at_risk, error, expected_calibration_error, nll
@@ -68,9 +68,9 @@ def test_the_paths_end_where_the_nll_rises(validation):
     assert {one.candidate.weight_decay for one in beliefs} == {decay}
     least = min(map(search.nll, beliefs))
     belief = best["belief matching"]
-    assert search.nll(belief) <= (1 + MOST_RISE) * least
+    assert search.nll(belief) <= (1 + MAX_RISE) * least
     stronger = [one for one in beliefs if one.candidate.kl_weight > belief.candidate.kl_weight]
-    assert stronger and all(search.nll(one) > (1 + MOST_RISE) * least for one in stronger)
+    assert stronger and all(search.nll(one) > (1 + MAX_RISE) * least for one in stronger)
     smoothed = [one for one in search.heads if one.candidate.kind == "label_smoothing"]
     matched = {one.candidate.options["matched_kl_weight"] for one in smoothed}
     assert matched == {one.candidate.kl_weight for one in beliefs}

@@ -247,7 +247,7 @@ def test_a_single_preprocessing_has_no_runners_up():
 @pytest.mark.parametrize("number", [0, 1])
 def test_what_a_trial_divides_by_is_the_number_of_rows_it_scored(adapt, monkeypatch, tmp_path, number):
     """Of many classes, a head is tried on evenly spaced rows."""
-    monkeypatch.setattr("beliefmatch.adaptation.scoring.MOST_LOGITS", 900)
+    monkeypatch.setattr("beliefmatch.adaptation.scoring.MAX_LOGITS", 900)
     shown = adapt(f"{number}.safetensors", "--dry-run")
     assert f"preprocessing: {[*SCALINGS][number]} (existing head right on " in shown
     assert " of 86 training images" in shown or " of 85 training images" in shown

@@ -159,7 +159,7 @@ def test_of_votes_the_majority_is_evaluated_and_that_is_told():
 
 
 def test_too_many_numbers_are_evaluated_on_evenly_spaced_rows(monkeypatch):
-    monkeypatch.setattr(adapted_evaluation, "MOST_NUMBERS", 140)
+    monkeypatch.setattr(adapted_evaluation, "MAX_NUMBERS", 140)
     whole = adaptation("repair")
     made = scored(replace(whole, table={whole.label: [whole.chosen]}))
     assert [one.examples for one in made.evaluations] == [47]

@@ -23,7 +23,7 @@ _Scaling = tuple[Tensor, Tensor]
 _Fit = Callable[[Tensor, Tensor, _Scaling | None], _Scaling]
 """From logits and targets their scaling, from a given one on."""
 _FOLDS = 5
-_LEAST_ERRORS = 5
+_MIN_ERRORS = 5
 _ROWS_PER_CLASS = 5  # of vector scaling, which fits two numbers for each class
 _RIDGE = 1e-3  # of the mean squared distance to the temperature, so that classes without rows keep it
 _STEPS, _ENOUGH = 20, 1e-7  # of Newton's method, and the relative fall of the objective that ends it
@@ -35,8 +35,8 @@ def calibrations(head: FittedHead, evaluator: Evaluator) -> tuple[list[FittedHea
     Rows that are all right would ask for unlimited confidence.
     """
     assert head.validation is not None
-    if round(head.validation.error * head.validation.rows) < _LEAST_ERRORS:
-        return [], f"no calibration of heads that err on fewer than {_LEAST_ERRORS} validation rows"
+    if round(head.validation.error * head.validation.rows) < _MIN_ERRORS:
+        return [], f"no calibration of heads that err on fewer than {_MIN_ERRORS} validation rows"
     scaled, classes = calibrated(head, evaluator, "temperature"), len(head.bias)
     if len(evaluator) < _ROWS_PER_CLASS * classes:
         fact = f"{len(evaluator):,} validation rows are too few for {classes:,} classes"

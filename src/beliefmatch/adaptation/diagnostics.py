@@ -36,7 +36,7 @@ from beliefmatch.metrics.binomial import fisher_exact
 from beliefmatch.metrics.detection import mann_whitney
 
 __all__ = [
-    "MOST_CLASSES",
+    "MAX_CLASSES",
     "LabelSet",
     "contamination",
     "copied_share",
@@ -49,7 +49,7 @@ __all__ = [
     "warn",
 ]
 
-MOST_CLASSES = 1_000_000
+MAX_CLASSES = 1_000_000
 """Class ids must be below this number."""
 MANY_COPIES, SOME_COPIES = 0.05, 0.005
 """Share of copied rows that proves contamination, and the share that is worth a note."""
@@ -60,9 +60,9 @@ _CALLER = "adapt"
 _SHOWN = 10  # class ids in a message
 _BETTER_THAN_CHANCE = 3.0  # times: a head that is right so often has learnt these classes
 _OFTEN = 0.5  # right so often, a head knows the classes even if not all of them are here
-_LEAST_GAP, _LEAST_AUROC = 0.005, 0.51  # smaller differences decide nothing, however many rows there are
+_MIN_GAP, _MIN_AUROC = 0.005, 0.51  # smaller differences decide nothing, however many rows there are
 _NO_ERRORS = 0.99  # accuracy from which on a head makes hardly any errors
-_LEAST_ROWS, _LEAST_OF_CLASS = 50, 5
+_MIN_ROWS, _MIN_OF_CLASS = 50, 5
 _WORSE, _ERRORS = 0.02, 2.0  # by which a head is clearly worse: in error, and in standard errors
 
 _SAMPLED = 2000  # validation rows that are searched for among the training rows
@@ -119,8 +119,8 @@ def label_set(sets: FeatureSets, *, classes: int | None, init: Init | None, labe
     there = {name: one for name, one in named.items() if one is not None}
     for name, one in there.items():
         ids = one.targets if one.targets.dim() == 1 else one.targets[:0]
-        if len(wrong := ids[(ids < -1) | (ids >= MOST_CLASSES)]):
-            fact = f"`{name}` must have class ids from 0 to {MOST_CLASSES - 1}, or −1 for no class"
+        if len(wrong := ids[(ids < -1) | (ids >= MAX_CLASSES)]):
+            fact = f"`{name}` must have class ids from 0 to {MAX_CLASSES - 1}, or −1 for no class"
             raise fail(_CALLER, f"{fact}, got {_listed(wrong)}; number the classes from 0 without a gap.")
     known = _known_classes(there, classes)
     found = _decided(sets, there, known, init, labels)
@@ -133,8 +133,8 @@ def label_set(sets: FeatureSets, *, classes: int | None, init: Init | None, labe
 
 def _known_classes(sets: Mapping[str, Features], classes: int | None) -> int | None:
     """The number of classes as given, or the width of the counts; None if neither is known."""
-    if classes is not None and not 2 <= require_index(_CALLER, "classes", classes) <= MOST_CLASSES:
-        raise fail(_CALLER, f"`classes` must be between 2 and {MOST_CLASSES}, got {classes}.")
+    if classes is not None and not 2 <= require_index(_CALLER, "classes", classes) <= MAX_CLASSES:
+        raise fail(_CALLER, f"`classes` must be between 2 and {MAX_CLASSES}, got {classes}.")
     known = classes
     for name, one in sets.items():
         if one.targets.dim() == 2:
@@ -285,9 +285,9 @@ def _copied(sets: FeatureSets) -> str | None:
 def _few(validation: Features, found: LabelSet) -> str | None:
     """Warn if there are too few validation rows to choose λ."""
     many = len(scorable(validation))
-    if many >= max(_LEAST_ROWS, _LEAST_OF_CLASS * found.classes):
+    if many >= max(_MIN_ROWS, _MIN_OF_CLASS * found.classes):
         return None
-    wanted = f"{_LEAST_ROWS} rows, and {_LEAST_OF_CLASS} a class, is the recommended minimum"
+    wanted = f"{_MIN_ROWS} rows, and {_MIN_OF_CLASS} a class, is the recommended minimum"
     return f"`validation` has only {many} labelled rows for {found.classes} classes to choose λ: {wanted}"
 
 
@@ -385,8 +385,8 @@ class _Comparison(NamedTuple):
 def _compare(known: _Outcomes, other: _Outcomes) -> _Comparison:
     accuracy_p = fisher_exact(known.correct, len(known.targets), other.correct, len(other.targets))
     surprise_p = mann_whitney(known.surprise, other.surprise)
-    is_better = (accuracy_p < LEVEL and known.accuracy - other.accuracy > _LEAST_GAP) or (
-        surprise_p < LEVEL and auroc(known.surprise, other.surprise) > _LEAST_AUROC
+    is_better = (accuracy_p < LEVEL and known.accuracy - other.accuracy > _MIN_GAP) or (
+        surprise_p < LEVEL and auroc(known.surprise, other.surprise) > _MIN_AUROC
     )
     return _Comparison(accuracy_p, surprise_p, is_better)
 

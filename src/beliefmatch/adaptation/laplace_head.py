@@ -25,9 +25,9 @@ from beliefmatch.methods.base import Prediction
 
 __all__ = ["LaplaceHead", "WeightPosterior", "laplace_head", "require_laplace", "why_no_laplace"]
 
-MOST_CLASSES, MOST_WIDTH = 2000, 8192
+MAX_CLASSES, MAX_WIDTH = 2000, 8192
 """Beyond which the factors' eigenvectors would take too long."""
-MOST_WORK = 2e11
+MAX_WORK = 2e11
 """Rows times squared classes: one gradient for each class of each row, a few minutes."""
 _BATCH_NUMBERS = 20_000_000  # of a batch's curvature, rows times squared classes
 _BATCH_ROWS = 512
@@ -78,10 +78,10 @@ def why_no_laplace(train: Features, classes: int) -> str | None:
     """Why there is no fair comparison with it, if so."""
     if train.targets.dim() == 2:
         return "a Laplace approximation needs class ids, not counts"
-    if classes > MOST_CLASSES or train.width > MOST_WIDTH:
+    if classes > MAX_CLASSES or train.width > MAX_WIDTH:
         return f"a Laplace approximation of {train.width} features and {classes} classes is too large"
     work = len(train) * classes**2
-    if work > MOST_WORK:
+    if work > MAX_WORK:
         return f"a Laplace approximation on {len(train)} rows of {classes} classes takes too long"
     return None
 

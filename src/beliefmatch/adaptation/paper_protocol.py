@@ -26,9 +26,9 @@ from beliefmatch.train.sampler import EpochSampler
 
 __all__ = ["default_kl_weights", "fit_by_adam", "paper_heads"]
 
-_MOST_KL_WEIGHT = 0.01
-_LEAST_DOUBT, _MOST_DOUBT = 1e-3, 1.0  # of λK
-_MOST_BYTES = 8 << 30
+_MAX_KL_WEIGHT = 0.01
+_MIN_DOUBT, _MAX_DOUBT = 1e-3, 1.0  # of λK
+_MAX_BYTES = 8 << 30
 _FRESH = 5  # what a seed is for
 
 
@@ -86,7 +86,7 @@ def default_kl_weights(classes: int) -> list[float]:
     >>> default_kl_weights(10), len(default_kl_weights(1000))
     ([0.01, 0.003, 0.001, 0.0003, 0.0001], 7)
     """
-    most, least = min(_MOST_KL_WEIGHT, _MOST_DOUBT / classes), _LEAST_DOUBT / classes
+    most, least = min(_MAX_KL_WEIGHT, _MAX_DOUBT / classes), _MIN_DOUBT / classes
     first, last = math.floor(math.log10(least)) - 1, math.ceil(math.log10(most))
     grid = [float(f"{digit}e{power}") for power in range(last, first, -1) for digit in (3, 1)]
     return [one for one in grid if least * (1 - 1e-9) <= one <= most * (1 + 1e-9)]
@@ -122,8 +122,8 @@ def fit_by_adam(
         on_progress: Called with (fraction, description).
     """
     train = sets.train
-    if 4 * len(train) * train.width > _MOST_BYTES:
-        fact = f"`protocol` must be default for features of more than {_MOST_BYTES >> 30} GiB, got paper"
+    if 4 * len(train) * train.width > _MAX_BYTES:
+        fact = f"`protocol` must be default for features of more than {_MAX_BYTES >> 30} GiB, got paper"
         raise fail("adapt", f"{fact}.")
     groups: dict[tuple[str, int], list[int]] = {}
     for place, one in enumerate(candidates):

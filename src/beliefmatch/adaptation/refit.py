@@ -31,7 +31,7 @@ from beliefmatch.adaptation.laplace_head import laplace_head, require_laplace, w
 from beliefmatch.adaptation.paper_protocol import paper_heads
 from beliefmatch.adaptation.result import Adaptation, BestHead, FeatureSets, Verdict
 from beliefmatch.adaptation.scoring import Evaluator, risk_thresholds, score, untouched
-from beliefmatch.adaptation.search import MOST_RISE, HeadSearch
+from beliefmatch.adaptation.search import MAX_RISE, HeadSearch
 
 __all__ = ["fit_heads", "refit"]
 
@@ -208,7 +208,7 @@ def _delivered(lines: Mapping[str, FittedHead], config: AdaptConfig) -> str:
     """The line that is delivered.
 
     Of belief matching the line with most of what was asked for: bootstrap heads, background, plain. With a
-    temperature only if that lowers the NLL by more than `MOST_RISE`, since it blurs the meaning of λ. The
+    temperature only if that lowers the NLL by more than `MAX_RISE`, since it blurs the meaning of λ. The
     best of all kinds is sought among those that the logits of a network can express.
     """
     if config.choose == "best":
@@ -217,7 +217,7 @@ def _delivered(lines: Mapping[str, FittedHead], config: AdaptConfig) -> str:
     plain = [label for label in lines if label.startswith(_CHOSEN) and " + " not in label]
     label = max(plain, key=len)
     scaled = f"{label} + temperature"
-    is_better = scaled in lines and lines[scaled].rank < (1 - MOST_RISE) * lines[label].rank
+    is_better = scaled in lines and lines[scaled].rank < (1 - MAX_RISE) * lines[label].rank
     return scaled if is_better else label
 
 

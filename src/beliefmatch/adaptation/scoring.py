@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 N_BINS = 15
-MOST_LOGITS = 5_000_000
+MAX_LOGITS = 5_000_000
 """Logits that a calibration is fitted on; of more, evenly spaced rows."""
 _LOGITS = 16_000_000  # numbers of logits held at once
 _HELD = 1 << 30  # bytes of validation rows that are kept in float32, since every fit reads them
@@ -165,7 +165,7 @@ def head_logits(init: Init, features: Features | Evaluator) -> tuple[Tensor, Ten
     """Logits (n, K) in double and targets of the rows that have a class or votes; of many, of every nth."""
     weight, bias = init
     evaluator = features if isinstance(features, Evaluator) else Evaluator(features)
-    step = -(-len(evaluator) * len(bias) // MOST_LOGITS)
+    step = -(-len(evaluator) * len(bias) // MAX_LOGITS)
     parts, labels, at = [], [], 0
     for logits, targets in evaluator.logits(weight[None], bias[None]):
         first = -at % step

@@ -30,15 +30,15 @@ from beliefmatch.adaptation.solver import Design, solve
 from beliefmatch.adaptation.types import Features
 from beliefmatch.loss import LowTargetConfidence, belief_matching_loss
 
-__all__ = ["MOST_RISE", "HeadSearch", "best_prior", "strongest_prior"]
+__all__ = ["MAX_RISE", "HeadSearch", "best_prior", "strongest_prior"]
 
 _STEP = math.sqrt(10)  # between neighbours of a path
-_FIRST_WEIGHT_DECAY, _LEAST_WEIGHT_DECAY = 3.0, 0.03  # over the number of rows
-_MOST_WEIGHT_DECAY = 10.0
+_FIRST_WEIGHT_DECAY, _MIN_WEIGHT_DECAY = 3.0, 0.03  # over the number of rows
+_MAX_WEIGHT_DECAY = 10.0
 _FIRST_DOUBT = 1e-3  # of λK, for one vote
 _KL_WEIGHTS = (1e-9, 10.0)
 _PLATEAU = 2e-3  # relative fall of the NLL below which a longer path is not worth its time
-MOST_RISE = 0.01
+MAX_RISE = 0.01
 """Relative rise of the validation NLL that a stronger prior may cost."""
 _PROBE = 15  # iterations after which a head whose validation NLL rises is given up
 _EXPOSURE = 0.5  # weight of all background rows relative to all labelled ones (Hendrycks et al. 2019)
@@ -220,10 +220,10 @@ class HeadSearch:
 
     def _follow(self, best: FittedHead, step: float) -> FittedHead:
         """Change the weight decay of softmax in one direction as long as the validation NLL falls."""
-        least = _LEAST_WEIGHT_DECAY / len(self.design)
-        while least < best.candidate.weight_decay * step < _MOST_WEIGHT_DECAY:
+        least = _MIN_WEIGHT_DECAY / len(self.design)
+        while least < best.candidate.weight_decay * step < _MAX_WEIGHT_DECAY:
             candidate = _softmax(_rounded(best.candidate.weight_decay * step))
-            (last,) = self.fit([candidate], best, give_up=(1 + MOST_RISE) * self.nll(best))
+            (last,) = self.fit([candidate], best, give_up=(1 + MAX_RISE) * self.nll(best))
             if not self.nll(last) < self.nll(best):
                 break
             is_flat = self.nll(last) > (1 - _PLATEAU) * self.nll(best)
@@ -233,7 +233,7 @@ class HeadSearch:
         return best
 
     def belief_matching(self, near: FittedHead, prior: Any = 1.0) -> FittedHead:
-        """The belief matching head of the strongest prior that costs at most `MOST_RISE` of the NLL."""
+        """The belief matching head of the strongest prior that costs at most `MAX_RISE` of the NLL."""
         options = {} if prior == 1 else {"prior": prior}
 
         decay = near.candidate.weight_decay
@@ -248,12 +248,12 @@ class HeadSearch:
         if self.config.kl_weights is not None:
             given = sorted(set(self.config.kl_weights), reverse=True)
             return strongest_prior(self.fit([make(one) for one in given], near), self.nll)
-        most = (1 + MOST_RISE) * self.nll(near)
+        most = (1 + MAX_RISE) * self.nll(near)
         path = self.fit([make(_rounded(self._votes() * _FIRST_DOUBT / self.classes))], near)
         step = _STEP if self.nll(path[0]) <= most else 1 / _STEP
         while _KL_WEIGHTS[0] < path[-1].candidate.kl_weight * step < _KL_WEIGHTS[1]:
             path += self.fit([make(_rounded(path[-1].candidate.kl_weight * step))], path[-1])
-            is_near = self.nll(path[-1]) <= min(most, *((1 + MOST_RISE) * self.nll(one) for one in path))
+            is_near = self.nll(path[-1]) <= min(most, *((1 + MAX_RISE) * self.nll(one) for one in path))
             has_fallen = self.nll(path[-1]) < (1 - _PLATEAU) * self.nll(path[-2])
             if (not is_near) if step > 1 else (is_near or not has_fallen):
                 break
@@ -350,12 +350,12 @@ def best_prior(
 def strongest_prior(
     path: Sequence[FittedHead], nll: Callable[[FittedHead], float] = attrgetter("rank")
 ) -> FittedHead:
-    """The head of the largest λ whose validation NLL is at most `MOST_RISE` above the best of the path.
+    """The head of the largest λ whose validation NLL is at most `MAX_RISE` above the best of the path.
 
     The NLL of belief matching falls to that of softmax as λ goes to 0, so the lowest NLL alone would choose
     no prior at all.
     """
-    most = (1 + MOST_RISE) * min(map(nll, path))
+    most = (1 + MAX_RISE) * min(map(nll, path))
     return max((one for one in path if nll(one) <= most), key=lambda one: one.candidate.kl_weight)
 
 

@@ -30,7 +30,7 @@ _PAIRS = 20  # steps and gradient differences from which the curvature is estima
 _BLOCK_LOGITS = 200_000  # computed at a time, so that they stay in the cache
 _CONSTANT = 1e-6  # of its largest value: a feature of less deviation is constant
 _FARTHEST = 10.0  # deviations from the mean
-_MOST_BIAS_DECAY = (
+_MAX_BIAS_DECAY = (
     1e-3  # biases decay to their mean like weights to 0, but never so much as to lose base rates
 )
 _SUFFICIENT = 1e-4  # Armijo's constant
@@ -242,7 +242,7 @@ class _Problem:
     ) -> None:
         self.design, self.loss, self.row_weights, self.background = design, loss, row_weights, background
         self.weight_decay = weight_decay.to(torch.float64)
-        self.bias_decay = self.weight_decay.clamp(max=_MOST_BIAS_DECAY)
+        self.bias_decay = self.weight_decay.clamp(max=_MAX_BIAS_DECAY)
         total = torch.tensor(float(len(design))) if row_weights is None else row_weights.sum(1)
         self.total = total.double().expand(len(weight_decay))
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from beliefmatch._validate import fail, naming_arguments
 from beliefmatch.adaptation.adapt_config import VAL_FRACTION
 from beliefmatch.adaptation.cache import SUFFIX, FeatureFile
-from beliefmatch.adaptation.diagnostics import MOST_CLASSES
+from beliefmatch.adaptation.diagnostics import MAX_CLASSES
 from beliefmatch.adaptation.fitted import Init
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.streams import OOD, ood_sets
@@ -228,7 +228,7 @@ def _rows(field: Field) -> np.ndarray:
 def _targets(file: ArrayFile, prefix: str, rows: int) -> Tensor:
     field = _find(file, prefix, "targets", "counts")
     if field.names[0].lower().removeprefix(prefix.lower()) in SPELLINGS["targets"]:
-        return class_ids(field, rows, MOST_CLASSES, None)
+        return class_ids(field, rows, MAX_CLASSES, None)
     counts = field.numbers().to(torch.float32)
     if counts.dim() != 2 or counts.shape[1] < 2 or len(counts) != rows:
         expected = f"counts ({rows}, K), one row for each example"

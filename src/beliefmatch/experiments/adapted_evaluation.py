@@ -36,14 +36,14 @@ from beliefmatch.experiments.records import Scores
 from beliefmatch.metrics import calibration_error
 from beliefmatch.metrics.bins import bins_of
 
-__all__ = ["MOST_NUMBERS", "VALUES_ONLY", "ScoredAdaptation", "score_adaptation"]
+__all__ = ["MAX_NUMBERS", "VALUES_ONLY", "ScoredAdaptation", "score_adaptation"]
 
-MOST_NUMBERS = 50_000_000
+MAX_NUMBERS = 50_000_000
 """Probabilities of a set that are held at once, 400 MB; of more, evenly spaced rows are scored."""
 VALUES_ONLY = EvaluateConfig(resamples=0, shown=0)
 """Settings of an evaluation without intervals and examples."""
 _NUMBERS = 4_000_000  # of logits computed at once
-_MOST_POINTS = 50  # of the curve of a head
+_MAX_POINTS = 50  # of the curve of a head
 _DEFAULT = EvaluateConfig()
 
 
@@ -205,7 +205,7 @@ def _predictions(
     head: FittedHead, features: Features, source: str, indices: Tensor
 ) -> tuple[Predictions, bool]:
     """`stored_predictions` of these rows, or of evenly spaced ones of them."""
-    every = -(-len(indices) * len(head.bias) // MOST_NUMBERS)
+    every = -(-len(indices) * len(head.bias) // MAX_NUMBERS)
     thinned = f"one row in {every} of {source}" if every > 1 else source
     path = Path(f"features of {thinned}: {head.candidate.name}")
     return stored_predictions(head, features, indices[::every], path=path)
@@ -285,8 +285,8 @@ def _tried(head: FittedHead) -> TriedHead:
 
 
 def _thinned(curve: Sequence[Point]) -> ValidationCurve:
-    """At most `_MOST_POINTS` points, evenly, with both ends."""
-    last, many = len(curve) - 1, min(len(curve), _MOST_POINTS)
+    """At most `_MAX_POINTS` points, evenly, with both ends."""
+    last, many = len(curve) - 1, min(len(curve), _MAX_POINTS)
     kept = sorted({round(place * last / max(many - 1, 1)) for place in range(many)})
     points = [curve[place] for place in kept]
     return ValidationCurve([point.epoch for point in points], [_finite(point.nll) for point in points])
