@@ -68,7 +68,7 @@ def test_every_head_is_there_with_its_validation_scores(kind):
     assert record(kind).best.label == adaptation(kind).best.label
 
 
-def test_lines_stand_in_the_order_of_the_honest_table():
+def test_lines_stand_in_the_order_of_the_comparison_table():
     found = record("repair").row_labels
     assert [label for label in found if "+" not in label] == LINES
     assert {"untouched + temperature", "softmax + temperature"} <= {*found}

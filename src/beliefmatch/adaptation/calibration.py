@@ -42,7 +42,7 @@ def calibrations(head: FittedHead, evaluator: Evaluator) -> tuple[list[FittedHea
         fact = f"{len(evaluator):,} validation rows are too few for {classes:,} classes"
         return [scaled], f"no vector scaling: {fact}"
     vector = calibrated(head, evaluator, "vector_scaling")
-    return [scaled, vector] if vector.rank < scaled.rank else [scaled], None
+    return [scaled, vector] if vector.selection_nll < scaled.selection_nll else [scaled], None
 
 
 def calibrated(head: FittedHead, evaluator: Evaluator, how: Calibration) -> FittedHead:

@@ -38,12 +38,12 @@ from beliefmatch.metrics.detection import mann_whitney
 __all__ = [
     "MAX_CLASSES",
     "LabelSet",
+    "choice_warnings",
     "contamination",
     "copied_share",
+    "data_warnings",
+    "label_notes",
     "label_set",
-    "on_data",
-    "on_the_choice",
-    "on_the_labels",
     "require_sets",
     "sentence",
     "warn",
@@ -220,13 +220,13 @@ def _listed(ids: Tensor) -> str:
 # Notes and warnings
 
 
-def on_data(sets: FeatureSets, found: LabelSet, init: Init | None) -> list[str]:
+def data_warnings(sets: FeatureSets, found: LabelSet, init: Init | None) -> list[str]:
     """Problems of the data that are found before any head is fitted."""
     messages = (_numbered_differently(sets, found, init), _copied(sets), _few(sets.validation, found))
     return [one for one in messages if one is not None]
 
 
-def on_the_labels(sets: FeatureSets, found: LabelSet, init: Init | None) -> list[str]:
+def label_notes(sets: FeatureSets, found: LabelSet, init: Init | None) -> list[str]:
     """How `labels="auto"` decided whether the classes are those of the existing head."""
     if init is None:
         return []
@@ -239,7 +239,7 @@ def on_the_labels(sets: FeatureSets, found: LabelSet, init: Init | None) -> list
     return [f"{why}, so `labels` 'auto' takes them as {taken}; set `labels` to override"]
 
 
-def on_the_choice(chosen: FittedHead, before: FittedHead | None) -> list[str]:
+def choice_warnings(chosen: FittedHead, before: FittedHead | None) -> list[str]:
     """Whether the chosen head is clearly worse on the validation rows than the head as it was."""
     if before is None or chosen.validation is None or before.validation is None:
         return []

@@ -179,6 +179,6 @@ class FittedHead:
         return self.validation.ece if self.validation else None
 
     @property
-    def rank(self) -> float:
+    def selection_nll(self) -> float:
         """What heads are compared by: the validation NLL, infinite where there is no finite one."""
         return self.nll if self.nll is not None and math.isfinite(self.nll) else math.inf

@@ -45,7 +45,7 @@ def paper_heads(
     for head in fitted:
         settings.setdefault(replace(head.candidate, seed=0).name, []).append(head)
     beliefs = [heads for heads in settings.values() if heads[0].candidate.kind == "belief_matching"]
-    finite = [one for one in map(_with_mean_nll, beliefs) if math.isfinite(one.rank)]
+    finite = [one for one in map(_with_mean_nll, beliefs) if math.isfinite(one.selection_nll)]
     if not finite:
         raise fail("adapt", "`protocol` paper must end with a finite loss, but every head diverged.")
     chosen = best_prior(finite).candidate

@@ -16,11 +16,11 @@ from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.calibration import calibrations
 from beliefmatch.adaptation.diagnostics import (
     LabelSet,
+    choice_warnings,
     contamination,
+    data_warnings,
+    label_notes,
     label_set,
-    on_data,
-    on_the_choice,
-    on_the_labels,
     require_sets,
     sentence,
     warn,
@@ -96,8 +96,8 @@ def fit_heads(
     old = init if found.kind == "same" else None
     verdict = contamination(sets.validation, train=sets.train, init=old, test=sets.test)
     _warn_of_validation(verdict, found, sets.val_fraction)
-    notes = on_the_labels(sets, found, init) if adapt_config.labels == "auto" else []
-    notes += _warned(on_data(sets, found, init))
+    notes = label_notes(sets, found, init) if adapt_config.labels == "auto" else []
+    notes += _warned(data_warnings(sets, found, init))
     make = paper_heads if adapt_config.protocol == "paper" else _by_search
     as_fitted, fitted = make(sets, found.classes, old, adapt_config, on_progress)
     if old is not None:
@@ -109,11 +109,11 @@ def fit_heads(
         more |= _laplace(as_fitted, sets, found, missing)
     fitted = [*fitted, *(head for heads in more.values() for head in heads)]
     table = _in_order({**as_fitted, **more})
-    lines = {label: min(heads, key=lambda head: head.rank) for label, heads in table.items()}
+    lines = {label: min(heads, key=lambda head: head.selection_nll) for label, heads in table.items()}
     label, best = _delivered(lines, adapt_config), _lowest(lines)
     chosen, kept = lines[label], {*as_fitted, *_ALWAYS, label, best}
     table = {name: heads for name, heads in table.items() if name in kept}
-    notes += _warned([*on_the_choice(chosen, lines["untouched"] if old else None), *_unfinished(table)])
+    notes += _warned([*choice_warnings(chosen, lines["untouched"] if old else None), *_unfinished(table)])
     return Adaptation(
         chosen=chosen,
         label=label,
@@ -217,20 +217,21 @@ def _delivered(lines: Mapping[str, FittedHead], config: AdaptConfig) -> str:
     plain = [label for label in lines if label.startswith(_CHOSEN) and " + " not in label]
     label = max(plain, key=len)
     scaled = f"{label} + temperature"
-    is_better = scaled in lines and lines[scaled].rank < (1 - MAX_RISE) * lines[label].rank
+    is_better = scaled in lines and lines[scaled].selection_nll < (1 - MAX_RISE) * lines[label].selection_nll
     return scaled if is_better else label
 
 
 def _lowest(lines: Mapping[str, FittedHead]) -> str:
     """The line of the lowest validation NLL among those that converged, or among all if none has."""
     able = {label: head for label, head in lines.items() if head.converged} or lines
-    return min(able, key=lambda label: able[label].rank)
+    return min(able, key=lambda label: able[label].selection_nll)
 
 
 def _compared(chosen: FittedHead, best: FittedHead, evaluator: Evaluator) -> BestHead:
     excess = evaluator.row_nll(chosen) - evaluator.row_nll(best)
     error = excess.std().item() / math.sqrt(len(excess)) if len(excess) > 1 else math.nan
-    return BestHead(best.candidate.label, best.rank, chosen.rank - best.rank, error)
+    nll = best.selection_nll
+    return BestHead(best.candidate.label, nll, chosen.selection_nll - nll, error)
 
 
 def _unfinished(table: _Table) -> list[str]:

@@ -80,7 +80,7 @@ class HeadSearch:
         self._row_nll: dict[int, Tensor] = {}  # by the identity of a head, where training rows choose too
         few = init is None and len(self.evaluator) < _FEW_ROWS
         self._folds = _folds(train, self.design.places) if few else []
-        self._init = None if init is None else self.design.unfolded(*init)
+        self._init = None if init is None else self.design.to_standardized(*init)
 
     def run(self) -> dict[str, FittedHead]:
         """Fit all kinds; the best head of each, by its label."""
@@ -125,7 +125,7 @@ class HeadSearch:
         init = torch.stack([weight for weight, _ in starts]), torch.stack([bias for _, bias in starts])
 
         def is_hopeless(weight: Tensor, bias: Tensor) -> bool:
-            scores = self.evaluator.scores(candidates, *self.design.folded(weight, bias))
+            scores = self.evaluator.scores(candidates, *self.design.to_raw(weight, bias))
             return min(one.nll for one in scores) > give_up
 
         solution = solve(
@@ -138,7 +138,7 @@ class HeadSearch:
             tolerance=tolerance or self.config.tolerance,
             probe=(_PROBE, is_hopeless) if math.isfinite(give_up) else None,
         )
-        weight, bias = self.design.folded(solution.weight, solution.bias)
+        weight, bias = self.design.to_raw(solution.weight, solution.bias)
         scores = self.evaluator.scores(candidates, weight[::copies], bias[::copies])
         fitted = []
         for number, candidate in enumerate(candidates):
@@ -167,7 +167,7 @@ class HeadSearch:
     def nll(self, head: FittedHead) -> float:
         """Mean NLL of the rows that choose; infinite for a head that diverged."""
         rows = self._row_nll.get(id(head))
-        return head.rank if rows is None else rows.mean().nan_to_num(math.inf).item()
+        return head.selection_nll if rows is None else rows.mean().nan_to_num(math.inf).item()
 
     def row_nll(self, head: FittedHead) -> Tensor:
         """NLL of each of the rows that choose."""
@@ -338,7 +338,7 @@ class HeadSearch:
 
 
 def best_prior(
-    heads: Sequence[FittedHead], nll: Callable[[FittedHead], float] = attrgetter("rank")
+    heads: Sequence[FittedHead], nll: Callable[[FittedHead], float] = attrgetter("selection_nll")
 ) -> FittedHead:
     """The head of the lowest NLL among those that `strongest_prior` chooses for each prior β."""
     by_prior: dict[Any, list[FittedHead]] = {}
@@ -348,7 +348,7 @@ def best_prior(
 
 
 def strongest_prior(
-    path: Sequence[FittedHead], nll: Callable[[FittedHead], float] = attrgetter("rank")
+    path: Sequence[FittedHead], nll: Callable[[FittedHead], float] = attrgetter("selection_nll")
 ) -> FittedHead:
     """The head of the largest λ whose validation NLL is at most `MAX_RISE` above the best of the path.
 

@@ -94,13 +94,13 @@ class Design:
             at += len(rows)
         return [held]
 
-    def folded(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    def to_raw(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         """Weights (H, K, F) and biases (H, K) for the features as they were."""
         raw = weight * self.scale
         return raw, bias - raw @ self.mean
 
-    def unfolded(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """The inverse of `folded`; weights of constant features go into the bias."""
+    def to_standardized(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """The inverse of `to_raw`; weights of constant features go into the bias."""
         own = torch.where(self.scale > 0, weight / self.scale.clamp(min=1e-30), 0.0)
         return own, bias + weight @ self.mean
 

@@ -91,7 +91,7 @@ class VerdictRecord(RecordPart, frozen=True):
 
 
 class ScoredHead(RecordPart, frozen=True):
-    """A head of the honest table on the rows that it is scored by."""
+    """A head of the comparison table on the rows that it is scored by."""
 
     label: str
     """Of its line, such as "label smoothing"; heads of other seeds have the same."""
@@ -188,7 +188,7 @@ class AdaptRecord(Record, frozen=True):
 
     @property
     def row_labels(self) -> list[str]:
-        """The lines of the honest table, each once, in their order."""
+        """The lines of the comparison table, each once, in their order."""
         return list(dict.fromkeys(one.label for one in self.scored))
 
     @property

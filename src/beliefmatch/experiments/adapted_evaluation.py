@@ -65,7 +65,7 @@ def score_adaptation(
     wall_seconds: float | None = None,
     settings: EvaluateConfig = _DEFAULT,
 ) -> ScoredAdaptation:
-    """Evaluate every head of the honest table once, on the test rows, or else on those of validation.
+    """Evaluate every head of the comparison table once, on the test rows, or else on those of validation.
 
     The scores of the record are read from these evaluations; those of votes count each row's votes by their
     shares, while an evaluation takes the class of the most votes, the first of several.
@@ -130,7 +130,7 @@ def score_adaptation(
 
 
 class _Line(NamedTuple):
-    """A line of the honest table, and what its heads see of the data."""
+    """A line of the comparison table, and what its heads see of the data."""
 
     label: str
     heads: Sequence[FittedHead]
