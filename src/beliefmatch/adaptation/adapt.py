@@ -18,7 +18,7 @@ from beliefmatch.adaptation.adapt_config import VAL_FRACTION, AdaptConfig, requi
 from beliefmatch.adaptation.batchnorm import Numbers, require_batchnorm, require_repeatable, with_batchnorm
 from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adaptation.ensemble import EnsembleHead
-from beliefmatch.adaptation.features import extracted
+from beliefmatch.adaptation.features import extract_sets
 from beliefmatch.adaptation.heads import Head, find_head, head_weights, input_errors, running
 from beliefmatch.adaptation.laplace_head import require_laplace
 from beliefmatch.adaptation.refit import fit_heads
@@ -132,7 +132,7 @@ def adapt_data(
     def features(on_progress: OnProgress) -> FeatureSets:
         nonlocal numbers
         options = {"cache": cache, "precision": precision, "compile": compile, "device": home}
-        rows = extracted(model, found, data, **options, on_progress=on_progress)
+        rows = extract_sets(model, found, data, **options, on_progress=on_progress)
         fraction = None if "validation" in rows else VAL_FRACTION
         if fraction is not None:
             whole = rows["train"]

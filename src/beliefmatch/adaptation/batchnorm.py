@@ -21,7 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from beliefmatch._utils import OnProgress
 from beliefmatch._validate import fail
-from beliefmatch.adaptation.features import extracted
+from beliefmatch.adaptation.features import extract_sets
 from beliefmatch.adaptation.fitted import Candidate, HeadScores, Point
 from beliefmatch.adaptation.heads import (
     call_model,
@@ -226,7 +226,7 @@ def with_batchnorm(
                 curve=trained.curve,
             )
             others = {name: one for name, one in data.items() if name != "train"}
-            rows = extracted(model, made.head, {"validation": data["train"], **others}, device=place)
+            rows = extract_sets(model, made.head, {"validation": data["train"], **others}, device=place)
             validation = rows["validation"] if numbers is None else rows["validation"].subset(numbers[1])
             test, ood = rows.get("test"), ood_sets(rows)
             options = {"risks": config.risks, "delta": config.delta}

@@ -35,7 +35,7 @@ from beliefmatch.adaptation.streams import (
 from beliefmatch.adaptation.types import Features, Rows, features_digest, tensors_digest
 from beliefmatch.train.engine import has_fast_bf16, resolve_precision
 
-__all__ = ["ExtractProgress", "cache_key", "extract", "extracted", "model_digest"]
+__all__ = ["ExtractProgress", "cache_key", "extract", "extract_sets", "model_digest"]
 
 BF16_TOLERANCE = 2e-2
 """Largest accepted difference of bfloat16 from float32: the norm of the difference over the norm, in every
@@ -133,7 +133,7 @@ def extract(
             return kept or _computed(cache, key, stream, network, compile, report)
 
 
-def extracted(
+def extract_sets(
     model: nn.Module,
     head: Head,
     data: Mapping[str, Any],
