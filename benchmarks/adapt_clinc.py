@@ -34,7 +34,7 @@ from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.calibration import calibrated
 from beliefmatch.adaptation.ensemble import bootstrap_weights, disagreement, mixed
 from beliefmatch.adaptation.fitted import FittedHead
-from beliefmatch.adaptation.scoring import scored
+from beliefmatch.adaptation.scoring import score_predictions
 from beliefmatch.adaptation.search import HeadSearch
 from beliefmatch.adaptation.types import Features
 from beliefmatch.belief import Belief
@@ -122,7 +122,7 @@ class Test:
     def scores(self, predict: Callable[[Tensor], Prediction], spent: float | None = None) -> Row:
         """Error, NLL, ECE, AUROC of out-of-scope sentences and of errors by every doubt, in %."""
         known, unknown = predict(self.rows), predict(self.ood)
-        one = scored([(known, self.targets)])
+        one = score_predictions([(known, self.targets)])
         row = {"error": 100 * one.error, "nll": one.nll, "ece": 100 * one.ece}
         row |= self.detection(readings(known), readings(unknown), known.probs)
         return row if spent is None else {**row, "seconds": spent}
@@ -192,7 +192,7 @@ def bootstrap(
 
     (known, both), (unknown, _) = doubts(test.rows), doubts(test.ood)
     single = test.scores(head.predict)
-    mixture = scored([(both, test.targets)])
+    mixture = score_predictions([(both, test.targets)])
     row = {key: single[key] for key in ("error", "nll", "ece")}
     row |= {"error of all": 100 * mixture.error, "nll of all": mixture.nll, "ece of all": 100 * mixture.ece}
     row |= test.detection(known, unknown, head.predict(test.rows).probs)

@@ -32,7 +32,7 @@ from beliefmatch.adaptation.heads import (
     running,
 )
 from beliefmatch.adaptation.result import Adaptation, BatchNormResult, FeatureSets
-from beliefmatch.adaptation.scoring import Evaluator, risk_thresholds, scored
+from beliefmatch.adaptation.scoring import Evaluator, risk_thresholds, score_predictions
 from beliefmatch.adaptation.streams import (
     BATCH_SIZE,
     IndexedStream,
@@ -280,7 +280,7 @@ def _epoch(
 def _scores(
     model: nn.Module, candidate: Candidate, images: IndexedStream, device: torch.device
 ) -> HeadScores:
-    return scored(
+    return score_predictions(
         (candidate.read(_logits(model, piece.inputs, device).cpu()), piece.targets)
         for piece in images.pieces()
     )

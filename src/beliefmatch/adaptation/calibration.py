@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from beliefmatch.adaptation.fitted import Calibration, FittedHead
-from beliefmatch.adaptation.scoring import Evaluator, head_logits, scored
+from beliefmatch.adaptation.scoring import Evaluator, head_logits, score_predictions
 from beliefmatch.methods.base import Prediction
 from beliefmatch.methods.temperature import fit_temperature
 
@@ -67,7 +67,7 @@ def calibrated(head: FittedHead, evaluator: Evaluator, how: Calibration) -> Fitt
         candidate=replace(head.candidate, calibration=how),
         weight=(head.weight.double() * scale[:, None]).float(),
         bias=(head.bias.double() * scale + shift).float(),
-        validation=scored(_cross_fitted(fit, logits, targets, start)),
+        validation=score_predictions(_cross_fitted(fit, logits, targets, start)),
         notes=(*head.notes, *note),
     )
 

@@ -26,7 +26,7 @@ __all__ = [
     "row_scores",
     "scorable",
     "score",
-    "scored",
+    "score_predictions",
     "stored_predictions",
     "untouched",
 ]
@@ -147,10 +147,10 @@ def _means(parts: Sequence[tuple[Tensor, Tensor, Tensor]]) -> HeadScores:
 
 def score(head: FittedHead, features: Features) -> HeadScores:
     """NLL, error and calibration error of a head on features, such as those of a test set."""
-    return scored(predictions(head, features, scorable(features)))
+    return score_predictions(predictions(head, features, scorable(features)))
 
 
-def scored(pairs: Iterable[tuple[Prediction, Tensor]]) -> HeadScores:
+def score_predictions(pairs: Iterable[tuple[Prediction, Tensor]]) -> HeadScores:
     """The scores of predictions by their targets, some rows at a time."""
     return _means([row_scores(output.probs.log(), targets) for output, targets in pairs])
 
