@@ -31,7 +31,7 @@ from torch import Tensor
 
 from beliefmatch._environment import hardware, versions
 from beliefmatch.adaptation.adapt_config import AdaptConfig
-from beliefmatch.adaptation.calibration import calibrated
+from beliefmatch.adaptation.calibration import calibrate
 from beliefmatch.adaptation.ensemble import bootstrap_weights, disagreement, mixed
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.scoring import score_predictions
@@ -146,12 +146,12 @@ def heads(train: Features, validation: Features, test: Test) -> dict[str, Row]:
     search = HeadSearch(train, validation, 150, config=AdaptConfig())
     first, softmax = seconds(search.softmax)
     table["softmax"] = test.scores(softmax.predict, first)
-    scaled = calibrated(softmax, search.evaluator, "temperature")
+    scaled = calibrate(softmax, search.evaluator, "temperature")
     table["softmax + temperature"] = test.scores(scaled.predict, first)
     spent, belief = seconds(lambda: search.belief_matching(softmax))
     table["belief matching"] = test.scores(belief.predict, first + spent)
     table["belief matching"]["kl_weight"] = belief.candidate.kl_weight
-    scaled = calibrated(belief, search.evaluator, "temperature")
+    scaled = calibrate(belief, search.evaluator, "temperature")
     table["belief matching + temperature"] = test.scores(scaled.predict, first + spent)
     spent, smooth = seconds(lambda: search.label_smoothing(softmax))
     table["label smoothing"] = test.scores(smooth.predict, first + spent)
@@ -169,7 +169,7 @@ def with_background(train: Features, validation: Features, test: Test, data: Arr
             kind, _, background = label.partition(" ")
             label = f"{kind}, {name if background else 'none'}"
             table[label] = test.scores(head.predict)
-            scaled = calibrated(head, search.evaluator, "temperature")
+            scaled = calibrate(head, search.evaluator, "temperature")
             table[f"{label} + temperature"] = test.scores(scaled.predict)
     return table
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from beliefmatch.adaptation import scoring
 from beliefmatch.adaptation.adapt_config import AdaptConfig
-from beliefmatch.adaptation.calibration import calibrated
+from beliefmatch.adaptation.calibration import calibrate
 from beliefmatch.adaptation.ensemble import disagreement, mixed
 from beliefmatch.adaptation.fitted import Candidate, FittedHead, HeadScores
 from beliefmatch.adaptation.objectives import loss_of
@@ -190,10 +190,10 @@ def test_calibrations_minimise_the_nll_of_the_validation_rows(data):
         scaled = logits * torch.as_tensor(scale) + torch.as_tensor(shift)
         return -(goal * scaled.log_softmax(1)).sum(1).mean().item()
 
-    scaled = calibrated(head, evaluator, "temperature")
+    scaled = calibrate(head, evaluator, "temperature")
     best = minimize(lambda x: value(x[0], 0.0), [1.0], method="Nelder-Mead", options={"xatol": 1e-8})
     torch.testing.assert_close(scaled.weight, head.weight * float(best.x[0]), rtol=1e-5, atol=0)
-    vector = calibrated(head, evaluator, "vector_scaling")
+    vector = calibrate(head, evaluator, "vector_scaling")
     ridge = 1e-3 / CLASSES / 2
     start = best.x[0]
 
@@ -212,7 +212,7 @@ def test_a_calibrated_head_is_scored_by_cross_fitting():
     """Each row by the temperature of the other folds: worse than on the rows that it was fitted to."""
     head = FittedHead(Candidate("softmax"), *knowing_head())
     data = features(40, 5)
-    scaled = calibrated(head, Evaluator(data), "temperature")
+    scaled = calibrate(head, Evaluator(data), "temperature")
     assert scaled.nll > score(scaled, data).nll
     assert scaled.candidate.name == "softmax + temperature"
 
@@ -220,7 +220,7 @@ def test_a_calibrated_head_is_scored_by_cross_fitting():
 def test_a_temperature_keeps_the_scale_of_a_belief():
     made = quiet(SETS, adapt_config=FEW)
     head = made.table["belief matching"][0]
-    scaled = calibrated(head, Evaluator(SETS.validation), "temperature")
+    scaled = calibrate(head, Evaluator(SETS.validation), "temperature")
     one, two = (validation_logits(each, SETS.validation).logsumexp(1).mean() for each in (head, scaled))
     assert one.item() == pytest.approx(two.item(), rel=1e-5)
 

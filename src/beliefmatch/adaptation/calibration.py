@@ -16,7 +16,7 @@ from beliefmatch.adaptation.scoring import Evaluator, head_logits, score_predict
 from beliefmatch.methods.base import Prediction
 from beliefmatch.methods.temperature import fit_temperature
 
-__all__ = ["calibrated", "calibrations"]
+__all__ = ["calibrate", "calibrations"]
 
 _Scaling = tuple[Tensor, Tensor]
 """Scale and shift of the logits of each class."""
@@ -37,15 +37,15 @@ def calibrations(head: FittedHead, evaluator: Evaluator) -> tuple[list[FittedHea
     assert head.validation is not None
     if round(head.validation.error * head.validation.rows) < _MIN_ERRORS:
         return [], f"no calibration of heads that err on fewer than {_MIN_ERRORS} validation rows"
-    scaled, classes = calibrated(head, evaluator, "temperature"), len(head.bias)
+    scaled, classes = calibrate(head, evaluator, "temperature"), len(head.bias)
     if len(evaluator) < _ROWS_PER_CLASS * classes:
         fact = f"{len(evaluator):,} validation rows are too few for {classes:,} classes"
         return [scaled], f"no vector scaling: {fact}"
-    vector = calibrated(head, evaluator, "vector_scaling")
+    vector = calibrate(head, evaluator, "vector_scaling")
     return [scaled, vector] if vector.selection_nll < scaled.selection_nll else [scaled], None
 
 
-def calibrated(head: FittedHead, evaluator: Evaluator, how: Calibration) -> FittedHead:
+def calibrate(head: FittedHead, evaluator: Evaluator, how: Calibration) -> FittedHead:
     """The head with logits rescaled to the lowest NLL on validation rows.
 
     The spread of a belief keeps its scale: the mean of ln α₀ over the rows stays what it was.
