@@ -20,7 +20,7 @@ from beliefmatch.adaptation.scoring import scorable
 from beliefmatch.experiments import adapted_evaluation
 from beliefmatch.experiments.adapt_job import AdaptResult
 from beliefmatch.experiments.adapt_record import AdaptRecord, adapt_evaluation_paths
-from beliefmatch.experiments.adapted_directory import head_file, kept_files
+from beliefmatch.experiments.adapted_directory import directory_files, head_file
 from beliefmatch.experiments.adapted_evaluation import VALUES_ONLY, score_adaptation
 from beliefmatch.methods.base import Prediction
 from beliefmatch.metrics import expected_calibration_error
@@ -301,7 +301,7 @@ def test_stored_predictions_have_the_rows_that_have_a_target(kind):
     targets[::9] = -1 if kind == "repair" else 0
     sets = replace(made.sets, test=replace(test, targets=targets))
     outcome = AdaptResult(replace(made, sets=sets), record(kind), evaluations(kind), None)
-    files = dict(kept_files(outcome, None))
+    files = dict(directory_files(outcome, None))
     some = (targets if kind == "repair" else targets.sum(1) - 1) >= 0
     with np.load(io.BytesIO(files["predictions/test.npz"])) as found:
         ids = targets[some] if kind == "repair" else targets[some].argmax(1)

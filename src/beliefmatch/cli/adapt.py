@@ -118,14 +118,14 @@ def adapt(
 def _write(
     context: typer.Context, config: AdaptRunConfig, outcome: "AdaptResult", out: str, *, verbose: bool
 ) -> None:
-    from beliefmatch.experiments.adapted_directory import head_file, kept_files
+    from beliefmatch.experiments.adapted_directory import directory_files, head_file
     from beliefmatch.report.adaptation_caveats import caveats
     from beliefmatch.report.adaptation_files import write_adaptation
     from beliefmatch.report.adaptation_tables import adaptation_tables
     from beliefmatch.report.adaptation_words import findings as adaptation_findings
 
     record, evaluations, given = outcome.record, outcome.evaluations, config.given
-    others = kept_files(outcome, None if isinstance(given, FeatureAdaptConfig) else given)
+    others = directory_files(outcome, None if isinstance(given, FeatureAdaptConfig) else given)
     head = head_file(outcome.adaptation, outcome.network)
     try:  # files first: the reader of the output may close the pipe
         with (

@@ -49,8 +49,8 @@ __all__ = [
     "AdaptedModel",
     "AdaptedNetwork",
     "adapted_network",
+    "directory_files",
     "head_file",
-    "kept_files",
     "require_directory",
 ]
 
@@ -132,7 +132,7 @@ def _identity(config: Any) -> Any:
     return {name: _identity(value) for name, value in config.items() if name not in _SPEED}
 
 
-def kept_files(
+def directory_files(
     outcome: AdaptResult, config: ImageAdaptConfig | TextAdaptConfig | None
 ) -> Iterator[tuple[str, bytes]]:
     """Name and content of the files that hold predictions of every set, and the network if there is one."""
