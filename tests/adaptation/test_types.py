@@ -74,7 +74,7 @@ def test_subsets_read_as_the_rows_they_are(tmp_path):
     assert torch.equal(some.targets, data.targets[torch.from_numpy(numbers)])
     assert len({whole.digest, some.digest, whole.subset(numbers[:4]).digest}) == 3
     for wrong in ([50], [-1], []):
-        with pytest.raises(ValueError, match="`numbers`"):
+        with pytest.raises(ValueError, match="`indices`"):
             whole.subset(np.array(wrong, dtype=int))
 
 

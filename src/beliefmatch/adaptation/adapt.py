@@ -15,7 +15,12 @@ from torch import nn
 from beliefmatch._utils import OnProgress, reason_of
 from beliefmatch._validate import describe, fail, naming_arguments
 from beliefmatch.adaptation.adapt_config import VAL_FRACTION, AdaptConfig, require_no_background
-from beliefmatch.adaptation.batchnorm import Numbers, require_batchnorm, require_repeatable, with_batchnorm
+from beliefmatch.adaptation.batchnorm import (
+    SplitIndices,
+    require_batchnorm,
+    require_repeatable,
+    with_batchnorm,
+)
 from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adaptation.ensemble import EnsembleHead
 from beliefmatch.adaptation.features import extract_sets
@@ -114,12 +119,12 @@ def adapt_data(
         raise fail("adapt", f"`head` must be the name of a layer, got {describe(head)}.", TypeError)
     require_no_background(config, background)
     home = usable_device(device)
-    with running(model, home) as place:
+    with running(model, home) as device:
         given = {"train": train, "validation": validation, "test": test, "ood": ood, "background": background}
-        data = given_streams(place, **given)
+        data = given_streams(device, **given)
         if config.batchnorm:
             require_repeatable(data)
-        batch = map_inputs(lambda tensor: tensor.to(place), data["train"].first().head(_FEW).inputs)
+        batch = map_inputs(lambda tensor: tensor.to(device), data["train"].first().head(_FEW).inputs)
         names = {"name": "head", "batch": "train", "model": "model"}
         with naming_arguments("adapt", "model", **names), input_errors("train", batch):
             found = find_head(model, batch, name=head)
@@ -127,17 +132,17 @@ def adapt_data(
             require_ensemble(model, found, config.heads)
         if config.batchnorm:
             require_batchnorm(model, batch)
-    numbers: Numbers | None = None
+    split: SplitIndices | None = None
 
     def features(on_progress: OnProgress) -> FeatureSets:
-        nonlocal numbers
+        nonlocal split
         options = {"cache": cache, "precision": precision, "compile": compile, "device": home}
         rows = extract_sets(model, found, data, **options, on_progress=on_progress)
         fraction = None if "validation" in rows else VAL_FRACTION
         if fraction is not None:
             whole = rows["train"]
-            numbers = whole.hold_out(fraction)
-            rows["train"], rows["validation"] = (whole.subset(some) for some in numbers)
+            split = whole.hold_out(fraction)
+            rows["train"], rows["validation"] = (whole.subset(some) for some in split)
         return FeatureSets(
             rows["train"],
             rows["validation"],
@@ -148,7 +153,7 @@ def adapt_data(
         )
 
     def train_batchnorm(network: nn.Module, made: Adaptation, on_progress: OnProgress) -> Adaptation:
-        return with_batchnorm(network, made, data, numbers, device=home, on_progress=on_progress)
+        return with_batchnorm(network, made, data, split, device=home, on_progress=on_progress)
 
     return adapt_network(
         model,

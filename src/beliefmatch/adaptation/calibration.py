@@ -114,11 +114,11 @@ def _vector(logits: Tensor, targets: Tensor, start: _Scaling | None) -> _Scaling
         grad = torch.cat([scale_grad, rest.mean(0) + pull * shift])
         both = torch.cat([weighted, probs], 1)
         hessian = -both.t() @ both / len(logits)
-        places = torch.arange(classes)
-        hessian[places, places] += (weighted * logits).mean(0) + pull / centre[0].square()
-        hessian[places, places + classes] += weighted.mean(0)
-        hessian[places + classes, places] += weighted.mean(0)
-        hessian[places + classes, places + classes] += probs.mean(0) + pull
+        indices = torch.arange(classes)
+        hessian[indices, indices] += (weighted * logits).mean(0) + pull / centre[0].square()
+        hessian[indices, indices + classes] += weighted.mean(0)
+        hessian[indices + classes, indices] += weighted.mean(0)
+        hessian[indices + classes, indices + classes] += probs.mean(0) + pull
         step = torch.linalg.solve(hessian, grad)
         length = 1.0
         while length > 1e-4:

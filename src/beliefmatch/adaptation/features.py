@@ -112,9 +112,9 @@ def extract(
         ValueError: Features that are not finite, and data that are not of the form above.
     """
     report: _Report = on_progress or (lambda progress: None)
-    with running(model, torch.device(device)) as place:
-        stream = as_stream(source, batch_size=batch_size, device=place, argument=argument)
-        network = _verified_precision(_Network(features_of, place, stream.argument), precision, stream.first)
+    with running(model, torch.device(device)) as device:
+        stream = as_stream(source, batch_size=batch_size, device=device, argument=argument)
+        network = _verified_precision(_Network(features_of, device, stream.argument), precision, stream.first)
         parts = {
             "model": model_digest(model),
             "precision": "bf16" if network.bf16 else "32",
@@ -164,9 +164,9 @@ def extract_sets(
             on_progress(done / sum(sizes.values()), f"features of {name}: {progress.rows}{of} rows")
 
     options = {"key_parts": {"head": head.name}, "cache": None, **options}
-    with running(model, torch.device(device)) as place:
+    with running(model, torch.device(device)) as device:
         for name, source in data.items():
-            found[name] = extract(model, features_of, source, device=place, on_progress=report, **options)
+            found[name] = extract(model, features_of, source, device=device, on_progress=report, **options)
     return found
 
 

@@ -229,19 +229,19 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def running(model: nn.Module, device: torch.device) -> Iterator[torch.device]:
     """`evaluating` with the model on a device, which is yielded; the model is moved back afterwards."""
-    place = torch.empty(0, device=device).device  # with its number
-    homes = {tensor.device for tensor in (*model.parameters(), *model.buffers())} or {place}
+    device = torch.empty(0, device=device).device  # with its number
+    homes = {tensor.device for tensor in (*model.parameters(), *model.buffers())} or {device}
     if len(homes) > 1:
         listed = ", ".join(sorted(map(str, homes)))
         raise fail("adapt", f"`model` must be on one device, got {listed}.")
     (home,) = homes
     with evaluating(model):
         try:
-            if home != place:
-                model.to(place)
-            yield place
+            if home != device:
+                model.to(device)
+            yield device
         finally:
-            if home != place:
+            if home != device:
                 model.to(home)
 
 

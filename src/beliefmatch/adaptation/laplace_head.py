@@ -140,18 +140,18 @@ def _posterior(curvature: Any, precision: float) -> WeightPosterior:
 
 
 class _Rows(Dataset):
-    """Rows of a class by lists of their numbers."""
+    """Rows of a class by lists of their positions."""
 
     def __init__(self, features: Features) -> None:
-        self.features, self.places = features, labelled(features)
+        self.features, self.indices = features, labelled(features)
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.indices)
 
-    def __getitem__(self, numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
-        places = self.places[torch.tensor(numbers)]
-        rows = torch.tensor(self.features.rows[places.numpy()], dtype=torch.float32)
-        return rows, self.features.targets[places]
+    def __getitem__(self, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
+        indices = self.indices[torch.tensor(positions)]
+        rows = torch.tensor(self.features.rows[indices.numpy()], dtype=torch.float32)
+        return rows, self.features.targets[indices]
 
 
 def _loader(train: Features, classes: int) -> DataLoader:

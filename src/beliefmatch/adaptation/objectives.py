@@ -85,12 +85,12 @@ def _cross_entropy(
     )
     logs = torch.log_softmax(logits, 1)
     if targets.dim() == 1:
-        place = targets.expand(len(logits), 1, -1)
-        loss = -kept * logs.gather(1, place)[:, 0]
+        index = targets.expand(len(logits), 1, -1)
+        loss = -kept * logs.gather(1, index)[:, 0]
         if bool(floor.any()):
             loss -= floor * logs.sum(1)
         grad = logs.exp_().sub_(floor[:, None])
-        grad.scatter_add_(1, place, -kept[:, None].expand_as(place))
+        grad.scatter_add_(1, index, -kept[:, None].expand_as(index))
         return loss, grad
     votes = targets.sum(1)
     shares = (targets / votes.clamp(min=torch.finfo(votes.dtype).tiny)[:, None]).t().to(logs)

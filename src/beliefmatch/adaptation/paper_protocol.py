@@ -126,10 +126,10 @@ def fit_by_adam(
         fact = f"`protocol` must be default for features of more than {_MAX_BYTES >> 30} GiB, got paper"
         raise fail("adapt", f"{fact}.")
     groups: dict[tuple[str, int], list[int]] = {}
-    for place, one in enumerate(candidates):
-        groups.setdefault((family(one), one.seed), []).append(place)
-    evaluator, places, fitted = Evaluator(sets.validation), labelled(train), dict[int, FittedHead]()
-    rows, targets = torch.cat([some for some, _ in ordered(train, places)]), train.targets[places]
+    for index, one in enumerate(candidates):
+        groups.setdefault((family(one), one.seed), []).append(index)
+    evaluator, indices, fitted = Evaluator(sets.validation), labelled(train), dict[int, FittedHead]()
+    rows, targets = torch.cat([some for some, _ in ordered(train, indices)]), train.targets[indices]
     for number, members in enumerate(groups.values()):
 
         def tell(epoch: int, number: int = number) -> None:
@@ -137,13 +137,13 @@ def fit_by_adam(
                 fraction = (number + epoch / config.epochs) / len(groups)
                 on_progress(fraction, f"training heads: epoch {epoch} of {config.epochs}")
 
-        some = [candidates[place] for place in members]
+        some = [candidates[index] for index in members]
         weight, bias = init or _drawn(some[0].seed, classes, train.width)
         heads = weight.expand(len(some), -1, -1).clone(), bias.expand(len(some), -1).clone()
         seed = 0 if init is None else some[0].seed  # fresh heads differ by their first weights
         losses = _training(some, heads, rows, targets, config, seed)
         fitted |= zip(members, _best_epochs(some, heads, losses, evaluator, tell), strict=True)
-    return [fitted[place] for place in range(len(candidates))]
+    return [fitted[index] for index in range(len(candidates))]
 
 
 def _training(
@@ -186,23 +186,23 @@ def _best_epochs(
     curves: list[list[Point]] = [[] for _ in candidates]
     for epoch, losses in enumerate(training, 1):
         scores = evaluator.scores(candidates, weight, bias)
-        for place, (loss, one) in enumerate(zip(losses, scores, strict=True)):
-            curves[place].append(Point(epoch, loss, one.nll, one.error))
-            if math.isfinite(loss) and one.error < least[place]:
-                best[place], least[place] = epoch, one.error
-                best_weight[place], best_bias[place] = weight[place], bias[place]
+        for index, (loss, one) in enumerate(zip(losses, scores, strict=True)):
+            curves[index].append(Point(epoch, loss, one.nll, one.error))
+            if math.isfinite(loss) and one.error < least[index]:
+                best[index], least[index] = epoch, one.error
+                best_weight[index], best_bias[index] = weight[index], bias[index]
         on_epoch(epoch)
     found = []
-    for place, scores in enumerate(evaluator.scores(candidates, best_weight, best_bias)):
-        is_finite = math.isfinite(curves[place][-1].loss)
+    for index, scores in enumerate(evaluator.scores(candidates, best_weight, best_bias)):
+        is_finite = math.isfinite(curves[index][-1].loss)
         head = FittedHead(
-            candidates[place],
-            best_weight[place],
-            best_bias[place],
+            candidates[index],
+            best_weight[index],
+            best_bias[index],
             validation=scores,
-            converged=is_finite and 0 < best[place] < len(curves[place]),
-            iterations=best[place],
-            curve=tuple(curves[place]),
+            converged=is_finite and 0 < best[index] < len(curves[index]),
+            iterations=best[index],
+            curve=tuple(curves[index]),
             notes=() if is_finite else ("its loss was not finite",),
         )
         found.append(head)

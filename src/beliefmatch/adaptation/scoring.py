@@ -49,17 +49,17 @@ def product(weight: Tensor, bias: Tensor, rows: Tensor) -> Tensor:
 
 
 def scorable(features: Features) -> Tensor:
-    """Places of the rows that have a class, or at least one vote."""
-    places = labelled(features)
-    return places if features.targets.dim() == 1 else places[features.targets[places].sum(1) > 0]
+    """Indices of the rows that have a class, or at least one vote."""
+    indices = labelled(features)
+    return indices if features.targets.dim() == 1 else indices[features.targets[indices].sum(1) > 0]
 
 
 def predictions(
-    head: FittedHead, features: Features, places: Tensor | None = None
+    head: FittedHead, features: Features, indices: Tensor | None = None
 ) -> Iterator[tuple[Prediction, Tensor]]:
-    """What a head predicts for the rows at these places, or for all, and their targets, in order."""
-    places = torch.arange(len(features)) if places is None else places
-    return _predicted(head, ordered(features, places))
+    """What a head predicts for the rows at these indices, or for all, and their targets, in order."""
+    indices = torch.arange(len(features)) if indices is None else indices
+    return _predicted(head, ordered(features, indices))
 
 
 def _predicted(head: FittedHead, blocks: _Blocks) -> Iterator[tuple[Prediction, Tensor]]:
@@ -97,15 +97,15 @@ class Evaluator:
     """
 
     def __init__(self, features: Features) -> None:
-        self.features, self.places = features, scorable(features)
-        is_small = 4 * len(self.places) * features.width <= _HELD
-        self._held = [*ordered(features, self.places)] if is_small else None
+        self.features, self.indices = features, scorable(features)
+        is_small = 4 * len(self.indices) * features.width <= _HELD
+        self._held = [*ordered(features, self.indices)] if is_small else None
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.indices)
 
     def _blocks(self) -> _Blocks:
-        return self._held or ordered(self.features, self.places)
+        return self._held or ordered(self.features, self.indices)
 
     def logits(self, weight: Tensor, bias: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Logits (H, K, b) and targets, a bounded number of rows at a time."""
@@ -129,13 +129,13 @@ class Evaluator:
 
 def row_scores(logs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """NLL, confidence and share of right answers of each row, double, from log-probabilities (n, K)."""
-    top, place = logs.max(1)
+    top, predicted = logs.max(1)
     if targets.dim() == 1:
-        nll, hits = -logs.gather(1, targets[:, None])[:, 0], (targets == place)
+        nll, hits = -logs.gather(1, targets[:, None])[:, 0], (targets == predicted)
     else:  # no vote for an impossible class: 0, not NaN
         shares = targets.double() / targets.double().sum(1, keepdim=True)
         nll = -torch.where(shares > 0, shares * logs, 0.0).sum(1)
-        hits = shares.gather(1, place[:, None])[:, 0]
+        hits = shares.gather(1, predicted[:, None])[:, 0]
     return nll.double(), top.double().exp().clamp(0, 1), hits.double()
 
 

@@ -79,7 +79,7 @@ class HeadSearch:
         self._starts: dict[int, Init] = {}  # standardised weights by the identity of a head
         self._row_nll: dict[int, Tensor] = {}  # by the identity of a head, where training rows choose too
         few = init is None and len(self.evaluator) < _FEW_ROWS
-        self._folds = _folds(train, self.design.places) if few else []
+        self._folds = _folds(train, self.design.indices) if few else []
         self._init = None if init is None else self.design.to_standardized(*init)
 
     def run(self) -> dict[str, FittedHead]:
@@ -142,21 +142,21 @@ class HeadSearch:
         scores = self.evaluator.scores(candidates, weight[::copies], bias[::copies])
         fitted = []
         for number, candidate in enumerate(candidates):
-            place = number * copies
+            index = number * copies
             head = FittedHead(
                 candidate,
-                weight[place],
-                bias[place],
+                weight[index],
+                bias[index],
                 validation=scores[number],
-                converged=bool(solution.converged[place]),
-                gap=solution.gap[place].item(),
-                iterations=int(solution.iterations[place]),
+                converged=bool(solution.converged[index]),
+                gap=solution.gap[index].item(),
+                iterations=int(solution.iterations[index]),
             )
-            self._starts[id(head)] = solution.weight[place], solution.bias[place]
+            self._starts[id(head)] = solution.weight[index], solution.bias[index]
             if folds:
                 held_out = [
                     fold.evaluator.row_nll(replace(head, weight=weight[own], bias=bias[own]))
-                    for own, fold in enumerate(folds, place + 1)
+                    for own, fold in enumerate(folds, index + 1)
                 ]
                 self._row_nll[id(head)] = torch.cat([self.evaluator.row_nll(head), *held_out])
             fitted.append(head)
@@ -367,18 +367,18 @@ class _Fold(NamedTuple):
     """1 for each row of the design that is not in it, else 0."""
 
 
-def _folds(train: Features, places: Tensor) -> list[_Fold]:
-    """The rows at these places that have a class or votes, dealt out by turns within each class."""
+def _folds(train: Features, indices: Tensor) -> list[_Fold]:
+    """The rows at these indices that have a class or votes, dealt out by turns within each class."""
     rows = Evaluator(train)
     if len(rows) < 2 * _FOLDS:
         return []
-    targets = train.targets[rows.places]
+    targets = train.targets[rows.indices]
     ids = targets if targets.dim() == 1 else targets.argmax(1)
     order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(0))
-    dealt = rows.places[order[ids[order].argsort(stable=True)]]
+    dealt = rows.indices[order[ids[order].argsort(stable=True)]]
     held_out = [dealt[number::_FOLDS].sort().values for number in range(_FOLDS)]
     return [
-        _Fold(Evaluator(train.subset(one.numpy())), (~torch.isin(places, one)).float()) for one in held_out
+        _Fold(Evaluator(train.subset(one.numpy())), (~torch.isin(indices, one)).float()) for one in held_out
     ]
 
 

@@ -59,11 +59,11 @@ class Design:
         classes: int = 0,
         memory: int = MEMORY,
     ) -> None:
-        self.features, self.places, self.classes = features, labelled(features), classes
+        self.features, self.indices, self.classes = features, labelled(features), classes
         self.width = features.width
-        self.mean, self.scale = _moments(features, self.places)
-        self.targets = features.targets[self.places]
-        self._rows = self._held(features, self.places, memory)
+        self.mean, self.scale = _moments(features, self.indices)
+        self.targets = features.targets[self.indices]
+        self._rows = self._held(features, self.indices, memory)
         self._background: _Rows = []
         self.n_background = 0
         if background is not None:
@@ -71,10 +71,10 @@ class Design:
             self._background = self._held(background, torch.arange(len(background)), memory)
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.indices)
 
     def blocks(self, size: int, *, background: bool = False) -> Iterator[tuple[slice | None, Tensor, Tensor]]:
-        """At most `size` rows at a time: their places (None for background), values and targets."""
+        """At most `size` rows at a time: their indices (None for background), values and targets."""
         at = 0
         for part in self._rows:
             for rows in part.split(size):
@@ -85,11 +85,11 @@ class Design:
             for rows in part.split(size):
                 yield None, rows, torch.zeros(1, self.classes).expand(len(rows), -1)
 
-    def _held(self, features: Features, places: Tensor, memory: int) -> "_Rows":
-        if 4 * len(places) * self.width > memory:
-            return _Streamed(self, features, places)
-        held, at = torch.empty(len(places), self.width), 0
-        for rows, _ in ordered(features, places):
+    def _held(self, features: Features, indices: Tensor, memory: int) -> "_Rows":
+        if 4 * len(indices) * self.width > memory:
+            return _Streamed(self, features, indices)
+        held, at = torch.empty(len(indices), self.width), 0
+        for rows, _ in ordered(features, indices):
             torch.mul(rows - self.mean, self.scale, out=held[at : at + len(rows)])
             at += len(rows)
         return [held]
@@ -108,27 +108,27 @@ class Design:
 class _Streamed:
     """Standardised rows that are read again in every pass."""
 
-    def __init__(self, design: Design, features: Features, places: Tensor) -> None:
-        self.design, self.features, self.places = design, features, places
+    def __init__(self, design: Design, features: Features, indices: Tensor) -> None:
+        self.design, self.features, self.indices = design, features, indices
 
     def __iter__(self) -> Iterator[Tensor]:
-        for rows, _ in ordered(self.features, self.places):
+        for rows, _ in ordered(self.features, self.indices):
             yield rows.sub(self.design.mean).mul_(self.design.scale)
 
 
 _Rows = list[Tensor] | _Streamed
 
 
-def _moments(features: Features, places: Tensor) -> tuple[Tensor, Tensor]:
+def _moments(features: Features, indices: Tensor) -> tuple[Tensor, Tensor]:
     """Mean of each column, and the factor that standardises it: 0 for a constant one, which no head uses."""
     total = torch.zeros(2, features.width, dtype=torch.float64)
-    shift = next(ordered(features, places[:1]))[0][0]  # so that no digits cancel in the squares
+    shift = next(ordered(features, indices[:1]))[0][0]  # so that no digits cancel in the squares
     low = high = shift
-    for rows, _ in ordered(features, places):
+    for rows, _ in ordered(features, indices):
         moved = (rows - shift).double()
         total += torch.stack([moved.sum(0), moved.square().sum(0)])
         low, high = torch.minimum(low, rows.amin(0)), torch.maximum(high, rows.amax(0))
-    mean, square = total / len(places)
+    mean, square = total / len(indices)
     deviation = (square - mean.square()).clamp(min=0).sqrt()
     mean = mean + shift
     is_constant = deviation <= _CONSTANT * torch.maximum(low.abs(), high.abs())

@@ -84,7 +84,7 @@ def score_adaptation(
     classes = adaptation.classes
     if class_names is not None and len(class_names) != classes:
         raise fail("report", f"`class_names` must be {classes}, one a class, got {len(class_names)}.")
-    names = [f"{place}" for place in range(classes)] if class_names is None else [*map(str, class_names)]
+    names = [f"{index}" for index in range(classes)] if class_names is None else [*map(str, class_names)]
     features, scored_on = _scored_rows(adaptation.sets)
     scored, evaluations = [], []
     for line in _lines(adaptation):
@@ -287,8 +287,8 @@ def _tried(head: FittedHead) -> TriedHead:
 def _thinned(curve: Sequence[Point]) -> ValidationCurve:
     """At most `_MAX_POINTS` points, evenly, with both ends."""
     last, many = len(curve) - 1, min(len(curve), _MAX_POINTS)
-    kept = sorted({round(place * last / max(many - 1, 1)) for place in range(many)})
-    points = [curve[place] for place in kept]
+    kept = sorted({round(index * last / max(many - 1, 1)) for index in range(many)})
+    points = [curve[index] for index in kept]
     return ValidationCurve([point.epoch for point in points], [_finite(point.nll) for point in points])
 
 
