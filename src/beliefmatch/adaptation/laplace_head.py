@@ -90,9 +90,9 @@ def laplace_head(head: FittedHead, train: Features, validation: Features | None 
     """A Gaussian around the weights of a softmax head, with its validation scores.
 
     Args:
-        head: a trained softmax head, or the network's own.
-        train: features that it was trained on.
-        validation: to score it on.
+        head: A trained softmax head, or the network's own.
+        train: Features that it was trained on.
+        validation: Features to score it on.
     """
     with _quiet():
         posterior, precision = _fitted(head, train)

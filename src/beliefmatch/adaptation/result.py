@@ -32,9 +32,9 @@ class Verdict(NamedTuple):
     """Whether the network was trained on the validation rows, None where that is unknown.
 
     Args:
-        seen: the answer.
-        why: the reason, with the tests and their p-values.
-        evidence: accuracies, temperature and p-values by name.
+        seen: Whether they were seen.
+        why: Reason, with the tests and their p-values.
+        evidence: Accuracies, temperature and p-values by name.
     """
 
     seen: bool | None

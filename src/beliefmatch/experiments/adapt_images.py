@@ -268,8 +268,8 @@ def usual_preprocessings(like: Preprocessing, own: Mapping[str, Preprocessing]) 
     Those of colour images are listed in the order RGB, and then in BGR, as OpenCV and Caffe read images.
 
     Args:
-        like: preprocessing of the right number of channels and margin.
-        own: preprocessings that the data or the network suggest, by name.
+        like: Preprocessing of the right number of channels and margin.
+        own: Preprocessings that the data or the network suggest, by name.
     """
     scalings: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
         name: ((mean,) * like.channels, (std,) * like.channels) for name, (mean, std) in _ANY_CHANNELS.items()

@@ -41,6 +41,7 @@ BACKGROUND = "background"
 """Name of the set of examples without a class that take part in the fit."""
 
 _OOD_ARGUMENTS = ("text", "name", "path", "directory", "images", "ood")  # of the functions that load sets
+_CACHE_ARGUMENTS = {"directory": "cache_dir", "size": "cache_size"}
 _USES = dict(zip(ROLES, ("fit on", "choose on", "report on"), strict=True))
 
 
@@ -48,9 +49,9 @@ class ExampleSet(NamedTuple):
     """Examples whose features are computed in one pass.
 
     Args:
-        source: the examples.
-        digest: computes the digest that identifies them in the cache.
-        ranks: where each example of the set is in `source`, if that has another order.
+        source: The examples.
+        digest: Computes the digest that identifies them in the cache.
+        ranks: Where each example of the set is in `source`, if that has another order.
     """
 
     source: Source | TextSource
@@ -63,9 +64,9 @@ class Extractor:
 
     Args:
         config: How features are computed.
-        network: with the weights that it was trained to.
-        batch: a few inputs.
-        fault: the error where the network fails on it, with a place for the {reason}.
+        network: The network with its trained weights.
+        batch: A few inputs of the network.
+        fault: Error where the network fails on the batch, with a field {reason}.
         heads: Number of bootstrap heads that the network is to have.
     """
 
@@ -73,7 +74,8 @@ class Extractor:
         self, config: NetworkConfig, network: nn.Module, batch: Any, fault: str, *, heads: int = 0
     ) -> None:
         self.config, self.network = config, network
-        self.cache = FeatureCache(config.cache_dir, size=config.cache_size)
+        with naming_arguments("adapt", **_CACHE_ARGUMENTS):
+            self.cache = FeatureCache(config.cache_dir, size=config.cache_size)
         try:
             with naming_arguments("adapt", "model", name="head"):
                 self.head = find_head(network, batch, name=config.head)
@@ -92,19 +94,20 @@ class Extractor:
         argument: str = "data",
     ) -> Features:
         """Features of the examples of a source, in its order; from the cache where they are there."""
-        return extract(
-            self.network,
-            self._backbone,
-            source,
-            key_parts={"head": self.head.name, **key_parts},
-            cache=self.cache,
-            device=self.config.device,
-            batch_size=self.config.batch_size,
-            precision=self.config.precision,
-            compile=self.config.compile,
-            on_progress=on_progress,
-            argument=argument,
-        )
+        with naming_arguments("adapt", **_CACHE_ARGUMENTS):
+            return extract(
+                self.network,
+                self._backbone,
+                source,
+                key_parts={"head": self.head.name, **key_parts},
+                cache=self.cache,
+                device=self.config.device,
+                batch_size=self.config.batch_size,
+                precision=self.config.precision,
+                compile=self.config.compile,
+                on_progress=on_progress,
+                argument=argument,
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,14 +115,14 @@ class NetworkInputs:
     """A network and named sets of examples.
 
     Args:
-        extractor: computes the features.
-        parts: the examples of the classes, and which of them are for what.
-        sets: the examples whose features are needed: every part that is used, then the examples of no class.
-        key_parts: what features depend on besides the network and the examples.
-        facts: about the data, for the record.
-        description: how examples become inputs.
-        found_preprocessing: which preprocessing was found, if it had to be.
-        text: the network with its tokenizer, where the examples are sentences.
+        extractor: Computes the features.
+        parts: The examples of the classes, and the role of each.
+        sets: The examples whose features are needed: every part that is used, then the examples of no class.
+        key_parts: What features depend on besides the network and the examples.
+        facts: Facts about the data, for the record.
+        description: How examples become inputs.
+        found_preprocessing: Which preprocessing was found, if it had to be.
+        text: The network with its tokenizer, where the examples are sentences.
     """
 
     extractor: Extractor

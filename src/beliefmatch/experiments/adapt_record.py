@@ -112,11 +112,11 @@ class RiskThresholdCheck(RecordPart, frozen=True):
     """A risk threshold computed on validation rows, and its coverage and error on test rows.
 
     Args:
-        threshold: the least confidence to answer at; None where no threshold meets the risk.
-        coverage: share of the validation rows that are answered.
-        bound: on their error, which holds with probability 1 − delta.
-        test_coverage: share of the test rows that are answered; None where there are none.
-        test_risk: error among these answers; None where there are none.
+        threshold: Least confidence to answer at; None where no threshold meets the risk.
+        coverage: Share of the validation rows that are answered.
+        bound: Bound on their error, which holds with probability 1 − delta.
+        test_coverage: Share of the test rows that are answered; None where there are none.
+        test_risk: Error among these answers; None where there are none.
     """
 
     risk: float

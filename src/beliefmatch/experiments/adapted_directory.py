@@ -64,16 +64,16 @@ class AdaptedModel(Record, frozen=True, kw_only=True):
     """What an adapted network is built from, except its weights: model.json.
 
     Args:
-        head: name of its last layer.
-        class_names: by id.
-        has_belief: whether its logits are log-concentrations; not where a softmax head was delivered.
-        model: its name, as `pretrained_model` takes it, if it is not of a run.
-        options: it is built with by that name.
-        run: configuration of the run that it is of.
-        classes: number of classes of that run.
-        shape: C, H, W of its images.
-        preprocessing: of its images.
-        text: facts about its tokenizer, where it takes sentences.
+        head: Name of its last layer.
+        class_names: Names of the classes by id.
+        has_belief: Whether its logits are log-concentrations; not where a softmax head was delivered.
+        model: Name of the network, as `pretrained_model` takes it, unless it is of a run.
+        options: Options that it is built with by that name.
+        run: Configuration of the run that it is of.
+        classes: Number of classes of that run.
+        shape: Channels, height and width of its images.
+        preprocessing: Preprocessing of its images.
+        text: Facts about its tokenizer, where it takes sentences.
     """
 
     head: str
@@ -284,8 +284,8 @@ def head_file(adaptation: Adaptation, network: nn.Module | None = None) -> bytes
     use without them.
 
     Args:
-        adaptation: of `adapt` or `refit`.
-        network: the adapted one, where there is one.
+        adaptation: Result of `adapt` or `refit`.
+        network: The adapted network, where there is one.
     """
     with needs("safetensors", extra="files", caller="report"):
         from safetensors.torch import save

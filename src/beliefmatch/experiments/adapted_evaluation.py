@@ -71,14 +71,14 @@ def score_adaptation(
     shares, while an evaluation takes the class of the most votes, the first of several.
 
     Args:
-        adaptation: of `adapt` or `refit`.
-        model_name: what was adapted.
-        class_names: one for each class; "0", "1", ... if not given.
-        data_facts: what is known of the data, as JSON can hold it.
+        adaptation: Result of `adapt` or `refit`.
+        model_name: Name of what was adapted.
+        class_names: One name for each class; "0", "1", ... by default.
+        data_facts: Description of the data, any JSON values.
         config: The whole configuration, where there is more than the options of the adaptation.
-        command: what to type to have the same again.
-        wall_seconds: that all of it took; what the adaptation says of its parts if not given.
-        settings: bins, resamples, seed and the like. Heads of other seeds than the delivered one are
+        command: Command line that made the adaptation.
+        wall_seconds: Duration of all of it; by default the sum of what the adaptation measured.
+        settings: Settings of the evaluations. Heads of other seeds than the delivered one are
             evaluated without intervals.
     """
     classes = adaptation.classes
