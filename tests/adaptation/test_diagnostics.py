@@ -11,10 +11,10 @@ from msgspec import structs
 
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.diagnostics import choice_warnings
+from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.fitted import Candidate, FittedHead, HeadScores
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import FeatureSets
-from beliefmatch.adaptation.types import Features
 from golden import assert_golden
 from head_features import CLASSES, FEW, SETS, WIDTH, features, knowing_head, votes
 from rendered import masked

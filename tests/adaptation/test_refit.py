@@ -16,6 +16,7 @@ from beliefmatch.adaptation import scoring
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.calibration import calibrate
 from beliefmatch.adaptation.ensemble import disagreement, mixed
+from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.fitted import Candidate, FittedHead, HeadScores
 from beliefmatch.adaptation.objectives import loss_of
 from beliefmatch.adaptation.paper_protocol import default_kl_weights, fit_by_adam
@@ -23,7 +24,6 @@ from beliefmatch.adaptation.refit import _delivered, refit
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.scoring import Evaluator, risk_thresholds, score
 from beliefmatch.adaptation.search import MAX_RISE, HeadSearch, best_prior, strongest_prior
-from beliefmatch.adaptation.types import Features
 from beliefmatch.belief import Belief
 from beliefmatch.metrics import coverage_at_risk, error, expected_calibration_error, nll
 from beliefmatch.train.sampler import EpochSampler

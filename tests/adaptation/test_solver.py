@@ -8,10 +8,10 @@ from torch.nn import functional
 
 from beliefmatch.adaptation import solver
 from beliefmatch.adaptation.ensemble import bootstrap_weights
+from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.fitted import Candidate
 from beliefmatch.adaptation.objectives import loss_of
 from beliefmatch.adaptation.solver import Design, solve
-from beliefmatch.adaptation.types import Features
 from beliefmatch.loss import belief_matching_loss
 from head_features import CLASSES, WIDTH, features, votes
 
@@ -139,7 +139,7 @@ def test_one_rare_value_does_not_stretch_its_column():
 def test_rows_that_do_not_fit_into_memory_give_the_same_heads(monkeypatch):
     data = features(500)
     expected = fit(Design(data), SMOOTHED)
-    monkeypatch.setattr("beliefmatch.adaptation.types.BLOCK_NUMBERS", 100 * WIDTH)
+    monkeypatch.setattr("beliefmatch.adaptation.feature_rows.BLOCK_NUMBERS", 100 * WIDTH)
     monkeypatch.setattr(solver, "_BLOCK_LOGITS", 64)
     streamed = fit(Design(data, memory=1), SMOOTHED)
     torch.testing.assert_close(streamed.weight, expected.weight, rtol=2e-3, atol=2e-4)

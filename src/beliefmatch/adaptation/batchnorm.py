@@ -21,6 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from beliefmatch._utils import OnProgress
 from beliefmatch._validate import fail
+from beliefmatch.adaptation.feature_rows import labelled
 from beliefmatch.adaptation.features import extract_sets
 from beliefmatch.adaptation.fitted import Candidate, HeadScores, Point
 from beliefmatch.adaptation.heads import (
@@ -42,7 +43,6 @@ from beliefmatch.adaptation.streams import (
     map_inputs,
     ood_sets,
 )
-from beliefmatch.adaptation.types import labelled
 from beliefmatch.loss import belief_matching_loss
 from beliefmatch.train.sampler import EpochSampler
 

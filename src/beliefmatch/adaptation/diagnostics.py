@@ -26,10 +26,10 @@ from torch import Tensor
 
 from beliefmatch._validate import fail, level_of_caller, require_index
 from beliefmatch.adaptation.adapt_config import Labels
+from beliefmatch.adaptation.feature_rows import Features, block_size, require_init, require_labels
 from beliefmatch.adaptation.fitted import Candidate, FittedHead, Init
 from beliefmatch.adaptation.result import FeatureSets, Verdict
 from beliefmatch.adaptation.scoring import head_logits, scorable, score
-from beliefmatch.adaptation.types import Features, block_size, require_init, require_labels
 from beliefmatch.methods.temperature import fit_temperature
 from beliefmatch.metrics import auroc
 from beliefmatch.metrics.binomial import fisher_exact

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from beliefmatch._utils import OnProgress, reason_of
 from beliefmatch._validate import FLOATING, describe, fail, level_of_caller, require_choice
 from beliefmatch.adaptation.cache import FORMAT, FeatureCache, FeatureFile, Layout
+from beliefmatch.adaptation.feature_rows import Features, Rows, features_digest, tensors_digest
 from beliefmatch.adaptation.heads import Backbone, Head, input_errors, running
 from beliefmatch.adaptation.streams import (
     BATCH_SIZE,
@@ -32,7 +33,6 @@ from beliefmatch.adaptation.streams import (
     map_inputs,
     tensors_of,
 )
-from beliefmatch.adaptation.types import Features, Rows, features_digest, tensors_digest
 from beliefmatch.train.engine import has_fast_bf16, resolve_precision
 
 __all__ = ["ExtractProgress", "cache_key", "extract", "extract_sets", "model_digest"]

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler
 
 from beliefmatch._environment import needs
+from beliefmatch.adaptation.feature_rows import Features, labelled
 from beliefmatch.adaptation.fitted import Candidate, FittedHead
 from beliefmatch.adaptation.scoring import score
-from beliefmatch.adaptation.types import Features, labelled
 from beliefmatch.methods.base import Prediction
 
 __all__ = ["LaplaceHead", "WeightPosterior", "laplace_head", "require_laplace", "why_no_laplace"]

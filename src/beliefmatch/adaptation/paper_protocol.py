@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from beliefmatch._utils import OnProgress, derive_seed
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.adapt_config import AdaptConfig
+from beliefmatch.adaptation.feature_rows import labelled, ordered
 from beliefmatch.adaptation.fitted import Candidate, FittedHead, Init, Point
 from beliefmatch.adaptation.objectives import family, loss_of
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.scoring import Evaluator, product
 from beliefmatch.adaptation.search import best_prior
-from beliefmatch.adaptation.types import labelled, ordered
 from beliefmatch.train.sampler import EpochSampler
 
 __all__ = ["default_kl_weights", "fit_by_adam", "paper_heads"]

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from beliefmatch.adaptation.adapt_config import AdaptConfig
+from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.fitted import FittedHead, HeadScores, Point
 from beliefmatch.adaptation.heads import Head
-from beliefmatch.adaptation.types import Features
 
 __all__ = ["Adaptation", "BatchNormResult", "BestHead", "FeatureSets", "RiskThreshold", "Verdict"]
 

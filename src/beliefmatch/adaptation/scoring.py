@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from beliefmatch.adaptation.feature_rows import Features, labelled, ordered
 from beliefmatch.adaptation.fitted import Candidate, FittedHead, HeadScores, Init
 from beliefmatch.adaptation.result import RiskThreshold
-from beliefmatch.adaptation.types import Features, labelled, ordered
 from beliefmatch.data.predictions import Predictions
 from beliefmatch.methods.base import Prediction
 from beliefmatch.metrics import calibration_error, coverage_at_risk

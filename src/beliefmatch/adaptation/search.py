@@ -23,11 +23,11 @@ from torch import Tensor
 
 from beliefmatch._utils import OnProgress
 from beliefmatch.adaptation.adapt_config import AdaptConfig
+from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.fitted import Candidate, FittedHead, Init
 from beliefmatch.adaptation.objectives import loss_of
 from beliefmatch.adaptation.scoring import Evaluator
 from beliefmatch.adaptation.solver import Design, solve
-from beliefmatch.adaptation.types import Features
 from beliefmatch.loss import LowTargetConfidence, belief_matching_loss
 
 __all__ = ["MAX_RISE", "HeadSearch", "best_prior", "strongest_prior"]

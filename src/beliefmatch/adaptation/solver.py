@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from beliefmatch.adaptation.adapt_config import TOLERANCE
+from beliefmatch.adaptation.feature_rows import Features, labelled, ordered
 from beliefmatch.adaptation.objectives import HeadLoss
 from beliefmatch.adaptation.scoring import product
-from beliefmatch.adaptation.types import Features, labelled, ordered
 
 __all__ = ["MEMORY", "Design", "solve"]
 

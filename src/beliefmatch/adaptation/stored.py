@@ -19,10 +19,10 @@ from beliefmatch._validate import fail, naming_arguments
 from beliefmatch.adaptation.adapt_config import VAL_FRACTION
 from beliefmatch.adaptation.cache import SUFFIX, FeatureFile
 from beliefmatch.adaptation.diagnostics import MAX_CLASSES
+from beliefmatch.adaptation.feature_rows import Features, features_digest, require_finite
 from beliefmatch.adaptation.fitted import Init
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.streams import OOD, ood_sets
-from beliefmatch.adaptation.types import Features, features_digest, require_finite
 from beliefmatch.data.formats import ArrayFile, Field, open_arrays
 from beliefmatch.data.predictions import SPELLINGS as OF_PREDICTIONS
 from beliefmatch.data.predictions import class_ids

@@ -13,7 +13,7 @@ from torch.utils.data.sampler import RandomSampler, SequentialSampler, SubsetRan
 
 from beliefmatch._utils import reason_of
 from beliefmatch._validate import describe, fail
-from beliefmatch.adaptation.types import tensors_digest
+from beliefmatch.adaptation.feature_rows import tensors_digest
 
 __all__ = [
     "OOD",

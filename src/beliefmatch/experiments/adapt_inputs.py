@@ -15,12 +15,12 @@ from beliefmatch.adaptation.adapt import usable_device
 from beliefmatch.adaptation.batchnorm import with_batchnorm
 from beliefmatch.adaptation.cache import FeatureCache, Layout, format_bytes
 from beliefmatch.adaptation.diagnostics import sentence
+from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.features import ExtractProgress, extract
 from beliefmatch.adaptation.heads import Backbone, Head, find_head
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.streams import OOD
 from beliefmatch.adaptation.surgery import require_ensemble
-from beliefmatch.adaptation.types import Features
 from beliefmatch.data.sources import Dataset, Source
 from beliefmatch.data.splits import ROLES
 from beliefmatch.data.text import TextDataset, TextSource, load_ood_text, load_text

@@ -24,12 +24,12 @@ from beliefmatch._environment import needs
 from beliefmatch._utils import reason_of
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.ensemble import EnsembleHead
+from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.heads import find_head
 from beliefmatch.adaptation.result import Adaptation
 from beliefmatch.adaptation.scoring import scorable, stored_predictions
 from beliefmatch.adaptation.surgery import BeliefMixin, add_belief, with_ensemble, with_head
-from beliefmatch.adaptation.types import Features
 from beliefmatch.data.predictions import Predictions, npz_bytes
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.text import Tokenize

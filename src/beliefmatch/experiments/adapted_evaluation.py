@@ -12,10 +12,10 @@ from torch import Tensor
 from beliefmatch._config import plain
 from beliefmatch._environment import provenance
 from beliefmatch._validate import fail
+from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.fitted import FittedHead, Point
 from beliefmatch.adaptation.result import Adaptation, BatchNormResult, FeatureSets
 from beliefmatch.adaptation.scoring import answers, row_scores, scorable, stored_predictions
-from beliefmatch.adaptation.types import Features
 from beliefmatch.data.predictions import Predictions
 from beliefmatch.experiments.adapt_record import (
     BATCHNORM_LABEL,
