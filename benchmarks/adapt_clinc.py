@@ -31,12 +31,12 @@ from torch import Tensor
 
 from beliefmatch._environment import hardware, versions
 from beliefmatch.adaptation.adapt_config import AdaptConfig
-from beliefmatch.adaptation.calibration import calibrated
+from beliefmatch.adaptation.calibration import calibrate
 from beliefmatch.adaptation.ensemble import bootstrap_weights, disagreement, mixed
+from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.fitted import FittedHead
-from beliefmatch.adaptation.scoring import scored
+from beliefmatch.adaptation.scoring import score_predictions
 from beliefmatch.adaptation.search import HeadSearch
-from beliefmatch.adaptation.types import Features
 from beliefmatch.belief import Belief
 from beliefmatch.methods.base import Prediction
 
@@ -122,7 +122,7 @@ class Test:
     def scores(self, predict: Callable[[Tensor], Prediction], spent: float | None = None) -> Row:
         """Error, NLL, ECE, AUROC of out-of-scope sentences and of errors by every doubt, in %."""
         known, unknown = predict(self.rows), predict(self.ood)
-        one = scored([(known, self.targets)])
+        one = score_predictions([(known, self.targets)])
         row = {"error": 100 * one.error, "nll": one.nll, "ece": 100 * one.ece}
         row |= self.detection(readings(known), readings(unknown), known.probs)
         return row if spent is None else {**row, "seconds": spent}
@@ -146,12 +146,12 @@ def heads(train: Features, validation: Features, test: Test) -> dict[str, Row]:
     search = HeadSearch(train, validation, 150, config=AdaptConfig())
     first, softmax = seconds(search.softmax)
     table["softmax"] = test.scores(softmax.predict, first)
-    scaled = calibrated(softmax, search.evaluator, "temperature")
+    scaled = calibrate(softmax, search.evaluator, "temperature")
     table["softmax + temperature"] = test.scores(scaled.predict, first)
     spent, belief = seconds(lambda: search.belief_matching(softmax))
     table["belief matching"] = test.scores(belief.predict, first + spent)
     table["belief matching"]["kl_weight"] = belief.candidate.kl_weight
-    scaled = calibrated(belief, search.evaluator, "temperature")
+    scaled = calibrate(belief, search.evaluator, "temperature")
     table["belief matching + temperature"] = test.scores(scaled.predict, first + spent)
     spent, smooth = seconds(lambda: search.label_smoothing(softmax))
     table["label smoothing"] = test.scores(smooth.predict, first + spent)
@@ -169,7 +169,7 @@ def with_background(train: Features, validation: Features, test: Test, data: Arr
             kind, _, background = label.partition(" ")
             label = f"{kind}, {name if background else 'none'}"
             table[label] = test.scores(head.predict)
-            scaled = calibrated(head, search.evaluator, "temperature")
+            scaled = calibrate(head, search.evaluator, "temperature")
             table[f"{label} + temperature"] = test.scores(scaled.predict)
     return table
 
@@ -192,7 +192,7 @@ def bootstrap(
 
     (known, both), (unknown, _) = doubts(test.rows), doubts(test.ood)
     single = test.scores(head.predict)
-    mixture = scored([(both, test.targets)])
+    mixture = score_predictions([(both, test.targets)])
     row = {key: single[key] for key in ("error", "nll", "ece")}
     row |= {"error of all": 100 * mixture.error, "nll of all": mixture.nll, "ece of all": 100 * mixture.ece}
     row |= test.detection(known, unknown, head.predict(test.rows).probs)

@@ -31,12 +31,12 @@ from sklearn.model_selection import train_test_split
 
 from beliefmatch._environment import hardware, versions
 from beliefmatch.adaptation.adapt_config import AdaptConfig
+from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.scoring import score
 from beliefmatch.adaptation.search import HeadSearch
 from beliefmatch.adaptation.stored import feature_sets
-from beliefmatch.adaptation.types import Features
 
 STRENGTHS = (1.0, 10.0, 100.0, 1000.0)
 PARTS = ("train", "validation", "test")

@@ -26,10 +26,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from beliefmatch._environment import hardware, versions
+from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.scoring import score
-from beliefmatch.adaptation.types import Features
 
 SETS: dict[str, Any] = {
     "iris": load_iris(return_X_y=True),

@@ -28,11 +28,11 @@ sys.path.insert(0, f"{Path(__file__).parents[1]}")
 
 from beliefmatch._environment import hardware, versions
 from beliefmatch.adaptation.adapt_config import AdaptConfig
+from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.features import extract
 from beliefmatch.adaptation.heads import Backbone, find_head
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import FeatureSets
-from beliefmatch.adaptation.types import Features
 from beliefmatch.models import load_weights
 from examples.pretrained import resnet20_cifar, resnet32_cifar
 

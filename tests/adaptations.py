@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from beliefmatch.adaptation.adapt_config import AdaptConfig
+from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import BatchNormResult, FeatureSets
-from beliefmatch.adaptation.types import Features
 from beliefmatch.experiments.adapted_evaluation import score_adaptation
 from beliefmatch.experiments.evaluate_config import EvaluateConfig
 

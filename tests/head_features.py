@@ -7,11 +7,11 @@ import numpy as np
 import torch
 
 from beliefmatch.adaptation.adapt_config import AdaptConfig
+from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.search import HeadSearch
-from beliefmatch.adaptation.types import Features
 
 CLASSES, WIDTH = 4, 7
 

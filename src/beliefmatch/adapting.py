@@ -123,8 +123,8 @@ def adapt(
 ) -> Adapted:
     """Refit the last layer of a trained classifier with belief matching; all other layers stay as they are.
 
-    The inputs of the last layer are computed once for all data. A head for every λ, and the heads to compare
-    with, are fitted in one pass over them, and the validation data choose among them.
+    The inputs of the last layer are computed once for all data. Belief matching heads of several λ, and the
+    heads to compare with, are fitted to them, and the validation data choose among them.
 
     Args:
         model: Any classifier. It is not changed; its mode and device are restored.
@@ -169,7 +169,7 @@ def adapt(
     """
     given = locals()
     names = {name: name for name in AdaptConfig.__struct_fields__}
-    with naming_arguments("adapt", **names, name="head", prior="priors", cache_dir="cache"):
+    with naming_arguments("adapt", **names, name="head", prior="priors", directory="cache"):
         config = AdaptConfig(**{name: given[name] for name in AdaptConfig.__struct_fields__})
         network, adaptation = adapt_data(
             model,
@@ -187,6 +187,6 @@ def adapt(
             compile=compile,
             on_progress=on_progress,
         )
-    better = add_belief(network, Adapted)
+    better = add_belief(network, Adapted, has_belief=adaptation.chosen.candidate.has_belief)
     better.adaptation = adaptation
     return better

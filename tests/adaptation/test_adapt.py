@@ -195,10 +195,15 @@ def test_images_alone_are_ood_and_a_path_is_a_cache(quickly, digits, kind, tmp_p
     assert len(FeatureCache(tmp_path).sets()) == 3
 
 
-def test_progress_covers_features_and_heads(quickly, digits):
+@pytest.mark.parametrize("batchnorm", [False, True])
+def test_progress_grows_over_features_heads_and_batchnorm(quickly, digits, batchnorm):
     news = []
-    quickly(on_progress=lambda *progress: news.append(progress))
-    assert all(0 <= fraction <= 1 for fraction, _ in news)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
+    given = {"model": network, "labels": "new", "batchnorm": True} if batchnorm else {}
+    quickly(test=pairs(digits.test), on_progress=lambda *progress: news.append(progress), **given)
+    fractions = [fraction for fraction, _ in news]
+    assert fractions == sorted(fractions) and fractions[0] == 0 and fractions[-1] <= 1
+    assert batchnorm == news[-1][1].startswith("BatchNorm")
     texts, many = [text for _, text in news], len(digits.train)
     assert f"features of train: {many} of {many} rows" in texts
     assert any("fitting belief_matching" in text for text in texts)
@@ -226,6 +231,7 @@ def test_progress_covers_features_and_heads(quickly, digits):
         ({"ood": {"a": np.array(["x"])}}, "ood['a']"),
         ({"cache": 7}, "cache"),
         ({"precision": "8"}, "precision"),
+        ({"batchnorm": True, "background": torch.rand(9, 1, 8, 8)}, "batchnorm"),
         ({"device": "abacus"}, "device"),
         ({"train": (torch.full((30, 1, 8, 8), torch.nan), torch.arange(30) % 10)}, "train"),
     ],
@@ -361,9 +367,36 @@ def test_bootstrap_heads_are_delivered_as_one_layer(quickly, digits):
     torch.testing.assert_close(again(images), better(images))
 
 
-def test_bootstrap_heads_need_a_linear_last_layer():
+class OnLastToken(nn.Sequential):
+    """A linear layer on every token, of which the last gives the logits."""
+
+    def forward(self, x):
+        return super().forward(x)[:, -1]
+
+
+@pytest.mark.parametrize(
+    ("network", "inputs"),
+    [
+        (Cloudy(nn.Conv2d(8, CLASSES, 1)), torch.zeros(9, WIDTH)),
+        (OnLastToken(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, CLASSES)), torch.rand(9, 5, WIDTH)),
+    ],
+    ids=["convolution", "tokens"],
+)
+def test_bootstrap_heads_need_a_linear_last_layer_of_rows_before_any_work(network, inputs):
+    def no_work(*progress):
+        raise AssertionError(progress)
+
+    data = inputs, torch.arange(9) % CLASSES
     with pytest.raises(ValueError, match="`heads`"):
-        adapted_clouds(nn.Conv2d(8, CLASSES, 1), heads=2)
+        adapt(network, data, validation=data, heads=2, on_progress=no_work)
+
+
+def test_a_softmax_head_that_is_the_best_is_delivered_without_a_belief(quickly, digits):
+    better = quickly(choose="best", kl_weights=(10.0,), controls=("softmax",))
+    assert better.adaptation.chosen.candidate.kind in ("softmax", "untouched")
+    assert better.predict(digits.test.images).belief is None
+    with pytest.raises(ValueError, match="`choose`"):
+        better.belief(digits.test.images)
 
 
 def test_a_background_takes_part_in_the_fit(quickly, digits):

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from beliefmatch.adaptation.diagnostics import LEVEL, contamination, copied_share
-from beliefmatch.adaptation.types import Features
+from beliefmatch.adaptation.feature_rows import Features
 from head_features import features
 
 PIXELS = 64

@@ -10,11 +10,11 @@ import torch
 from msgspec import structs
 
 from beliefmatch.adaptation.adapt_config import AdaptConfig
-from beliefmatch.adaptation.diagnostics import on_the_choice
+from beliefmatch.adaptation.diagnostics import choice_warnings
+from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.fitted import Candidate, FittedHead, HeadScores
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import FeatureSets
-from beliefmatch.adaptation.types import Features
 from golden import assert_golden
 from head_features import CLASSES, FEW, SETS, WIDTH, features, knowing_head, votes
 from rendered import masked
@@ -137,8 +137,8 @@ def test_a_head_is_clearly_worse_beyond_two_points_and_two_standard_errors(new, 
         scores = HeadScores(1, error, 0, rows)
         return FittedHead(Candidate("softmax"), torch.zeros(2, 2), torch.zeros(2), scores)
 
-    assert bool(on_the_choice(head(new), head(old))) == is_worse
-    assert not on_the_choice(head(new), None)
+    assert bool(choice_warnings(head(new), head(old))) == is_worse
+    assert not choice_warnings(head(new), None)
 
 
 @pytest.mark.parametrize(

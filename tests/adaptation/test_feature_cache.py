@@ -266,7 +266,7 @@ def test_the_process_that_computes_the_same_features_is_named(tmp_path):
         calls.append(len(inputs))
         if len(calls) in (1, 3):
             who = "another process" if len(calls) == 1 else f"process {os.getpid()} on "
-            with pytest.raises(EnvironmentFailure, match=f"`cache_dir`.*{who}"):
+            with pytest.raises(EnvironmentFailure, match=f"`directory`.*{who}"):
                 features(cache)
         return model(inputs)
 
@@ -295,7 +295,7 @@ def test_a_set_that_does_not_fit_removes_nothing(tmp_path):
         kept.append({one.key for one in cache.sets()})
         if len(kept) == 3:  # with this one being written, and another that could be removed
             for size in ("5kB", "12kB"):
-                with pytest.raises(EnvironmentFailure, match="`cache_size`"):
+                with pytest.raises(EnvironmentFailure, match="`size`"):
                     features(FeatureCache(tmp_path, size=size), source=data(seed=5))
         return model(inputs)
 
@@ -305,14 +305,14 @@ def test_a_set_that_does_not_fit_removes_nothing(tmp_path):
 
 def test_a_stream_of_unknown_length_is_bounded_too(tmp_path):
     cache = FeatureCache(tmp_path, size="10kB")
-    with pytest.raises(EnvironmentFailure, match="`cache_size`"):
+    with pytest.raises(EnvironmentFailure, match="`size`"):
         features(cache, source=batches(500), data_key="long")
     assert 0 < file_in(tmp_path).stat().st_size <= cache.size
 
 
 def test_too_small_a_disk_is_refused_beforehand(tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1000}))
-    with pytest.raises(EnvironmentFailure, match=r"`cache_dir`.* 1 kB free"):
+    with pytest.raises(EnvironmentFailure, match=r"`directory`.* 1 kB free"):
         features(FeatureCache(tmp_path))
     assert not list(tmp_path.glob("*.features"))
 
@@ -361,7 +361,7 @@ def test_reading_needs_no_right_to_write(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "open", read_only)
     monkeypatch.setattr(os, "utime", lambda path: read_only(path, os.O_RDWR))
     assert features(FeatureCache(tmp_path))[1] == FEW
-    with pytest.raises(EnvironmentFailure, match="`cache_dir`"):
+    with pytest.raises(EnvironmentFailure, match="`directory`"):
         features(FeatureCache(tmp_path), source=data(seed=4))
 
 
@@ -381,12 +381,12 @@ def test_sizes_have_units_and_keys_and_directories_are_checked(tmp_path):
     sizes = {"10GB": 10**10, " 500 mb ": 5 * 10**8, "4GiB": 1 << 32, "1.5kB": 1500, "7": 7, 7: 7}
     assert {size: FeatureCache("somewhere", size=size).size for size in sizes} == sizes
     for size in ("", "-1", "many", "10 XB", "1e9", True, "nan"):
-        with pytest.raises(ValueError, match="`cache_size`"):
+        with pytest.raises(ValueError, match="`size`"):
             FeatureCache("somewhere", size=size)
     for key in ("../" * 20 + "a" * 4, "", "A" * 64, "a" * 63, "a" * 64 + "\n"):
         with pytest.raises(ValueError, match="`key`"):
             FeatureCache(tmp_path).path(key)
-    with pytest.raises(ValueError, match="`cache_dir`"):
+    with pytest.raises(ValueError, match="`directory`"):
         FeatureCache(" ")
 
 

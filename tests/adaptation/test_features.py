@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from beliefmatch import adapt
 from beliefmatch.adaptation import features
 from beliefmatch.adaptation.cache import FeatureCache
-from beliefmatch.adaptation.features import cache_key, extract, extracted, model_digest
+from beliefmatch.adaptation.features import cache_key, extract, extract_sets, model_digest
 from beliefmatch.adaptation.heads import Backbone, find_head
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.sources import MemorySource
@@ -128,7 +128,7 @@ def test_networks_that_take_their_inputs_by_name_are_given_mappings(tmp_path, ki
     head = find_head(model, {name: one[:4] for name, one in inputs.items()})
     options = {"key_parts": {"data": "mine"}, "cache": FeatureCache(tmp_path)}
     for _ in range(2):
-        found = extracted(model, head, {"train": TOKENS[kind](inputs, targets)}, **options)["train"]
+        found = extract_sets(model, head, {"train": TOKENS[kind](inputs, targets)}, **options)["train"]
         np.testing.assert_allclose(found.rows, means(model, inputs), atol=1e-6)
         assert torch.equal(found.targets, targets)
 

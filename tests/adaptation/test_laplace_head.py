@@ -12,13 +12,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from beliefmatch.adaptation import laplace_head as module
 from beliefmatch.adaptation.adapt_config import AdaptConfig
+from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.fitted import Candidate
 from beliefmatch.adaptation.laplace_head import LaplaceHead, WeightPosterior, laplace_head, why_no_laplace
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.scoring import score
 from beliefmatch.adaptation.search import HeadSearch
-from beliefmatch.adaptation.types import Features
 from beliefmatch.metrics import error, expected_calibration_error, nll
 from head_features import CLASSES, WIDTH, features, quiet, votes
 

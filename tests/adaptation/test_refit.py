@@ -14,23 +14,24 @@ from torch.nn import functional
 
 from beliefmatch.adaptation import scoring
 from beliefmatch.adaptation.adapt_config import AdaptConfig
-from beliefmatch.adaptation.calibration import calibrated
+from beliefmatch.adaptation.calibration import calibrate
 from beliefmatch.adaptation.ensemble import disagreement, mixed
+from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.fitted import Candidate, FittedHead, HeadScores
+from beliefmatch.adaptation.objectives import loss_of
 from beliefmatch.adaptation.paper_protocol import default_kl_weights, fit_by_adam
-from beliefmatch.adaptation.refit import refit
+from beliefmatch.adaptation.refit import _delivered, refit
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.scoring import Evaluator, risk_thresholds, score
-from beliefmatch.adaptation.search import MOST_RISE, HeadSearch, strongest_prior
-from beliefmatch.adaptation.types import Features
+from beliefmatch.adaptation.search import MAX_RISE, HeadSearch, best_prior, strongest_prior
 from beliefmatch.belief import Belief
 from beliefmatch.metrics import coverage_at_risk, error, expected_calibration_error, nll
 from beliefmatch.train.sampler import EpochSampler
 from head_features import CLASSES, FEW, SETS, WIDTH, assert_same, features, knowing_head, quiet, votes
 
 
-def head_of(kl_weight, value):
-    candidate = Candidate("belief_matching", {"kl_weight": kl_weight})
+def head_of(kl_weight, value, prior=1.0):
+    candidate = Candidate("belief_matching", {"kl_weight": kl_weight, "prior": prior})
     return FittedHead(candidate, torch.zeros(2, 1), torch.zeros(2), HeadScores(value, 0.1, 0.0, 9))
 
 
@@ -38,6 +39,18 @@ def test_the_strongest_prior_within_one_percent_of_the_best_is_chosen():
     path = [head_of(0.1, 0.5), head_of(0.03, 0.2019), head_of(0.01, 0.2), head_of(0.003, 0.201)]
     assert strongest_prior(path) is path[1]
     assert strongest_prior([head_of(0.1, math.nan), path[2]]) is path[2]
+    assert best_prior([*path, head_of(0.3, 0.2021, 2.0), head_of(0.1, 0.2018, 2.0)]) is path[1]
+    other = head_of(0.001, 0.2018, 2.0)  # of a smaller λ, but of the lower NLL
+    assert best_prior([*path, other]) is other
+
+
+def test_a_head_that_was_given_up_is_not_chosen():
+    search = HeadSearch(SETS.train, features(400, 5), CLASSES, config=AdaptConfig(weight_decays=(0.01,)))
+    best = search.softmax()
+    for is_finished in (False, True):
+        stronger = replace(best, candidate=Candidate("softmax", weight_decay=1.0), converged=is_finished)
+        search.heads = [best, stronger]
+        assert search._strongest_decay(best) is (stronger if is_finished else best)
 
 
 @pytest.mark.parametrize("validation", [SETS.validation, features(400, 5)], ids=["few", "many"])
@@ -55,9 +68,9 @@ def test_the_paths_end_where_the_nll_rises(validation):
     assert {one.candidate.weight_decay for one in beliefs} == {decay}
     least = min(map(search.nll, beliefs))
     belief = best["belief matching"]
-    assert search.nll(belief) <= (1 + MOST_RISE) * least
+    assert search.nll(belief) <= (1 + MAX_RISE) * least
     stronger = [one for one in beliefs if one.candidate.kl_weight > belief.candidate.kl_weight]
-    assert stronger and all(search.nll(one) > (1 + MOST_RISE) * least for one in stronger)
+    assert stronger and all(search.nll(one) > (1 + MAX_RISE) * least for one in stronger)
     smoothed = [one for one in search.heads if one.candidate.kind == "label_smoothing"]
     matched = {one.candidate.options["matched_kl_weight"] for one in smoothed}
     assert matched == {one.candidate.kl_weight for one in beliefs}
@@ -177,10 +190,10 @@ def test_calibrations_minimise_the_nll_of_the_validation_rows(data):
         scaled = logits * torch.as_tensor(scale) + torch.as_tensor(shift)
         return -(goal * scaled.log_softmax(1)).sum(1).mean().item()
 
-    scaled = calibrated(head, evaluator, "temperature")
+    scaled = calibrate(head, evaluator, "temperature")
     best = minimize(lambda x: value(x[0], 0.0), [1.0], method="Nelder-Mead", options={"xatol": 1e-8})
     torch.testing.assert_close(scaled.weight, head.weight * float(best.x[0]), rtol=1e-5, atol=0)
-    vector = calibrated(head, evaluator, "vector_scaling")
+    vector = calibrate(head, evaluator, "vector_scaling")
     ridge = 1e-3 / CLASSES / 2
     start = best.x[0]
 
@@ -199,7 +212,7 @@ def test_a_calibrated_head_is_scored_by_cross_fitting():
     """Each row by the temperature of the other folds: worse than on the rows that it was fitted to."""
     head = FittedHead(Candidate("softmax"), *knowing_head())
     data = features(40, 5)
-    scaled = calibrated(head, Evaluator(data), "temperature")
+    scaled = calibrate(head, Evaluator(data), "temperature")
     assert scaled.nll > score(scaled, data).nll
     assert scaled.candidate.name == "softmax + temperature"
 
@@ -207,7 +220,7 @@ def test_a_calibrated_head_is_scored_by_cross_fitting():
 def test_a_temperature_keeps_the_scale_of_a_belief():
     made = quiet(SETS, adapt_config=FEW)
     head = made.table["belief matching"][0]
-    scaled = calibrated(head, Evaluator(SETS.validation), "temperature")
+    scaled = calibrate(head, Evaluator(SETS.validation), "temperature")
     one, two = (validation_logits(each, SETS.validation).logsumexp(1).mean() for each in (head, scaled))
     assert one.item() == pytest.approx(two.item(), rel=1e-5)
 
@@ -243,6 +256,28 @@ def test_bootstrap_heads_disagree_less_with_more_rows():
     assert doubts[1] < 0.5 * doubts[0]
 
 
+@pytest.mark.parametrize("kind", ["belief_matching", "softmax", "evidential"])
+def test_losses_and_gradients_are_of_each_row(kind):
+    """So that weights of rows act on both."""
+    targets = torch.tensor([0, 2, 1, 1, 0])
+    options = {"kl_weight": 0.1} if kind == "belief_matching" else {}
+    loss_and_grad = loss_of([Candidate(kind, options)] * 2, 3)
+    logits = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0))
+    loss, grad = loss_and_grad(logits, targets, slice(None))
+    assert loss.std(1).min() > 0.01
+    for row in range(5):
+        alone, own = loss_and_grad(logits[:, :, row : row + 1], targets[row : row + 1], slice(None))
+        torch.testing.assert_close((loss[:, row], grad[:, :, row]), (alone[:, 0], own[:, :, 0]))
+
+
+def test_only_heads_that_a_network_can_express_are_delivered():
+    lines = {
+        kind: FittedHead(Candidate(kind), torch.zeros(2, 1), torch.zeros(2), HeadScores(value, 0.1, 0.0, 9))
+        for kind, value in (("evidential", 0.1), ("laplace", 0.2), ("softmax", 0.3), ("untouched", 0.4))
+    }
+    assert _delivered(lines, AdaptConfig(choose="best")) == "softmax"
+
+
 def test_the_best_head_is_named_and_can_be_chosen():
     weight, bias = knowing_head()
     old = (4 * weight, 4 * bias)  # right, and far too sure
@@ -274,7 +309,8 @@ def test_priors_are_part_of_the_search():
 
 def test_evidential_heads_come_on_request_and_never_for_counts():
     config = structs.replace(FEW, controls=("softmax", "evidential"))
-    assert "evidential" in quiet(SETS, adapt_config=config).table
+    fitted = quiet(SETS, adapt_config=config).table["evidential"][0]
+    assert fitted.iterations > 0 and fitted.nll < 0.9 * math.log(CLASSES)
     assert "evidential" not in quiet(SETS, adapt_config=FEW).table
     made = quiet(FeatureSets(votes(200), votes(100, 5)), adapt_config=config)
     assert "evidential" not in made.table and made.classes == CLASSES

@@ -8,10 +8,10 @@ from torch.nn import functional
 
 from beliefmatch.adaptation import solver
 from beliefmatch.adaptation.ensemble import bootstrap_weights
+from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.fitted import Candidate
 from beliefmatch.adaptation.objectives import loss_of
 from beliefmatch.adaptation.solver import Design, solve
-from beliefmatch.adaptation.types import Features
 from beliefmatch.loss import belief_matching_loss
 from head_features import CLASSES, WIDTH, features, votes
 
@@ -97,7 +97,7 @@ def test_softmax_is_the_logistic_regression_of_scikit_learn():
     standardised = (data.rows - data.rows.mean(0)) / data.rows.std(0)
     theirs = LogisticRegression(C=1 / (decay * len(data)), tol=1e-8, max_iter=10_000)
     theirs.fit(standardised, data.targets.numpy())
-    weight, bias = design.folded(found.weight, found.bias)
+    weight, bias = design.to_raw(found.weight, found.bias)
     ours = (torch.from_numpy(data.rows) @ weight[0].t() + bias[0]).softmax(1).numpy()
     np.testing.assert_allclose(
         ours, theirs.predict_proba(standardised), atol=5e-3
@@ -118,9 +118,9 @@ def test_features_are_standardised_and_folded_back():
     logits = []
     for design, data_ in ((one, data), (two, other)):
         found = fit(design, SMOOTHED[:1])
-        weight, bias = design.folded(found.weight, found.bias)
+        weight, bias = design.to_raw(found.weight, found.bias)
         logits.append(torch.from_numpy(data_.rows).double() @ weight[0].double().t() + bias[0])
-        again, shift = design.unfolded(weight[0], bias[0])
+        again, shift = design.to_standardized(weight[0], bias[0])
         torch.testing.assert_close(again, found.weight[0], rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(shift, found.bias[0], rtol=1e-3, atol=2e-3)
     torch.testing.assert_close(*(one - one.mean(1, keepdim=True) for one in logits), rtol=1e-2, atol=1e-2)
@@ -139,7 +139,7 @@ def test_one_rare_value_does_not_stretch_its_column():
 def test_rows_that_do_not_fit_into_memory_give_the_same_heads(monkeypatch):
     data = features(500)
     expected = fit(Design(data), SMOOTHED)
-    monkeypatch.setattr("beliefmatch.adaptation.types.BLOCK_NUMBERS", 100 * WIDTH)
+    monkeypatch.setattr("beliefmatch.adaptation.feature_rows.BLOCK_NUMBERS", 100 * WIDTH)
     monkeypatch.setattr(solver, "_BLOCK_LOGITS", 64)
     streamed = fit(Design(data, memory=1), SMOOTHED)
     torch.testing.assert_close(streamed.weight, expected.weight, rtol=2e-3, atol=2e-4)
@@ -179,7 +179,7 @@ def test_background_rows_are_rows_without_votes():
     calm = [
         (torch.from_numpy(background.rows) @ weight[0].t() + bias[0]).logsumexp(1).mean().item()
         for weight, bias in (
-            design.folded(found.weight, found.bias) for found in (one, fit(design, BELIEFS[1:2]))
+            design.to_raw(found.weight, found.bias) for found in (one, fit(design, BELIEFS[1:2]))
         )
     ]
     assert calm[0] < calm[1]  # beliefs of the background are drawn to the prior
@@ -192,7 +192,7 @@ def test_outlier_exposure_flattens_the_background():
     plain = fit(design, [Candidate("softmax", weight_decay=1e-3)])
     torch.testing.assert_close(found.weight[0], plain.weight[0], rtol=2e-3, atol=2e-4)
     rows = torch.from_numpy(features(40, 8).rows)
-    weight, bias = design.folded(found.weight, found.bias)
+    weight, bias = design.to_raw(found.weight, found.bias)
     top = [(rows @ weight[place].t() + bias[place]).softmax(1).max(1).values.mean() for place in (0, 1)]
     assert top[1] < top[0] - 0.05
 

@@ -65,6 +65,19 @@ def test_the_copy_is_of_the_users_class_and_has_a_belief():
     assert better.abstain(IMAGES, 0.5).tolist() == (belief.confidence < 0.5).tolist()
 
 
+def test_a_softmax_head_has_probabilities_and_no_belief():
+    better = copy.deepcopy(add_belief(better_net(), has_belief=False))
+    with pytest.raises(ValueError, match="`choose`"):
+        better.belief(IMAGES)
+    expected, found = logits(better, IMAGES).double(), better.predict(IMAGES)
+    torch.testing.assert_close(found.probs, expected.softmax(1))
+    torch.testing.assert_close(found.logits, expected)
+    assert found.belief is None
+    assert better.abstain(IMAGES, 0.5).tolist() == (found.probs.max(1).values < 0.5).tolist()
+    with pytest.raises(ValueError, match="`measure`"):
+        better.abstain(IMAGES, 0.5, measure="mutual_information")
+
+
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))])
 def test_duplicates_of_the_copy_have_a_belief(duplicate):
     better = better_net()

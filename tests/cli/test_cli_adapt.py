@@ -129,6 +129,7 @@ def test_a_run_is_adapted_on_its_own_images(run, adapted):
     record = record_of(adapted.directory)
     assert record.labels == "same"
     assert record.scored_on == "test"
+    assert record.command == ["beliefmatch", *adapted.line, "--out", f"{adapted.directory}"]
     kinds = ["untouched", "softmax", "label smoothing", "belief matching"]
     assert [label for label in record.row_labels if "+" not in label] == kinds
     assert {"untouched + temperature", "softmax + temperature"} <= {*record.row_labels}
@@ -295,7 +296,7 @@ def test_what_fails_or_is_stopped_leaves_no_directory_and_prints_no_warnings(
         warnings.warn("adapt: odd", UserWarning, stacklevel=1)
         raise error
 
-    monkeypatch.setattr("beliefmatch.experiments.adapting.refit", stopped)
+    monkeypatch.setattr("beliefmatch.experiments.adapt_job.refit", stopped)
     line = [*features_line(stored)[:-1], f"{stored / 'new' / 'out'}"]
     with warnings.catch_warnings():
         warnings.simplefilter("default")
@@ -324,7 +325,7 @@ def test_an_adaptation_is_replaced_only_by_one_of_the_same_configuration(stored,
     assert main(line()) == 0
 
 
-@pytest.mark.filterwarnings("default:adapt. no .validation. features")
+@pytest.mark.filterwarnings("default:adapt. no .validation. data")
 @pytest.mark.filterwarnings("default:adapt. .validation. has only")
 def test_stored_features_without_validation_data_give_a_warning(stored, capsys):
     line = ["adapt", "--features", f"{stored / 'train.npz'}", *SHORT, "--out", f"{stored / 'out'}"]
@@ -386,6 +387,7 @@ KNOWN = f"{OWN} --data digits --mean 0 --std 1 --labels new"
         (f"{KNOWN} --cache-size foo", "--cache-size"),
         (f"{KNOWN} --model-option width=[", "--model-option"),
         (f"{KNOWN} --train-batchnorm", "--train-batchnorm"),
+        (f"{KNOWN} --train-batchnorm --background noise", "--train-batchnorm"),
         (f"{KNOWN} --validation large.npz", "--validation"),
         (f"{KNOWN} --model own_network:absent", "--model"),
         ("--model run --size 8", "--data"),

@@ -13,8 +13,10 @@ from beliefmatch.cli import main
 from beliefmatch.data import load
 from beliefmatch.data.config import DataConfig
 from beliefmatch.data.preprocessing import Preprocessing
+from beliefmatch.experiments import adapt_images
 from beliefmatch.experiments.adapt_images import (
     PreprocessingTrial,
+    _found,
     choose_preprocessing,
     usual_preprocessings,
 )
@@ -235,6 +237,35 @@ TARGETS = torch.arange(100) % 4
 def test_the_most_often_right_is_taken_and_nll_breaks_ties(correct, nll, order):
     trials = [trial(name, correct[name], nll[name]) for name in correct]
     assert "".join(one.name for one in choose_preprocessing(trials, TARGETS)) == order
+
+
+def test_a_single_preprocessing_has_no_runners_up():
+    text = _found([trial("a", 90, 1)])
+    assert text == "preprocessing: a (existing head right on 90.0 % of 100 training images)"
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_what_a_trial_divides_by_is_the_number_of_rows_it_scored(adapt, monkeypatch, tmp_path, number):
+    """Of many classes, a head is tried on evenly spaced rows."""
+    monkeypatch.setattr("beliefmatch.adaptation.scoring.MAX_LOGITS", 900)
+    shown = adapt(f"{number}.safetensors", "--dry-run")
+    assert f"preprocessing: {[*SCALINGS][number]} (existing head right on " in shown
+    assert " of 86 training images" in shown or " of 85 training images" in shown
+
+
+def test_trials_that_more_images_show_to_be_chance_find_nothing(workspace, monkeypatch, capsys, tmp_path):
+    """The first round finds ties, the second nothing."""
+    rounds, choose = [], adapt_images.choose_preprocessing
+
+    def chosen(trials, targets):
+        rounds.append(len(targets))
+        return choose(trials, targets) if len(rounds) == 1 else []
+
+    monkeypatch.setattr(adapt_images, "choose_preprocessing", chosen)
+    monkeypatch.chdir(workspace)
+    line = f"adapt --model own_nets:make --weights 0.safetensors --data images.npz --cache-dir {tmp_path}"
+    assert "`--mean` must be given" in refused([*line.split(), "--out", f"{tmp_path}/out"], capsys)
+    assert len(rounds) == 2
 
 
 def test_each_usual_preprocessing_is_listed_once_and_keeps_the_margin():

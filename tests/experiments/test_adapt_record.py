@@ -1,5 +1,6 @@
 """The record of an adaptation: its numbers against the metrics themselves, and back from JSON."""
 
+import io
 import json
 import math
 from dataclasses import replace
@@ -15,9 +16,11 @@ from adaptations import CLASSES, NAMES, adaptation, evaluations, record, rows
 from beliefmatch._config import plain, schema_of
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.result import BatchNormResult, RiskThreshold
+from beliefmatch.adaptation.scoring import scorable
 from beliefmatch.experiments import adapted_evaluation
+from beliefmatch.experiments.adapt_job import AdaptResult
 from beliefmatch.experiments.adapt_record import AdaptRecord, adapt_evaluation_paths
-from beliefmatch.experiments.adapted_directory import head_file
+from beliefmatch.experiments.adapted_directory import directory_files, head_file
 from beliefmatch.experiments.adapted_evaluation import VALUES_ONLY, score_adaptation
 from beliefmatch.methods.base import Prediction
 from beliefmatch.metrics import expected_calibration_error
@@ -65,7 +68,7 @@ def test_every_head_is_there_with_its_validation_scores(kind):
     assert record(kind).best.label == adaptation(kind).best.label
 
 
-def test_lines_stand_in_the_order_of_the_honest_table():
+def test_lines_stand_in_the_order_of_the_comparison_table():
     found = record("repair").row_labels
     assert [label for label in found if "+" not in label] == LINES
     assert {"untouched + temperature", "softmax + temperature"} <= {*found}
@@ -156,7 +159,7 @@ def test_of_votes_the_majority_is_evaluated_and_that_is_told():
 
 
 def test_too_many_numbers_are_evaluated_on_evenly_spaced_rows(monkeypatch):
-    monkeypatch.setattr(adapted_evaluation, "MOST_NUMBERS", 140)
+    monkeypatch.setattr(adapted_evaluation, "MAX_NUMBERS", 140)
     whole = adaptation("repair")
     made = scored(replace(whole, table={whole.label: [whole.chosen]}))
     assert [one.examples for one in made.evaluations] == [47]
@@ -164,11 +167,16 @@ def test_too_many_numbers_are_evaluated_on_evenly_spaced_rows(monkeypatch):
     assert "one row in 3 of" in made.evaluations[0].source
 
 
-def test_a_promise_is_put_to_the_test():
-    test = adaptation("repair").sets.test
-    p, right = probs(adaptation("repair").chosen, test), test.targets.numpy()
+@pytest.mark.parametrize("kind", ["repair", "votes"])
+def test_risk_thresholds_are_checked_on_the_test_rows(kind):
+    """Of votes, by the class of the most, as the thresholds are computed."""
+    test = adaptation(kind).sets.test
+    some = scorable(test)
+    right = test.targets[some].numpy()
+    right = right if kind == "repair" else right.argmax(1)
+    p = probs(adaptation(kind).chosen, test)[some]
     promised = (RiskThreshold(0.1, 0.05, 0.7, 0.5, 0.09), RiskThreshold(0.001, 0.05, None, 0.0, None))
-    made = scored(replace(adaptation("repair"), risk_thresholds=promised)).record
+    made = scored(replace(adaptation(kind), risk_thresholds=promised)).record
     kept, none = made.risk_thresholds
     sure = p.max(1) >= 0.7
     assert kept.test_coverage == pytest.approx(sure.mean())
@@ -283,6 +291,26 @@ def test_evaluations_lie_beside_the_record():
         "evaluations/untouched.json",
         "evaluations/belief_matching.json",
     ]
+
+
+@pytest.mark.parametrize("kind", ["repair", "votes"])
+def test_stored_predictions_have_the_rows_that_have_a_target(kind):
+    made = adaptation(kind)
+    test = made.sets.test
+    targets = test.targets.clone()
+    targets[::9] = -1 if kind == "repair" else 0
+    sets = replace(made.sets, test=replace(test, targets=targets))
+    outcome = AdaptResult(replace(made, sets=sets), record(kind), evaluations(kind), None)
+    files = dict(directory_files(outcome, None))
+    some = (targets if kind == "repair" else targets.sum(1) - 1) >= 0
+    with np.load(io.BytesIO(files["predictions/test.npz"])) as found:
+        ids = targets[some] if kind == "repair" else targets[some].argmax(1)
+        assert found["targets"].tolist() == ids.tolist()
+        expected = made.chosen.predict(torch.from_numpy(test.rows)[some]).probs
+        torch.testing.assert_close(torch.from_numpy(found["logits"]).softmax(1), expected.float())
+    (noise,) = (content for name, content in files.items() if "noise" in name)
+    with np.load(io.BytesIO(noise)) as found:
+        assert list(found) == ["logits"] and len(found["logits"]) == 60
 
 
 def test_the_head_is_kept_without_pickle():

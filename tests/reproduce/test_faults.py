@@ -36,7 +36,7 @@ def few_reproductions(monkeypatch):
 def test_finished_runs_and_transfers_are_not_run_again(copied, monkeypatch, capsys):
     out = copied("figure-ood", "table3")
     monkeypatch.setattr(grid, "execute_run", None)
-    monkeypatch.setattr("beliefmatch.reproduce.transfer.Adapting", None)
+    monkeypatch.setattr("beliefmatch.reproduce.transfer.AdaptJob", None)
     for name in ("figure-ood", "table3"):
         before = record_of(out, name)
         assert main(command(name, out)) == 0

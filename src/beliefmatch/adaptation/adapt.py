@@ -5,32 +5,36 @@
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from msgspec import structs
 from torch import nn
 
 from beliefmatch._utils import OnProgress, reason_of
-from beliefmatch._validate import describe, fail
-from beliefmatch.adaptation.adapt_config import VAL_FRACTION, AdaptConfig
-from beliefmatch.adaptation.batchnorm import Numbers, require_batchnorm, require_repeatable, with_batchnorm
+from beliefmatch._validate import describe, fail, naming_arguments
+from beliefmatch.adaptation.adapt_config import VAL_FRACTION, AdaptConfig, require_no_background
+from beliefmatch.adaptation.batchnorm import (
+    SplitIndices,
+    require_batchnorm,
+    require_repeatable,
+    with_batchnorm,
+)
 from beliefmatch.adaptation.cache import FeatureCache
 from beliefmatch.adaptation.ensemble import EnsembleHead
-from beliefmatch.adaptation.features import extracted
+from beliefmatch.adaptation.features import extract_sets
 from beliefmatch.adaptation.heads import Head, find_head, head_weights, input_errors, running
 from beliefmatch.adaptation.laplace_head import require_laplace
-from beliefmatch.adaptation.refit import refit
+from beliefmatch.adaptation.refit import fit_heads
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.streams import given_streams, map_inputs, ood_sets
-from beliefmatch.adaptation.surgery import with_ensemble, with_head
+from beliefmatch.adaptation.surgery import require_ensemble, with_ensemble, with_head
 
 __all__ = ["adapt_data", "adapt_network", "usable_device"]
 
-_FEATURES = 0.7  # share of the work, where there are features to compute
+_FEATURES = 0.7  # share of the features in the work for the head
+_HEAD = 0.3  # share of that in the whole work, where BatchNorm layers are trained too
 _FEW = 8  # rows that a head is found by
 
 
@@ -57,24 +61,38 @@ def adapt_network(
         notes: What was decided about the inputs, in sentences.
         on_progress: Called with (fraction, description).
     """
-    tell: OnProgress = (lambda fraction, description: None) if on_progress is None else on_progress
+    if config.laplace:
+        require_laplace()
+    ends = [_FEATURES, 1.0, 1.0] if not config.batchnorm else [_FEATURES * _HEAD, _HEAD, 1.0]
     began = time.perf_counter()
-    sets = features(lambda fraction, description: tell(_FEATURES * fraction, description))
+    sets = features(_part(on_progress, 0.0, ends[0]))
     seconds = {"features": time.perf_counter() - began}
-    made = refit(
+    made = fit_heads(
         sets,
         classes=classes,
         init=head_weights(network, head),
-        adapt_config=structs.replace(config, batchnorm=False),
-        on_progress=lambda fraction, description: tell(_FEATURES + (1 - _FEATURES) * fraction, description),
+        adapt_config=config,
+        on_progress=_part(on_progress, ends[0], ends[1]),
     )
     seconds, notes = {**seconds, **made.seconds}, (*notes, *made.notes)
-    made, chosen = replace(made, head=head, adapt_config=config, seconds=seconds, notes=notes), made.chosen
+    made, chosen = replace(made, head=head, seconds=seconds, notes=notes), made.chosen
     if isinstance(chosen, EnsembleHead):
         adapted = with_ensemble(network, head, chosen.weights, chosen.biases)
     else:
         adapted = with_head(network, head, chosen.weight, chosen.bias)
-    return adapted, train_batchnorm(adapted, made, tell) if config.batchnorm else made
+    if config.batchnorm:
+        made = train_batchnorm(adapted, made, _part(on_progress, ends[1], ends[2]))
+    return adapted, made
+
+
+def _part(on_progress: OnProgress | None, start: float, end: float) -> OnProgress:
+    """Report the progress of a part of the work as that of the whole."""
+
+    def report(fraction: float, description: str) -> None:
+        if on_progress is not None:
+            on_progress(start + (end - start) * fraction, description)
+
+    return report
 
 
 def adapt_data(
@@ -99,30 +117,32 @@ def adapt_data(
         raise fail("adapt", f"`model` must be a torch.nn.Module, got {describe(model)}.", TypeError)
     if head is not None and not isinstance(head, str):
         raise fail("adapt", f"`head` must be the name of a layer, got {describe(head)}.", TypeError)
-    if config.laplace:
-        require_laplace()
+    require_no_background(config, background)
     home = usable_device(device)
-    with running(model, home) as place:
+    with running(model, home) as device:
         given = {"train": train, "validation": validation, "test": test, "ood": ood, "background": background}
-        data = given_streams(place, **given)
+        data = given_streams(device, **given)
         if config.batchnorm:
             require_repeatable(data)
-        batch = map_inputs(lambda tensor: tensor.to(place), data["train"].first().head(_FEW).inputs)
-        with _naming_arguments(), input_errors("train", batch):
+        batch = map_inputs(lambda tensor: tensor.to(device), data["train"].first().head(_FEW).inputs)
+        names = {"name": "head", "batch": "train", "model": "model"}
+        with naming_arguments("adapt", "model", **names), input_errors("train", batch):
             found = find_head(model, batch, name=head)
+        if config.heads:
+            require_ensemble(model, found, config.heads)
         if config.batchnorm:
             require_batchnorm(model, batch)
-    numbers: Numbers | None = None
+    split: SplitIndices | None = None
 
     def features(on_progress: OnProgress) -> FeatureSets:
-        nonlocal numbers
+        nonlocal split
         options = {"cache": cache, "precision": precision, "compile": compile, "device": home}
-        rows = extracted(model, found, data, **options, on_progress=on_progress)
+        rows = extract_sets(model, found, data, **options, on_progress=on_progress)
         fraction = None if "validation" in rows else VAL_FRACTION
         if fraction is not None:
             whole = rows["train"]
-            numbers = whole.hold_out(fraction)
-            rows["train"], rows["validation"] = (whole.subset(some) for some in numbers)
+            split = whole.hold_out(fraction)
+            rows["train"], rows["validation"] = (whole.subset(some) for some in split)
         return FeatureSets(
             rows["train"],
             rows["validation"],
@@ -133,7 +153,7 @@ def adapt_data(
         )
 
     def train_batchnorm(network: nn.Module, made: Adaptation, on_progress: OnProgress) -> Adaptation:
-        return with_batchnorm(network, made, data, numbers, device=home, on_progress=on_progress)
+        return with_batchnorm(network, made, data, split, device=home, on_progress=on_progress)
 
     return adapt_network(
         model,
@@ -153,16 +173,3 @@ def usable_device(device: torch.device | str) -> torch.device:
     except (RuntimeError, AssertionError, TypeError) as error:  # torch without CUDA asserts
         fact = f"`device` must be one that torch has here, got {device!r} ({reason_of(error, limit=120)})"
         raise fail("adapt", f"{fact}.") from error
-
-
-@contextmanager
-def _naming_arguments() -> Iterator[None]:
-    """Let errors of `find_head` name the arguments of `adapt`."""
-    try:
-        yield
-    except (ValueError, TypeError) as error:
-        caller, _, fact = f"{error}".partition(": ")
-        if caller != "find_head":
-            raise
-        fact = fact.replace("`name`", "`head`").replace("`batch`", "`train`")
-        raise fail("adapt", fact, type(error)) from error

@@ -1,13 +1,23 @@
 """The options of an adaptation; imports without torch."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from beliefmatch._config import Config, Count, Positive, Probability
 
-__all__ = ["CONTROLS", "TOLERANCE", "VAL_FRACTION", "AdaptConfig", "Choice", "Control", "Labels", "Protocol"]
+__all__ = [
+    "CONTROLS",
+    "TOLERANCE",
+    "VAL_FRACTION",
+    "AdaptConfig",
+    "Choice",
+    "Control",
+    "Labels",
+    "Protocol",
+    "require_no_background",
+]
 
 Labels = Literal["auto", "same", "new"]
 Choice = Literal["belief_matching", "best"]
@@ -88,3 +98,9 @@ class AdaptConfig(Config, frozen=True, kw_only=True):
     def needs_softmax(self) -> bool:
         """Whether the table has a softmax head: as a control, or for a Laplace approximation around it."""
         return self.laplace or "softmax" in self.controls
+
+
+def require_no_background(config: AdaptConfig, background: Any) -> None:
+    """Refuse a background where BatchNorm layers are trained."""
+    if config.batchnorm and background is not None:
+        raise ValueError("adapt: `batchnorm` must not come with `background`, which its training leaves out.")

@@ -21,7 +21,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from beliefmatch._utils import OnProgress
 from beliefmatch._validate import fail
-from beliefmatch.adaptation.features import extracted
+from beliefmatch.adaptation.feature_rows import labelled
+from beliefmatch.adaptation.features import extract_sets
 from beliefmatch.adaptation.fitted import Candidate, HeadScores, Point
 from beliefmatch.adaptation.heads import (
     call_model,
@@ -32,7 +33,7 @@ from beliefmatch.adaptation.heads import (
     running,
 )
 from beliefmatch.adaptation.result import Adaptation, BatchNormResult, FeatureSets
-from beliefmatch.adaptation.scoring import Evaluator, risk_thresholds, scored
+from beliefmatch.adaptation.scoring import Evaluator, risk_thresholds, score_predictions
 from beliefmatch.adaptation.streams import (
     BATCH_SIZE,
     IndexedStream,
@@ -42,13 +43,11 @@ from beliefmatch.adaptation.streams import (
     map_inputs,
     ood_sets,
 )
-from beliefmatch.adaptation.types import labelled
 from beliefmatch.loss import belief_matching_loss
 from beliefmatch.train.sampler import EpochSampler
 
 __all__ = [
-    "BatchNormTraining",
-    "Numbers",
+    "SplitIndices",
     "batchnorm_layers",
     "require_batchnorm",
     "require_repeatable",
@@ -60,7 +59,7 @@ LEARNING_RATE = 3e-4
 """The paper's, as is the batch size of streams."""
 PATIENCE = 10
 """Epochs without a lower validation NLL after which training ends."""
-Numbers = tuple[np.ndarray, np.ndarray]
+SplitIndices = tuple[np.ndarray, np.ndarray]
 """Which rows of the training data are to train on, and which to choose on."""
 
 
@@ -156,21 +155,21 @@ def train_batchnorm(
         device: Device of the model.
         on_progress: Called with (fraction, description).
     """
-    place = torch.device(device)
+    device = torch.device(device)
     first = next(validation.picked([torch.arange(min(2, len(validation)))]))
-    named = require_batchnorm(model, _placed(first.inputs, place))
+    named = require_batchnorm(model, _placed(first.inputs, device))
     if len(train) < 2:
         raise fail("adapt", "`batchnorm` needs at least two images to train on, got one.")
     layers, sampler = list(named.values()), EpochSampler(len(train), BATCH_SIZE, candidate.seed)
     modules = [*layers, head]
-    with _only(model, modules, place) as parameters:
+    with _only(model, modules, device) as parameters:
         optimizer = torch.optim.Adam(parameters, LEARNING_RATE)
-        before = after = _scores(model, candidate, validation, place)
+        before = after = _scores(model, candidate, validation, device)
         best_epoch, best, curve = 0, _states(modules), list[Point]()
         for epoch in range(1, epochs + 1):
             batches = sampler.batches(epoch - 1)
-            loss = _epoch(model, layers, optimizer, candidate, train, batches, place)
-            now = _scores(model, candidate, validation, place)
+            loss = _epoch(model, layers, optimizer, candidate, train, batches, device)
+            now = _scores(model, candidate, validation, device)
             curve.append(Point(epoch, loss, now.nll, now.error))
             if math.isfinite(now.nll) and now.nll < after.nll:
                 after, best_epoch, best = now, epoch, _states(modules)
@@ -187,7 +186,7 @@ def with_batchnorm(
     model: nn.Module,
     made: Adaptation,
     data: Mapping[str, Any],
-    numbers: Numbers | None,
+    split: SplitIndices | None,
     *,
     device: torch.device | str = "cpu",
     on_progress: OnProgress | None = None,
@@ -198,21 +197,21 @@ def with_batchnorm(
         model: Classifier from `with_head`.
         made: Its adaptation.
         data: Images by name, as in `adapt`.
-        numbers: Rows of `train` to train and to choose on, where there are no validation images.
+        split: Rows of `train` to train and to choose on, where there are no validation images.
         device: Device to train on.
         on_progress: Called with (fraction, description).
     """
     assert made.head is not None
     began, config, sets, fitted = time.perf_counter(), made.adapt_config, made.sets, made.chosen
     validation, test, ood, thresholds = sets.validation, sets.test, sets.ood, made.risk_thresholds
-    with running(model, torch.device(device)) as place:
+    with running(model, torch.device(device)) as device:
         trained = train_batchnorm(
             model,
             head_layer(model, made.head, caller="adapt"),
             fitted.candidate,
-            *_images(data, numbers, sets, place),
+            *_images(data, split, sets, device),
             epochs=config.epochs,
-            device=place,
+            device=device,
             on_progress=on_progress,
         )
         if trained.epoch:  # the network has changed, and its features with it
@@ -227,8 +226,8 @@ def with_batchnorm(
                 curve=trained.curve,
             )
             others = {name: one for name, one in data.items() if name != "train"}
-            rows = extracted(model, made.head, {"validation": data["train"], **others}, device=place)
-            validation = rows["validation"] if numbers is None else rows["validation"].subset(numbers[1])
+            rows = extract_sets(model, made.head, {"validation": data["train"], **others}, device=device)
+            validation = rows["validation"] if split is None else rows["validation"].subset(split[1])
             test, ood = rows.get("test"), ood_sets(rows)
             options = {"risks": config.risks, "delta": config.delta}
             thresholds = risk_thresholds(fitted, validation, **options)
@@ -238,13 +237,13 @@ def with_batchnorm(
 
 
 def _images(
-    data: Mapping[str, Any], numbers: Numbers | None, sets: FeatureSets, device: torch.device
+    data: Mapping[str, Any], split: SplitIndices | None, sets: FeatureSets, device: torch.device
 ) -> Iterator[IndexedStream]:
     """Images to train and to choose on, of the same rows as the features that the head was chosen by."""
-    places = labelled(sets.train).numpy(), Evaluator(sets.validation).places.numpy()
-    if numbers is not None:
-        places = numbers[0][places[0]], numbers[1][places[1]]
-    for name, some in zip(("train", "validation" if numbers is None else "train"), places, strict=True):
+    indices = labelled(sets.train).numpy(), Evaluator(sets.validation).indices.numpy()
+    if split is not None:
+        indices = split[0][indices[0]], split[1][indices[1]]
+    for name, some in zip(("train", "validation" if split is None else "train"), indices, strict=True):
         stream = as_stream(data[name], device=device, argument=name)
         assert isinstance(stream, IndexedStream)
         yield stream.subset(some)
@@ -281,7 +280,7 @@ def _epoch(
 def _scores(
     model: nn.Module, candidate: Candidate, images: IndexedStream, device: torch.device
 ) -> HeadScores:
-    return scored(
+    return score_predictions(
         (candidate.read(_logits(model, piece.inputs, device).cpu()), piece.targets)
         for piece in images.pieces()
     )

@@ -34,12 +34,10 @@ from beliefmatch._validate import describe, fail, level_of_caller
 __all__ = [
     "FORMAT",
     "SUFFIX",
-    "CachedSet",
     "FeatureCache",
     "FeatureFile",
     "Layout",
     "as_cache",
-    "bytes_of",
     "default_directory",
     "format_bytes",
 ]
@@ -222,7 +220,7 @@ class FeatureCache:
         self, directory: str | Path | None = None, *, size: int | str = "20GB", wait: bool = True
     ) -> None:
         if directory is not None and not f"{directory}".strip():
-            raise fail("FeatureCache", f"`cache_dir` must be a directory, got {f'{directory}'!r}.")
+            raise fail("FeatureCache", f"`directory` must be a directory, got {f'{directory}'!r}.")
         self.directory = default_directory() if directory is None else Path(directory).expanduser()
         self.size = bytes_of(size)
         self.wait = wait
@@ -260,11 +258,11 @@ class FeatureCache:
             except Timeout:
                 fact = f"{self._writer(key)} computes these features in {self.directory}"
                 if not self.wait:
-                    raise _failure(f"`cache_dir` must be free, but {fact}; wait for it.") from None
+                    raise _failure(f"`directory` must be free, but {fact}; wait for it.") from None
                 warnings.warn(f"adapt: {fact}; waiting for it.", stacklevel=level_of_caller())
                 lock.acquire()
         except (OSError, NotImplementedError) as error:
-            fact = f"`cache_dir` must be where files can be locked, got {self.directory}"
+            fact = f"`directory` must be where files can be locked, got {self.directory}"
             raise _failure(f"{fact} ({error}).") from error
         try:
             yield
@@ -328,16 +326,16 @@ class FeatureCache:
             if excess > 0:
                 in_use = excess - needed + self.size if needed <= self.size else 0
                 next_to = f", next to {format_bytes(in_use)} in use" if in_use else ""
-                fact = f"`cache_size` must be at least {format_bytes(needed + in_use)}"
-                remedy = f"these features take {format_bytes(needed)}{next_to}; set `--cache-size`"
+                fact = f"`size` must be at least {format_bytes(needed + in_use)}"
+                remedy = f"these features take {format_bytes(needed)}{next_to}; give a larger one"
                 raise _failure(f"{fact}, got {format_bytes(self.size)}: {remedy}.")
             for path in going:
                 path.unlink(missing_ok=True)
         path, free = self.path(key), shutil.disk_usage(self.directory).free
         missing = needed - (getattr(path.stat(), "st_blocks", 0) * 512 if path.exists() else 0)
         if missing > free:
-            fact = f"`cache_dir` must have room for {format_bytes(missing)}, got {self.directory}"
-            raise _failure(f"{fact} with {format_bytes(free)} free; choose another by `--cache-dir`.")
+            fact = f"`directory` must have room for {format_bytes(missing)}, got {self.directory}"
+            raise _failure(f"{fact} with {format_bytes(free)} free; choose another.")
 
     def _lock(self, key: str) -> Any:
         """The lock of a key; its file stays, or two processes could lock two files of the same name."""
@@ -357,8 +355,8 @@ class FeatureCache:
             with tempfile.TemporaryFile(dir=self.directory):
                 pass
         except OSError as error:
-            fact = f"`cache_dir` must be a directory to write in, got {self.directory} ({error.strerror})"
-            raise _failure(f"{fact}; choose another by `--cache-dir`.") from error
+            fact = f"`directory` must be a directory to write in, got {self.directory} ({error.strerror})"
+            raise _failure(f"{fact}; choose another.") from error
 
 
 def _failure(fact: str) -> Exception:
@@ -384,7 +382,7 @@ def bytes_of(size: int | str) -> int:
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", f"{size}".lower())
     if isinstance(size, bool) or found is None or found[2] not in _UNITS:
         expected = "a number of bytes such as 10GB, 500 MB or 4GiB"
-        raise fail("FeatureCache", f"`cache_size` must be {expected}, got {size!r}.")
+        raise fail("FeatureCache", f"`size` must be {expected}, got {size!r}.")
     return int(float(found[1]) * _UNITS[found[2]]) if "." in found[1] else int(found[1]) * _UNITS[found[2]]
 
 

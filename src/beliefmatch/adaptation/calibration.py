@@ -12,18 +12,18 @@ from torch import Tensor
 from torch.nn import functional
 
 from beliefmatch.adaptation.fitted import Calibration, FittedHead
-from beliefmatch.adaptation.scoring import Evaluator, head_logits, scored
+from beliefmatch.adaptation.scoring import Evaluator, head_logits, score_predictions
 from beliefmatch.methods.base import Prediction
 from beliefmatch.methods.temperature import fit_temperature
 
-__all__ = ["calibrated", "calibrations"]
+__all__ = ["calibrate", "calibrations"]
 
 _Scaling = tuple[Tensor, Tensor]
 """Scale and shift of the logits of each class."""
 _Fit = Callable[[Tensor, Tensor, _Scaling | None], _Scaling]
 """From logits and targets their scaling, from a given one on."""
 _FOLDS = 5
-_LEAST_ERRORS = 5
+_MIN_ERRORS = 5
 _ROWS_PER_CLASS = 5  # of vector scaling, which fits two numbers for each class
 _RIDGE = 1e-3  # of the mean squared distance to the temperature, so that classes without rows keep it
 _STEPS, _ENOUGH = 20, 1e-7  # of Newton's method, and the relative fall of the objective that ends it
@@ -35,17 +35,17 @@ def calibrations(head: FittedHead, evaluator: Evaluator) -> tuple[list[FittedHea
     Rows that are all right would ask for unlimited confidence.
     """
     assert head.validation is not None
-    if round(head.validation.error * head.validation.rows) < _LEAST_ERRORS:
-        return [], f"no calibration of heads that err on fewer than {_LEAST_ERRORS} validation rows"
-    scaled, classes = calibrated(head, evaluator, "temperature"), len(head.bias)
+    if round(head.validation.error * head.validation.rows) < _MIN_ERRORS:
+        return [], f"no calibration of heads that err on fewer than {_MIN_ERRORS} validation rows"
+    scaled, classes = calibrate(head, evaluator, "temperature"), len(head.bias)
     if len(evaluator) < _ROWS_PER_CLASS * classes:
         fact = f"{len(evaluator):,} validation rows are too few for {classes:,} classes"
         return [scaled], f"no vector scaling: {fact}"
-    vector = calibrated(head, evaluator, "vector_scaling")
-    return [scaled, vector] if vector.rank < scaled.rank else [scaled], None
+    vector = calibrate(head, evaluator, "vector_scaling")
+    return [scaled, vector] if vector.selection_nll < scaled.selection_nll else [scaled], None
 
 
-def calibrated(head: FittedHead, evaluator: Evaluator, how: Calibration) -> FittedHead:
+def calibrate(head: FittedHead, evaluator: Evaluator, how: Calibration) -> FittedHead:
     """The head with logits rescaled to the lowest NLL on validation rows.
 
     The spread of a belief keeps its scale: the mean of ln α₀ over the rows stays what it was.
@@ -67,7 +67,7 @@ def calibrated(head: FittedHead, evaluator: Evaluator, how: Calibration) -> Fitt
         candidate=replace(head.candidate, calibration=how),
         weight=(head.weight.double() * scale[:, None]).float(),
         bias=(head.bias.double() * scale + shift).float(),
-        validation=scored(_cross_fitted(fit, logits, targets, start)),
+        validation=score_predictions(_cross_fitted(fit, logits, targets, start)),
         notes=(*head.notes, *note),
     )
 
@@ -114,11 +114,11 @@ def _vector(logits: Tensor, targets: Tensor, start: _Scaling | None) -> _Scaling
         grad = torch.cat([scale_grad, rest.mean(0) + pull * shift])
         both = torch.cat([weighted, probs], 1)
         hessian = -both.t() @ both / len(logits)
-        places = torch.arange(classes)
-        hessian[places, places] += (weighted * logits).mean(0) + pull / centre[0].square()
-        hessian[places, places + classes] += weighted.mean(0)
-        hessian[places + classes, places] += weighted.mean(0)
-        hessian[places + classes, places + classes] += probs.mean(0) + pull
+        indices = torch.arange(classes)
+        hessian[indices, indices] += (weighted * logits).mean(0) + pull / centre[0].square()
+        hessian[indices, indices + classes] += weighted.mean(0)
+        hessian[indices + classes, indices] += weighted.mean(0)
+        hessian[indices + classes, indices + classes] += probs.mean(0) + pull
         step = torch.linalg.solve(hessian, grad)
         length = 1.0
         while length > 1e-4:

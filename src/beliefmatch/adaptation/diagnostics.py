@@ -27,28 +27,28 @@ from torch import Tensor
 from beliefmatch._environment import needs
 from beliefmatch._validate import fail, level_of_caller, require_index
 from beliefmatch.adaptation.adapt_config import Labels
+from beliefmatch.adaptation.feature_rows import Features, block_size, require_init, require_labels
 from beliefmatch.adaptation.fitted import Candidate, FittedHead, Init
 from beliefmatch.adaptation.result import FeatureSets, Verdict
 from beliefmatch.adaptation.scoring import head_logits, scorable, score
-from beliefmatch.adaptation.types import Features, block_size, require_init, require_labels
 from beliefmatch.methods.temperature import fit_temperature
 from beliefmatch.metrics import auroc
 
 __all__ = [
-    "MOST_CLASSES",
+    "MAX_CLASSES",
     "LabelSet",
+    "choice_warnings",
     "contamination",
     "copied_share",
+    "data_warnings",
+    "label_notes",
     "label_set",
-    "on_data",
-    "on_the_choice",
-    "on_the_labels",
     "require_sets",
     "sentence",
     "warn",
 ]
 
-MOST_CLASSES = 1_000_000
+MAX_CLASSES = 1_000_000
 """Class ids must be below this number."""
 MANY_COPIES, SOME_COPIES = 0.05, 0.005
 """Share of copied rows that proves contamination, and the share that is worth a note."""
@@ -59,9 +59,9 @@ _CALLER = "adapt"
 _SHOWN = 10  # class ids in a message
 _BETTER_THAN_CHANCE = 3.0  # times: a head that is right so often has learnt these classes
 _OFTEN = 0.5  # right so often, a head knows the classes even if not all of them are here
-_LEAST_GAP, _LEAST_AUROC = 0.005, 0.51  # smaller differences decide nothing, however many rows there are
+_MIN_GAP, _MIN_AUROC = 0.005, 0.51  # smaller differences decide nothing, however many rows there are
 _NO_ERRORS = 0.99  # accuracy from which on a head makes hardly any errors
-_LEAST_ROWS, _LEAST_OF_CLASS = 50, 5
+_MIN_ROWS, _MIN_OF_CLASS = 50, 5
 _WORSE, _ERRORS = 0.02, 2.0  # by which a head is clearly worse: in error, and in standard errors
 
 _SAMPLED = 2000  # validation rows that are searched for among the training rows
@@ -118,8 +118,8 @@ def label_set(sets: FeatureSets, *, classes: int | None, init: Init | None, labe
     there = {name: one for name, one in named.items() if one is not None}
     for name, one in there.items():
         ids = one.targets if one.targets.dim() == 1 else one.targets[:0]
-        if len(wrong := ids[(ids < -1) | (ids >= MOST_CLASSES)]):
-            fact = f"`{name}` must have class ids from 0 to {MOST_CLASSES - 1}, or −1 for no class"
+        if len(wrong := ids[(ids < -1) | (ids >= MAX_CLASSES)]):
+            fact = f"`{name}` must have class ids from 0 to {MAX_CLASSES - 1}, or −1 for no class"
             raise fail(_CALLER, f"{fact}, got {_listed(wrong)}; number the classes from 0 without a gap.")
     known = _known_classes(there, classes)
     found = _decided(sets, there, known, init, labels)
@@ -132,8 +132,8 @@ def label_set(sets: FeatureSets, *, classes: int | None, init: Init | None, labe
 
 def _known_classes(sets: Mapping[str, Features], classes: int | None) -> int | None:
     """The number of classes as given, or the width of the counts; None if neither is known."""
-    if classes is not None and not 2 <= require_index(_CALLER, "classes", classes) <= MOST_CLASSES:
-        raise fail(_CALLER, f"`classes` must be between 2 and {MOST_CLASSES}, got {classes}.")
+    if classes is not None and not 2 <= require_index(_CALLER, "classes", classes) <= MAX_CLASSES:
+        raise fail(_CALLER, f"`classes` must be between 2 and {MAX_CLASSES}, got {classes}.")
     known = classes
     for name, one in sets.items():
         if one.targets.dim() == 2:
@@ -219,13 +219,13 @@ def _listed(ids: Tensor) -> str:
 # Notes and warnings
 
 
-def on_data(sets: FeatureSets, found: LabelSet, init: Init | None) -> list[str]:
+def data_warnings(sets: FeatureSets, found: LabelSet, init: Init | None) -> list[str]:
     """Problems of the data that are found before any head is fitted."""
     messages = (_numbered_differently(sets, found, init), _copied(sets), _few(sets.validation, found))
     return [one for one in messages if one is not None]
 
 
-def on_the_labels(sets: FeatureSets, found: LabelSet, init: Init | None) -> list[str]:
+def label_notes(sets: FeatureSets, found: LabelSet, init: Init | None) -> list[str]:
     """How `labels="auto"` decided whether the classes are those of the existing head."""
     if init is None:
         return []
@@ -238,7 +238,7 @@ def on_the_labels(sets: FeatureSets, found: LabelSet, init: Init | None) -> list
     return [f"{why}, so `labels` 'auto' takes them as {taken}; set `labels` to override"]
 
 
-def on_the_choice(chosen: FittedHead, before: FittedHead | None) -> list[str]:
+def choice_warnings(chosen: FittedHead, before: FittedHead | None) -> list[str]:
     """Whether the chosen head is clearly worse on the validation rows than the head as it was."""
     if before is None or chosen.validation is None or before.validation is None:
         return []
@@ -284,9 +284,9 @@ def _copied(sets: FeatureSets) -> str | None:
 def _few(validation: Features, found: LabelSet) -> str | None:
     """Warn if there are too few validation rows to choose λ."""
     many = len(scorable(validation))
-    if many >= max(_LEAST_ROWS, _LEAST_OF_CLASS * found.classes):
+    if many >= max(_MIN_ROWS, _MIN_OF_CLASS * found.classes):
         return None
-    wanted = f"{_LEAST_ROWS} rows, and {_LEAST_OF_CLASS} a class, is the recommended minimum"
+    wanted = f"{_MIN_ROWS} rows, and {_MIN_OF_CLASS} a class, is the recommended minimum"
     return f"`validation` has only {many} labelled rows for {found.classes} classes to choose λ: {wanted}"
 
 
@@ -395,8 +395,8 @@ def _compare(known: _Outcomes, other: _Outcomes) -> _Comparison:
     )
     surprise_p = 0.5 if math.isnan(ranks.pvalue) else float(ranks.pvalue)  # all examples are tied
     accuracy_p, gap = float(fisher), known.accuracy - other.accuracy
-    is_better = (accuracy_p < LEVEL and gap > _LEAST_GAP) or (
-        surprise_p < LEVEL and auroc(known.surprise, other.surprise) > _LEAST_AUROC
+    is_better = (accuracy_p < LEVEL and gap > _MIN_GAP) or (
+        surprise_p < LEVEL and auroc(known.surprise, other.surprise) > _MIN_AUROC
     )
     return _Comparison(accuracy_p, surprise_p, is_better)
 

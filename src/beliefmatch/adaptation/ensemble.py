@@ -21,7 +21,7 @@ from beliefmatch.methods.base import Prediction
 __all__ = ["EnsembleHead", "bootstrap_weights", "disagreement", "mixed"]
 
 _BOOTSTRAP = 31  # what a seed is for
-_MOST_LOG_PRECISION, _BISECTIONS = 30.0, 45
+_MAX_LOG_PRECISION, _BISECTIONS = 30.0, 45
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -59,8 +59,8 @@ def mixed(logits: Tensor) -> Tensor:
     logs = logits.log_softmax(2)
     log_mean = logs.logsumexp(0) - math.log(len(logits))
     mean = log_mean.exp()
-    expected = _expected_entropy(logs.exp(), logits.logsumexp(2).clamp(max=_MOST_LOG_PRECISION)).mean(0)
-    low, high = (torch.full_like(expected, one) for one in (-_MOST_LOG_PRECISION, _MOST_LOG_PRECISION))
+    expected = _expected_entropy(logs.exp(), logits.logsumexp(2).clamp(max=_MAX_LOG_PRECISION)).mean(0)
+    low, high = (torch.full_like(expected, one) for one in (-_MAX_LOG_PRECISION, _MAX_LOG_PRECISION))
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         is_below = _expected_entropy(mean, middle) < expected

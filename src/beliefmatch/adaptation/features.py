@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from beliefmatch._utils import OnProgress, reason_of
 from beliefmatch._validate import FLOATING, describe, fail, level_of_caller, require_choice
 from beliefmatch.adaptation.cache import FORMAT, FeatureCache, FeatureFile, Layout
+from beliefmatch.adaptation.feature_rows import Features, Rows, features_digest, tensors_digest
 from beliefmatch.adaptation.heads import Backbone, Head, input_errors, running
 from beliefmatch.adaptation.streams import (
     BATCH_SIZE,
@@ -32,10 +33,9 @@ from beliefmatch.adaptation.streams import (
     map_inputs,
     tensors_of,
 )
-from beliefmatch.adaptation.types import Features, Rows, features_digest, tensors_digest
 from beliefmatch.train.engine import has_fast_bf16, resolve_precision
 
-__all__ = ["ExtractProgress", "cache_key", "extract", "extracted", "model_digest"]
+__all__ = ["ExtractProgress", "cache_key", "extract", "extract_sets", "model_digest"]
 
 BF16_TOLERANCE = 2e-2
 """Largest accepted difference of bfloat16 from float32: the norm of the difference over the norm, in every
@@ -112,9 +112,9 @@ def extract(
         ValueError: Features that are not finite, and data that are not of the form above.
     """
     report: _Report = on_progress or (lambda progress: None)
-    with running(model, torch.device(device)) as place:
-        stream = as_stream(source, batch_size=batch_size, device=place, argument=argument)
-        network = _verified_precision(_Network(features_of, place, stream.argument), precision, stream.first)
+    with running(model, torch.device(device)) as device:
+        stream = as_stream(source, batch_size=batch_size, device=device, argument=argument)
+        network = _verified_precision(_Network(features_of, device, stream.argument), precision, stream.first)
         parts = {
             "model": model_digest(model),
             "precision": "bf16" if network.bf16 else "32",
@@ -133,7 +133,7 @@ def extract(
             return kept or _computed(cache, key, stream, network, compile, report)
 
 
-def extracted(
+def extract_sets(
     model: nn.Module,
     head: Head,
     data: Mapping[str, Any],
@@ -153,17 +153,20 @@ def extracted(
         options: Further options of `extract`.
     """
     features_of, found = Backbone(model, head), dict[str, Features]()
+    known = {name: one.rows for name, one in data.items() if isinstance(one, Stream) and one.rows}
+    sizes: dict[str, int] = known if len(known) == len(data) else dict.fromkeys(data, 1)
 
     def report(progress: ExtractProgress) -> None:
         if on_progress is not None:
             of = "" if progress.total is None else f" of {progress.total}"
             share = progress.rows / progress.total if progress.total else 0.0
-            on_progress(share, f"features of {name}: {progress.rows}{of} rows")
+            done = sum(sizes[one] for one in found) + share * sizes[name]
+            on_progress(done / sum(sizes.values()), f"features of {name}: {progress.rows}{of} rows")
 
     options = {"key_parts": {"head": head.name}, "cache": None, **options}
-    with running(model, torch.device(device)) as place:
+    with running(model, torch.device(device)) as device:
         for name, source in data.items():
-            found[name] = extract(model, features_of, source, device=place, on_progress=report, **options)
+            found[name] = extract(model, features_of, source, device=device, on_progress=report, **options)
     return found
 
 

@@ -100,6 +100,11 @@ class Candidate:
         return self.method.options["smoothing"]
 
     @property
+    def has_belief(self) -> bool:
+        """Whether its logits are log-concentrations; those of all other kinds are read otherwise."""
+        return self.method.reads == "belief"
+
+    @property
     def read(self) -> Callable[[Tensor], Prediction]:
         """How logits (N, K) become a prediction."""
         return self.method.predictor(nn.Identity()).predict
@@ -174,6 +179,6 @@ class FittedHead:
         return self.validation.ece if self.validation else None
 
     @property
-    def rank(self) -> float:
+    def selection_nll(self) -> float:
         """What heads are compared by: the validation NLL, infinite where there is no finite one."""
         return self.nll if self.nll is not None and math.isfinite(self.nll) else math.inf

@@ -229,19 +229,19 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def running(model: nn.Module, device: torch.device) -> Iterator[torch.device]:
     """`evaluating` with the model on a device, which is yielded; the model is moved back afterwards."""
-    place = torch.empty(0, device=device).device  # with its number
-    homes = {tensor.device for tensor in (*model.parameters(), *model.buffers())} or {place}
+    device = torch.empty(0, device=device).device  # with its number
+    homes = {tensor.device for tensor in (*model.parameters(), *model.buffers())} or {device}
     if len(homes) > 1:
         listed = ", ".join(sorted(map(str, homes)))
         raise fail("adapt", f"`model` must be on one device, got {listed}.")
     (home,) = homes
     with evaluating(model):
         try:
-            if home != place:
-                model.to(place)
-            yield place
+            if home != device:
+                model.to(device)
+            yield device
         finally:
-            if home != place:
+            if home != device:
                 model.to(home)
 
 
@@ -361,7 +361,7 @@ def _traced_run(network: nn.Module, batch: Any) -> _TracedRun:
     if len(logits) == 0:
         raise fail("find_head", "`batch` must hold at least one example, got none.")
     if not logits.isfinite().all():
-        raise fail("find_head", "the model must return finite logits for `batch`, got NaN or infinity.")
+        raise fail("find_head", "`batch` must give finite logits, got NaN or infinity.")
     return _TracedRun(logits, last_inputs)
 
 

@@ -18,16 +18,16 @@ from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler
 
 from beliefmatch._environment import needs
+from beliefmatch.adaptation.feature_rows import Features, labelled
 from beliefmatch.adaptation.fitted import Candidate, FittedHead
 from beliefmatch.adaptation.scoring import score
-from beliefmatch.adaptation.types import Features, labelled
 from beliefmatch.methods.base import Prediction
 
 __all__ = ["LaplaceHead", "WeightPosterior", "laplace_head", "require_laplace", "why_no_laplace"]
 
-MOST_CLASSES, MOST_WIDTH = 2000, 8192
+MAX_CLASSES, MAX_WIDTH = 2000, 8192
 """Beyond which the factors' eigenvectors would take too long."""
-MOST_WORK = 2e11
+MAX_WORK = 2e11
 """Rows times squared classes: one gradient for each class of each row, a few minutes."""
 _BATCH_NUMBERS = 20_000_000  # of a batch's curvature, rows times squared classes
 _BATCH_ROWS = 512
@@ -78,10 +78,10 @@ def why_no_laplace(train: Features, classes: int) -> str | None:
     """Why there is no fair comparison with it, if so."""
     if train.targets.dim() == 2:
         return "a Laplace approximation needs class ids, not counts"
-    if classes > MOST_CLASSES or train.width > MOST_WIDTH:
+    if classes > MAX_CLASSES or train.width > MAX_WIDTH:
         return f"a Laplace approximation of {train.width} features and {classes} classes is too large"
     work = len(train) * classes**2
-    if work > MOST_WORK:
+    if work > MAX_WORK:
         return f"a Laplace approximation on {len(train)} rows of {classes} classes takes too long"
     return None
 
@@ -90,11 +90,10 @@ def laplace_head(head: FittedHead, train: Features, validation: Features | None 
     """A Gaussian around the weights of a softmax head, with its validation scores.
 
     Args:
-        head: a trained softmax head, or the network's own.
-        train: features that it was trained on.
-        validation: to score it on.
+        head: A trained softmax head, or the network's own.
+        train: Features that it was trained on.
+        validation: Features to score it on.
     """
-    require_laplace()
     with _quiet():
         posterior, precision = _fitted(head, train)
     options = {"prior_precision": precision, "structure": "kron"}
@@ -141,18 +140,18 @@ def _posterior(curvature: Any, precision: float) -> WeightPosterior:
 
 
 class _Rows(Dataset):
-    """Rows of a class by lists of their numbers."""
+    """Rows of a class by lists of their positions."""
 
     def __init__(self, features: Features) -> None:
-        self.features, self.places = features, labelled(features)
+        self.features, self.indices = features, labelled(features)
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.indices)
 
-    def __getitem__(self, numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
-        places = self.places[torch.tensor(numbers)]
-        rows = torch.tensor(self.features.rows[places.numpy()], dtype=torch.float32)
-        return rows, self.features.targets[places]
+    def __getitem__(self, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
+        indices = self.indices[torch.tensor(positions)]
+        rows = torch.tensor(self.features.rows[indices.numpy()], dtype=torch.float32)
+        return rows, self.features.targets[indices]
 
 
 def _loader(train: Features, classes: int) -> DataLoader:

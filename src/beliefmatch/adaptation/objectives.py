@@ -13,7 +13,7 @@ from torch import Tensor
 from beliefmatch import kernels
 from beliefmatch.adaptation.fitted import Candidate
 from beliefmatch.kernels.reference import LossInputs, Options
-from beliefmatch.methods.base import Objective
+from beliefmatch.methods.evidential import evidential_losses
 
 __all__ = ["HeadLoss", "family", "loss_of"]
 
@@ -44,7 +44,7 @@ def loss_of(candidates: Sequence[Candidate], classes: int, *, progress: float = 
         kl_weights = torch.tensor([one.kl_weight for one in candidates])
         return partial(_belief_matching, kl_weights, first.prior)
     if first.kind == "evidential":
-        return partial(_one_by_one, first.method.objective_at(progress))
+        return partial(_evidential, partial(evidential_losses, progress=progress, **first.method.options))
     smoothing = torch.tensor([one.smoothing(classes) for one in candidates])
     return partial(_cross_entropy, smoothing, torch.tensor([one.exposure for one in candidates]))
 
@@ -85,12 +85,12 @@ def _cross_entropy(
     )
     logs = torch.log_softmax(logits, 1)
     if targets.dim() == 1:
-        place = targets.expand(len(logits), 1, -1)
-        loss = -kept * logs.gather(1, place)[:, 0]
+        index = targets.expand(len(logits), 1, -1)
+        loss = -kept * logs.gather(1, index)[:, 0]
         if bool(floor.any()):
             loss -= floor * logs.sum(1)
         grad = logs.exp_().sub_(floor[:, None])
-        grad.scatter_add_(1, place, -kept[:, None].expand_as(place))
+        grad.scatter_add_(1, index, -kept[:, None].expand_as(index))
         return loss, grad
     votes = targets.sum(1)
     shares = (targets / votes.clamp(min=torch.finfo(votes.dtype).tiny)[:, None]).t().to(logs)
@@ -102,16 +102,13 @@ def _cross_entropy(
     return loss, logs.exp_().mul_(total[:, None]).sub_(goal)
 
 
-def _one_by_one(
-    objective: Objective, logits: Tensor, targets: Tensor, heads: Tensor | slice
+def _evidential(
+    row_losses: Callable[[Tensor, Tensor], Tensor], logits: Tensor, targets: Tensor, heads: Tensor | slice
 ) -> tuple[Tensor, Tensor]:
-    """The mean loss of the rows by an objective of one head, for each row, and the gradients of its sum."""
-    grad, losses = torch.empty_like(logits), []
-    rows = logits.shape[2]
-    for one, out in zip(logits, grad, strict=True):
-        leaf = one.t().detach().requires_grad_()
-        with torch.enable_grad():
-            mean = objective(leaf, targets)
-        out.copy_(torch.autograd.grad(mean, leaf)[0].t()).mul_(rows)
-        losses.append(mean.detach().expand(rows))
-    return torch.stack(losses).to(logits), grad
+    """The evidential loss; its options are the same for all heads."""
+    count, classes, rows = logits.shape
+    leaf = logits.detach().requires_grad_()
+    with torch.enable_grad():
+        loss = row_losses(leaf.mT.reshape(-1, classes), targets.repeat(count)).view(count, rows)
+    (grad,) = torch.autograd.grad(loss.sum(), leaf)
+    return loss.detach(), grad

@@ -16,19 +16,19 @@ from torch import Tensor, nn
 from beliefmatch._utils import OnProgress, derive_seed
 from beliefmatch._validate import fail
 from beliefmatch.adaptation.adapt_config import AdaptConfig
+from beliefmatch.adaptation.feature_rows import labelled, ordered
 from beliefmatch.adaptation.fitted import Candidate, FittedHead, Init, Point
 from beliefmatch.adaptation.objectives import family, loss_of
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.scoring import Evaluator, product
-from beliefmatch.adaptation.search import strongest_prior
-from beliefmatch.adaptation.types import labelled, ordered
+from beliefmatch.adaptation.search import best_prior
 from beliefmatch.train.sampler import EpochSampler
 
 __all__ = ["default_kl_weights", "fit_by_adam", "paper_heads"]
 
-_MOST_KL_WEIGHT = 0.01
-_LEAST_DOUBT, _MOST_DOUBT = 1e-3, 1.0  # of λK
-_MOST_BYTES = 8 << 30
+_MAX_KL_WEIGHT = 0.01
+_MIN_DOUBT, _MAX_DOUBT = 1e-3, 1.0  # of λK
+_MAX_BYTES = 8 << 30
 _FRESH = 5  # what a seed is for
 
 
@@ -45,10 +45,10 @@ def paper_heads(
     for head in fitted:
         settings.setdefault(replace(head.candidate, seed=0).name, []).append(head)
     beliefs = [heads for heads in settings.values() if heads[0].candidate.kind == "belief_matching"]
-    finite = [one for one in map(_with_mean_nll, beliefs) if math.isfinite(one.rank)]
+    finite = [one for one in map(_with_mean_nll, beliefs) if math.isfinite(one.selection_nll)]
     if not finite:
         raise fail("adapt", "`protocol` paper must end with a finite loss, but every head diverged.")
-    chosen = strongest_prior(finite).candidate
+    chosen = best_prior(finite).candidate
     table = {}
     for heads in settings.values():
         one = heads[0].candidate
@@ -86,7 +86,7 @@ def default_kl_weights(classes: int) -> list[float]:
     >>> default_kl_weights(10), len(default_kl_weights(1000))
     ([0.01, 0.003, 0.001, 0.0003, 0.0001], 7)
     """
-    most, least = min(_MOST_KL_WEIGHT, _MOST_DOUBT / classes), _LEAST_DOUBT / classes
+    most, least = min(_MAX_KL_WEIGHT, _MAX_DOUBT / classes), _MIN_DOUBT / classes
     first, last = math.floor(math.log10(least)) - 1, math.ceil(math.log10(most))
     grid = [float(f"{digit}e{power}") for power in range(last, first, -1) for digit in (3, 1)]
     return [one for one in grid if least * (1 - 1e-9) <= one <= most * (1 + 1e-9)]
@@ -122,14 +122,14 @@ def fit_by_adam(
         on_progress: Called with (fraction, description).
     """
     train = sets.train
-    if 4 * len(train) * train.width > _MOST_BYTES:
-        fact = f"`protocol` must be default for features of more than {_MOST_BYTES >> 30} GiB, got paper"
+    if 4 * len(train) * train.width > _MAX_BYTES:
+        fact = f"`protocol` must be default for features of more than {_MAX_BYTES >> 30} GiB, got paper"
         raise fail("adapt", f"{fact}.")
     groups: dict[tuple[str, int], list[int]] = {}
-    for place, one in enumerate(candidates):
-        groups.setdefault((family(one), one.seed), []).append(place)
-    evaluator, places, fitted = Evaluator(sets.validation), labelled(train), dict[int, FittedHead]()
-    rows, targets = torch.cat([some for some, _ in ordered(train, places)]), train.targets[places]
+    for index, one in enumerate(candidates):
+        groups.setdefault((family(one), one.seed), []).append(index)
+    evaluator, indices, fitted = Evaluator(sets.validation), labelled(train), dict[int, FittedHead]()
+    rows, targets = torch.cat([some for some, _ in ordered(train, indices)]), train.targets[indices]
     for number, members in enumerate(groups.values()):
 
         def tell(epoch: int, number: int = number) -> None:
@@ -137,13 +137,13 @@ def fit_by_adam(
                 fraction = (number + epoch / config.epochs) / len(groups)
                 on_progress(fraction, f"training heads: epoch {epoch} of {config.epochs}")
 
-        some = [candidates[place] for place in members]
+        some = [candidates[index] for index in members]
         weight, bias = init or _drawn(some[0].seed, classes, train.width)
         heads = weight.expand(len(some), -1, -1).clone(), bias.expand(len(some), -1).clone()
         seed = 0 if init is None else some[0].seed  # fresh heads differ by their first weights
         losses = _training(some, heads, rows, targets, config, seed)
         fitted |= zip(members, _best_epochs(some, heads, losses, evaluator, tell), strict=True)
-    return [fitted[place] for place in range(len(candidates))]
+    return [fitted[index] for index in range(len(candidates))]
 
 
 def _training(
@@ -186,23 +186,23 @@ def _best_epochs(
     curves: list[list[Point]] = [[] for _ in candidates]
     for epoch, losses in enumerate(training, 1):
         scores = evaluator.scores(candidates, weight, bias)
-        for place, (loss, one) in enumerate(zip(losses, scores, strict=True)):
-            curves[place].append(Point(epoch, loss, one.nll, one.error))
-            if math.isfinite(loss) and one.error < least[place]:
-                best[place], least[place] = epoch, one.error
-                best_weight[place], best_bias[place] = weight[place], bias[place]
+        for index, (loss, one) in enumerate(zip(losses, scores, strict=True)):
+            curves[index].append(Point(epoch, loss, one.nll, one.error))
+            if math.isfinite(loss) and one.error < least[index]:
+                best[index], least[index] = epoch, one.error
+                best_weight[index], best_bias[index] = weight[index], bias[index]
         on_epoch(epoch)
     found = []
-    for place, scores in enumerate(evaluator.scores(candidates, best_weight, best_bias)):
-        is_finite = math.isfinite(curves[place][-1].loss)
+    for index, scores in enumerate(evaluator.scores(candidates, best_weight, best_bias)):
+        is_finite = math.isfinite(curves[index][-1].loss)
         head = FittedHead(
-            candidates[place],
-            best_weight[place],
-            best_bias[place],
+            candidates[index],
+            best_weight[index],
+            best_bias[index],
             validation=scores,
-            converged=is_finite and 0 < best[place] < len(curves[place]),
-            iterations=best[place],
-            curve=tuple(curves[place]),
+            converged=is_finite and 0 < best[index] < len(curves[index]),
+            iterations=best[index],
+            curve=tuple(curves[index]),
             notes=() if is_finite else ("its loss was not finite",),
         )
         found.append(head)

@@ -16,11 +16,11 @@ from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.calibration import calibrations
 from beliefmatch.adaptation.diagnostics import (
     LabelSet,
+    choice_warnings,
     contamination,
+    data_warnings,
+    label_notes,
     label_set,
-    on_data,
-    on_the_choice,
-    on_the_labels,
     require_sets,
     sentence,
     warn,
@@ -31,16 +31,19 @@ from beliefmatch.adaptation.laplace_head import laplace_head, require_laplace, w
 from beliefmatch.adaptation.paper_protocol import paper_heads
 from beliefmatch.adaptation.result import Adaptation, BestHead, FeatureSets, Verdict
 from beliefmatch.adaptation.scoring import Evaluator, risk_thresholds, score, untouched
-from beliefmatch.adaptation.search import MOST_RISE, HeadSearch
+from beliefmatch.adaptation.search import MAX_RISE, HeadSearch
 
-__all__ = ["CHOSEN_LABEL", "refit"]
+__all__ = ["fit_heads", "refit"]
 
 _DEFAULT = AdaptConfig()
-CHOSEN_LABEL = "belief matching"
-_ORDER = ("untouched", "softmax", "label smoothing", "evidential", "laplace", CHOSEN_LABEL)
+_CHOSEN = "belief matching"
+_ORDER = ("untouched", "softmax", "label smoothing", "evidential", "laplace", _CHOSEN)
 """Beginnings of the labels, in the order of the lines."""
 _ALWAYS = ("untouched + temperature", "softmax + temperature", "laplace")
 """Lines that the table shows besides the heads as they were fitted, the delivered one and the best."""
+
+_NO_LOGITS = ("evidential", "laplace")
+"""Kinds that are not delivered: a network's logits are read as log-concentrations or by softmax."""
 
 _Table = dict[str, list[FittedHead]]
 """Heads, one for each seed, by the label of their line."""
@@ -56,6 +59,10 @@ def refit(
 ) -> Adaptation:
     """Fit heads of every kind on the training features and choose one by the validation features.
 
+    Options of one kind, such as λ, are chosen as `HeadSearch` says, on few validation rows by training rows
+    too. Kinds, calibrations included, are compared by the validation rows alone: a calibration is fitted to
+    these, so that it has no scores on others.
+
     Args:
         sets: Features of the data; `test` and `ood` are only kept.
         classes: K, where neither counts nor the existing head tell; else one more than the largest id.
@@ -69,6 +76,18 @@ def refit(
     if adapt_config.batchnorm:
         fact = "`batchnorm` must be False for features alone: BatchNorm layers are trained on images"
         raise fail("refit", f"{fact}; use `adapt` with the network and its data.")
+    return fit_heads(sets, classes=classes, init=init, adapt_config=adapt_config, on_progress=on_progress)
+
+
+def fit_heads(
+    sets: FeatureSets,
+    *,
+    classes: int | None,
+    init: Init | None,
+    adapt_config: AdaptConfig,
+    on_progress: OnProgress | None,
+) -> Adaptation:
+    """`refit` for a network, whose BatchNorm layers may be trained afterwards."""
     if adapt_config.laplace:
         require_laplace()
     began = time.perf_counter()
@@ -77,8 +96,8 @@ def refit(
     old = init if found.kind == "same" else None
     verdict = contamination(sets.validation, train=sets.train, init=old, test=sets.test)
     _warn_of_validation(verdict, found, sets.val_fraction)
-    notes = on_the_labels(sets, found, init) if adapt_config.labels == "auto" else []
-    notes += _warned(on_data(sets, found, init))
+    notes = label_notes(sets, found, init) if adapt_config.labels == "auto" else []
+    notes += _warned(data_warnings(sets, found, init))
     make = paper_heads if adapt_config.protocol == "paper" else _by_search
     as_fitted, fitted = make(sets, found.classes, old, adapt_config, on_progress)
     if old is not None:
@@ -90,11 +109,11 @@ def refit(
         more |= _laplace(as_fitted, sets, found, missing)
     fitted = [*fitted, *(head for heads in more.values() for head in heads)]
     table = _in_order({**as_fitted, **more})
-    lines = {label: min(heads, key=lambda head: head.rank) for label, heads in table.items()}
+    lines = {label: min(heads, key=lambda head: head.selection_nll) for label, heads in table.items()}
     label, best = _delivered(lines, adapt_config), _lowest(lines)
     chosen, kept = lines[label], {*as_fitted, *_ALWAYS, label, best}
     table = {name: heads for name, heads in table.items() if name in kept}
-    notes += _warned([*on_the_choice(chosen, lines["untouched"] if old else None), *_unfinished(table)])
+    notes += _warned([*choice_warnings(chosen, lines["untouched"] if old else None), *_unfinished(table)])
     return Adaptation(
         chosen=chosen,
         label=label,
@@ -130,7 +149,7 @@ def _by_search(
     best = search.run()
     fitted = search.heads
     if config.heads:
-        centre = best.get(f"{CHOSEN_LABEL} with background", best[CHOSEN_LABEL])
+        centre = best.get(f"{_CHOSEN} with background", best[_CHOSEN])
         ensemble = _bootstrap(search, centre, config.heads)
         best[ensemble.candidate.label], fitted = ensemble, [*fitted, ensemble]
     if not config.needs_softmax:
@@ -189,27 +208,30 @@ def _delivered(lines: Mapping[str, FittedHead], config: AdaptConfig) -> str:
     """The line that is delivered.
 
     Of belief matching the line with most of what was asked for: bootstrap heads, background, plain. With a
-    temperature only if that lowers the NLL by more than `MOST_RISE`, since it blurs the meaning of λ.
+    temperature only if that lowers the NLL by more than `MAX_RISE`, since it blurs the meaning of λ. The
+    best of all kinds is sought among those that the logits of a network can express.
     """
     if config.choose == "best":
-        return _lowest({label: head for label, head in lines.items() if head.candidate.kind != "laplace"})
-    plain = [label for label in lines if label.startswith(CHOSEN_LABEL) and " + " not in label]
+        able = {label: head for label, head in lines.items() if head.candidate.kind not in _NO_LOGITS}
+        return _lowest(able)
+    plain = [label for label in lines if label.startswith(_CHOSEN) and " + " not in label]
     label = max(plain, key=len)
     scaled = f"{label} + temperature"
-    is_better = scaled in lines and lines[scaled].rank < (1 - MOST_RISE) * lines[label].rank
+    is_better = scaled in lines and lines[scaled].selection_nll < (1 - MAX_RISE) * lines[label].selection_nll
     return scaled if is_better else label
 
 
 def _lowest(lines: Mapping[str, FittedHead]) -> str:
     """The line of the lowest validation NLL among those that converged, or among all if none has."""
     able = {label: head for label, head in lines.items() if head.converged} or lines
-    return min(able, key=lambda label: able[label].rank)
+    return min(able, key=lambda label: able[label].selection_nll)
 
 
 def _compared(chosen: FittedHead, best: FittedHead, evaluator: Evaluator) -> BestHead:
     excess = evaluator.row_nll(chosen) - evaluator.row_nll(best)
     error = excess.std().item() / math.sqrt(len(excess)) if len(excess) > 1 else math.nan
-    return BestHead(best.candidate.label, best.rank, chosen.rank - best.rank, error)
+    nll = best.selection_nll
+    return BestHead(best.candidate.label, nll, chosen.selection_nll - nll, error)
 
 
 def _unfinished(table: _Table) -> list[str]:

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from beliefmatch.adaptation.adapt_config import AdaptConfig
+from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.fitted import FittedHead, HeadScores, Point
 from beliefmatch.adaptation.heads import Head
-from beliefmatch.adaptation.types import Features
 
 __all__ = ["Adaptation", "BatchNormResult", "BestHead", "FeatureSets", "RiskThreshold", "Verdict"]
 
@@ -32,9 +32,9 @@ class Verdict(NamedTuple):
     """Whether the network was trained on the validation rows, None where that is unknown.
 
     Args:
-        seen: the answer.
-        why: the reason, with the tests and their p-values.
-        evidence: accuracies, temperature and p-values by name.
+        seen: Whether they were seen.
+        why: Reason, with the tests and their p-values.
+        evidence: Accuracies, temperature and p-values by name.
     """
 
     seen: bool | None

@@ -3,31 +3,36 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from beliefmatch.adaptation.feature_rows import Features, labelled, ordered
 from beliefmatch.adaptation.fitted import Candidate, FittedHead, HeadScores, Init
 from beliefmatch.adaptation.result import RiskThreshold
-from beliefmatch.adaptation.types import Features, labelled, ordered
+from beliefmatch.data.predictions import Predictions
 from beliefmatch.methods.base import Prediction
 from beliefmatch.metrics import calibration_error, coverage_at_risk
 from beliefmatch.metrics.calibration import bins_of
 
 __all__ = [
     "Evaluator",
+    "answers",
     "head_logits",
     "predictions",
     "product",
     "risk_thresholds",
+    "row_scores",
     "scorable",
     "score",
-    "scored",
+    "score_predictions",
+    "stored_predictions",
     "untouched",
 ]
 
 N_BINS = 15
-MOST_LOGITS = 5_000_000
+MAX_LOGITS = 5_000_000
 """Logits that a calibration is fitted on; of more, evenly spaced rows."""
 _LOGITS = 16_000_000  # numbers of logits held at once
 _HELD = 1 << 30  # bytes of validation rows that are kept in float32, since every fit reads them
@@ -44,17 +49,17 @@ def product(weight: Tensor, bias: Tensor, rows: Tensor) -> Tensor:
 
 
 def scorable(features: Features) -> Tensor:
-    """Places of the rows that have a class, or at least one vote."""
-    places = labelled(features)
-    return places if features.targets.dim() == 1 else places[features.targets[places].sum(1) > 0]
+    """Indices of the rows that have a class, or at least one vote."""
+    indices = labelled(features)
+    return indices if features.targets.dim() == 1 else indices[features.targets[indices].sum(1) > 0]
 
 
 def predictions(
-    head: FittedHead, features: Features, places: Tensor | None = None
+    head: FittedHead, features: Features, indices: Tensor | None = None
 ) -> Iterator[tuple[Prediction, Tensor]]:
-    """What a head predicts for the rows at these places, or for all, and their targets, in order."""
-    places = torch.arange(len(features)) if places is None else places
-    return _predicted(head, ordered(features, places))
+    """What a head predicts for the rows at these indices, or for all, and their targets, in order."""
+    indices = torch.arange(len(features)) if indices is None else indices
+    return _predicted(head, ordered(features, indices))
 
 
 def _predicted(head: FittedHead, blocks: _Blocks) -> Iterator[tuple[Prediction, Tensor]]:
@@ -67,6 +72,23 @@ def _split(blocks: _Blocks, step: int) -> Iterator[tuple[Tensor, Tensor]]:
         yield from zip(rows.split(max(1, step)), targets.split(max(1, step)), strict=True)
 
 
+@torch.no_grad()
+def stored_predictions(
+    head: FittedHead, features: Features, indices: Tensor, *, path: Path, dtype: torch.dtype = torch.float64
+) -> tuple[Predictions, bool]:
+    """What a head predicts for some rows, with their targets as they are, and whether it has a belief.
+
+    The values are log-concentrations of a belief, a head's own logits, or probabilities where it has neither.
+    """
+    values, kind, has_belief = [], "probs", False
+    for output, _ in predictions(head, features, indices):
+        has_belief = output.belief is not None
+        logits = output.logits if output.belief is None else output.belief.log_alpha
+        kind = "probs" if logits is None else "logits"
+        values.append((output.probs if logits is None else logits).to(dtype))
+    return Predictions(path, kind, torch.cat(values), features.targets[indices], None, {}), has_belief
+
+
 class Evaluator:
     """Scores of many heads on the rows of the same features that have a class or votes.
 
@@ -75,15 +97,15 @@ class Evaluator:
     """
 
     def __init__(self, features: Features) -> None:
-        self.features, self.places = features, scorable(features)
-        is_small = 4 * len(self.places) * features.width <= _HELD
-        self._held = [*ordered(features, self.places)] if is_small else None
+        self.features, self.indices = features, scorable(features)
+        is_small = 4 * len(self.indices) * features.width <= _HELD
+        self._held = [*ordered(features, self.indices)] if is_small else None
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.indices)
 
     def _blocks(self) -> _Blocks:
-        return self._held or ordered(self.features, self.places)
+        return self._held or ordered(self.features, self.indices)
 
     def logits(self, weight: Tensor, bias: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Logits (H, K, b) and targets, a bounded number of rows at a time."""
@@ -96,24 +118,24 @@ class Evaluator:
         for logits, targets in self.logits(weight, bias):
             for one, own, parts in zip(candidates, logits.mT, columns, strict=True):
                 logs = own.log_softmax(1) if one.kind != "evidential" else one.read(own).probs.log()
-                parts.append(_row_scores(logs, targets))
+                parts.append(row_scores(logs, targets))
         return [_means(parts) for parts in columns]
 
     def row_nll(self, head: FittedHead) -> Tensor:
         """−ln p of what came true, for each row."""
         pairs = _predicted(head, self._blocks())
-        return torch.cat([_row_scores(output.probs.log(), targets)[0] for output, targets in pairs])
+        return torch.cat([row_scores(output.probs.log(), targets)[0] for output, targets in pairs])
 
 
-def _row_scores(logs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def row_scores(logs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """NLL, confidence and share of right answers of each row, double, from log-probabilities (n, K)."""
-    top, place = logs.max(1)
+    top, predicted = logs.max(1)
     if targets.dim() == 1:
-        nll, hits = -logs.gather(1, targets[:, None])[:, 0], (targets == place)
+        nll, hits = -logs.gather(1, targets[:, None])[:, 0], (targets == predicted)
     else:  # no vote for an impossible class: 0, not NaN
         shares = targets.double() / targets.double().sum(1, keepdim=True)
         nll = -torch.where(shares > 0, shares * logs, 0.0).sum(1)
-        hits = shares.gather(1, place[:, None])[:, 0]
+        hits = shares.gather(1, predicted[:, None])[:, 0]
     return nll.double(), top.double().exp().clamp(0, 1), hits.double()
 
 
@@ -125,12 +147,12 @@ def _means(parts: Sequence[tuple[Tensor, Tensor, Tensor]]) -> HeadScores:
 
 def score(head: FittedHead, features: Features) -> HeadScores:
     """NLL, error and calibration error of a head on features, such as those of a test set."""
-    return scored(predictions(head, features, scorable(features)))
+    return score_predictions(predictions(head, features, scorable(features)))
 
 
-def scored(pairs: Iterable[tuple[Prediction, Tensor]]) -> HeadScores:
+def score_predictions(pairs: Iterable[tuple[Prediction, Tensor]]) -> HeadScores:
     """The scores of predictions by their targets, some rows at a time."""
-    return _means([_row_scores(output.probs.log(), targets) for output, targets in pairs])
+    return _means([row_scores(output.probs.log(), targets) for output, targets in pairs])
 
 
 def untouched(init: Init, features: Features) -> FittedHead:
@@ -143,7 +165,7 @@ def head_logits(init: Init, features: Features | Evaluator) -> tuple[Tensor, Ten
     """Logits (n, K) in double and targets of the rows that have a class or votes; of many, of every nth."""
     weight, bias = init
     evaluator = features if isinstance(features, Evaluator) else Evaluator(features)
-    step = -(-len(evaluator) * len(bias) // MOST_LOGITS)
+    step = -(-len(evaluator) * len(bias) // MAX_LOGITS)
     parts, labels, at = [], [], 0
     for logits, targets in evaluator.logits(weight[None], bias[None]):
         first = -at % step
@@ -153,28 +175,37 @@ def head_logits(init: Init, features: Features | Evaluator) -> tuple[Tensor, Ten
     return torch.cat(parts), torch.cat(labels)
 
 
+def answers(head: FittedHead, features: Features) -> tuple[Tensor, Tensor]:
+    """Confidence and correctness of the answer to each row that has a class or votes.
+
+    Of counts, the class of the most votes is the right one.
+    """
+    confidence, correct = [], []
+    for prediction, targets in predictions(head, features, scorable(features)):
+        top, predicted = prediction.probs.max(1)
+        confidence.append(top)
+        correct.append(predicted == (targets if targets.dim() == 1 else targets.argmax(1)))
+    return torch.cat(confidence), torch.cat(correct)
+
+
 def risk_thresholds(
     head: FittedHead, validation: Features, *, risks: Sequence[float], delta: float
 ) -> tuple[RiskThreshold, ...]:
     """For each risk the threshold of the largest coverage; see `beliefmatch.metrics.coverage_at_risk`.
 
-    Of counts, the class of the most votes is the right one. The guarantee holds for rows drawn like these.
-    Where the same rows have chosen the head it leans on them a little more than it may.
+    Right answers are those of `answers`. The guarantee holds for rows drawn like these. Where the same rows
+    have chosen the head it leans on them a little more than it may.
 
     Args:
-        head: that answers.
-        validation: rows it was not trained on.
-        risks: error rates that the answers must not exceed.
-        delta: probability with which each threshold may fail.
+        head: The head that answers.
+        validation: Rows that it was not trained on.
+        risks: Error rates that the answers must not exceed.
+        delta: Probability with which each threshold may fail.
     """
-    confidence, correct = [], []
-    for prediction, targets in predictions(head, validation, scorable(validation)):
-        top, place = prediction.probs.max(1)
-        confidence.append(top)
-        correct.append(place == (targets if targets.dim() == 1 else targets.argmax(1)))
-    columns, found = (torch.cat(confidence), torch.cat(correct)), []
+    confidence, correct = answers(head, validation)
+    found = []
     for risk in risks:
-        threshold, coverage, _, bound = coverage_at_risk(*columns, risk=risk, delta=delta)
+        threshold, coverage, _, bound = coverage_at_risk(confidence, correct, risk=risk, delta=delta)
         pair = (threshold, bound) if math.isfinite(threshold) else (None, None)
         found.append(RiskThreshold(risk, delta, pair[0], coverage, pair[1]))
     return tuple(found)

@@ -8,6 +8,7 @@ long as the validation NLL stays near the lowest. So few heads are fitted, and f
 A few validation rows choose badly. Where there are few, and the head is new, the training rows choose too:
 every candidate is fitted five more times without a fifth of them, in the same batch, and these rows count
 like validation rows. An existing head has probably seen the training rows; then they choose nothing.
+The choice between the kinds is made later, in `refit`, by the validation rows alone.
 """
 
 import math
@@ -22,22 +23,22 @@ from torch import Tensor
 
 from beliefmatch._utils import OnProgress
 from beliefmatch.adaptation.adapt_config import AdaptConfig
+from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.fitted import Candidate, FittedHead, Init
 from beliefmatch.adaptation.objectives import loss_of
 from beliefmatch.adaptation.scoring import Evaluator
 from beliefmatch.adaptation.solver import Design, solve
-from beliefmatch.adaptation.types import Features
 from beliefmatch.loss import LowTargetConfidence, belief_matching_loss
 
-__all__ = ["MOST_RISE", "HeadSearch", "strongest_prior"]
+__all__ = ["MAX_RISE", "HeadSearch", "best_prior", "strongest_prior"]
 
 _STEP = math.sqrt(10)  # between neighbours of a path
-_FIRST_WEIGHT_DECAY, _LEAST_WEIGHT_DECAY = 3.0, 0.03  # over the number of rows
-_MOST_WEIGHT_DECAY = 10.0
+_FIRST_WEIGHT_DECAY, _MIN_WEIGHT_DECAY = 3.0, 0.03  # over the number of rows
+_MAX_WEIGHT_DECAY = 10.0
 _FIRST_DOUBT = 1e-3  # of λK, for one vote
 _KL_WEIGHTS = (1e-9, 10.0)
 _PLATEAU = 2e-3  # relative fall of the NLL below which a longer path is not worth its time
-MOST_RISE = 0.01
+MAX_RISE = 0.01
 """Relative rise of the validation NLL that a stronger prior may cost."""
 _PROBE = 15  # iterations after which a head whose validation NLL rises is given up
 _EXPOSURE = 0.5  # weight of all background rows relative to all labelled ones (Hendrycks et al. 2019)
@@ -78,20 +79,21 @@ class HeadSearch:
         self._starts: dict[int, Init] = {}  # standardised weights by the identity of a head
         self._row_nll: dict[int, Tensor] = {}  # by the identity of a head, where training rows choose too
         few = init is None and len(self.evaluator) < _FEW_ROWS
-        self._folds = _folds(train, self.design.places) if few else []
-        self._init = None if init is None else self.design.unfolded(*init)
+        self._folds = _folds(train, self.design.indices) if few else []
+        self._init = None if init is None else self.design.to_standardized(*init)
 
     def run(self) -> dict[str, FittedHead]:
         """Fit all kinds; the best head of each, by its label."""
         softmax = self.softmax()
-        belief = min((self.belief_matching(softmax, prior) for prior in self.config.priors), key=self.nll)
+        belief = best_prior([self.belief_matching(softmax, one) for one in self.config.priors], self.nll)
         best = [softmax, belief]
         controls = self.config.controls
         if "label_smoothing" in controls:
             best.append(self.label_smoothing(softmax))
         if "evidential" in controls and self.design.targets.dim() == 1:
             decay = softmax.candidate.weight_decay
-            best += self.fit([Candidate("evidential", weight_decay=decay)])
+            # not from zero: relu has no gradient there
+            best += self.fit([Candidate("evidential", weight_decay=decay)], softmax)
         if self.design.n_background:
             best += [self.with_background(one) for one in (belief, softmax)]
         return {one.candidate.label: one for one in best}
@@ -123,7 +125,7 @@ class HeadSearch:
         init = torch.stack([weight for weight, _ in starts]), torch.stack([bias for _, bias in starts])
 
         def is_hopeless(weight: Tensor, bias: Tensor) -> bool:
-            scores = self.evaluator.scores(candidates, *self.design.folded(weight, bias))
+            scores = self.evaluator.scores(candidates, *self.design.to_raw(weight, bias))
             return min(one.nll for one in scores) > give_up
 
         solution = solve(
@@ -136,25 +138,25 @@ class HeadSearch:
             tolerance=tolerance or self.config.tolerance,
             probe=(_PROBE, is_hopeless) if math.isfinite(give_up) else None,
         )
-        weight, bias = self.design.folded(solution.weight, solution.bias)
+        weight, bias = self.design.to_raw(solution.weight, solution.bias)
         scores = self.evaluator.scores(candidates, weight[::copies], bias[::copies])
         fitted = []
         for number, candidate in enumerate(candidates):
-            place = number * copies
+            index = number * copies
             head = FittedHead(
                 candidate,
-                weight[place],
-                bias[place],
+                weight[index],
+                bias[index],
                 validation=scores[number],
-                converged=bool(solution.converged[place]),
-                gap=solution.gap[place].item(),
-                iterations=int(solution.iterations[place]),
+                converged=bool(solution.converged[index]),
+                gap=solution.gap[index].item(),
+                iterations=int(solution.iterations[index]),
             )
-            self._starts[id(head)] = solution.weight[place], solution.bias[place]
+            self._starts[id(head)] = solution.weight[index], solution.bias[index]
             if folds:
                 held_out = [
                     fold.evaluator.row_nll(replace(head, weight=weight[own], bias=bias[own]))
-                    for own, fold in enumerate(folds, place + 1)
+                    for own, fold in enumerate(folds, index + 1)
                 ]
                 self._row_nll[id(head)] = torch.cat([self.evaluator.row_nll(head), *held_out])
             fitted.append(head)
@@ -165,7 +167,7 @@ class HeadSearch:
     def nll(self, head: FittedHead) -> float:
         """Mean NLL of the rows that choose; infinite for a head that diverged."""
         rows = self._row_nll.get(id(head))
-        return head.rank if rows is None else rows.mean().nan_to_num(math.inf).item()
+        return head.selection_nll if rows is None else rows.mean().nan_to_num(math.inf).item()
 
     def row_nll(self, head: FittedHead) -> Tensor:
         """NLL of each of the rows that choose."""
@@ -194,7 +196,9 @@ class HeadSearch:
         stronger = [
             one
             for one in self.heads
-            if one.candidate.kind == "softmax" and one.candidate.weight_decay > best.candidate.weight_decay
+            if one.candidate.kind == "softmax"
+            and one.converged  # not one that was given up
+            and one.candidate.weight_decay > best.candidate.weight_decay
         ]
         for one in sorted(stronger, key=lambda one: -one.candidate.weight_decay):
             excess = self.row_nll(one) - rows
@@ -216,10 +220,10 @@ class HeadSearch:
 
     def _follow(self, best: FittedHead, step: float) -> FittedHead:
         """Change the weight decay of softmax in one direction as long as the validation NLL falls."""
-        least = _LEAST_WEIGHT_DECAY / len(self.design)
-        while least < best.candidate.weight_decay * step < _MOST_WEIGHT_DECAY:
+        least = _MIN_WEIGHT_DECAY / len(self.design)
+        while least < best.candidate.weight_decay * step < _MAX_WEIGHT_DECAY:
             candidate = _softmax(_rounded(best.candidate.weight_decay * step))
-            (last,) = self.fit([candidate], best, give_up=(1 + MOST_RISE) * self.nll(best))
+            (last,) = self.fit([candidate], best, give_up=(1 + MAX_RISE) * self.nll(best))
             if not self.nll(last) < self.nll(best):
                 break
             is_flat = self.nll(last) > (1 - _PLATEAU) * self.nll(best)
@@ -229,7 +233,7 @@ class HeadSearch:
         return best
 
     def belief_matching(self, near: FittedHead, prior: Any = 1.0) -> FittedHead:
-        """The belief matching head of the strongest prior that costs at most `MOST_RISE` of the NLL."""
+        """The belief matching head of the strongest prior that costs at most `MAX_RISE` of the NLL."""
         options = {} if prior == 1 else {"prior": prior}
 
         decay = near.candidate.weight_decay
@@ -244,12 +248,12 @@ class HeadSearch:
         if self.config.kl_weights is not None:
             given = sorted(set(self.config.kl_weights), reverse=True)
             return strongest_prior(self.fit([make(one) for one in given], near), self.nll)
-        most = (1 + MOST_RISE) * self.nll(near)
+        most = (1 + MAX_RISE) * self.nll(near)
         path = self.fit([make(_rounded(self._votes() * _FIRST_DOUBT / self.classes))], near)
         step = _STEP if self.nll(path[0]) <= most else 1 / _STEP
         while _KL_WEIGHTS[0] < path[-1].candidate.kl_weight * step < _KL_WEIGHTS[1]:
             path += self.fit([make(_rounded(path[-1].candidate.kl_weight * step))], path[-1])
-            is_near = self.nll(path[-1]) <= min(most, *((1 + MOST_RISE) * self.nll(one) for one in path))
+            is_near = self.nll(path[-1]) <= min(most, *((1 + MAX_RISE) * self.nll(one) for one in path))
             has_fallen = self.nll(path[-1]) < (1 - _PLATEAU) * self.nll(path[-2])
             if (not is_near) if step > 1 else (is_near or not has_fallen):
                 break
@@ -333,15 +337,25 @@ class HeadSearch:
         return torch.cat(rows), torch.cat(labels)
 
 
-def strongest_prior(
-    path: Sequence[FittedHead], nll: Callable[[FittedHead], float] = attrgetter("rank")
+def best_prior(
+    heads: Sequence[FittedHead], nll: Callable[[FittedHead], float] = attrgetter("selection_nll")
 ) -> FittedHead:
-    """The head of the largest λ whose validation NLL is at most `MOST_RISE` above the best of the path.
+    """The head of the lowest NLL among those that `strongest_prior` chooses for each prior β."""
+    by_prior: dict[Any, list[FittedHead]] = {}
+    for one in heads:
+        by_prior.setdefault(one.candidate.prior, []).append(one)
+    return min((strongest_prior(path, nll) for path in by_prior.values()), key=nll)
+
+
+def strongest_prior(
+    path: Sequence[FittedHead], nll: Callable[[FittedHead], float] = attrgetter("selection_nll")
+) -> FittedHead:
+    """The head of the largest λ whose validation NLL is at most `MAX_RISE` above the best of the path.
 
     The NLL of belief matching falls to that of softmax as λ goes to 0, so the lowest NLL alone would choose
     no prior at all.
     """
-    most = (1 + MOST_RISE) * min(map(nll, path))
+    most = (1 + MAX_RISE) * min(map(nll, path))
     return max((one for one in path if nll(one) <= most), key=lambda one: one.candidate.kl_weight)
 
 
@@ -353,18 +367,18 @@ class _Fold(NamedTuple):
     """1 for each row of the design that is not in it, else 0."""
 
 
-def _folds(train: Features, places: Tensor) -> list[_Fold]:
-    """The rows at these places that have a class or votes, dealt out by turns within each class."""
+def _folds(train: Features, indices: Tensor) -> list[_Fold]:
+    """The rows at these indices that have a class or votes, dealt out by turns within each class."""
     rows = Evaluator(train)
     if len(rows) < 2 * _FOLDS:
         return []
-    targets = train.targets[rows.places]
+    targets = train.targets[rows.indices]
     ids = targets if targets.dim() == 1 else targets.argmax(1)
     order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(0))
-    dealt = rows.places[order[ids[order].argsort(stable=True)]]
+    dealt = rows.indices[order[ids[order].argsort(stable=True)]]
     held_out = [dealt[number::_FOLDS].sort().values for number in range(_FOLDS)]
     return [
-        _Fold(Evaluator(train.subset(one.numpy())), (~torch.isin(places, one)).float()) for one in held_out
+        _Fold(Evaluator(train.subset(one.numpy())), (~torch.isin(indices, one)).float()) for one in held_out
     ]
 
 

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from beliefmatch.adaptation.adapt_config import TOLERANCE
+from beliefmatch.adaptation.feature_rows import Features, labelled, ordered
 from beliefmatch.adaptation.objectives import HeadLoss
-from beliefmatch.adaptation.types import Features, labelled, ordered
+from beliefmatch.adaptation.scoring import product
 
-__all__ = ["MAX_ITERATIONS", "MEMORY", "Design", "Solution", "solve"]
+__all__ = ["MEMORY", "Design", "solve"]
 
 MAX_ITERATIONS = 1000
 MEMORY = 4 << 30
@@ -29,7 +30,7 @@ _PAIRS = 20  # steps and gradient differences from which the curvature is estima
 _BLOCK_LOGITS = 200_000  # computed at a time, so that they stay in the cache
 _CONSTANT = 1e-6  # of its largest value: a feature of less deviation is constant
 _FARTHEST = 10.0  # deviations from the mean
-_MOST_BIAS_DECAY = (
+_MAX_BIAS_DECAY = (
     1e-3  # biases decay to their mean like weights to 0, but never so much as to lose base rates
 )
 _SUFFICIENT = 1e-4  # Armijo's constant
@@ -58,11 +59,11 @@ class Design:
         classes: int = 0,
         memory: int = MEMORY,
     ) -> None:
-        self.features, self.places, self.classes = features, labelled(features), classes
+        self.features, self.indices, self.classes = features, labelled(features), classes
         self.width = features.width
-        self.mean, self.scale = _moments(features, self.places)
-        self.targets = features.targets[self.places]
-        self._rows = self._held(features, self.places, memory)
+        self.mean, self.scale = _moments(features, self.indices)
+        self.targets = features.targets[self.indices]
+        self._rows = self._held(features, self.indices, memory)
         self._background: _Rows = []
         self.n_background = 0
         if background is not None:
@@ -70,10 +71,10 @@ class Design:
             self._background = self._held(background, torch.arange(len(background)), memory)
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.indices)
 
     def blocks(self, size: int, *, background: bool = False) -> Iterator[tuple[slice | None, Tensor, Tensor]]:
-        """At most `size` rows at a time: their places (None for background), values and targets."""
+        """At most `size` rows at a time: their indices (None for background), values and targets."""
         at = 0
         for part in self._rows:
             for rows in part.split(size):
@@ -84,22 +85,22 @@ class Design:
             for rows in part.split(size):
                 yield None, rows, torch.zeros(1, self.classes).expand(len(rows), -1)
 
-    def _held(self, features: Features, places: Tensor, memory: int) -> "_Rows":
-        if 4 * len(places) * self.width > memory:
-            return _Streamed(self, features, places)
-        held, at = torch.empty(len(places), self.width), 0
-        for rows, _ in ordered(features, places):
+    def _held(self, features: Features, indices: Tensor, memory: int) -> "_Rows":
+        if 4 * len(indices) * self.width > memory:
+            return _Streamed(self, features, indices)
+        held, at = torch.empty(len(indices), self.width), 0
+        for rows, _ in ordered(features, indices):
             torch.mul(rows - self.mean, self.scale, out=held[at : at + len(rows)])
             at += len(rows)
         return [held]
 
-    def folded(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    def to_raw(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         """Weights (H, K, F) and biases (H, K) for the features as they were."""
         raw = weight * self.scale
         return raw, bias - raw @ self.mean
 
-    def unfolded(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """The inverse of `folded`; weights of constant features go into the bias."""
+    def to_standardized(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """The inverse of `to_raw`; weights of constant features go into the bias."""
         own = torch.where(self.scale > 0, weight / self.scale.clamp(min=1e-30), 0.0)
         return own, bias + weight @ self.mean
 
@@ -107,27 +108,27 @@ class Design:
 class _Streamed:
     """Standardised rows that are read again in every pass."""
 
-    def __init__(self, design: Design, features: Features, places: Tensor) -> None:
-        self.design, self.features, self.places = design, features, places
+    def __init__(self, design: Design, features: Features, indices: Tensor) -> None:
+        self.design, self.features, self.indices = design, features, indices
 
     def __iter__(self) -> Iterator[Tensor]:
-        for rows, _ in ordered(self.features, self.places):
+        for rows, _ in ordered(self.features, self.indices):
             yield rows.sub(self.design.mean).mul_(self.design.scale)
 
 
 _Rows = list[Tensor] | _Streamed
 
 
-def _moments(features: Features, places: Tensor) -> tuple[Tensor, Tensor]:
+def _moments(features: Features, indices: Tensor) -> tuple[Tensor, Tensor]:
     """Mean of each column, and the factor that standardises it: 0 for a constant one, which no head uses."""
     total = torch.zeros(2, features.width, dtype=torch.float64)
-    shift = next(ordered(features, places[:1]))[0][0]  # so that no digits cancel in the squares
+    shift = next(ordered(features, indices[:1]))[0][0]  # so that no digits cancel in the squares
     low = high = shift
-    for rows, _ in ordered(features, places):
+    for rows, _ in ordered(features, indices):
         moved = (rows - shift).double()
         total += torch.stack([moved.sum(0), moved.square().sum(0)])
         low, high = torch.minimum(low, rows.amin(0)), torch.maximum(high, rows.amax(0))
-    mean, square = total / len(places)
+    mean, square = total / len(indices)
     deviation = (square - mean.square()).clamp(min=0).sqrt()
     mean = mean + shift
     is_constant = deviation <= _CONSTANT * torch.maximum(low.abs(), high.abs())
@@ -160,11 +161,6 @@ class _Point(NamedTuple):
     value: Tensor
     grad: Tensor
     gap: Tensor
-
-    def where(self, chosen: Tensor, other: "_Point") -> "_Point":
-        """These heads of another point, the others of this one."""
-        pairs = zip(self, other, strict=True)
-        return _Point(*(torch.where(chosen.view(-1, *[1] * (a.dim() - 1)), b, a) for a, b in pairs))
 
     def take(self, heads: Tensor) -> "_Point":
         return _Point(*(one[heads] for one in self))
@@ -246,7 +242,7 @@ class _Problem:
     ) -> None:
         self.design, self.loss, self.row_weights, self.background = design, loss, row_weights, background
         self.weight_decay = weight_decay.to(torch.float64)
-        self.bias_decay = self.weight_decay.clamp(max=_MOST_BIAS_DECAY)
+        self.bias_decay = self.weight_decay.clamp(max=_MAX_BIAS_DECAY)
         total = torch.tensor(float(len(design))) if row_weights is None else row_weights.sum(1)
         self.total = total.double().expand(len(weight_decay))
 
@@ -262,11 +258,9 @@ class _Problem:
         value = torch.zeros(len(at), dtype=torch.float64)
         grad = torch.zeros_like(at)
         weight_grad, bias_grad = self.unpacked(grad)
-        shape = len(at), bias.shape[1], -1
         size = max(64, _BLOCK_LOGITS // bias.numel())
         for some, rows, targets in self.design.blocks(size, background=self.background):
-            logits = torch.addmm(bias.reshape(-1, 1), weight.reshape(-1, rows.shape[1]), rows.t()).view(shape)
-            loss, logit_grad = self.loss(logits, targets, heads)
+            loss, logit_grad = self.loss(product(weight, bias, rows), targets, heads)
             if self.row_weights is not None and some is not None:
                 counted = self.row_weights[heads, some]
                 loss, logit_grad = loss * counted, logit_grad * counted[:, None]

@@ -7,9 +7,7 @@ and `test_`, and `ood_NAME_features` for examples of no class. Files of the feat
 """
 
 import re
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,14 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from beliefmatch._validate import fail, level_of_caller
+from beliefmatch._validate import fail, naming_arguments
 from beliefmatch.adaptation.adapt_config import VAL_FRACTION
 from beliefmatch.adaptation.cache import SUFFIX, FeatureFile
-from beliefmatch.adaptation.diagnostics import MOST_CLASSES
+from beliefmatch.adaptation.diagnostics import MAX_CLASSES
+from beliefmatch.adaptation.feature_rows import Features, features_digest, require_finite
 from beliefmatch.adaptation.fitted import Init
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.streams import OOD, ood_sets
-from beliefmatch.adaptation.types import Features, features_digest, require_finite
 from beliefmatch.data.formats import ArrayFile, Field, open_arrays
 from beliefmatch.data.predictions import SPELLINGS as OF_PREDICTIONS
 from beliefmatch.data.predictions import class_ids
@@ -68,8 +66,8 @@ def feature_sets(
     Args:
         train: A file as `features_from_file` reads it, or an archive of several sets.
         validation: Another such file; or a fraction or number of the rows of `train`, which are held out in
-            proportion to the classes unless `train` has validation rows of its own. A fifth by default, with
-            a warning.
+            proportion to the classes unless `train` has validation rows of its own. A fifth by default, of
+            which `refit` warns.
         test: Another such file, for examples to report on.
         ood: Such files of examples that belong to no class, by name; their targets are not read.
         background: Another such file of examples that belong to no class, to fit on.
@@ -96,16 +94,14 @@ def feature_sets(
     }
     head = head_from_file(places["train"].path, width=found["train"].width, argument="train")
     _require_one_kind(places, found, head)
+    val_fraction = None
     if "validation" not in found:
         rows = found["train"].hold_out(VAL_FRACTION if share is None else share, seed=split_seed)
         found["train"], found["validation"] = (found["train"].subset(some) for some in rows)
-        if share is None:
-            held_out = f"{VAL_FRACTION:.0%} of {places['train']} are held out to choose λ"
-            remedy = "if the network was trained on these data, give `validation` features of others"
-            fact = f"no `validation` features were given, so {held_out}"
-            warnings.warn(f"adapt: {fact}; {remedy}.", stacklevel=level_of_caller())
+        val_fraction = VAL_FRACTION if share is None else None
     labelled = (found["train"], found["validation"], found.get("test"))
-    return FeatureSets(*labelled, ood_sets(found), found.get("background")), head
+    sets = FeatureSets(*labelled, ood_sets(found), found.get("background"), val_fraction=val_fraction)
+    return sets, head
 
 
 def _argument(name: str) -> str:
@@ -122,7 +118,7 @@ def _path(name: str, given: str | Path) -> Path:
 
 def _places(path: Path) -> dict[str, _Place]:
     """The sets of the first file; a single set without a name in front is the training set."""
-    with _naming("train"):
+    with naming_arguments("adapt", path="train"):
         names = open_arrays(path, caller="adapt").names if path.suffix.lower() in _ARCHIVES else ()
     several = [found["set"] for name in names if (found := _FEATURES.fullmatch(name))]
     bare = [name for name in names if name.lower() in SPELLINGS["features"]]
@@ -165,15 +161,6 @@ def _require_one_kind(places: Mapping[str, _Place], found: Mapping[str, Features
             raise fail("adapt", f"{fact}, got {int(one.targets.max())} in {places[name]}.")
 
 
-@contextmanager
-def _naming(argument: str) -> Iterator[None]:
-    """Let errors about a file name the argument that it was given as."""
-    try:
-        yield
-    except ValueError as error:
-        raise type(error)(f"{error}".replace("`path`", f"`{argument}`", 1)) from error
-
-
 def features_from_file(
     path: str | Path, *, prefix: str = "", labelled: bool = True, argument: str = "path"
 ) -> Features:
@@ -192,7 +179,7 @@ def features_from_file(
         ValueError: A file that cannot be read or does not hold features.
     """
     path, digest, targets = Path(path), None, None
-    with _naming(argument):
+    with naming_arguments("adapt", path=argument):
         if path.suffix == SUFFIX:
             rows, targets, digest = _from_cache(path)
         else:
@@ -241,7 +228,7 @@ def _rows(field: Field) -> np.ndarray:
 def _targets(file: ArrayFile, prefix: str, rows: int) -> Tensor:
     field = _find(file, prefix, "targets", "counts")
     if field.names[0].lower().removeprefix(prefix.lower()) in SPELLINGS["targets"]:
-        return class_ids(field, rows, MOST_CLASSES, None)
+        return class_ids(field, rows, MAX_CLASSES, None)
     counts = field.numbers().to(torch.float32)
     if counts.dim() != 2 or counts.shape[1] < 2 or len(counts) != rows:
         expected = f"counts ({rows}, K), one row for each example"
@@ -258,7 +245,7 @@ def head_from_file(path: str | Path, *, width: int, argument: str = "path") -> I
 
     None where the file holds no head.
     """
-    with _naming(argument):
+    with naming_arguments("adapt", path=argument):
         file = None if Path(path).suffix == SUFFIX else open_arrays(path, caller="adapt")
         if file is None or file.is_table:
             return None

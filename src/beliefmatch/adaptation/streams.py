@@ -13,7 +13,7 @@ from torch.utils.data.sampler import RandomSampler, SequentialSampler, SubsetRan
 
 from beliefmatch._utils import reason_of
 from beliefmatch._validate import describe, fail
-from beliefmatch.adaptation.types import tensors_digest
+from beliefmatch.adaptation.feature_rows import tensors_digest
 
 __all__ = [
     "OOD",
@@ -116,8 +116,8 @@ class IndexedStream(Stream):
 
     Args:
         argument: What the user calls these data, for errors.
-        read: Gives a batch for each tensor of row numbers.
-        numbers: Row numbers in the order of this stream.
+        read: Gives a batch for each tensor of row indices.
+        indices: Indices of the rows, in the order of this stream.
         batch_size: Examples of a batch.
         data_key: Digest of the data, where all of them are in memory.
     """
@@ -126,19 +126,19 @@ class IndexedStream(Stream):
         self,
         argument: str,
         read: Callable[[list[Tensor]], Iterable[Any]],
-        numbers: Sequence[int] | Tensor,
+        indices: Sequence[int] | Tensor,
         batch_size: int,
         data_key: str | None = None,
     ) -> None:
-        if len(numbers) == 0:
+        if len(indices) == 0:
             raise _wrong(argument, "have at least one example", "none")
         super().__init__(argument, ())
         self._read, self._batch_size = read, batch_size
-        self._numbers = torch.as_tensor(numbers)
-        self.rows, self.data_key = len(numbers), data_key
+        self._indices = torch.as_tensor(indices)
+        self.rows, self.data_key = len(indices), data_key
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return len(self._indices)
 
     def first(self) -> Piece:
         """Some rows from the beginning."""
@@ -154,15 +154,15 @@ class IndexedStream(Stream):
         return self.picked([batch for batch in batches if not bool(present[batch].all())])
 
     def picked(self, parts: Sequence[Tensor]) -> Iterator[Piece]:
-        """One piece for each tensor of places in this stream."""
-        batches = self._read([self._numbers[part] for part in parts])
+        """One piece for each tensor of indices in this stream."""
+        batches = self._read([self._indices[part] for part in parts])
         return (
             self._piece(int(part[0]), batch, len(part)) for part, batch in zip(parts, batches, strict=True)
         )
 
-    def subset(self, places: np.ndarray) -> "IndexedStream":
-        """The examples at these places."""
-        return IndexedStream(self.argument, self._read, self._numbers[places], self._batch_size)
+    def subset(self, indices: np.ndarray) -> "IndexedStream":
+        """The examples at these indices."""
+        return IndexedStream(self.argument, self._read, self._indices[indices], self._batch_size)
 
 
 def as_stream(
@@ -268,17 +268,17 @@ def _of_loader(argument: str, loader: DataLoader) -> Stream:
     picked = type(sampler) is SubsetRandomSampler
     if size is None or isinstance(loader.dataset, IterableDataset) or not (whole or picked):
         return Stream(argument, loader)
-    numbers = range(len(loader.dataset)) if whole else sorted(sampler.indices)  # type: ignore[arg-type]
-    return _of_dataset(argument, loader.dataset, numbers, size, loader)
+    indices = range(len(loader.dataset)) if whole else sorted(sampler.indices)  # type: ignore[arg-type]
+    return _of_dataset(argument, loader.dataset, indices, size, loader)
 
 
 def _of_dataset(
-    argument: str, dataset: Any, numbers: Sequence[int], batch_size: int, loader: DataLoader | None = None
+    argument: str, dataset: Any, indices: Sequence[int], batch_size: int, loader: DataLoader | None = None
 ) -> Stream:
     """Rows of a dataset, read and collated as the loader would; tensors in memory are indexed at once."""
     if type(dataset) is TensorDataset and (loader is None or loader.collate_fn is default_collate):
         whole = _of_arrays(argument, dataset.tensors, batch_size)
-        return whole if isinstance(numbers, range) else whole.subset(np.asarray(numbers))
+        return whole if isinstance(indices, range) else whole.subset(np.asarray(indices))
     options: dict[str, Any] = {name: getattr(loader, name) for name in _READER_OPTIONS} if loader else {}
     if options.get("collate_fn", default_collate) is default_collate:
         options["collate_fn"] = partial(_collated, argument)
@@ -288,7 +288,7 @@ def _of_dataset(
         order = [part.tolist() for part in parts]
         return iter(DataLoader(dataset, batch_sampler=order, generator=own, **options))
 
-    return IndexedStream(argument, collated, numbers, batch_size)
+    return IndexedStream(argument, collated, indices, batch_size)
 
 
 def _collated(argument: str, examples: list[Any]) -> Any:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from beliefmatch._rows import work_dtype
-from beliefmatch._validate import describe, fail, level_of_caller
+from beliefmatch._validate import describe, fail, level_of_caller, require_choice
 from beliefmatch.adaptation.ensemble import mixed
 from beliefmatch.adaptation.heads import (
     Head,
@@ -26,7 +26,16 @@ from beliefmatch.belief import Belief, Measure
 from beliefmatch.methods.base import Prediction
 from beliefmatch.models.encoder import EncoderClassifier, PooledEncoder
 
-__all__ = ["BeliefMixin", "EnsembleLinear", "Mixin", "add_belief", "with_ensemble", "with_head"]
+__all__ = [
+    "BeliefMixin",
+    "EnsembleLinear",
+    "add_belief",
+    "require_ensemble",
+    "with_ensemble",
+    "with_head",
+]
+
+_MEASURES_OF_PROBS = ("confidence", "entropy")  # which depend on nothing but the probabilities
 
 # Attributes that hold the number of classes in networks and their configurations.
 _CLASS_COUNTS = ("num_classes", "num_labels", "n_classes", "nb_classes", "out_features", "out_channels")
@@ -80,6 +89,17 @@ class EnsembleLinear(nn.Module):
         return mixed(logits.to(work_dtype(x.device))).to(x.dtype)
 
 
+def require_ensemble(model: nn.Module, head: Head, heads: int) -> None:
+    """The last layer must be one that an `EnsembleLinear` can replace: a linear one given a vector a row."""
+    fact = None
+    if head.kind == "conv1x1" or (not head.name and not isinstance(unwrapped(model), PooledEncoder)):
+        fact = "whose last layer is a convolution or the network itself"
+    elif head.pooling != "none":  # the mixture of the heads is not linear
+        fact = "that pools the outputs of its last layer"
+    if fact is not None:
+        raise fail("adapt", f"`heads` must be 0 for a network {fact}, got {heads}.")
+
+
 def with_ensemble(model: nn.Module, head: Head, weights: Tensor, biases: Tensor) -> nn.Module:
     """A deep copy of a classifier with an `EnsembleLinear` in place of its head.
 
@@ -89,9 +109,7 @@ def with_ensemble(model: nn.Module, head: Head, weights: Tensor, biases: Tensor)
         weights: (H, K, F).
         biases: (H, K).
     """
-    if head.kind == "conv1x1" or (not head.name and not isinstance(unwrapped(model), PooledEncoder)):
-        fact = "`heads` must be 0 for a network whose last layer is a convolution or the network itself"
-        raise fail("adapt", f"{fact}, got {len(weights)}.")
+    require_ensemble(model, head, len(weights))
     adapted = with_head(model, head, weights[0], biases[0])
     name = "head" if isinstance(adapted, EncoderClassifier) else head.name
     like = next(adapted.get_submodule(name).parameters())
@@ -186,19 +204,33 @@ class BeliefMixin(nn.Module):
     position. Logits are computed in eval mode and without gradients.
     """
 
+    has_belief: bool = True
+    """Whether the logits are log-concentrations; not where a softmax head was delivered."""
+
     def belief(self, x: Any, *, scale: float = 1.0) -> Belief:
         """The belief about the classes of a batch."""
+        if not self.has_belief:
+            fact = "`model` must have a belief matching head, got one whose logits are read by softmax"
+            raise fail("belief", f"{fact}; use `predict`, or adapt with `choose` belief_matching.")
         return Belief(_logits(self, x, "belief"), scale=scale)
 
     def predict(self, x: Any) -> Prediction:
-        """Probabilities and belief of a batch in double precision."""
+        """Probabilities of a batch in double precision, and its belief if there is one."""
         logits = _logits(self, x, "predict")
-        belief = Belief(logits.to(work_dtype(logits.device)))
+        logits = logits.to(work_dtype(logits.device))
+        if not self.has_belief:
+            return Prediction(probs=logits.softmax(1), logits=logits)
+        belief = Belief(logits)
         return Prediction(probs=belief.probs, belief=belief)
 
     def abstain(self, x: Any, threshold: float, *, measure: Measure = "confidence") -> Tensor:
-        """Whether to withhold the prediction, for each example of a batch; see `Belief.abstain`."""
-        return self.belief(x).abstain(threshold, measure=measure)
+        """Whether to withhold the prediction, for each example of a batch; see `Belief.abstain`.
+
+        Without a belief, `measure` is "confidence" or "entropy".
+        """
+        if not self.has_belief:
+            require_choice("abstain", "measure", measure, _MEASURES_OF_PROBS)
+        return Belief(_logits(self, x, "abstain")).abstain(threshold, measure=measure)
 
 
 def _logits(model: nn.Module, x: Any, caller: str) -> Tensor:
@@ -209,7 +241,7 @@ def _logits(model: nn.Module, x: Any, caller: str) -> Tensor:
 Mixin = TypeVar("Mixin", bound=BeliefMixin)
 
 
-def add_belief(network: nn.Module, mixin: type[Mixin] = BeliefMixin) -> Mixin:
+def add_belief(network: nn.Module, mixin: type[Mixin] = BeliefMixin, *, has_belief: bool = True) -> Mixin:
     """Change the class of a network, in place, to a subclass of it that has the methods of a mixin.
 
     Methods and layers of the network with the name of such a method keep it, except `belief`.
@@ -217,6 +249,7 @@ def add_belief(network: nn.Module, mixin: type[Mixin] = BeliefMixin) -> Mixin:
     Args:
         network: Classifier. One that has a mixin loses that.
         mixin: `BeliefMixin` or a subclass of it.
+        has_belief: Whether the logits are log-concentrations, rather than read by softmax.
 
     Returns:
         The network.
@@ -227,7 +260,9 @@ def add_belief(network: nn.Module, mixin: type[Mixin] = BeliefMixin) -> Mixin:
         raise fail("add_belief", f"`model` ({own.__name__}) must not have a part named `belief`; rename it.")
     hidden = frozenset(name for name in parts if hasattr(mixin, name) and not hasattr(nn.Module, name))
     network.__class__ = _class_with(own, mixin, hidden)  # pyright: ignore[reportAttributeAccessIssue]
-    return cast("Mixin", network)
+    made = cast("Mixin", network)
+    made.has_belief = has_belief
+    return made
 
 
 @cache

@@ -28,7 +28,7 @@ from beliefmatch.experiments.adapt_run_config import (
 )
 
 if TYPE_CHECKING:
-    from beliefmatch.experiments.adapting import AdaptResult
+    from beliefmatch.experiments.adapt_job import AdaptResult
 
 __all__ = ["adapt"]
 
@@ -95,15 +95,11 @@ def adapt(
         with user_errors(context):
             config = _config(context)
             require_packages(context, "terminal", "report", "statistics", "weights")
+            from beliefmatch.experiments.adapt_job import AdaptJob
             from beliefmatch.experiments.adapted_directory import require_directory
-            from beliefmatch.experiments.adapting import Adapting
 
             require_directory(Path(out), config)
-            if config.adapt_config.laplace:
-                from beliefmatch.adaptation.laplace_head import require_laplace
-
-                require_laplace()
-            job = Adapting(config)
+            job = AdaptJob(config)
             if not dry_run:
                 with directory_in_use(out, caller="adapt"):  # proved now, made when there is something in it
                     pass
@@ -115,21 +111,21 @@ def adapt(
         if dry_run:
             return
         with user_errors(context, ValueError, *FAILURES), progress() as on_progress:
-            outcome = job.run(on_progress)
+            outcome = job.run(on_progress, command=["beliefmatch", *context.obj])
     _write(context, config, outcome, out, verbose=verbose)
 
 
 def _write(
     context: typer.Context, config: AdaptRunConfig, outcome: "AdaptResult", out: str, *, verbose: bool
 ) -> None:
-    from beliefmatch.experiments.adapted_directory import head_file, kept_files
+    from beliefmatch.experiments.adapted_directory import directory_files, head_file
     from beliefmatch.report.adaptation import adaptation_tables, terminal_table, write_adaptation
     from beliefmatch.report.adaptation_words import caveats
     from beliefmatch.report.adaptation_words import findings as adaptation_findings
     from beliefmatch.report.table import to_rich
 
     record, evaluations, given = outcome.record, outcome.evaluations, config.given
-    others = kept_files(outcome, None if isinstance(given, FeatureAdaptConfig) else given)
+    others = directory_files(outcome, None if isinstance(given, FeatureAdaptConfig) else given)
     head = head_file(outcome.adaptation, outcome.network)
     try:  # files first: the reader of the output may close the pipe
         with (

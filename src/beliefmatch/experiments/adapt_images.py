@@ -20,10 +20,8 @@ from beliefmatch._utils import require_name
 from beliefmatch._validate import fail, naming_arguments
 from beliefmatch.adaptation.adapt import usable_device
 from beliefmatch.adaptation.batchnorm import require_batchnorm
-from beliefmatch.adaptation.fitted import Init
 from beliefmatch.adaptation.heads import head_weights
 from beliefmatch.adaptation.scoring import head_logits
-from beliefmatch.adaptation.types import Features
 from beliefmatch.data import load, load_ood
 from beliefmatch.data.config import DataConfig
 from beliefmatch.data.datasets import DATASETS, IMAGENET_MEAN, IMAGENET_STD
@@ -85,7 +83,7 @@ def image_inputs(given: ImageAdaptConfig, config: AdaptRunConfig) -> NetworkInpu
         fault = (
             f"`size` and `mean` must fit the network, which failed for images of shape {shape} ({{reason}})."
         )
-    extractor = Extractor(given, network, batch.inputs, fault)
+    extractor = Extractor(given, network, batch.inputs, fault, heads=config.adapt_config.heads)
     trials = list[PreprocessingTrial]()
     if origin == "search":
         labels = config.adapt_config.labels
@@ -244,19 +242,23 @@ def _tried(
 
     def ranked(candidates: Mapping[str, Preprocessing], count: int) -> list[PreprocessingTrial]:
         some, trials = np.sort(order[:count]), list[PreprocessingTrial]()
+        targets = torch.empty(0, dtype=torch.int64)
         for name, preprocessing in candidates.items():
             images = source.with_preprocessing(preprocessing).subset(some)
             key_parts = {**_key_parts(preprocessing, images.shape), "data": images.digest()}
-            made = _trial(name, preprocessing, extractor(images, key_parts), head)
+            logits, targets = head_logits(head, extractor(images, key_parts))  # of many classes, of some rows
+            surprise = -logits.log_softmax(1).gather(1, targets[:, None])[:, 0]
+            made = PreprocessingTrial(name, preprocessing, logits.argmax(1) == targets, surprise)
             is_grey = any(torch.equal(made.surprise, one.surprise) for one in trials)
             if preprocessing.channel_order == "rgb" or not is_grey:  # equal channels have no order
                 trials.append(made)
-        return choose_preprocessing(trials, source.targets[some])
+        return choose_preprocessing(trials, targets)
 
     trials = ranked(usual_preprocessings(like, own), _TRIAL_IMAGES)
     tied = {one.name: one.preprocessing for one in trials if one.is_tied}
     if len(tied) > 1 and isinstance(source, MemorySource):  # larger images take too long
-        return [*ranked(tied, _TIE_IMAGES), *trials[len(tied) :]]
+        again = ranked(tied, _TIE_IMAGES)
+        return [*again, *trials[len(tied) :]] if again else []
     return trials
 
 
@@ -266,8 +268,8 @@ def usual_preprocessings(like: Preprocessing, own: Mapping[str, Preprocessing]) 
     Those of colour images are listed in the order RGB, and then in BGR, as OpenCV and Caffe read images.
 
     Args:
-        like: preprocessing of the right number of channels and margin.
-        own: preprocessings that the data or the network suggest, by name.
+        like: Preprocessing of the right number of channels and margin.
+        own: Preprocessings that the data or the network suggest, by name.
     """
     scalings: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
         name: ((mean,) * like.channels, (std,) * like.channels) for name, (mean, std) in _ANY_CHANNELS.items()
@@ -291,13 +293,6 @@ def usual_preprocessings(like: Preprocessing, own: Mapping[str, Preprocessing]) 
     return {name: one for one, name in first.items()}
 
 
-def _trial(name: str, preprocessing: Preprocessing, features: Features, head: Init) -> PreprocessingTrial:
-    """The trial of one preprocessing, from the features that the network computes with it."""
-    logits, targets = head_logits(head, features)
-    surprise = -logits.log_softmax(1).gather(1, targets[:, None])[:, 0]
-    return PreprocessingTrial(name, preprocessing, logits.argmax(1) == targets, surprise)
-
-
 def choose_preprocessing(trials: list[PreprocessingTrial], targets: Tensor) -> list[PreprocessingTrial]:
     """Order trials from the best to the worst; the list is empty if none is better than chance.
 
@@ -305,8 +300,8 @@ def choose_preprocessing(trials: list[PreprocessingTrial], targets: Tensor) -> l
     are ordered by NLL before all others.
 
     Args:
-        trials: on the same images.
-        targets: class ids of these images. Always predicting the most frequent class is chance.
+        trials: Trials on the same images.
+        targets: Class ids of these images. Always predicting the most frequent class is chance.
     """
     top = max(trials, key=lambda one: (one.accuracy, -one.nll))
     chance = targets.bincount().max().item() / len(targets)
@@ -326,13 +321,15 @@ def choose_preprocessing(trials: list[PreprocessingTrial], targets: Tensor) -> l
 
 def _found(trials: list[PreprocessingTrial]) -> str:
     """Which preprocessing was found, and how well the existing head does with it and with the next ones."""
-    best, second = trials[:2]
-    runners_up = ", ".join(f"{one.name} {100 * one.accuracy:.1f} %" for one in trials[1:3])
-    lowest = " with the lowest NLL" if second.is_tied else ""
-    is_alike = second.is_tied and not best.is_clearly_better(second)
-    unsure = "; these are alike, so give --mean and --std if you know them" if is_alike else ""
+    best, *others = trials
+    rivals = [one for one in others[:1] if one.is_tied]
     images = f"{100 * best.accuracy:.1f} % of {len(best.correct)} training images"
-    return f"preprocessing: {best.name} (existing head right on {images}{lowest}; next: {runners_up}{unsure})"
+    images += " with the lowest NLL" if rivals else ""
+    runners_up = ", ".join(f"{one.name} {100 * one.accuracy:.1f} %" for one in others[:2])
+    images += f"; next: {runners_up}" if runners_up else ""
+    if rivals and not best.is_clearly_better(rivals[0]):
+        images += "; these are alike, so give --mean and --std if you know them"
+    return f"preprocessing: {best.name} (existing head right on {images})"
 
 
 def _no_preprocessing(model: str, labels: str) -> Exception:

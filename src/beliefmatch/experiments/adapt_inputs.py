@@ -15,11 +15,12 @@ from beliefmatch.adaptation.adapt import usable_device
 from beliefmatch.adaptation.batchnorm import with_batchnorm
 from beliefmatch.adaptation.cache import FeatureCache, Layout, format_bytes
 from beliefmatch.adaptation.diagnostics import sentence
+from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.features import ExtractProgress, extract
 from beliefmatch.adaptation.heads import Backbone, Head, find_head
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.streams import OOD
-from beliefmatch.adaptation.types import Features
+from beliefmatch.adaptation.surgery import require_ensemble
 from beliefmatch.data.sources import Dataset, Source
 from beliefmatch.data.splits import ROLES
 from beliefmatch.data.text import TextDataset, TextSource, load_ood_text, load_text
@@ -40,6 +41,7 @@ BACKGROUND = "background"
 """Name of the set of examples without a class that take part in the fit."""
 
 _OOD_ARGUMENTS = ("text", "name", "path", "directory", "images", "ood")  # of the functions that load sets
+_CACHE_ARGUMENTS = {"directory": "cache_dir", "size": "cache_size"}
 _USES = dict(zip(ROLES, ("fit on", "choose on", "report on"), strict=True))
 
 
@@ -47,9 +49,9 @@ class ExampleSet(NamedTuple):
     """Examples whose features are computed in one pass.
 
     Args:
-        source: the examples.
-        digest: computes the digest that identifies them in the cache.
-        ranks: where each example of the set is in `source`, if that has another order.
+        source: The examples.
+        digest: Computes the digest that identifies them in the cache.
+        ranks: Where each example of the set is in `source`, if that has another order.
     """
 
     source: Source | TextSource
@@ -62,20 +64,26 @@ class Extractor:
 
     Args:
         config: How features are computed.
-        network: with the weights that it was trained to.
-        batch: a few inputs.
-        fault: the error where the network fails on it, with a place for the {reason}.
+        network: The network with its trained weights.
+        batch: A few inputs of the network.
+        fault: Error where the network fails on the batch, with a field {reason}.
+        heads: Number of bootstrap heads that the network is to have.
     """
 
-    def __init__(self, config: NetworkConfig, network: nn.Module, batch: Any, fault: str) -> None:
+    def __init__(
+        self, config: NetworkConfig, network: nn.Module, batch: Any, fault: str, *, heads: int = 0
+    ) -> None:
         self.config, self.network = config, network
-        self.cache = FeatureCache(config.cache_dir, size=config.cache_size)
+        with naming_arguments("adapt", **_CACHE_ARGUMENTS):
+            self.cache = FeatureCache(config.cache_dir, size=config.cache_size)
         try:
             with naming_arguments("adapt", "model", name="head"):
                 self.head = find_head(network, batch, name=config.head)
         except (RuntimeError, AssertionError, IndexError) as error:  # of other people's code
             reason = reason_of(error, typed=True, limit=200)
             raise fail("adapt", fault.format(reason=reason)) from error
+        if heads:
+            require_ensemble(network, self.head, heads)
         self._backbone = Backbone(network, self.head)  # one for all sets: it is compiled once
 
     def __call__(
@@ -86,19 +94,20 @@ class Extractor:
         argument: str = "data",
     ) -> Features:
         """Features of the examples of a source, in its order; from the cache where they are there."""
-        return extract(
-            self.network,
-            self._backbone,
-            source,
-            key_parts={"head": self.head.name, **key_parts},
-            cache=self.cache,
-            device=self.config.device,
-            batch_size=self.config.batch_size,
-            precision=self.config.precision,
-            compile=self.config.compile,
-            on_progress=on_progress,
-            argument=argument,
-        )
+        with naming_arguments("adapt", **_CACHE_ARGUMENTS):
+            return extract(
+                self.network,
+                self._backbone,
+                source,
+                key_parts={"head": self.head.name, **key_parts},
+                cache=self.cache,
+                device=self.config.device,
+                batch_size=self.config.batch_size,
+                precision=self.config.precision,
+                compile=self.config.compile,
+                on_progress=on_progress,
+                argument=argument,
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,14 +115,14 @@ class NetworkInputs:
     """A network and named sets of examples.
 
     Args:
-        extractor: computes the features.
-        parts: the examples of the classes, and which of them are for what.
-        sets: the examples whose features are needed: every part that is used, then the examples of no class.
-        key_parts: what features depend on besides the network and the examples.
-        facts: about the data, for the record.
-        description: how examples become inputs.
-        found_preprocessing: which preprocessing was found, if it had to be.
-        text: the network with its tokenizer, where the examples are sentences.
+        extractor: Computes the features.
+        parts: The examples of the classes, and the role of each.
+        sets: The examples whose features are needed: every part that is used, then the examples of no class.
+        key_parts: What features depend on besides the network and the examples.
+        facts: Facts about the data, for the record.
+        description: How examples become inputs.
+        found_preprocessing: Which preprocessing was found, if it had to be.
+        text: The network with its tokenizer, where the examples are sentences.
     """
 
     extractor: Extractor
@@ -159,7 +168,7 @@ class NetworkInputs:
             computed[name] = found if one.ranks is None else found.subset(one.ranks)
             done += len(one.source)
         train, validation, test = (self._rows(role, computed) for role in ROLES)
-        ood = {name: computed[name] for name in self._ood if name != BACKGROUND}
+        ood = {name: computed[name] for name in self._ood}
         return FeatureSets(train, validation, test, ood, computed.get(BACKGROUND))
 
     def _rows(self, role: str, computed: Mapping[str, Features]) -> Features:
@@ -171,8 +180,8 @@ class NetworkInputs:
 
     @property
     def _ood(self) -> list[str]:
-        used = needed_rows(self.parts)
-        return [name for name in self.sets if name not in used]
+        other = {*needed_rows(self.parts), BACKGROUND}
+        return [name for name in self.sets if name not in other]
 
     def notes(self) -> tuple[str, ...]:
         """The preprocessing that was found, as a sentence."""
@@ -241,7 +250,7 @@ def text_inputs(given: TextAdaptConfig, config: AdaptRunConfig) -> NetworkInputs
     part, rows = parts.role_rows["train"]
     some = model.tokenize([parts.texts[part][row] for row in rows[:4]])
     fault = "`model` must take tokenised sentences, but it failed ({reason})."
-    extractor = Extractor(given, model.network, some, fault)
+    extractor = Extractor(given, model.network, some, fault, heads=config.adapt_config.heads)
     sources = {
         part: TextSource(parts.texts[part], parts.targets[part], tokenize=model.tokenize).subset(rows)
         for part, rows in needed_rows(parts).items()

@@ -91,7 +91,7 @@ class VerdictRecord(RecordPart, frozen=True):
 
 
 class ScoredHead(RecordPart, frozen=True):
-    """A head of the honest table on the rows that it is scored by."""
+    """A head of the comparison table on the rows that it is scored by."""
 
     label: str
     """Of its line, such as "label smoothing"; heads of other seeds have the same."""
@@ -112,11 +112,11 @@ class RiskThresholdCheck(RecordPart, frozen=True):
     """A risk threshold computed on validation rows, and its coverage and error on test rows.
 
     Args:
-        threshold: the least confidence to answer at; None where no threshold meets the risk.
-        coverage: share of the validation rows that are answered.
-        bound: on their error, which holds with probability 1 − delta.
-        test_coverage: share of the test rows that are answered; None where there are none.
-        test_risk: error among these answers; None where there are none.
+        threshold: Least confidence to answer at; None where no threshold meets the risk.
+        coverage: Share of the validation rows that are answered.
+        bound: Bound on their error, which holds with probability 1 − delta.
+        test_coverage: Share of the test rows that are answered; None where there are none.
+        test_risk: Error among these answers; None where there are none.
     """
 
     risk: float
@@ -188,7 +188,7 @@ class AdaptRecord(Record, frozen=True):
 
     @property
     def row_labels(self) -> list[str]:
-        """The lines of the honest table, each once, in their order."""
+        """The lines of the comparison table, each once, in their order."""
         return list(dict.fromkeys(one.label for one in self.scored))
 
     @property

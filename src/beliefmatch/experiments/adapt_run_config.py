@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from beliefmatch._config import Config, Count, Seed
-from beliefmatch.adaptation.adapt_config import AdaptConfig
+from beliefmatch.adaptation.adapt_config import AdaptConfig, require_no_background
 from beliefmatch.data.config import DataConfig, TextConfig
 
 __all__ = ["AdaptRunConfig", "FeatureAdaptConfig", "ImageAdaptConfig", "NetworkConfig", "TextAdaptConfig"]
@@ -14,19 +14,19 @@ class NetworkConfig(Config, frozen=True, kw_only=True):
     """A network, and how its features are computed.
 
     Args:
-        model: a name of `MODELS`, `timm:NAME`, `torchvision:NAME`, `hf:NAME`, `module:factory`, or the
+        model: A name of `MODELS`, `timm:NAME`, `torchvision:NAME`, `hf:NAME`, `module:factory`, or the
             directory of a run; for text `hf:NAME` or `hf:DIRECTORY`.
-        options: of the network.
-        weights: a file of them; those that come with the name if not given.
-        head: name of the last layer; looked for if not given.
-        validation_from: which part gives the images to choose on: "train" holds some of its images out,
+        options: Options that the network is built with.
+        weights: File of its weights; by default those that come with the name.
+        head: Name of the last layer; found automatically by default.
+        validation_from: Which part gives the images to choose on: "train" holds some of its images out,
             "test" gives half of them, for networks that were trained on all of "train".
-        cache_dir: where features are kept.
-        cache_size: that they may take.
-        device: that computes them.
-        precision: "32", "bf16" or "auto".
-        compile: have torch compile the network first.
-        batch_size: examples that are computed at a time.
+        cache_dir: Directory of the feature cache.
+        cache_size: Maximum size of the feature cache on disk.
+        device: Device used to extract features.
+        precision: Precision of the features, "32", "bf16" or "auto"; see `extract`.
+        compile: Whether the network is compiled first.
+        batch_size: Number of examples in a batch when features are extracted.
     """
 
     model: str
@@ -58,11 +58,11 @@ class FeatureAdaptConfig(Config, frozen=True, kw_only=True, tag_field="inputs", 
     """Features that somebody else has computed.
 
     Args:
-        train: file or directory to fit on; may hold the other sets and the existing head too.
-        validation: likewise to choose on; or a share or number of the rows of `train`. A fifth of them, with
-            a warning, if there is nothing else.
-        test: File or directory to score on.
-        split_seed: of the division where there is but one set.
+        train: File to fit on; it may hold the other sets and the existing head too.
+        validation: File to choose on, or a fraction or number of the rows of `train`. By default a fifth of
+            them, with a warning, unless `train` has validation rows of its own.
+        test: File to score on.
+        split_seed: Seed of the draw of validation rows.
     """
 
     train: str
@@ -85,3 +85,7 @@ class AdaptRunConfig(Config, frozen=True):
     adapt_config: AdaptConfig = AdaptConfig()
     ood: tuple[str, ...] = ()
     background: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_no_background(self.adapt_config, self.background)

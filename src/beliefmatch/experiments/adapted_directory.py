@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +23,13 @@ from beliefmatch._config import Record, plain
 from beliefmatch._environment import needs
 from beliefmatch._utils import reason_of
 from beliefmatch._validate import fail
-from beliefmatch.adaptation.ensemble import EnsembleHead, mixed
+from beliefmatch.adaptation.ensemble import EnsembleHead
+from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.heads import find_head
 from beliefmatch.adaptation.result import Adaptation
+from beliefmatch.adaptation.scoring import scorable, stored_predictions
 from beliefmatch.adaptation.surgery import BeliefMixin, add_belief, with_ensemble, with_head
-from beliefmatch.adaptation.types import Features
 from beliefmatch.data.predictions import Predictions, npz_bytes
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.text import Tokenize
@@ -42,19 +43,18 @@ from beliefmatch.models import MODELS, pretrained_model
 from beliefmatch.models.text import stored_text_model
 
 if TYPE_CHECKING:
-    from beliefmatch.experiments.adapting import AdaptResult
+    from beliefmatch.experiments.adapt_job import AdaptResult
 
 __all__ = [
     "AdaptedModel",
     "AdaptedNetwork",
     "adapted_network",
+    "directory_files",
     "head_file",
-    "kept_files",
     "require_directory",
 ]
 
 _WEIGHTS = "model.safetensors"
-_BLOCK = 4096
 _RECORDS = ADAPT_SCHEMA.rpartition("/")[0]  # of any version
 _TEXT = "text"
 _SPEED = ("cache_dir", "cache_size", "device", "compile", "workers")
@@ -64,16 +64,16 @@ class AdaptedModel(Record, frozen=True, kw_only=True):
     """What an adapted network is built from, except its weights: model.json.
 
     Args:
-        head: name of its last layer.
-        class_names: by id.
-        has_belief: whether its logits are log-concentrations; not where a softmax head was delivered.
-        model: its name, as `pretrained_model` takes it, if it is not of a run.
-        options: it is built with by that name.
-        run: configuration of the run that it is of.
-        classes: number of classes of that run.
-        shape: C, H, W of its images.
-        preprocessing: of its images.
-        text: facts about its tokenizer, where it takes sentences.
+        head: Name of its last layer.
+        class_names: Names of the classes by id.
+        has_belief: Whether its logits are log-concentrations; not where a softmax head was delivered.
+        model: Name of the network, as `pretrained_model` takes it, unless it is of a run.
+        options: Options that it is built with by that name.
+        run: Configuration of the run that it is of.
+        classes: Number of classes of that run.
+        shape: Channels, height and width of its images.
+        preprocessing: Preprocessing of its images.
+        text: Facts about its tokenizer, where it takes sentences.
     """
 
     head: str
@@ -132,7 +132,7 @@ def _identity(config: Any) -> Any:
     return {name: _identity(value) for name, value in config.items() if name not in _SPEED}
 
 
-def kept_files(
+def directory_files(
     outcome: AdaptResult, config: ImageAdaptConfig | TextAdaptConfig | None
 ) -> Iterator[tuple[str, bytes]]:
     """Name and content of the files that hold predictions of every set, and the network if there is one."""
@@ -161,7 +161,7 @@ def _model(outcome: AdaptResult, config: ImageAdaptConfig | TextAdaptConfig) -> 
     return AdaptedModel(
         head=head.name,
         class_names=outcome.record.class_names,
-        has_belief=chosen.predict(torch.zeros(1, chosen.weight.shape[1])).belief is not None,
+        has_belief=chosen.candidate.has_belief,
         model=config.model if run is None else None,
         options=dict(config.options),
         run=None if run is None else to_mapping(run.config()),
@@ -173,15 +173,19 @@ def _model(outcome: AdaptResult, config: ImageAdaptConfig | TextAdaptConfig) -> 
 
 
 def _predictions(head: FittedHead, features: Features) -> Predictions:
-    """Log-concentrations of every row, in single precision; of counts the class of the most votes."""
-    if isinstance(head, EnsembleHead):
-        logits = [mixed(head.member_logits(rows)) for rows, _ in features.blocks(_BLOCK)]
-    else:
-        logits = [rows @ head.weight.t() + head.bias for rows, _ in features.blocks(_BLOCK)]
-    values, targets = torch.cat(logits).float(), features.targets
+    """Logits of the rows that have a class or votes, or of all where none has, in single precision.
+
+    They are log-concentrations where the head has a belief. Of counts the target is the class of the most
+    votes.
+    """
+    rows = scorable(features)
+    is_labelled = len(rows) > 0
+    rows = rows if is_labelled else torch.arange(len(features))
+    found, _ = stored_predictions(head, features, rows, path=Path(), dtype=torch.float32)
+    targets = found.targets
+    assert targets is not None
     ids = targets if targets.dim() == 1 else targets.argmax(1)
-    is_labelled = len(ids) > 0 and int(ids.min()) >= 0
-    return Predictions(Path(), "logits", values, ids if is_labelled else None, None, {})
+    return replace(found, targets=ids if is_labelled else None)
 
 
 def _bytes(state: Mapping[str, Tensor]) -> bytes:
@@ -208,26 +212,27 @@ def adapted_network(directory: Path) -> AdaptedNetwork:
     state, read = _read(weights), (tuple(model.class_names), model.has_belief)
     if model.text is not None:
         text = stored_text_model(directory / _TEXT, model.text)
-        network = _with_weights(text.network, text.tokenize(["A sentence."]), model.head, state, weights)
+        network = _with_weights(text.network, text.tokenize(["A sentence."]), model, state, weights)
         return AdaptedNetwork(network, *read, tokenize=text.tokenize)
     assert model.shape is not None
     made_up = torch.rand(2, *model.shape, generator=torch.Generator().manual_seed(0))
-    network = _with_weights(_network(model), made_up, model.head, state, weights)
+    network = _with_weights(_network(model), made_up, model, state, weights)
     return AdaptedNetwork(network, *read, model.shape, model.preprocessing)
 
 
 def _with_weights(
-    network: nn.Module, batch: Any, name: str, state: Mapping[str, Tensor], weights: Path
+    network: nn.Module, batch: Any, model: AdaptedModel, state: Mapping[str, Tensor], weights: Path
 ) -> BeliefMixin:
     """The network with a head for the classes of the weights, and with these weights."""
-    head = find_head(network, batch, name=name)
+    head = find_head(network, batch, name=model.head)
     if f"{head.name}.weight" not in state:
         raise fail("predict", f"`run` must hold the weights of its head {head.name!r}; {weights} has none.")
     weight, bias = state[f"{head.name}.weight"], state.get(f"{head.name}.bias")
     if weight.dim() == 3 and bias is not None:
-        made = add_belief(with_ensemble(network, head, weight, bias))
+        adapted = with_ensemble(network, head, weight, bias)
     else:
-        made = add_belief(with_head(network, head, weight.flatten(1), bias))
+        adapted = with_head(network, head, weight.flatten(1), bias)
+    made = add_belief(adapted, has_belief=model.has_belief)
     made.load_state_dict(state)
     return made.eval()
 
@@ -279,8 +284,8 @@ def head_file(adaptation: Adaptation, network: nn.Module | None = None) -> bytes
     use without them.
 
     Args:
-        adaptation: of `adapt` or `refit`.
-        network: the adapted one, where there is one.
+        adaptation: Result of `adapt` or `refit`.
+        network: The adapted network, where there is one.
     """
     with needs("safetensors", extra="files", caller="report"):
         from safetensors.torch import save

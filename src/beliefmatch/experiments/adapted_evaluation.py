@@ -12,9 +12,10 @@ from torch import Tensor
 from beliefmatch._config import plain
 from beliefmatch._environment import provenance
 from beliefmatch._validate import fail
+from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.fitted import FittedHead, Point
 from beliefmatch.adaptation.result import Adaptation, BatchNormResult, FeatureSets
-from beliefmatch.adaptation.types import Features, labelled, ordered
+from beliefmatch.adaptation.scoring import answers, row_scores, scorable, stored_predictions
 from beliefmatch.data.predictions import Predictions
 from beliefmatch.experiments.adapt_record import (
     BATCHNORM_LABEL,
@@ -35,14 +36,14 @@ from beliefmatch.experiments.records import Scores
 from beliefmatch.metrics import calibration_error
 from beliefmatch.metrics.calibration import bins_of
 
-__all__ = ["MOST_NUMBERS", "VALUES_ONLY", "ScoredAdaptation", "score_adaptation"]
+__all__ = ["MAX_NUMBERS", "VALUES_ONLY", "ScoredAdaptation", "score_adaptation"]
 
-MOST_NUMBERS = 50_000_000
+MAX_NUMBERS = 50_000_000
 """Probabilities of a set that are held at once, 400 MB; of more, evenly spaced rows are scored."""
 VALUES_ONLY = EvaluateConfig(resamples=0, shown=0)
 """Settings of an evaluation without intervals and examples."""
 _NUMBERS = 4_000_000  # of logits computed at once
-_MOST_POINTS = 50  # of the curve of a head
+_MAX_POINTS = 50  # of the curve of a head
 _DEFAULT = EvaluateConfig()
 
 
@@ -64,26 +65,26 @@ def score_adaptation(
     wall_seconds: float | None = None,
     settings: EvaluateConfig = _DEFAULT,
 ) -> ScoredAdaptation:
-    """Evaluate every head of the honest table once, on the test rows, or else on those of validation.
+    """Evaluate every head of the comparison table once, on the test rows, or else on those of validation.
 
     The scores of the record are read from these evaluations; those of votes count each row's votes by their
     shares, while an evaluation takes the class of the most votes, the first of several.
 
     Args:
-        adaptation: of `adapt` or `refit`.
-        model_name: what was adapted.
-        class_names: one for each class; "0", "1", ... if not given.
-        data_facts: what is known of the data, as JSON can hold it.
+        adaptation: Result of `adapt` or `refit`.
+        model_name: Name of what was adapted.
+        class_names: One name for each class; "0", "1", ... by default.
+        data_facts: Description of the data, any JSON values.
         config: The whole configuration, where there is more than the options of the adaptation.
-        command: what to type to have the same again.
-        wall_seconds: that all of it took; what the adaptation says of its parts if not given.
-        settings: bins, resamples, seed and the like. Heads of other seeds than the delivered one are
+        command: Command line that made the adaptation.
+        wall_seconds: Duration of all of it; by default the sum of what the adaptation measured.
+        settings: Settings of the evaluations. Heads of other seeds than the delivered one are
             evaluated without intervals.
     """
     classes = adaptation.classes
     if class_names is not None and len(class_names) != classes:
         raise fail("report", f"`class_names` must be {classes}, one a class, got {len(class_names)}.")
-    names = [f"{place}" for place in range(classes)] if class_names is None else [*map(str, class_names)]
+    names = [f"{index}" for index in range(classes)] if class_names is None else [*map(str, class_names)]
     features, scored_on = _scored_rows(adaptation.sets)
     scored, evaluations = [], []
     for line in _lines(adaptation):
@@ -129,7 +130,7 @@ def score_adaptation(
 
 
 class _Line(NamedTuple):
-    """A line of the honest table, and what its heads see of the data."""
+    """A line of the comparison table, and what its heads see of the data."""
 
     label: str
     heads: Sequence[FittedHead]
@@ -150,15 +151,9 @@ def _lines(adaptation: Adaptation) -> list[_Line]:
 
 def _scored_rows(sets: FeatureSets) -> tuple[Features, str]:
     features, name = (sets.validation, "validation") if sets.test is None else (sets.test, "test")
-    if not len(_scorable(features)):
+    if not len(scorable(features)):
         raise fail("adapt", f"`{name}` must have rows with a class or votes, got none.")
     return features, name
-
-
-def _scorable(features: Features) -> Tensor:
-    """Places of the rows that have a class, or at least one vote."""
-    places = labelled(features)
-    return places[features.targets[places].sum(1) > 0] if _is_votes(features) else places
 
 
 def _is_votes(features: Features) -> bool:
@@ -178,7 +173,7 @@ def _scored_head(
     settings: EvaluateConfig,
 ) -> tuple[ScoredHead, EvaluationRecord]:
     features = line.features
-    predictions, has_belief = _predictions(head, features, f"{model_name}, {scored_on}", _scorable(features))
+    predictions, has_belief = _predictions(head, features, f"{model_name}, {scored_on}", scorable(features))
     by_votes = kl = None
     if _is_votes(features):
         counts = predictions.targets
@@ -206,28 +201,14 @@ def _scored_head(
     return scored, made
 
 
-@torch.no_grad()
 def _predictions(
-    head: FittedHead, features: Features, source: str, places: Tensor
+    head: FittedHead, features: Features, source: str, indices: Tensor
 ) -> tuple[Predictions, bool]:
-    """What a head says of these rows, or of evenly spaced ones of them, and whether it has a belief.
-
-    The values are log-concentrations of a belief, a head's own logits, or probabilities where it has neither.
-    """
-    classes = len(head.bias)
-    every = -(-len(places) * classes // MOST_NUMBERS)
-    places = places[::every]
-    values, kind, has_belief = [], "probs", False
-    for rows, _ in ordered(features, places):
-        for some in rows.split(max(1, _NUMBERS // classes)):
-            output = head.predict(some)
-            has_belief = output.belief is not None
-            logits = output.logits if output.belief is None else output.belief.log_alpha
-            kind = "probs" if logits is None else "logits"
-            values.append(output.probs if logits is None else logits)
+    """`stored_predictions` of these rows, or of evenly spaced ones of them."""
+    every = -(-len(indices) * len(head.bias) // MAX_NUMBERS)
     thinned = f"one row in {every} of {source}" if every > 1 else source
     path = Path(f"features of {thinned}: {head.candidate.name}")
-    return Predictions(path, kind, torch.cat(values), features.targets[places], None, {}), has_belief
+    return stored_predictions(head, features, indices[::every], path=path)
 
 
 def _vote_scores(predictions: Predictions, counts: Tensor) -> tuple[Scores, float | None]:
@@ -236,58 +217,41 @@ def _vote_scores(predictions: Predictions, counts: Tensor) -> tuple[Scores, floa
     step = max(1, _NUMBERS // counts.shape[1])
     for values, some in zip(predictions.values.split(step), counts.split(step), strict=True):
         logs = values.log_softmax(1) if predictions.kind == "logits" else values.log()
-        shares, probs = _shares(some), logs.exp()
-        nll = -torch.where(shares > 0, shares * logs, 0.0).sum(1)  # no vote for an impossible class: 0
+        shares, probs = some.double() / some.double().sum(1, keepdim=True), logs.exp()
+        nll, confidence, hits = row_scores(logs, some)
         brier = probs.square().sum(1) - 2 * (probs * shares).sum(1) + 1
-        columns.append((*_answers(probs, some), nll, brier, nll - torch.special.entr(shares).sum(1)))
-    confidence, hits, nll, brier, kl = (torch.cat(parts) for parts in zip(*columns, strict=True))
+        columns.append((nll, confidence, hits, brier, nll - torch.special.entr(shares).sum(1)))
+    nll, confidence, hits, brier, kl = (torch.cat(parts) for parts in zip(*columns, strict=True))
     scores = Scores(
         examples=len(hits),
         error=(1 - hits).mean().item(),
         nll=_finite(nll.mean().item()),
         brier=brier.mean().item(),
-        ece=calibration_error(bins_of(confidence.clamp(0, 1), hits, _DEFAULT.n_bins, "width")),
+        ece=calibration_error(bins_of(confidence, hits, _DEFAULT.n_bins, "width")),
         mean_confidence=confidence.mean().item(),
     )
     return scores, _finite(kl.mean().item())
-
-
-def _answers(probs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Confidence of each row, and 1 where its answer is the label, or the share of the votes for it."""
-    confidence, predicted = probs.max(1)
-    if targets.dim() == 1:
-        return confidence, (predicted == targets).double()
-    return confidence, _shares(targets).gather(1, predicted[:, None])[:, 0]
-
-
-def _shares(counts: Tensor) -> Tensor:
-    return counts.double() / counts.double().sum(1, keepdim=True)
 
 
 # The other parts of the record.
 
 
 def _risk_thresholds(adaptation: Adaptation) -> list[RiskThresholdCheck]:
-    """As computed on validation rows, with their coverage and error on test rows."""
+    """As computed on validation rows, with their coverage and error on test rows, both by `answers`."""
     batchnorm = adaptation.batchnorm
     head, test = adaptation.chosen, adaptation.sets.test
     if batchnorm is not None and batchnorm.is_taken:
         head, test = batchnorm.head, batchnorm.test
-    answers = None
-    if test is not None and adaptation.risk_thresholds:
-        found, _ = _predictions(head, test, "test", _scorable(test))
-        assert found.targets is not None
-        probs = found.values.softmax(1) if found.kind == "logits" else found.values
-        answers = _answers(probs, found.targets)
+    on_test = answers(head, test) if test is not None and adaptation.risk_thresholds else None
     made = []
     for one in adaptation.risk_thresholds:
         threshold = None if one.threshold is None else max(one.threshold, 0.0)
         coverage = risk = None
-        if answers is not None and threshold is not None:
-            confidence, hits = answers
+        if on_test is not None and threshold is not None:
+            confidence, correct = on_test
             answered = confidence >= threshold
             coverage = answered.double().mean().item()
-            risk = (1 - hits[answered]).mean().item() if coverage else None
+            risk = 1 - correct[answered].double().mean().item() if coverage else None
         bound = _finite(one.bound)
         made.append(RiskThresholdCheck(one.risk, one.delta, threshold, one.coverage, bound, coverage, risk))
     return made
@@ -321,10 +285,10 @@ def _tried(head: FittedHead) -> TriedHead:
 
 
 def _thinned(curve: Sequence[Point]) -> ValidationCurve:
-    """At most `_MOST_POINTS` points, evenly, with both ends."""
-    last, many = len(curve) - 1, min(len(curve), _MOST_POINTS)
-    kept = sorted({round(place * last / max(many - 1, 1)) for place in range(many)})
-    points = [curve[place] for place in kept]
+    """At most `_MAX_POINTS` points, evenly, with both ends."""
+    last, many = len(curve) - 1, min(len(curve), _MAX_POINTS)
+    kept = sorted({round(index * last / max(many - 1, 1)) for index in range(many)})
+    points = [curve[index] for index in kept]
     return ValidationCurve([point.epoch for point in points], [_finite(point.nll) for point in points])
 
 

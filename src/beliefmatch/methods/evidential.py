@@ -8,7 +8,7 @@ the first part of the training.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from beliefmatch._validate import fail, require_choice, require_finite_number
 from beliefmatch.belief import Belief, dirichlet_kl
 from beliefmatch.methods.base import Method, NetworkPredictor, Objective, Prediction
 
-__all__ = ["evidential"]
+__all__ = ["evidential", "evidential_losses"]
 
 Data = Literal["squared", "cross_entropy", "likelihood"]
 LARGEST_LOGIT = 30.0  # of "exp"
@@ -44,8 +44,8 @@ def evidential(*, data: Data = "squared", evidence: str = "relu", annealing: flo
         raise fail("evidential", f"`annealing` must lie in [0, 1], got {annealing!r}.")
 
     def at(progress: float) -> Objective:
-        weight = min(1.0, progress / annealing) if annealing else 1.0
-        return partial(_loss, data=_DATA[data], evidence=EVIDENCE[evidence], weight=weight)
+        options = {"data": data, "evidence": evidence, "annealing": annealing, "progress": progress}
+        return partial(_mean_loss, **options)
 
     return Method(
         objective=at(1.0),
@@ -60,19 +60,20 @@ def _read(logits: Tensor, *, evidence: Callable[[Tensor], Tensor]) -> Prediction
     return Prediction(probs=belief.probs, belief=belief)
 
 
-def _loss(
-    logits: Tensor,
-    targets: Tensor,
-    *,
-    data: Callable[[Tensor, Tensor], Tensor],
-    evidence: Callable[[Tensor], Tensor],
-    weight: float,
+def _mean_loss(logits: Tensor, targets: Tensor, **options: Any) -> Tensor:
+    return evidential_losses(logits, targets, **options).mean()
+
+
+def evidential_losses(
+    logits: Tensor, targets: Tensor, *, data: Data, evidence: str, annealing: float, progress: float
 ) -> Tensor:
-    alpha = 1 + evidence(logits)
+    """The loss of each row, (N,), at a fraction `progress` of the training; see `evidential`."""
+    weight = min(1.0, progress / annealing) if annealing else 1.0
+    alpha = 1 + EVIDENCE[evidence](logits)
     label = functional.one_hot(targets, logits.shape[1]).to(alpha)
     misleading = (label + (1 - label) * alpha).log()  # α = 1 for the label
     divergence = dirichlet_kl(misleading, torch.zeros_like(misleading))
-    return (data(alpha, label) + weight * divergence).mean()
+    return _DATA[data](alpha, label) + weight * divergence
 
 
 def _squared(alpha: Tensor, label: Tensor) -> Tensor:

@@ -61,9 +61,9 @@ def reliability_figure(models: Sequence[EvaluationRecord]) -> Figure:
             )
         )
         if few:
-            ends = {"low": [one.low for one in few], "high": [one.high for one in few]}
+            lows, highs = [one.low for one in few], [one.high for one in few]
             points = [one.confidence for one in few], [one.accuracy for one in few]
-            series.append(Series(model.name, *points, look, "points", **ends, model=index, alpha=_PALE))
+            series.append(Series(model.name, *points, look, "points", lows, highs, index, alpha=_PALE))
         total = max(sum(bins.count), 1)
         edges = [*bins.lower[:1], *bins.upper]
         counts = [count / total for count in bins.count]
@@ -235,7 +235,7 @@ def risk_coverage_figure(models: Sequence[EvaluationRecord]) -> Figure:
 class ClassError(NamedTuple):
     """One class of one model; `low` and `high` are Wilson's interval of the error."""
 
-    index: int
+    id: int
     examples: int
     error: float
     low: float
@@ -279,11 +279,11 @@ def class_figures(models: Sequence[EvaluationRecord]) -> list[Figure]:
     errors, calibration, words = [], [], []
     for number, (model, look) in enumerate(zip(models, looks([m.name for m in models]), strict=True)):
         offset = 0.56 * (number - (len(models) - 1) / 2) / len(models)
-        found = [one for one in class_errors(model).values() if one.index in rows]
-        places = [rows[one.index] + offset for one in found]
-        ends = {"low": [one.low for one in found], "high": [one.high for one in found]}
+        found = [one for one in class_errors(model).values() if one.id in rows]
+        places = [rows[one.id] + offset for one in found]
+        lows, highs = [one.low for one in found], [one.high for one in found]
         values = [one.error for one in found]
-        errors.append(Series(model.name, values, places, look, "points", **ends, model=number))
+        errors.append(Series(model.name, values, places, look, "points", lows, highs, number))
         own = [one for one in model.classes if one.index in rows]
         values = [one.calibration_error for one in own]
         places = [rows[one.index] + offset for one in own]
@@ -291,7 +291,7 @@ def class_figures(models: Sequence[EvaluationRecord]) -> list[Figure]:
         worst = max(found, key=lambda one: one.error, default=None)
         if worst is not None:
             words.append(
-                f"{model.name} errs most on {class_label(model, worst.index)}, {percent(worst.error)}"
+                f"{model.name} errs most on {class_label(model, worst.id)}, {percent(worst.error)}"
             )
     height = 1.0 + len(chosen) * min(0.16 + 0.05 * len(models), 0.4)
     y = Axis(names=names)

@@ -12,9 +12,9 @@ from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.data import load
 from beliefmatch.data.config import DataConfig
 from beliefmatch.data.preprocessing import Preprocessing
+from beliefmatch.experiments.adapt_job import AdaptJob
 from beliefmatch.experiments.adapt_record import AdaptRecord, ScoredHead, adapt_evaluation_paths
 from beliefmatch.experiments.adapt_run_config import AdaptRunConfig, ImageAdaptConfig
-from beliefmatch.experiments.adapting import Adapting
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.reproduce import dataset_paths as paths
 from beliefmatch.reproduce.arms import Arm
@@ -129,7 +129,7 @@ class TransferRunner(Runner):
         for config in configs:
             if self._kept(config) is None:
                 with paths.explain_missing_data(self.id, configs, self.config.data_dir):
-                    Adapting(self.adapt_run_config(config))
+                    AdaptJob(self.adapt_run_config(config))
 
     def _execute(self, on_progress: OnProgress) -> Outcome:
         """Make the adaptations that have not been made, and read all of them."""
@@ -156,7 +156,7 @@ class TransferRunner(Runner):
         try:
             with warnings.catch_warnings():  # the protocol fixes the number of epochs
                 warnings.filterwarnings("ignore", "adapt: these heads have not converged")
-                outcome = Adapting(self.adapt_run_config(config)).run(on_progress)
+                outcome = AdaptJob(self.adapt_run_config(config)).run(on_progress)
         except EnvironmentFailure:
             raise
         except ValueError as error:  # of numbers that are not finite, or files

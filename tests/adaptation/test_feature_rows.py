@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.solver import Design
-from beliefmatch.adaptation.types import Features
 
 WIDTH, CLASSES = 7, 3
 
@@ -48,7 +48,7 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_features_in_another_form_are_the_same_to_the_solver(form, memory, tmp_path, monkeypatch):
     expected = [one[1:] for one in Design(features()).blocks(1000)]
-    monkeypatch.setattr("beliefmatch.adaptation.types.BLOCK_NUMBERS", 13 * WIDTH)
+    monkeypatch.setattr("beliefmatch.adaptation.feature_rows.BLOCK_NUMBERS", 13 * WIDTH)
     found = [one[1:] for one in Design(FORMS[form](features(), tmp_path), memory=memory).blocks(11)]
     for one, two in zip(zip(*expected, strict=True), zip(*found, strict=True), strict=True):
         torch.testing.assert_close(torch.cat(two), torch.cat(one))
@@ -74,7 +74,7 @@ def test_subsets_read_as_the_rows_they_are(tmp_path):
     assert torch.equal(some.targets, data.targets[torch.from_numpy(numbers)])
     assert len({whole.digest, some.digest, whole.subset(numbers[:4]).digest}) == 3
     for wrong in ([50], [-1], []):
-        with pytest.raises(ValueError, match="`numbers`"):
+        with pytest.raises(ValueError, match="`indices`"):
             whole.subset(np.array(wrong, dtype=int))
 
 

@@ -14,6 +14,7 @@ from beliefmatch._utils import OnProgress
 from beliefmatch._validate import fail, naming_arguments
 from beliefmatch.adaptation.adapt import adapt_network
 from beliefmatch.adaptation.fitted import Init
+from beliefmatch.adaptation.laplace_head import require_laplace
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import Adaptation, FeatureSets
 from beliefmatch.adaptation.stored import feature_sets
@@ -25,7 +26,7 @@ from beliefmatch.experiments.adapted_evaluation import score_adaptation
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.models.text import TextModel
 
-__all__ = ["AdaptResult", "Adapting"]
+__all__ = ["AdaptJob", "AdaptResult"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +42,14 @@ class AdaptResult:
     """The network before the adaptation with its tokenizer, where the inputs are sentences."""
 
 
-class Adapting:
+class AdaptJob:
     """An adaptation ready to run: what a user can get wrong is refused on construction."""
 
     def __init__(self, config: AdaptRunConfig) -> None:
         self.config, given = config, config.given
         self.inputs: NetworkInputs | _StoredFeatures
+        if config.adapt_config.laplace:
+            require_laplace()
         if isinstance(given, FeatureAdaptConfig):
             self.inputs = _stored_features(given, config)
         elif isinstance(given, ImageAdaptConfig):
@@ -63,8 +66,8 @@ class Adapting:
         """What is to be done, and what it takes on the disk."""
         return self.inputs.announcement()
 
-    def run(self, on_progress: OnProgress) -> AdaptResult:
-        """Compute features, fit, choose and score."""
+    def run(self, on_progress: OnProgress, *, command: Sequence[str] = ()) -> AdaptResult:
+        """Compute features, fit, choose and score; the record tells the command."""
         began = time.perf_counter()
         inputs, given, fit = self.inputs, self.config.given, self.config.adapt_config
         if isinstance(inputs, NetworkInputs):
@@ -90,6 +93,7 @@ class Adapting:
             class_names=class_names,
             data_facts=facts,
             config=plain(self.config),
+            command=command,
             wall_seconds=time.perf_counter() - began,
         )
         return AdaptResult(made, record, evaluations, network, text)

@@ -17,7 +17,6 @@ from beliefmatch.data.splits import resolve_count, stratified_rows
 __all__ = [
     "BLOCK_NUMBERS",
     "Features",
-    "PickedRows",
     "Rows",
     "block_size",
     "features_digest",
@@ -34,18 +33,18 @@ _SPLIT = 21  # stream of random numbers of the hold-out
 
 
 class PickedRows:
-    """Rows of another array by their numbers, read-only; only the rows requested are read.
+    """Rows of another array by their indices, read-only; only the rows requested are read.
 
     Args:
         rows: Features (N, F).
-        numbers: Row numbers in the order of this array.
+        indices: Indices of the rows, in the order of this array.
     """
 
     ndim = 2
 
-    def __init__(self, rows: "Rows", numbers: np.ndarray) -> None:
-        self._rows, self._numbers = rows, numbers
-        self.shape: tuple[int, int] = (len(numbers), rows.shape[1])
+    def __init__(self, rows: "Rows", indices: np.ndarray) -> None:
+        self._rows, self._indices = rows, indices
+        self.shape: tuple[int, int] = (len(indices), rows.shape[1])
         self.dtype: np.dtype = rows.dtype
 
     @property
@@ -57,9 +56,9 @@ class PickedRows:
         return self.shape[0]
 
     def __getitem__(self, key: slice | np.ndarray | Sequence[int] | int) -> np.ndarray:
-        """Rows by a slice, by their numbers in any order, or one by its number."""
-        numbers = self._numbers[key if isinstance(key, slice) else np.asarray(key)]
-        return np.asarray(self._rows[numbers])
+        """Rows by a slice, by their indices in any order, or one by its index."""
+        indices = self._indices[key if isinstance(key, slice) else np.asarray(key)]
+        return np.asarray(self._rows[indices])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
@@ -115,19 +114,19 @@ class Features:
                     rows.numpy()[first:last] = self.rows[start + first : start + last]
             yield rows, self.targets[start : start + size]
 
-    def subset(self, numbers: np.ndarray) -> "Features":
-        """The features of some rows, in the order of their numbers; no row is read."""
-        numbers = np.asarray(numbers, dtype=np.int64)
-        if numbers.ndim != 1 or not len(numbers):
-            raise fail("subset", f"`numbers` must be at least one row number, got shape {numbers.shape}.")
-        if numbers.min() < 0 or numbers.max() >= len(self):
-            got = f"{numbers.min()} to {numbers.max()}"
-            raise fail("subset", f"`numbers` must lie in 0 to {len(self) - 1}, got {got}.")
-        digest = hashlib.sha256(self.digest.encode() + numbers.astype("<i8").tobytes()).hexdigest()
-        return Features(PickedRows(self.rows, numbers), self.targets[torch.from_numpy(numbers)], digest)
+    def subset(self, indices: np.ndarray) -> "Features":
+        """The features of some rows, in the order of their indices; no row is read."""
+        indices = np.asarray(indices, dtype=np.int64)
+        if indices.ndim != 1 or not len(indices):
+            raise fail("subset", f"`indices` must be at least one row index, got shape {indices.shape}.")
+        if indices.min() < 0 or indices.max() >= len(self):
+            got = f"{indices.min()} to {indices.max()}"
+            raise fail("subset", f"`indices` must lie in 0 to {len(self) - 1}, got {got}.")
+        digest = hashlib.sha256(self.digest.encode() + indices.astype("<i8").tobytes()).hexdigest()
+        return Features(PickedRows(self.rows, indices), self.targets[torch.from_numpy(indices)], digest)
 
     def hold_out(self, share: float, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Row numbers that remain, and row numbers held out for validation in proportion to the classes.
+        """Indices of the rows that remain, and of those held out for validation in proportion to the classes.
 
         Both ascend. The class of a row of counts is that of the most votes. Rows of no class remain, and so
         does one row of each class: nothing could be fitted without it.
@@ -187,7 +186,7 @@ def block_size(features: Features) -> int:
 
 
 def labelled(features: Features) -> Tensor:
-    """Places of the rows that belong to a class: ids or counts that are not negative."""
+    """Indices of the rows that belong to a class: ids or counts that are not negative."""
     targets = features.targets
     known = targets >= 0 if targets.dim() == 1 else (targets >= 0).all(1)
     return known.nonzero()[:, 0]
@@ -230,10 +229,10 @@ def require_finite(function: str, name: str, features: Features) -> None:
             raise fail(function, f"{fact}, got {value:.6g} in row {number * size + row}.")
 
 
-def ordered(features: Features, places: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """The rows at these places in float32 and their targets, in order, some at a time."""
+def ordered(features: Features, indices: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """The rows at these indices in float32 and their targets, in order, some at a time."""
     wanted, size = torch.zeros(len(features), dtype=torch.bool), block_size(features)
-    wanted[places] = True
+    wanted[indices] = True
     for (rows, targets), chosen in zip(features.blocks(size), wanted.split(size), strict=True):
         if bool(chosen.all()):
             yield rows, targets
