@@ -22,7 +22,7 @@ from golden import assert_golden
 N, K = 60, 4
 RNG = np.random.default_rng(0)
 TARGETS = RNG.integers(0, K, N)
-FIGURES = ["class_error", "entropy_noise", "reliability", "risk_coverage", "roc"]
+FIGURES = ("classes", "confusion_0", "confusion_1", "entropy_noise", "reliability", "risk_coverage", "roc")
 QUICK = ["--resamples", "20"]
 
 
@@ -74,10 +74,7 @@ def done(inputs, tmp_path_factory) -> tuple[Path, str]:
 
 def test_records_tables_figures_and_the_page_are_written(done):
     out, _ = done
-    figures = [f"figures/{name}.{kind}" for name in FIGURES for kind in ("pdf", "png", "svg")]
-    assert files_below(out) == sorted(
-        [LEDGER, "a.json", "b.json", "report.html", "summary.csv", "summary.md", *figures]
-    )
+    assert files_below(out) == [LEDGER, "a.json", "b.json", "report.html", "summary.csv", "summary.md"]
     assert "<script>alert(1)" not in (out / "report.html").read_text("utf-8")
     first, second = records = [record_of(out / f"{name}.json") for name in "ab"]
     assert [record.name for record in records] == ["a", "b"]
@@ -92,9 +89,12 @@ def test_the_terminal_shows_one_table_and_the_page_and_more_with_verbose(done, i
     out, shown = done
     assert_golden("cli/evaluate.txt", shown.replace(f"{out}", "OUT"))
     out = tmp_path / "r"
-    assert main([*arguments(inputs, out), "--verbose"]) == 0
+    assert main([*arguments(inputs, out), "--verbose", "--figures", "svg"]) == 0
     more = capsys.readouterr().out
-    assert "Adaptive calibration error" in more
+    assert "Adaptive ECE" in more and "Prediction sets" not in more
+    assert [name for name in files_below(out) if name.startswith("figures/")] == sorted(
+        f"figures/{name}.svg" for name in FIGURES
+    )
     assert f"• {inputs / 'a.npz'}: logits = logits, targets = targets, images = images" in more
     assert f"• {inputs / 'b_noise.npz'}: logits = logits" in more
     for name in ("summary.csv", "summary.md"):  # the same bytes as before
@@ -113,7 +113,7 @@ def test_the_page_is_rebuilt_from_records_alone_without_torch(done, tmp_path):
     finished = python(
         "import sys; sys.modules['torch'] = None\n"
         f"from beliefmatch.cli import main; code = main({command})\n"
-        "heavy = [name for name in ('torch', 'matplotlib', 'scipy') if sys.modules.get(name)]\n"
+        "heavy = [name for name in ('torch', 'scipy') if sys.modules.get(name)]\n"
         "sys.exit(code or str(heavy or ''))"
     )
     assert finished.stderr.strip() == ""
@@ -125,7 +125,9 @@ def test_files_of_an_earlier_run_are_removed_and_named(inputs, tmp_path, capsys,
     out = tmp_path / "r"
     line = ["evaluate", f"{inputs / 'a.npz'}", *QUICK, "--out", f"{out}"]
     files = {"a.json": b"{}", "b.json": b"{}", "figures/roc.svg": b"", "figures/old.svg": b""}
-    monkeypatch.setattr("beliefmatch.cli.evaluate.evaluation_files", lambda records: files.items())
+    monkeypatch.setattr(
+        "beliefmatch.report.evaluation.evaluation_files", lambda *given, **more: files.items()
+    )
     assert main(line) == 0
     (out / "mine.json").write_text("{}")
     (out / "figures" / "roc.svg").write_text("changed by hand")
@@ -189,7 +191,7 @@ def test_different_targets_of_models_give_a_warning(tmp_path, capsys, monkeypatc
     monkeypatch.chdir(tmp_path)
     save(tmp_path / "a.npz")
     save(tmp_path / "b.npz", targets=(TARGETS + 1) % K)
-    monkeypatch.setattr("beliefmatch.cli.evaluate.evaluation_files", lambda records: [])
+    monkeypatch.setattr("beliefmatch.report.evaluation.evaluation_files", lambda *given, **more: [])
     assert main(["evaluate", "a.npz", "b.npz", *QUICK, "--out", "r"]) == 0
     err = capsys.readouterr().err
     assert err.startswith("warning: the targets of b.npz") and err.count("\n") == 1
