@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from beliefmatch._environment import needs
 from beliefmatch._files import directory_in_use
 from beliefmatch._utils import OnProgress
-from beliefmatch._validate import naming_arguments
+from beliefmatch._validate import fail, naming_arguments
 from beliefmatch.adaptation.adapt import adapt_data
 from beliefmatch.adaptation.adapt_config import (
     CONTROLS,
@@ -33,6 +33,7 @@ from beliefmatch.adaptation.result import Adaptation
 from beliefmatch.adaptation.surgery import BeliefMixin, add_belief
 from beliefmatch.experiments.adapted_directory import head_file
 from beliefmatch.experiments.adapted_evaluation import VALUES_ONLY, score_adaptation
+from beliefmatch.experiments.run_dir import RunDirectory
 
 __all__ = ["Adapted", "adapt"]
 
@@ -76,6 +77,9 @@ class Adapted(BeliefMixin):
             import jinja2  # noqa: F401
 
             from beliefmatch.report.adaptation import write_adaptation
+        if RunDirectory(Path(directory)).model_file.is_file():
+            fact = f"`directory` must not be that of `beliefmatch adapt` or of a run, got {directory}"
+            raise fail("report", f"{fact}, whose network would be lost; choose another.")
         head = head_file(self.adaptation, self)
         with directory_in_use(str(directory), caller="report") as place:
             made = score_adaptation(

@@ -409,3 +409,27 @@ def test_a_background_takes_part_in_the_fit(quickly, digits):
         for label in ("belief matching", "belief matching with background")
     ]
     assert doubts[1] > doubts[0]
+
+
+def test_a_report_does_not_replace_the_directory_of_the_command(better, tmp_path):
+    (tmp_path / "model.json").write_text("{}")
+    with pytest.raises(ValueError, match="`directory` must not be"):
+        better.report(tmp_path)
+    assert [one.name for one in tmp_path.iterdir()] == ["model.json"]
+
+
+def test_arrays_are_predicted_like_tensors(better, digits):
+    images = digits.test.images[:5]
+    torch.testing.assert_close(better.predict(images.numpy()).probs, better.predict(images).probs)
+    torch.testing.assert_close(better.belief(images.double().numpy()).probs, better.belief(images).probs)
+
+
+def test_a_head_that_always_answers_the_most_frequent_class_knows_no_classes():
+    targets = torch.from_numpy(np.random.default_rng(0).permutation(np.repeat([0, 1], [130, 70])))
+    inputs = torch.randn(200, WIDTH, generator=torch.Generator().manual_seed(0)) + targets[:, None]
+    model = nn.Linear(WIDTH, 2)
+    with torch.no_grad():
+        model.weight.zero_()
+        model.bias.copy_(torch.tensor([1.0, 0.0]))
+    better = adapt(model, (inputs[:100], targets[:100]), validation=(inputs[100:], targets[100:]))
+    assert better.adaptation.labels == "new"

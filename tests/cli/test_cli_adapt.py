@@ -383,6 +383,7 @@ KNOWN = f"{OWN} --data digits --mean 0 --std 1 --labels new"
         (f"{KNOWN} --data empty", "--data"),
         (f"{KNOWN} --limit 3", "--data"),
         (f"{KNOWN} --size 7", "--size"),
+        (f"{KNOWN} --size 100000", "--size"),
         (f"{KNOWN} --feature-batch 0", "--feature-batch"),
         (f"{KNOWN} --cache-size foo", "--cache-size"),
         (f"{KNOWN} --model-option width=[", "--model-option"),
@@ -482,6 +483,13 @@ def test_none_of_these_refuses_at_most_the_stated_share_of_validation_images(ada
     assert none_of_these(run, rate, measure="entropy").measure == "entropy"
     with pytest.raises(ValueError, match="`none_of_these`"):
         none_of_these(adapted.directory, 1 / 361, measure="mutual_information")
+
+
+def test_results_do_not_go_into_the_folder_of_the_data(tmp_path, capsys):
+    (tmp_path / "photos" / "a").mkdir(parents=True)
+    line = ["adapt", "--model", "own:net", "--data", f"{tmp_path / 'photos'}", "--mean", "0", "--std", "1"]
+    for out in (tmp_path / "photos", tmp_path / "photos" / "runs" / "1"):
+        assert "`--out` must not be within the data" in refused([*line, "--out", f"{out}"], capsys)
 
 
 def test_predict_gives_sets_that_hold_the_class_as_often_as_asked(adapted, tmp_path, capsys):

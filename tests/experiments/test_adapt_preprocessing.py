@@ -1,6 +1,7 @@
 """The preprocessing of a user's own network is given, declared or found, and never silently another one."""
 
 import csv
+import re
 
 import numpy as np
 import pytest
@@ -123,8 +124,8 @@ def test_the_found_preprocessing_feeds_the_untouched_network_and_new_images(adap
     record = AdaptRecord.from_json((tmp_path / "out" / "record.json").read_text("utf-8"))
     best, second = record.data["preprocessing_tried"][:2]
     assert shown.startswith(
-        f"preprocessing: pixels in [0, 1] (existing head right on {100 * best['accuracy']:.1f} % of 1024 "
-        f"training images with the lowest NLL; next: {second['name']} {100 * second['accuracy']:.1f} %"
+        f"preprocessing: pixels in [0, 1] (existing head right on {100 * best['accuracy']:.1f} % of 288 "
+        f"validation images with the lowest NLL; next: {second['name']} {100 * second['accuracy']:.1f} %"
     )
     assert record.data["preprocessing_from"] == "search" and best["accuracy"] > 0.95
     assert any(note.startswith("Preprocessing: pixels in [0, 1]") for note in record.notes)
@@ -148,8 +149,9 @@ def test_the_found_preprocessing_feeds_the_untouched_network_and_new_images(adap
 
 
 @pytest.mark.parametrize("order", ["rgb", "bgr"])
-def test_the_order_of_channels_is_found_and_kept(adapt, workspace, tmp_path, order):
+def test_the_order_of_channels_is_found_and_kept(monkeypatch, adapt, workspace, tmp_path, order):
     """Of a network that names the brightest of red, green and blue."""
+    monkeypatch.setattr(adapt_images, "_MIN_ERRORS", 0)  # the images are easy
     labels = np.arange(240) % 3
     images = np.random.default_rng(0).integers(0, 200, (240, 4, 4, 3)).astype(np.uint8)
     images[np.arange(240), :, :, labels] //= 2
@@ -169,7 +171,25 @@ def test_the_order_of_channels_is_found_and_kept(adapt, workspace, tmp_path, ord
     assert [int(answer["predicted"]) for answer in answers] == labels[:9].tolist()
 
 
-def test_grey_images_of_three_channels_are_taken_for_rgb(adapt, workspace):
+def test_images_that_are_all_right_tell_no_scale(adapt, workspace, capsys):
+    """The largest scale has the lowest NLL of images without errors; none is taken by that."""
+    stored = np.load(workspace / "images.npz")
+    dark = stored["labels"] % 2
+    images = np.where(dark[:, None, None], stored["images"] // 3, 120 + stored["images"] // 3).astype(
+        np.uint8
+    )
+    np.savez(workspace / "easy.npz", images=np.repeat(images[..., None], 3, 3), labels=dark)
+    save_file({"2.weight": torch.tensor([[9.0] * 3, [-9.0] * 3]), "2.bias": torch.tensor([-9.0, 9.0])},
+              workspace / "easy.safetensors")  # fmt: skip
+    line = (
+        "adapt --model own_nets:colours --model-option classes=2 --weights easy.safetensors --data easy.npz"
+    )
+    words = refused([*line.split(), "--out", f"{workspace}/never"], capsys)
+    assert "`--mean` must be given" in words and "100.0 %" in words and "pixels in [0, 1]" in words
+
+
+def test_grey_images_of_three_channels_are_taken_for_rgb(adapt, workspace, monkeypatch):
+    monkeypatch.setattr(adapt_images, "_MIN_ERRORS", 0)  # the images are easy
     stored = np.load(workspace / "images.npz")
     images = np.repeat(stored["images"][..., None], 3, 3)[:, ::2, ::2]
     dark = stored["labels"] % 2
@@ -241,16 +261,18 @@ def test_the_most_often_right_is_taken_and_nll_breaks_ties(correct, nll, order):
 
 def test_a_single_preprocessing_has_no_runners_up():
     text = _found([trial("a", 90, 1)])
-    assert text == "preprocessing: a (existing head right on 90.0 % of 100 training images)"
+    assert text == "preprocessing: a (existing head right on 90.0 % of 100 validation images)"
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_what_a_trial_divides_by_is_the_number_of_rows_it_scored(adapt, monkeypatch, tmp_path, number):
     """Of many classes, a head is tried on evenly spaced rows."""
     monkeypatch.setattr("beliefmatch.adaptation.scoring.MAX_LOGITS", 900)
+    monkeypatch.setattr(adapt_images, "_MIN_ERRORS", 0)
     shown = adapt(f"{number}.safetensors", "--dry-run")
     assert f"preprocessing: {[*SCALINGS][number]} (existing head right on " in shown
-    assert " of 86 training images" in shown or " of 85 training images" in shown
+    scored = int(re.search(r" of (\d+) validation images", shown)[1])
+    assert scored < 90 and (288 // scored) * scored > 200  # every third or fourth of 288
 
 
 def test_trials_that_more_images_show_to_be_chance_find_nothing(workspace, monkeypatch, capsys, tmp_path):

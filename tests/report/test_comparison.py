@@ -471,8 +471,7 @@ def test_hostile_names_are_text_everywhere():
     record = replace(record, settings=settings)
     page = Page(rendered(record))
     assert len(page.all("script")) == 1
-    of_figures = {element["text"] for element in page.all("style")[1:]}
-    assert of_figures == {"*{stroke-linejoin: round; stroke-linecap: butt}"}
+    assert len(page.all("style")) == 1
     assert not page.all("b") + page.all("i") and {*HOSTILE[:7]} <= {*page.names()}
     assert not page.all("img")
 

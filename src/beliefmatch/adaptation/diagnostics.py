@@ -60,6 +60,7 @@ _SHOWN = 10  # class ids in a message
 _BETTER_THAN_CHANCE = 3.0  # times: a head that is right so often has learnt these classes
 _OFTEN = 0.5  # right so often, a head knows the classes even if not all of them are here
 _MIN_GAP, _MIN_AUROC = 0.005, 0.51  # smaller differences decide nothing, however many rows there are
+_NEARLY_ALL = 0.95  # share of a class beyond which no head can be much better than always answering it
 _NO_ERRORS = 0.99  # accuracy from which on a head makes hardly any errors
 _MIN_ROWS, _MIN_OF_CLASS = 50, 5
 _WORSE, _ERRORS = 0.02, 2.0  # by which a head is clearly worse: in error, and in standard errors
@@ -161,7 +162,9 @@ def _decided(
         raise fail(_CALLER, f"`labels` must be new where the head has {own} classes and {what}, got same.")
     if labels == "auto" and init is not None and fits:
         _require_rows("validation", sets.validation, own)
-        labels = "same" if _knows(init, _accuracy(init, sets.validation), seen) else "new"
+        accuracy = _accuracy(init, sets.validation)
+        is_better = accuracy > _majority(sets.validation)  # than always the most frequent class
+        labels = "same" if is_better and _knows(init, accuracy, seen) else "new"
     return LabelSet("same", own) if labels == "same" else LabelSet("new", seen)
 
 
@@ -174,6 +177,14 @@ def _knows(init: Init, accuracy: float, seen: int) -> bool:
     """Whether a head of this accuracy on rows of `seen` classes is far enough above chance to know them."""
     own = len(init[0])
     return accuracy > (min(_OFTEN, _BETTER_THAN_CHANCE / own) if seen == own else _OFTEN)
+
+
+def _majority(features: Features) -> float:
+    """Share of the most frequent class among the rows, plus two standard errors; 0 where it is nearly all."""
+    targets = features.targets[scorable(features)]
+    ids = targets if targets.dim() == 1 else targets.argmax(1)
+    share = ids.bincount().max().item() / len(ids)
+    return share + 2 * math.sqrt(share * (1 - share) / len(ids)) if share < _NEARLY_ALL else 0.0
 
 
 def _require_rows(name: str, features: Features, classes: int) -> None:

@@ -42,7 +42,7 @@ MAX_RISE = 0.01
 """Relative rise of the validation NLL that a stronger prior may cost."""
 _PROBE = 15  # iterations after which a head whose validation NLL rises is given up
 _EXPOSURE = 0.5  # weight of all background rows relative to all labelled ones (Hendrycks et al. 2019)
-_FINE = 0.01  # of the tolerance, where a fit starts close to its optimum
+_NEAR, _FINE = 0.1, 0.01  # of the tolerance, where a fit starts close to its optimum
 _FEW_ROWS = 200  # of validation, below which training rows choose too
 _FOLDS = 5
 _SOME_LOGITS = 100_000  # on which the scale of a first belief is fitted
@@ -276,7 +276,8 @@ class HeadSearch:
         wanted = [
             Candidate("label_smoothing", {"matched_kl_weight": one}, weight_decay=decay) for one in weights
         ]
-        return min(self.fit(wanted, near), key=self.nll)
+        # a small ε has its optimum close to softmax, which the head starts from
+        return min(self.fit(wanted, near, tolerance=_NEAR * self.config.tolerance), key=self.nll)
 
     def with_background(self, head: FittedHead) -> FittedHead:
         """The head fitted with rows that have no votes: for softmax, with outlier exposure."""

@@ -5,6 +5,7 @@ import warnings
 from functools import cache
 from typing import Any, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -234,6 +235,9 @@ class BeliefMixin(nn.Module):
 
 
 def _logits(model: nn.Module, x: Any, caller: str) -> Tensor:
+    if isinstance(x, np.ndarray):
+        own = next(model.parameters())
+        x = torch.from_numpy(x).to(own.device, own.dtype if x.dtype.kind == "f" else None)
     with evaluating(model):
         return logits_of(call_model(model, x), caller=caller)
 

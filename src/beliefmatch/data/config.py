@@ -63,7 +63,7 @@ class DataConfig(Config, frozen=True, kw_only=True):
     augment: Literal["auto", Augment] = "auto"
     shift: Index | None = None
     noise: NonNegative = 0.0
-    size: Count | None = None
+    size: Annotated[int, Meta(ge=1, le=8192)] | None = None
     corrupt: Literal["stop", "skip"] = "stop"
     workers: Index = 2
     mean: tuple[float, ...] | None = None

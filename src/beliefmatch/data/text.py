@@ -172,7 +172,15 @@ def read_sentences(inputs: Sequence[str], *, text_column: str | None = None) -> 
             found.append(given)
     if not found:
         raise fail("predict", "`inputs` must hold at least one sentence, got none.")
+    broken = next((text for text in found if not _is_text(text)), None)
+    if broken is not None:
+        raise fail("predict", f"`inputs` must be text in UTF-8, got {broken!r}.")
     return found
+
+
+def _is_text(text: str) -> bool:
+    """Whether it has no bytes in it that a terminal could not decode."""
+    return not any("\ud800" <= sign <= "\udfff" for sign in text)
 
 
 def _is_file(path: Path) -> bool:

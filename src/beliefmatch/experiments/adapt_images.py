@@ -50,7 +50,8 @@ __all__ = [
     "usual_preprocessings",
 ]
 
-_TRIAL_IMAGES, _TIE_IMAGES = 256, 1024  # training images of a trial, and of one of those that are tied
+_TRIAL_IMAGES, _TIE_IMAGES = 256, 1024  # validation images of a trial, and of one of those that are tied
+_MIN_ERRORS = 5  # of the existing head, so that the NLL can tell preprocessings of equal accuracy apart
 _TIE = 0.05  # p-value of a paired sign test from which on two preprocessings are equally good
 _CHANCE = 1e-3  # probability that a head which does not know the classes counts as one that does
 
@@ -90,6 +91,7 @@ def image_inputs(given: ImageAdaptConfig, config: AdaptRunConfig) -> NetworkInpu
         is_published = settings.mean is not None
         trials = _tried(extractor, parts, settings, is_published) if labels != "new" else []
         if trials:
+            _require_told_apart(given.model, trials)
             parts = parts.with_preprocessing(trials[0].preprocessing)
         elif is_published:
             origin = "network"
@@ -228,15 +230,17 @@ def _tried(
     head = head_weights(extractor.network, extractor.head)
     if head is None or len(head[0]) != len(parts.class_names):
         return []
-    part, rows = parts.role_rows["train"]
+    train_part, train_rows = parts.role_rows["train"]
+    part, rows = parts.role_rows["validation"]  # training images may be learned by heart, whatever the scale
     source = parts.sources[part]
     like, own = Preprocessing.from_json(parts.facts["preprocessing"]), dict[str, Preprocessing]()
     if is_published:
         own["preprocessing of the published weights"] = like
     elif settings.name in DATASETS:
         own[f"mean/std of {settings.name}"] = like
-    if isinstance(source, MemorySource):
-        mean, std = channel_moments(source, rows)
+    train = parts.sources[train_part]
+    if isinstance(train, MemorySource):
+        mean, std = channel_moments(train, train_rows)
         own["mean/std of the training images"] = structs.replace(like, mean=mean, std=std)
     order = np.random.default_rng(0).permutation(rows)
 
@@ -323,13 +327,27 @@ def _found(trials: list[PreprocessingTrial]) -> str:
     """Which preprocessing was found, and how well the existing head does with it and with the next ones."""
     best, *others = trials
     rivals = [one for one in others[:1] if one.is_tied]
-    images = f"{100 * best.accuracy:.1f} % of {len(best.correct)} training images"
+    images = f"{100 * best.accuracy:.1f} % of {len(best.correct)} validation images"
     images += " with the lowest NLL" if rivals else ""
     runners_up = ", ".join(f"{one.name} {100 * one.accuracy:.1f} %" for one in others[:2])
     images += f"; next: {runners_up}" if runners_up else ""
     if rivals and not best.is_clearly_better(rivals[0]):
         images += "; these are alike, so give --mean and --std if you know them"
     return f"preprocessing: {best.name} (existing head right on {images})"
+
+
+def _require_told_apart(model: str, trials: list[PreprocessingTrial]) -> None:
+    """Refuse to choose by the NLL of images that are all right: the largest scale of the pixels would win."""
+    best, tied = trials[0], [one.name for one in trials if one.is_tied]
+    wrong = int((~best.correct).sum())
+    if len(tied) < 2 or wrong >= _MIN_ERRORS:
+        return
+    right = (
+        f"the existing head is right on {100 * best.accuracy:.1f} % of {len(best.correct)} validation images"
+    )
+    fact = f"`mean` must be given, and `std`: {model} declares no preprocessing, and {right}"
+    remedy = "give those of its training, such as 0 and 1 for pixels in [0, 1]"
+    raise fail("adapt", f"{fact} under each of {', '.join(tied[:4])}; {remedy}.")
 
 
 def _no_preprocessing(model: str, labels: str) -> Exception:

@@ -114,6 +114,12 @@ def require_directory(directory: Path, config: AdaptRunConfig) -> None:
     home = RunDirectory(directory)
     if home.config_file.is_file():  # its files have the same names
         raise fail("adapt", f"`out` must not be the directory of a run, got {directory}; choose another.")
+    data = getattr(getattr(config.given, "data", None), "name", None)
+    if data and Path(data).expanduser().is_dir():
+        images = Path(data).expanduser().resolve()
+        if images in (directory.resolve(), *directory.resolve().parents):
+            fact = f"`out` must not be within the data, {data}, whose files it would join"
+            raise fail("adapt", f"{fact}, got {directory}; choose another.")
     record: Any = None
     with suppress(OSError, ValueError):
         record = json.loads(home.record_file.read_bytes())

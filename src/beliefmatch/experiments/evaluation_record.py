@@ -23,8 +23,8 @@ __all__ = [
     "RiskThresholdRecord",
 ]
 
-SCHEMA = "beliefmatch.evaluation/2"
-_WITHOUT_DRAWS = "beliefmatch.evaluation/1"  # is read as well
+SCHEMA = "beliefmatch.evaluation/3"
+_OLDER = ("beliefmatch.evaluation/1", "beliefmatch.evaluation/2")  # are read as well
 
 
 class Number(RecordPart, frozen=True):
@@ -201,8 +201,8 @@ class EvaluationRecord(Record, frozen=True):
 
     @classmethod
     def upgraded(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """Records of the first schema, which have no draws, as those of this one."""
-        return {**content, "schema": SCHEMA} if content.get("schema") == _WITHOUT_DRAWS else content
+        """Records of older schemas, which have no prediction sets or no draws, as those of this one."""
+        return {**content, "schema": SCHEMA} if content.get("schema") in _OLDER else content
 
     def check(self) -> None:
         """Every class has one entry, no class is beyond them, and all metrics have as many draws."""

@@ -290,9 +290,7 @@ def class_figures(models: Sequence[EvaluationRecord]) -> list[Figure]:
         calibration.append(Series(model.name, values, places, look, "points", model=number))
         worst = max(found, key=lambda one: one.error, default=None)
         if worst is not None:
-            words.append(
-                f"{model.name} errs most on {class_label(model, worst.id)}, {percent(worst.error)}"
-            )
+            words.append(f"{model.name} errs most on {class_label(model, worst.id)}, {percent(worst.error)}")
     height = 1.0 + len(chosen) * min(0.16 + 0.05 * len(models), 0.4)
     y = Axis(names=names)
     some = "" if len(chosen) == len(models[0].class_names) else f" The {len(chosen)} worst classes are shown."

@@ -43,7 +43,7 @@ _SIGNS = {"best": "*", "close": "≈", "": ""}
 _ARROWS = {"low": "↓", "high": "↑", "zero": "→0", "": ""}
 _CSV_HEAD = ("table", "row", "group", "metric", "value", "low", "high", "sd", "better", "note")
 _UNBOUNDED = 10_000  # columns; to measure what a layout needs rather than what it is offered
-_LONGEST_LABEL, _NARROWEST_LABEL = 60, 16
+_LONGEST_LABEL, _NARROWEST_LABEL = 160, 16
 
 
 @dataclass(frozen=True)
