@@ -39,6 +39,7 @@ from beliefmatch.experiments.adapt_inputs import (
 from beliefmatch.experiments.adapt_run_config import AdaptRunConfig, ImageAdaptConfig
 from beliefmatch.experiments.build import settings_for, trained_network
 from beliefmatch.experiments.run_dir import RunDirectory
+from beliefmatch.methods.temperature import fit_temperature
 from beliefmatch.models import MODELS
 from beliefmatch.models.pretrained import declared_input
 
@@ -190,7 +191,7 @@ class PreprocessingTrial(NamedTuple):
     correct: Tensor
     """Whether the prediction for each image is right."""
     surprise: Tensor
-    """Negative log-probability of the label of each image."""
+    """Negative log-probability of the label of each image, at the best temperature."""
     is_tied: bool = False
     """Whether its accuracy is indistinguishable from the best one."""
 
@@ -251,8 +252,11 @@ def _tried(
             images = source.with_preprocessing(preprocessing).subset(some)
             key_parts = {**_key_parts(preprocessing, images.shape), "data": images.digest()}
             logits, targets = head_logits(head, extractor(images, key_parts))  # of many classes, of some rows
+            right = logits.argmax(1) == targets
+            if int((~right).sum()) >= _MIN_ERRORS:  # or confidence would decide, which grows with the scale
+                logits = logits / fit_temperature(logits, targets)
             surprise = -logits.log_softmax(1).gather(1, targets[:, None])[:, 0]
-            made = PreprocessingTrial(name, preprocessing, logits.argmax(1) == targets, surprise)
+            made = PreprocessingTrial(name, preprocessing, right, surprise)
             is_grey = any(torch.equal(made.surprise, one.surprise) for one in trials)
             if preprocessing.channel_order == "rgb" or not is_grey:  # equal channels have no order
                 trials.append(made)
