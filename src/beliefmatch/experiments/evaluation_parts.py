@@ -41,7 +41,7 @@ POINTS = 500
 LONGEST_SIDE = 96
 """Pixels of a thumbnail; larger images are averaged down to it."""
 
-_SET_NUMBERS = 5_000_000  # probabilities that prediction sets are made of
+_SET_NUMBERS = 2_000_000  # probabilities that prediction sets are made of
 _LEAST_OF_CLASS = 10  # examples, for the coverage of a class
 _DENSITY_POINTS = 129
 _DENSITY_WIDTH = 0.02  # standard deviation of the kernel, as a share of ln K
