@@ -134,12 +134,12 @@ def test_the_page_of_two_methods(two):
 def test_the_verdict_names_the_best_and_those_that_the_seeds_cannot_tell_from_it():
     assert comparison_verdict(five()).replace("\u00a0", " ") == (
         "Of five methods ensemble of 5 errs least (3.2 % ± 0.4), but three seeds cannot tell it from belief "
-        "matching and MC dropout; it also fits best (NLL 0.129, not clearly)."
+        "matching and MC dropout; it also fits best (NLL 0.129, within the scatter of the seeds)."
     )
     clear = with_scores(five(), 0, "error", [0.001, 0.0011, 0.0012])
     verdict = comparison_verdict(clear).replace("\u00a0", " ")
     assert verdict.startswith("Of five methods softmax errs least (0.1 % ± 0.0), beyond the scatter of three")
-    assert "ensemble of 5 fits best (NLL 0.129, not clearly)" in verdict
+    assert "ensemble of 5 fits best (NLL 0.129, within the scatter of the seeds)" in verdict
 
 
 def test_one_seed_ranks_nothing_and_one_method_is_not_compared():

@@ -69,7 +69,7 @@ def comparison_verdict(record: ComparisonRecord) -> str:
     if by_nll is None:
         return f"{first}."
     fits = "it also fits" if by_nll.best == by_error.best else f"{names[by_nll.best]} fits"
-    doubt = "" if by_nll.is_clear else ", not clearly"
+    doubt = "" if by_nll.is_clear else ", within the scatter of the seeds"
     return f"{first}; {fits} best (NLL {_best_text(nll, by_nll)}{doubt})."
 
 
