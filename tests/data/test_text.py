@@ -210,6 +210,8 @@ def test_sentences_to_predict_come_from_arguments_files_and_standard_input(tmp_p
     ]
     assert read_sentences(["x" * 5000]) == ["x" * 5000]
     assert "absent.csv" in refusal(read_sentences, ["absent.csv"])
+    for broken in ("", "  ", "a\udcff"):  # an empty sentence, and bytes that are no text
+        assert "`inputs` must be" in refusal(read_sentences, ["one", broken])
     assert "`inputs`" in refusal(read_sentences, [" "])
 
 

@@ -170,6 +170,8 @@ def read_sentences(inputs: Sequence[str], *, text_column: str | None = None) -> 
             found += _read_file(path, text_column)
         elif given.strip():
             found.append(given)
+        else:  # or the answers would no longer stand in the order of the inputs
+            raise fail("predict", "`inputs` must be sentences, got an empty one.")
     if not found:
         raise fail("predict", "`inputs` must hold at least one sentence, got none.")
     broken = next((text for text in found if not _is_text(text)), None)
