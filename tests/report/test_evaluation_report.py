@@ -260,16 +260,14 @@ def test_the_summary_has_the_numbers_of_the_record():
 
 
 def test_energy_is_listed_once_where_it_is_the_same_as_the_precision():
-    (record,) = [model(ood=("svhn",), examples=60)]
-    names = [one.score for one in record.misclassification]
-    shown = score_names([record])
-    if {"energy", "precision"} <= {*names}:
-        assert "energy" not in shown
+    record = model(ood=("svhn",), examples=60)
+    assert {"energy", "precision"} <= {one.score for one in record.misclassification}
+    assert "precision" in score_names([record]) and "energy" not in score_names([record])
     changed = [
         replace(one, auroc=Number(0.123)) if one.score == "energy" else one
         for one in record.misclassification
     ]
-    assert "energy" in score_names([replace(record, misclassification=changed)]) or "energy" not in names
+    assert "energy" in score_names([replace(record, misclassification=changed)])
 
 
 def test_aupr_of_wrong_predictions_has_no_best():
@@ -334,7 +332,7 @@ def test_the_worst_classes_come_first_and_of_many_those_whose_error_is_certain()
     assert often_mistaken(few)[:3] == [2, 1, 0]
     rows = [ClassScores(i, 1 if i == 0 else 100, 0, 1.0 if i == 0 else 0.3, 0.1, 0.0) for i in range(50)]
     chosen = often_mistaken([small(classes=rows, class_names=[f"{i}" for i in range(50)])])
-    assert (len(chosen) == 30 and chosen[0] != 0) or 0 not in chosen[1:]
+    assert len(chosen) == 30 and 0 not in chosen  # one example, wrong: its error may be small
 
 
 def test_a_matrix_of_many_classes_is_drawn_and_a_huge_one_is_not():

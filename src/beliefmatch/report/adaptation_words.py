@@ -458,7 +458,7 @@ def adaptation_cards(record: AdaptRecord, models: Sequence[EvaluationRecord]) ->
 
 
 def _ood_cards(record: AdaptRecord, models: Sequence[EvaluationRecord], reference: str) -> Iterator[Card]:
-    """AUROC of the first set; two heads are told apart where their intervals do not meet."""
+    """AUROC of the first set; two heads differ where their intervals do not overlap."""
     by_label = dict(zip(record.row_labels, models, strict=True))
     for name in ood_sets(record)[:1]:
         compared = [by_label[label] for label in (reference, record.new_label) if label]
@@ -510,9 +510,11 @@ def _which_head(record: AdaptRecord, changes: Changes) -> str:
     rivals = [label for label in (_SCALED, softmax_label(record)) if label in changes]
     if not rivals or not record.delivered(record.new_label).has_belief:
         return f"Take {record.new_label}, which was the choice on the validation examples."
-    told = {label: [_listed(changes, label, verdict) for verdict in ("better", "worse")] for label in rivals}
-    first = next((label for label, (won, lost) in told.items() if lost and not won), rivals[0])
-    name, (won, lost) = "temperature scaling of the old head" if first == _SCALED else first, told[first]
+    outcomes = {
+        label: [_listed(changes, label, verdict) for verdict in ("better", "worse")] for label in rivals
+    }
+    first = next((label for label, (won, lost) in outcomes.items() if lost and not won), rivals[0])
+    name, (won, lost) = "temperature scaling of the old head" if first == _SCALED else first, outcomes[first]
     if lost and not won:
         return f"Stay with {name} unless you need a Dirichlet belief: it does better beyond chance ({lost})."
     if lost:
