@@ -24,6 +24,7 @@ from beliefmatch._environment import hardware, versions
 from beliefmatch.data.predictions import read_predictions
 from beliefmatch.experiments.evaluate import evaluate
 from beliefmatch.experiments.evaluate_config import EvaluateConfig
+from beliefmatch.experiments.paired_aurocs import PairedAurocs
 from beliefmatch.report.evaluation import evaluation_files
 
 
@@ -57,7 +58,13 @@ def measured(files: list[tuple[Path, Path]]) -> dict[str, float]:
 
     def evaluated(resamples: int) -> Any:
         config = EvaluateConfig(resamples=resamples)
-        return [evaluate(own, name=own.path.stem, ood={"ood": ood}, settings=config) for own, ood in given]
+        areas = PairedAurocs()
+        return areas.with_differences(
+            [
+                evaluate(own, name=own.path.stem, ood={"ood": ood}, settings=config, areas=areas)
+                for own, ood in given
+            ]
+        )
 
     without, _ = seconds(lambda: evaluated(0))
     whole, records = seconds(lambda: evaluated(EvaluateConfig().resamples))

@@ -3,7 +3,8 @@
 python tools/publish_reproduction.py runs/reproduce/cpu
 
 Nothing is touched unless every record can be read and is of the scale that the page is about. Reproductions
-that were published before and are not in the directory stay as they are, and so do records of runs. The
+that were published before and are not in the directory keep their records, and so do runs. Figures are drawn
+from the records; `python tools/publish_reproduction.py docs/results/reproduction` draws them all again. The
 records of single runs, trials of a search included, go to results/reproduction/runs, without the paths of
 this machine.
 """
@@ -19,7 +20,7 @@ from msgspec.structs import replace
 from beliefmatch._files import atomic_write
 from beliefmatch.experiments.config import config_from, to_mapping
 from beliefmatch.experiments.run_dir import RunDirectory
-from beliefmatch.report.reproduction import reproduction_markdown
+from beliefmatch.report.reproduction import reproduction_figures, reproduction_markdown
 from beliefmatch.reproduce import REPRODUCTIONS
 from beliefmatch.reproduce.dataset_paths import without_paths
 from beliefmatch.reproduce.record import ReproductionRecord
@@ -36,8 +37,9 @@ def main() -> None:
     parser.add_argument("--scale", default="cpu", help="Scale that the page is about.")
     parser.add_argument("--docs", type=Path, default=DOCS)
     options = parser.parse_args()
-    page, published = options.docs / "reproduction.md", options.docs / "results" / "reproduction"
-    sources = _sources(options.directory, published)
+    docs, directory = options.docs.resolve(), options.directory.resolve()
+    page, published = docs / "reproduction.md", docs / "results" / "reproduction"
+    sources = _sources(directory, published)
     records = {name: _record(source / _RECORD, options.scale) for name, source in sources.items()}
     text = _page(page, records)
     new = published.with_name("reproduction.new")
@@ -46,7 +48,7 @@ def main() -> None:
         for name, record in records.items():
             _copy(sources[name], new / name, record)
         names = {run.fingerprint for record in records.values() for run in record.runs}
-        _copy_runs(names, options.directory.parent / "runs", published / "runs", new / "runs")
+        _copy_runs(names, directory.parent / "runs", published / "runs", new / "runs")
     except (OSError, ValueError) as error:
         shutil.rmtree(new, ignore_errors=True)
         sys.exit(f"publish: {error}")
@@ -60,7 +62,7 @@ def _sources(directory: Path, published: Path) -> dict[str, Path]:
     found = {}
     for name in REPRODUCTIONS:
         sources = [one for one in (directory / name, published / name) if (one / _RECORD).is_file()]
-        if not sources or sources[0] == published / name:
+        if not sources or sources[0].parent != directory:
             print(f"{name}: no record, {'stays as it was published' if sources else 'left out'}")
         found |= {name: sources[0]} if sources else {}
     if not any(source.parent == directory for source in found.values()):
@@ -94,13 +96,12 @@ def _page(page: Path, records: dict[str, ReproductionRecord]) -> str:
 
 
 def _copy(source: Path, target: Path, record: ReproductionRecord) -> None:
-    """Copy a record and its figures, which have a folder of their own unless they were published."""
+    """Copy a record, and draw its figures from it."""
     target.mkdir(parents=True)
     shutil.copy(source / _RECORD, target)
-    figures = source / "figures" if (source / "figures").is_dir() else source
-    for drawing in record.drawings:
-        if drawing.is_drawn:
-            shutil.copy(figures / f"{drawing.name}.png", target)
+    for name, content in reproduction_figures(record):
+        if name.endswith(".png"):
+            (target / name).write_bytes(content)
 
 
 def _copy_runs(names: Iterable[str], runs: Path, published: Path, target: Path) -> None:

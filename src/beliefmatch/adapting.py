@@ -32,7 +32,7 @@ from beliefmatch.adaptation.cache import FeatureCache, as_cache
 from beliefmatch.adaptation.result import Adaptation
 from beliefmatch.adaptation.surgery import BeliefMixin, add_belief
 from beliefmatch.experiments.adapted_directory import head_file
-from beliefmatch.experiments.adapted_evaluation import VALUES_ONLY, score_adaptation
+from beliefmatch.experiments.adapted_evaluation import WITHOUT_EXAMPLES, score_adaptation
 from beliefmatch.experiments.run_dir import RunDirectory
 
 __all__ = ["Adapted", "adapt"]
@@ -45,14 +45,14 @@ class Adapted(BeliefMixin):
     """All heads that were fitted, their scores and their features; copies and pickles leave it out."""
 
     def summary(self) -> str:
-        """Before and after as a table of plain text, scored on the test data.
+        """Whether to keep the new head, and before and after as a table of plain text, on the test data.
 
         Without test data the scores are on the validation data, which also chose λ; a caveat says so.
         """
         with needs("rich", extra="report", caller="summary"):
             from beliefmatch.report.adaptation import adaptation_summary
-        made = score_adaptation(self.adaptation, model_name=_name(self), settings=VALUES_ONLY)
-        return adaptation_summary(made.record)
+        made = score_adaptation(self.adaptation, model_name=_name(self), settings=WITHOUT_EXAMPLES)
+        return adaptation_summary(made.record, made.evaluations)
 
     def report(
         self,

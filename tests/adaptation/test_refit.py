@@ -12,9 +12,9 @@ from sklearn.linear_model import LogisticRegression
 from torch import nn
 from torch.nn import functional
 
-from beliefmatch.adaptation import scoring
+from beliefmatch.adaptation import calibration, scoring
 from beliefmatch.adaptation.adapt_config import AdaptConfig
-from beliefmatch.adaptation.calibration import calibrate
+from beliefmatch.adaptation.calibration import calibrate, calibrations
 from beliefmatch.adaptation.ensemble import disagreement, mixed
 from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.fitted import Candidate, FittedHead, HeadScores
@@ -25,6 +25,7 @@ from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.scoring import Evaluator, risk_thresholds, score
 from beliefmatch.adaptation.search import MAX_RISE, HeadSearch, best_prior, strongest_prior
 from beliefmatch.belief import Belief
+from beliefmatch.methods.temperature import fit_matrix_scaling
 from beliefmatch.metrics import coverage_at_risk, error, expected_calibration_error, nll
 from beliefmatch.train.sampler import EpochSampler
 from head_features import CLASSES, FEW, SETS, WIDTH, assert_same, features, knowing_head, quiet, votes
@@ -206,6 +207,52 @@ def test_calibrations_minimise_the_nll_of_the_validation_rows(data):
         vector.weight, head.weight * torch.tensor(found.x[:4])[:, None].float(), rtol=1e-3, atol=1e-4
     )
     assert vector.nll < scaled.nll < score(head, data).nll  # the shift of classes is mended by vectors alone
+
+
+def confusing_head():
+    """A head that mixes its logits, which only a matrix can undo."""
+    weight, bias = knowing_head()
+    mixing = torch.eye(CLASSES) + 0.5 * torch.randn(4, 4, generator=torch.Generator().manual_seed(3))
+    return FittedHead(Candidate("softmax"), mixing @ weight, mixing @ bias)
+
+
+def test_matrix_scaling_mends_a_head_that_confuses_classes():
+    data = features(900, 5)
+    head = replace(confusing_head(), validation=score(confusing_head(), data))
+    found, why = calibrations(head, Evaluator(data))
+    assert why is None
+    assert found[-1].candidate.label == "softmax + matrix scaling"
+    assert [one.nll for one in found] == sorted((one.nll for one in found), reverse=True)
+    matrix = calibrate(head, Evaluator(data), "matrix_scaling")
+    (note,) = matrix.notes
+    scaling = fit_matrix_scaling(
+        validation_logits(head, data),
+        data.targets,
+        regularisation=float(note.removeprefix("regularisation ")),
+    )
+    torch.testing.assert_close(
+        validation_logits(matrix, data), scaling(validation_logits(head, data)), rtol=1e-4, atol=1e-4
+    )
+    assert score(matrix, data).nll < matrix.nll  # which is of cross-fitting
+
+
+@pytest.mark.parametrize(("rows", "is_tried"), [(49, False), (50, True)])
+def test_a_matrix_is_fitted_only_to_enough_rows(rows, is_tried, monkeypatch):
+    """Two and a half for each of its K² + K numbers."""
+    tried, data = [], features(rows, 5)
+    real = calibration.calibrate
+    monkeypatch.setattr(calibration, "calibrate", lambda *args: tried.append(args[2]) or real(*args))
+    calibrations(replace(confusing_head(), validation=score(confusing_head(), data)), Evaluator(data))
+    assert ("matrix_scaling" in tried) is is_tried
+
+
+def test_no_confusion_asks_for_the_strongest_regularisation():
+    """Of those within a standard error of the best."""
+    head, data = FittedHead(Candidate("softmax"), *knowing_head()), features(900, 5)
+    probs = validation_logits(head, data).softmax(1)
+    drawn = torch.multinomial(probs, 1, generator=torch.Generator().manual_seed(0))[:, 0]
+    (note,) = calibrate(head, Evaluator(replace(data, targets=drawn)), "matrix_scaling").notes
+    assert float(note.removeprefix("regularisation ")) >= 100
 
 
 def test_a_calibrated_head_is_scored_by_cross_fitting():

@@ -62,7 +62,7 @@ def test_the_list_of_commands_is_not_truncated(columns, capsys, monkeypatch):
     assert main([]) == 0
     shown = capsys.readouterr().out.partition("Commands:")[2]
     assert "..." not in shown
-    assert " ".join(shown.split()).endswith("the loss kernel and missing extras.")
+    assert " ".join(shown.split()).endswith("their loss kernels and missing extras.")
     assert columns < 80 or [line.split()[0] for line in shown.strip().splitlines()] == COMMANDS
 
 
@@ -146,10 +146,10 @@ BAD_VALUES = {
     "--validation=many --validation-from=moon --mean=0.5 --risk=2 --model-option=width --controls=magic "
     "--feature-batch=0 --epochs=0 --weight-decay=none --weight-decay=0 --choose=luck --protocol=mine "
     "--heads=-1 --seeds=2 --precision=8",
-    "evaluate a.npz": "--n-bins=0 --n-bins=10001 --resamples=-1 --seed=-1 --risk=7 --ood=noise.npz "
-    "--ood==noise.npz --ood=noise= --ood=misclassification=noise.npz --ood=x=noise.npz,a.npz --logits=scores "
-    f"--targets=truth --images=pictures --class-names=no.txt --class-names=three.txt --out= --out=a.npz "
-    f"--out={LONG}",
+    "evaluate a.npz": "--n-bins=0 --n-bins=10001 --resamples=-1 --resamples=100 --resamples=100001 --seed=-1 "
+    "--risk=7 --ood=noise.npz --ood==noise.npz --ood=noise= --ood=misclassification=noise.npz "
+    "--ood=x=noise.npz,a.npz --logits=scores --targets=truth --images=pictures --class-names=no.txt "
+    f"--class-names=three.txt --out= --out=a.npz --out={LONG}",
     "evaluate a.npz a.npz": "--ood=x=noise.npz --name=x",
     "evaluate a.npz --ood x=noise.npz": "--ood=x=noise.npz",
     "reproduce table1": "--scale=huge --seeds=0 --jobs=0 --out=",
@@ -313,7 +313,7 @@ def test_doctor_describes_the_installation(capsys):
     shown = capsys.readouterr().out
     for name in ("beliefmatch", "torch", "numpy", "typer", "scikit-learn"):
         assert metadata.version(name) in shown
-    assert "loss kernel" in shown
+    assert "loss on cpu" in shown and "loss on cuda" in shown
     assert "cpu" in shown
 
 
@@ -347,7 +347,7 @@ def test_doctor_prints_json(capsys):
     assert found["versions"]["torch"] == metadata.version("torch")
     assert found["torch"]["devices"][0] == "cpu"
     assert found["torch"]["threads"] >= 1
-    assert found["torch"]["kernel"]
+    assert {"cpu", "cuda"} <= set(found["torch"]["kernels"])
     assert found["torch"]["problem"] is None
     assert [(extra["name"], extra["satisfied"], extra["remedy"]) for extra in found["extras"]] == [
         ("images", True, None),

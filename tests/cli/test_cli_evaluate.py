@@ -23,7 +23,7 @@ N, K = 60, 4
 RNG = np.random.default_rng(0)
 TARGETS = RNG.integers(0, K, N)
 FIGURES = ("classes", "confusion_0", "confusion_1", "entropy_noise", "reliability", "risk_coverage", "roc")
-QUICK = ["--resamples", "20"]
+QUICK = ["--resamples", "1000"]
 
 
 def record_of(path: Path) -> EvaluationRecord:
@@ -81,7 +81,7 @@ def test_records_tables_figures_and_the_page_are_written(done):
     assert first.class_names == ["<script>alert(1)</script>", "=1+1", "bée", "| [red]"]
     assert [ood.name for ood in second.ood] == ["noise"]
     assert second.ood[0].source.endswith("b_noise.npz")
-    assert first.settings["resamples"] == 20
+    assert first.settings["resamples"] == 1000
     assert first.mistakes[0].image and second.mistakes[0].image is None
 
 
@@ -119,6 +119,40 @@ def test_the_page_is_rebuilt_from_records_alone_without_torch(done, tmp_path):
     assert finished.stderr.strip() == ""
     assert finished.stdout == f"{page}\n"
     assert page.read_bytes() == (out / "report.html").read_bytes()
+
+
+def test_a_directory_of_evaluations_is_answered_with_how_to_give_its_records(done, tmp_path, capsys):
+    out, _ = done
+    error = refused(["report", f"{out}", "--out", f"{tmp_path / 'page.html'}"], capsys)
+    assert f"`RECORD` must be a directory with comparison.json or record.json, got {out} without" in error
+    assert error.endswith(f"; give the records of `beliefmatch evaluate` as {out}/*.json.\n")
+    error = refused(["report", f"{tmp_path}"], capsys)
+    assert error.endswith(f"got {tmp_path} without.\n")
+
+
+@pytest.mark.parametrize("file", ["missing.npz", "broken.npz", "weights.pt"])
+def test_a_file_that_cannot_be_read_is_named_by_its_argument(file, inputs, tmp_path, capsys):
+    good, bad = f"{inputs / 'a.npz'}", tmp_path / file
+    if file != "missing.npz":
+        bad.write_bytes(b"no archive")
+    for line, option in (
+        ([f"{bad}"], "FILE"),
+        ([good, "--ood", f"noise={bad}"], "--ood"),
+        ([good, "--targets-file", f"{bad}"], "--targets-file"),
+    ):
+        error = refused(["evaluate", *line, "--out", f"{tmp_path / 'out'}"], capsys)
+        assert error.startswith(f"beliefmatch evaluate: `{option}` must ") and f"{bad}" in error
+
+
+def test_an_array_that_cannot_be_read_is_named_by_its_argument(inputs, tmp_path, capsys):
+    """The list of the arrays is whole; the bytes of one are not."""
+    good, bad = inputs / "b.npz", tmp_path / "spoilt.npz"
+    content = bytearray(good.read_bytes())
+    content[400] ^= 255
+    bad.write_bytes(content)
+    for line, option in (([f"{bad}"], "FILE"), ([f"{good}", "--ood", f"noise={bad}"], "--ood")):
+        error = refused(["evaluate", *line, "--out", f"{tmp_path / 'out'}"], capsys)
+        assert error.startswith(f"beliefmatch evaluate: `{option}` must be a whole .npz file")
 
 
 def test_files_of_an_earlier_run_are_removed_and_named(inputs, tmp_path, capsys, monkeypatch):

@@ -120,7 +120,7 @@ def test_another_configuration_does_not_overwrite_a_run(run, capsys):
 
 
 def test_evaluate_takes_the_directory_of_a_run(run, tmp_path, capsys):
-    assert main(["evaluate", f"{run}", "--resamples", "20", "--out", f"{tmp_path}"]) == 0
+    assert main(["evaluate", f"{run}", "--resamples", "1000", "--out", f"{tmp_path}"]) == 0
     record = EvaluationRecord.from_json((tmp_path / "run.json").read_text("utf-8"))
     own = record_of(run)
     assert record.name == "run"

@@ -221,6 +221,19 @@ def test_a_long_csv_is_read_whole_and_its_last_row_has_its_number(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("role", "remedy"),
+    [
+        ("probs", "stack [1 - p, p] of the probability p of class 1."),
+        ("logits", "stack [0, z] of the decision function z."),
+    ],
+)
+@pytest.mark.parametrize("shape", [(4,), (4, 1)])
+def test_one_number_a_row_is_refused_with_what_to_stack(tmp_path, role, remedy, shape):
+    path = save_npz(tmp_path / "a.npz", **{role: np.full(shape, 0.25), "y": np.array([0, 1, 1, 0])})
+    assert complaint(path).endswith(f"got shape {shape}; of a binary classifier, {remedy}")
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         (b"", "got nothing"),

@@ -17,13 +17,19 @@ from beliefmatch._config import plain, schema_of
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.result import BatchNormResult, RiskThreshold
 from beliefmatch.adaptation.scoring import scorable
-from beliefmatch.experiments import adapted_evaluation
+from beliefmatch.experiments import adapted_evaluation, feature_detection
 from beliefmatch.experiments.adapt_job import AdaptResult
-from beliefmatch.experiments.adapt_record import AdaptRecord, adapt_evaluation_paths
+from beliefmatch.experiments.adapt_record import ADAPT_SCHEMA, AdaptRecord, adapt_evaluation_paths
 from beliefmatch.experiments.adapted_directory import directory_files, head_file
-from beliefmatch.experiments.adapted_evaluation import VALUES_ONLY, score_adaptation
+from beliefmatch.experiments.adapted_evaluation import WITHOUT_EXAMPLES, score_adaptation
+from beliefmatch.experiments.evaluate_config import EvaluateConfig
 from beliefmatch.methods.base import Prediction
-from beliefmatch.metrics import expected_calibration_error
+from beliefmatch.metrics import (
+    auroc_interval,
+    expected_calibration_error,
+    knn_distance,
+    mahalanobis_distance,
+)
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "results" / "adapt"
 KINDS = ("repair", "new", "votes")
@@ -37,7 +43,7 @@ def probs(head, features):
 
 
 def scored(made, **options):
-    return score_adaptation(made, model_name="x", settings=VALUES_ONLY, **options)
+    return score_adaptation(made, model_name="x", settings=WITHOUT_EXAMPLES, **options)
 
 
 def heads(kind):
@@ -264,7 +270,7 @@ def test_bad_input_is_told_in_one_line():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"schema": "beliefmatch.adaptation/1"}, "`schema` must be 'beliefmatch.adaptation/2'"),
+        ({"schema": "beliefmatch.adaptation/1"}, "`schema` must be 'beliefmatch.adaptation/3'"),
         ({"chosen": "nobody"}, "`chosen` must be one of the tried heads, got 'nobody'"),
         ({"scored": []}, "`scored` must have a line 'belief matching + temperature', got none"),
         ({"class_names": ["a"]}, "`class_names` must be 3, one a class, got 1"),
@@ -283,7 +289,52 @@ def test_published_records_can_be_read():
     found = [text for text in texts if schema_of(text).startswith("beliefmatch.adaptation")]
     assert found
     for text in found:
-        assert json.loads(AdaptRecord.from_json(text).to_json()) == json.loads(text)
+        older = {"schema": ADAPT_SCHEMA, "feature_detection": []}
+        assert json.loads(AdaptRecord.from_json(text).to_json()) == {**older, **json.loads(text), **older}
+
+
+@pytest.mark.parametrize("kind", ["repair", "votes"])
+def test_features_detect_ood_rows_as_the_metrics_do(kind):
+    """By hand from the features; of votes the class of the most."""
+    made, found = adaptation(kind), record(kind)
+    sets = made.sets
+    name, other = next(iter(sets.ood.items()))
+    train, test, ood = (torch.from_numpy(one.rows).double() for one in (sets.train, sets.test, other))
+    known = sets.train.targets >= 0 if sets.train.targets.dim() == 1 else sets.train.targets.sum(1) > 0
+    targets = sets.train.targets[known]
+    test = test[scorable(sets.test)]
+    classes = targets if targets.dim() == 1 else targets.argmax(1)
+    train = train[known]
+    k = math.ceil(len(train) / 100)
+    distances = {
+        "mahalanobis_distance": lambda x: mahalanobis_distance(x, train, classes, shrinkage="ledoit_wolf"),
+        "knn_distance": lambda x: knn_distance(x, train, k=k),
+    }
+    of_set = {one.score: one for one in found.feature_detection if one.ood == name}
+    assert of_set.keys() == distances.keys()
+    for score, of in distances.items():
+        one = of_set[score]
+        expected = auroc_interval(of(test), of(ood))
+        assert (one.auroc.value, one.auroc.low, one.auroc.high) == pytest.approx(expected, abs=1e-6)
+        assert (one.train_rows, one.examples, one.ood_examples) == (len(train), len(test), len(ood))
+    assert of_set["knn_distance"].neighbour == k
+
+
+def test_many_rows_are_taken_evenly(monkeypatch):
+    monkeypatch.setattr(feature_detection, "_EXAMPLES", 20)
+    monkeypatch.setattr(feature_detection, "_PRODUCTS", 1)
+    sets = adaptation("repair").sets
+    for one in feature_detection.feature_detections(sets, sets.test, EvaluateConfig(resamples=0)):
+        assert one.examples <= 20 and one.ood_examples <= 20 and one.auroc.low is None
+        assert one.neighbour in (None, 1)
+        assert one.score == "mahalanobis_distance" or one.train_rows <= 100
+
+
+def test_without_two_examples_of_a_class_there_is_no_mahalanobis_distance():
+    sets = adaptation("repair").sets
+    one_each = replace(sets.train, rows=sets.train.rows[:2], targets=torch.tensor([0, 1]))
+    found = feature_detection.feature_detections(replace(sets, train=one_each), sets.test, EvaluateConfig())
+    assert {one.score for one in found} == {"knn_distance"}
 
 
 def test_evaluations_lie_beside_the_record():

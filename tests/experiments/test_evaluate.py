@@ -2,13 +2,16 @@
 
 import base64
 import io
+import json
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from matplotlib.image import imread
-from scipy.special import entr, log_softmax, logsumexp
+from scipy.special import entr, log_softmax, logsumexp, softmax
 from scipy.stats import beta, binomtest, norm
 from sklearn.metrics import (
     average_precision_score,
@@ -24,6 +27,8 @@ from beliefmatch.experiments.evaluate import STEPS, evaluate
 from beliefmatch.experiments.evaluate_config import EvaluateConfig
 from beliefmatch.experiments.evaluation_parts import LONGEST_SIDE, entropy_density, thumbnail
 from beliefmatch.experiments.evaluation_record import EvaluationRecord, Number
+from beliefmatch.experiments.paired_aurocs import PairedAurocs
+from beliefmatch.metrics import auroc_difference
 from scored_models import (
     LOGITS,
     OOD,
@@ -171,8 +176,8 @@ SCORES = {
     "confidence": (1 - CONFIDENCE, 1 - OTHER_PROBS.max(1)),
     "mutual_information": [belief.mutual_information().numpy() for belief in BELIEFS],
     "differential_entropy": [belief.differential_entropy().numpy() for belief in BELIEFS],
-    "precision": (-logsumexp(LOGITS, 1), -logsumexp(OTHERS, 1)),
     "energy": (-logsumexp(LOGITS, 1), -logsumexp(OTHERS, 1)),
+    "max_logit": (-LOGITS.max(1), -OTHERS.max(1)),
 }
 
 
@@ -192,6 +197,67 @@ def test_detection_equals_scikit_learn(record, score, task):
     assert found.fpr95.value == pytest.approx((others <= threshold).mean())
     assert found.auroc.low < found.auroc.value < found.auroc.high
     assert np.trapezoid(found.roc.y, found.roc.x) == pytest.approx(found.auroc.value, abs=0.005)
+
+
+def together(*models, settings=QUICK):
+    """Records of logits, targets and OOD logits, evaluated together."""
+    areas = PairedAurocs(settings.level)
+    made = []
+    for place, (values, targets, others) in enumerate(models):
+        given = replace(predictions(values, targets=targets), path=Path(f"{place}.npz"))
+        ood = {"noise": predictions(others)}
+        made.append(evaluate(given, ood=ood, settings=settings, areas=areas))
+    return areas.with_differences(made)
+
+
+def test_models_that_are_evaluated_together_have_paired_differences_of_their_areas():
+    noise = np.random.default_rng(3).normal(size=LOGITS.shape)
+    first, second = together((LOGITS, TARGETS, OTHERS), (LOGITS + noise, TARGETS, 0.5 * OTHERS))
+    assert EvaluationRecord.from_json(first.to_json()) == first
+    sides = [
+        torch.from_numpy(np.stack([entr(softmax(z, 1)).sum(1) for z in pair], 1))
+        for pair in ((LOGITS, LOGITS + noise), (OTHERS, 0.5 * OTHERS))
+    ]
+    found, back = first.ood[0].detections[0], second.ood[0].detections[0]
+    (one,), (other,) = found.auroc_differences, back.auroc_differences
+    expected = auroc_difference(*sides)
+    assert (one.source, other.source) == ("1.npz", "0.npz")
+    assert (one.difference.value, one.difference.low, one.difference.high) == pytest.approx(expected)
+    assert other.difference.low == pytest.approx(-expected.high)
+    assert one.difference.value == pytest.approx(found.auroc.value - back.auroc.value)
+    for mine, theirs in zip(first.misclassification, second.misclassification, strict=True):
+        (paired,) = mine.auroc_differences
+        assert paired.difference.value == pytest.approx(mine.auroc.value - theirs.auroc.value)
+        assert paired.difference.low < paired.difference.value < paired.difference.high
+
+
+@pytest.mark.parametrize(
+    ("second", "of_ood"),
+    [
+        ((LOGITS, np.roll(TARGETS, 1), OTHERS), False),
+        ((LOGITS[1:], TARGETS[1:], OTHERS), False),
+        ((LOGITS, TARGETS, OTHERS[1:]), False),
+        ((LOGITS, TARGETS, OTHERS), True),
+    ],
+    ids=["targets", "examples", "OOD examples", "the same"],
+)
+def test_only_areas_of_the_same_examples_are_paired(second, of_ood):
+    record, _ = together((LOGITS, TARGETS, OTHERS), second)
+    assert all(bool(one.auroc_differences) is of_ood for one in record.ood[0].detections)
+    alone, _ = together((LOGITS, TARGETS, OTHERS), second, settings=WITHOUT_INTERVALS)
+    assert not any(one.auroc_differences for one in alone.ood[0].detections)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_records_of_earlier_versions_are_read(record, version):
+    content = json.loads(record.to_json())
+    for one in (*content["misclassification"], *content["ood"][0]["detections"]):
+        del one["auroc_differences"]
+    for name in ("prediction_sets", "draws")[: 3 - version]:
+        del content[name]
+    read = EvaluationRecord.from_json(json.dumps({**content, "schema": f"beliefmatch.evaluation/{version}"}))
+    assert read.scores == record.scores and read.ood == record.ood
+    assert (read.draws is None, read.prediction_sets == []) == (version == 1, version < 3)
 
 
 def test_an_ood_set_is_described(record):

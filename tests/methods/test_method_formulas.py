@@ -1,9 +1,14 @@
 """Formulas of methods against torch's distributions, enumeration and free optimisation."""
 
 import itertools
+import re
 
+import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
+from scipy.special import log_softmax
+from sklearn.linear_model import LogisticRegression
 from torch import nn
 from torch.distributions import Categorical, Dirichlet, kl_divergence
 from torch.nn import functional
@@ -11,7 +16,12 @@ from torch.nn import functional
 from beliefmatch import Belief, belief_matching_loss
 from beliefmatch.methods import build
 from beliefmatch.methods.ensemble import combine
-from beliefmatch.methods.temperature import fit_temperature
+from beliefmatch.methods.temperature import (
+    Scaling,
+    fit_matrix_scaling,
+    fit_temperature,
+    fit_vector_scaling,
+)
 
 GENERATOR = torch.Generator().manual_seed(3)
 LOGITS = 2 * torch.randn(6, 4, generator=GENERATOR, dtype=torch.float64)
@@ -156,3 +166,151 @@ def test_matched_smoothing_of_votes_is_minimal_at_the_mean_of_belief_matchings_o
     loss = build("label_smoothing", matched_kl_weight=kl_weight).objective(optimum, votes)
     (grad,) = torch.autograd.grad(loss, optimum)
     torch.testing.assert_close(grad, torch.zeros_like(grad), atol=1e-15, rtol=0)
+
+
+def mixed_logits(rows=900, classes=4, seed=2):
+    """Logits that confuse classes and are too sure, and the class ids."""
+    generator = torch.Generator().manual_seed(seed)
+    right = 2 * torch.randn(rows, classes, generator=generator, dtype=torch.float64)
+    targets = torch.multinomial(right.softmax(1), 1, generator=generator)[:, 0]
+    mixing = torch.eye(classes, dtype=torch.float64) + 0.4 * torch.randn(
+        classes, classes, generator=generator, dtype=torch.float64
+    )
+    return 2.5 * right @ mixing, targets
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # of netcal's own libraries
+def test_the_temperature_is_that_of_netcal():
+    scaling = pytest.importorskip("netcal.scaling")
+
+    logits, targets = mixed_logits()
+    fitted = scaling.TemperatureScaling().fit(logits.softmax(1).numpy(), targets.numpy())
+    expected = fitted.transform(logits.softmax(1).numpy())
+    found = (logits / fit_temperature(logits, targets)).softmax(1)
+    np.testing.assert_allclose(found, expected, atol=2e-3)
+
+
+@pytest.mark.parametrize("regularisation", [0.03, 10.0])
+def test_matrix_scaling_is_the_minimum_that_scipy_finds(regularisation):
+    logits, targets = mixed_logits()
+    z, label, temperature = logits.numpy(), targets.numpy(), fit_temperature(logits, targets)
+
+    def objective(x):
+        weight, bias = x[:16].reshape(4, 4), x[16:]
+        nll = -log_softmax(z / temperature @ weight.T + bias, 1)[np.arange(len(z)), label].mean()
+        off = weight[~np.eye(4, dtype=bool)]
+        odir = regularisation * ((off**2).mean() + (bias**2).mean())
+        return nll + odir + 1e-3 / 2 * ((np.diag(weight) - 1) ** 2).mean()
+
+    best = minimize(objective, np.r_[np.eye(4).ravel(), np.zeros(4)], method="BFGS", options={"gtol": 1e-7})
+    found = fit_matrix_scaling(logits, targets, regularisation=regularisation)
+    np.testing.assert_allclose(found.weight * temperature, best.x[:16].reshape(4, 4), atol=2e-3)
+    np.testing.assert_allclose(found.bias, best.x[16:], atol=2e-3)
+    x = np.r_[(found.weight * temperature).numpy().ravel(), found.bias]
+    assert objective(x) < best.fun + 1e-7
+    again = fit_matrix_scaling(logits, targets, regularisation=regularisation, init=found)
+    torch.testing.assert_close(again.weight, found.weight, rtol=0, atol=2e-3)
+
+
+def test_without_regularisation_matrix_scaling_is_logistic_regression_on_logits():
+    """And on log-probabilities, where it is Dirichlet calibration; scikit-learn finds the same."""
+    logits, targets = mixed_logits()
+    for values in (logits, logits.log_softmax(1)):
+        found = fit_matrix_scaling(values, targets, regularisation=1e-7)(values).softmax(1)
+        fitted = LogisticRegression(C=1e6, max_iter=5000, tol=1e-8).fit(values.numpy(), targets.numpy())
+        np.testing.assert_allclose(found, fitted.predict_proba(values.numpy()), atol=0.01)
+
+
+def test_a_matrix_mends_what_a_vector_cannot_and_a_vector_what_a_temperature_cannot():
+    logits, targets = mixed_logits()
+    scaled = [
+        logits / fit_temperature(logits, targets),
+        fit_vector_scaling(logits, targets)(logits),
+        fit_matrix_scaling(logits, targets, regularisation=0.01)(logits),
+    ]
+    values = [functional.cross_entropy(one, targets).item() for one in scaled]
+    assert values[2] < values[1] - 0.01 < values[0] - 0.02
+    votes = 3 * functional.one_hot(targets, 4).double()
+    for fit in (fit_vector_scaling, fit_matrix_scaling):
+        torch.testing.assert_close(fit(logits, votes).weight, fit(logits, targets).weight)
+    strong = fit_matrix_scaling(logits, targets, regularisation=1e7).weight
+    assert (strong - strong.diag().diag()).abs().max() < 1e-4
+    with pytest.raises(ValueError, match=r"^fit_matrix_scaling: `regularisation`"):
+        fit_matrix_scaling(logits, targets, regularisation=0.0)
+
+
+@pytest.mark.parametrize("fit", [fit_temperature, fit_vector_scaling, fit_matrix_scaling])
+def test_a_row_without_votes_is_refused(fit):
+    logits, targets = mixed_logits()
+    votes = functional.one_hot(targets, 4).double()
+    votes[3] = 0
+    with pytest.raises(ValueError, match=rf"^{fit.__name__}: `targets` .* row 3"):
+        fit(logits, votes)
+
+
+@pytest.mark.parametrize("fit", [fit_temperature, fit_vector_scaling, fit_matrix_scaling])
+@pytest.mark.parametrize(
+    ("change", "fact"),
+    [
+        ({"logits": LOGITS.masked_fill(LOGITS > 2, torch.nan)}, "`logits` must be finite, got nan."),
+        ({"logits": LOGITS[:0], "targets": TARGETS[:0]}, "`logits` must have shape (N, K) .* got (0, 4)."),
+        ({"logits": LOGITS[0]}, "`logits` must have shape (N, K) .* got (4,)."),
+        ({"logits": LOGITS.tolist()}, "`logits` must be a dense floating-point tensor .*"),
+        ({"logits": LOGITS.long()}, "`logits` must be a dense floating-point tensor .*"),
+        ({"targets": TARGETS + 1}, "`targets` must be class ids from 0 to 3, got 4."),
+        ({"targets": TARGETS - 1}, "`targets` must be class ids from 0 to 3, got -1."),
+        ({"targets": TARGETS.double()}, "`targets` must be class ids of an integer type.*"),
+        ({"targets": TARGETS[:5]}, "`targets` must have shape (6,) or (6, 4) .* got (5,)."),
+        ({"targets": LABEL[:, :3]}, "`targets` must have shape (6,) or (6, 4) .* got (6, 3)."),
+        ({"targets": LABEL - 0.5}, "`targets` must be votes of at least 0, got -0.5."),
+        ({"targets": TARGETS.tolist()}, "`targets` must be a tensor .*"),
+    ],
+)
+def test_calibration_refuses_what_is_no_example(fit, change, fact):
+    with pytest.raises((ValueError, TypeError)) as error:
+        fit(**{"logits": LOGITS, "targets": TARGETS, **change})
+    pattern = ".*".join(map(re.escape, fact.split(".*")))
+    assert re.fullmatch(f"{fit.__name__}: {pattern}", str(error.value))
+
+
+@pytest.mark.parametrize(
+    ("fit", "init", "fact"),
+    [
+        (fit_temperature, 0.0, "must be positive, got 0.0."),
+        (fit_temperature, -2.0, "must be positive, got -2.0."),
+        (fit_temperature, float("nan"), "must be finite, got nan."),
+        (fit_temperature, "one", "must be a number, got str 'one'."),
+        (fit_vector_scaling, 1.0, "must be a Scaling or None, got float 1.0."),
+        (
+            fit_vector_scaling,
+            Scaling(torch.eye(4), torch.zeros(4)),
+            "must have a weight (4,) and a bias (4,), got (4, 4) and (4,).",
+        ),
+        (
+            fit_matrix_scaling,
+            Scaling(torch.ones(4), torch.zeros(4)),
+            "must have a weight (4, 4) and a bias (4,), got (4,) and (4,).",
+        ),
+        (fit_matrix_scaling, Scaling(torch.eye(4), torch.full((4,), torch.nan)), "must be finite, got nan."),
+    ],
+)
+def test_calibration_refuses_a_guess_of_another_kind(fit, init, fact):
+    with pytest.raises((ValueError, TypeError)) as error:
+        fit(LOGITS, TARGETS, init=init)
+    assert str(error.value) == f"{fit.__name__}: `init` {fact}"
+
+
+def test_class_ids_of_any_integer_type_calibrate_alike():
+    assert fit_temperature(LOGITS, TARGETS.to(torch.uint8)) == fit_temperature(LOGITS, TARGETS)
+    found, expected = (fit_vector_scaling(LOGITS, ids).weight for ids in (TARGETS.int(), TARGETS))
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("fit", [fit_vector_scaling, fit_matrix_scaling])
+def test_scaling_is_fitted_on_the_device_of_the_logits(fit):
+    """Tensors that are made without a device would be on this default one, which has no numbers."""
+    logits, targets = mixed_logits()
+    expected = fit(logits, targets)
+    with torch.device("meta"):
+        found = fit(logits, targets)
+    torch.testing.assert_close(found.weight, expected.weight)

@@ -165,6 +165,9 @@ def test_the_mahalanobis_distance_is_that_of_scikit_learn(shrunk):
     expected = np.min([fitted.mahalanobis(features.numpy() - mean) for mean in means], axis=0)
     found = mahalanobis_distance(features, train, target, shrinkage=fitted.shrinkage_ if shrunk else 0.0)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
+    if shrunk:
+        estimated = mahalanobis_distance(features, train, target, shrinkage="ledoit_wolf")
+        np.testing.assert_allclose(estimated, expected, rtol=1e-9)
 
 
 def test_the_mahalanobis_distance_does_not_change_with_the_axes_and_a_flat_one_is_left_out():
@@ -207,8 +210,11 @@ TRAIN, IDS = torch.eye(4, 3) + 1, torch.tensor([0, 0, 1, 1])
     ("call", "argument"),
     [
         (lambda: mahalanobis_distance(TRAIN[:, :2], TRAIN, IDS), "train_features"),
+        (lambda: mahalanobis_distance(TRAIN, TRAIN * 0 + 0.1, IDS), "train_features"),
+        (lambda: mahalanobis_distance(TRAIN, TRAIN[:1], IDS[:1]), "train_features"),
         (lambda: mahalanobis_distance(TRAIN, TRAIN, IDS[:3]), "train_target"),
         (lambda: mahalanobis_distance(TRAIN, TRAIN, IDS, shrinkage=2.0), "shrinkage"),
+        (lambda: mahalanobis_distance(TRAIN, TRAIN, IDS, shrinkage="auto"), "shrinkage"),
         (lambda: mahalanobis_distance(TRAIN * math.inf, TRAIN, IDS), "features"),
         (lambda: knn_distance(TRAIN, TRAIN, k=5), "k"),
         (lambda: knn_distance(0 * TRAIN, TRAIN, k=1), "features"),

@@ -151,7 +151,7 @@ def test_an_invalid_row_of_a_later_block_is_found():
 
 # Scores
 
-OF_LOGITS_ONLY = ("mutual_information", "differential_entropy", "precision", "energy")
+OF_LOGITS_ONLY = ("mutual_information", "differential_entropy", "precision", "energy", "max_logit")
 OF_BELIEFS = {
     "entropy": lambda belief: belief.entropy(),
     "confidence": lambda belief: 1 - belief.confidence,
@@ -159,6 +159,7 @@ OF_BELIEFS = {
     "differential_entropy": lambda belief: belief.differential_entropy(),
     "precision": lambda belief: -belief.log_precision,
     "energy": lambda belief: -belief.log_precision,
+    "max_logit": lambda belief: -belief.alpha.log().amax(1),
 }
 
 

@@ -14,7 +14,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 from scipy.stats import binomtest
 
+from beliefmatch.experiments.evaluate import evaluate
+from beliefmatch.experiments.evaluate_config import EvaluateConfig
 from beliefmatch.experiments.evaluation_record import (
+    PAIRED,
     Bins,
     ClassScores,
     Draws,
@@ -22,6 +25,7 @@ from beliefmatch.experiments.evaluation_record import (
     Number,
     RiskThresholdRecord,
 )
+from beliefmatch.experiments.paired_aurocs import PairedAurocs
 from beliefmatch.metrics import bootstrap_differences, outcomes
 from beliefmatch.report.evaluation import (
     evaluation_files,
@@ -38,11 +42,11 @@ from beliefmatch.report.evaluation_figures import (
     risk_coverage_figure,
     roc_figure,
 )
-from beliefmatch.report.evaluation_scores import PAIRED, difference, score_names
+from beliefmatch.report.evaluation_scores import difference, score_names, stored_auroc_difference
 from beliefmatch.report.figure import figure_name, inline_svg, paper_canvas, paper_files
 from beliefmatch.report.page import render_page
 from beliefmatch.report.table import to_csv
-from evaluation_records import HOSTILE, evaluated, hostile, model, pair, single_example, three
+from evaluation_records import HOSTILE, evaluated, hostile, model, pair, predictions, single_example, three
 from golden import assert_golden
 from html_page import Page, outline
 from rendered import STARTS, csv_rows
@@ -115,11 +119,11 @@ def test_the_verdict_of_several_models_says_what_is_beyond_chance():
         name="like",
     )
     assert evaluation_page([bad, good]).verdict.startswith(
-        "good errs least (10.0\u00a0%); good is the most honest"
+        "good errs less than bad (10.0 against 30.0\u00a0%); it is also more honest about it"
     )
     verdict = evaluation_page([good, like]).verdict
     assert verdict.startswith(
-        "good and like err equally often as far as 60 examples can tell (10.0\u00a0% to 10.5"
+        "good and like err equally often as far as 60 examples can tell (10.0 to 10.5\u00a0%); good is"
     )
     assert (
         "Take good" in evaluation_page([good, bad]).advice[0]
@@ -150,8 +154,8 @@ def test_advice_names_the_threshold_of_each_risk():
     kept = RiskThresholdRecord(0.01, 0.05, 0.93214, 0.8, 0.005, 0.0099)
     none = RiskThresholdRecord(0.001, 0.05, None, 0.0, None, None)
     advice = evaluation_page([small(risk_thresholds=[none, kept])]).advice
-    assert any("keeps the error of its answers below 0.1 %" in one for one in advice)
-    assert any("at most 1 % errors" in one and "0.9322 or more; that answers 80.0" in one for one in advice)
+    assert any(one.startswith("No confidence threshold keeps") and "below 0.1 %" in one for one in advice)
+    assert any("at most 1 % errors" in one and "0.9322 or more (80.0" in one for one in advice)
 
 
 # Tables
@@ -199,6 +203,58 @@ def test_a_model_is_close_to_the_best_where_the_difference_may_be_none(records):
     assert cells(records, "Scores", "brier")[2].mark == ""
     by_interval = [replace(record, draws=None) for record in records]
     assert cells(by_interval, "Scores", "brier")[2].mark == "close"
+
+
+OUTSIDE = np.random.default_rng(5).normal(size=(N, K)) + 0.9 * np.eye(K)[TARGETS]
+OUTSIDE_OF = {
+    "good": OUTSIDE,
+    "like it": OUTSIDE + 0.1 * np.random.default_rng(6).normal(size=(N, K)),
+    "worse": 1.03 * OUTSIDE,
+}
+
+
+@pytest.fixture(scope="module")
+def together():
+    """Three models with an OOD set, evaluated together."""
+    areas = PairedAurocs()
+    made = []
+    for name, logits in MODELS.items():
+        ood = {"outside": predictions(OUTSIDE_OF[name], TARGETS)}
+        given = predictions(logits, TARGETS, file=f"{name}.npz")
+        made.append(evaluate(given, name=name, ood=ood, settings=EvaluateConfig(resamples=9), areas=areas))
+    return areas.with_differences(made)
+
+
+def test_areas_are_marked_by_their_paired_differences(together):
+    """Intervals of the areas overlap where the difference of the areas is certain."""
+    areas, apart = (cells(together, "OOD: outside", key) for key in ("auroc", "auroc_difference"))
+    assert [one.mark for one in areas] == ["best", "close", ""]
+    assert areas[2].high > areas[0].low
+    assert apart[0].value == 0 and apart[1].low < 0 < apart[1].high and apart[2].high < 0
+    assert apart[2].value == areas[2].value - areas[0].value
+    by_interval = [
+        replace(one, ood=[replace(of, detections=without_pairs(of.detections)) for of in one.ood])
+        for one in together
+    ]
+    assert [one.mark for one in cells(by_interval, "OOD: outside", "auroc")] == ["best", "close", "close"]
+    (mark,) = (row.cells[-1].mark for row in summary_table(together).rows if row.label == "worse")
+    assert mark == ""
+
+
+def without_pairs(detections):
+    return [replace(one, auroc_differences=[]) for one in detections]
+
+
+def test_a_difference_is_known_by_the_file_and_the_area_of_the_other_model(together):
+    first, _, last = together
+    known = stored_auroc_difference(last, first, "outside", "entropy")
+    assert known.high < 0
+    assert stored_auroc_difference(first, last, "outside", "entropy").low == pytest.approx(-known.high)
+    assert stored_auroc_difference(last, replace(first, name="renamed"), "outside", "entropy") == known
+    for other in (replace(first, source="other.npz"), replace(together[1], source=first.source)):
+        assert stored_auroc_difference(last, other, "outside", "entropy").value is None
+    assert stored_auroc_difference(last, first, None, "entropy").value is not None
+    assert stored_auroc_difference(last, first, "elsewhere", "entropy").value is None
 
 
 def is_paired(records, key="error"):
@@ -259,15 +315,26 @@ def test_the_summary_has_the_numbers_of_the_record():
         assert values == expected
 
 
-def test_energy_is_listed_once_where_it_is_the_same_as_the_precision():
+def test_minus_log_precision_is_listed_as_the_energy_alone():
+    """Older records have both names, or the precision without the energy."""
     record = model(ood=("svhn",), examples=60)
-    assert {"energy", "precision"} <= {one.score for one in record.misclassification}
-    assert "precision" in score_names([record]) and "energy" not in score_names([record])
-    changed = [
-        replace(one, auroc=Number(0.123)) if one.score == "energy" else one
-        for one in record.misclassification
-    ]
-    assert "energy" in score_names([replace(record, misclassification=changed)])
+    energy = next(one for one in record.misclassification if one.score == "energy")
+    precision = replace(energy, score="precision")
+    for found, names in (
+        ([energy], ["energy"]),
+        ([precision, energy], ["energy"]),
+        ([precision], ["precision"]),
+    ):
+        older = replace(record, misclassification=found, ood=[])
+        assert score_names([older]) == names
+
+
+def test_cards_and_captions_name_the_level_of_the_intervals():
+    record = scored("good", level=0.8)
+    page = evaluation_page([record])
+    assert [card for card in page.cards if "80 % interval" in card.certainty]
+    assert "80 % intervals" in summary_table([record]).caption
+    assert not any("95 %" in card.certainty for card in page.cards)
 
 
 def test_aupr_of_wrong_predictions_has_no_best():
@@ -303,6 +370,46 @@ def test_bins_have_wilsons_intervals_and_are_pale_where_examples_are_few():
         interval = binomtest(round(share * count), count).proportion_ci(method="wilson")
         assert (low, high) == pytest.approx((interval.low, interval.high), abs=2e-6)
     assert panel.below.series[0].y == [0.4, 0.09, 0.0, 0.51]
+
+
+def test_bins_of_few_examples_are_left_out_beside_other_models_unless_there_are_no_others():
+    edges, means = ([0.0, 0.5], [0.5, 1.0]), ([0.4, 0.9], [0.3, 0.8])
+    many, few = (small(reliability=Bins(*edges, [51, count], *means)) for count in (60, 9))
+    (panel,) = reliability_figure([many, few]).panels
+    assert [[y for y in one.y if y is not None] for one in panel.series] == [[0.3, 0.8], [0.3]]
+    assert "fewer than 10 examples are left out" in reliability_figure([many, few]).note
+    rare = small(reliability=Bins(*edges, [3, 4], *means))
+    (panel,) = reliability_figure([rare, rare]).panels
+    assert [list(one.y) for one in panel.series if one.draw == "points"] == [[0.3, 0.8]] * 2
+
+
+def test_the_peak_of_a_density_is_cut_where_it_would_hide_the_ood_examples_and_the_note_says_so():
+    record = model("sure", examples=100, ood=("svhn",))
+    steep = replace(record, entropy=replace(record.entropy, y=[40.0, *record.entropy.y[1:]]))
+    highest = max(record.ood[0].entropy.y)
+    figure = entropy_figure([steep], "svhn")
+    assert highest < figure.panels[0].y.high < 2 * highest and "peaks reach 40" in figure.note
+    assert figure.panels[0].series[0].y == steep.entropy.y
+    flat = replace(record, entropy=replace(record.entropy, y=[highest / 2] * len(record.entropy.y)))
+    assert entropy_figure([flat], "svhn").panels[0].y.high > highest
+    assert "Cut" not in entropy_figure([flat], "svhn").note
+
+
+def test_of_many_models_the_pictures_show_the_best_by_nll_in_their_own_colours_and_all_are_below():
+    records = [
+        with_scores(replace(small(), name=f"model {place}"), nll=(2.0 - 0.1 * place, None, None))
+        for place in range(9)
+    ]
+    page = evaluation_page(records)
+    for figure in page.pictures:
+        assert {one.model for panel in figure.panels for one in panel.series} == {3, 4, 5, 6, 7, 8}
+        assert "The 6 models of the lowest NLL" in figure.note
+    by_number = {one.model: one.look for one in page.pictures[0].panels[0].series}
+    assert all(page.looks[number] == look for number, look in by_number.items())
+    names = [figure.name for figure in page.figures()]
+    assert all(names.count(figure.name) == 2 for figure in page.pictures)
+    below = [one for one in page.figures() if one.name == "reliability"][1]
+    assert {one.model for one in below.panels[0].series} == {*range(9)}
 
 
 def test_curves_are_those_of_the_records():

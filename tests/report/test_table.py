@@ -4,8 +4,19 @@ import re
 
 import pytest
 
+from beliefmatch.report.page import facts_of
 from beliefmatch.report.style import looks
-from beliefmatch.report.table import Cell, Column, Row, Table, marked, to_csv, to_markdown, to_rich
+from beliefmatch.report.table import (
+    Cell,
+    Column,
+    Row,
+    Table,
+    column_parts,
+    marked,
+    to_csv,
+    to_markdown,
+    to_rich,
+)
 from beliefmatch.report.text import number_text, threshold_text
 from evaluation_records import HOSTILE
 from golden import assert_golden
@@ -131,3 +142,28 @@ def test_a_method_has_its_colour_whatever_stands_beside_it_and_no_two_look_alike
     many = looks([f"model {index}" for index in range(20)])
     assert len({(look.colour, look.dash) for look in many}) == 20
     assert len({(one.colour, one.dash) for one in looks(["softmax", "softmax + temperature"])}) == 2
+
+
+def test_colours_of_unknown_models_are_those_that_are_used_least():
+    names = ["softmax", "ensemble", *(f"model {index}" for index in range(6)), "one more"]
+    colours = [one.colour for one in looks(names)]
+    assert len({*colours[:8]}) == 8 and colours.count(colours[8]) == 2
+    assert len({(one.colour, one.dash) for one in looks(names)}) == 9
+
+
+@pytest.mark.parametrize(("columns", "expected"), [(8, [8]), (12, [8, 4]), (10, [8, 2])])
+def test_a_wide_table_is_divided_between_groups_and_keeps_every_cell(columns, expected):
+    heads = [Column(f"{place}", "AUROC", group=f"score {place // 4}") for place in range(columns)]
+    table = Table("Detection", heads, [Row("a", [Cell(float(place)) for place in range(columns)])])
+    parts = column_parts(table)
+    assert [len(part.columns) for part in parts] == expected
+    assert [cell.value for part in parts for cell in part.rows[0].cells] == [*range(columns)]
+    groups = [{column.group for column in part.columns} for part in parts]
+    assert sum(map(len, groups)) == len(set().union(*groups))
+
+
+def test_facts_count_what_a_list_of_records_holds():
+    assert facts_of({"tried": [{"mean": 0.5}, {"mean": 0.4}], "seeds": [0, 1]}) == {
+        "tried": "2 entries, in the record",
+        "seeds": "0, 1",
+    }

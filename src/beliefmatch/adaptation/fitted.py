@@ -17,7 +17,7 @@ Init = tuple[Tensor, Tensor]
 """Weight (K, F) and bias (K,) of an existing head."""
 Kind = Literal["belief_matching", "softmax", "label_smoothing", "evidential", "untouched", "laplace"]
 """The last two are the network's own head, and a Gaussian around a softmax head."""
-Calibration = Literal["temperature", "vector_scaling"]
+Calibration = Literal["temperature", "vector_scaling", "matrix_scaling"]
 
 
 @dataclass(frozen=True)

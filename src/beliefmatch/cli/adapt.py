@@ -95,9 +95,11 @@ def adapt(
         with user_errors(context):
             config = _config(context)
             require_packages(context, "terminal", "report", "statistics", "weights")
+            from beliefmatch import kernels
             from beliefmatch.experiments.adapt_job import AdaptJob
             from beliefmatch.experiments.adapted_directory import require_directory
 
+            kernels.status()  # fails if BELIEFMATCH_KERNEL asks for one that does not exist
             require_directory(Path(out), config)
             job = AdaptJob(config)
             if not dry_run:
@@ -120,7 +122,7 @@ def _write(
 ) -> None:
     from beliefmatch.experiments.adapted_directory import directory_files, head_file
     from beliefmatch.report.adaptation import adaptation_tables, terminal_table, write_adaptation
-    from beliefmatch.report.adaptation_words import caveats
+    from beliefmatch.report.adaptation_words import adaptation_verdict, caveats
     from beliefmatch.report.adaptation_words import findings as adaptation_findings
     from beliefmatch.report.table import to_rich
 
@@ -139,8 +141,9 @@ def _write(
         if verbose:
             tables += [to_rich(table) for table in adaptation_tables(record, evaluations)[1:]]
         notes = record.notes if verbose else []
-        words = ("•", adaptation_findings(record, evaluations)), ("!", caveats(record)), ("i", notes)
-        show(*tables, "", *(findings(sentences, sign=sign) for sign, sentences in words if sentences))
+        words = ("•", adaptation_findings(record)), ("!", caveats(record, evaluations)), ("i", notes)
+        show(findings([adaptation_verdict(record, evaluations)]), *tables, "")
+        show(*(findings(sentences, sign=sign) for sign, sentences in words if sentences))
     typer.echo(page)
 
 

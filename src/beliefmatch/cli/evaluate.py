@@ -41,6 +41,7 @@ __all__ = ["evaluate", "predict", "report"]
 
 _DEFAULT = EvaluateConfig()
 _RISKS = list(_DEFAULT.risks)
+_FEWEST_RESAMPLES = 1000  # of fewer, a bias-corrected interval may end short of where it should
 _REFUSED = 0.05  # share of in-distribution sentences that `predict` answers with "none of these"
 _FEW_ROWS = 20  # sentences whose predictions are also printed
 _MISCLASSIFICATION = "misclassification"  # the name of the set of wrong predictions in tables
@@ -76,13 +77,18 @@ def evaluate(
     with ExitStack() as stack:
         with user_errors(context):
             config = EvaluateConfig(**opt.settings_of(context))
+            if 0 < resamples < _FEWEST_RESAMPLES:
+                expected = f"0 or at least {_FEWEST_RESAMPLES}: the ends of intervals from fewer are chance"
+                raise ValueError(f"evaluate: `resamples` must be {expected}, got {resamples}.")
             for kind in figures or ():
                 require_name("evaluate", "figures", kind, _FIGURES)
             chosen = model_files(models, names=name or [], ood=ood or [])
             require_packages(context, "terminal", "report", "statistics")
+            from beliefmatch import kernels
             from beliefmatch.data.predictions import FieldNames
             from beliefmatch.experiments.evaluate import EvaluateJob
 
+            kernels.status()  # fails if BELIEFMATCH_KERNEL asks for one that does not exist
             work = EvaluateJob(
                 chosen,
                 settings=config,
@@ -97,6 +103,7 @@ def evaluate(
                 with user_errors(context):
                     given = work.read(model, step)
                 records.append(work.evaluate(model, given, step))
+            records = work.with_auroc_differences(records)
             from beliefmatch.report.evaluation import (
                 evaluation_files,
                 evaluation_page,
@@ -250,8 +257,10 @@ def _record_file(path: Path) -> Path:
     for name in _RECORDS:
         if (path / name).is_file():
             return path / name
-    expected = " or ".join(_RECORDS)
-    raise ValueError(f"report: `records` must be a directory with {expected}, got {printable(path)} without.")
+    expected, received = " or ".join(_RECORDS), f"{printable(path)} without"
+    if any(path.glob("*.json")):
+        received = f"{received}; give the records of `beliefmatch evaluate` as {printable(path / '*.json')}"
+    raise ValueError(f"report: `records` must be a directory with {expected}, got {received}.")
 
 
 def _evaluation_paths(path: Path, record: "ComparisonRecord | AdaptRecord") -> list[str]:
@@ -310,10 +319,12 @@ def predict(
     path = Path(out)
     with user_errors(context):
         _require_predict_options(context)
+        from beliefmatch import kernels
         from beliefmatch._validate import naming_arguments
         from beliefmatch.experiments.predict import none_of_these as rule_for
         from beliefmatch.experiments.predict import restore, risk_threshold, set_threshold
 
+        kernels.status()  # fails if BELIEFMATCH_KERNEL asks for one that does not exist
         with naming_arguments("predict", "run"):
             restored = restore(Path(run))
             threshold = abstain if risk is None else risk_threshold(Path(run), risk)

@@ -399,7 +399,8 @@ TargetsFile = Annotated[str | None, _option("FILE",
     "File with the targets of all models, if their own files have none.")]
 Bins = Annotated[int, Sets("n_bins"), _option("N", "Number of confidence bins of the calibration errors.")]
 Resamples = Annotated[int, Sets("resamples"), _option("N",
-    "Number of bootstrap resamples; 0 omits the confidence intervals.")]
+    "Number of bootstrap resamples, from 1000 to 100000: the ends of intervals from fewer are chance; "
+    "0 omits the confidence intervals.")]
 Figures = Annotated[list[str] | None, _option("KIND",
     "Also write every figure as a file for a paper: pdf, svg or png. Repeatable.")]
 BootstrapSeed = Annotated[int, Sets("seed"), _option("N", "Seed of the bootstrap.")]

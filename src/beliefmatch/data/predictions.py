@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from beliefmatch._validate import FLOATING, SUM_TOLERANCE, fail
+from beliefmatch._validate import FLOATING, SUM_TOLERANCE, fail, naming_arguments
 from beliefmatch.data.formats import ArrayFile, Field, open_arrays
 
 __all__ = [
@@ -139,12 +139,13 @@ def read_predictions(
     recognised = {kind: field.name} | ({} if unused is None else {"unused": unused.name})
     targets = images = None
     if labelled:
-        origin = file if targets_file is None else open_arrays(targets_file, caller=_CALLER)
-        is_alone = origin is not file and len(origin.own) == 1  # the only array that can be meant
-        field = Field(origin, origin.own) if is_alone else _find(origin, "targets", names)
-        if field is None:
-            raise origin.missing("targets", _spellings("targets", names))
-        targets = class_ids(field, rows, classes, class_names)
+        with naming_arguments(_CALLER, path="path" if targets_file is None else "targets_file"):
+            origin = file if targets_file is None else open_arrays(targets_file, caller=_CALLER)
+            is_alone = origin is not file and len(origin.own) == 1  # the only array that can be meant
+            field = Field(origin, origin.own) if is_alone else _find(origin, "targets", names)
+            if field is None:
+                raise origin.missing("targets", _spellings("targets", names))
+            targets = class_ids(field, rows, classes, class_names)
         recognised["targets"] = field.name + ("" if origin is file else f" in {origin.path}")
         # A column of a table that is called image holds paths or encoded files, unless the user named it.
         is_sought = names.images is not None or not file.is_table
@@ -259,14 +260,14 @@ def read_class_names(path: str | Path) -> list[str]:
 
 def _require_logits(field: Field) -> Tensor:
     """Finite numbers of shape (N, K)."""
-    logits = _matrix(field)
+    logits = _matrix(field, "[0, z] of the decision function z")
     _require_rows(logits, lambda rows: rows.isfinite().all(1), "finite logits", field)
     return logits
 
 
 def _require_probs(field: Field) -> Tensor:
     """Numbers in [0, 1] of shape (N, K); rows sum to one."""
-    probs = _matrix(field)
+    probs = _matrix(field, "[1 - p, p] of the probability p of class 1")
     within = "probabilities in [0, 1] (logits are called logits)"
     _require_rows(probs, lambda rows: ((rows >= 0) & (rows <= 1)).all(1), within, field)
 
@@ -280,11 +281,14 @@ def _require_probs(field: Field) -> Tensor:
     return probs
 
 
-def _matrix(field: Field) -> Tensor:
+def _matrix(field: Field, columns: str) -> Tensor:
+    """Numbers of shape (N, K); `columns` are what to stack of a binary classifier that gives only one."""
     values = field.numbers()
     if values.ndim != 2 or values.shape[0] < 1 or values.shape[1] < 2:
         expected = "one row for each example and one column for each of two or more classes"
-        raise field.error(expected, f"shape {tuple(values.shape)}")
+        is_binary = values.ndim == 1 or (values.ndim == 2 and values.shape[1] == 1)
+        remedy = f"; of a binary classifier, stack {columns}" if is_binary and len(values) else ""
+        raise field.error(expected, f"shape {tuple(values.shape)}{remedy}")
     return values if values.dtype in FLOATING else values.double()
 
 

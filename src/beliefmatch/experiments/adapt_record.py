@@ -9,6 +9,7 @@ import msgspec
 
 from beliefmatch._config import Record, RecordPart
 from beliefmatch._files import file_names
+from beliefmatch.experiments.evaluation_record import Number
 from beliefmatch.experiments.records import OODScores, Scores
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "BATCHNORM_LABEL",
     "AdaptRecord",
     "BestRecord",
+    "FeatureDetection",
     "FeatureFacts",
     "HeadFacts",
     "RiskThresholdCheck",
@@ -26,7 +28,8 @@ __all__ = [
     "adapt_evaluation_paths",
 ]
 
-ADAPT_SCHEMA = "beliefmatch.adaptation/2"
+ADAPT_SCHEMA = "beliefmatch.adaptation/3"
+_OLDER = ("beliefmatch.adaptation/2",)  # is read as well
 BATCHNORM_LABEL = "belief matching and BatchNorm"
 """Of the row of the network whose BatchNorm layers were trained with the chosen head."""
 
@@ -137,6 +140,30 @@ class FeatureFacts(RecordPart, frozen=True):
     bytes: int
 
 
+class FeatureDetection(RecordPart, frozen=True):
+    """How well a distance between features detects an OOD set, without any head.
+
+    Args:
+        ood: Name of the OOD set.
+        score: "mahalanobis_distance" or "knn_distance".
+        auroc: With DeLong's interval.
+        fpr95: Share of the OOD examples that pass where 95 % of the others do.
+        train_rows: Training rows that distances are measured to, evenly spaced among all.
+        examples: Examples of the scored set, evenly spaced among all.
+        ood_examples: OOD examples, evenly spaced among all.
+        neighbour: Which nearest neighbour; None for the Mahalanobis distance.
+    """
+
+    ood: str
+    score: str
+    auroc: Number
+    fpr95: Number
+    train_rows: int
+    examples: int
+    ood_examples: int
+    neighbour: int | None = None
+
+
 class AdaptRecord(Record, frozen=True):
     """One network, or its features alone, and all heads that were tried for it."""
 
@@ -174,7 +201,14 @@ class AdaptRecord(Record, frozen=True):
     hardware: dict[str, Any]
     created: str
     wall_seconds: float
+    feature_detection: list[FeatureDetection] = msgspec.field(default_factory=list)
+    """OOD detection by the features alone."""
     schema: str = ADAPT_SCHEMA
+
+    @classmethod
+    def upgraded(cls, content: dict[str, Any]) -> dict[str, Any]:
+        """Records of the older schema, which have no detection by features, as those of this one."""
+        return {**content, "schema": ADAPT_SCHEMA} if content.get("schema") in _OLDER else content
 
     def check(self) -> None:
         """The chosen head was tried and judged, and every class has a name."""

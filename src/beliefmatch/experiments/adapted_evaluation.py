@@ -32,16 +32,19 @@ from beliefmatch.experiments.adapt_record import (
 from beliefmatch.experiments.evaluate import evaluate, ood_scores, scores_of
 from beliefmatch.experiments.evaluate_config import EvaluateConfig
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
+from beliefmatch.experiments.feature_detection import feature_detections
+from beliefmatch.experiments.paired_aurocs import PairedAurocs
 from beliefmatch.experiments.records import Scores
 from beliefmatch.metrics import calibration_error
 from beliefmatch.metrics.calibration import bins_of
 
-__all__ = ["MAX_NUMBERS", "VALUES_ONLY", "ScoredAdaptation", "score_adaptation"]
+__all__ = ["MAX_NUMBERS", "WITHOUT_EXAMPLES", "ScoredAdaptation", "score_adaptation"]
 
 MAX_NUMBERS = 50_000_000
 """Probabilities of a set that are held at once, 400 MB; of more, evenly spaced rows are scored."""
-VALUES_ONLY = EvaluateConfig(resamples=0, shown=0)
-"""Settings of an evaluation without intervals and examples."""
+WITHOUT_EXAMPLES = EvaluateConfig(shown=0)
+"""Settings of an evaluation whose numbers and intervals are all that is wanted."""
+_VALUES_ONLY = EvaluateConfig(resamples=0, shown=0)
 _NUMBERS = 4_000_000  # of logits computed at once
 _MAX_POINTS = 50  # of the curve of a head
 _DEFAULT = EvaluateConfig()
@@ -86,13 +89,13 @@ def score_adaptation(
         raise fail("report", f"`class_names` must be {classes}, one a class, got {len(class_names)}.")
     names = [f"{index}" for index in range(classes)] if class_names is None else [*map(str, class_names)]
     features, scored_on = _scored_rows(adaptation.sets)
-    scored, evaluations = [], []
+    scored, evaluations, areas = [], [], PairedAurocs(settings.level)
     for line in _lines(adaptation):
         seed = adaptation.chosen.candidate.seed
         delivered = next((one for one in line.heads if one.candidate.seed == seed), line.heads[0])
         for head in line.heads:
-            how = settings if head is delivered else VALUES_ONLY
-            scores, evaluation = _scored_head(head, line, model_name, scored_on, names, how)
+            how, kept = (settings, areas) if head is delivered else (_VALUES_ONLY, None)
+            scores, evaluation = _scored_head(head, line, model_name, scored_on, names, how, kept)
             scored.append(scores)
             if head is delivered:
                 evaluations.append(evaluation)
@@ -118,12 +121,13 @@ def score_adaptation(
         data=plain(dict(data_facts or {}), _described),
         config=plain(dict(config or {}), _described),
         features=_facts(adaptation.sets),
+        feature_detection=feature_detections(adaptation.sets, features, settings),
         adapt_config=plain(adaptation.adapt_config),
         seconds={name: float(value) for name, value in adaptation.seconds.items()},
         command=list(command),
         **provenance(float(spent), "beliefmatch", "torch", "numpy", torch_threads=torch.get_num_threads()),
     )
-    return ScoredAdaptation(record, evaluations)
+    return ScoredAdaptation(record, areas.with_differences(evaluations))
 
 
 # Which heads are scored, and on which rows.
@@ -171,6 +175,7 @@ def _scored_head(
     scored_on: str,
     class_names: Sequence[str],
     settings: EvaluateConfig,
+    areas: PairedAurocs | None,
 ) -> tuple[ScoredHead, EvaluationRecord]:
     features = line.features
     predictions, has_belief = _predictions(head, features, f"{model_name}, {scored_on}", scorable(features))
@@ -185,7 +190,15 @@ def _scored_head(
         name: _predictions(head, rows, f"{model_name}, {name}", torch.arange(len(rows)))[0]
         for name, rows in line.ood.items()
     }
-    made = evaluate(predictions, name=line.label, class_names=class_names, ood=ood, settings=settings)
+    made = evaluate(
+        predictions,
+        name=line.label,
+        class_names=class_names,
+        ood=ood,
+        settings=settings,
+        has_belief=has_belief,
+        areas=areas,
+    )
     extra = ", BatchNorm trained" if line.label == BATCHNORM_LABEL else ""
     scored = ScoredHead(
         label=line.label,
@@ -196,7 +209,7 @@ def _scored_head(
         has_belief=has_belief,
         scores=by_votes or scores_of(made),
         kl=kl,
-        ood=[ood_scores(one, has_belief=has_belief) for one in made.ood],
+        ood=[*map(ood_scores, made.ood)],
     )
     return scored, made
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from beliefmatch._config import plain
 from beliefmatch._environment import provenance
-from beliefmatch._validate import fail, level_of_caller
+from beliefmatch._validate import fail, level_of_caller, naming_arguments
 from beliefmatch.data.formats import open_arrays
 from beliefmatch.data.predictions import FieldNames, Predictions, read_class_names, read_predictions
 from beliefmatch.experiments.evaluate_config import EvaluateConfig, ModelFiles, conventions
@@ -29,6 +29,7 @@ from beliefmatch.experiments.evaluation_parts import (
     thinned,
 )
 from beliefmatch.experiments.evaluation_record import (
+    PAIRED,
     BrierShares,
     Curve,
     Detection,
@@ -38,9 +39,11 @@ from beliefmatch.experiments.evaluation_record import (
     OODSet,
     RiskThresholdRecord,
 )
+from beliefmatch.experiments.paired_aurocs import PairedAurocs
 from beliefmatch.experiments.records import OODScores, Scores
 from beliefmatch.metrics import (
     SCORES,
+    ClassBins,
     Interval,
     Outcomes,
     ReliabilityBins,
@@ -64,6 +67,7 @@ __all__ = [
     "ModelPredictions",
     "evaluate",
     "headline_scores",
+    "number_with_interval",
     "ood_scores",
     "score_columns",
     "scores_from",
@@ -73,11 +77,10 @@ __all__ = [
 STEPS = 2
 """Calls of `on_step` for one model; one more for each OOD set."""
 
-BELIEF_SCORES = frozenset({"mutual_information", "differential_entropy", "precision"})
+BELIEF_SCORES = frozenset({"mutual_information", "differential_entropy"})
 """Scores of a Dirichlet belief, which mean nothing where the logits are no log-concentrations."""
 
 _DEFAULT = EvaluateConfig()
-_COMPARED = ("error", "nll", "brier", "ece")  # metrics whose draws are kept, to compare models by
 _ORDER = (
     "error", "top_k_error", "nll", "brier",
     "ece", "mce", "adaptive_ece", "classwise_ece", "debiased_ece", "overconfidence",
@@ -92,6 +95,8 @@ def evaluate(
     class_names: Sequence[str] | None = None,
     ood: Mapping[str, Predictions] | None = None,
     settings: EvaluateConfig = _DEFAULT,
+    has_belief: bool = True,
+    areas: PairedAurocs | None = None,
     on_step: Callable[[str], None] | None = None,
 ) -> EvaluationRecord:
     """Evaluate one model: error, calibration, selective prediction, detection of mistakes and of OOD input.
@@ -102,6 +107,9 @@ def evaluate(
         class_names: one for each class; "0", "1", ... if not given.
         ood: predictions of the same model for examples that belong to no class, by the name of the set.
         settings: bins, resamples, seed and the like.
+        has_belief: whether logits may be log-concentrations; without `BELIEF_SCORES` where they are not.
+        areas: keeps what comparing the AUROC of several models needs; its `with_differences` is to be
+            called with all records.
         on_step: called after each step with its description.
 
     Returns:
@@ -119,35 +127,19 @@ def evaluate(
         for scheme in ("width", "mass")
     )
     by_class = class_bins(targets, n_bins=settings.n_bins, **given)
-    drawn = resample_outcomes(
-        seen,
-        top_k=settings.top_k,
-        n_bins=settings.n_bins,
-        resamples=max(1, settings.resamples),
-        seed=settings.seed,
-    )
-    values = {**drawn.values, **headline_scores(seen, by_width)}
-    intervals = intervals_of(drawn, settings.level)
-    scores = {key: _score(key, value, intervals[key], count, settings) for key, value in values.items()}
-    scores["classwise_ece"] = Number(by_class.errors.mean().item())
-    if settings.top_k >= classes:
-        scores["top_k_error"] = Number(None, why=f"there are no more than {settings.top_k} classes")
-    draws = None
-    if settings.resamples and count > 1:
-        kept = [key for key in _COMPARED if math.isfinite(values[key])]
-        draws = Draws(drawn.rows_sha256, {key: drawn.draws[key].tolist() for key in kept})
+    scores, draws = _scores(seen, by_width, by_class, settings)
     mistakes, every = (~seen.correct).nonzero()[:, 0], torch.arange(count)
     announce(f"{name}: scores")
 
-    columns = score_columns(predictions)
-    right, wrong = (
-        {key: column[chosen] for key, column in columns.items()} for chosen in (seen.correct, ~seen.correct)
-    )
-    misclassification = _detections(right, wrong, settings)
+    columns = score_columns(predictions, has_belief=has_belief)
+    if areas is not None:
+        areas.start_model()
+    kept_areas = areas if settings.resamples else None  # without intervals there are no differences either
+    misclassification = _misclassification(columns, seen.correct, settings, kept_areas)
     announce(f"{name}: mistakes")
     sets = []
     for title, others in ood.items():
-        sets.append(_ood_set(title, others, columns, settings))
+        sets.append(_ood_set(title, others, columns, settings, kept_areas, has_belief=has_belief))
         announce(f"{name}: {title}")
 
     return EvaluationRecord(
@@ -156,7 +148,7 @@ def evaluate(
         kind=predictions.kind,
         examples=count,
         class_names=names,
-        scores={key: scores[key] for key in _ORDER},
+        scores=scores,
         draws=draws,
         brier_shares=BrierShares(*brier_parts_of(by_class, seen.brier.mean().item())),
         reliability=reliability(by_width),
@@ -222,19 +214,25 @@ def scores_from(examples: int, values: Mapping[str, Any]) -> Scores:
     )
 
 
-def ood_scores(evaluated: OODSet, *, has_belief: bool) -> OODScores:
-    """AUROC and FPR95 of an evaluated OOD set; those of `BELIEF_SCORES` only where there is a belief."""
-    kept = [one for one in evaluated.detections if has_belief or one.score not in BELIEF_SCORES]
-    areas: dict[str, Any] = {one.score: one.auroc.value for one in kept}
-    rates: dict[str, Any] = {one.score: one.fpr95.value for one in kept}
+def ood_scores(evaluated: OODSet) -> OODScores:
+    """AUROC and FPR95 of an evaluated OOD set by every score."""
+    areas: dict[str, Any] = {one.score: one.auroc.value for one in evaluated.detections}
+    rates: dict[str, Any] = {one.score: one.fpr95.value for one in evaluated.detections}
     return OODScores(evaluated.name, evaluated.examples, areas, rates, evaluated.mean_confidence)
 
 
-def score_columns(predictions: Predictions) -> dict[str, Tensor]:
-    """Every score of `metrics.SCORES` that the predictions allow, by its name; some need logits."""
+def score_columns(predictions: Predictions, *, has_belief: bool = True) -> dict[str, Tensor]:
+    """Every score of `metrics.SCORES` that the predictions allow, by its name; some need logits, or a belief.
+
+    Without "precision", which is the energy under a second name.
+    """
     given: dict[str, Any] = {predictions.kind: predictions.values}
-    allowed = (score for score in SCORES.values() if predictions.kind == "logits" or not score.needs_logits)
-    return {score.name: score(**given) for score in allowed}
+    left_out = {"precision"} if has_belief else {"precision", *BELIEF_SCORES}
+    return {
+        name: score(**given)
+        for name, score in SCORES.items()
+        if name not in left_out and (predictions.kind == "logits" or not score.needs_logits)
+    }
 
 
 def _text(path: str | Path) -> str:
@@ -258,17 +256,49 @@ def _checked_targets(predictions: Predictions, names: list[str], ood: Mapping[st
     return predictions.targets
 
 
+def _scores(
+    seen: Outcomes, by_width: ReliabilityBins, by_class: ClassBins, settings: EvaluateConfig
+) -> tuple[dict[str, Number], Draws | None]:
+    """Every metric in the order of records, and the draws of those by which models are compared."""
+    count, classes = len(seen.correct), len(by_class.count)
+    drawn = resample_outcomes(
+        seen,
+        top_k=settings.top_k,
+        n_bins=settings.n_bins,
+        resamples=max(1, settings.resamples),
+        seed=settings.seed,
+    )
+    values = {**drawn.values, **headline_scores(seen, by_width)}
+    intervals = intervals_of(drawn, settings.level)
+    scores = {key: _score(key, value, intervals[key], count, settings) for key, value in values.items()}
+    scores["classwise_ece"] = Number(by_class.errors.mean().item())
+    if settings.top_k >= classes:
+        scores["top_k_error"] = Number(None, why=f"there are no more than {settings.top_k} classes")
+    draws = None
+    if settings.resamples and count > 1:
+        kept = [key for key in PAIRED if math.isfinite(values[key])]
+        draws = Draws(drawn.rows_sha256, {key: drawn.draws[key].tolist() for key in kept})
+    return {key: scores[key] for key in _ORDER}, draws
+
+
 def _score(key: str, value: float, interval: Interval, count: int, settings: EvaluateConfig) -> Number:
     """A metric with its interval: an exact one of rates, else the bootstrap's, which one example lacks."""
     if key == "nll" and math.isinf(value):
         return Number(None, why="infinite: a class came true that was given probability 0")
     if key in ("error", "top_k_error") and settings.resamples:
         return Number(value, *binomial_interval(round(value * count), count, level=settings.level))
-    return Number(value) if count == 1 else _number(value, interval, settings)
+    return Number(value) if count == 1 else number_with_interval(interval, settings, value=value)
 
 
-def _number(value: float, interval: Interval, settings: EvaluateConfig) -> Number:
-    """A value with the ends of its interval, widened by the rounding of the resampled value if need be."""
+def number_with_interval(
+    interval: Interval, settings: EvaluateConfig, *, value: float | None = None
+) -> Number:
+    """A value with the ends of its interval; without them where no intervals are wanted.
+
+    A value that was computed otherwise than that of the interval may differ from it by rounding; then the
+    interval is widened to hold it.
+    """
+    value = interval.value if value is None else value
     if not math.isfinite(value):
         return Number(None, why=f"not finite: {value}")
     if not settings.resamples or not all(map(math.isfinite, interval)):
@@ -283,10 +313,34 @@ def _risk_threshold(seen: Outcomes, risk: float, delta: float) -> RiskThresholdR
     return RiskThresholdRecord(risk, delta, found.threshold, found.coverage, found.risk, found.bound)
 
 
+def _misclassification(
+    columns: Mapping[str, Tensor], correct: Tensor, settings: EvaluateConfig, areas: PairedAurocs | None
+) -> list[Detection]:
+    """How well each score detects wrong predictions."""
+    if areas is not None:
+        for key, column in columns.items():
+            areas.add(None, key, column, ~correct)
+    right, wrong = (
+        {key: column[chosen] for key, column in columns.items()} for chosen in (correct, ~correct)
+    )
+    return _detections(right, wrong, settings)
+
+
 def _ood_set(
-    name: str, predictions: Predictions, in_distribution: Mapping[str, Tensor], settings: EvaluateConfig
+    name: str,
+    predictions: Predictions,
+    in_distribution: Mapping[str, Tensor],
+    settings: EvaluateConfig,
+    areas: PairedAurocs | None,
+    *,
+    has_belief: bool,
 ) -> OODSet:
-    ood = score_columns(predictions)
+    ood = score_columns(predictions, has_belief=has_belief)
+    if areas is not None:
+        for score in in_distribution.keys() & ood.keys():
+            sides = in_distribution[score], ood[score]
+            is_ood = torch.arange(sum(map(len, sides))) >= len(sides[0])
+            areas.add(name, score, torch.cat(sides), is_ood)
     return OODSet(
         name=name,
         source=_text(predictions.path),
@@ -301,11 +355,8 @@ def _detections(
     in_distribution: Mapping[str, Tensor], ood: Mapping[str, Tensor], settings: EvaluateConfig
 ) -> list[Detection]:
     """How well each score that both sides have detects OOD examples, or mistakes."""
-    return [
-        _detection(name, in_distribution[name], ood[name], settings)
-        for name in in_distribution
-        if name in ood
-    ]
+    both = [name for name in in_distribution if name in ood]
+    return [_detection(name, in_distribution[name], ood[name], settings) for name in both]
 
 
 def _detection(name: str, in_distribution: Tensor, ood: Tensor, settings: EvaluateConfig) -> Detection:
@@ -315,7 +366,7 @@ def _detection(name: str, in_distribution: Tensor, ood: Tensor, settings: Evalua
         return Detection(name, nothing, nothing, nothing, nothing, Curve([], []))
     found = detection_intervals(in_distribution, ood, level=settings.level, seed=settings.seed)
     flagged_id, flagged_ood = roc(in_distribution, ood)
-    areas = {key: _number(interval.value, interval, settings) for key, interval in found.items()}
+    areas: dict[str, Any] = {key: number_with_interval(one, settings) for key, one in found.items()}
     return Detection(score=name, roc=Curve(flagged_id.tolist(), flagged_ood.tolist()), **areas)
 
 
@@ -344,8 +395,16 @@ class EvaluateJob:
         self.models, self.settings, self.names, self.targets_file = models, settings, names, targets_file
         self.class_names = None if class_names is None else read_class_names(class_names)
         self._first: Predictions | None = None
-        for path in (path for model in models for path in (model.path, *model.ood.values())):
-            open_arrays(path, caller="read_predictions")
+        self._areas = PairedAurocs(settings.level)
+        for model in models:
+            with naming_arguments("evaluate", path="models"):
+                open_arrays(model.path, caller="evaluate")
+            with naming_arguments("evaluate", path="ood"):
+                for path in model.ood.values():
+                    open_arrays(path, caller="evaluate")
+        if targets_file is not None:
+            with naming_arguments("evaluate", path="targets_file"):
+                open_arrays(targets_file, caller="evaluate")
 
     @property
     def steps(self) -> int:
@@ -354,15 +413,17 @@ class EvaluateJob:
 
     def read(self, model: ModelFiles, on_step: Callable[[str], None]) -> ModelPredictions:
         """Read the files of a model; a ValueError names in one line what is wrong with them."""
-        found = read_predictions(
-            model.path, names=self.names, class_names=self.class_names, targets_file=self.targets_file
-        )
+        with naming_arguments("evaluate", path="models"):
+            found = read_predictions(
+                model.path, names=self.names, class_names=self.class_names, targets_file=self.targets_file
+            )
         self._check(found, "model")
         on_step(f"{model.name}: read")
         ood = {}
         for title, path in model.ood.items():
             classes = self.class_names or found.class_names
-            ood[title] = read_predictions(path, names=self.names, class_names=classes, labelled=False)
+            with naming_arguments("evaluate", path="ood"):
+                ood[title] = read_predictions(path, names=self.names, class_names=classes, labelled=False)
             self._check(ood[title], f"OOD set {title!r}")
             on_step(f"{model.name}: read {title}")
         return ModelPredictions(found, ood)
@@ -377,8 +438,13 @@ class EvaluateJob:
             class_names=self.class_names or given.predictions.class_names,
             ood=given.ood,
             settings=self.settings,
+            areas=self._areas,
             on_step=on_step,
         )
+
+    def with_auroc_differences(self, records: Sequence[EvaluationRecord]) -> list[EvaluationRecord]:
+        """The records of all models, with the differences of their AUROC."""
+        return self._areas.with_differences(records)
 
     def _check(self, found: Predictions, what: str) -> None:
         """All files must be of the same classes, and should be of the same examples."""

@@ -27,7 +27,7 @@ class EvaluateConfig(Config, frozen=True, kw_only=True):
 
     Args:
         n_bins: number of confidence bins; the paper's 15.
-        resamples: of the bootstrap; 0 for no intervals at all.
+        resamples: of the bootstrap, thousands for ends that are not chance; 0 for no intervals at all.
         level: of the intervals.
         seed: of the bootstrap.
         top_k: how many classes `top_k_error` may name.
@@ -38,7 +38,7 @@ class EvaluateConfig(Config, frozen=True, kw_only=True):
     """
 
     n_bins: Annotated[int, Meta(ge=1, le=10_000)] = 15
-    resamples: Index = 4000
+    resamples: Annotated[int, Meta(ge=0, le=100_000)] = 4000
     level: Probability = 0.95
     seed: Seed = 0
     top_k: Count = 5
@@ -86,14 +86,15 @@ _WORDS = {
     "mean_confidence": "Mean of the largest probability.",
     "mean_entropy": "Mean of −Σ p ln p, in nats.",
     "detection": (
-        "Higher scores mean ood, or wrong. AUROC counts ties one half; AUPR is average precision "
+        "Higher scores mean OOD, or wrong. AUROC counts ties one half; AUPR is average precision "
         "with either side as positive; FPR95 is the share of OOD (or wrong) examples that pass "
         "where 95 % of the known (or right) ones do."
     ),
     "scores": (
         "Predictive entropy: of the probabilities. 1 − largest probability: from logits with all its digits. "
-        "Mutual information (the spread of the Dirichlet), differential entropy and −ln α₀: of the Dirichlet "
-        "that logits stand for under belief matching. Energy: −ln Σ exp(logits), the same number as −ln α₀."
+        "Mutual information and differential entropy: of the Dirichlet that logits stand for under belief "
+        "matching. Energy: −ln Σ exp(logits), which is −ln α₀ of that Dirichlet. "
+        "Negative largest logit: −max of the logits."
     ),
     "risk_thresholds": (
         "Answering at or above the threshold keeps the error among answers below the bound, except "
@@ -109,10 +110,12 @@ _WORDS = {
 _DIFFERENCES = (
     "Of error, negative log-likelihood, Brier score and expected calibration error, how far a model is above "
     "the best one; the same rows are drawn for both, {resamples} times. Error rates that differ by fewer "
-    "examples than an exact sign test needs are called indistinguishable."
+    "examples than an exact sign test needs are called indistinguishable. Of AUROC, how far a model is from "
+    "the best one: DeLong's paired variance, for models that were evaluated together."
 )
 _INTERVALS = (
     "Error and top-k error: Clopper and Pearson. AUROC: DeLong's variance on the logit scale. AUPR: "
-    "infinitesimal jackknife on the logit scale. All others: bias-corrected bootstrap (Efron 1981) of "
+    "infinitesimal jackknife on the logit scale. FPR95: bias-corrected bootstrap of 10,000 draws of its "
+    "ranks; Clopper and Pearson's interval at 0 and 1. All others: bias-corrected bootstrap (Efron 1981) of "
     "{resamples} resamples of the examples (fewer for more than 50,000 examples), seed {seed}. Level {level}."
 )

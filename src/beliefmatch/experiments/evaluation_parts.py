@@ -19,7 +19,14 @@ from beliefmatch.experiments.evaluation_record import (
     PredictionSets,
 )
 from beliefmatch.metrics import ClassBins, Outcomes, ReliabilityBins
-from beliefmatch.metrics.conformal import ConformalMethod, class_coverage, conformal_sets, conformal_threshold
+from beliefmatch.metrics.conformal import (
+    ConformalMethod,
+    class_coverage,
+    conformal_sets,
+    conformal_threshold,
+    mean_set_size,
+    set_coverage,
+)
 
 __all__ = [
     "class_scores",
@@ -102,15 +109,14 @@ def prediction_sets(
 
 
 def _prediction_sets(method: str, wanted: float, sets: Tensor, targets: Tensor) -> PredictionSets:
-    held = sets.gather(1, targets[:, None])[:, 0].double().mean().item()
     often = torch.bincount(targets, minlength=sets.shape[1]) >= _LEAST_OF_CLASS
     shares = torch.where(often, class_coverage(sets, targets), torch.inf)
     worst = int(shares.argmin()) if bool(often.any()) else None
     return PredictionSets(
         method,
         wanted,
-        held,
-        sets.sum(1).double().mean().item(),
+        set_coverage(sets, targets),
+        mean_set_size(sets),
         worst,
         None if worst is None else shares[worst].item(),
     )

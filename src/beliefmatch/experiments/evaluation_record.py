@@ -7,7 +7,9 @@ from msgspec import field
 from beliefmatch._config import Record, RecordPart
 
 __all__ = [
+    "PAIRED",
     "SCHEMA",
+    "AurocDifference",
     "Bins",
     "BrierShares",
     "ClassScores",
@@ -23,8 +25,10 @@ __all__ = [
     "RiskThresholdRecord",
 ]
 
-SCHEMA = "beliefmatch.evaluation/3"
-_OLDER = ("beliefmatch.evaluation/1", "beliefmatch.evaluation/2")  # are read as well
+SCHEMA = "beliefmatch.evaluation/4"
+PAIRED = ("error", "nll", "brier", "ece")
+"""Metrics whose draws a record keeps, to compare models by; of all of them less is better."""
+_OLDER = tuple(f"beliefmatch.evaluation/{version}" for version in (1, 2, 3))  # are read as well
 
 
 class Number(RecordPart, frozen=True):
@@ -62,6 +66,14 @@ class BrierShares(RecordPart, frozen=True):
     remainder: float
 
 
+class AurocDifference(RecordPart, frozen=True):
+    """How much larger an AUROC is than that of another model on the same examples, by DeLong's method."""
+
+    source: str
+    """File of the other model, as in its record."""
+    difference: Number
+
+
 class Detection(RecordPart, frozen=True):
     """How well one score separates two groups; higher scores mean OOD, or wrong."""
 
@@ -71,6 +83,8 @@ class Detection(RecordPart, frozen=True):
     aupr_id: Number
     fpr95: Number
     roc: Curve
+    auroc_differences: list[AurocDifference] = field(default_factory=list)
+    """From the other models that were evaluated together with this one, on the same examples."""
 
 
 class OODSet(RecordPart, frozen=True):
@@ -156,7 +170,7 @@ class Draws(RecordPart, frozen=True):
     rows_sha256: str
     """Digest of the rows that were drawn."""
     metrics: dict[str, list[float]]
-    """By metric one value a draw: error, nll, brier, ece; without those that are infinite."""
+    """By metric of `PAIRED` one value a draw; without those that are infinite."""
 
 
 class EvaluationRecord(Record, frozen=True):
@@ -201,7 +215,7 @@ class EvaluationRecord(Record, frozen=True):
 
     @classmethod
     def upgraded(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """Records of older schemas, which have no prediction sets or no draws, as those of this one."""
+        """Records of older schemas, which have no draws, prediction sets or differences, as of this one."""
         return {**content, "schema": SCHEMA} if content.get("schema") in _OLDER else content
 
     def check(self) -> None:

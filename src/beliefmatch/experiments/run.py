@@ -116,7 +116,9 @@ def execute_run(
         predictions = run.predict(predictor)
         report(_TRAINING, "evaluating")
         settings, test, ood = _FULL if evaluated else _VALUES, predictions.test, predictions.ood
-        evaluation = engine.on_main_process(lambda: _evaluation(config, data, test, ood, settings))
+        evaluation = engine.on_main_process(
+            lambda: _evaluation(config, data, test, ood, settings, has_belief=predictions.has_belief)
+        )
         seconds = sum(history.seconds for history in histories)
         images = data.epoch_images * sum(len(history.epochs) for history in histories)
         record = RunRecord(
@@ -131,7 +133,7 @@ def execute_run(
             skipped_steps=sum(history.skipped for history in histories),
             validation=_scores_of(predictions.validation),
             test=scores_of(evaluation),
-            ood=[ood_scores(one, has_belief=predictions.has_belief) for one in evaluation.ood],
+            ood=[*map(ood_scores, evaluation.ood)],
             costs=Costs(
                 networks=len(networks),
                 parameters=sum(parameter.numel() for parameter in networks[0].parameters()),
@@ -158,7 +160,14 @@ def evaluate_finished(run_dir: RunDirectory) -> EvaluationRecord:
     test = read_predictions(run_dir.predictions("test"))
     ood = {name: read_predictions(path, labelled=False) for name, path in paths.items()}
     test, *others = (replace(one, values=one.values.double()) for one in (test, *ood.values()))
-    return _evaluation(config, dataset(config.data), test, dict(zip(ood, others, strict=True)), _FULL)
+    return _evaluation(
+        config,
+        dataset(config.data),
+        test,
+        dict(zip(ood, others, strict=True)),
+        _FULL,
+        has_belief=method_of(config).reads != "softmax",
+    )
 
 
 def _evaluation(
@@ -167,10 +176,19 @@ def _evaluation(
     test: Predictions,
     ood: Mapping[str, Predictions],
     settings: EvaluateConfig,
+    *,
+    has_belief: bool,
 ) -> EvaluationRecord:
     if isinstance(data.test, MemorySource):
         test = replace(test, images=data.test.images)
-    return evaluate(test, name=label_of(config), class_names=data.class_names, ood=ood, settings=settings)
+    return evaluate(
+        test,
+        name=label_of(config),
+        class_names=data.class_names,
+        ood=ood,
+        settings=settings,
+        has_belief=has_belief,
+    )
 
 
 def _scores_of(predictions: Predictions) -> Scores:

@@ -82,7 +82,12 @@ class RunDirectory:
     @property
     def is_adapted(self) -> bool:
         """Whether `beliefmatch adapt` wrote this, rather than a run; a network need not be there."""
-        return _schema(self.model_file) == ADAPTED_SCHEMA or _schema(self.record_file) == ADAPT_SCHEMA
+        return _schema(self.model_file) == ADAPTED_SCHEMA or self._has_adapt_record
+
+    @property
+    def _has_adapt_record(self) -> bool:
+        """Of any version."""
+        return _schema(self.record_file).rpartition("/")[0] == ADAPT_SCHEMA.rpartition("/")[0]
 
     def record(self) -> RunRecord | None:
         """The record, if the run is finished."""
@@ -116,7 +121,7 @@ class RunDirectory:
 
     def ood_names(self) -> list[str]:
         """Names of the OOD sets with predictions; a ValueError if nothing finished is here."""
-        if _schema(self.record_file) == ADAPT_SCHEMA:
+        if self._has_adapt_record:
             record = AdaptRecord.from_json(self.record_file.read_text("utf-8"))
             return [one.name for one in record.scored[0].ood]
         return [one.name for one in self.finished().ood]

@@ -32,7 +32,9 @@ from beliefmatch.metrics.conformal import (
 )
 from beliefmatch.metrics.intervals import (
     DeLong,
+    DetectionArea,
     Interval,
+    area_difference,
     aupr_interval,
     auroc_difference,
     auroc_interval,
@@ -41,6 +43,7 @@ from beliefmatch.metrics.intervals import (
     bootstrap_differences,
     bootstrap_outcomes,
     delong,
+    detection_area,
     detection_intervals,
     fpr_at_tpr_interval,
 )
@@ -66,7 +69,7 @@ from beliefmatch.metrics.scores import (
     top_k_error,
 )
 from beliefmatch.metrics.selective import (
-    Guarantee,
+    CoverageAtRisk,
     RiskCoverage,
     aurc,
     coverage_at_risk,
@@ -97,10 +100,11 @@ __all__ = [
     "BrierParts",
     "ClassBins",
     "ClasswiseCalibrationError",
+    "CoverageAtRisk",
     "DeLong",
+    "DetectionArea",
     "Error",
     "ExpectedCalibrationError",
-    "Guarantee",
     "Interval",
     "MaximumCalibrationError",
     "Outcomes",
@@ -111,6 +115,7 @@ __all__ = [
     "Summary",
     "TopKError",
     "adaptive_calibration_error",
+    "area_difference",
     "aupr",
     "aupr_interval",
     "aurc",
@@ -133,6 +138,7 @@ __all__ = [
     "coverage_at_risk",
     "debiased_calibration_error",
     "delong",
+    "detection_area",
     "detection_intervals",
     "energy",
     "error",

@@ -25,7 +25,6 @@ __all__ = [
     "ClassBins",
     "Overconfidence",
     "ReliabilityBins",
-    "Scheme",
     "adaptive_calibration_error",
     "bin_of",
     "bins_of",

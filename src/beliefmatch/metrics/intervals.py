@@ -24,9 +24,10 @@ from beliefmatch.resampling import bias_corrected, paired_difference
 
 __all__ = [
     "DeLong",
+    "DetectionArea",
     "Interval",
     "OutcomeSums",
-    "Resampled",
+    "area_difference",
     "aupr_interval",
     "auroc_difference",
     "auroc_interval",
@@ -35,6 +36,7 @@ __all__ = [
     "bootstrap_differences",
     "bootstrap_outcomes",
     "delong",
+    "detection_area",
     "detection_intervals",
     "enough_resamples",
     "fpr_at_tpr_interval",
@@ -47,7 +49,7 @@ _BLOCK = 1 << 20  # weights at a time, 8 MB
 _WORK = 200_000_000
 _FEWEST = 200
 _RANK_DRAWS = 10_000  # of a false positive rate, each of which costs two random numbers
-_TOP_BLOCKS, _BLOCKS = 64, 512
+_TOP_BLOCKS, _BIN_BLOCKS, _BLOCKS = 64, 32, 512
 
 
 class Interval(NamedTuple):
@@ -112,18 +114,69 @@ def delong(in_distribution: Tensor, ood: Tensor) -> DeLong:
     >>> round(found.auroc.item(), 6), round(found.covariance.item(), 6)  # 5/6, 1/18
     (0.833333, 0.055556)
     """
-    known, other = _score_rows("delong", in_distribution, ood)
-    of_ood, of_known = _placement(known, other), 1 - _placement(other, known)
-    covariance = _covariance(of_ood) / other.shape[1] + _covariance(of_known) / known.shape[1]
-    return DeLong(of_ood.mean(1), covariance)
+    area, *influences = _influence(*_score_rows("delong", in_distribution, ood))
+    return DeLong(area, sum((rows @ rows.T for rows in influences), start=torch.zeros(())))
+
+
+class DetectionArea(NamedTuple):
+    """Area under the ROC curve of one score, and how much each example moves it."""
+
+    auroc: float
+    influence: Tensor
+    """Shape (N,); the squares add up to DeLong's variance."""
+
+
+def detection_area(scores: Tensor, is_ood: Tensor) -> DetectionArea:
+    r"""AUROC of one score with the influence of each example, to be compared by `area_difference`.
+
+    .. math:: \frac{V_i - A}{\sqrt{m (m - 1)}}
+
+    for each of the m OOD examples, with :math:`V_i` its placement and A the area, and with the number of the
+    others for these. NaN where there is a single example on its side.
+
+    Args:
+        scores: shape (N,), higher where more OOD.
+        is_ood: booleans (N,); of wrong predictions, to detect mistakes.
+    """
+    if not isinstance(is_ood, Tensor) or is_ood.dtype != torch.bool:
+        received = describe(is_ood)
+        raise fail("detection_area", f"`is_ood` must be a tensor of booleans, got {received}.", TypeError)
+    if not isinstance(scores, Tensor) or scores.ndim != 1 or scores.shape != is_ood.shape:
+        expected = f"the shape {tuple(is_ood.shape)} of `is_ood`, with one dimension"
+        raise fail("detection_area", f"`scores` must have {expected}, got {describe(scores)}.")
+    if is_ood.all() or not is_ood.any():
+        raise fail("detection_area", "`is_ood` must have examples of both sides, got one.")
+    sides = _score_rows("detection_area", scores[~is_ood], scores[is_ood])
+    area, of_known, of_ood = _influence(*sides)
+    influence = torch.zeros(len(scores), dtype=torch.float64)
+    is_ood = is_ood.cpu()
+    influence[~is_ood], influence[is_ood] = of_known[0], of_ood[0]
+    return DetectionArea(area.item(), influence)
+
+
+def area_difference(first: DetectionArea, second: DetectionArea, *, level: float = 0.95) -> Interval:
+    """How much larger one area is than another of the same examples, with a normal interval.
+
+    Where both scores have the same examples on each side this is DeLong's paired interval. To detect the
+    mistakes of two models each has its own: the influences then meet example by example all the same.
+    [−1, 1] where there is a single example on one side.
+    """
+    level = require_share("area_difference", "level", level)
+    if len(first.influence) != len(second.influence):
+        expected = f"of the {len(first.influence)} examples of `first`"
+        raise fail("area_difference", f"`second` must be {expected}, got {len(second.influence)}.")
+    value = first.auroc - second.auroc
+    reach = _reach(level) * (first.influence - second.influence).norm().item()
+    if math.isnan(reach):
+        return Interval(value, -1.0, 1.0)
+    return Interval(value, max(-1.0, value - reach), min(1.0, value + reach))
 
 
 def auroc_interval(in_distribution: Tensor, ood: Tensor, *, level: float = 0.95) -> Interval:
     """Interval of `auroc` from DeLong's variance, normal on the logit scale.
 
-    The logit scale matters near 1: with an AUROC of 0.9875 and 100 examples on each side, 95 % intervals miss
-    the truth in 6.5 % of simulations, plain normal ones in 12.5 % and a bootstrap in 8 %. With 1000 on each
-    side its ends are within 4 % of the width of those of a bootstrap, those of the plain one within 7 %.
+    The logit scale matters near 1, where plain normal intervals miss the truth too often; how often each does
+    is in docs/metrics.md.
 
     Where all pairs are in order there is no variance; the interval is then the exact one of min(n, m) pairs
     that share no example. With a single example on one side it is [0, 1].
@@ -146,15 +199,12 @@ def auroc_difference(in_distribution: Tensor, ood: Tensor, *, level: float = 0.9
         level: probability that the interval should have.
     """
     level = require_share("auroc_difference", "level", level)
-    area, covariance = delong(in_distribution, ood)
-    if len(area) != 2:
-        raise fail("auroc_difference", f"`in_distribution` must have shape (n, 2), got {len(area)} columns.")
-    value = (area[0] - area[1]).item()
-    variance = (covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1]).item()
-    if math.isnan(variance):
-        return Interval(value, -1.0, 1.0)
-    reach = _reach(level) * math.sqrt(max(variance, 0.0))
-    return Interval(value, max(-1.0, value - reach), min(1.0, value + reach))
+    known, other = _score_rows("auroc_difference", in_distribution, ood)
+    if len(known) != 2:
+        raise fail("auroc_difference", f"`in_distribution` must have shape (n, 2), got {len(known)} columns.")
+    area, *sides = _influence(known, other)
+    pair = zip(area.tolist(), torch.cat(sides, 1), strict=True)
+    return area_difference(*(DetectionArea(*one) for one in pair), level=level)
 
 
 def aupr_interval(
@@ -259,6 +309,19 @@ def _score_rows(function: str, in_distribution: Any, ood: Any) -> tuple[Tensor, 
     return rows[0], rows[1]
 
 
+def _influence(known: Tensor, other: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Areas (S,), and by how much each known (S, n) and each other example (S, m) moves them."""
+    of_ood, of_known = _placement(known, other), 1 - _placement(other, known)
+    area = of_ood.mean(1)
+    return area, _moved(of_known), _moved(of_ood)
+
+
+def _moved(placements: Tensor) -> Tensor:
+    """Centred, and scaled so that the squares add up to the variance of the mean; NaN for a single one."""
+    count = placements.shape[1]
+    return (placements - placements.mean(1, keepdim=True)) / (math.sqrt(count * (count - 1)) or math.nan)
+
+
 def _placement(others: Tensor, scores: Tensor) -> Tensor:
     """Share of `others` that lies below each score of the same row, ties counting one half."""
     ordered = others.sort(1).values
@@ -266,14 +329,8 @@ def _placement(others: Tensor, scores: Tensor) -> Tensor:
     return below.double() / (2 * others.shape[1])
 
 
-def _covariance(rows: Tensor) -> Tensor:
-    if rows.shape[1] == 1:
-        return torch.full((len(rows), len(rows)), torch.nan, dtype=torch.float64)
-    return torch.cov(rows).reshape(len(rows), len(rows))
-
-
 def _variance(values: Tensor) -> float:
-    return _covariance(values[None]).item()
+    return values.var().item() if len(values) > 1 else math.nan
 
 
 def _cumulated(values: Tensor) -> Tensor:
@@ -431,9 +488,9 @@ class OutcomeSums:
     """The metrics of `bootstrap_outcomes`, as functions of weights (R, N) of the examples in `order`.
 
     Examples are sorted by confidence and merged into blocks, within which right and wrong answers count as
-    evenly mixed, as equal confidences always do. A block holds less than 1/64 of the examples above it and
-    1/512 of all, so that up to 512 examples it is one confidence, and results are exact. Without `merge` they
-    always are.
+    evenly mixed, as equal confidences always do. A block holds less than 1/64 of the examples above it, 1/32
+    of its bin and 1/512 of all, so that up to 512 examples it is one confidence, and results are exact.
+    Without `merge` they always are.
     """
 
     def __init__(self, seen: Outcomes, top_k: int, n_bins: int, *, merge: bool = True) -> None:
@@ -550,7 +607,11 @@ def _blocks(confidence: Tensor, n_bins: int) -> Tensor:
     # The size grows with the number of examples above, from 1 to the largest; its reciprocal is integrated.
     growing = _TOP_BLOCKS * (above / _TOP_BLOCKS).clamp(1, largest).log()
     place = above.clamp(max=_TOP_BLOCKS) + growing + (above / largest - _TOP_BLOCKS).clamp(min=0)
-    changed = (place.floor().diff() != 0) | (bin_of(distinct, n_bins).diff() != 0)
+    bins = bin_of(distinct, n_bins)
+    of_bin = torch.bincount(bins, count.double(), minlength=n_bins)
+    before = count.cumsum(0) - count - (of_bin.cumsum(0) - of_bin)[bins]  # examples of the same bin
+    place_in_bin = before / (of_bin / _BIN_BLOCKS).clamp(min=1)[bins]
+    changed = (place.floor().diff() != 0) | (bins.diff() != 0) | (place_in_bin.floor().diff() != 0)
     return torch.cat([index.new_zeros(1), changed.cumsum(0)])[index]
 
 

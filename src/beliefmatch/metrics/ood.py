@@ -38,10 +38,12 @@ __all__ = [
     "mahalanobis_distance",
     "max_logit",
     "roc",
+    "vary_within_classes",
 ]
 
 _POINTS = 500
 _BLOCK = 1 << 22  # distances at a time, 32 MB
+_REGULAR = 1e-6  # shrinkage from which on a covariance that is not zero is regular
 
 
 # How well a score separates
@@ -201,6 +203,10 @@ def _negative_log_precision(function: str, logits: Tensor) -> Tensor:
     return -(seen.top + seen.rest.log1p())
 
 
+def _negative_largest(function: str, logits: Tensor) -> Tensor:
+    return -_logits(function, logits).top
+
+
 SCORES: dict[str, Score] = {
     score.name: score
     for score in (
@@ -214,6 +220,7 @@ SCORES: dict[str, Score] = {
         Score("differential_entropy", "entropy of the density", _measure(dirichlet.differential_entropy)),
         Score("precision", "−ln α₀", _negative_log_precision),
         Score("energy", "−logsumexp of the logits", _negative_log_precision),
+        Score("max_logit", "negative of the largest logit", _negative_largest),
     )
 }
 """By name. Under the reading of logits as ln α, "precision" and "energy" are the same number."""
@@ -229,7 +236,8 @@ def energy(logits: Tensor) -> Tensor:
     >>> energy(torch.zeros(1, 4)).item() == -torch.tensor(4.0).double().log().item()
     True
     """
-    return SCORES["energy"](logits=logits)
+    check_rows("energy", "logits", logits)
+    return _negative_log_precision("energy", logits)
 
 
 def max_logit(logits: Tensor) -> Tensor:
@@ -240,11 +248,15 @@ def max_logit(logits: Tensor) -> Tensor:
     [-3.0, -0.0]
     """
     check_rows("max_logit", "logits", logits)
-    return -_logits("max_logit", logits).top
+    return _negative_largest("max_logit", logits)
 
 
 def mahalanobis_distance(
-    features: Tensor, train_features: Tensor, train_target: Tensor, *, shrinkage: float = 0.0
+    features: Tensor,
+    train_features: Tensor,
+    train_target: Tensor,
+    *,
+    shrinkage: float | Literal["ledoit_wolf"] = 0.0,
 ) -> Tensor:
     r"""Squared Mahalanobis distance to the nearest class mean (Lee et al. 2018), higher where more OOD.
 
@@ -258,8 +270,8 @@ def mahalanobis_distance(
         features: shape (N, D).
         train_features: features of training examples, shape (M, D).
         train_target: their class ids, shape (M,).
-        shrinkage: ρ in [0, 1]; above 0 with fewer examples than a few times D, for instance
-            `sklearn.covariance.ledoit_wolf(...)[1]`.
+        shrinkage: ρ in [0, 1]; above 0 with fewer examples than a few times D. "ledoit_wolf" estimates it
+            (Ledoit and Wolf 2004).
 
     Returns:
         float64, shape (N,).
@@ -270,8 +282,8 @@ def mahalanobis_distance(
     [0.0, 9.0]
     """
     name = "mahalanobis_distance"
-    if not 0 <= shrinkage <= 1:
-        raise fail(name, f"`shrinkage` must be in [0, 1], got {shrinkage!r}.")
+    if shrinkage != "ledoit_wolf" and (isinstance(shrinkage, str) or not 0 <= shrinkage <= 1):
+        raise fail(name, f"`shrinkage` must be in [0, 1] or 'ledoit_wolf', got {shrinkage!r}.")
     x, train = _feature_rows(name, features, train_features)
     if not isinstance(train_target, Tensor) or train_target.is_floating_point():
         expected = "a tensor of class ids"
@@ -279,15 +291,43 @@ def mahalanobis_distance(
     if train_target.shape != train.shape[:1]:
         received = tuple(train_target.shape)
         raise fail(name, f"`train_target` must have shape ({len(train)},), got {received}.")
+    if not vary_within_classes(train, train_target.cpu()):
+        expected = "differ within a class: it takes at least two different examples of one"
+        raise fail(name, f"`train_features` must {expected}, got {describe(train_features)} that do not.")
     _, label, count = train_target.cpu().unique(return_inverse=True, return_counts=True)
     means = train.new_zeros(len(count), train.shape[1]).index_add_(0, label, train) / count[:, None]
     centred = train - means[label]
     covariance = centred.T @ centred / len(train)
     even = covariance.diagonal().mean() * torch.eye(len(covariance), dtype=torch.float64)
-    variance, axes = torch.linalg.eigh((1 - shrinkage) * covariance + shrinkage * even)
+    if isinstance(shrinkage, str):
+        shrinkage = _ledoit_wolf(centred, covariance)
+    whitened = _whitened(torch.cat([x, means]), (1 - shrinkage) * covariance + shrinkage * even, shrinkage)
+    return _nearest(whitened[: len(x)], whitened[len(x) :], 1).square()
+
+
+def vary_within_classes(features: Tensor, target: Tensor) -> bool:
+    """Whether any class has two different rows; else the covariance about the means is zero."""
+    order = target.argsort()
+    rows, ids = features[order], target[order]
+    return bool(((ids[1:] == ids[:-1]) & (rows[1:] != rows[:-1]).any(1)).any())
+
+
+def _whitened(rows: Tensor, covariance: Tensor, shrinkage: float) -> Tensor:
+    """Rows whose Euclidean distances are the Mahalanobis distances of these."""
+    if shrinkage > _REGULAR:
+        root = torch.linalg.cholesky(covariance)
+        return torch.linalg.solve_triangular(root, rows.T, upper=False).T.contiguous()
+    variance, axes = torch.linalg.eigh(covariance)
     kept = variance > variance.max() * len(variance) * torch.finfo(torch.float64).eps
-    whiten = axes[:, kept] / variance[kept].sqrt()
-    return _nearest(x @ whiten, means @ whiten, 1).square()
+    return rows @ (axes[:, kept] / variance[kept].sqrt())
+
+
+def _ledoit_wolf(centred: Tensor, covariance: Tensor) -> float:
+    """The ρ of least expected squared distance to the true covariance, of Ledoit and Wolf (2004)."""
+    squared = covariance.square().sum()
+    noise = (centred.square().sum(1).square().mean() - squared) / len(centred)
+    spread = squared - covariance.trace().square() / len(covariance)
+    return (noise / spread).clamp(0, 1).item() if spread > 0 else 0.0
 
 
 def knn_distance(features: Tensor, train_features: Tensor, *, k: int = 50) -> Tensor:
@@ -334,7 +374,13 @@ def _feature_rows(function: str, features: Any, train_features: Any) -> tuple[Te
 
 
 def _nearest(x: Tensor, others: Tensor, k: int) -> Tensor:
-    """Euclidean distance of each row to its k-th nearest of the others."""
-    blocks = x.split(max(1, _BLOCK // len(others)))
-    exact: Any = "donot_use_mm_for_euclid_dist"  # else a distance of 0 comes out as 1e-8
-    return torch.cat([torch.cdist(rows, others, compute_mode=exact).kthvalue(k, 1).values for rows in blocks])
+    """Euclidean distance of each row to its k-th nearest of the others.
+
+    A product of matrices finds the neighbour; the distance to it is computed from the difference, since the
+    product leaves 1e-8 of a distance of 0.
+    """
+    squares, found = others.square().sum(1), []
+    for rows in x.split(max(1, _BLOCK // len(others))):
+        place = torch.addmm(squares, rows, others.T, alpha=-2).kthvalue(k, 1).indices
+        found.append((rows - others[place]).norm(dim=1))
+    return torch.cat(found)

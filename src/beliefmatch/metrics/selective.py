@@ -12,7 +12,7 @@ from beliefmatch.metrics._readings import answers, require_at_least_one, require
 from beliefmatch.metrics.calibration import share_ties
 from beliefmatch.metrics.intervals import upper_bound
 
-__all__ = ["Guarantee", "RiskCoverage", "aurc", "coverage_at_risk", "excess_aurc", "risk_coverage"]
+__all__ = ["CoverageAtRisk", "RiskCoverage", "aurc", "coverage_at_risk", "excess_aurc", "risk_coverage"]
 
 
 class RiskCoverage(NamedTuple):
@@ -52,7 +52,7 @@ def excess_aurc(confidence: Tensor, correct: Tensor) -> float:
     return (_curve(confidence, correct).risk.mean() - best.risk.mean()).clamp(min=0).item()
 
 
-class Guarantee(NamedTuple):
+class CoverageAtRisk(NamedTuple):
     """Answer where the confidence is at least `threshold`."""
 
     threshold: float
@@ -67,7 +67,7 @@ class Guarantee(NamedTuple):
 
 def coverage_at_risk(
     confidence: Tensor, correct: Tensor, *, risk: float, delta: float = 0.05, levels: int = 50
-) -> Guarantee:
+) -> CoverageAtRisk:
     """Largest coverage at which the error among the answers stays below `risk`, with a guarantee.
 
     With probability of at least 1 − `delta` over the draw of the held-out set, the error among all future
@@ -93,10 +93,10 @@ def coverage_at_risk(
     allowed = torch.where(bound <= risk, answered, 0)
     best = int(allowed.argmax())
     if not allowed[best]:
-        return Guarantee(math.inf, 0.0, math.nan, math.nan)
+        return CoverageAtRisk(math.inf, 0.0, math.nan, math.nan)
     observed = (errors[best] / answered[best]).item()
     share = answered[best].item() / len(confidence)
-    return Guarantee(_just_above(cut[best], scores), share, observed, bound[best].item())
+    return CoverageAtRisk(_just_above(cut[best], scores), share, observed, bound[best].item())
 
 
 def _levels(confidence: Tensor, correct: Tensor, levels: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,12 +1,10 @@
 """The report of an adaptation: tables, the page and all files."""
 
-import math
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace as with_values
 from io import StringIO
 from pathlib import Path
-from statistics import fmean, stdev
 from textwrap import fill
 from typing import Any
 
@@ -14,7 +12,13 @@ from msgspec.structs import replace
 from rich.console import Console, RenderableType
 
 from beliefmatch._files import atomic_write_dir
-from beliefmatch.experiments.adapt_record import AdaptRecord, ScoredHead, adapt_evaluation_paths
+from beliefmatch.experiments.adapt_record import (
+    BATCHNORM_LABEL,
+    AdaptRecord,
+    FeatureDetection,
+    ScoredHead,
+    adapt_evaluation_paths,
+)
 from beliefmatch.experiments.evaluation_record import EvaluationRecord, Number
 from beliefmatch.report.adaptation_choice import choice_figure, choice_table, tried_table
 from beliefmatch.report.adaptation_words import (
@@ -27,25 +31,44 @@ from beliefmatch.report.adaptation_words import (
     caveats,
     changes_from,
     findings,
-    ood_sets,
     scored_on_text,
     softmax_label,
     value_of,
 )
+from beliefmatch.report.columns import CALIBRATION, DETECTION, PREDICTIONS, distinct_scores, score_title
 from beliefmatch.report.evaluation import (
+    auroc_differences,
     evaluation_pictures,
     evaluation_sections,
-    markdown_report,
     marked_scores,
-    worse_than_chance,
+    paired_mark,
 )
-from beliefmatch.report.evaluation_scores import detection_of
+from beliefmatch.report.evaluation_scores import cell_of, detection_of
 from beliefmatch.report.figure import paper_files
-from beliefmatch.report.metrics import CALIBRATION, DETECTION, PREDICTIONS, score_title
 from beliefmatch.report.page import Block, Command, Facts, Page, Section, Text, facts_of, render_page
 from beliefmatch.report.style import looks
-from beliefmatch.report.table import MARKS_LEGEND, Cell, Column, Row, Table, marked, to_csv, to_rich
-from beliefmatch.report.text import count_text, markdown_text, number_text, presentable, tidy
+from beliefmatch.report.table import (
+    MARKS_LEGEND,
+    Cell,
+    Column,
+    Row,
+    Table,
+    markdown_report,
+    marked,
+    mean_cell,
+    rows_of,
+    to_csv,
+    to_rich,
+)
+from beliefmatch.report.text import (
+    count_text,
+    level_text,
+    markdown_text,
+    number_text,
+    ood_names,
+    presentable,
+    tidy,
+)
 
 __all__ = [
     "adaptation_files",
@@ -110,15 +133,8 @@ class _Shown:
 
     def table(self, title: str, columns: Sequence[Column], cells: Sequence[Sequence[Cell]]) -> Table:
         """A table from the cells of each column, in the order of the lines."""
-        rows = [
-            Row(
-                self.titles[place],
-                [of_column[place] for of_column in cells],
-                model=self.places[label],
-                is_chosen=label == self.record.new_label,
-            )
-            for place, label in enumerate(self.labels)
-        ]
+        places = [self.places[label] for label in self.labels]
+        rows = rows_of(self.titles, cells, models=places, chosen=self.labels.index(self.record.new_label))
         return Table(title, columns, rows, row_title="head")
 
 
@@ -137,20 +153,22 @@ def line_title(scored: ScoredHead) -> str:
 # Tables
 
 
-def _score_table(shown: _Shown) -> Table:
+def _score_table(shown: _Shown, *, with_intervals: bool = True) -> Table:
     """Scores of every line, and detection of the first OOD sets: means over seeds, or with intervals."""
     record = shown.record
     columns = [_COLUMNS[key] for key in shown.metrics]
     cells = [_score_cells(shown, key) for key in shown.metrics]
-    for name in ood_sets(record)[:_MOST_SETS]:
+    for name in ood_names(record.scored)[:_MOST_SETS]:
         columns.append(with_values(_COLUMNS["auroc"], group=name))
         cells.append(_detection_cells(shown, name, HEADLINE, "auroc"))
     table = shown.table(scored_on_text(record), columns, cells)
     legend = [
         f"{shown.seeds_text[:1].upper()}{shown.seeds_text[1:]}; ↓ less is better, ↑ more is better.",
-        "Brackets: 95 % intervals." if shown.has_intervals else "",
+        f"Brackets: {level_text(shown.models[0])} intervals."
+        if shown.has_intervals and with_intervals
+        else "",
         f"Bold or *: {MARKS_LEGEND}." if table.is_marked else "",
-        f"AUROC by {score_title(HEADLINE)}." if ood_sets(record) else "",
+        f"AUROC by {score_title(HEADLINE)}." if ood_names(record.scored) else "",
         f"Delivered: {line_title(record.delivered(record.new_label))}.",
         "These examples chose λ as well." if record.scored_on == "validation" else "",
     ]
@@ -158,7 +176,8 @@ def _score_table(shown: _Shown) -> Table:
 
 
 def _score_cells(shown: _Shown, key: str) -> list[Cell]:
-    cells = _over_seeds(shown, lambda one: value_of(one, key), is_infinite=key in ("nll", "kl"))
+    is_infinite = key in ("nll", "kl")
+    cells = [mean_cell([value_of(one, key) for one in line], is_infinite=is_infinite) for line in shown.lines]
     if not shown.has_intervals:
         return _marked(shown, cells, key)
     numbers = [model.scores.get(key, Number(None)) for model in shown.models]
@@ -169,22 +188,6 @@ def _score_cells(shown: _Shown, key: str) -> list[Cell]:
         with_values(cell, mark=next(marks).mark) if converged else cell
         for cell, converged in zip(cells, shown.converged, strict=True)
     ]
-
-
-def _over_seeds(
-    shown: _Shown, of: Callable[[ScoredHead], float | None], *, is_infinite: bool = False
-) -> list[Cell]:
-    """Mean and deviation of every line; a missing value is infinite, or left out."""
-    cells = []
-    for line in shown.lines:
-        present = [value for one in line if (value := of(one)) is not None]
-        absent = len(line) - len(present)
-        if not present or (absent and is_infinite):
-            cells.append(Cell(math.inf if is_infinite else None))
-            continue
-        note = f"{absent} of {len(line)} seeds without a value" if absent else ""
-        cells.append(Cell(fmean(present), sd=stdev(present) if len(present) > 1 else None, note=note))
-    return cells
 
 
 def _marked(shown: _Shown, cells: Sequence[Cell], key: str) -> list[Cell]:
@@ -202,25 +205,69 @@ def _detection_cells(shown: _Shown, name: str, score: str, key: str) -> list[Cel
     def of(one: ScoredHead) -> float | None:
         return next((getattr(ood, key).get(score) for ood in one.ood if ood.name == name), None)
 
-    cells = _over_seeds(shown, of)
+    cells = [mean_cell([of(one) for one in line]) for line in shown.lines]
     if shown.has_intervals:
         found = [detection_of(model, name, score) for model in shown.models]
         numbers = [Number(None) if one is None else getattr(one, key) for one in found]
         pairs = zip(cells, numbers, strict=True)
         cells = [with_values(cell, low=one.low, high=one.high) for cell, one in pairs]
-    return _marked(shown, cells, key)
+    cells = _marked(shown, cells, key)
+    if not shown.has_intervals or key != "auroc":
+        return cells
+    apart = auroc_differences(shown.models, name, score, cells)
+    return [
+        paired_mark(cell, one) if converged else cell
+        for cell, one, converged in zip(cells, apart, shown.converged, strict=True)
+    ]
 
 
 def _detection_tables(shown: _Shown) -> list[Table]:
     """One table for each OOD set: AUROC and FPR95 by every score, the paper's first."""
-    heads = shown.record.scored
-    scores = dict.fromkeys(score for one in heads for ood in one.ood for score in ood.auroc)
-    wanted = [(s, key) for s in sorted(scores, key=lambda s: s != HEADLINE) for key in ("auroc", "fpr95")]
+    scores = distinct_scores([ood.auroc for one in shown.record.scored for ood in one.ood])
+    wanted = [(score, key) for score in scores for key in ("auroc", "fpr95")]
     columns = [with_values(_COLUMNS[key], group=score_title(score)) for score, key in wanted]
     return [
         shown.table(f"OOD: {name}", columns, [_detection_cells(shown, name, *one) for one in wanted])
-        for name in ood_sets(shown.record)
+        for name in ood_names(shown.record.scored)
     ]
+
+
+def _feature_table(shown: _Shown) -> Table:
+    """Distances between features, which need no head, beside the scores of the delivered head."""
+    record, sets = shown.record, ood_names(shown.record.scored)
+    known = {(one.ood, one.score): one for one in record.feature_detection}
+    columns = [with_values(_COLUMNS[key], group=name) for name in sets for key in ("auroc", "fpr95")]
+    head = record.delivered(record.new_label)
+    model = shown.models[shown.labels.index(record.new_label)] if shown.has_intervals else None
+    rows = []
+    is_older = record.new_label == BATCHNORM_LABEL  # the delivered head has features of its own
+    which = "features before BatchNorm training" if is_older else "features"
+    for score in distinct_scores([one.auroc for one in head.ood]) if known else ():
+        cells = []
+        for name in sets:
+            values = next((one for one in head.ood if one.name == name), None)
+            detection = None if model is None else detection_of(model, name, score)
+            for key in ("auroc", "fpr95"):
+                value = None if values is None else getattr(values, key).get(score)
+                number = Number(value) if detection is None else getattr(detection, key)
+                cells.append(cell_of(number))
+        rows.append(Row(f"delivered head: {score_title(score)}", cells))
+    for score in dict.fromkeys(one.score for one in record.feature_detection):
+        found = [known.get((name, score)) for name in sets]
+        cells = [
+            cell_of(None if one is None else getattr(one, key)) for one in found for key in ("auroc", "fpr95")
+        ]
+        rows.append(Row(f"{which}: {score_title(score)}", cells))
+    taken = "; ".join(
+        f"{score_title(one.score)}: {_taken(one)}" for one in record.feature_detection if one.ood == sets[0]
+    )
+    caption = f"Distances to training rows need no head. {taken[:1].upper()}{taken[1:]}." if taken else ""
+    return Table("OOD detection by features", columns, rows, caption, row_title="score")
+
+
+def _taken(one: FeatureDetection) -> str:
+    neighbour = "" if one.neighbour is None else f", k = {one.neighbour}"
+    return f"{count_text(one.train_rows, 'training row')}{neighbour}, {count_text(one.examples, 'example')}"
 
 
 def _difference_table(shown: _Shown) -> Table:
@@ -230,7 +277,7 @@ def _difference_table(shown: _Shown) -> Table:
     rows = []
     for label, changes in changes_from(record, shown.models, keys).items():
         found = [(one.difference, one.verdict_text) for one in changes.values()]
-        cells = [Cell(number.value, number.low, number.high, note=note) for number, note in found]
+        cells = [with_values(cell_of(number), note=note) for number, note in found]
         rows.append(Row(shown.titles[shown.labels.index(label)], cells, model=shown.places[label]))
     columns = [with_values(_COLUMNS[key], better="") for key in keys]
     columns = [with_values(one, unit="% points") if one.unit == "%" else one for one in columns]
@@ -260,14 +307,15 @@ def _seed_table(shown: _Shown) -> Table:
 def adaptation_tables(record: AdaptRecord, evaluations: Sequence[EvaluationRecord] = ()) -> list[Table]:
     """Every number of an adaptation; with intervals where its evaluations are given."""
     shown = _Shown(record, evaluations, caller="adaptation_tables")
-    found = [_score_table(shown), _difference_table(shown), *_detection_tables(shown), _seed_table(shown)]
+    found = [_score_table(shown), _difference_table(shown), *_detection_tables(shown)]
+    found += [_feature_table(shown), _seed_table(shown)]
     found += [choice_table(shown.record, shown.places), tried_table(shown.record)]
     return [table for table in found if table.rows]
 
 
 def terminal_table(record: AdaptRecord, evaluations: Sequence[EvaluationRecord] = ()) -> RenderableType:
     """The scores with an arrow before the new head, without intervals: a terminal has no room for them."""
-    table = _score_table(_Shown(record, evaluations, caller="terminal_table"))
+    table = _score_table(_Shown(record, evaluations, caller="terminal_table"), with_intervals=False)
     first = next((column.group for column in table.columns if column.group), "")
     kept = [
         place
@@ -282,30 +330,32 @@ def terminal_table(record: AdaptRecord, evaluations: Sequence[EvaluationRecord] 
         )
         for row in table.rows
     ]
-    caption = table.caption.replace("Brackets: 95 % intervals. ", "").replace("Bold or *", "*")
+    caption = table.caption.replace("Bold or *", "*")
     columns = [table.columns[place] for place in kept]
     return to_rich(with_values(table, columns=columns, rows=rows, caption=caption))
 
 
-def adaptation_summary(record: AdaptRecord) -> str:
-    """Before and after as plain text: a line a head, then what has to be known of the numbers."""
+def adaptation_summary(record: AdaptRecord, evaluations: Sequence[EvaluationRecord] = ()) -> str:
+    """The verdict, before and after as plain text, then what has to be known of the numbers."""
     text = StringIO()
     console = Console(file=text, width=_WIDTH, color_system=None, highlight=False)
-    console.print(terminal_table(record), crop=False)
+    console.print(terminal_table(record, evaluations), crop=False)
     shown: AdaptRecord = tidy(record)
     unseen = [shown.verdict.why] if shown.verdict.seen is False else []  # else the caveats tell it
     notes = (*batchnorm_outcome(shown), *shown.notes, *unseen)
-    signed = [f"! {one}" for one in caveats(shown)] + [f"i {one}" for one in notes]
+    signed = [f"! {one}" for one in caveats(shown, evaluations)] + [f"i {one}" for one in notes]
     table = [line.rstrip() for line in text.getvalue().splitlines()]
-    return "\n".join([*table, *(fill(one, _WIDTH, subsequent_indent="  ") for one in signed)])
+    words = [fill(one, _WIDTH, subsequent_indent="  ") for one in signed]
+    return "\n".join([fill(adaptation_verdict(shown, evaluations), _WIDTH), "", *table, *words])
 
 
 def adaptation_markdown(record: AdaptRecord, evaluations: Sequence[EvaluationRecord] = ()) -> str:
     """What changed in words, then every table, for a README."""
     shown = _Shown(record, evaluations, caller="adaptation_markdown")
     words = [f"## {markdown_text(shown.record.model)}, adapted"]
-    words += [f"> {markdown_text(one)}" for one in caveats(shown.record)]
-    sentences = (*findings(shown.record, shown.models), *shown.record.notes)
+    words.append(f"**{markdown_text(adaptation_verdict(shown.record, shown.models))}**")
+    words += [f"> {markdown_text(one)}" for one in caveats(shown.record, shown.models)]
+    sentences = (*findings(shown.record), *shown.record.notes)
     words.append("\n".join(f"- {markdown_text(one)}" for one in sentences))
     return "\n\n".join([*words, markdown_report(adaptation_tables(record, evaluations))])
 
@@ -337,7 +387,7 @@ def adaptation_page(record: AdaptRecord, evaluations: Sequence[EvaluationRecord]
         lead=f"{scored_on_text(record)}, {aim}. Delivered: {pair[-1].name}.{seed}",
         models=names,
         looks=looks(names),
-        warnings=[*caveats(record), *worse_than_chance(pair[-1:])],
+        warnings=caveats(record, models),
         cards=adaptation_cards(record, models),
         pictures=evaluation_pictures(pair),
         advice=adaptation_advice(record, models),
@@ -348,16 +398,17 @@ def adaptation_page(record: AdaptRecord, evaluations: Sequence[EvaluationRecord]
 
 def _sections(shown: _Shown) -> Iterator[Section]:
     record = shown.record
-    words = [Text(text) for text in (*findings(record, shown.models), *record.notes)]
-    yield Section("Scores", [_score_table(shown), *words, *_filled(_seed_table(shown))], folded=False)
+    yield Section("Scores", [_score_table(shown), *_filled(_seed_table(shown))], folded=False)
     if differences := _filled(_difference_table(shown)):
         yield Section("Differences from the other heads", differences)
     if detection := _detection_tables(shown):
         text = (
             "How well each score separates OOD examples from the examples that heads are scored on. Mutual "
-            "information, differential entropy and −ln α₀ exist only for heads with a belief."
+            "information and differential entropy exist only for heads with a belief."
         )
-        yield Section("OOD detection by every head", [Text(text), *detection])
+        yield Section(
+            "OOD detection by every head", [Text(text), *detection, *_filled(_feature_table(shown))]
+        )
     text = (
         "The NLL of belief matching falls towards that of softmax as λ goes to 0, so the largest λ with an "
         "NLL within 1 % of the lowest is taken."
@@ -365,7 +416,8 @@ def _sections(shown: _Shown) -> Iterator[Section]:
     figure = choice_figure(record, shown.places)
     yield Section("The choice of λ", [Text(text), *([figure] if figure else []), tried_table(record)])
     command = [Command(shlex.join(record.command))] if record.command else []
-    yield Section("How it was made", [*command, _facts(record)])
+    words = [Text(text) for text in (*findings(record), *record.notes)]
+    yield Section("Fitting and settings", [*command, *words, _facts(record)])
 
 
 def _filled(table: Table) -> list[Block]:
@@ -394,7 +446,7 @@ def _facts(record: AdaptRecord) -> Facts:
         "This adaptation": own,
         "Features": sizes,
         "Data": record.data,
-        "Configuration": _with_defaults(record.config or record.adapt_config),
+        "Configuration": _given(record.config or record.adapt_config),
         "BatchNorm layers trained too": record.batchnorm,
         "Versions": record.versions,
         "Hardware": record.hardware,
@@ -402,11 +454,11 @@ def _facts(record: AdaptRecord) -> Facts:
     return Facts({title: facts_of(content) for title, content in groups.items() if content})
 
 
-def _with_defaults(settings: Any) -> Any:
-    """What was left open is the default, not nothing."""
+def _given(settings: Any) -> Any:
+    """Without what was left open, which is the default."""
     if isinstance(settings, dict):
-        return {name: _with_defaults(value) for name, value in settings.items()}
-    return "default" if settings is None else settings
+        return {name: _given(value) for name, value in settings.items() if value is not None}
+    return settings
 
 
 def adaptation_files(

@@ -6,8 +6,8 @@ from statistics import fmean
 from typing import NamedTuple
 
 from beliefmatch.experiments.adapt_record import AdaptRecord, TriedHead
+from beliefmatch.report.columns import CALIBRATION, PREDICTIONS
 from beliefmatch.report.figure import Axis, Figure, Panel, Series
-from beliefmatch.report.metrics import CALIBRATION, PREDICTIONS
 from beliefmatch.report.style import INK, Look, looks
 from beliefmatch.report.table import Cell, Column, Row, Table
 from beliefmatch.report.text import number_text

@@ -1,20 +1,21 @@
 """What an adaptation changed, in plain words: losses as plainly as wins."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from beliefmatch.experiments.adapt_record import (
     BATCHNORM_LABEL,
     AdaptRecord,
     RiskThresholdCheck,
     ScoredHead,
+    TriedHead,
 )
-from beliefmatch.experiments.evaluation_record import EvaluationRecord, Number
-from beliefmatch.report.evaluation import miscalibration, ood_advice
-from beliefmatch.report.evaluation_scores import PAIRED, detection_of, difference
-from beliefmatch.report.metrics import score_title
+from beliefmatch.experiments.evaluation_record import PAIRED, EvaluationRecord, Number
+from beliefmatch.report.columns import score_title
+from beliefmatch.report.evaluation_scores import detection_of, difference, stored_auroc_difference
+from beliefmatch.report.evaluation_words import miscalibration, models_below_chance, ood_advice
 from beliefmatch.report.page import Card, Verdict
-from beliefmatch.report.text import class_label, count_text, number_text, percent, threshold_text
+from beliefmatch.report.text import class_label, count_text, number_text, ood_names, percent, threshold_text
 
 __all__ = [
     "HEADLINE",
@@ -27,7 +28,6 @@ __all__ = [
     "caveats",
     "changes_from",
     "findings",
-    "ood_sets",
     "scored_on_text",
     "softmax_label",
     "value_of",
@@ -38,12 +38,8 @@ HEADLINE = "entropy"
 _SHARES = ("error", "ece")
 _NAMES = {"error": "error", "nll": "NLL", "brier": "Brier score", "ece": "ECE", "kl": "KL"}
 _SCALED = "untouched + temperature"
-_OTHERS = {
-    "untouched": "the network as it was",
-    "softmax": "a softmax head on the same features",
-    "softmax + temperature": "a softmax head with a temperature on the same features",
-}
 _LARGE_RISE = 0.005  # of the error, from which on "as often" needs a reservation
+_CLEAR_KL = 0.02  # least share of the KL of votes, which has no interval, that is a difference
 _FEWEST_MISTAKES = 3  # of one kind that are worth a word
 
 
@@ -70,11 +66,6 @@ def scored_on_text(record: AdaptRecord) -> str:
     thing = f"{record.scored_on} {'sentence' if is_text else 'example'}"
     votes = " with votes" if record.targets == "votes" else ""
     return f"{count_text(record.scored[0].scores.examples, thing)}{votes}"
-
-
-def ood_sets(record: AdaptRecord) -> list[str]:
-    """Every OOD set, in the order of their first appearance."""
-    return list(dict.fromkeys(ood.name for one in record.scored for ood in one.ood))
 
 
 def value_of(head: ScoredHead, key: str) -> float | None:
@@ -127,17 +118,22 @@ class Change(NamedTuple):
 
     @property
     def both(self) -> str:
-        """Such as "NLL 0.1372 against 0.2451"."""
-        return f"{_NAMES[self.key]} {self.text(self.other)} against {self.text(self.ours)}{self.unit}"
+        """Such as "NLL 0.137 against 0.245"; the other's comes first."""
+        digits = 1 if self.unit else 3
+        if self.text(self.other, digits) == self.text(self.ours, digits):
+            digits += 1
+        values = f"{self.text(self.other, digits)} against {self.text(self.ours, digits)}{self.unit}"
+        return f"{_NAMES[self.key]} {values}"
 
     @property
     def arrow(self) -> str:
-        """Both values with as few digits as show that they differ."""
-        for digits in (1, 2) if self.unit else (3, 4):
+        """Both values with as few digits as show that they differ; one digit where that may be chance."""
+        few, more = (1, 2) if self.unit else (3, 4)
+        for digits in (few,) if self.verdict == "even" else (few, more):
             before, after = (self.text(value, digits) for value in (self.other, self.ours))
             if before != after:
-                return f"{before} → {after}{self.unit}"
-        return f"{self.text(self.ours)}{self.unit}"
+                return f"{before}\u00a0→\u00a0{after}{self.unit}"
+        return f"{self.text(self.ours, few)}{self.unit}"
 
 
 Changes = Mapping[str, Mapping[str, Change]]
@@ -179,48 +175,9 @@ def _change(record: AdaptRecord, by_label: dict[str, EvaluationRecord], label: s
 # Findings
 
 
-def findings(record: AdaptRecord, evaluations: Sequence[EvaluationRecord] = ()) -> list[str]:
-    """At most six sentences, the verdict first.
-
-    Losses beyond chance, or that the delivered head has not converged; the change from the network as it was
-    or else from softmax; what was done; the best head; OOD detection; risk thresholds.
-    """
-    changes, reference = changes_from(record, evaluations), before_label(record)
-    return [
-        *_losses(record, changes),
-        *(_changed(record, label, changes[label]) for label in changes if label == reference),
-        _done(record),
-        _best(record),
-        *_ood(record, reference if reference in changes else None),
-        *_risk_thresholds(record),
-    ]
-
-
-def _losses(record: AdaptRecord, changes: Changes) -> Iterator[str]:
-    """Where the delivered head is worse than the obvious alternatives, beyond chance."""
-    if not record.delivered(record.new_label).converged:
-        yield "The new head has not converged, so it is compared with no other head."
-    losses = {}
-    for label in ("untouched", "softmax", softmax_label(record)):
-        worse = _of_verdict(changes, label, "worse")
-        if worse:
-            parts = ", ".join(f"{_NAMES[one.key]} {one.step}" for one in worse)
-            losses[label.partition(" +")[0]] = f"{_OTHERS[label]} ({parts})"
-    if losses:
-        yield f"The new head is worse than {' and than '.join(losses.values())}."
-
-
-def _of_verdict(changes: Changes, label: str, verdict: Verdict) -> list[Change]:
-    return [one for one in changes.get(label, {}).values() if one.verdict == verdict]
-
-
-def _changed(record: AdaptRecord, label: str, changes: Mapping[str, Change]) -> str:
-    parts = []
-    for one in changes.values():
-        arrow = f"{_NAMES[one.key]} {one.text(one.other)} → {one.text(one.ours)}{one.unit}"
-        parts.append(f"{arrow} ({one.verdict_text})" if one.verdict else arrow)
-    before = _OTHERS.get(label, label)
-    return f"From {before} to the new head, on {scored_on_text(record)}: {', '.join(parts)}."
+def findings(record: AdaptRecord) -> list[str]:
+    """What the verdict and the table of scores leave open: what was done, the best head, risk thresholds."""
+    return [_done(record), _best(record), *_risk_thresholds(record)]
 
 
 def _done(record: AdaptRecord) -> str:
@@ -276,18 +233,6 @@ def _best(record: AdaptRecord) -> str:
     return f"{excess}. With choose = best that head is delivered."
 
 
-def _ood(record: AdaptRecord, reference: str | None) -> Iterator[str]:
-    parts = []
-    for name in ood_sets(record):
-        heads = [record.delivered(label) for label in (reference, record.new_label) if label]
-        found = [ood.auroc.get(HEADLINE) for head in heads for ood in head.ood if ood.name == name]
-        texts = [number_text(value, 1, scale=100) for value in found if value is not None]
-        if texts:
-            parts.append(f"{name} {' → '.join(texts)}\u00a0%")
-    if parts:
-        yield f"Out-of-distribution detection by {score_title(HEADLINE)}, AUROC: {'; '.join(parts)}."
-
-
 def _risk_thresholds(record: AdaptRecord) -> Iterator[str]:
     """All thresholds in one sentence: they differ in the error rate that they keep."""
     found = record.risk_thresholds
@@ -319,7 +264,7 @@ def _kept(record: AdaptRecord, one: RiskThresholdCheck) -> str:
         answered = words.get(one.coverage, percent(one.coverage))
         return f" ({answered} of the validation examples answered)"
     wrong = f", {_wrongly(record, one)}" if one.test_risk is not None else ""
-    answered = words.get(one.test_coverage, percent(one.test_coverage, 2))
+    answered = words.get(one.test_coverage, percent(one.test_coverage))
     return f" ({answered} of the test examples answered{wrong})"
 
 
@@ -332,20 +277,24 @@ def _wrongly(record: AdaptRecord, one: RiskThresholdCheck) -> str:
 # Caveats
 
 
-def caveats(record: AdaptRecord) -> list[str]:
-    """What has to be known before the numbers are believed, the gravest first."""
+def caveats(record: AdaptRecord, evaluations: Sequence[EvaluationRecord] = ()) -> list[str]:
+    """What has to be known before the numbers are believed, the gravest first.
+
+    By the evaluations, one a line in the order of the lines, also which OOD sets deceive the new head.
+    """
     found = [*_seen(record)]
     if record.scored_on == "validation":
         found.append(
             "There were no test examples: these numbers are of the validation examples that chose λ, weight "
-            "decay and temperature, and are optimistic. Give test data for unbiased scores."
+            "decay and calibration, and are optimistic. Give test data for unbiased scores."
         )
     if record.targets == "votes":
         found.append(
             "Examples have votes: in scores each counts by the shares of its votes. What resamples examples "
             "takes the class of the most votes for the label."
         )
-    return found
+    delivered = [evaluations[record.row_labels.index(record.new_label)]] if evaluations else []
+    return found + models_below_chance(delivered)
 
 
 def _seen(record: AdaptRecord) -> Iterator[str]:
@@ -369,33 +318,134 @@ def _seen(record: AdaptRecord) -> Iterator[str]:
         yield f"{fact}: it has no head for these classes.{bracket}{measured}"
 
 
-# The first screen of the page
+# The verdict
 
 
-def adaptation_verdict(record: AdaptRecord, models: Sequence[EvaluationRecord]) -> str:
-    """One sentence that a person can repeat."""
-    changes, reference = changes_from(record, models), before_label(record)
-    ours, sizes = record.delivered(record.new_label), scored_on_text(record)
-    errs = f"errs on {percent(ours.scores.error)} of {sizes}"
+def adaptation_verdict(record: AdaptRecord, evaluations: Sequence[EvaluationRecord] = ()) -> str:
+    """One sentence that a person can repeat: whether to keep the new head, and what it changed."""
+    ours, chosen = record.delivered(record.new_label), record.chosen_head
+    errs = f"errs on {percent(ours.scores.error)} of {scored_on_text(record)}"
     if not ours.converged:
-        return f"The new head has not converged; it {errs} and is compared with no other head."
-    if record.chosen_head.kind == "untouched" and record.chosen_head.calibration is None:
-        return f"The network stays as it was, because no other head fits better: it {errs}."
-    if reference == "untouched" and reference in changes:
-        ours_model = models[record.row_labels.index(record.new_label)]
-        parts = _rightness(changes[reference]["error"], sizes), _honesty(changes[reference], ours_model)
-        lost = _of_verdict(changes, softmax_label(record), "worse")
-        rival = f"; {softmax_label(record)} does better ({lost[0].both})" if lost else ""
-        return f"After adaptation the network {''.join(parts)}{rival}."
+        return f"Do not keep the new head yet: it has not converged and {errs}."
+    if chosen.kind == "untouched" and chosen.calibration is None:
+        return f"Keep the network as it was: no other head fits better, and it {errs}."
+    changes = changes_from(record, evaluations)
+    choice = _choice(record, changes)
+    rival = "" if choice.rival is None else _rival_name(record, choice.rival)
+    if choice.keep == "no":
+        return f"Do not keep {_new_name(record)}: {rival} does better ({_listed(choice.lost)})."
+    openings = {
+        "yes": f"Keep {_new_name(record)}",
+        "for its belief": f"Keep {_new_name(record)} only for its Dirichlet belief",
+        "by what counts": "Choose by what counts",
+        "unknown": f"These numbers cannot tell whether to keep {_new_name(record)}",
+    }
+    but = f", but {rival} does better ({_listed(choice.lost[:1])})" if choice.keep == "for its belief" else ""
+    if choice.keep == "by what counts" and choice.rival != before_label(record):
+        but = f"; {rival} does better by {_listed(choice.lost)}, the new head by {_listed(choice.won)}"
+    return f"{openings[choice.keep]}: {_outcome(record, evaluations, changes)}{but}."
+
+
+class _Choice(NamedTuple):
+    """Whether to keep the new head, and the other head that decides it."""
+
+    keep: Literal["yes", "no", "for its belief", "by what counts", "unknown"]
+    rival: str | None = None
+    won: Sequence[Change] = ()
+    lost: Sequence[Change] = ()
+
+
+def _choice(record: AdaptRecord, changes: Changes) -> _Choice:
+    """The first simpler head that is better in something and worse in nothing decides, else a mixed one."""
+    simpler = [label for label in ("untouched", _single_label(record)) if label in changes]
+    rivals = [label for label in (*simpler, _SCALED, softmax_label(record)) if label in changes]
+    found = {label: _won_and_lost(record, changes[label]) for label in rivals}
+    for label, (won, lost) in found.items():
+        if lost and not won:
+            has_belief = record.delivered(record.new_label).has_belief
+            return _Choice(
+                "for its belief" if has_belief and label not in simpler else "no", label, won, lost
+            )
+    for label, (won, lost) in found.items():
+        if won and lost:
+            return _Choice("by what counts", label, won, lost)
+    if rivals and record.targets == "labels" and not any(map(_has_interval, changes[rivals[0]].values())):
+        return _Choice("unknown")
+    return _Choice("yes")
+
+
+def _won_and_lost(
+    record: AdaptRecord, changes: Mapping[str, Change]
+) -> tuple[Sequence[Change], Sequence[Change]]:
+    """Where the new head is better and worse beyond chance; by the KL of votes, which have no intervals."""
     if record.targets == "votes":
-        heads = {"the new head contradicts": ours}
-        heads |= {f"{label}": record.delivered(label) for label in changes if label == reference}
-        parts = [
-            f"{who} {percent(one.scores.error)} (KL {number_text(one.kl, 3)})" for who, one in heads.items()
-        ]
-        return f"Of the votes on {sizes.removesuffix(' with votes')}, {'; '.join(parts)}."
-    rival = _rival(changes, reference) if reference and reference in changes else ""
-    return f"The new head {errs} with a calibration error of {percent(ours.scores.ece)}{rival}."
+        fit = changes["kl"]
+        least = _CLEAR_KL * (fit.other or 0.0)
+        step = fit.difference.value or 0.0
+        return [fit] * (step < -least), [fit] * (step > least)
+    won, lost = ([one for one in changes.values() if one.verdict == word] for word in ("better", "worse"))
+    return won, lost
+
+
+def _has_interval(change: Change) -> bool:
+    return change.difference.low is not None
+
+
+def _single_label(record: AdaptRecord) -> str:
+    """The line of the head that bootstrap heads or trained BatchNorm layers were added to; or empty."""
+    if record.new_label != record.label:
+        return record.label
+    return record.label.rpartition(", ")[0] if record.chosen_head.members > 1 else ""
+
+
+def _new_name(record: AdaptRecord) -> str:
+    chosen = record.chosen_head
+    if chosen.kind == "untouched":
+        return f"the network with {_scaling(chosen)}"
+    if record.new_label != record.label:
+        return "the trained BatchNorm layers"
+    return f"the {chosen.members} heads" if chosen.members > 1 else "the new head"
+
+
+def _scaling(chosen: TriedHead) -> str:
+    """The calibration of a head in words, such as "temperature scaling" and "matrix scaling"."""
+    return f"{(chosen.calibration or '').removesuffix('_scaling')} scaling"
+
+
+def _rival_name(record: AdaptRecord, label: str) -> str:
+    if label == _single_label(record):
+        return "the head without them" if record.new_label != record.label else f"one head of {label}"
+    return {"untouched": "the network as it was", _SCALED: "temperature scaling of the old head"}.get(
+        label, label
+    )
+
+
+def _listed(changes: Sequence[Change]) -> str:
+    return ", ".join(one.both for one in changes)
+
+
+def _outcome(record: AdaptRecord, evaluations: Sequence[EvaluationRecord], changes: Changes) -> str:
+    """What became of the network, against the head as it was, or else against softmax."""
+    ours, sizes = record.delivered(record.new_label).scores, scored_on_text(record)
+    reference = before_label(record) or ""
+    against = changes.get(reference, {})
+    if record.targets == "votes":
+        votes = f"of the votes on {sizes.removesuffix(' with votes')}"
+        if against and reference == "untouched":
+            return f"it contradicts {against['error'].arrow} {votes} (KL {against['kl'].arrow})"
+        fit = number_text(record.delivered(record.new_label).kl, 3)
+        return f"it contradicts {percent(ours.error)} {votes} (KL {fit})"
+    if against and reference == "untouched":
+        side = miscalibration(evaluations[record.row_labels.index(record.new_label)]) if evaluations else ""
+        return f"the network {_rightness(against['error'], sizes)}{_honesty(against, side)}"
+    alike = ""
+    if against and not any(_won_and_lost(record, against)):
+        value = f"{against['error'].text(against['error'].other, 1)}\u00a0%"
+        is_known = bool(against["error"].verdict)
+        alike = f"; {reference} does as well ({value})" if is_known else f"; {reference} errs on {value}"
+    return (
+        f"it errs on {percent(ours.error)} of {sizes} with a calibration error of {percent(ours.ece)}{alike}"
+    )
 
 
 def _rightness(error: Change, sizes: str) -> str:
@@ -407,28 +457,21 @@ def _rightness(error: Change, sizes: str) -> str:
     return f"is {words[error.verdict]} before{reach} (error {error.arrow})"
 
 
-def _honesty(changes: Mapping[str, Change], model: EvaluationRecord) -> str:
+def _honesty(changes: Mapping[str, Change], side: str) -> str:
     error, ece, nll = (changes[key] for key in ("error", "ece", "nll"))
-    values, side = f"calibration error {ece.arrow}", miscalibration(model)
+    values = f"calibration error {ece.arrow}"
     if ece.verdict == "better":
         honest = f"more honest about it, though still {side}" if side else "honest about it"
-        words = f" {'but' if error.verdict == 'worse' else 'and'} {honest}: {values}"
+        words = f" {'but' if error.verdict == 'worse' else 'and'} {honest} ({values})"
     elif ece.verdict == "worse":
-        words = f" {'and' if error.verdict == 'worse' else 'but'} less honest about it: {values}"
+        words = f" {'and' if error.verdict == 'worse' else 'but'} less honest about it ({values})"
     else:
-        words = f"; its calibration has not clearly changed: {values}" if ece.verdict else f", {values}"
+        words = f"; its calibration has not clearly changed ({values})" if ece.verdict else f", {values}"
     is_told = nll.verdict in ("even", "", ece.verdict)
     return words if is_told else f"{words}; its probabilities fit {nll.verdict} (NLL {nll.arrow})"
 
 
-def _rival(changes: Changes, label: str) -> str:
-    """What the obvious other head does: whether it is better, and by which metric."""
-    lost, won = _of_verdict(changes, label, "worse"), _of_verdict(changes, label, "better")
-    if lost or won:
-        return f"; {label} does {'better' if lost else 'worse'} ({(lost or won)[0].both})"
-    error = changes[label]["error"]
-    value = f"{error.text(error.other, 1)}{error.unit}"
-    return f"; {label} does as well ({value})" if error.verdict else f"; {label} errs on {value}"
+# The first screen of the page
 
 
 def adaptation_cards(record: AdaptRecord, models: Sequence[EvaluationRecord]) -> list[Card]:
@@ -450,7 +493,7 @@ def adaptation_cards(record: AdaptRecord, models: Sequence[EvaluationRecord]) ->
         if not changes:
             sure = "compared with no other head"
         elif reference == "untouched":
-            text = change.arrow
+            text = f"{change.text(change.other, digits)} → {text}"
         else:
             sure = f"{reference} {change.text(change.other, digits)}{change.unit}; {sure}"
         cards.append(Card(title, text, sure, change.verdict))
@@ -458,23 +501,30 @@ def adaptation_cards(record: AdaptRecord, models: Sequence[EvaluationRecord]) ->
 
 
 def _ood_cards(record: AdaptRecord, models: Sequence[EvaluationRecord], reference: str) -> Iterator[Card]:
-    """AUROC of the first set; two heads differ where their intervals do not overlap."""
+    """AUROC of the first set; heads differ by their paired difference, or where intervals do not overlap."""
     by_label = dict(zip(record.row_labels, models, strict=True))
-    for name in ood_sets(record)[:1]:
+    for name in ood_names(record.scored)[:1]:
         compared = [by_label[label] for label in (reference, record.new_label) if label]
         areas = [one.auroc for model in compared if (one := detection_of(model, name, HEADLINE)) is not None]
         texts = [number_text(area.value, 1, scale=100) for area in areas]
         sure, verdict = f"AUROC by {score_title(HEADLINE)}", ""
         if len(areas) == 2 and all(area.low is not None and area.high is not None for area in areas):
             (other_low, other_high), (low, high) = ((area.low or 0.0, area.high or 0.0) for area in areas)
+            paired, words = (
+                stored_auroc_difference(compared[1], compared[0], name, HEADLINE),
+                "the intervals overlap",
+            )
+            if paired.low is not None and paired.high is not None:
+                (other_low, other_high), (low, high) = (0.0, 0.0), (paired.low, paired.high)
+                ends = ",\u00a0".join(number_text(end, 2, scale=100) for end in (low, high))
+                words = f"indistinguishable: {number_text(paired.value, 2, scale=100)} points [{ends}]"
             verdict = "better" if low > other_high else "worse" if high < other_low else "even"
-            words = {"even": "the intervals overlap"}.get(verdict, f"{verdict} beyond chance")
-            sure = f"{sure}; {words}"
+            sure = f"{sure}; {words if verdict == 'even' else f'{verdict} beyond chance'}"
         if reference != "untouched":
             sure = "; ".join([*(f"{reference} {text}\u00a0%" for text in texts[:-1]), sure])
             texts = texts[-1:]
         if texts:
-            yield Card(f"Detects {name}", f"{' → '.join(texts)}\u00a0%", sure, verdict)
+            yield Card(f"OOD detection: {name}", f"{' → '.join(texts)}\u00a0%", sure, verdict)
 
 
 def _abstention_cards(record: AdaptRecord) -> Iterator[Card]:
@@ -484,7 +534,7 @@ def _abstention_cards(record: AdaptRecord) -> Iterator[Card]:
         share = one.coverage if one.test_coverage is None else one.test_coverage
         wrong = "" if one.test_risk is None else f"; on test examples {_wrongly(record, one)}"
         sure = f"at most {100 * one.risk:g}\u00a0% errors among the answers, {_threshold(record, one)}{wrong}"
-        yield Card("When it may abstain", f"answers {percent(share, 0)}", sure)
+        yield Card("Selective prediction", f"answers {percent(share, 0)}", sure)
 
 
 def adaptation_advice(record: AdaptRecord, models: Sequence[EvaluationRecord]) -> list[str]:
@@ -500,37 +550,40 @@ def adaptation_advice(record: AdaptRecord, models: Sequence[EvaluationRecord]) -
 
 
 def _which_head(record: AdaptRecord, changes: Changes) -> str:
-    """The new head, or the cheapest that is as good: temperature scaling of the old one, or else softmax."""
+    """What to do about the verdict."""
     if not record.delivered(record.new_label).converged:
         longer = "more epochs" if record.adapt_config.get("protocol") == "paper" else "a larger weight decay"
-        return f"Do not use the new head yet: fit it again with {longer} until it converges."
+        return f"Fit the new head again with {longer} until it converges."
     if record.chosen_head.kind == "untouched":
-        scaled = "with its new temperature" if record.chosen_head.calibration else "as it is"
-        return f"Keep the network {scaled}: fitting its last layer anew brings nothing."
-    rivals = [label for label in (_SCALED, softmax_label(record)) if label in changes]
-    if not rivals or not record.delivered(record.new_label).has_belief:
-        return f"Take {record.new_label}, which was the choice on the validation examples."
-    outcomes = {
-        label: [_listed(changes, label, verdict) for verdict in ("better", "worse")] for label in rivals
-    }
-    first = next((label for label, (won, lost) in outcomes.items() if lost and not won), rivals[0])
-    name, (won, lost) = "temperature scaling of the old head" if first == _SCALED else first, outcomes[first]
-    if lost and not won:
-        return f"Stay with {name} unless you need a Dirichlet belief: it does better beyond chance ({lost})."
-    if lost:
-        return f"Choose by what counts: {name} does better by {lost}, the new head by {won}."
+        scaled = f"with {_scaling(record.chosen_head)}" if record.chosen_head.calibration else "as it is"
+        return f"Use the network {scaled}: fitting its last layer anew brings nothing."
+    choice = _choice(record, changes)
+    rival = "" if choice.rival is None else _rival_name(record, choice.rival)
+    belief = "Dirichlet belief (intervals, mutual information, updates by votes)"
+    if choice.keep == "no":
+        remedies = {
+            "untouched": "Keep the network as it was; more training or validation examples may help.",
+            _single_label(record): f"Adapt again without {_addition(record)}.",
+        }
+        return remedies.get(choice.rival or "", f"Use {rival}; `--choose best` delivers the best head.")
+    if choice.keep == "for its belief":
+        return f"Use the new head where you need its {belief}; for probabilities alone use {rival}."
+    if choice.keep == "by what counts":
+        return f"{rival} does better by {_listed(choice.lost)}, the new head by {_listed(choice.won)}."
+    others = [label for label in (_SCALED, softmax_label(record)) if label in changes]
+    if not others or not record.delivered(record.new_label).has_belief:
+        return f"Use {record.new_label}, which was the choice on the validation examples."
+    name = _rival_name(record, others[0])
+    if choice.keep == "unknown":
+        return f"Use the new head for its {belief}; whether it beats {name} these numbers cannot tell."
+    won, _ = _won_and_lost(record, changes[others[0]])
     if won:
-        return f"Take the new head: it does better than {name} beyond chance ({won})."
-    belief = (
-        "Take the new head, whose Dirichlet belief gives intervals, mutual information and updates by votes"
-    )
-    if any(one.difference.low is not None for one in changes[first].values()):
-        return f"{belief}; for probabilities alone {name} does as well."
-    return f"{belief}; whether it beats {name} these numbers cannot tell."
+        return f"Use the new head: it does better than {name}, the cheapest repair ({_listed(won)})."
+    return f"Use the new head for its {belief}; for probabilities alone {name} does as well."
 
 
-def _listed(changes: Changes, label: str, verdict: Verdict) -> str:
-    return ", ".join(one.both for one in _of_verdict(changes, label, verdict))
+def _addition(record: AdaptRecord) -> str:
+    return "`--train-batchnorm`" if record.new_label != record.label else "`--heads`"
 
 
 def _mending(record: AdaptRecord, ours: EvaluationRecord) -> Iterator[str]:

@@ -20,9 +20,10 @@ from beliefmatch.experiments.records import (
     Trial,
     evaluation_paths,
 )
+from beliefmatch.report.columns import score_title
 from beliefmatch.report.comparison_figures import (
     comparison_figures,
-    learning_figure,
+    learning_figures,
     overview_figure,
     rotation_figure,
     rotations_of,
@@ -36,10 +37,9 @@ from beliefmatch.report.comparison_scores import (
     detection,
     detection_scores,
     has_one_seed,
-    is_below_chance,
-    ood_sets,
     over_seeds,
     presentable_comparison,
+    runs_of,
     short_names,
     significant,
     times_text,
@@ -50,22 +50,18 @@ from beliefmatch.report.comparison_words import (
     comparison_cards,
     comparison_findings,
     comparison_verdict,
-    worse_than_chance,
+    methods_below_chance,
 )
-from beliefmatch.report.evaluation import (
-    evaluation_pictures,
-    evaluation_sections,
-    markdown_report,
-)
+from beliefmatch.report.evaluation import evaluation_pictures, evaluation_sections
 from beliefmatch.report.figure import KINDS, paper_files
-from beliefmatch.report.metrics import score_title
 from beliefmatch.report.page import Command, Facts, Page, Section, Text, facts_of, render_page
 from beliefmatch.report.style import looks
-from beliefmatch.report.table import MARKS_LEGEND, Cell, Column, Row, Table
+from beliefmatch.report.table import MARKS_LEGEND, Cell, Column, Row, Table, markdown_report, rows_of
 from beliefmatch.report.text import (
     count_text,
     listed,
     number_text,
+    ood_names,
     presentable,
     spreadsheet_text,
 )
@@ -105,7 +101,7 @@ def comparison_summary(record: ComparisonRecord) -> Table:
     shown = presentable_comparison(record, caller="comparison_summary")
     score = next(iter(detection_scores(shown)), "")
     measures = [SCORES[key] for key in ("error", "nll", "ece")]
-    table = _measured(shown, "", [*measures, *(detection(name, score) for name in ood_sets(shown))])
+    table = _measured(shown, "", [*measures, *(detection(name, score) for name in ood_names(runs_of(shown)))])
     by = f" OOD sets are detected by {score_title(score)}." if score else ""
     first = shown.methods[0].runs[0]
     if len(shown.methods) > 1:
@@ -141,15 +137,8 @@ def _legend(record: ComparisonRecord, table: Table) -> str:
 
 
 def _measured(record: ComparisonRecord, title: str, measures: Sequence[Measure]) -> Table:
-    """A row a method, a column a measure; areas below chance are remarked on."""
-    cells = [
-        [_with_chance(cell) if measure.column.key == "auroc" else cell for cell in measure.cells(record)]
-        for measure in measures
-    ]
-    rows = [
-        Row(method.label, [of_measure[index] for of_measure in cells], model=index)
-        for index, method in enumerate(record.methods)
-    ]
+    """A row a method, a column a measure."""
+    rows = rows_of([one.label for one in record.methods], [measure.cells(record) for measure in measures])
     return Table(title, [measure.column for measure in measures], rows, row_title="method")
 
 
@@ -168,13 +157,9 @@ def _validation(key: str) -> Callable[[RunRecord], float | None]:
     return lambda run: getattr(run.validation, key)
 
 
-def _with_chance(cell: Cell) -> Cell:
-    return with_values(cell, note="worse than chance") if is_below_chance(cell) else cell
-
-
 def _detection_tables(record: ComparisonRecord) -> Iterator[Table]:
     """AUROC by every score and FPR95 by the first, a table a set."""
-    scores, sets = detection_scores(record), ood_sets(record)
+    scores, sets = detection_scores(record), ood_names(runs_of(record))
     for name in sets:
         shown = [(scores[0], "auroc"), (scores[0], "fpr95"), *((score, "auroc") for score in scores[1:])]
         measures = [detection(name, score, key, group=score_title(score)) for score, key in shown]
@@ -191,10 +176,7 @@ def _cost_table(record: ComparisonRecord) -> Table:
         if column.key in _TIMED and len(record.methods) > 1:
             columns.append(Column(f"{column.key}_ratio", f"× {first}"))
             cells.append([Cell(times_text(ratio)) for ratio in cost_ratios(record, column.key)])
-    rows = [
-        Row(method.label, [of_column[index] for of_column in cells], model=index)
-        for index, method in enumerate(record.methods)
-    ]
+    rows = rows_of([method.label for method in record.methods], cells)
     of = "Of one seed" if has_one_seed(record) else "Means over the seeds"
     caption = f"{of}. Parameters of one network; training time of all networks, one after the other."
     return Table("Costs", columns, rows, caption, row_title="method")
@@ -288,9 +270,11 @@ def comparison_page(record: ComparisonRecord, evaluations: Sequence[EvaluationRe
     labels = [method.label for method in shown.methods]
     named = [replace(one, name=label) for one, label in zip(evaluations, labels, strict=True)]
     models = presentable(named, caller="comparison_page")
-    reliability = evaluation_pictures(models)[0]
     seed = shown.methods[0].runs[0].seed
-    note = f"Seed {seed} alone. {reliability.note}"
+    pictures = [
+        with_values(figure, note=f"Seed {seed} alone. {figure.note}")
+        for figure in evaluation_pictures(models)
+    ]
     return Page(
         command="compare",
         title=f"Comparison of {count_text(len(labels), 'method')}",
@@ -298,9 +282,9 @@ def comparison_page(record: ComparisonRecord, evaluations: Sequence[EvaluationRe
         lead=_lead(shown),
         models=labels,
         looks=looks(labels),
-        warnings=worse_than_chance(shown),
+        warnings=methods_below_chance(shown),
         cards=comparison_cards(shown),
-        pictures=[overview_figure(shown, most=4), with_values(reliability, note=note)],
+        pictures=[overview_figure(shown, most=4), *pictures],
         advice=comparison_advice(shown),
         sections=[*_sections(shown), *_first_seed_sections(models, seed)],
         version=shown.versions.get("beliefmatch", ""),
@@ -308,12 +292,12 @@ def comparison_page(record: ComparisonRecord, evaluations: Sequence[EvaluationRe
 
 
 def _first_seed_sections(models: Sequence[EvaluationRecord], seed: int) -> Iterator[Section]:
-    """The sections of an evaluation, with the picture that the head of the page has no room for."""
+    """The sections of an evaluation."""
     text = Text(
         f"From here on everything is of the networks of seed {seed}. Intervals come from resampling the test "
         "images, not from training again; the two kinds of doubt are not the same."
     )
-    first = [text, evaluation_pictures(models)[1]]
+    first = [text]
     for section in evaluation_sections(models):
         title = f"Seed {seed}: {section.title[:1].lower()}{section.title[1:]}"
         yield with_values(section, title=title, blocks=[*first, *section.blocks])
@@ -328,7 +312,7 @@ def _lead(record: ComparisonRecord) -> str:
         f"{count_text(len(record.seeds), 'seed')}{f' ({seeds})' if seeds else ''}.",
         f"{count_text(first.test.examples, 'test image')}, {len(first.class_names):,} classes.",
     ]
-    sets = ood_sets(record)
+    sets = ood_names(runs_of(record))
     return " ".join([*parts, *([f"OOD: {listed(sets)}."] if sets else [])])
 
 
@@ -343,15 +327,15 @@ def _sections(record: ComparisonRecord) -> Iterator[Section]:
     yield Section("Costs", [with_values(_cost_table(record), title="")])
     if tables := list(_choice_tables(record)):
         yield Section("Chosen on validation data", [with_values(table, title="") for table in tables])
-    if figures := learning_figure(record):
+    if figures := learning_figures(record):
         yield Section("Learning curves", [with_values(figure, title="") for figure in figures])
     digit, rotations = record.rotated_digit, rotations_of(record)
     if digit is not None and rotations:
         labels = [method.label for method in record.methods]
         figure = rotation_figure(labels, rotations, digit, names=short_names(record))
         tables = [with_values(table, title="") for table in _rotation_tables(record)]
-        yield Section("A digit turned upside down", [figure, *tables])
-    yield Section("How it was trained", list(_training(record)))
+        yield Section("Rotated digit", [figure, *tables])
+    yield Section("Training settings", list(_training(record)))
 
 
 def _training(record: ComparisonRecord) -> Iterator[Command | Facts]:

@@ -14,18 +14,18 @@ from beliefmatch.report.comparison_scores import (
     cost,
     detection,
     detection_scores,
-    ood_sets,
     presentable_comparison,
+    runs_of,
     short_names,
 )
 from beliefmatch.report.figure import Axis, Figure, Matrix, Panel, Series
 from beliefmatch.report.style import Look, looks
 from beliefmatch.report.table import Cell, Column, Row, Table
-from beliefmatch.report.text import number_text, percent
+from beliefmatch.report.text import number_text, ood_names, percent
 
 __all__ = [
     "comparison_figures",
-    "learning_figure",
+    "learning_figures",
     "overview_figure",
     "rotation_figure",
     "rotations_of",
@@ -45,7 +45,7 @@ def comparison_figures(record: ComparisonRecord) -> list[Figure]:
     """The overview, learning curves, and the rotated digit if there is one."""
     shown = presentable_comparison(record, caller="comparison_figures")
     rotations = rotations_of(shown)
-    figures = [overview_figure(shown), *learning_figure(shown)]
+    figures = [overview_figure(shown), *learning_figures(shown)]
     if shown.rotated_digit is not None and rotations:
         labels = [method.label for method in shown.methods]
         names = short_names(shown)
@@ -70,11 +70,11 @@ def overview_figure(record: ComparisonRecord, *, most: int | None = None) -> Fig
 
     Args:
         record: Comparison with presentable names.
-        most: Number of panels, stacked for a page; all of them, side by side for a paper, if None.
+        most: Number of panels, in one row of a page; all of them, in rows of three for a paper, if None.
     """
     measures = _overview_measures(record)[:most]
     several = max(len(method.runs) for method in record.methods) > 1
-    left_out = len(ood_sets(record)) - _MOST_SETS
+    left_out = len(ood_names(runs_of(record))) - _MOST_SETS
     some = f" {_MOST_SETS} of {left_out + _MOST_SETS} OOD sets are shown." if left_out > 0 else ""
     note = "Large: mean; bars: one standard deviation; small: each seed." if several else "One seed."
     sentences = []
@@ -86,12 +86,12 @@ def overview_figure(record: ComparisonRecord, *, most: int | None = None) -> Fig
         "overview",
         [_overview_panel(record, measure) for measure in measures],
         f"Means over the seeds. {' '.join(sentences)}",
-        title="Which differences are more than the scatter of the seeds?"
+        title="Scores over seeds: which differences are more than scatter?"
         if several
-        else "What one seed gave",
+        else "Scores of one seed",
         note=note,
         numbers=_seed_table(record, measures),
-        across=3 if most is None else 1,
+        across=3 if most is None else 4,
         caption=f"{note}{some}",
     )
 
@@ -99,7 +99,7 @@ def overview_figure(record: ComparisonRecord, *, most: int | None = None) -> Fig
 def _overview_measures(record: ComparisonRecord) -> list[Measure]:
     found = [SCORES["error"], SCORES["nll"], SCORES["ece"]]
     for score in detection_scores(record)[:1]:
-        found += [detection(name, score) for name in ood_sets(record)[:_MOST_SETS]]
+        found += [detection(name, score) for name in ood_names(runs_of(record))[:_MOST_SETS]]
     return [*found, *map(cost, TIMES)]
 
 
@@ -128,7 +128,7 @@ def _overview_panel(record: ComparisonRecord, measure: Measure) -> Panel:
     if column in TIMES:
         x = _time_axis([measure.of(run) for method in record.methods for run in method.runs])
     height = 0.62 + 0.15 * len(names)
-    return Panel(series, x, Axis(names=names), title=_panel_title(measure), height=height)
+    return Panel(series, x, Axis(names=names), title=_panel_title(measure), width=2.6, height=height)
 
 
 def _time_axis(times: Sequence[float | None]) -> Axis:
@@ -183,7 +183,7 @@ def _learning(networks: list[list[float | None]], *, gaps: bool) -> Learning:
     return Learning([place + 1 for place in kept], curves, means)
 
 
-def learning_figure(record: ComparisonRecord) -> list[Figure]:
+def learning_figures(record: ComparisonRecord) -> list[Figure]:
     """Training loss and validation error by epoch: networks thin, the mean of each method thick."""
     panels, columns, sentences = [], [], []
     cells: list[list[Cell]] = [[] for _ in record.methods]
@@ -265,13 +265,16 @@ def rotation_figure(
     """
     matrix = Matrix(
         [seen.confidence for seen in rotations],
-        [[f"{predicted}" for predicted in seen.predicted] for seen in rotations],
+        [
+            [f"{p}\n{100 * c:.0f} %" for p, c in zip(seen.predicted, seen.confidence, strict=True)]
+            for seen in rotations
+        ],
         [[predicted != digit.digit for predicted in seen.predicted] for seen in rotations],
         digit.images,
     )
     angles = [f"{angle}°" for angle in digit.angles]
-    height = 0.55 + 0.28 * (len(labels) + 1.2)
-    key = f"Class at each angle, first seed. Blue: a {digit.digit}, orange: wrong; the deeper, the surer"
+    height = 0.55 + 0.36 * (len(labels) + 1.3)
+    key = f"Class and confidence at each angle, first seed. Blue: a {digit.digit}, orange: wrong"
     axes = Axis("", names=angles), Axis("", names=names or labels)
     classes = Panel((), *axes, title=key, matrix=matrix, height=height, wide=True)
     several = f"all {digit.examples:,} test {digit.digit}s"
@@ -308,7 +311,7 @@ def rotation_figure(
         "rotated_digit",
         [classes, *curves],
         f"{key}. Mean confidence over the angles: {'; '.join(means)}.",
-        title=f"How sure are the networks when a {digit.digit} is turned?",
+        title=f"Confidence when a {digit.digit} is rotated",
         numbers=Table("", columns, rows, row_title="method"),
         legend=list(zip(labels, styles, strict=True)),
         across=2,

@@ -3,17 +3,17 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import replace as with_values
-from math import floor, log10
-from statistics import fmean, stdev
+from math import floor, inf, log10
+from statistics import fmean
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from beliefmatch._files import numbered
 from beliefmatch.experiments.records import Compared, ComparisonRecord, RotatedDigit, RunRecord
-from beliefmatch.report.metrics import CALIBRATION, DETECTION, PREDICTIONS
-from beliefmatch.report.table import Cell, Column, marked
-from beliefmatch.report.text import MISSING, number_text, tidy
+from beliefmatch.report.columns import CALIBRATION, DETECTION, PREDICTIONS, distinct_scores
+from beliefmatch.report.table import Cell, Column, marked, mean_cell, with_chance
+from beliefmatch.report.text import MISSING, number_text, ood_names, tidy
 
 __all__ = [
     "INFINITE",
@@ -26,12 +26,11 @@ __all__ = [
     "detection_scores",
     "hardest_set",
     "has_one_seed",
-    "is_below_chance",
     "mean_of",
-    "ood_sets",
     "over_seeds",
     "presentable_comparison",
     "ranking",
+    "runs_of",
     "short_names",
     "significant",
     "times_text",
@@ -49,24 +48,19 @@ class Measure:
     of: Callable[[RunRecord], float | None]
     is_infinite: bool = False
     """Whether a missing value is an infinite one, which makes the mean infinite."""
-    without: str = "without a value"
-    """What a seed is that the mean leaves out."""
+    without: str = ""
+    """Why a seed has no value, where that is worth a note."""
 
     def cell(self, method: Compared) -> Cell:
-        """Mean and standard deviation (n − 1 in the denominator) over the seeds that have a value."""
+        """Mean and deviation over the seeds of a method."""
         values = [self.of(run) for run in method.runs]
-        present = [value for value in values if value is not None]
-        absent = len(values) - len(present)
-        if absent and self.is_infinite:
-            return Cell(INFINITE)
-        note = f"{absent} of {len(values)} seeds {self.without}" if absent else ""
-        if not present:
-            return Cell(None, note=note if self.without == "never wrong" else "")
-        return Cell(fmean(present), sd=stdev(present) if len(present) > 1 else None, note=note)
+        cell = mean_cell(values, is_infinite=self.is_infinite, without=self.without)
+        return Cell(INFINITE) if cell.value == inf else cell
 
     def cells(self, record: ComparisonRecord) -> list[Cell]:
         """One for each method: the best mean is marked, and those whose deviation meets that of the best."""
-        return marked([self.cell(method) for method in record.methods], self.column.better)
+        cells = marked([self.cell(method) for method in record.methods], self.column.better)
+        return [*map(with_chance, cells)] if self.column.key == "auroc" else cells
 
 
 def _score(column: Column) -> Measure:
@@ -153,21 +147,14 @@ def mean_of(method: Compared, of: Callable[[RunRecord], float | None]) -> float 
     return fmean(present) if present else None
 
 
-def ood_sets(record: ComparisonRecord) -> list[str]:
-    """Every OOD set of any run, in the order of their first appearance."""
-    runs = (run for method in record.methods for run in method.runs)
-    return list(dict.fromkeys(ood.name for run in runs for ood in run.ood))
+def runs_of(record: ComparisonRecord) -> list[RunRecord]:
+    """The runs of all methods."""
+    return [run for method in record.methods for run in method.runs]
 
 
 def detection_scores(record: ComparisonRecord) -> list[str]:
-    """Every score of any run, the paper's predictive entropy first; without −ln α₀ where it is the energy."""
-    areas = [ood.auroc for method in record.methods for run in method.runs for ood in run.ood]
-    found = dict.fromkeys(score for area in areas for score in area)
-    if "energy" in found and all(
-        area.get("precision", area.get("energy")) == area.get("energy") for area in areas
-    ):
-        found.pop("precision", None)
-    return sorted(found, key=lambda score: score != "entropy")
+    """Every score of any run, the paper's predictive entropy first."""
+    return distinct_scores(ood.auroc for run in runs_of(record) for ood in run.ood)
 
 
 def hardest_set(record: ComparisonRecord) -> tuple[str, str, Ranking] | None:
@@ -176,7 +163,7 @@ def hardest_set(record: ComparisonRecord) -> tuple[str, str, Ranking] | None:
     found = [
         (name, score, ranked)
         for score in scores
-        for name in ood_sets(record)
+        for name in ood_names(runs_of(record))
         if (ranked := ranking(record, detection(name, score))) is not None
     ]
     return min(found, key=lambda one: one[2].mean(one[2].best), default=None)
@@ -236,11 +223,6 @@ def significant(value: float | str | None, digits: int = 3) -> str:
     if value == int(value) or abs(value) >= 10**digits:
         return f"{round(value):,}".replace("-", "−")
     return number_text(value, max(digits - 1 - floor(log10(abs(value))), 0))
-
-
-def is_below_chance(cell: Cell) -> bool:
-    """Whether an AUROC is less than chance by more than its deviation."""
-    return isinstance(cell.value, float) and cell.value + (cell.sd or 0.0) < 0.5
 
 
 def has_one_seed(record: ComparisonRecord) -> bool:

@@ -7,6 +7,7 @@ Where they do not, the words say so.
 from collections.abc import Iterator, Mapping, Sequence
 
 from beliefmatch.experiments.records import ComparisonRecord
+from beliefmatch.report.columns import score_title
 from beliefmatch.report.comparison_scores import (
     SCORES,
     Measure,
@@ -16,27 +17,25 @@ from beliefmatch.report.comparison_scores import (
     detection_scores,
     hardest_set,
     has_one_seed,
-    is_below_chance,
     mean_of,
-    ood_sets,
     over_seeds,
     presentable_comparison,
     ranking,
+    runs_of,
     short_names,
     significant,
     times_text,
 )
-from beliefmatch.report.metrics import score_title
 from beliefmatch.report.page import Card
-from beliefmatch.report.table import Cell
-from beliefmatch.report.text import MISSING, count_text, listed, number_text, percent
+from beliefmatch.report.table import Cell, is_below_chance
+from beliefmatch.report.text import MISSING, count_text, listed, number_text, ood_names, percent
 
 __all__ = [
     "comparison_advice",
     "comparison_cards",
     "comparison_findings",
     "comparison_verdict",
-    "worse_than_chance",
+    "methods_below_chance",
 ]
 
 _FEW_SEEDS = 5
@@ -60,17 +59,27 @@ def comparison_verdict(record: ComparisonRecord) -> str:
             f"{best} ({names[by_error.best]}) to {_value_text(error, by_error.cells[worst])} ({names[worst]})"
         )
         return f"One seed cannot rank {_count(len(names))} methods: their errors are {ends}."
-    who = names[by_error.best]
-    first = f"Of {_count(len(names))} methods {who} errs least ({best})"
-    if by_error.alike:
-        first += f", but {_seeds(record)} cannot tell it from {_names(record, by_error.alike)}"
+    leading, total = [by_error.best, *by_error.alike], f"{_count(len(names))} methods"
+    ends = [number_text(by_error.mean(place), 1, scale=100) for place in (leading[0], leading[-1])]
+    values = f"{' to '.join(dict.fromkeys(ends))}\u00a0%"
+    if len(leading) == len(names):
+        all_of_them = "Both methods" if len(names) == 2 else f"All {total}"
+        first = f"{all_of_them} err equally often as far as {_seeds(record)} can tell ({values})"
+    elif len(leading) > 1:
+        who = _names(record, leading, 3)
+        first = f"{who} err least of {total} ({values}; {_seeds(record)} cannot tell them apart)"
     else:
-        first += f", beyond the scatter of {_seeds(record)}"
+        first = f"{names[leading[0]]} errs least of {total} ({best}), beyond the scatter of {_seeds(record)}"
     if by_nll is None:
         return f"{first}."
-    fits = "it also fits" if by_nll.best == by_error.best else f"{names[by_nll.best]} fits"
-    doubt = "" if by_nll.is_clear else ", within the scatter of the seeds"
-    return f"{first}; {fits} best (NLL {_best_text(nll, by_nll)}{doubt})."
+    fitting, value = [by_nll.best, *by_nll.alike], f"NLL {_best_text(nll, by_nll)}"
+    if {*fitting} == {*leading}:
+        again = "fit equally well" if len(leading) == len(names) else "fit best too"
+        who = f"they {again}" if len(leading) > 1 else "it fits best too"
+    else:
+        who = f"{_names(record, fitting, 3)} {'fits' if len(fitting) == 1 else 'fit'} best"
+        who = "all fit equally well" if len(fitting) == len(names) else who
+    return f"{first}; {who} ({value})."
 
 
 def comparison_findings(record: ComparisonRecord) -> list[str]:
@@ -93,7 +102,7 @@ def comparison_findings(record: ComparisonRecord) -> list[str]:
 
 def _ood_sentence(record: ComparisonRecord) -> list[str]:
     """The range of the hardest OOD set, or who is worse than chance."""
-    below, hardest, names = worse_than_chance(record), hardest_set(record), short_names(record)
+    below, hardest, names = methods_below_chance(record), hardest_set(record), short_names(record)
     if below:
         more = f" ({count_text(len(below) - 1, 'more such case')})" if len(below) > 1 else ""
         return [f"{below[0].removesuffix('.')}{more}."]
@@ -101,16 +110,16 @@ def _ood_sentence(record: ComparisonRecord) -> list[str]:
         return []
     name, score, ranked = hardest
     ends = [f"{percent(ranked.mean(place))} ({names[place]})" for place in (ranked.order[-1], ranked.best)]
-    which = f"OOD set {name}" + (", the hardest" if len(ood_sets(record)) > 1 else "")
+    which = f"OOD set {name}" + (", the hardest" if len(ood_names(runs_of(record))) > 1 else "")
     values = f"from {ends[0]} to {ends[1]}" if ranked.order[-1] != ranked.best else ends[0]
     return [f"{which}: AUROC {values} by {score_title(score)}."]
 
 
-def worse_than_chance(record: ComparisonRecord) -> list[str]:
+def methods_below_chance(record: ComparisonRecord) -> list[str]:
     """Sentences on methods that take an OOD set for more familiar than the test images."""
     found, names = [], short_names(record)
     for score in detection_scores(record)[:1]:
-        for name in ood_sets(record):
+        for name in ood_names(runs_of(record)):
             ranked = ranking(record, detection(name, score))
             if ranked is None:
                 continue
@@ -129,8 +138,8 @@ def comparison_cards(record: ComparisonRecord) -> list[Card]:
     hardest = hardest_set(record)
     if hardest is not None:
         name, score, _ = hardest
-        which = ", the hardest" if len(ood_sets(record)) > 1 else ""
-        cards.append(_card(record, f"Detects {name}{which} (AUROC)", detection(name, score)))
+        which = ", the hardest" if len(ood_names(runs_of(record))) > 1 else ""
+        cards.append(_card(record, f"OOD detection: {name}{which}", detection(name, score)))
     cards.append(_cost_card(record))
     return [card for card in cards if card is not None]
 
@@ -269,7 +278,7 @@ def _value_text(measure: Measure, cell: Cell) -> str:
         return f"{cell.value}"
     if measure.column.unit == "%":
         sd = "" if cell.sd is None else f"\u00a0±\u00a0{number_text(cell.sd, 1, scale=100)}"
-        return f"{percent(cell.value)}{sd}"
+        return f"{number_text(cell.value, 1, scale=100)}{sd}\u00a0%"
     return number_text(cell.value, 3)
 
 

@@ -1,4 +1,4 @@
-"""The report of an evaluation: verdict, cards, advice, tables and the page.
+"""The report of an evaluation: tables, the page and all files.
 
 `evaluation_sections` is also the lower part of the pages of comparisons and adaptations.
 """
@@ -8,9 +8,20 @@ from dataclasses import replace as with_values
 
 from beliefmatch._files import file_names
 from beliefmatch.experiments.evaluation_record import (
+    PAIRED,
     EvaluationRecord,
     Number,
     RiskThresholdRecord,
+)
+from beliefmatch.report.columns import (
+    AUROC_DIFFERENCE,
+    BRIER,
+    CALIBRATION,
+    DETECTION,
+    PREDICTIONS,
+    SELECTION,
+    metric_title,
+    score_title,
 )
 from beliefmatch.report.evaluation_figures import (
     class_figures,
@@ -21,25 +32,24 @@ from beliefmatch.report.evaluation_figures import (
     roc_figure,
 )
 from beliefmatch.report.evaluation_scores import (
-    PAIRED,
+    cell_of,
     detection_of,
     difference,
     has_same_examples,
     headline_score,
+    ranked_by,
     score_names,
+    stored_auroc_difference,
+)
+from beliefmatch.report.evaluation_words import (
+    evaluation_advice,
+    evaluation_cards,
+    evaluation_verdict,
+    models_below_chance,
+    own_colour,
 )
 from beliefmatch.report.figure import Figure, paper_files
-from beliefmatch.report.metrics import (
-    BRIER,
-    CALIBRATION,
-    DETECTION,
-    PREDICTIONS,
-    SELECTION,
-    metric_title,
-    score_title,
-)
 from beliefmatch.report.page import (
-    Card,
     Example,
     Examples,
     Facts,
@@ -50,11 +60,22 @@ from beliefmatch.report.page import (
     render_page,
 )
 from beliefmatch.report.style import looks
-from beliefmatch.report.table import MARKS_LEGEND, Cell, Column, Row, Table, marked, to_csv, to_markdown
+from beliefmatch.report.table import (
+    MARKS_LEGEND,
+    Cell,
+    Column,
+    Row,
+    Table,
+    markdown_report,
+    marked,
+    rows_of,
+    to_csv,
+    with_chance,
+)
 from beliefmatch.report.text import (
-    answers_text,
     class_label,
     count_text,
+    level_text,
     listed,
     number_text,
     ood_names,
@@ -64,30 +85,22 @@ from beliefmatch.report.text import (
 )
 
 __all__ = [
+    "auroc_differences",
     "evaluation_files",
     "evaluation_page",
+    "evaluation_pictures",
     "evaluation_sections",
     "evaluation_tables",
     "marked_scores",
-    "miscalibration",
-    "ood_advice",
+    "paired_mark",
     "summary_table",
-    "worse_than_chance",
 ]
 
 _MOST_EXAMPLES = 24
-_MISCALIBRATED = 0.01  # least distance of confidence and accuracy that is worth a word
-_CHANCE = 0.5
+_MOST_PICTURED = 6  # models in the pictures on top; all are below
 
 
 # Tables
-
-
-def cell_of(number: Number | None) -> Cell:
-    """A number of a record as a cell."""
-    if number is None or number.value is None:
-        return Cell(None, note="not evaluated" if number is None else number.why or "not evaluated")
-    return Cell(number.value, number.low, number.high)
 
 
 def summary_table(records: Sequence[EvaluationRecord]) -> Table:
@@ -130,9 +143,7 @@ def _title(models: Sequence[EvaluationRecord]) -> str:
 
 
 def _legend(models: Sequence[EvaluationRecord]) -> str:
-    ways = "↓ less is better, ↑ more is better; brackets: 95 % intervals."
-    level = models[0].settings.get("level")
-    ways = ways.replace("95 %", f"{100 * level:g} %") if isinstance(level, float) else ways
+    ways = f"↓ less is better, ↑ more is better; brackets: {level_text(models[0])} intervals."
     return f"{ways} Bold or *: {MARKS_LEGEND}." if len(models) > 1 else ways
 
 
@@ -140,11 +151,7 @@ def _rows(
     models: Sequence[EvaluationRecord], columns: Sequence[Column], cells: Sequence[Sequence[Cell]]
 ) -> Table:
     """A table from the cells of each column, in the order of the models."""
-    rows = [
-        Row(model.name, [of_column[index] for of_column in cells], model=index)
-        for index, model in enumerate(models)
-    ]
-    return Table("", columns, rows)
+    return Table("", columns, rows_of([model.name for model in models], cells))
 
 
 def _joined(title: str, parts: Sequence[Table], caption: str = "") -> Table:
@@ -237,241 +244,42 @@ def _detection(
     columns: Sequence[Column],
     group: str = "",
 ) -> Table:
-    cells = []
+    kept, cells = list[Column](), list[list[Cell]]()
     for column in columns:
         found = [detection_of(model, name, score) for model in models]
         own = [cell_of(None if one is None else getattr(one, column.key)) for one in found]
         # among predictions the share of positives is each model's own error, so that no AUPR is the best
         is_comparable = has_same_examples(models) and (name is not None or not column.key.startswith("aupr"))
         own = marked(own, column.better) if is_comparable else own
-        cells.append([_with_chance(cell) if column.key == "auroc" else cell for cell in own])
-    heading = group or (name or "wrong predictions")
-    return _rows(models, [with_values(column, group=heading) for column in columns], cells)
-
-
-def _with_chance(cell: Cell) -> Cell:
-    value, high = cell.value, cell.high if cell.high is not None else cell.value
-    is_worse = isinstance(value, float) and isinstance(high, float) and high < _CHANCE
-    return with_values(cell, note="worse than chance") if is_worse else cell
-
-
-# Words
-
-
-def worse_than_chance(models: Sequence[EvaluationRecord]) -> list[str]:
-    """Sentences on models that take an OOD set for more familiar than the test examples."""
-    score, found = headline_score(models), []
-    for name in ood_names(models):
-        for model in models:
-            one = detection_of(model, name, score)
-            if (
-                one is not None
-                and one.auroc.value is not None
-                and (one.auroc.high or one.auroc.value) < _CHANCE
-            ):
-                fact = f"{model.name} detects {name} worse than chance (AUROC {percent(one.auroc.value)})"
-                found.append(f"{fact}: it is surer of these examples than of the test examples.")
-    return found
-
-
-def calibration_words(model: EvaluationRecord) -> str:
-    """Such as "overconfident: it is right for 91.1 % and expects 96.5 %"."""
-    gap, mean = model.scores.get("overconfidence"), model.scores.get("mean_confidence")
-    error = model.scores.get("error")
-    if gap is None or gap.value is None or error is None or error.value is None:
-        return "of unknown calibration"
-    shown = (
-        "" if mean is None else f": right for {percent(1 - error.value)}, confident of {percent(mean.value)}"
-    )
-    side = miscalibration(model)
-    return f"{side}{shown}" if side else f"calibrated on average{shown}"
-
-
-def miscalibration(model: EvaluationRecord) -> str:
-    """ "overconfident" or "underconfident" where that is beyond chance and worth a word, else empty."""
-    gap = model.scores.get("overconfidence", Number(None))
-    if gap.value is None or abs(gap.value) < _MISCALIBRATED:
-        return ""
-    if gap.low is not None and gap.high is not None and gap.low <= 0 <= gap.high:
-        return ""
-    return "overconfident" if gap.value > 0 else "underconfident"
-
-
-def _value(model: EvaluationRecord, key: str) -> float | None:
-    return model.scores.get(key, Number(None)).value
-
-
-def _ranked(models: Sequence[EvaluationRecord], key: str) -> list[int]:
-    """Models from the lowest value up; without those that have none."""
-    known = [place for place, model in enumerate(models) if _value(model, key) is not None]
-    return sorted(known, key=lambda place: _value(models[place], key) or 0.0)
-
-
-def _is_clear(models: Sequence[EvaluationRecord], best: int, other: int, key: str) -> bool:
-    """Whether one model is better than another beyond chance."""
-    gap = difference(models[other], models[best], key)
-    if gap.low is not None:
-        return gap.low > 0
-    low, high = (models[place].scores.get(key, Number(None)) for place in (other, best))
-    return low.low is not None and high.high is not None and low.low > high.high
-
-
-def evaluation_verdict(models: Sequence[EvaluationRecord]) -> str:
-    """One sentence that a person can repeat."""
-    if len(models) == 1:
-        first, error = models[0], percent(_value(models[0], "error"))
-        shown = f"{error} of {count_text(first.examples, 'example')}"
-        return f"{first.name} errs on {shown} and is {calibration_words(first)}."
-    if not has_same_examples(models):
-        return f"{count_text(len(models), 'model')}, evaluated on different examples: they do not compare."
-    by_error, by_nll = _ranked(models, "error"), _ranked(models, "nll")
-    if not by_error:
-        return f"{count_text(len(models), 'model')} without a finite score."
-    best, second = by_error[0], by_error[1] if len(by_error) > 1 else None
-    if second is not None and not _is_clear(models, best, second, "error"):
-        alike = [place for place in by_error if place == best or not _is_clear(models, best, place, "error")]
-        names = listed([models[place].name for place in alike[:3]]) + (" and others" if alike[3:] else "")
-        ends = [percent(_value(models[place], "error")) for place in (alike[0], alike[-1])]
-        values = ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
-        first = f"{names} err equally often as far as {models[0].examples:,} examples can tell ({values})"
-    else:
-        first = f"{models[best].name} errs least ({percent(_value(models[best], 'error'))})"
-    by_ece = _ranked(models, "ece")
-    if not by_ece:
-        return f"{first}."
-    honest, worst = by_ece[0], by_ece[-1]
-    values = f"calibration error {percent(_value(models[honest], 'ece'))}"
-    if honest != worst and _is_clear(models, honest, worst, "ece"):
-        values += f" against up to {percent(_value(models[worst], 'ece'))}"
-        return f"{first}; {models[honest].name} is the most honest about it ({values})."
-    same = f"; in calibration they do not differ clearly ({values} and more)"
-    return f"{first}{same}." if by_nll else f"{first}."
-
-
-def evaluation_cards(models: Sequence[EvaluationRecord]) -> list[Card]:
-    """Error, calibration, likelihood, OOD detection and selective prediction: the best, and how sure."""
-    cards = [
-        _card(models, "error", "Error"),
-        _card(models, "ece", "Calibration error (ECE)"),
-        _card(models, "nll", "Negative log-likelihood"),
-    ]
-    score = headline_score(models)
-    for name in ood_names(models)[:1]:
-        areas = {
-            place: one.auroc
-            for place, model in enumerate(models)
-            if (one := detection_of(model, name, score)) is not None and one.auroc.value is not None
-        }
-        if areas:
-            best = max(areas, key=lambda place: areas[place].value or 0.0)
-            number = areas[best]
-            sure = f"AUROC by {score_title(score)}{_interval(number, 1, 100)}"
-            verdict = "worse" if (number.high or number.value or 0.0) < _CHANCE else ""
-            cards.append(Card(f"Detects {name}", percent(number.value), sure, verdict, _own(models, best)))
-    kept = _best_threshold(models)
-    if kept is not None:
-        place, found = kept
-        rule = answers_text(found)[1] or "at any confidence"
-        sure = f"at most {100 * found.risk:g} % errors among the answers, {rule}"
-        value = f"answers {number_text(found.coverage, 0, scale=100)}\u00a0%"
-        cards.append(Card("When it may abstain", value, sure, model=_own(models, place)))
-    return [card for card in cards if card is not None]
-
-
-def _own(models: Sequence[EvaluationRecord], place: int) -> int | None:
-    """The number of a model for its colour; none where there is only one."""
-    return place if len(models) > 1 else None
-
-
-def _interval(number: Number, digits: int, scale: float) -> str:
-    if number.low is None or number.high is None:
-        return ""
-    low, high = (number_text(end, digits, scale=scale) for end in (number.low, number.high))
-    return f", 95 % interval {low} to {high}"
-
-
-def _card(models: Sequence[EvaluationRecord], key: str, title: str) -> Card | None:
-    ranked = _ranked(models, key)
-    if not ranked:
-        return None
-    best, is_share = ranked[0], key != "nll"
-    number = models[best].scores[key]
-    value = percent(number.value, 2) if is_share else number_text(number.value, 3)
-    if len(models) == 1:
-        sure = _interval(number, 2 if is_share else 3, 100 if is_share else 1).removeprefix(", ")
-        if key == "ece":
-            sure = f"{miscalibration(models[0]) or 'calibrated on average'}; {sure}" if sure else ""
-        return Card(title, value, sure or "no interval")
-    if not has_same_examples(models) or len(ranked) < 2:
-        return Card(title, value, f"{models[best].name}", model=best)
-    clear = [place for place in ranked[1:] if _is_clear(models, best, place, key)]
-    others = len(ranked) - 1
-    if not clear:
-        return Card(title, value, "the lowest; the others do not differ beyond chance")
-    if len(clear) == others:
-        return Card(title, value, f"{models[best].name}, lowest beyond chance", model=best)
-    words = f"{models[best].name}; not clearly lower than {count_text(others - len(clear), 'other')}"
-    return Card(title, value, words, model=best)
-
-
-def _best_threshold(models: Sequence[EvaluationRecord]) -> tuple[int, RiskThresholdRecord] | None:
-    """The model that answers most at the least risk that any keeps."""
-    kept = [
-        (found.risk, -found.coverage, place, found)
-        for place, model in enumerate(models)
-        for found in model.risk_thresholds
-        if found.threshold is not None and found.coverage > 0
-    ]
-    if not kept:
-        return None
-    _, _, place, found = min(kept, key=lambda one: one[:3])
-    return place, found
-
-
-def evaluation_advice(models: Sequence[EvaluationRecord]) -> list[str]:
-    """What follows from the numbers: which model, which threshold, which score."""
-    advice = []
-    ranked = _ranked(models, "nll")
-    if len(models) > 1 and ranked and has_same_examples(models):
-        best = models[ranked[0]]
-        reason = f"its probabilities fit best (NLL {number_text(_value(best, 'nll'), 3)})"
-        close = [models[place].name for place in ranked[1:] if not _is_clear(models, ranked[0], place, "nll")]
-        chance = f"; {listed(close[:3])} may be as good" if close else ""
-        advice.append(f"Take {best.name}: {reason}{chance}.")
-    best = models[ranked[0]] if ranked else models[0]
-    side = miscalibration(best)
-    if side:
-        gap = number_text(abs(_value(best, "overconfidence") or 0.0), 1, scale=100)
-        remedy = "scale its temperature on held-out labels, or refit its last layer with `beliefmatch adapt`"
-        advice.append(f"{best.name} is {side} by {gap} points: {remedy}.")
-    for found in best.risk_thresholds:
-        if found.threshold is None:
-            advice.append(
-                f"{best.name} keeps the error of its answers below {100 * found.risk:g} % at no confidence."
-            )
-        elif found.threshold > 0 and found.coverage < 1:
-            answered = f"answers {percent(found.coverage)}"
-            rule = f"answer only at a confidence of {threshold_text(found.threshold)} or more"
-            advice.append(
-                f"For at most {100 * found.risk:g} % errors among the answers, {rule}; that {answered}."
-            )
-    advice += ood_advice(best)
-    return advice
-
-
-def ood_advice(model: EvaluationRecord) -> Iterator[str]:
-    """Which score detects each OOD set best."""
-    for ood in model.ood:
-        known = [one for one in ood.detections if one.auroc.value is not None]
-        if not known:
+        kept.append(column)
+        if column.key != "auroc":
+            cells.append(own)
             continue
-        best = max(known, key=lambda one: one.auroc.value or 0.0)
-        passing = percent(best.fpr95.value)
-        yield (
-            f"To detect {ood.name} with {model.name}, {score_title(best.score)} does best "
-            f"(AUROC {percent(best.auroc.value)}): where 95 % of the test examples pass, {passing} of "
-            f"{ood.name} do."
-        )
+        apart = auroc_differences(models, name, score, own)
+        cells.append([with_chance(paired_mark(cell, one)) for cell, one in zip(own, apart, strict=True)])
+        if group and any(one.low is not None for one in apart):
+            kept.append(AUROC_DIFFERENCE)
+            cells.append([cell_of(one) for one in apart])
+    heading = group or (name or "wrong predictions")
+    return _rows(models, [with_values(column, group=heading) for column in kept], cells)
+
+
+def auroc_differences(
+    models: Sequence[EvaluationRecord], name: str | None, score: str, cells: Sequence[Cell]
+) -> list[Number]:
+    """How far each AUROC is from the best one, on the same examples."""
+    best = next((place for place, cell in enumerate(cells) if cell.mark == "best"), None)
+    if best is None:
+        return [Number(None)] * len(models)
+    found = [stored_auroc_difference(model, models[best], name, score) for model in models]
+    return [Number(0.0) if cell.mark == "best" else one for cell, one in zip(cells, found, strict=True)]
+
+
+def paired_mark(cell: Cell, difference: Number) -> Cell:
+    """Whether an AUROC is indistinguishable from the best, by their difference where that is known."""
+    if cell.mark == "best" or difference.high is None:
+        return cell
+    return with_values(cell, mark="close" if difference.high >= 0 else "")
 
 
 # Page and files
@@ -483,7 +291,7 @@ def evaluation_page(records: Sequence[EvaluationRecord]) -> Page:
     sizes = _title(models)
     sets = ood_names(models)
     ood = f" OOD: {listed(sets)}." if sets else ""
-    warnings = worse_than_chance(models)
+    warnings = models_below_chance(models)
     if not has_same_examples(models):
         warnings.insert(0, "The models were evaluated on different examples: their scores do not compare.")
     name = models[0].name if len(models) == 1 else f"{len(models)} models"
@@ -508,9 +316,13 @@ def evaluation_page(records: Sequence[EvaluationRecord]) -> Page:
 
 def evaluation_pictures(models: Sequence[EvaluationRecord]) -> list[Figure]:
     """Reliability, and entropy on test and OOD examples; risk-coverage where there is no OOD set."""
-    sets = ood_names(models)
-    second = entropy_figure(models, sets[0]) if sets else risk_coverage_figure(models)
-    return [reliability_figure(models), second]
+    sets, shown = ood_names(models), None
+    if len(models) > _MOST_PICTURED:
+        shown = [*ranked_by(models, "nll"), *range(len(models))][:_MOST_PICTURED]
+    second = (
+        entropy_figure(models, sets[0], shown=shown) if sets else risk_coverage_figure(models, shown=shown)
+    )
+    return [reliability_figure(models, shown=shown), second]
 
 
 def evaluation_sections(models: Sequence[EvaluationRecord]) -> list[Section]:
@@ -528,7 +340,7 @@ def evaluation_sections(models: Sequence[EvaluationRecord]) -> list[Section]:
                     "chance, the share of what should be flagged; among predictions that is each model's own "
                     "error."
                 ),
-                *(entropy_figure(models, name) for name in sets[1:]),
+                *(entropy_figure(models, name) for name in sets[len(models) <= _MOST_PICTURED :]),
                 roc_figure(models, score, sets),
                 *of_ood,
             ],
@@ -541,7 +353,7 @@ def evaluation_sections(models: Sequence[EvaluationRecord]) -> list[Section]:
                     "marks are risk thresholds: above them the error among the answers stays below the risk, "
                     "with the given probability over the draw of the examples."
                 ),
-                *([risk_coverage_figure(models)] if sets else []),
+                *([risk_coverage_figure(models)] if sets or len(models) > _MOST_PICTURED else []),
                 *_threshold_tables(models),
                 *_set_tables(models),
                 *([tables["Selective prediction"]] if "Selective prediction" in tables else []),
@@ -553,18 +365,21 @@ def evaluation_sections(models: Sequence[EvaluationRecord]) -> list[Section]:
         Section(
             "More statistics",
             [
-                tables[title]
-                for title in (
-                    "Scores",
-                    "Calibration",
-                    "Paired bootstrap difference from the best",
-                    "Brier score in parts",
-                    "Other metrics",
-                )
-                if title in tables
+                *([reliability_figure(models)] if len(models) > _MOST_PICTURED else []),
+                *(
+                    tables[title]
+                    for title in (
+                        "Scores",
+                        "Calibration",
+                        "Paired bootstrap difference from the best",
+                        "Brier score in parts",
+                        "Other metrics",
+                    )
+                    if title in tables
+                ),
             ],
         ),
-        Section("How these numbers were made", [*_conventions(models), _facts(models)]),
+        Section("Definitions and settings", [*_conventions(models), _facts(models)]),
     ]
     return [section for section in sections if section.blocks]
 
@@ -632,7 +447,10 @@ def _threshold_cells(found: RiskThresholdRecord | None) -> list[Cell]:
 
 def _examples(models: Sequence[EvaluationRecord]) -> Iterator[Examples]:
     for index, model in enumerate(models):
-        for title, found in (("Most confident mistakes", model.mistakes), ("Most doubtful", model.doubtful)):
+        for title, found in (
+            ("Most confident mistakes", model.mistakes),
+            ("Highest predictive entropy", model.doubtful),
+        ):
             items = [
                 Example(
                     [
@@ -646,7 +464,7 @@ def _examples(models: Sequence[EvaluationRecord]) -> Iterator[Examples]:
                 )
                 for one in found[:_MOST_EXAMPLES]
             ]
-            yield Examples(f"{title}: {model.name}", items, model=_own(models, index))
+            yield Examples(f"{title}: {model.name}", items, model=own_colour(models, index))
 
 
 def _conventions(models: Sequence[EvaluationRecord]) -> list[Facts]:
@@ -689,8 +507,3 @@ def evaluation_files(
     yield "report.html", render_page(page, caller="evaluate").encode()
     for name, content in paper_files(page.figures(), figures):
         yield f"figures/{name}", content
-
-
-def markdown_report(tables: Sequence[Table]) -> str:
-    """Tables below each other."""
-    return "\n\n".join(map(to_markdown, tables)) + "\n"

@@ -7,12 +7,12 @@ from statistics import fmean
 from typing import NamedTuple
 
 from beliefmatch.experiments.evaluation_record import Bins, Curve, EvaluationRecord
+from beliefmatch.report.columns import score_title
 from beliefmatch.report.evaluation_scores import detection_of
 from beliefmatch.report.figure import Axis, Figure, Matrix, Panel, Series, figure_name
-from beliefmatch.report.metrics import score_title
 from beliefmatch.report.style import REFERENCE, Look, looks
 from beliefmatch.report.table import Cell, Column, Row, Table
-from beliefmatch.report.text import class_label, class_labels, number_text, percent
+from beliefmatch.report.text import class_label, class_labels, number_text, percent, shorten
 
 __all__ = [
     "class_figures",
@@ -30,23 +30,46 @@ MOST_CLASSES = 30
 """In a figure of classes; where there are more, the worst are shown."""
 _LARGEST_MATRIX, _LARGEST_WRITTEN = 100, 16  # classes of a confusion matrix that is drawn, with its counts
 _PALE = 0.35
+_CUT = 1.5  # times the peak of the OOD density, where a peak of more than twice that is cut
 _Z = 1.959964  # a normal variable lies within it 95 times in 100
 _OTHER = Look(REFERENCE)
 _SHARE = {"unit": "%", "digits": 1, "scale": 100.0}
 
 
-def _legend(models: Sequence[EvaluationRecord]) -> list[tuple[str, Look]]:
-    names = [model.name for model in models]
-    return list(zip(names, looks(names), strict=True)) if len(models) > 1 else []
+class _Drawn(NamedTuple):
+    """A model with its number and its look on the page."""
+
+    place: int
+    model: EvaluationRecord
+    look: Look
 
 
-def reliability_figure(models: Sequence[EvaluationRecord]) -> Figure:
-    """Accuracy over confidence with Wilson's intervals, and below it the share of examples in each bin."""
-    series, shares = [], []
-    for index, (model, look) in enumerate(zip(models, looks([m.name for m in models]), strict=True)):
+def _drawn(models: Sequence[EvaluationRecord], shown: Sequence[int] | None = None) -> list[_Drawn]:
+    """All models or those of some places, each with the number and look that it has among all."""
+    places = range(len(models)) if shown is None else sorted(shown)
+    found = looks([model.name for model in models])
+    return [_Drawn(place, models[place], found[place]) for place in places]
+
+
+def _legend(drawn: Sequence[_Drawn]) -> list[tuple[str, Look]]:
+    return [(one.model.name, one.look) for one in drawn] if len(drawn) > 1 else []
+
+
+def _some(drawn: Sequence[_Drawn], models: Sequence[EvaluationRecord]) -> str:
+    return f" The {len(drawn)} models of the lowest NLL." if len(drawn) < len(models) else ""
+
+
+def reliability_figure(models: Sequence[EvaluationRecord], *, shown: Sequence[int] | None = None) -> Figure:
+    """Accuracy over confidence with Wilson's intervals, and below it the share of examples in each bin.
+
+    Bins of few examples are drawn where a model is alone: several would hide the others.
+    """
+    series, shares, drawn = [], [], _drawn(models, shown)
+    has_few = len(drawn) == 1 or not any(joined(model.reliability) for _, model, _ in drawn)
+    for index, model, look in drawn:
         bins = model.reliability
-        drawn = [one for one in drawn_bins(bins) if one is not None]
-        firm, few = joined(bins), [one for one in drawn if one.examples < FEW]
+        firm, filled = joined(bins), [one for one in drawn_bins(bins) if one is not None]
+        few = [one for one in filled if one.examples < FEW] if has_few else []
         line = [one.confidence if one else float("nan") for one in firm]
         series.append(
             Series(
@@ -68,23 +91,24 @@ def reliability_figure(models: Sequence[EvaluationRecord]) -> Figure:
         edges = [*bins.lower[:1], *bins.upper]
         counts = [count / total for count in bins.count]
         shares.append(Series(model.name, edges, counts, look, "steps", model=index))
-    below = Panel(shares, Axis("confidence", 0, 1, percent=True), Axis("examples", 0, percent=True))
+    below = Panel(shares, Axis("confidence", 0, 1, percent=True), Axis("share", 0, percent=True))
     upper = Panel(
         series, Axis("", 0, 1, percent=True), Axis("accuracy", 0, 1, percent=True), diagonal=True, below=below
     )
     words = [
         f"{model.name}: mean confidence {percent(_score(model, 'mean_confidence'))}, "
         f"error {percent(_score(model, 'error'))}, expected calibration error {percent(_score(model, 'ece'))}"
-        for model in models
+        for _, model, _ in drawn
     ]
+    left_out = "" if has_few else f" Bins of fewer than {FEW} examples are left out."
     return Figure(
         "reliability",
         [upper],
         f"Reliability diagram, accuracy against confidence. {'; '.join(words)}.",
-        title="Is it right as often as it says?",
-        note="Below the dashed line a model is overconfident. Bars: 95 % intervals.",
+        title="Reliability: is it right as often as it says?",
+        note=f"Below the dashed line: overconfident. Bars: 95 % intervals.{left_out}{_some(drawn, models)}",
         numbers=_bin_table(models),
-        legend=_legend(models),
+        legend=_legend(drawn),
     )
 
 
@@ -118,22 +142,33 @@ def _bin_table(models: Sequence[EvaluationRecord]) -> Table:
     return Table("", columns, rows)
 
 
-def entropy_figure(models: Sequence[EvaluationRecord], ood: str) -> Figure:
-    """The density of the predictive entropy on test and on OOD examples, one panel a model."""
+def entropy_figure(
+    models: Sequence[EvaluationRecord], ood: str, *, shown: Sequence[int] | None = None
+) -> Figure:
+    """The density of the predictive entropy on test and on OOD examples, one panel a model.
+
+    The peak of a confident model at 0 would press everything else to the floor: it is cut, and the note
+    says so.
+    """
     found = [next((one.entropy for one in model.ood if one.name == ood), None) for model in models]
-    heights = [y for curve in (*found, *(model.entropy for model in models)) if curve for y in curve.y]
-    top = 1.06 * max(heights, default=1.0) or 1.0
+    drawn = _drawn(models, shown)
+    highest = max([y for _, model, _ in drawn for y in model.entropy.y], default=0.0)
+    highest_ood = max([y for index, *_ in drawn if (curve := found[index]) for y in curve.y], default=0.0)
+    is_cut = highest > 2 * _CUT * highest_ood > 0
+    top = 1.06 * (_CUT * highest_ood if is_cut else max(highest, highest_ood)) or 1.0
+    cut = f" Cut at {top:.2g}: peaks reach {highest:.2g}." if is_cut else ""
     panels, words = [], []
-    for index, (model, curve, look) in enumerate(
-        zip(models, found, looks([m.name for m in models]), strict=True)
-    ):
+    sizes = {1: (3.6, 3.2), 2: (3.6, 1.75)}.get(len(drawn), (2.7, 1.75))
+    for index, model, look in drawn:
+        curve = found[index]
         series = [Series("test examples", model.entropy.x, model.entropy.y, _OTHER, "area", model=index)]
         if curve is not None:
             dashed = Look(look.colour, "6 2.5", look.marker)
             series.append(Series(ood, curve.x, curve.y, dashed, "area", model=index))
         far = max([*model.entropy.x, 0.01])
         axes = Axis("predictive entropy (nats)", 0, far), Axis("density", 0, top)
-        panels.append(Panel(series, *axes, title=model.name if len(models) > 1 else "", height=2.2))
+        title = model.name if len(drawn) > 1 else ""
+        panels.append(Panel(series, *axes, title=title, width=sizes[0], height=sizes[1]))
         other = "not evaluated" if curve is None else f"{number_text(median(curve), 2)} nats"
         words.append(
             f"{model.name}: median {number_text(median(model.entropy), 2)} nats on test examples, {other}"
@@ -142,9 +177,11 @@ def entropy_figure(models: Sequence[EvaluationRecord], ood: str) -> Figure:
         figure_name(f"entropy_{ood}"),
         panels,
         f"Densities of the predictive entropy on test examples and on {ood}. {'; '.join(words)}.",
-        title=f"Does it notice {ood}?",
-        note=f"Grey: test examples; dashed: {ood}. What the model knows and what not should lie apart.",
+        title=f"Predictive entropy: does it notice {ood}?",
+        note=f"Grey: test examples; dashed: {ood}. They should lie apart.{cut}{_some(drawn, models)}",
         numbers=_density_table(models, ood, found),
+        across=1 if len(drawn) < 3 else 2,
+        caption=f"Grey: test examples; dashed: {shorten(ood, 24)}.",
     )
 
 
@@ -164,12 +201,12 @@ def _density_table(models: Sequence[EvaluationRecord], ood: str, found: Sequence
 
 def roc_figure(models: Sequence[EvaluationRecord], score: str, sets: Sequence[str]) -> Figure:
     """One panel for each OOD set and one for wrong predictions, by one score."""
-    panels, words, rows = [], [], []
+    panels, words, rows, drawn = [], [], [], _drawn(models)
     rates = (0.01, 0.05, 0.1, 0.2, 0.5)
     for name in (*sets, None):
         flagged, passed = ("wrong", "right") if name is None else ("OOD", "test examples")
         series = []
-        for index, (model, look) in enumerate(zip(models, looks([m.name for m in models]), strict=True)):
+        for index, model, look in drawn:
             one = detection_of(model, name, score)
             if one is None or not one.roc.x:
                 continue
@@ -193,17 +230,17 @@ def roc_figure(models: Sequence[EvaluationRecord], score: str, sets: Sequence[st
         "roc",
         panels,
         f"ROC curves by {score_title(score)}. {'; '.join(words)}.",
-        title=f"Detection by {score_title(score)}",
+        title=f"ROC curves by {score_title(score)}",
         numbers=Table("", columns, rows),
-        legend=_legend(models),
+        legend=_legend(drawn),
     )
 
 
-def risk_coverage_figure(models: Sequence[EvaluationRecord]) -> Figure:
+def risk_coverage_figure(models: Sequence[EvaluationRecord], *, shown: Sequence[int] | None = None) -> Figure:
     """The error among the most confident answers, and the risk thresholds."""
-    series, words, rows = [], [], []
+    series, words, rows, drawn = [], [], [], _drawn(models, shown)
     coverages = (0.5, 0.8, 0.9, 0.95, 1.0)
-    for index, (model, look) in enumerate(zip(models, looks([m.name for m in models]), strict=True)):
+    for index, model, look in drawn:
         curve = model.risk_coverage
         series.append(Series(model.name, curve.x, curve.y, look, model=index))
         kept = [found for found in model.risk_thresholds if found.threshold is not None]
@@ -214,7 +251,7 @@ def risk_coverage_figure(models: Sequence[EvaluationRecord]) -> Figure:
         words.append(
             f"{model.name}: {percent(risks[0], 2)} when answering half, {percent(risks[-1], 2)} when all"
         )
-    axes = Axis("share answered", 0, 1.02, percent=True), Axis("error among answers", 0, percent=True)
+    axes = Axis("coverage", 0, 1.02, percent=True), Axis("risk (error among answers)", 0, percent=True)
     columns = [
         Column(f"risk_{c:g}", f"error answering {100 * c:g} %", "%", "low", 2, 100.0) for c in coverages
     ]
@@ -222,10 +259,10 @@ def risk_coverage_figure(models: Sequence[EvaluationRecord]) -> Figure:
         "risk_coverage",
         [Panel(series, *axes)],
         f"Risk-coverage curves, error among the most confident answers. {'; '.join(words)}.",
-        title="How wrong are the answers that it is sure of?",
-        note="Open marks: thresholds that keep the error below a given risk.",
+        title="Risk and coverage: how wrong are confident answers?",
+        note=f"Open marks: thresholds that keep the error below a given risk.{_some(drawn, models)}",
         numbers=Table("", columns, rows),
-        legend=_legend(models),
+        legend=_legend(drawn),
     )
 
 
@@ -276,8 +313,8 @@ def class_figures(models: Sequence[EvaluationRecord]) -> list[Figure]:
     counts = {one.index: one.examples for one in models[0].classes}
     names = [f"{labels[index]} ({counts.get(index, 0):,})" for index in chosen]
     rows = {index: place for place, index in enumerate(chosen)}
-    errors, calibration, words = [], [], []
-    for number, (model, look) in enumerate(zip(models, looks([m.name for m in models]), strict=True)):
+    errors, calibration, words, drawn = [], [], [], _drawn(models)
+    for number, model, look in drawn:
         offset = 0.56 * (number - (len(models) - 1) / 2) / len(models)
         found = [one for one in class_errors(model).values() if one.id in rows]
         places = [rows[one.id] + offset for one in found]
@@ -303,10 +340,10 @@ def class_figures(models: Sequence[EvaluationRecord]) -> list[Figure]:
             "classes",
             panels,
             f"Error of each class with 95 % intervals, and its calibration error. {'; '.join(words)}.",
-            title="Class by class",
+            title="Error and calibration error of each class",
             note=f"In brackets: examples of the class. Bars: Wilson's 95 % intervals.{some}",
             numbers=_class_table(models),
-            legend=_legend(models),
+            legend=_legend(drawn),
             across=2,
         )
     ]

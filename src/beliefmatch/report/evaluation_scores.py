@@ -2,15 +2,42 @@
 
 from collections.abc import Iterator, Sequence
 
-from msgspec.structs import replace
-
 from beliefmatch.experiments.evaluation_record import Detection, EvaluationRecord, Number
+from beliefmatch.report.columns import distinct_scores
+from beliefmatch.report.table import Cell
 from beliefmatch.resampling import paired_difference
 
-__all__ = ["PAIRED", "detection_of", "difference", "has_same_examples", "headline_score", "score_names"]
+__all__ = [
+    "cell_of",
+    "detection_of",
+    "difference",
+    "has_same_examples",
+    "headline_score",
+    "ranked_by",
+    "score_names",
+    "score_value",
+    "stored_auroc_difference",
+]
 
-PAIRED = ("error", "nll", "brier", "ece")
-"""Metrics whose draws a record keeps; of all of them less is better."""
+_SAME = 1e-9  # that two areas may differ by rounding
+
+
+def cell_of(number: Number | None) -> Cell:
+    """A number of a record as a cell."""
+    if number is None or number.value is None:
+        return Cell(None, note="not evaluated" if number is None else number.why or "not evaluated")
+    return Cell(number.value, number.low, number.high)
+
+
+def score_value(model: EvaluationRecord, key: str) -> float | None:
+    """The value of a metric; None where there is none."""
+    return model.scores.get(key, Number(None)).value
+
+
+def ranked_by(models: Sequence[EvaluationRecord], key: str) -> list[int]:
+    """Models from the lowest value up; without those that have none."""
+    known = [place for place, model in enumerate(models) if score_value(model, key) is not None]
+    return sorted(known, key=lambda place: score_value(models[place], key) or 0.0)
 
 
 def detection_of(record: EvaluationRecord, name: str | None, score: str) -> Detection | None:
@@ -29,18 +56,8 @@ def _detections(records: Sequence[EvaluationRecord]) -> Iterator[list[Detection]
 
 
 def score_names(records: Sequence[EvaluationRecord]) -> list[str]:
-    """Every score that any record used, without energy where it is −ln α₀ under a second name."""
-    names = list(dict.fromkeys(found.score for group in _detections(records) for found in group))
-    if {"energy", "precision"} <= {*names} and all(
-        _of_score(group, "energy") == _of_score(group, "precision") for group in _detections(records)
-    ):
-        names.remove("energy")
-    return names
-
-
-def _of_score(group: Sequence[Detection], score: str) -> Detection | None:
-    found = next((detection for detection in group if detection.score == score), None)
-    return None if found is None else replace(found, score="")
+    """Every score that any record used, each under one name."""
+    return distinct_scores([one.score for one in group] for group in _detections(records))
 
 
 def headline_score(records: Sequence[EvaluationRecord]) -> str:
@@ -75,6 +92,28 @@ def difference(record: EvaluationRecord, reference: EvaluationRecord, key: str) 
             trials=record.examples if key == "error" else None,
         )
     )
+
+
+def stored_auroc_difference(
+    record: EvaluationRecord, reference: EvaluationRecord, name: str | None, score: str
+) -> Number:
+    """How much larger the AUROC of one model is than that of another, where they were evaluated together.
+
+    Args:
+        record: The one.
+        reference: The other, known by its file and its AUROC: a file may hold other predictions today.
+        name: Of an OOD set; None for wrong predictions.
+        score: By which they are detected.
+    """
+    ours, theirs = (detection_of(one, name, score) for one in (record, reference))
+    if ours is None or theirs is None or ours.auroc.value is None or theirs.auroc.value is None:
+        return Number(None, why="not evaluated")
+    gap = ours.auroc.value - theirs.auroc.value
+    for one in ours.auroc_differences:
+        value = one.difference.value
+        if one.source == reference.source and value is not None and abs(value - gap) < _SAME:
+            return one.difference
+    return Number(None, why="not evaluated together")
 
 
 def _drawn(record: EvaluationRecord, key: str) -> tuple[object, ...] | None:

@@ -7,7 +7,6 @@ theme of the page, and every curve carries the number of its model, by which the
 import re
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from io import BytesIO, StringIO
 from typing import Any, Literal
 
@@ -16,13 +15,13 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from beliefmatch.report.style import INK, REFERENCE, Look
 from beliefmatch.report.table import Table
 from beliefmatch.report.text import shorten
 
-__all__ = ["Axis", "Figure", "Matrix", "Panel", "Series", "figure_name", "inline_svg", "paper_files"]
+__all__ = ["KINDS", "Axis", "Figure", "Matrix", "Panel", "Series", "figure_name", "inline_svg", "paper_files"]
 
 Drawing = Literal["line", "points", "area", "steps", "bars", "counts"]
 KINDS = ("svg", "pdf", "png")
@@ -31,6 +30,8 @@ _PAGE_COLOURS = {_INK: "currentColor", _SOFT: "var(--soft)", _GRID: "var(--line)
 _PAPER = {_INK: "#1b1f24", _SOFT: "#59636e", _GRID: "#c4cad0"}
 _FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 _PALE = 0.35
+_LETTERS = 5  # longer names along an x axis are slanted
+_NARROW = 3.0  # inches; narrower panels have shorter titles and fewer ticks
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,6 @@ class Series:
     """Whether markers are filled."""
     marker: bool = False
     """Whether a line has markers."""
-    in_legend: bool = True
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,8 @@ class Panel:
     """A lower panel a third as high, with the same x axis."""
     height: float = 2.7
     """In inches at a width of 3.6; of 7.4 if it is wide."""
+    width: float = 3.6
+    """In inches on a page, which scales it: the narrower, the larger its text."""
     wide: bool = False
     """Whether it takes a whole row."""
 
@@ -147,7 +149,7 @@ def _inline(panel: Panel, prefix: str) -> str:
         style.context(_style(_INK, _SOFT, _GRID)),
         rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}),
     ):
-        canvas = Canvas(figsize=(7.4 if panel.wide else 3.6, _height(panel)), layout="constrained")
+        canvas = Canvas(figsize=(7.4 if panel.wide else panel.width, _height(panel)), layout="constrained")
         canvas.patch.set_visible(False)
         _draw(canvas, [panel], 1, ink=_INK)
         buffer = StringIO()
@@ -316,15 +318,16 @@ def _draw_panel(axes: Axes, panel: Panel, ink: str) -> None:
     for place, series in enumerate(panel.series):
         _draw_series(axes, series, ink, horizontal=bool(panel.y.names), place=place)
     has_counts = any(series.draw == "counts" and series.x for series in panel.series)
-    lines = [drawn_text(line, 90 if panel.wide else 44) for line in panel.title.split("\n")]
+    width = 90 if panel.wide else 44 if panel.width > _NARROW else 28
+    lines = [drawn_text(line, width) for line in panel.title.split("\n")]
     axes.set_title("\n".join(lines), pad=26 if has_counts else None)
-    _set_axis(axes, "x", panel.x)
+    _set_axis(axes, "x", panel.x, ticks=5 if panel.width > _NARROW else 3)
     _set_axis(axes, "y", panel.y)
     if panel.matrix is not None and panel.matrix.pictures:
         _draw_pictures(axes, panel.matrix)
 
 
-def _set_axis(axes: Axes, which: Literal["x", "y"], axis: Axis) -> None:
+def _set_axis(axes: Axes, which: Literal["x", "y"], axis: Axis, *, ticks: int = 5) -> None:
     drawn = axes.xaxis if which == "x" else axes.yaxis
     drawn.set_label_text(axis.label)
     if axis.log:
@@ -336,15 +339,17 @@ def _set_axis(axes: Axes, which: Literal["x", "y"], axis: Axis) -> None:
     limits = axes.set_xlim if which == "x" else axes.set_ylim
     if axis.names:
         drawn.set_ticks(range(len(axis.names)), [drawn_text(name, 26) for name in axis.names])
+        if which == "x" and max(map(len, axis.names)) > _LETTERS:
+            drawn.set_tick_params(rotation=45)
         drawn.grid(visible=False)
         drawn.set_tick_params(length=0)
         limits(*((len(axis.names) - 0.5, -0.5) if which == "y" else (-0.5, len(axis.names) - 0.5)))
         return
     limits(axis.low, axis.high)
     if axis.percent:
-        drawn.set_major_formatter(PercentFormatter(1.0, decimals=None))
+        drawn.set_major_formatter(FuncFormatter(lambda value, _: f"{round(100 * value, 6):g}%"))
     if not axis.log and not axis.ticks:
-        axes.locator_params(axis=which, nbins=5)
+        axes.locator_params(axis=which, nbins=ticks)
 
 
 def _stroke(look: Look, ink: str) -> dict[str, Any]:
@@ -400,10 +405,10 @@ def _draw_counts(axes: Axes, series: Series, colour: str, gid: str) -> None:
 def _draw_pictures(axes: Axes, matrix: Matrix) -> None:
     rows, columns = len(matrix.shares), len(matrix.pictures)
     for place, picture in enumerate(matrix.pictures):
-        extent = (place - 0.46, place + 0.46, -0.6, -1.6)
+        extent = (place - 0.46, place + 0.46, -0.6, -1.8)
         look: dict[str, Any] = {"cmap": "gray_r", "vmin": 0, "vmax": 1, "interpolation": "none"}
         axes.imshow(picture, extent=extent, aspect="auto", **look)
-    axes.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -1.65))
+    axes.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -1.85))
 
 
 def _draw_matrix(axes: Axes, panel: Panel, matrix: Matrix, ink: str) -> None:
@@ -411,16 +416,18 @@ def _draw_matrix(axes: Axes, panel: Panel, matrix: Matrix, ink: str) -> None:
     for row, shares in enumerate(matrix.shares):
         for column, share in enumerate(shares):
             is_wrong = bool(matrix.wrong) and matrix.wrong[row][column]
-            axes.add_patch(_cell_patch(row, column, maps[is_wrong](min(max(share, 0.0), 1.0) ** 1.5)))
+            depth = min(max(share, 0.0), 1.0) ** 1.5
+            axes.add_patch(_cell_patch(row, column, maps[is_wrong](depth)))
             if matrix.texts:
-                text = drawn_text(matrix.texts[row][column], 12)
-                axes.text(column, row, text, ha="center", va="center", fontsize=7, color=ink)
+                text = "\n".join(drawn_text(line, 12) for line in matrix.texts[row][column].split("\n"))
+                colour = "white" if depth > _DEEP else ink
+                axes.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
     axes.set_xlim(-0.5, max(map(len, matrix.shares), default=1) - 0.5)
     axes.set_ylim(len(matrix.shares) - 0.5, -0.5)
     axes.grid(visible=False)
 
 
-_HEAT = ("#0072B2", "#D55E00")
+_HEAT, _DEEP = ("#0072B2", "#D55E00"), 0.7  # from which depth on text is white
 
 
 def _rgb(colour: str) -> tuple[float, float, float]:
@@ -440,8 +447,3 @@ def drawn_text(text: str, width: int = 28) -> str:
     drawn = "".join(sign if ord(sign) in known else "□" for sign in shorten(text, width))
     drawn = drawn.replace("$", r"\$")
     return f"\u2009{drawn}" if drawn.startswith("_") else drawn  # legends leave out names that begin so
-
-
-def alt_text(figure: Figure) -> str:
-    """What the figure shows, escaped for an attribute."""
-    return escape(figure.alt, quote=True)

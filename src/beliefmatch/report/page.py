@@ -19,7 +19,20 @@ from beliefmatch.report.style import INK, Look
 from beliefmatch.report.table import Table
 from beliefmatch.report.text import shorten
 
-__all__ = ["Block", "Card", "Command", "Examples", "Facts", "Page", "Section", "Text", "render_page"]
+__all__ = [
+    "Block",
+    "Card",
+    "Command",
+    "Example",
+    "Examples",
+    "Facts",
+    "Page",
+    "Section",
+    "Text",
+    "Verdict",
+    "facts_of",
+    "render_page",
+]
 
 Verdict = Literal["better", "worse", "even", ""]
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
@@ -134,12 +147,17 @@ def render_page(page: Page, *, caller: str) -> str:
     environment.globals.update(
         block_kind=_block_kind,
         column_groups=tables.column_groups,
+        column_parts=tables.column_parts,
         html_cell=tables.html_cell,
         picture=_picture,
         svgs=lambda figure: [Markup(svg) for svg in inline_svg(figure)],
         colour=lambda look: "currentColor" if look.colour == INK else look.colour,
     )
     environment.filters["shorten"] = shorten
+    environment.filters["joined"] = lambda text: re.sub(r" (?=[%↓↑→])", "\u00a0", text)
+    environment.filters["with_code"] = lambda text: Markup(
+        re.sub("`([^`]+)`", r"<code>\1</code>", str(Markup.escape(text)))
+    )
     script = _file("page.js")
     return environment.get_template("page.html.j2").render(
         page=page, script=Markup(script), style=Markup(_file("page.css")), policy=_policy(script)
@@ -181,7 +199,9 @@ def facts_of(value: Any) -> dict[str, str]:
         if isinstance(one, Mapping) and one:
             for key, inner in one.items():
                 add(f"{prefix}: {_words(key)}" if prefix else _words(key), inner)
-        elif isinstance(one, list | tuple) and one and all(not isinstance(item, Mapping) for item in one):
+        elif isinstance(one, list | tuple) and any(isinstance(item, Mapping) for item in one):
+            found[prefix] = f"{len(one)} entries, in the record"
+        elif isinstance(one, list | tuple) and one:
             found[prefix] = ", ".join(map(_value_text, one))
         else:
             found[prefix] = _value_text(one)

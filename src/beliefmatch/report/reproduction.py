@@ -14,7 +14,7 @@ from rich.markup import escape
 from beliefmatch.report.comparison_figures import rotation_figure
 from beliefmatch.report.figure import Axis, Figure, Panel, Series, paper_files
 from beliefmatch.report.style import Look, looks
-from beliefmatch.report.table import Cell, Column, Table, to_rich
+from beliefmatch.report.table import Cell, Column, Table, mean_cell, to_rich
 from beliefmatch.report.table import Row as TableRow
 from beliefmatch.report.text import MISSING, markdown_text, number_text, tidy
 from beliefmatch.reproduce import record as recorded
@@ -162,7 +162,7 @@ def _mean_cell(row: Row) -> Cell:
     present = [value for value in row.values if value is not None]
     if not present or len(present) < len(row.values) - row.diverged:
         return Cell(ours_text(row))
-    return Cell(fmean(present), sd=stdev(present) if len(present) > 1 else None)
+    return mean_cell(present)
 
 
 def reproduction_findings(record: ReproductionRecord) -> list[str]:

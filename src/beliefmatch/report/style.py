@@ -2,11 +2,10 @@
 
 Colours are Okabe and Ito's, which colour-blind readers tell apart, with Tol's olive and a grey; dashes and
 markers serve prints without colour. Methods that the package knows have a colour of their own; other names
-take the remaining ones in their order, and after these the same colours with other dashes.
+take the colours that are used least, with other dashes where all are in use.
 """
 
 from collections.abc import Sequence
-from itertools import count
 from typing import NamedTuple
 
 __all__ = ["INK", "REFERENCE", "Look", "looks"]
@@ -16,14 +15,14 @@ INK = "ink"
 REFERENCE = "#8a929b"
 """The colour of diagonals and of what belongs to no model."""
 
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#999933", INK, "#D55E00")
+_COLOURS: tuple[str, ...] = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#999933", INK, "#D55E00")
 _DASHES = ("", "7 3", "2.5 2", "8 3 2 3", "4 2", "11 3 3 3 3 3", "14 4")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-_METHODS = {
+_METHODS: dict[str, str] = {
     "belief matching": "#D55E00",
     "belief_matching": "#D55E00",
     "softmax": "#0072B2",
-    "untouched": "#0072B2",
+    "untouched": INK,
     "label smoothing": "#009E73",
     "label_smoothing": "#009E73",
     "mc dropout": "#E69F00",
@@ -48,16 +47,20 @@ class Look(NamedTuple):
 
 def looks(names: Sequence[str]) -> list[Look]:
     """One look for each name; no two are alike, however many there are up to 56."""
-    colours = [_known(name) for name in names]
-    free = [colour for colour in _COLOURS if colour not in colours] or list(_COLOURS)
-    others = count()
-    uses: dict[str, int] = {}
+    known = [_known(name) for name in names]
+    uses = dict.fromkeys(_COLOURS, 0)
+    for colour in filter(None, known):
+        uses[colour] += 1
+    colours = []
+    for colour in known:
+        if colour is None:
+            colour = min(_COLOURS, key=lambda one: uses[one])
+            uses[colour] += 1
+        colours.append(colour)
     found = []
-    for place, known in enumerate(colours):
-        colour = known or free[next(others) % len(free)]
-        used = uses.get(colour, 0)
-        uses[colour] = used + 1
-        found.append(Look(colour, _DASHES[used % len(_DASHES)], _MARKERS[place % len(_MARKERS)]))
+    for place, colour in enumerate(colours):
+        dash = _DASHES[colours[:place].count(colour) % len(_DASHES)]
+        found.append(Look(colour, dash, _MARKERS[place % len(_MARKERS)]))
     return found
 
 

@@ -5,10 +5,12 @@ and in which unit, is the column's. Names are data: every renderer escapes them 
 """
 
 import csv
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from io import StringIO
 from itertools import groupby
+from statistics import fmean, stdev
 from textwrap import wrap
 from typing import Literal
 
@@ -30,10 +32,16 @@ __all__ = [
     "Mark",
     "Row",
     "Table",
+    "column_parts",
+    "is_below_chance",
+    "markdown_report",
     "marked",
+    "mean_cell",
+    "rows_of",
     "to_csv",
     "to_markdown",
     "to_rich",
+    "with_chance",
 ]
 
 Mark = Literal["best", "close", ""]
@@ -44,6 +52,7 @@ _ARROWS = {"low": "↓", "high": "↑", "zero": "→0", "": ""}
 _CSV_HEAD = ("table", "row", "group", "metric", "value", "low", "high", "sd", "better", "note")
 _UNBOUNDED = 10_000  # columns; to measure what a layout needs rather than what it is offered
 _LONGEST_LABEL, _NARROWEST_LABEL = 160, 16
+_MOST_COLUMNS = 8  # of a table on a page, which may be printed
 
 
 @dataclass(frozen=True)
@@ -121,13 +130,69 @@ class Table:
 
     def without_empty(self) -> "Table":
         """The table without columns that have no value in any row."""
-        kept = [
-            place
-            for place in range(len(self.columns))
-            if any(row.cells[place].value is not None for row in self.rows)
-        ]
-        rows = [replace(row, cells=[row.cells[place] for place in kept]) for row in self.rows]
-        return replace(self, columns=[self.columns[place] for place in kept], rows=rows)
+        return self.of_columns(
+            [
+                place
+                for place in range(len(self.columns))
+                if any(row.cells[place].value is not None for row in self.rows)
+            ]
+        )
+
+    def of_columns(self, places: Sequence[int]) -> "Table":
+        """The table with these columns alone."""
+        rows = [replace(row, cells=[row.cells[place] for place in places]) for row in self.rows]
+        return replace(self, columns=[self.columns[place] for place in places], rows=rows)
+
+
+def rows_of(
+    labels: Sequence[str],
+    cells: Sequence[Sequence[Cell]],
+    *,
+    models: Sequence[int] | None = None,
+    chosen: int | None = None,
+) -> list[Row]:
+    """Rows from the cells of each column.
+
+    Args:
+        labels: One for each row.
+        cells: Columns, each with one cell for each row.
+        models: Numbers of the models of the rows; by default 0, 1, 2, ...
+        chosen: Place of the delivered row.
+    """
+    return [
+        Row(label, [column[place] for column in cells], models[place] if models else place, place == chosen)
+        for place, label in enumerate(labels)
+    ]
+
+
+def mean_cell(values: Sequence[float | None], *, is_infinite: bool = False, without: str = "") -> Cell:
+    """Mean and standard deviation (n − 1 in the denominator) over the seeds that have a value.
+
+    Args:
+        values: One for each seed.
+        is_infinite: Whether a missing value is infinite, which makes the mean infinite.
+        without: Why a seed has no value, also worth a note where none has one.
+    """
+    present = [value for value in values if value is not None]
+    absent = len(values) - len(present)
+    if absent and is_infinite:
+        return Cell(math.inf)
+    note = f"{absent} of {len(values)} seeds {without or 'without a value'}" if absent else ""
+    if not present:
+        return Cell(None, note=note if without else "")
+    return Cell(fmean(present), sd=stdev(present) if len(present) > 1 else None, note=note)
+
+
+def is_below_chance(cell: Cell) -> bool:
+    """Whether an AUROC is less than chance by more than its deviation, or its whole interval is."""
+    if not isinstance(cell.value, float):
+        return False
+    return (cell.value + cell.sd if cell.sd is not None else cell.high or cell.value) < 0.5
+
+
+def with_chance(cell: Cell) -> Cell:
+    """An AUROC with a note where it is worse than chance."""
+    return replace(cell, note="worse than chance") if is_below_chance(cell) else cell
 
 
 def marked(cells: Sequence[Cell], better: Better) -> list[Cell]:
@@ -296,6 +361,11 @@ def to_markdown(table: Table, *, level: int = 3) -> str:
     return "\n\n".join(filter(None, (title, body, markdown_text(table.caption))))
 
 
+def markdown_report(tables: Sequence[Table]) -> str:
+    """Tables below each other."""
+    return "\n\n".join(map(to_markdown, tables)) + "\n"
+
+
 def _markdown_cell(cell: Cell, column: Column) -> str:
     text = markdown_text(column.text(cell.value))
     value = f"**{text}**" if cell.mark == "best" else f"{_SIGNS[cell.mark]} {text}".strip()
@@ -311,6 +381,19 @@ def column_groups(table: Table) -> list[tuple[str, int]]:
     if not any(column.group for column in table.columns):
         return []
     return [(group, len(list(same))) for group, same in groupby(column.group for column in table.columns)]
+
+
+def column_parts(table: Table) -> list[Table]:
+    """Tables of so few columns that each fits on paper; columns of one group stay together."""
+    if len(table.columns) <= _MOST_COLUMNS:
+        return [table]
+    parts: list[list[int]] = [[]]
+    for _, same in groupby(range(len(table.columns)), key=lambda place: table.columns[place].group or place):
+        group = list(same)
+        if parts[-1] and len(parts[-1]) + len(group) > _MOST_COLUMNS:
+            parts.append([])
+        parts[-1] += group
+    return [table.of_columns(part) for part in parts]
 
 
 def html_cell(cell: Cell, column: Column) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import math
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from beliefmatch._files import numbered
+from beliefmatch.experiments.adapt_record import ScoredHead
 from beliefmatch.experiments.evaluation_record import (
     Bins,
     ClassScores,
@@ -21,6 +22,7 @@ from beliefmatch.experiments.evaluation_record import (
     PredictionSets,
     RiskThresholdRecord,
 )
+from beliefmatch.experiments.records import RunRecord
 
 __all__ = [
     "MISSING",
@@ -29,6 +31,7 @@ __all__ = [
     "class_labels",
     "clipped",
     "count_text",
+    "level_text",
     "listed",
     "markdown_text",
     "number_text",
@@ -142,6 +145,12 @@ def count_text(count: int, thing: str) -> str:
     return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
 
 
+def level_text(record: EvaluationRecord) -> str:
+    """Level of the intervals of a record, such as "95 %"; a damaged one has none."""
+    level = record.settings.get("level")
+    return f"{100 * level:g} %" if isinstance(level, float) else "unknown"
+
+
 def threshold_text(value: float | None) -> str:
     """A confidence with as many digits as separate it from one, rounded up so that it keeps the risk."""
     if value is None:
@@ -164,9 +173,9 @@ def class_label(record: EvaluationRecord, index: int) -> str:
     return (record.class_names[index].strip() if known else "") or str(index)
 
 
-def ood_names(records: Sequence[EvaluationRecord]) -> list[str]:
-    """Every OOD set of any record, in the order of their first appearance."""
-    return list(dict.fromkeys(ood.name for record in records for ood in record.ood))
+def ood_names(scored: Iterable[EvaluationRecord | ScoredHead | RunRecord]) -> list[str]:
+    """Every OOD set of any of them, in the order of their first appearance."""
+    return list(dict.fromkeys(ood.name for one in scored for ood in one.ood))
 
 
 def class_labels(record: EvaluationRecord, width: int) -> list[str]:

@@ -1,8 +1,20 @@
 """The metrics that reports show: names, units, digits, and which way is better."""
 
+from collections.abc import Collection, Iterable
+
 from beliefmatch.report.table import Column
 
-__all__ = ["BRIER", "CALIBRATION", "DETECTION", "PREDICTIONS", "SELECTION", "metric_title", "score_title"]
+__all__ = [
+    "AUROC_DIFFERENCE",
+    "BRIER",
+    "CALIBRATION",
+    "DETECTION",
+    "PREDICTIONS",
+    "SELECTION",
+    "distinct_scores",
+    "metric_title",
+    "score_title",
+]
 
 
 def _share(key: str, title: str, better: str = "low", help: str = "", digits: int = 2) -> Column:
@@ -53,15 +65,37 @@ DETECTION = (
     ),
     _share("aupr_id", "AUPR, passed", "high", "The same with what passes as the positive class.", 1),
 )
+AUROC_DIFFERENCE = Column(
+    "auroc_difference",
+    "AUROC, from the best",
+    "% points",
+    "",
+    1,
+    100.0,
+    help="Paired difference from the best model on the same examples, with DeLong's interval.",
+)
 _SCORES = {
     "entropy": "predictive entropy",
     "confidence": "1 − largest probability",
     "mutual_information": "mutual information",
     "differential_entropy": "differential entropy",
-    "precision": "−ln α₀ (energy)",
+    "precision": "−ln α₀",
     "energy": "energy",
     "max_logit": "negative largest logit",
+    "mahalanobis_distance": "Mahalanobis distance",
+    "knn_distance": "k-nearest-neighbour distance",
 }
+
+
+def distinct_scores(groups: Iterable[Collection[str]]) -> list[str]:
+    """Every score of groups of scores, the paper's predictive entropy first.
+
+    Without "precision" wherever there is the energy beside it: older records have both names of −ln α₀.
+    """
+    found = dict.fromkeys(
+        score for group in groups for score in group if score != "precision" or "energy" not in group
+    )
+    return sorted(found, key=lambda score: score != "entropy")
 
 
 def score_title(score: str) -> str:
