@@ -42,7 +42,14 @@ def parser() -> OneLineParser:
     add = made.add_argument
     add("--seconds", type=_seconds, help="time for each line, default 2, with --quick 1")
     add("--task", type=_one_of(TASKS), nargs="+", default=(), metavar="TASK", help=", ".join(TASKS))
-    add("--shape", type=_shape, nargs="+", default=(), metavar="SHAPE", help="such as 128x10 or 8x21x64x64")
+    add(
+        "--shape",
+        type=parse_shape,
+        nargs="+",
+        default=(),
+        metavar="SHAPE",
+        help="such as 128x10 or 8x21x64x64",
+    )
     add("--dtype", type=_one_of(DTYPES), nargs="+", default=(), metavar="TYPE", help=", ".join(DTYPES))
     add("--threads", type=_threads, nargs="+", default=(), metavar="N", help="default 1 and all")
     add("--csv", type=Path, metavar="PATH", help="where to append, default benchmarks/results.csv")
@@ -96,7 +103,8 @@ def run(chosen: Sequence[Cell], seconds: float, path: Path | None) -> None:
             results.append(path, results.lines(made, cell, TASKS[cell.task].contenders, found))
 
 
-def _shape(text: str) -> Shape:
+def parse_shape(text: str) -> Shape:
+    """The shape that a text such as 128x10 names."""
     parts = text.split("x")
     if len(parts) < 2 or not all(part.isascii() and part.isdigit() and int(part) for part in parts):
         raise argparse.ArgumentTypeError(f"expected ROWSxCLASSES such as 128x10, got {text!r}")

@@ -1,20 +1,16 @@
 """Test-wide settings."""
 
-import os
 import signal
 
 import pytest
 import torch
 
+import environment  # noqa: F401  # first: others are imported under it
 import golden
 import kernel_contract
 
 # Tiny tensors gain nothing from threads, and waiting for busy cores makes them thirty times slower.
 torch.set_num_threads(1)
-os.environ["OMP_NUM_THREADS"] = "1"  # for the commands that tests start
-os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub is imported, which reads it once
-# An engine finds out by itself whether bfloat16 needs this, but only before torch has used oneDNN.
-os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 
 def pytest_addoption(parser):
@@ -32,9 +28,23 @@ def kernel(request):
         yield request.param
 
 
-@pytest.fixture(params=["reference", *kernel_contract.NATIVE])
-def eager_kernel(request):
-    """Each kernel that runs eagerly, and so with counts and with priors that are tensors."""
+@pytest.fixture(params=kernel_contract.QUICK)
+def quick_kernel(request):
+    """Each kernel of the loss but Triton's, whose interpreter is too slow for hundreds of examples."""
+    with kernel_contract.computing_with(request.param):
+        yield request.param
+
+
+@pytest.fixture(params=kernel_contract.QUICK_DIRICHLET)
+def quick_dirichlet_kernel(request):
+    """Each kernel of measures and divergences but Triton's."""
+    with kernel_contract.computing_with(request.param):
+        yield request.param
+
+
+@pytest.fixture(params=kernel_contract.DIRICHLET)
+def dirichlet_kernel(request):
+    """Each kernel of measures and divergences."""
     with kernel_contract.computing_with(request.param):
         yield request.param
 

@@ -9,7 +9,7 @@ With w = 1/(1+α) the gamma function and its derivatives at 1+α are elementary 
 M, G and R are smooth on the whole of w ∈ [0, 1] (α from ∞ down to 0) and vary by a few per cent, so one
 quotient of two short polynomials serves every α, without branches. So does one longer polynomial, for
 kernels that would rather not divide; these also take r(α) = α²ψ′(α) − α from one, and for x up to ½
-ln(1/(1−x)) and e^x − 1. The fit minimises the largest relative error by Lawson's reweighting
+e^x − 1. The fit minimises the largest relative error by Lawson's reweighting
 of a linearised least-squares problem, in 90 digits.
 
     python tools/fit_special.py            prints the errors and rewrites the coefficients
@@ -35,10 +35,11 @@ HEADER = '''"""Coefficients of the remainders in `special`; written by tools/fit
 
 Polynomials in w = 1/(1+α), constant term first: `REMAINDERS` are pairs of numerator and denominator,
 `POLYNOMIALS` the same functions without a division. There, "trigamma_excess" is α²ψ′(α) − α,
-"logarithm" is −ln(1−x)/x for x up to ½, and "expm1" is (e^x − 1)/x for x from −½ to ½.
+and "expm1" is (e^x − 1)/x for x from −½ to ½. `SHORT_POLYNOMIALS` are for float32 and few operations:
+ln(1+α) − ψ(1+α), what A(α) has beside ½ ln(1+α) − z + ½ ln 2π, and α²ψ′(α) − α.
 """
 
-__all__ = ["POLYNOMIALS", "REMAINDERS"]
+__all__ = ["POLYNOMIALS", "REMAINDERS", "SHORT_POLYNOMIALS"]
 
 # fmt: off
 '''
@@ -77,9 +78,14 @@ def trigamma_excess(w):
     return w + (1 - w) ** 2 * trigamma_remainder(w)
 
 
-def logarithm(x):
-    """Λ(x) = −ln(1−x) / x."""
-    return -mp.log1p(-x) / x
+def psi_remainder(w):
+    """ln(1+α) − ψ(1+α)."""
+    return w * digamma_remainder(w)
+
+
+def entropy_remainder(w):
+    """A(α) − ½ ln(1+α) + z − ½ ln 2π."""
+    return w * lgamma_remainder(w) + (1 - w) * digamma_remainder(w)
 
 
 def expm1(x):
@@ -97,8 +103,18 @@ REMAINDERS = {
 POLYNOMIALS = {
     **REMAINDERS,
     "trigamma_excess": (trigamma_excess, mp.mpf(1) / 2, (0, 1)),
-    "logarithm": (logarithm, mp.mpf(1), (0, mp.mpf(1) / 2)),
 }
+SHORT = {
+    "psi_remainder": psi_remainder,
+    "entropy_remainder": entropy_remainder,
+    "trigamma_excess": trigamma_excess,
+}
+SHORT_LIMITS = {
+    "psi_remainder": mp.mpf(0),
+    "entropy_remainder": mp.mpf(1) / 2,
+    "trigamma_excess": mp.mpf(1) / 2,
+}
+SHORT_DEGREE = 6
 EXPM1 = {"expm1": (expm1, mp.mpf(1), (-mp.mpf(1) / 2, mp.mpf(1) / 2))}
 
 
@@ -147,6 +163,26 @@ def fit(function, limit, interval, degrees, rounds=12):
     return best[1], best[2]
 
 
+def fit_absolutely(function, limit, degree, rounds=60):
+    """The polynomial with P(0) = limit and the smallest absolute error found on [0, 1]."""
+    nodes = chebyshev_nodes(10 * degree, (0, 1))
+    values, weights, best = [function(w) for w in nodes], [mp.mpf(1)] * len(nodes), (mp.inf, [])
+    for _ in range(rounds):
+        roots = [mp.sqrt(weight) for weight in weights]
+        rows = mp.matrix(
+            [[root * w**k for k in range(1, degree + 1)] for root, w in zip(roots, nodes, strict=True)]
+        )
+        right = mp.matrix([root * (f - limit) for root, f in zip(roots, values, strict=True)])
+        solution = [limit, *mp.lu_solve(rows.T * rows, rows.T * right)]
+        errors = [abs(mp.polyval(solution[::-1], w) - f) for w, f in zip(nodes, values, strict=True)]
+        if max(errors) < best[0]:
+            best = (max(errors), solution)
+        weights = [x * (e + max(errors) / 1000) for x, e in zip(weights, errors, strict=True)]
+        mean = mp.fsum(weights) / len(weights)
+        weights = [x / mean for x in weights]
+    return best[1]
+
+
 def rounded(coefficients, dtype):
     return [mp.mpf(mp.nstr(c, DIGITS[dtype])) for c in coefficients]
 
@@ -182,6 +218,12 @@ def render():
         name = key.split('"')[1]
         if name in REMAINDERS:
             c_lines.append(c_array(name, dtype, p))
+    lines.append("}\n\nSHORT_POLYNOMIALS = {\n")
+    for name, function in SHORT.items():
+        p = rounded(fit_absolutely(function, SHORT_LIMITS[name], SHORT_DEGREE), "float32")
+        grid = chebyshev_nodes(998, (0, 1))
+        errors[name, "float32", "short"] = max(abs(mp.polyval(p[::-1], w) - function(w)) for w in grid)
+        lines.append(f'    "{name}": {listing(p, "float32", " " * 4)},\n')
     c_text = "".join([*c_lines, *c_arrays(), "\n} // namespace beliefmatch\n"])
     return "".join([*lines, "}\n"]), c_text, errors
 
@@ -216,7 +258,8 @@ def main():
     args = parser.parse_args()
     text, c_text, errors = render()
     for (name, dtype, form), error in errors.items():
-        print(f"{name:15s} {dtype} {form:10s}  largest relative error {mp.nstr(error, 3)}")
+        kind = "absolute" if form == "short" else "relative"
+        print(f"{name:17s} {dtype} {form:10s}  largest {kind} error {mp.nstr(error, 3)}")
     if args.check:
         same = TARGET.read_text(encoding="utf-8") == text and C_TARGET.read_text(encoding="utf-8") == c_text
         sys.exit(0 if same else "coefficients differ")

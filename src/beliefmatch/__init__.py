@@ -14,13 +14,28 @@ from beliefmatch._utils import lazy_names
 if TYPE_CHECKING:
     from beliefmatch.adapting import adapt
     from beliefmatch.belief import Belief, dirichlet_kl
+    from beliefmatch.linear_loss import LinearBeliefMatchingLoss, linear_belief_matching_loss
     from beliefmatch.loss import BeliefMatchingLoss, belief_matching_loss
 
-__all__ = ["Belief", "BeliefMatchingLoss", "__version__", "adapt", "belief_matching_loss", "dirichlet_kl"]
+__all__ = [
+    "Belief",
+    "BeliefMatchingLoss",
+    "LinearBeliefMatchingLoss",
+    "__version__",
+    "adapt",
+    "belief_matching_loss",
+    "dirichlet_kl",
+    "linear_belief_matching_loss",
+]
 
 _load, __dir__ = lazy_names(
     __name__,
-    {"adapting": "adapt", "belief": "Belief dirichlet_kl", "loss": "BeliefMatchingLoss belief_matching_loss"},
+    {
+        "adapting": "adapt",
+        "belief": "Belief dirichlet_kl",
+        "linear_loss": "LinearBeliefMatchingLoss linear_belief_matching_loss",
+        "loss": "BeliefMatchingLoss belief_matching_loss",
+    },
 )
 
 

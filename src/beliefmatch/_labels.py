@@ -12,6 +12,7 @@ from beliefmatch._validate import (
     describe,
     fail,
     is_inspectable,
+    peek,
     require_device,
     require_finite_number,
     require_floating,
@@ -22,6 +23,7 @@ __all__ = [
     "Labels",
     "from_counts",
     "from_ids",
+    "ids_and_weights",
     "is_ids",
     "require_class_weight",
     "require_kl_weight",
@@ -169,21 +171,41 @@ def from_ids(
     function: str, logits: Tensor, ids: Tensor, dim: int, weight: Tensor | None, ignore_index: int
 ) -> Labels:
     """One vote for each id; a row's weight is that of its class, and 0 where it is ignored."""
+    safe, row_weight, valid = ids_and_weights(function, logits, ids, dim, weight, ignore_index)
+    counts = torch.zeros_like(logits, dtype=result_dtype(logits.dtype)).scatter(dim, safe, 1.0)
+    return Labels(counts, None, row_weight, None if valid is None else ~valid)
+
+
+def ids_and_weights(
+    function: str, logits: Tensor, ids: Tensor, dim: int, weight: Tensor | None, ignore_index: int
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Checked ids, 0 where a row is ignored; the weights of the rows; the rows that are not ignored.
+
+    All are of size 1 along `dim`. Weights are None where all are 1, the rows where all are known to count.
+    """
     classes = logits.shape[dim]
     ids = ids.long().unsqueeze(dim)  # first, or an ignore_index of −100 would be 156 in uint8
-    ignored = ids == ignore_index
-    safe = ids.masked_fill(ignored, 0)
-    if is_inspectable(ids):
-        valid = (safe >= 0) & (safe < classes)
-        expected = f"class ids from 0 to {classes - 1} or ignore_index={ignore_index}"
-        require_values(function, "targets", safe, valid, expected)
-    kind = result_dtype(logits.dtype)
-    counts = torch.zeros_like(logits, dtype=kind).scatter(dim, safe, 1.0)
+    valid = None
+    if not _are_within(ids, 0, classes - 1) or 0 <= ignore_index < classes:
+        valid = ids != ignore_index
+        ids = ids * valid
+        if is_inspectable(ids):
+            expected = f"class ids from 0 to {classes - 1} or ignore_index={ignore_index}"
+            require_values(function, "targets", ids, (ids >= 0) & (ids < classes), expected)
     by_class = _class_weight(function, weight, logits, dim)
-    row_weight = torch.ones_like(safe, dtype=work_dtype(logits.device))
-    if by_class is not None:
-        row_weight = by_class.flatten()[safe]
-    return Labels(counts, None, row_weight.masked_fill(ignored, 0.0), ignored)
+    row_weight = None if by_class is None else by_class.flatten()[ids]
+    if valid is not None:
+        counted = valid.to(work_dtype(logits.device))
+        row_weight = counted if row_weight is None else row_weight * counted
+    return ids, row_weight, valid
+
+
+def _are_within(ids: Tensor, first: int, last: int) -> bool:
+    """Whether all ids are known to be in the range; False where they cannot be looked at."""
+    if not is_inspectable(ids) or not ids.numel():
+        return False
+    smallest, largest = (peek(x) for x in ids.aminmax())
+    return smallest is not None and largest is not None and first <= smallest and largest <= last
 
 
 def from_counts(function: str, logits: Tensor, counts: Tensor, dim: int, weight: Tensor | None) -> Labels:

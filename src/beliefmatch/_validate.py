@@ -88,10 +88,12 @@ def require_floating(function: str, name: str, value: Any) -> None:
         raise fail(function, f"`{name}` must be {expected}, got {describe(value)}.", TypeError)
 
 
-def require_device(function: str, name: str, value: Tensor, logits: Tensor) -> None:
-    """`value` must be where the logits are."""
-    if value.device != logits.device:
-        fact = f"must be on the device of `logits`, {logits.device}"
+def require_device(
+    function: str, name: str, value: Tensor, other: Tensor, others_name: str = "logits"
+) -> None:
+    """`value` must be where the other tensor is, the logits if no name is given."""
+    if value.device != other.device:
+        fact = f"must be on the device of `{others_name}`, {other.device}"
         raise fail(function, f"`{name}` {fact}, got {value.device}.")
 
 

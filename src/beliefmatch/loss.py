@@ -3,8 +3,8 @@ r"""Belief matching: the negative ELBO of a Dirichlet belief, used like `torch.n
 import warnings
 from typing import Any
 
-import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 
 from beliefmatch import kernels
 from beliefmatch._labels import (
@@ -29,15 +29,21 @@ from beliefmatch._validate import (
 )
 from beliefmatch.kernels.reference import NAME, REDUCTIONS, LossInputs, Options, Reduction
 
-__all__ = ["BeliefMatchingLoss", "LowTargetConfidence", "Reduction", "belief_matching_loss"]
+__all__ = [
+    "BeliefMatchingLoss",
+    "LowTargetConfidence",
+    "Reduction",
+    "belief_matching_loss",
+    "checked_inputs",
+]
 
 
 class LowTargetConfidence(UserWarning):
     """The optimum for one vote has a mean below one half: the prior outweighs the labels."""
 
 
-_seen: dict[tuple[Any, ...], Options] = {}
-"""Options of the calls that have been checked."""
+_seen: dict[tuple[Any, ...], kernels.CheckedCall] = {}
+"""How to repeat the calls that have been checked."""
 
 
 def belief_matching_loss(
@@ -60,7 +66,8 @@ def belief_matching_loss(
     `softmax(logits)`, the mean of the belief; `Belief(logits)` reads the rest.
 
     Args:
-        logits: ln α, of shape (K,), (N, K) or (N, K, d1, ...). Computed in double for every type.
+        logits: ln α, of shape (K,), (N, K) or (N, K, d1, ...). Half precision is computed in
+            float32 or better, what there is one of in a row in double where the device has it.
         targets: class ids (integers, the logits' shape without K), or counts c ≥ 0 (floating point, the
             logits' shape): one-hot, soft or mixed labels, or the votes of many annotators. More votes
             weaken the prior.
@@ -98,41 +105,31 @@ def belief_matching_loss(
     """
     # Training repeats one call: what depends on shapes, types and numbers alone is checked once.
     call = None
-    if type(prior) is float and weight is None and _are_plain(logits, targets):
+    is_plain = type(logits) is type(targets) is Tensor and type(prior) is float and weight is None
+    if is_plain and not is_compiling():
         tensors = logits.shape, logits.dtype, targets.shape, targets.dtype
         numbers = kl_weight, target_confidence, prior, ignore_index, reduction
-        call = tensors, numbers, type(kl_weight), type(target_confidence), type(ignore_index)
-        options = _known(call)
-        if options is not None:
-            return kernels.eager_loss(LossInputs(logits, targets, None, None, None, options))
-    inputs = _checked(logits, targets, kl_weight, target_confidence, prior, weight, ignore_index, reduction)
+        call = *tensors, *numbers, type(kl_weight), type(target_confidence), type(ignore_index)
+        try:
+            known = _seen.get(call)
+        except TypeError:  # a list, or an array, where there should be a number
+            call = known = None
+        value = None if known is None else kernels.loss_of_checked_call(known, logits, targets)
+        if value is not None:
+            return value
+    dim, numbers = require_logits(NAME, logits), (kl_weight, target_confidence)
+    inputs = checked_inputs(NAME, logits, dim, targets, *numbers, prior, weight, ignore_index, reduction)
     if call is not None and not _is_low_target_confidence(inputs):
         if len(_seen) >= 1000:
             _seen.clear()
-        _seen[call] = inputs.options
+        _seen[call] = kernels.checked_call(inputs)
     return kernels.loss(inputs)
 
 
-def _known(call: tuple[Any, ...]) -> Options | None:
-    try:
-        return _seen.get(call)
-    except TypeError:  # a list, or an array, where there should be a number
-        return None
-
-
-def _are_plain(logits: Tensor, targets: Tensor) -> bool:
-    """Whether they are dense tensors on the CPU, no subclasses, not traced."""
-    return (
-        type(logits) is type(targets) is Tensor
-        and logits.is_cpu
-        and targets.is_cpu
-        and logits.layout is targets.layout is torch.strided
-        and not torch.compiler.is_compiling()
-    )
-
-
-def _checked(
+def checked_inputs(
+    function: str,
     logits: Tensor,
+    dim: int,
     targets: Tensor,
     kl_weight: float | None,
     target_confidence: float | None,
@@ -141,27 +138,33 @@ def _checked(
     ignore_index: int,
     reduction: Reduction,
 ) -> LossInputs:
-    """The arguments, checked but for the values of tensors."""
-    require_choice(NAME, "reduction", reduction, REDUCTIONS)
-    ignore_index = require_index(NAME, "ignore_index", ignore_index)
+    """The arguments, checked but for the values of tensors.
+
+    Args:
+        function: The name that errors and warnings begin with.
+        logits: Of which shape, type and device are looked at.
+        dim: Their class dimension.
+        targets: As for `belief_matching_loss`, like all that follow.
+    """
+    require_choice(function, "reduction", reduction, REDUCTIONS)
+    ignore_index = require_index(function, "ignore_index", ignore_index)
     if not -(2**63) <= ignore_index < 2**63:
-        raise fail(NAME, f"`ignore_index` must fit into 64 bits, got {ignore_index}.")
-    dim = require_logits(NAME, logits)
-    has_ids = is_ids(NAME, logits, targets, dim)
+        raise fail(function, f"`ignore_index` must fit into 64 bits, got {ignore_index}.")
+    has_ids = is_ids(function, logits, targets, dim)
     if not has_ids and ignore_index >= 0:
         remedy = "give the sample no votes (all counts 0) or leave it out"
-        raise fail(NAME, f"`ignore_index` is for class ids, got counts; {remedy}.")
+        raise fail(function, f"`ignore_index` is for class ids, got counts; {remedy}.")
     if weight is not None:
-        require_class_weight(NAME, weight, logits, dim)
+        require_class_weight(function, weight, logits, dim)
     classes, priors, strengths = logits.shape[dim], None, None
     if isinstance(prior, Tensor):
-        prior, priors = 1.0, require_prior_tensor(NAME, prior, logits, dim)
+        prior, priors = 1.0, require_prior_tensor(function, prior, logits, dim)
     else:
-        prior = require_prior_number(NAME, prior)
+        prior = require_prior_number(function, prior)
     if target_confidence is None:
-        weight_of_prior = require_kl_weight(NAME, kl_weight)
+        weight_of_prior = require_kl_weight(function, kl_weight)
     else:
-        confidence = require_target_confidence(NAME, kl_weight, target_confidence, classes)
+        confidence = require_target_confidence(function, kl_weight, target_confidence, classes)
         weight_of_prior = strength(confidence, prior, classes)
         if priors is not None:
             mean = priors.detach().to(work_dtype(priors.device)).mean(dim, keepdim=True)
@@ -169,7 +172,7 @@ def _checked(
     options = Options(prior, weight_of_prior, dim, has_ids, ignore_index, reduction)
     inputs = LossInputs(logits, targets, weight, priors, strengths, options)
     if target_confidence is None and _is_low_target_confidence(inputs):
-        _warn_of_low_target_confidence(inputs)
+        _warn_of_low_target_confidence(function, inputs)
     return inputs
 
 
@@ -180,9 +183,9 @@ def _is_low_target_confidence(inputs: LossInputs) -> bool:
     return inputs.priors is None and options.kl_weight * options.prior * (classes - 2) > 1
 
 
-def _warn_of_low_target_confidence(inputs: LossInputs) -> None:
+def _warn_of_low_target_confidence(function: str, inputs: LossInputs) -> None:
     """Warn of a low target confidence unless some sample has votes enough to reach one half."""
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return
     options = inputs.options
     kl_weight, prior, classes = options.kl_weight, options.prior, inputs.logits.shape[options.dim]
@@ -192,7 +195,7 @@ def _warn_of_low_target_confidence(inputs: LossInputs) -> None:
     mean = (prior + 1 / kl_weight) / (classes * prior + 1 / kl_weight)
     remedy = (1 - 0.9) / (prior * (0.9 * classes - 1))
     warnings.warn(
-        f"{NAME}: kl_weight={kl_weight:g} with K={classes} classes gives a target mean of only "
+        f"{function}: kl_weight={kl_weight:g} with K={classes} classes gives a target mean of only "
         f"{mean:.3g}; target_confidence=0.9 would be kl_weight={remedy:.3g}.",
         LowTargetConfidence,
         stacklevel=level_of_caller(),

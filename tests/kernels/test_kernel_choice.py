@@ -26,7 +26,7 @@ WITH_BROKEN_EXTENSION = (
     "sys.meta_path.insert(0, Broken())\n"
 )
 DOCTOR = MAIN.replace("sys.argv[1:]", "['doctor', '--json']")
-NONSENSE = "BELIEFMATCH_KERNEL: must be one of auto, native, reference, got 'nonsense'."
+NONSENSE = "BELIEFMATCH_KERNEL: must be one of auto, native, triton, lean, reference, got 'nonsense'."
 
 
 def expected_loss():
@@ -41,7 +41,9 @@ def expected_loss():
     ("chosen", "name", "reason"),
     [
         ("auto", "native", "compiled for "),
+        ("", "native", "compiled for "),
         ("native", "native", "compiled for "),
+        ("lean", "lean", "chosen by BELIEFMATCH_KERNEL; the native kernel is installed"),
         ("reference", "reference", "chosen by BELIEFMATCH_KERNEL; the native kernel is installed"),
     ],
 )
@@ -61,10 +63,24 @@ def test_a_kernel_that_does_not_exist_cannot_be_chosen(chosen):
     assert kernels.status() == before
 
 
-def test_commands_end_with_one_line_if_the_kernel_does_not_exist(tmp_path):
-    compare = MAIN.replace("sys.argv[1:]", f"{[*QUICK, '--out', f'{tmp_path}']}")
-    done = python(compare, BELIEFMATCH_KERNEL="nonsense")
-    assert done.returncode == 2 and done.stderr == f"beliefmatch compare: {NONSENSE}\n"
+@pytest.mark.parametrize(
+    "command",
+    [
+        QUICK,
+        ["evaluate", "predictions.npz"],
+        ["predict", "run", "photo.png"],
+        ["adapt", "--features", "features.npz"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_commands_end_with_one_line_if_the_kernel_does_not_exist(command, tmp_path):
+    out = tmp_path / "predictions.csv"
+    arguments = [*command, "--out", f"{out if command[0] == 'predict' else tmp_path}"]
+    done = python(MAIN.replace("sys.argv[1:]", f"{arguments}"), BELIEFMATCH_KERNEL="nonsense")
+    assert done.returncode == 2 and done.stderr == f"beliefmatch {command[0]}: {NONSENSE}\n"
+
+
+def test_doctor_reports_a_kernel_that_does_not_exist():
     done = python(DOCTOR, BELIEFMATCH_KERNEL="nonsense")
     assert done.returncode == 1 and done.stderr == ""
     assert json.loads(done.stdout)["torch"]["problem"] == NONSENSE
@@ -75,7 +91,7 @@ def test_works_without_the_extension_and_explains_where_it_is_required():
     done = python(WITHOUT_EXTENSION + LOSS + require, BELIEFMATCH_KERNEL="auto")
     assert done.stderr == ""
     value, name, reason, refusal = done.stdout.splitlines()
-    assert (value, name) == (expected_loss(), "reference")
+    assert (value, name) == (expected_loss(), "lean")
     assert reason.endswith(f"(it was not built); {kernels.REMEDY}")
     assert refusal.startswith("BELIEFMATCH_KERNEL: ") and refusal.endswith(
         f"(it was not built); {kernels.REMEDY}."
@@ -86,5 +102,5 @@ def test_doctor_explains_why_the_native_kernel_is_missing():
     for before, why in ((WITHOUT_EXTENSION, "it was not built"), (WITH_BROKEN_EXTENSION, "undefined symbol")):
         done = python(before + DOCTOR, BELIEFMATCH_KERNEL="auto")
         facts = json.loads(done.stdout)["torch"]
-        assert done.returncode == 0 and facts["kernel"] == "reference"
-        assert f"({why}); {kernels.REMEDY}" in facts["kernel_reason"]
+        assert done.returncode == 0 and facts["kernels"]["cpu"]["name"] == "lean"
+        assert f"({why}); {kernels.REMEDY}" in facts["kernels"]["cpu"]["reason"]

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from beliefmatch import belief_matching_loss
 from beliefmatch.kernels import native
 from kernel_contract import (
     HYPOTHESIS,
@@ -35,15 +36,18 @@ def assert_left_to_reference(logits, targets, *, left=True, **options):
     """The native kernel does not support the values (or does, if not `left`); the result is the same."""
     with using("reference"):
         expected = loss_and_gradient(logits, targets, **options)
-    answers, native_loss = [], native.loss
+    answers = []
 
-    def recorded(inputs):
-        answers.append(native_loss(inputs))
-        return answers[-1]
+    def recorded(function):
+        def record(*arguments):
+            answers.append(function(*arguments))
+            return answers[-1]
 
-    with using("native"), patch.object(native, "loss", recorded):
+        return patch.object(native, function.__name__, record)
+
+    with using("native"), recorded(native.loss), recorded(native.planned_loss):
         received = loss_and_gradient(logits, targets, **options)
-    assert [answer is None for answer in answers] == [left]
+    assert {answer is None for answer in answers} == {left}
     torch.testing.assert_close(received, expected, rtol=0, atol=0, equal_nan=True)
 
 
@@ -62,6 +66,19 @@ def priors_of_large_logits(dtype):
         logits, targets = batch(50, classes, dtype)
         logits = (29.9 * (2 * torch.rand(50, classes) - 1)).to(dtype)
         yield logits, targets, None, {"prior": prior, "kl_weight": 0.02 / classes}
+
+
+def priors_of_one_number_a_class(dtype):
+    for classes, scale, of_votes in product((2, 5, 40, 100, 130), (0.3, 3.0, 9.0), (False, True)):
+        logits, targets = batch(37, classes, dtype, scale=scale)
+        labels = 3 * torch.rand(37, classes) if of_votes else targets
+        prior = 0.25 + 3.75 * torch.rand(classes)
+        yield logits, labels, None, {"prior": prior, "kl_weight": 0.02 / classes}
+        yield logits, labels, None, {"prior": 3 * prior, "kl_weight": 0.02 / classes}
+    positions, targets = torch.randn(2, 5, 7, 6).to(dtype), torch.randint(5, (2, 7, 6))
+    upstream, prior = torch.rand(2, 7, 6), torch.linspace(0.25, 4, 5, dtype=torch.float64)
+    for logits in (positions, positions.to(memory_format=torch.channels_last)):
+        yield logits, targets, upstream, {"prior": prior, "kl_weight": 0.3, "reduction": "none"}
 
 
 def few_and_many_votes(dtype):
@@ -97,6 +114,7 @@ NUMBERS = (
     odd_shapes,
     priors_of_one_number,
     priors_of_large_logits,
+    priors_of_one_number_a_class,
     few_and_many_votes,
     class_weights_and_ignored_rows,
     rows_within_and_beyond_the_range_of_single_precision_lanes,
@@ -154,6 +172,50 @@ def test_empty_batches_and_means_of_nothing_are_left_to_the_reference(reduction)
     ignored, without_weight = torch.full_like(targets, -100), torch.zeros(3)
     assert_left_to_reference(logits, ignored, left=is_mean, reduction=reduction)
     assert_left_to_reference(logits, targets, left=is_mean, weight=without_weight, reduction=reduction)
+
+
+@pytest.mark.parametrize("values", [0.0, -1.0, INF, NAN])
+def test_priors_of_classes_that_are_not_valid_are_named(values):
+    logits, targets = batch(5, 3)
+    with using("native"), pytest.raises(ValueError, match="`prior`"):
+        belief_matching_loss(logits, targets, prior=torch.tensor([1.0, values, 2.0]))
+
+
+def misaligned(x):
+    """x in memory that begins one byte late."""
+    memory = bytearray(b"." + x.numpy().tobytes())
+    return torch.frombuffer(memory, dtype=x.dtype, offset=1).view(x.shape)
+
+
+def negated_twice(x):
+    """x as a view that torch negates when it reads it."""
+    return torch.complex(torch.zeros_like(x), -x).conj().imag
+
+
+@pytest.mark.parametrize(
+    "change", [lambda x: x.t().contiguous().t(), misaligned, negated_twice, torch.nn.Parameter]
+)
+@pytest.mark.parametrize("shape", [(6, 4), (1, 1)])
+def test_a_repeated_call_looks_at_its_tensors_again(shape, change):
+    logits, targets = batch(*shape)
+    with using("native"):
+        expected = loss_and_gradient(logits, targets)
+        torch.testing.assert_close(loss_and_gradient(change(logits), targets), expected)
+        torch.testing.assert_close(belief_matching_loss(change(logits), targets), expected[0])
+        if shape[1] > 1:
+            with torch.inference_mode():
+                copied = targets.clone()
+            torch.testing.assert_close(loss_and_gradient(change(logits), copied), expected)
+
+
+def test_a_repeated_call_names_what_is_wrong_with_its_tensors():
+    logits, targets = batch(6, 4)
+    with using("native"):
+        belief_matching_loss(logits, targets)
+        with pytest.raises(ValueError, match="`targets`"):
+            belief_matching_loss(logits, targets + 4)
+        with pytest.raises((TypeError, ValueError), match="`logits`"):
+            belief_matching_loss(logits.to_sparse(), targets)
 
 
 @pytest.mark.parametrize("options", [{"prior": 1e307}, {"prior": 1e-305}, {"kl_weight": 1e35}])

@@ -136,4 +136,4 @@ def test_installs_and_works_without_a_compiler(source, tmp_path, environment):
     assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
     python = installed(wheel, tmp_path / "venv")
     kernel, rest = run(python, "-c", LOSS, cwd=tmp_path, PYTHONPATH="").split(maxsplit=1)
-    assert kernel == "reference" and f"{tmp_path}" in rest and "it was not built" in rest
+    assert kernel == "lean" and f"{tmp_path}" in rest and "it was not built" in rest

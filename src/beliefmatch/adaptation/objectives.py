@@ -64,11 +64,7 @@ def _belief_matching(
     same = float(kl_weights[0]) if bool((kl_weights == kl_weights[0]).all()) else None
     options = Options(number, same or 0.0, 1, has_ids, _IGNORED, "none")
     tensor = None if same is not None else kl_weights[:, None, None].to(logits)
-    leaf = logits.detach().requires_grad_()
-    with torch.enable_grad():
-        loss = kernels.eager_loss(LossInputs(leaf, labels, None, priors, tensor, options))
-    (grad,) = torch.autograd.grad(loss, leaf, torch.ones_like(loss))
-    return loss.detach(), grad
+    return kernels.loss_and_grad(LossInputs(logits, labels, None, priors, tensor, options))
 
 
 def _cross_entropy(

@@ -175,7 +175,7 @@ def _bootstrap(search: HeadSearch, head: FittedHead, members: int) -> EnsembleHe
 
 
 def _calibrated(table: _Table, evaluator: Evaluator, missing: list[str]) -> _Table:
-    """Every line with a temperature, and with vector scaling where that is better still."""
+    """Every line with a temperature, and with vector or matrix scaling where that is better still."""
     found: _Table = {}
     for head, *_ in table.values():
         if head.is_linear and head.candidate.kind != "evidential":

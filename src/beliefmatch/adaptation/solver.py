@@ -28,6 +28,7 @@ MEMORY = 4 << 30
 """Bytes of features that are held; more are read in every pass."""
 _PAIRS = 20  # steps and gradient differences from which the curvature is estimated
 _BLOCK_LOGITS = 200_000  # computed at a time, so that they stay in the cache
+_BLOCK_ROWS = 256  # at least: with fewer, reading and adding to the weights takes most of the time
 _CONSTANT = 1e-6  # of its largest value: a feature of less deviation is constant
 _FARTHEST = 10.0  # deviations from the mean
 _MAX_BIAS_DECAY = (
@@ -258,7 +259,8 @@ class _Problem:
         value = torch.zeros(len(at), dtype=torch.float64)
         grad = torch.zeros_like(at)
         weight_grad, bias_grad = self.unpacked(grad)
-        size = max(64, _BLOCK_LOGITS // bias.numel())
+        size = max(_BLOCK_ROWS, _BLOCK_LOGITS // bias.numel())
+        product_grad = grad.new_zeros(bias.numel(), self.design.width)  # one matrix for all heads
         for some, rows, targets in self.design.blocks(size, background=self.background):
             loss, logit_grad = self.loss(product(weight, bias, rows), targets, heads)
             if self.row_weights is not None and some is not None:
@@ -266,7 +268,8 @@ class _Problem:
                 loss, logit_grad = loss * counted, logit_grad * counted[:, None]
             value += loss.sum(1, dtype=torch.float64)
             bias_grad += logit_grad.sum(2)
-            weight_grad += (logit_grad.reshape(-1, len(rows)) @ rows).view_as(weight)
+            product_grad.addmm_(logit_grad.reshape(-1, len(rows)), rows)
+        weight_grad.copy_(product_grad.view_as(weight))
         total, decay, bias_decay = self.total[heads], self.weight_decay[heads], self.bias_decay[heads]
         grad /= total[:, None].to(grad)
         weight_grad += decay[:, None, None].to(grad) * weight

@@ -1,15 +1,19 @@
 """Kernels of the loss, of the Dirichlet measures and of the metrics' readings, and the choice between them.
 
-`reference` is the definition, in double-precision tensor operations: every device, every function transform.
-`fused` is a lean formula that compilers fuse: inside `torch.compile`, class ids, a prior that is one number.
+`reference` is the definition, in double-precision tensor operations: every transform, every derivative.
+`lean` is the loss in few tensor operations: every device, and `torch.compile`.
 `native` is compiled C++: plain tensors on the CPU.
+`triton_kernel` is compiled by Triton when it is first called: CUDA, ROCm and XPU tensors.
 
-A faster kernel returns None for what it does not support, and the reference computes it. The environment
-variable BELIEFMATCH_KERNEL chooses: "auto" (the default: native where it is installed), "native" (an error
-where it is not) or "reference".
+A kernel returns None for what it does not support; the reference computes that, on a GPU after `lean`. The
+environment variable BELIEFMATCH_KERNEL chooses: "auto" (the default: the fastest that the device has),
+"native" (the same, but an error where that kernel is not installed), "triton" (CPU tensors too, by Triton's
+interpreter, if TRITON_INTERPRET=1 is set), "lean" or "reference".
 """
 
 import os
+from importlib.util import find_spec
+from types import ModuleType
 from typing import NamedTuple
 
 import torch
@@ -17,60 +21,130 @@ from torch import Tensor
 
 from beliefmatch import dirichlet
 from beliefmatch._validate import fail
-from beliefmatch.kernels import fused, native, readings, reference
+from beliefmatch.kernels import lean, native, readings, reference
 from beliefmatch.kernels.native import MISSING, MeasureFunction, extension
 from beliefmatch.kernels.readings import LogitsReading, ProbsReading, blocks
-from beliefmatch.kernels.reference import LossInputs
+from beliefmatch.kernels.reference import LossInputs, Options
 
 __all__ = [
+    "CheckedCall",
     "KernelStatus",
     "LogitsReading",
     "LossInputs",
     "ProbsReading",
     "blocks",
+    "checked_call",
+    "chosen",
     "divergence",
-    "eager_loss",
     "loss",
+    "loss_and_grad",
+    "loss_of_checked_call",
     "measure",
     "read_logits",
     "read_probs",
     "status",
+    "triton",
     "use",
 ]
 
 VARIABLE = "BELIEFMATCH_KERNEL"
-CHOICES = ("auto", "native", "reference")
+CHOICES = ("auto", "native", "triton", "lean", "reference")
+TRITON_DEVICES = ("cuda", "xpu")
+"""Types of devices that Triton compiles for; torch calls ROCm "cuda"."""
 REMEDY = (
     "install a C++ compiler (g++ or clang++) and reinstall: "
     "pip install --force-reinstall --no-deps --no-cache-dir --no-binary beliefmatch beliefmatch"
 )
-_native_is_used: bool | None = None  # None until the environment variable has been read
+TRITON_MISSING = None if find_spec("triton") else "triton is not installed"
+"""Why that kernel is missing; None if it is there."""
+_choice: str | None = None  # None until the environment variable has been read
+_native_is_used = False
 
 
 def loss(inputs: LossInputs) -> Tensor:
     """The loss by the fastest kernel that supports the inputs."""
-    if not torch.compiler.is_compiling():
-        return eager_loss(inputs)
-    value = fused.loss(inputs)
-    return reference.loss(inputs) if value is None else value
+    for kernel in _kernels(inputs.logits.device.type, torch.compiler.is_compiling()):
+        value = kernel.loss(inputs)
+        if value is not None:
+            return value
+    return reference.loss(inputs)
 
 
-def eager_loss(inputs: LossInputs) -> Tensor:
-    """The same for callers that know that nothing is being compiled; a training step skips the check."""
-    value = native.loss(inputs) if _native_is_used or _uses_native() else None
-    return reference.loss(inputs) if value is None else value
+def _kernels(device: str, is_compiling: bool) -> tuple[ModuleType, ...]:
+    """The modules that are asked before the reference, in this order."""
+    choice = chosen()
+    if choice in ("lean", "reference"):
+        return (lean,) if choice == "lean" else ()
+    if choice == "triton":
+        return (triton(),)
+    if device == "cpu":
+        return (native,) if MISSING is None and not is_compiling else (lean,)
+    return (triton(), lean) if device in TRITON_DEVICES and TRITON_MISSING is None else (lean,)
+
+
+def triton() -> ModuleType:
+    """The kernel in Triton, whose import takes a second."""
+    from beliefmatch.kernels import triton_kernel  # by a statement, which torch.compile sees through
+
+    return triton_kernel
+
+
+class CheckedCall(NamedTuple):
+    """A call that has been checked: its options, and its plan where the native kernel has one."""
+
+    options: Options
+    plan: native.Plan | None
+
+
+def checked_call(inputs: LossInputs) -> CheckedCall:
+    """What `loss_of_checked_call` needs of a call with a prior that is one number and without weights."""
+    return CheckedCall(inputs.options, native.plan(inputs))
+
+
+def loss_of_checked_call(call: CheckedCall, logits: Tensor, targets: Tensor) -> Tensor | None:
+    """The loss of dense CPU tensors of the same shapes and types; None for others."""
+    options, plan = call
+    if plan is not None and _native_is_used:
+        value = native.planned_loss(plan, logits, targets)
+        if value is not None:
+            return value
+    if not (logits.is_cpu and targets.is_cpu and logits.layout is targets.layout is torch.strided):
+        return None
+    return loss(LossInputs(logits, targets, None, None, None, options))
+
+
+def loss_and_grad(inputs: LossInputs, upstream: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The loss and its gradient with respect to the logits, eagerly and outside of any graph.
+
+    The gradient is multiplied by `upstream`, of the shape of the loss; None stands for ones.
+    """
+    logits = inputs.logits.detach().requires_grad_()
+    with torch.enable_grad():
+        value = loss(inputs._replace(logits=logits))
+    upstream_or_ones = value.new_ones(()).expand_as(value) if upstream is None else upstream
+    (grad,) = torch.autograd.grad(value, logits, upstream_or_ones)
+    return value.detach(), grad
 
 
 def measure(function: MeasureFunction, logits: Tensor, dim: int) -> Tensor:
-    """A measure of `dirichlet`, by the native kernel where that supports the logits."""
-    value = native.measure(function, logits, dim) if _runs_native() else None
+    """A measure of `dirichlet`, by the fastest kernel that supports the logits."""
+    kernel = _dirichlet_kernel(logits.device.type)
+    value = None if kernel is None else kernel.measure(function, logits, dim)
     return function(logits, dim) if value is None else value
 
 
 def divergence(p_logits: Tensor, q_logits: Tensor, dim: int) -> Tensor:
-    """`dirichlet.divergence`, by the native kernel where that supports the logits."""
-    value = native.divergence(p_logits, q_logits, dim) if _runs_native() else None
+    """`dirichlet.divergence`, by the fastest kernel that supports the logits."""
+    kernel = _dirichlet_kernel(p_logits.device.type)
+    value = None if kernel is None else kernel.divergence(p_logits, q_logits, dim)
     return dirichlet.divergence(p_logits, q_logits, dim) if value is None else value
+
+
+def _dirichlet_kernel(device: str) -> ModuleType | None:
+    """The kernel that is asked for measures and divergences; none inside `torch.compile`."""
+    if torch.compiler.is_compiling():
+        return None
+    return next((kernel for kernel in _kernels(device, False) if kernel is not lean), None)
 
 
 def read_probs(probs: Tensor, targets: Tensor, sum_tolerance: float, entropy: bool) -> ProbsReading | None:
@@ -84,39 +158,53 @@ def read_logits(logits: Tensor, targets: Tensor, entropy: bool) -> LogitsReading
 
 
 class KernelStatus(NamedTuple):
-    """The kernel that computes the loss of CPU tensors, and why it is that one."""
+    """The kernel that computes the loss of tensors on a device, and why it is that one."""
 
     name: str
     reason: str
 
 
-def status() -> KernelStatus:
-    """The kernel in use for CPU tensors."""
-    if _uses_native():
-        return KernelStatus(
-            "native", f"compiled for {extension.in_use()}; reference for what it does not support"
-        )
-    if MISSING is None:
-        return KernelStatus("reference", f"chosen by {VARIABLE}; the native kernel is installed")
-    return KernelStatus("reference", f"the native kernel is not installed ({MISSING}); {REMEDY}")
+def status(device: str = "cpu") -> KernelStatus:
+    """The kernel in use for a type of device."""
+    choice = chosen()
+    if choice in ("triton", "lean", "reference"):
+        there = "; the native kernel is installed" if device == "cpu" and MISSING is None else ""
+        return KernelStatus(choice, f"chosen by {VARIABLE}{there}")
+    if device in TRITON_DEVICES:
+        if TRITON_MISSING is None:
+            return KernelStatus("triton", "compiled at the first call; lean or reference for other types")
+        return KernelStatus("lean", f"{TRITON_MISSING}: pip install triton")
+    if device != "cpu":
+        return KernelStatus("lean", f"there is no compiled kernel for {device}; reference for float64")
+    if MISSING is not None:
+        return KernelStatus("lean", f"the native kernel is not installed ({MISSING}); {REMEDY}")
+    return KernelStatus(
+        "native", f"compiled for {extension.in_use()}; reference for what it does not support"
+    )
 
 
-def use(chosen: str) -> None:
-    """Choose "auto", "native" or "reference" from now on, as BELIEFMATCH_KERNEL does for a process."""
-    global _native_is_used
-    if chosen not in CHOICES:
-        raise fail(VARIABLE, f"must be one of {', '.join(CHOICES)}, got {chosen!r}.")
-    if chosen == "native" and MISSING is not None:
+def use(choice: str) -> None:
+    """Choose one of CHOICES from now on, as BELIEFMATCH_KERNEL does for a process."""
+    global _choice, _native_is_used
+    if choice not in CHOICES:
+        raise fail(VARIABLE, f"must be one of {', '.join(CHOICES)}, got {choice!r}.")
+    if choice == "native" and MISSING is not None:
         fact = f"is native, but that kernel is not installed ({MISSING}); {REMEDY}."
         raise fail(VARIABLE, fact, ModuleNotFoundError)
-    _native_is_used = chosen != "reference" and MISSING is None
+    if choice == "triton" and TRITON_MISSING is not None:
+        fact = f"is triton, but {TRITON_MISSING}; pip install triton."
+        raise fail(VARIABLE, fact, ModuleNotFoundError)
+    _choice, _native_is_used = choice, choice in ("auto", "native") and MISSING is None
+
+
+def chosen() -> str:
+    """What `use` or BELIEFMATCH_KERNEL chose."""
+    if _choice is None:
+        use(os.environ.get(VARIABLE) or "auto")
+    assert _choice is not None
+    return _choice
 
 
 def _runs_native() -> bool:
-    return not torch.compiler.is_compiling() and _uses_native()
-
-
-def _uses_native() -> bool:
-    if _native_is_used is None:
-        use(os.environ.get(VARIABLE, "auto"))
-    return bool(_native_is_used)
+    chosen()
+    return _native_is_used and not torch.compiler.is_compiling()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib import import_module
 from itertools import chain, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,14 +32,19 @@ from beliefmatch.kernels.reference import REDUCTIONS, LossInputs, Options
 
 __all__ = [
     "MISSING",
+    "PLAIN_TYPES",
     "MeasureFunction",
+    "Plan",
     "Unsupported",
     "divergence",
     "extension",
     "is_plain_cpu",
     "is_traced",
+    "is_transformed",
     "loss",
     "measure",
+    "plan",
+    "planned_loss",
     "strided",
 ]
 
@@ -77,26 +82,20 @@ def loss(inputs: LossInputs) -> Tensor | None:
         return None
 
 
-class _Loss(Function):
-    """Computes the gradient with the loss and keeps it for the first backward pass.
+class _KeepingGradient(Function):
+    """Of a loss whose gradient was computed with it and is kept for the first backward pass.
 
     Later passes compute it again; second derivatives go through the reference. `loss` has excluded tensors of
     function transforms.
     """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, inputs: LossInputs) -> Tensor:
-        # Half precision cannot hold gradients of a mean before a gradient scaler has scaled them.
-        early = logits.dtype is not torch.float16
-        grad = empty_grad(logits, inputs.options.dim) if early else None
-        ctx.kept = [] if grad is None else [grad]
-        ctx.save_for_backward(*inputs[:5])
-        ctx.options = inputs.options
-        return _evaluate(inputs, grad)
-
-    @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, None]:
         (upstream,) = grad_outputs
+        if upstream.dim() == 0 and not torch.is_grad_enabled() and _is_one(upstream):  # as training has it
+            grad = _take(ctx.kept)
+            if grad is not None:
+                return grad, None
         differentiable = torch.is_grad_enabled() or not is_plain_cpu(upstream)
         factor = None if differentiable else _factor(upstream, ctx.options.dim)
         if factor is not None and _is_finite(factor):  # else ignored rows would not stay zero
@@ -104,7 +103,8 @@ class _Loss(Function):
             if grad is not None:
                 is_one = isinstance(factor, float) and factor == 1
                 return grad if is_one else grad.mul_(factor), None
-        logits, targets, weight, priors, kl_weights = ctx.saved_tensors
+        logits, targets, *others = ctx.saved_tensors
+        weight, priors, kl_weights = others or (None, None, None)
         inputs = LossInputs(logits, targets, weight, priors, kl_weights, ctx.options)
         if differentiable:
             return _grad_by_reference(inputs, upstream), None
@@ -116,8 +116,92 @@ class _Loss(Function):
         return grad, None
 
 
+class _Loss(_KeepingGradient):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, inputs: LossInputs) -> Tensor:
+        # Half precision cannot hold gradients of a mean before a gradient scaler has scaled them.
+        early = logits.dtype is not torch.float16
+        grad = empty_grad(logits, inputs.options.dim) if early else None
+        ctx.kept = [] if grad is None else [grad]
+        ctx.save_for_backward(*inputs[:5])
+        ctx.options = inputs.options
+        return _evaluate(inputs, grad)
+
+
 # Function.apply without its search for function transforms: `is_traced` has found none.
 _apply_loss: Any = super(Function, _Loss).apply  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class Plan(NamedTuple):
+    """All of a call but its addresses, for class ids and a prior that is one number; training repeats it."""
+
+    options: Options
+    dtype: torch.dtype
+    header: bytes
+    header_with_grad: bytes
+
+
+def plan(inputs: LossInputs) -> Plan | None:
+    """The plan of calls with contiguous tensors of the same shapes and types."""
+    logits, targets, weight, priors, kl_weights, options = inputs
+    has_numbers_only = weight is priors is kl_weights is None
+    if not (has_numbers_only and options.has_ids and targets.dtype is torch.int64 and logits.dtype in _KINDS):
+        return None
+    layout = logits.dtype, _contiguous_stride(logits.shape)
+    headers = (_header(options, logits.shape, layout, None, None, grad) for grad in (None, layout))
+    try:
+        return Plan(options, logits.dtype, *headers)
+    except (OverflowError, struct.error):  # numbers that 64 bits do not hold
+        return None
+
+
+def planned_loss(plan: Plan, logits: Tensor, targets: Tensor) -> Tensor | None:
+    """`loss` of plain tensors of the plan's shapes and types; None as well if they are not contiguous."""
+    if is_traced() or not (logits.is_cpu and targets.is_cpu):
+        return None
+    try:
+        if not (logits.is_contiguous() and targets.is_contiguous()) or logits.is_neg():
+            return None
+        addresses = logits.data_ptr(), targets.data_ptr()
+    except RuntimeError:  # neither sparse tensors nor those of function transforms have such memory
+        return None
+    try:
+        if torch.is_grad_enabled() and logits.requires_grad:
+            return None if targets.is_inference() else _apply_planned_loss(logits, (plan, targets, addresses))
+        return _evaluate_plan(plan, logits, addresses)
+    except Unsupported:
+        return None
+
+
+class _PlannedLoss(_KeepingGradient):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, call: tuple[Plan, Tensor, tuple[int, int]]) -> Tensor:
+        plan, targets, addresses = call
+        ctx.save_for_backward(logits, targets)
+        ctx.options = plan.options
+        if plan.dtype is torch.float16:
+            ctx.kept = []
+            return _evaluate_plan(plan, logits, addresses)
+        grad = torch.empty_like(logits)
+        ctx.kept = [grad]
+        return _evaluate_plan(plan, logits, addresses, grad)
+
+
+_apply_planned_loss: Any = super(Function, _PlannedLoss).apply  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _evaluate_plan(
+    plan: Plan, logits: Tensor, addresses: tuple[int, int], grad: Tensor | None = None
+) -> Tensor:
+    value, threads = _empty_loss(logits, plan.options), torch.get_num_threads()
+    at = value.data_ptr(), *addresses
+    if grad is None:
+        done = extension.evaluate(plan.header, threads, *at, 0, 0, 0, 0, 0, 0)
+    else:
+        done = extension.evaluate(plan.header_with_grad, threads, *at, 0, 0, 0, 0, grad.data_ptr(), 0)
+    if not done:
+        raise Unsupported
+    return value
 
 
 def _grad_by_reference(inputs: LossInputs, upstream: Tensor) -> Tensor:
@@ -138,8 +222,18 @@ def _take(kept: list[Tensor]) -> Tensor | None:
         return None
 
 
+def _is_one(upstream: Tensor) -> bool:
+    """Whether a plain scalar is 1: there is nothing to multiply by."""
+    try:
+        return type(upstream) is Tensor and upstream.item() == 1
+    except RuntimeError:  # a tensor of a function transform
+        return False
+
+
 def _factor(upstream: Tensor, dim: int) -> float | Tensor:
     """One number where the upstream gradient is the same for every row, as after a sum or a mean."""
+    if upstream.dim() == 0:
+        return upstream.item()
     if any(upstream.stride()):
         return upstream.unsqueeze(dim)
     return upstream[(0,) * upstream.dim()].item()
@@ -366,22 +460,23 @@ def _run_divergence(p: Tensor, q: Tensor, dim: int, outputs: tuple[int, ...]) ->
 # Tensors as the extension sees them: of shape (outer, classes, inner), with one stride for each of the three.
 
 _KINDS = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
-_PLAIN_TYPES = (Tensor, Parameter, Buffer)
+PLAIN_TYPES = (Tensor, Parameter, Buffer)
+"""Types without operations of their own."""
 
 
 def is_traced() -> bool:
     """Whether torch must see every operation: for a trace, a transform, forward derivatives, or a mode."""
-    return (
-        _is_tracing()
-        or _are_functorch_transforms_active()
-        or _len_torch_dispatch_stack() > 0
-        or forward_ad._current_level >= 0
-    )
+    return _len_torch_dispatch_stack() > 0 or is_transformed()
+
+
+def is_transformed() -> bool:
+    """Whether a trace, a function transform or forward derivatives are to be made of what is computed."""
+    return _is_tracing() or _are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def is_plain_cpu(x: Tensor) -> bool:
     """Whether x is its own numbers in this process's memory: no subclass, no function transform's tensor."""
-    if type(x) not in _PLAIN_TYPES or not x.is_cpu or x.is_neg():
+    if type(x) not in PLAIN_TYPES or not x.is_cpu or x.is_neg():
         return False
     try:
         address = x.data_ptr()
@@ -438,6 +533,10 @@ def _sizes(shape: torch.Size, dim: int) -> tuple[int, int, int]:
     if dim == 1 and len(shape) == 2:
         return shape[0], shape[1], 1
     return math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :])
+
+
+def _contiguous_stride(shape: torch.Size) -> tuple[int, ...]:
+    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 def _without(shape: torch.Size, dim: int) -> torch.Size:

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 namespace beliefmatch {
 
@@ -33,18 +34,30 @@ struct Strided {
 
 enum class Reduction : int64_t { mean = 0, sum = 1, none = 2 };
 
+// A prior of one number a class, the same for all rows, as the lanes want it: with room for whole vectors.
+struct ClassPrior {
+    std::vector<double> prior;
+    std::vector<float> beta, log_beta, log_beta_rest; // ln β to twice the digits of a float
+    double total = 0, log_normaliser = 0;
+    bool is_valid = false, is_ordinary = false;
+};
+
 struct Inputs {
     int64_t outer = 0, classes = 0, inner = 0;
     Strided logits, counts, prior;        // counts or ids; prior where it is not one number
+    const ClassPrior* class_prior = nullptr; // where all rows share a prior that is not one number
     Strided other;                        // logits of a second Dirichlet, for divergences
     const int64_t* ids = nullptr;         // one a row
     int64_t ignore_index = -100;
     const double* class_weight = nullptr; // one a class
     const double* row_kl_weight = nullptr;
-    double prior_number = 1, kl_weight = 0, log_normaliser = 0; // Σ lnΓ(β) − lnΓ(β₀) of a prior that is one number
+    double prior_number = 1, kl_weight = 0, log_normaliser = 0; // Σ lnΓ(β) − lnΓ(β₀) of a prior that all rows share
     Reduction reduction = Reduction::mean;
 
     int64_t rows() const { return outer * inner; }
+    bool shares_prior() const {
+        return prior && (outer == 1 || prior.outer_stride == 0) && (inner == 1 || prior.inner_stride == 0);
+    }
     bool ignored(int64_t row) const { return ids && ids[row] == ignore_index; }
     double row_weight(int64_t row) const {
         if (!ids) return 1;
@@ -53,10 +66,13 @@ struct Inputs {
     }
 };
 
+constexpr double ORDINARY_SMALLEST = 0.25, ORDINARY_LARGEST = 4; // of a prior
+
 // Logits of single precision and below and an ordinary prior run in float lanes; the rest in double ones.
 inline bool is_ordinary(const Inputs& p) {
-    return p.logits.kind != Kind::float64 && !p.prior && !p.row_kl_weight && p.prior_number >= 0.25 &&
-           p.prior_number <= 4 && p.kl_weight <= 1e6;
+    if (p.logits.kind == Kind::float64 || p.row_kl_weight || p.kl_weight > 1e6) return false;
+    if (p.prior) return p.class_prior && p.class_prior->is_ordinary;
+    return p.prior_number >= ORDINARY_SMALLEST && p.prior_number <= ORDINARY_LARGEST;
 }
 inline bool is_plain(const Inputs& p) { return p.ids && is_ordinary(p); }
 inline bool is_soft(const Inputs& p) {

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #if defined(__x86_64__)
@@ -23,6 +24,12 @@
 #include "coefficients.h"
 
 #define INLINE inline __attribute__((always_inline))
+
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector) // not before GCC 12
+#define TRANSPOSES
+#endif
+#endif
 
 #if defined(__x86_64__) && defined(__clang__)
 #define TARGET_WIDE \
@@ -86,6 +93,7 @@ namespace baseline { // SSE2 or NEON
 struct InstructionSet {
     const char* name;
     bool (*supported)();
+    void (*tabulate_prior)(const Inputs&, ClassPrior&);
     int64_t (*scratch_size)(const Inputs&);
     bool (*run)(const Inputs&, const Output&, int64_t, int64_t, double*);
     int64_t (*measure_scratch_size)(const Inputs&);
@@ -107,7 +115,7 @@ inline bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_
 #endif
 
 #define OF_NAMESPACE(name, supported, space)                                                             \
-    {name, supported, space::scratch_size, space::run, space::measure_scratch_size, space::measure, \
+    {name, supported, space::tabulate_prior, space::scratch_size, space::run, space::measure_scratch_size, space::measure, \
      space::divergence_scratch_size, space::divergence, space::variance_scratch_size, space::variance, \
      space::read_rows}
 

@@ -133,6 +133,28 @@ INLINE void store_up_to(double* to, int64_t left, D v) { left >= ND ? store(to, 
 INLINE DI existing(int64_t left) { return left >= ND ? ~DI{} : counted(DI{}, 0, left, -1); }
 INLINE FI existing(FI, int64_t left) { return left >= NF ? ~FI{} : counted(FI{}, 0, left, -1); }
 
+#if defined(TRANSPOSES)
+// Blocks of `size` lanes: the even ones of a and b in turn, or the odd ones.
+template <int size, int... i> INLINE F even_blocks(F a, F b, std::integer_sequence<int, i...>) {
+    return __builtin_shufflevector(a, b, (i / size % 2 ? NF + i - size : i)...);
+}
+template <int size, int... i> INLINE F odd_blocks(F a, F b, std::integer_sequence<int, i...>) {
+    return __builtin_shufflevector(a, b, (i / size % 2 ? NF + i : i + size)...);
+}
+template <int size> INLINE void exchange_blocks(F (&v)[NF]) {
+    if constexpr (size < NF) {
+        for (int i = 0; i < NF; ++i) {
+            if (i & size) continue;
+            F a = v[i], b = v[i + size];
+            v[i] = even_blocks<size>(a, b, std::make_integer_sequence<int, NF>{});
+            v[i + size] = odd_blocks<size>(a, b, std::make_integer_sequence<int, NF>{});
+        }
+        exchange_blocks<2 * size>(v);
+    }
+}
+INLINE void transpose(F (&v)[NF]) { exchange_blocks<1>(v); }
+#endif
+
 template <int N> INLINE F polynomial(const float (&c)[N], F x) {
     F value = splat(c[N - 1]);
     for (int i = N - 2; i >= 0; --i) value = value * x + c[i];
@@ -166,6 +188,18 @@ template <bool with_low> INLINE void exponential_of(F x, F low, F& power, F& gro
 }
 
 INLINE void exponential(F x, F& power, F& growth) { exponential_of<false>(x, F{}, power, growth); }
+
+// e^x and e^x − b, for ln b to twice the digits of a float: small, so that it comes after the multiple of ln 2, whose
+// difference from a large x is exact. Where b is near, there is no multiple, and x − ln b is exact.
+INLINE void exponential_beyond(F x, F b, F log_b, F log_b_rest, F& power, F& growth) {
+    F shifted = (x - log_b) * 1.44269504f + 12582912.f;
+    F n = shifted - 12582912.f;
+    F f = (((x - n * 0.693359375f) - log_b) - n * -2.12194440e-4f) - log_b_rest;
+    F tail = f + f * f * polynomial(EXPONENTIAL_F, f);
+    F scale = b * (F)(((FI)shifted << 23) + 0x3f800000);
+    power = scale + scale * tail;
+    growth = scale * tail + (scale - b);
+}
 
 // e^x, with full relative precision or, if not `fine`, to 1e-12, for |x| < 700.
 template <bool fine = true> INLINE D exponential(D x) {

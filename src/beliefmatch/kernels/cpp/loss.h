@@ -1,7 +1,7 @@
 // The loss and its gradient for a range of rows: which lanes compute each row, and the walk over them.
 
 constexpr double SMALL_LOSS = 0.02;
-constexpr int64_t SHORT_ROW = 80; // classes up to which rows go side by side even if they have to be turned
+constexpr int64_t SHORT_ROW = 112; // classes up to which rows go side by side even if they have to be turned
 
 enum class Path { rows, columns, soft, exact };
 
@@ -55,8 +55,9 @@ public:
         alpha = scratch + ExactRows::scratch_size(p);
         wide = alpha + block_rows * pitch;
         exact_to.scratch = wide + pitch; // one way or the other is in use
-        logits.scratch = columns.scratch = reinterpret_cast<float*>(exact_to.scratch);
-        rows_to.scratch = columns_to.scratch = logits.scratch + BLOCK * pitch;
+        // columns have been read when their gradients are written
+        logits.scratch = columns.scratch = columns_to.scratch = reinterpret_cast<float*>(exact_to.scratch);
+        rows_to.scratch = logits.scratch + BLOCK * pitch;
         soft_counts.scratch = rows_to.scratch + BLOCK * pitch;
         kept = reinterpret_cast<float*>(exact_to.scratch + 3 * BLOCK / 2 * pitch);
     }
@@ -70,7 +71,7 @@ public:
             else if (path == Path::rows) all_rows_sums(row, rows);
             else if (path == Path::soft) all_soft_sums(rows);
             if (!all_exact_sums(row, rows)) return false;
-            finish(block, rows, wants_grads);
+            finish(block, rows, wants_grads, fine);
             if (path != Path::exact) refine_small_losses(row, rows);
             for (int i = 0; i < rows; ++i) out.row_loss[row + i] = counts[i] ? block.loss[i] : 0;
             if (!wants_grads) continue;
@@ -126,8 +127,8 @@ private:
         for (int lane = 0; lane < ND; ++lane) alone.clear(lane);
         const ExactRow& one = *exact.open(row + i, i, false);
         exact_sums<false>(one, p.classes, wide, alone, 0);
-        alone.log_normaliser[0] = p.log_normaliser;
-        finish(alone, 1, wants_grads);
+        alone.log_normaliser[0] = exact.log_normaliser_of(one);
+        finish(alone, 1, wants_grads, fine);
         return one;
     }
 

@@ -36,13 +36,13 @@ INLINE D excess_grad(const Gammas& at) { // dr/dz
     return at.w * at.x * (at.x * (2. * at.big_r - at.x * derivative_of(TRIGAMMA_D, at.w)) - 1.);
 }
 
-INLINE Gammas gammas(D alpha, D z) {
+template <bool fine> INLINE Gammas gammas(D alpha, D z) {
     D w = 1. / (1. + alpha), x = alpha * w, log_next = logarithm(1. + alpha);
-    D g = polynomial(DIGAMMA_D, w), big_r = polynomial(TRIGAMMA_D, w);
+    D g = digamma_remainder<fine>(w), big_r = trigamma_remainder<fine>(w);
     Gammas at;
     at.digamma_next = log_next - w * g;
     at.digamma_grad = x * (1. + w * big_r);
-    at.entropy = 0.5 * log_next - z + (HALF_LN_2PI + w * polynomial(LGAMMA_D, w) + x * g);
+    at.entropy = 0.5 * log_next - z + (HALF_LN_2PI + w * lgamma_remainder<fine>(w) + x * g);
     at.r = w + x * x * big_r;
     at.w = w, at.x = x;
     at.big_r = big_r;
@@ -50,12 +50,12 @@ INLINE Gammas gammas(D alpha, D z) {
 }
 
 // Rows from `i` on, as many as there are lanes.
-INLINE void finish_lanes(Block& block, int i, bool with_grads) {
+template <bool fine> INLINE void finish_lanes(Block& block, int i, bool with_grads) {
     D z = load(block.z + i), m = load(block.m + i), mass = load(block.mass + i), rest = load(block.rest + i);
     D kl_weight = load(block.kl_weight + i);
     D alpha = exponential(z), inverse = 1. / alpha, ratio = rest * inverse, total = alpha + rest;
     D share = 1. / (1. + ratio), others = ratio * share, gap = logarithm_of_next(ratio);
-    Gammas own = gammas(alpha, z), all = gammas(total, z + gap);
+    Gammas own = gammas<fine>(alpha, z), all = gammas<fine>(total, z + gap);
     // from derivatives where total and class agree to most of their digits
     DI alike = gap < 1e-5;
     D digamma_drop = select(alike, 0.5 * gap * (own.digamma_grad + all.digamma_grad),
@@ -83,8 +83,9 @@ INLINE void finish_lanes(Block& block, int i, bool with_grads) {
     store(block.apart + i, select(near_size < far_size, near, far));
 }
 
-inline void finish(Block& block, int rows, bool with_grads) {
-    for (int i = 0; i < rows; i += ND) finish_lanes(block, i, with_grads);
+// `fine` is for logits in double: those of single precision do not show the last digits of the remainders.
+inline void finish(Block& block, int rows, bool with_grads, bool fine) {
+    for (int i = 0; i < rows; i += ND) fine ? finish_lanes<true>(block, i, with_grads) : finish_lanes<false>(block, i, with_grads);
 }
 
 INLINE double limited(double grad, double limit) { return grad > limit ? limit : grad < -limit ? -limit : grad; }
@@ -209,13 +210,38 @@ INLINE double log_normaliser(const double* prior, int64_t classes) {
     return sum(gammas) - log_gamma(splat(sum(total)))[0];
 }
 
+// What all rows need of a prior that they share.
+inline void tabulate_prior(const Inputs& p, ClassPrior& table) {
+    const int64_t size = pitch_of(p.classes);
+    table.prior.assign(size_t(size), 1.);
+    table.beta.resize(size_t(size)), table.log_beta.resize(size_t(size)), table.log_beta_rest.resize(size_t(size));
+    double* prior = table.prior.data();
+    read(p.prior, 0, 1, p.inner, p.classes, prior, 0);
+    table.is_valid = all_within(prior, p.classes, EXACT_SMALLEST, EXACT_LARGEST);
+    table.is_ordinary = all_within(prior, p.classes, ORDINARY_SMALLEST, ORDINARY_LARGEST);
+    if (!table.is_valid) return;
+    D total{};
+    for (int64_t k = 0; k < size; k += ND) {
+        double log_beta[ND];
+        D beta = load(prior + k);
+        store(log_beta, logarithm(beta));
+        total += keep(counted(DI{}, k, p.classes, -1), beta);
+        for (int i = 0; i < ND; ++i) {
+            table.beta[size_t(k + i)] = float(prior[k + i]);
+            table.log_beta[size_t(k + i)] = float(log_beta[i]);
+            table.log_beta_rest[size_t(k + i)] = float(log_beta[i] - float(log_beta[i]));
+        }
+    }
+    table.total = sum(total);
+    table.log_normaliser = log_normaliser(prior, p.classes);
+}
+
 // Everything one thread needs for rows in double lanes.
 class ExactRows {
     const Inputs& p;
     Source<double> logits, counts, prior;
     double *own_logits, *own_counts, *own_prior;
-    bool uneven, knows_normaliser = false, is_filled = false;
-    double normaliser = 0;
+    bool is_filled = false;
     int64_t opened = -1;
     ExactRow current = {};
 
@@ -228,8 +254,7 @@ public:
     }
 
     ExactRows(const Inputs& inputs, double* scratch)
-        : p(inputs), logits(p.logits, p), counts(p.counts, p), prior(p.prior, p),
-          uneven(p.prior && (p.prior.outer_stride != 0 || (p.inner > 1 && p.prior.inner_stride != 0))) {
+        : p(inputs), logits(p.logits, p), counts(p.counts, p), prior(p.prior, p) {
         const int64_t pitch = pitch_of(p.classes);
         own_logits = scratch;
         own_counts = scratch + pitch;
@@ -242,7 +267,7 @@ public:
     void begin(int64_t row, int rows) {
         logits.begin(row, rows);
         if (p.counts) counts.begin(row, rows);
-        if (p.prior) prior.begin(row, rows);
+        if (differs_by_row()) prior.begin(row, rows);
     }
 
     // The numbers of a row, the i-th of those begun, until the next is opened; null if some are not what they must be.
@@ -255,19 +280,19 @@ public:
         return &current;
     }
 
-    double log_normaliser_of(const ExactRow& row) {
-        if (!p.prior) return p.log_normaliser;
-        if (uneven || !knows_normaliser) normaliser = log_normaliser(row.prior, p.classes);
-        knows_normaliser = true;
-        return normaliser;
+    double log_normaliser_of(const ExactRow& row) const {
+        return differs_by_row() ? log_normaliser(row.prior, p.classes) : p.log_normaliser;
     }
 
 private:
+    bool differs_by_row() const { return p.prior && !p.class_prior; }
+
     bool fill(ExactRow& row, int64_t index, int i, bool begun) {
         row.kl_weight = p.row_kl_weight ? p.row_kl_weight[index] : p.kl_weight;
         if (!is_filled) {
             std::fill_n(own_counts, p.classes, 0.);
-            std::fill_n(own_prior, p.classes, p.prior_number);
+            if (p.class_prior) std::copy_n(p.class_prior->prior.data(), p.classes, own_prior);
+            else std::fill_n(own_prior, p.classes, p.prior_number);
             is_filled = true;
         }
         if (begun) {
@@ -280,7 +305,7 @@ private:
         if (p.ids) own_counts[p.ids[index]] = 1;
         else if (p.counts && !open_counts(index, i, begun, row)) return false;
         row.prior = own_prior;
-        if (p.prior) {
+        if (differs_by_row()) {
             row.prior = prior.row(i);
             if (!all_within(row.prior, p.classes, EXACT_SMALLEST, EXACT_LARGEST)) return false;
         }

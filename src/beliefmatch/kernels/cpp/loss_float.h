@@ -1,4 +1,4 @@
-// The loss in float lanes, for logits of at most single precision and a prior that is one number: what every class adds
+// The loss in float lanes, for logits of at most single precision and a prior that all rows share: what every class adds
 // to the sums of its row, and its gradient. The classes of a row in the lanes, the rows of a class in the lanes (for
 // images and short rows), and counts in the place of class ids.
 
@@ -6,26 +6,52 @@ constexpr double PLAIN_SCALE = 1e10; // of an upstream gradient
 constexpr float PLAIN_RANGE = 30;    // of |z|: α(1 + α), 1/α and their batches stay far inside float32
 constexpr int32_t PLAIN_RANGE_BITS = 0x41f00000;
 
+enum class Prior { one, number, by_class };
+
+struct Beta { // of the classes in the lanes
+    F beta, log_beta, log_beta_rest;
+};
+
 struct Plain {
-    double prior, kl_weight;
+    double prior, kl_weight; // the prior is 1 where every class has its own
+    const ClassPrior* by_class;
     float beta, log_beta, log_beta_rest; // ln β to twice the digits of a float
     // Beyond z, 1/α and ln(1 + α), a class has constant + w·remainder(w) in its loss:
-    // β w G − (1 − w) G − w M − ½ ln 2π.
+    // β w G − (1 − w) G − w M − ½ ln 2π, without the first term where every class has its own β.
     double constant;
     float remainder[8];
 
-    explicit Plain(const Inputs& p) : prior(p.prior_number), kl_weight(p.kl_weight), beta(float(prior)) {
+    explicit Plain(const Inputs& p)
+        : prior(p.prior_number), kl_weight(p.kl_weight), by_class(p.class_prior), beta(float(prior)) {
         double log_of = std::log(prior);
         log_beta = float(log_of);
         log_beta_rest = float(log_of - log_beta);
         double c[10] = {-HALF_LN_2PI};
         for (int i = 0; i < 9; ++i) {
             c[i] -= DIGAMMA_F[i];
-            c[i + 1] += (prior + 1) * DIGAMMA_F[i] - LGAMMA_F[i];
+            c[i + 1] += ((by_class ? 0 : prior) + 1) * DIGAMMA_F[i] - LGAMMA_F[i];
         }
         shorten(c);
         constant = c[0];
         for (int i = 0; i < 8; ++i) remainder[i] = float(c[i + 1]);
+    }
+
+    Prior kind() const { return by_class ? Prior::by_class : prior == 1 ? Prior::one : Prior::number; }
+    double of(int64_t k) const { return by_class ? by_class->prior[size_t(k)] : prior; }
+    double of_others(int64_t k, int64_t classes) const {
+        return by_class ? by_class->total - of(k) : prior * double(classes - 1);
+    }
+
+    // Of the classes from k on, one a lane; and of class k in all lanes.
+    template <Prior kind> INLINE Beta lanes(int64_t k) const {
+        if (kind != Prior::by_class) return {splat(beta), splat(log_beta), splat(log_beta_rest)};
+        return {load(&by_class->beta[size_t(k)]), load(&by_class->log_beta[size_t(k)]),
+                load(&by_class->log_beta_rest[size_t(k)])};
+    }
+    template <Prior kind> INLINE Beta column(int64_t k) const {
+        if (kind != Prior::by_class) return lanes<kind>(k);
+        return {splat(by_class->beta[size_t(k)]), splat(by_class->log_beta[size_t(k)]),
+                splat(by_class->log_beta_rest[size_t(k)])};
     }
 
 private:
@@ -41,17 +67,12 @@ struct Concentration {
     F alpha, excess, next, w, inverse; // α, α − β, 1 + α, 1/(1 + α), 1/α
 };
 
-template <bool unit_prior> INLINE Concentration concentration(F z, const Plain& plain) {
+template <Prior kind> INLINE Concentration concentration(F z, const Beta& prior) {
     Concentration c;
-    if (unit_prior) {
+    if (kind == Prior::one) {
         exponential(z, c.alpha, c.excess);
     } else {
-        // z − ln β and what its rounding lost, which for a large z is much of a step of α
-        F level = z - plain.log_beta, back = level - z;
-        F lost = (z - (level - back)) - (plain.log_beta + back);
-        exponential_of<true>(level, lost - plain.log_beta_rest, c.alpha, c.excess);
-        c.alpha *= plain.beta;
-        c.excess *= plain.beta;
+        exponential_beyond(z, prior.beta, prior.log_beta, prior.log_beta_rest, c.alpha, c.excess);
     }
     c.next = 1.f + c.alpha;
     F inverse = 1.f / (c.alpha * c.next);
@@ -85,27 +106,31 @@ struct PlainSums {
         exponent = range = FI{};
     }
 
-    template <bool unit_prior, bool masked, bool keeps>
-    INLINE void add(F z, const Plain& plain, FI mask, const Kept& kept, int64_t k, int64_t left = NF) {
+    template <Prior kind, bool masked, bool keeps>
+    INLINE void add(F z, const Plain& plain, const Beta& prior, FI mask, const Kept& kept, int64_t k, int64_t left = NF) {
         if (masked) z = keep(mask, z);
-        Concentration c = concentration<unit_prior>(z, plain);
+        Concentration c = concentration<kind>(z, prior);
         if (keeps) {
             store_up_to(kept.u + k, left, polynomial(EXCESS_F, c.w) * c.inverse);
             store(kept.alpha + k, c.alpha);
             store(kept.excess + k, c.excess);
         }
-        F body = unit_prior ? z + c.inverse : z + plain.beta * c.inverse;
+        F body = kind == Prior::one ? z + c.inverse : z + prior.beta * c.inverse;
         body = body + c.w * polynomial(plain.remainder, c.w);
+        if (kind == Prior::by_class) {
+            F log_next = logarithm(c.next);
+            body = body + prior.beta * (c.w * polynomial(DIGAMMA_F, c.w) - log_next) - 0.5f * log_next;
+        }
         if (masked) {
             c.alpha = keep(mask, c.alpha);
             c.excess = keep(mask, c.excess);
             body = keep(mask, body);
-            c.next = keep(mask, c.next) + (F)(~mask & 0x3f800000);
+            if (kind != Prior::by_class) c.next = keep(mask, c.next) + (F)(~mask & 0x3f800000);
         }
         part_alpha += c.alpha;
         part_excess += c.excess;
         part_body += body;
-        mantissa *= c.next;
+        if (kind != Prior::by_class) mantissa *= c.next;
         FI size = (FI)z & 0x7fffffff; // ordered like |z|, with NaN at the top
         range = size > range ? size : range;
     }
@@ -140,18 +165,18 @@ struct PlainSums {
 };
 
 // Enters a row into the block; false if a logit was out of range or not a number.
-INLINE bool enter_plain(Block& block, int i, const Plain& plain, int64_t classes, double own, double rest,
+INLINE bool enter_plain(Block& block, int i, const Plain& plain, int64_t classes, int64_t label, double own, double rest,
                         double excess, double body, double mantissa) {
     if (!(std::fabs(own) <= PLAIN_RANGE) || body != body) return false;
-    const double kl_weight = plain.kl_weight, prior = plain.prior, others = double(classes - 1);
+    const double kl_weight = plain.kl_weight;
     block.z[i] = own;
-    block.m[i] = 1 + kl_weight * prior;
-    block.mass[i] = kl_weight * prior * others;
+    block.m[i] = 1 + kl_weight * plain.of(label);
+    block.mass[i] = kl_weight * plain.of_others(label, classes);
     block.rest[i] = rest;
     block.excess[i] = -kl_weight * excess;
     block.kl_weight[i] = kl_weight;
-    block.body[i] = kl_weight * (body + plain.constant * others);
-    block.log_weight[i] = -kl_weight * (prior + 0.5);
+    block.body[i] = kl_weight * (body + plain.constant * double(classes - 1));
+    block.log_weight[i] = -kl_weight * (plain.prior + 0.5); // the mantissa is 1 where every class has its own prior
     block.mantissa[i] = mantissa;
     return true;
 }
@@ -168,19 +193,19 @@ INLINE F limited(F grad, F limit) {
 
 // Rows one by one, their classes in the lanes: for rows that are contiguous and not short.
 
-template <bool unit_prior, bool keeps>
+template <Prior kind, bool keeps>
 INLINE void add_classes(PlainSums& sums, const float* z, int64_t from, int64_t to, const Plain& plain, const Kept& kept) {
     int64_t k = from;
     while (k < to) {
         int64_t room = sums.room(), end = k + room * NF < to ? k + room * NF : to;
         sums.added(int((end - k) / NF));
         for (; k + NF < end; k += 2 * NF) {
-            sums.add<unit_prior, false, keeps>(load(z + k), plain, FI{}, kept, k);
-            sums.add<unit_prior, false, keeps>(load(z + k + NF), plain, FI{}, kept, k + NF);
+            sums.add<kind, false, keeps>(load(z + k), plain, plain.lanes<kind>(k), FI{}, kept, k);
+            sums.add<kind, false, keeps>(load(z + k + NF), plain, plain.lanes<kind>(k + NF), FI{}, kept, k + NF);
             sums.settle();
         }
         if (k < end) {
-            sums.add<unit_prior, false, keeps>(load(z + k), plain, FI{}, kept, k);
+            sums.add<kind, false, keeps>(load(z + k), plain, plain.lanes<kind>(k), FI{}, kept, k);
             sums.settle();
             k += NF;
         }
@@ -188,62 +213,70 @@ INLINE void add_classes(PlainSums& sums, const float* z, int64_t from, int64_t t
     }
 }
 
-template <bool unit_prior, bool keeps>
+template <Prior kind, bool keeps>
 INLINE void add_some_classes(PlainSums& sums, F z, int64_t k, int64_t classes, int64_t label, const Plain& plain,
                              const Kept& kept) {
-    sums.add<unit_prior, true, keeps>(z, plain, counted(FI{}, k, classes, label), kept, k, classes - k);
+    sums.add<kind, true, keeps>(z, plain, plain.lanes<kind>(k), counted(FI{}, k, classes, label), kept, k, classes - k);
     sums.settle();
     sums.added(1);
     if (!sums.room()) sums.flush();
 }
 
-template <bool unit_prior, bool keeps>
+template <Prior kind, bool keeps>
 INLINE bool row_sums(const float* z, int64_t classes, int64_t label, const Plain& plain, const Kept& kept, Block& block,
                      int i) {
     PlainSums sums;
     int64_t whole = classes / NF * NF, group = label / NF * NF;
-    add_classes<unit_prior, keeps>(sums, z, 0, group < whole ? group : whole, plain, kept);
+    add_classes<kind, keeps>(sums, z, 0, group < whole ? group : whole, plain, kept);
     if (group < whole) {
-        add_some_classes<unit_prior, keeps>(sums, load(z + group), group, classes, label, plain, kept);
-        add_classes<unit_prior, keeps>(sums, z, group + NF, whole, plain, kept);
+        add_some_classes<kind, keeps>(sums, load(z + group), group, classes, label, plain, kept);
+        add_classes<kind, keeps>(sums, z, group + NF, whole, plain, kept);
     }
     if (whole < classes) {
         F part = load_part(z + whole, classes - whole);
-        add_some_classes<unit_prior, keeps>(sums, part, whole, classes, label, plain, kept);
+        add_some_classes<kind, keeps>(sums, part, whole, classes, label, plain, kept);
     }
     sums.flush();
     double body = sum(sums.whole_body(plain, 0) + sums.whole_body(plain, 1));
     double mantissa = product(low_half(sums.mantissa) * high_half(sums.mantissa));
     double rest = sum(sums.alpha[0] + sums.alpha[1]), excess = sum(sums.excess[0] + sums.excess[1]);
-    return enter_plain(block, i, plain, classes, z[label], rest, excess, body, mantissa);
+    return enter_plain(block, i, plain, classes, label, z[label], rest, excess, body, mantissa);
 }
 
 inline bool row_sums(const float* z, int64_t classes, int64_t label, const Plain& plain, const Kept& kept, bool keeps,
                      Block& block, int i) {
-    if (plain.prior == 1)
-        return keeps ? row_sums<true, true>(z, classes, label, plain, kept, block, i)
-                     : row_sums<true, false>(z, classes, label, plain, kept, block, i);
-    return keeps ? row_sums<false, true>(z, classes, label, plain, kept, block, i)
-                 : row_sums<false, false>(z, classes, label, plain, kept, block, i);
+    switch (plain.kind()) {
+    case Prior::one:
+        return keeps ? row_sums<Prior::one, true>(z, classes, label, plain, kept, block, i)
+                     : row_sums<Prior::one, false>(z, classes, label, plain, kept, block, i);
+    case Prior::number:
+        return keeps ? row_sums<Prior::number, true>(z, classes, label, plain, kept, block, i)
+                     : row_sums<Prior::number, false>(z, classes, label, plain, kept, block, i);
+    default:
+        return keeps ? row_sums<Prior::by_class, true>(z, classes, label, plain, kept, block, i)
+                     : row_sums<Prior::by_class, false>(z, classes, label, plain, kept, block, i);
+    }
 }
 
+// `by_class` is the prior where every class has its own, else null.
 template <bool near>
-INLINE F row_grad(const Kept& kept, int64_t k, int64_t left, F lead, F pull, F kl_weight, F offset) {
+INLINE F row_grad(const Kept& kept, int64_t k, int64_t left, F lead, F pull, F kl_weight, F offset, const float* by_class) {
     F u = load_up_to(kept.u + k, left), excess = load(kept.excess + k);
+    if (by_class) lead *= load(by_class + k), offset *= load(by_class + k);
     return near ? near_grad(u, excess, lead, pull, kl_weight)
                 : far_grad(u, load(kept.alpha + k), excess, pull, kl_weight, offset);
 }
 
 template <bool near>
 INLINE void row_grads(const Kept& kept, int64_t classes, double lead, double pull, double kl_weight, double offset,
-                       float* to) {
+                      const float* by_class, float* to) {
     F leads = splat(float(lead)), pulls = splat(float(pull));
     F weights = splat(float(kl_weight)), offsets = splat(float(offset));
     int64_t whole = classes / NF * NF;
     for (int64_t k = 0; k < whole; k += NF)
-        store(to + k, row_grad<near>(kept, k, NF, leads, pulls, weights, offsets));
+        store(to + k, row_grad<near>(kept, k, NF, leads, pulls, weights, offsets, by_class));
     if (int64_t left = classes - whole)
-        store_part(to + whole, left, row_grad<near>(kept, whole, left, leads, pulls, weights, offsets));
+        store_part(to + whole, left, row_grad<near>(kept, whole, left, leads, pulls, weights, offsets, by_class));
 }
 
 // The gradient of a row, times `scale`, saturating at `limit`.
@@ -251,10 +284,11 @@ inline void row_gradient(const Kept& kept, int64_t classes, int64_t label, const
                          double scale, double limit, float* to) {
     double lead = plain.prior * block.lead[i] * scale, pull = block.pull[i] * scale;
     double kl_weight = plain.kl_weight * scale, offset = plain.prior * kl_weight;
+    const float* by_class = plain.by_class ? plain.by_class->beta.data() : nullptr;
     if (std::fabs(block.lead[i]) < plain.kl_weight)
-        row_grads<true>(kept, classes, lead, pull, kl_weight, offset, to);
+        row_grads<true>(kept, classes, lead, pull, kl_weight, offset, by_class, to);
     else
-        row_grads<false>(kept, classes, lead, pull, kl_weight, offset, to);
+        row_grads<false>(kept, classes, lead, pull, kl_weight, offset, by_class, to);
     to[label] = float(scale * block.apart[i]);
     if (limit < 1e30) { // only half precision has a limit that plain rows can reach
         float most = float(limit * std::fabs(scale));
@@ -316,6 +350,30 @@ private:
     bool is_adjacent(int64_t row, int rows) const {
         return tensor.inner_stride == 1 && inner > 1 && rows == NF && row / inner == (row + NF - 1) / inner;
     }
+#if defined(TRANSPOSES)
+    // Rows of floats, each contiguous, one a lane: turned as many classes at a time as there are lanes.
+    bool is_matrix(int rows) const {
+        return rows == NF && inner == 1 && tensor.kind == Kind::float32 && tensor.class_stride == 1;
+    }
+    void read_matrix(const float* from) const {
+        for (int64_t k = 0; k < classes; k += NF) {
+            const int64_t left = classes - k;
+            F v[NF];
+            for (int i = 0; i < NF; ++i) v[i] = load_up_to(from + i * tensor.outer_stride + k, left);
+            transpose(v);
+            for (int i = 0; i < NF && i < left; ++i) store(scratch + (k + i) * NF, v[i]);
+        }
+    }
+    void write_matrix(float* to) const {
+        for (int64_t k = 0; k < classes; k += NF) {
+            const int64_t left = classes - k;
+            F v[NF];
+            for (int i = 0; i < NF; ++i) v[i] = i < left ? load(scratch + (k + i) * NF) : F{};
+            transpose(v);
+            for (int i = 0; i < NF; ++i) store_up_to(to + i * tensor.outer_stride + k, left, v[i]);
+        }
+    }
+#endif
     template <class From> void copy_in_as(int64_t row, int rows) const {
         auto from = reinterpret_cast<const From*>(tensor.row(row, inner));
         if (is_adjacent(row, rows)) {
@@ -323,6 +381,9 @@ private:
                 for (int i = 0; i < NF; ++i) scratch[k * NF + i] = float(value_of(from + i));
             return;
         }
+#if defined(TRANSPOSES)
+        if (is_matrix(rows)) return read_matrix(reinterpret_cast<const float*>(from));
+#endif
         for (int i = 0; i < rows; ++i) {
             from = reinterpret_cast<const From*>(tensor.row(row + i, inner));
             for (int64_t k = 0; k < classes; ++k) scratch[k * NF + i] = float(value_of(from + k * tensor.class_stride));
@@ -335,6 +396,9 @@ private:
                 for (int i = 0; i < NF; ++i) put(to + i, scratch[k * NF + i]);
             return;
         }
+#if defined(TRANSPOSES)
+        if (is_matrix(rows)) return write_matrix(reinterpret_cast<float*>(to));
+#endif
         for (int i = 0; i < rows; ++i) {
             to = reinterpret_cast<To*>(tensor.row(row + i, inner));
             for (int64_t k = 0; k < classes; ++k) put(to + k * tensor.class_stride, scratch[k * NF + i]);
@@ -343,14 +407,14 @@ private:
 };
 
 // Sums over the classes of every lane's row but its label, and the logit of that.
-template <bool unit_prior, bool keeps>
+template <Prior kind, bool keeps>
 INLINE F column_sums(const Columns& columns, int64_t classes, const Plain& plain, const Kept& kept, PlainSums& sums) {
     FI own{}, valid = columns.label >= 0;
     for (int64_t k = 0; k < classes; ++k) {
         F z = load(columns.z + k * columns.stride);
         FI is_label = columns.label == int32_t(k);
         own |= (FI)z & is_label;
-        sums.add<unit_prior, true, keeps>(z, plain, valid & ~is_label, kept, k * NF);
+        sums.add<kind, true, keeps>(z, plain, plain.column<kind>(k), valid & ~is_label, kept, k * NF);
         sums.added(1);
         if (!sums.room()) sums.flush();
         else if (k % 2 == 1) sums.settle();
@@ -360,8 +424,8 @@ INLINE F column_sums(const Columns& columns, int64_t classes, const Plain& plain
 }
 
 // Enters the rows from lane 0 on into the block from row i on; says which are out of range.
-INLINE void enter_columns(Block& block, int i, int rows, const Plain& plain, int64_t classes, F own, PlainSums& sums,
-                          const bool* counts, bool* is_exact) {
+INLINE void enter_columns(Block& block, int i, int rows, const Plain& plain, int64_t classes, FI label, F own,
+                          PlainSums& sums, const bool* counts, bool* is_exact) {
     double rest[NF], excess[NF], body[NF], mantissa[NF];
     for (int half = 0; half < 2; ++half) {
         store(rest + half * ND, sums.alpha[half]);
@@ -370,8 +434,8 @@ INLINE void enter_columns(Block& block, int i, int rows, const Plain& plain, int
         store(mantissa + half * ND, half ? high_half(sums.mantissa) : low_half(sums.mantissa));
     }
     for (int lane = 0; lane < rows; ++lane)
-        if (counts[lane] && !enter_plain(block, i + lane, plain, classes, own[lane], rest[lane], excess[lane],
-                                         body[lane], mantissa[lane]))
+        if (counts[lane] && !enter_plain(block, i + lane, plain, classes, label[lane], own[lane], rest[lane],
+                                         excess[lane], body[lane], mantissa[lane]))
             is_exact[i + lane] = true;
 }
 
@@ -379,9 +443,13 @@ template <bool keeps>
 inline void columns_sums(const Columns& columns, int64_t classes, int rows, const Plain& plain, const Kept& kept,
                          Block& block, int i, const bool* counts, bool* is_exact) {
     PlainSums sums;
-    F own = plain.prior == 1 ? column_sums<true, keeps>(columns, classes, plain, kept, sums)
-                             : column_sums<false, keeps>(columns, classes, plain, kept, sums);
-    enter_columns(block, i, rows, plain, classes, own, sums, counts, is_exact);
+    F own{};
+    switch (plain.kind()) {
+    case Prior::one: own = column_sums<Prior::one, keeps>(columns, classes, plain, kept, sums); break;
+    case Prior::number: own = column_sums<Prior::number, keeps>(columns, classes, plain, kept, sums); break;
+    case Prior::by_class: own = column_sums<Prior::by_class, keeps>(columns, classes, plain, kept, sums); break;
+    }
+    enter_columns(block, i, rows, plain, classes, columns.label, own, sums, counts, is_exact);
 }
 
 // Gradients of the rows from i on, each times its scale, saturating at `limit`.
@@ -399,10 +467,12 @@ inline void columns_gradient(FI label, int64_t classes, int rows, const Plain& p
     }
     F leads = load(lead), pulls = load(pull), weights = load(kl_weight), own = load(apart), bound = load(most);
     F offsets = weights * plain.beta;
+    const float* by_class = plain.by_class ? plain.by_class->beta.data() : nullptr;
     for (int64_t k = 0; k < classes; ++k) {
+        F lead_of_class = by_class ? leads * by_class[k] : leads, offset = by_class ? offsets * by_class[k] : offsets;
         F u = load(kept.u + k * NF), alpha = load(kept.alpha + k * NF), excess = load(kept.excess + k * NF);
-        F grad = near ? near_grad(u, excess, leads, pulls, weights)
-                       : far_grad(u, alpha, excess, pulls, weights, offsets);
+        F grad = near ? near_grad(u, excess, lead_of_class, pulls, weights)
+                       : far_grad(u, alpha, excess, pulls, weights, offset);
         grad = label == int32_t(k) ? own : grad;
         store(to + k * stride, limited(grad, bound));
     }
@@ -425,10 +495,11 @@ struct SoftSums {
         range = wrong = FI{};
     }
 
-    template <bool unit_prior, bool masked, bool keeps>
+    template <Prior kind, bool masked, bool keeps>
     INLINE void add(F z, F counts, const Plain& plain, FI mask, const Kept& kept, int64_t k, int64_t left = NF) {
         const float weight = float(plain.kl_weight);
-        Concentration c = concentration<unit_prior>(z, plain);
+        const Beta prior = plain.lanes<kind>(k);
+        Concentration c = concentration<kind>(z, prior);
         if (keeps) {
             store_up_to(kept.u + k, left, polynomial(EXCESS_F, c.w) * c.inverse);
             store(kept.alpha + k, c.alpha);
@@ -437,7 +508,7 @@ struct SoftSums {
         F log_next = logarithm(c.next), g = polynomial(DIGAMMA_F, c.w);
         F likelihood = c.w * g + c.inverse - log_next;
         F entropy = z - 0.5f * log_next - c.w * polynomial(LGAMMA_F, c.w) - (1.f - c.w) * g;
-        F body = (counts + weight * plain.beta) * likelihood + weight * entropy;
+        F body = (counts + weight * prior.beta) * likelihood + weight * entropy;
         F excess = counts - weight * c.excess;
         wrong |= ~((counts >= 0.f) & (counts <= SOFT_MOST));
         FI size = (FI)z & 0x7fffffff;
@@ -458,7 +529,7 @@ struct SoftSums {
 };
 
 // False if a logit or a count is not for float lanes. The position of the largest class in `top`.
-template <bool unit_prior, bool keeps>
+template <Prior kind, bool keeps>
 INLINE bool soft_sums(const float* z, const float* counts, int64_t classes, const Plain& plain, const Kept& kept,
                       Block& block, int i, int64_t& top) {
     SoftSums sums;
@@ -466,14 +537,14 @@ INLINE bool soft_sums(const float* z, const float* counts, int64_t classes, cons
     const int64_t whole = classes / NF * NF, group = top / NF * NF;
     for (int64_t k = 0; k < whole; k += NF) {
         if (k == group)
-            sums.add<unit_prior, true, keeps>(load(z + k), load(counts + k), plain, counted(FI{}, k, classes, top), kept, k);
+            sums.add<kind, true, keeps>(load(z + k), load(counts + k), plain, counted(FI{}, k, classes, top), kept, k);
         else
-            sums.add<unit_prior, false, keeps>(load(z + k), load(counts + k), plain, FI{}, kept, k);
+            sums.add<kind, false, keeps>(load(z + k), load(counts + k), plain, FI{}, kept, k);
         if (k / NF % 16 == 15) sums.flush();
     }
     if (int64_t left = classes - whole) {
         F part = load_part(z + whole, left), some = load_part(counts + whole, left);
-        sums.add<unit_prior, true, keeps>(part, some, plain, counted(FI{}, whole, classes, top), kept, whole, left);
+        sums.add<kind, true, keeps>(part, some, plain, counted(FI{}, whole, classes, top), kept, whole, left);
     }
     sums.flush();
     F bad = (F)(((sums.range > PLAIN_RANGE_BITS) | sums.wrong) & 0x7fc00000);
@@ -481,8 +552,8 @@ INLINE bool soft_sums(const float* z, const float* counts, int64_t classes, cons
     const double body = sum(sums.body + widened_sum(bad));
     if (body != body) return false;
     block.z[i] = z[top];
-    block.m[i] = double(counts[top]) + kl_weight * plain.prior;
-    block.mass[i] = sum(sums.mass) + kl_weight * plain.prior * others;
+    block.m[i] = double(counts[top]) + kl_weight * plain.of(top);
+    block.mass[i] = sum(sums.mass) + kl_weight * plain.of_others(top, classes);
     block.rest[i] = sum(sums.alpha);
     block.excess[i] = sum(sums.excess);
     block.kl_weight[i] = kl_weight;
@@ -494,11 +565,17 @@ INLINE bool soft_sums(const float* z, const float* counts, int64_t classes, cons
 
 inline bool soft_sums(const float* z, const float* counts, int64_t classes, const Plain& plain, const Kept& kept,
                       bool keeps, Block& block, int i, int64_t& top) {
-    if (plain.prior == 1)
-        return keeps ? soft_sums<true, true>(z, counts, classes, plain, kept, block, i, top)
-                     : soft_sums<true, false>(z, counts, classes, plain, kept, block, i, top);
-    return keeps ? soft_sums<false, true>(z, counts, classes, plain, kept, block, i, top)
-                 : soft_sums<false, false>(z, counts, classes, plain, kept, block, i, top);
+    switch (plain.kind()) {
+    case Prior::one:
+        return keeps ? soft_sums<Prior::one, true>(z, counts, classes, plain, kept, block, i, top)
+                     : soft_sums<Prior::one, false>(z, counts, classes, plain, kept, block, i, top);
+    case Prior::number:
+        return keeps ? soft_sums<Prior::number, true>(z, counts, classes, plain, kept, block, i, top)
+                     : soft_sums<Prior::number, false>(z, counts, classes, plain, kept, block, i, top);
+    default:
+        return keeps ? soft_sums<Prior::by_class, true>(z, counts, classes, plain, kept, block, i, top)
+                     : soft_sums<Prior::by_class, false>(z, counts, classes, plain, kept, block, i, top);
+    }
 }
 
 // The gradient of a row, times `scale`; false if it has lost digits.
@@ -508,11 +585,13 @@ inline bool soft_gradient(const Kept& kept, const float* counts, int64_t classes
     F weight = splat(float(plain.kl_weight * scale)), offset = weight * plain.beta, size = splat(float(scale));
     F bound = splat(limit < 1e30 ? float(limit * std::fabs(scale)) : 3e38f), most_grad{}, most_term{};
     const bool near = std::fabs(block.lead[i]) < plain.kl_weight;
+    const float* by_class = plain.by_class ? plain.by_class->beta.data() : nullptr;
     for (int64_t k = 0; k < classes; k += NF) {
         const int64_t left = classes - k;
+        F leads = by_class ? lead * load(by_class + k) : lead, offsets = by_class ? offset * load(by_class + k) : offset;
         F u = load_up_to(kept.u + k, left), alpha = load(kept.alpha + k), excess = load(kept.excess + k);
         F term = load_up_to(counts + k, left) * (size + size * u);
-        F grad = near ? near_grad(u, excess, lead, pull, weight) : far_grad(u, alpha, excess, pull, weight, offset);
+        F grad = near ? near_grad(u, excess, leads, pull, weight) : far_grad(u, alpha, excess, pull, weight, offsets);
         grad = grad - term;
         FI mask = counted(FI{}, k, classes, top);
         most_grad = larger(keep(mask, magnitude(grad)), most_grad);

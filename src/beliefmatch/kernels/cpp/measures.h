@@ -62,7 +62,7 @@ template <Measure measure> INLINE void finish_measures(MeasureBlock& block) {
         D mean = weighted / total, value = gap - mean;
         DI alike = gap < 1e-5; // total and class agree to most of their digits: take derivatives
         if (measure == Measure::expected_entropy) {
-            Gammas own = gammas(alpha, z), all = gammas(total, z + gap);
+            Gammas own = gammas<true>(alpha, z), all = gammas<true>(total, z + gap);
             D drop = select(alike, 0.5 * gap * (own.digamma_grad + all.digamma_grad),
                             all.digamma_next - own.digamma_next);
             value = larger(share * drop + (others * all.digamma_next - mean), D{});
@@ -164,7 +164,7 @@ template <bool fine> bool density_rows(const Inputs& p, int64_t first, int64_t l
             block.mantissa[i] = product(sums.mantissa);
             block.body[i] = sum(sums.body) - 1.5 * sums.log_of_next();
         }
-        finish(block, rows, false);
+        finish(block, rows, false, true);
         for (int i = 0; i < rows; ++i) to[row + i] = -block.loss[i];
     }
     return true;

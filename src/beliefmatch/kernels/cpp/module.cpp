@@ -23,8 +23,12 @@ const InstructionSet* best() {
 }
 const InstructionSet* in_use = best();
 
+// Whether there is memory that lies as the processor wants it.
+bool is_aligned(const Strided& s) { return s.data && reinterpret_cast<uintptr_t>(s.data) % size_of(s.kind) == 0; }
+
 // Whether the small inputs are what they must be; counts, priors and logits are looked at row by row.
 bool is_sound(const Inputs& p) {
+    if (!is_aligned(p.logits) || reinterpret_cast<uintptr_t>(p.ids) % sizeof *p.ids != 0) return false;
     if (p.ids)
         for (int64_t row = 0; row < p.rows(); ++row)
             if ((p.ids[row] < 0 || p.ids[row] >= p.classes) && p.ids[row] != p.ignore_index) return false;
@@ -95,9 +99,16 @@ void reduce(const Inputs& p, const std::vector<double>& row_loss, double total, 
 }
 
 // The loss, and its gradient where there is memory for it. False if the kernel does not support the inputs.
-bool evaluate(const Inputs& p, const Result& result, const Strided& gradient, const Upstream& upstream,
+bool evaluate(Inputs p, const Result& result, const Strided& gradient, const Upstream& upstream,
               int64_t threads) {
     if (!is_sound(p)) return false;
+    ClassPrior class_prior;
+    if (p.shares_prior()) {
+        in_use->tabulate_prior(p, class_prior);
+        if (!class_prior.is_valid) return false;
+        p.class_prior = &class_prior;
+        p.log_normaliser = class_prior.log_normaliser;
+    }
     const double total = p.reduction == Reduction::mean ? total_weight(p) : 1;
     if (!(total > 0)) return false;
     std::vector<double> row_loss(size_t(p.rows())), scale;
