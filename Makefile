@@ -4,13 +4,14 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help setup demo test test-slow check lint types doctest snippets format bench clean
+.PHONY: help setup demo test test-slow check lint types doctest snippets format bench bench-gpu clean
 
 help:
 	@echo "make demo       train five methods on embedded digits and set them side by side"
 	@echo "make test       the test suite (minutes); make test-slow for the long checks"
 	@echo "make check      what CI runs: ruff, pyright, doctests, documentation snippets, tests"
 	@echo "make bench      time and memory beside torch's cross-entropy and other packages (ten minutes)"
+	@echo "make bench-gpu  the same on a GPU (two minutes)"
 	@echo "make setup      only create $(VENV) and install; make clean removes it"
 
 setup: $(READY)
@@ -42,7 +43,7 @@ types: $(READY)
 	$(BIN)/pyright
 
 doctest: $(READY)
-	$(BIN)/python -m pytest --doctest-modules src -m '' -q
+	$(BIN)/python -m pytest --doctest-modules --doctest-ignore-import-errors src -m '' -q
 
 snippets: $(READY)
 	$(BIN)/python tools/run_snippets.py README.md docs/*.md
@@ -53,6 +54,9 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py
+
+bench-gpu: $(READY)
+	$(BIN)/python benchmarks/gpu.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis

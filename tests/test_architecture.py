@@ -24,7 +24,7 @@ LAYERS = (
     ("L1", "_labels"),
     ("L1", "kernels"),
     ("L1", "loss metrics"),
-    ("L1", "belief"),
+    ("L1", "belief linear_loss"),
     ("L2", "data methods models"),
     ("L3", "semi"),
     ("L3", "train"),
@@ -53,6 +53,10 @@ AT_IMPORT = {
 # Files that are themselves loaded on first use, because they build on the classes of an extra.
 AT_IMPORT_OF_FILE = {
     "metrics/modules.py": {"torchmetrics"},
+    "kernels/triton_dirichlet.py": {"triton"},
+    "kernels/triton_loss.py": {"triton"},
+    "kernels/triton_math.py": {"triton"},
+    "kernels/triton_rows.py": {"triton"},
 }
 
 

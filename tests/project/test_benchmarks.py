@@ -10,12 +10,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import counts
+import gpu
 import grid
 import memory
 import results
 import run
 import tables
 import timing
+from kernel_contract import using
 
 ROOT = Path(__file__).parents[2]
 
@@ -257,3 +260,40 @@ def test_pages_hold_the_tables_of_the_recorded_results():
     for name, render in tables.PAGES.items():
         page = (ROOT / name).read_text(encoding="utf-8")
         assert tables.updated(page, render(lines)) == page
+
+
+# Counts, and the GPU
+
+
+def test_the_table_of_counts_names_what_is_counted(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["counts.py", "--rows", "8", "--classes", "50"])
+    with using("auto"):
+        counts.main()
+    head, _, cross_entropy, lean, reference = capsys.readouterr().out.splitlines()
+    assert "8x50" in head and "operations" in head
+    operations = [int(line.split("|")[2].replace(",", "")) for line in (cross_entropy, lean, reference)]
+    assert operations[0] == 5 and 5 < operations[1] <= 100 < operations[2]
+
+
+def test_the_benchmark_of_a_gpu_compares_every_kernel_with_cross_entropy(monkeypatch, tmp_path):
+    """On the CPU, which keeps no account of its memory."""
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    with using("auto"):
+        lines = gpu.measure(gpu.Device("cpu"), (16, 5), "float32", seconds=0.01)
+    assert [line["contender"] for line in lines][:2] == ["cross_entropy", "cross_entropy, compiled"]
+    assert {line["kernel"] for line in lines} == {"auto", "lean", "reference"}
+    assert lines[0]["ratio"] == "1" and all(float(line["milliseconds"]) > 0 for line in lines)
+    for _ in range(2):
+        gpu.append(tmp_path / "gpu.csv", lines, {"device": "none"})
+    with (tmp_path / "gpu.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2 * len(lines) and {row["device"] for row in rows} == {"none"}
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator")
+def test_without_a_gpu_its_benchmark_ends_with_one_line(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["gpu.py"])
+    with pytest.raises(SystemExit) as ended:
+        gpu.main()
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and error.count("\n") == 1 and "accelerator" in error

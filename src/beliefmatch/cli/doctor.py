@@ -21,13 +21,13 @@ class Torch:
 
     threads: int = 0
     devices: list[str] = field(default_factory=list)
-    kernel: str = ""
-    kernel_reason: str = ""
+    kernels: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Name and reason of the loss kernel, by type of device."""
     problem: str | None = None
 
 
 def doctor(context: typer.Context, as_json: opt.Json = False) -> None:
-    """Show versions, devices, the loss kernel and missing extras."""
+    """Show versions, devices, their loss kernels and missing extras."""
     torch, found = _torch(), extras()
     if as_json:
         described = [
@@ -56,12 +56,16 @@ def _torch() -> Torch:
     devices += [
         f"cuda:{index} ({torch.cuda.get_device_name(index)})" for index in range(torch.cuda.device_count())
     ]
+    devices += [
+        f"xpu:{index} ({torch.xpu.get_device_name(index)})" for index in range(torch.xpu.device_count())
+    ]
     devices += ["mps"] if torch.backends.mps.is_available() else []
+    kinds = dict.fromkeys(device.split()[0].split(":")[0] for device in [*devices, "cuda", "mps"])
     try:
-        kernel = kernels.status()
+        found = {kind: kernels.status(kind)._asdict() for kind in kinds}
     except BAD_INPUT as error:
         return Torch(problem=f"{error}")
-    return Torch(torch.get_num_threads(), devices, kernel.name, kernel.reason)
+    return Torch(torch.get_num_threads(), devices, found)
 
 
 def _show(torch: Torch, found: tuple[Extra, ...]) -> None:
@@ -80,7 +84,10 @@ def _show(torch: Torch, found: tuple[Extra, ...]) -> None:
         facts |= {
             "threads": f"{torch.threads}",
             "devices": ", ".join(torch.devices),
-            "loss kernel": f"{torch.kernel}: {torch.kernel_reason}",
+        }
+        facts |= {
+            f"loss on {kind}": f"{kernel['name']}: {kernel['reason']}"
+            for kind, kernel in torch.kernels.items()
         }
     summary = Table(Column(no_wrap=True), Column(overflow="fold"), box=None, show_header=False)
     for name, value in facts.items():
