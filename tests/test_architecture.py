@@ -23,7 +23,7 @@ LAYERS = (
     ("L0", "dirichlet"),
     ("L1", "_labels"),
     ("L1", "kernels"),
-    ("L1", "loss metrics"),
+    ("L1", "loss metrics votes"),
     ("L1", "belief linear_loss"),
     ("L2", "data methods models"),
     ("L3", "semi"),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from beliefmatch.belief import Belief, dirichlet_kl
     from beliefmatch.linear_loss import LinearBeliefMatchingLoss, linear_belief_matching_loss
     from beliefmatch.loss import BeliefMatchingLoss, belief_matching_loss
+    from beliefmatch.votes import fit_scale, votes_log_likelihood
 
 __all__ = [
     "Belief",
@@ -25,7 +26,9 @@ __all__ = [
     "adapt",
     "belief_matching_loss",
     "dirichlet_kl",
+    "fit_scale",
     "linear_belief_matching_loss",
+    "votes_log_likelihood",
 ]
 
 _load, __dir__ = lazy_names(
@@ -35,6 +38,7 @@ _load, __dir__ = lazy_names(
         "belief": "Belief dirichlet_kl",
         "linear_loss": "LinearBeliefMatchingLoss linear_belief_matching_loss",
         "loss": "BeliefMatchingLoss belief_matching_loss",
+        "votes": "fit_scale votes_log_likelihood",
     },
 )
 

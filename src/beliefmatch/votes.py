@@ -1,0 +1,423 @@
+r"""Votes of several annotators for one item: how likely they are, and which class a panel will choose.
+
+The votes of an item are drawn from class probabilities p, which are unknown and follow Dir(α), α = e^logits.
+One after the other they have the Pólya (Dirichlet-multinomial) likelihood, with z = ln α and z₀ = ln Σα:
+
+.. math::
+    \ln p(c \mid α) = \sum_k c_k \ln\frac{α_k}{α_0} + \sum_k R(z_k, c_k) - R(z_0, n), \qquad
+    R(z, n) = \sum_{j=1}^{n-1} \ln(1 + j e^{-z})
+
+No difference of lnΓ is taken, which would lose all digits for large α; every term is a softplus of ln j − z.
+"""
+
+import math
+import warnings
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from beliefmatch._rows import result_dtype, work_dtype
+from beliefmatch._validate import (
+    describe,
+    fail,
+    level_of_caller,
+    peek,
+    require_choice,
+    require_device,
+    require_floating,
+    require_index,
+    require_values,
+)
+
+__all__ = [
+    "UnboundedScale",
+    "expected_gain",
+    "fit_scale",
+    "prob_of_majority",
+    "require_votes",
+    "votes_log_likelihood",
+]
+
+LARGEST_LOG_SCALE = math.log(1e6)
+"""A fitted scale lies between 1e-6 and 1e6."""
+_EXACT_TERMS = 16
+"""Votes of one class up to which R is summed term by term; beyond them Stirling's series is exact."""
+_STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188)
+_NUMBERS_AT_ONCE = 1 << 22
+
+
+class UnboundedScale(UserWarning):
+    """The votes agree, or scatter, more than any scale allows: the fitted one is the end of its range."""
+
+
+def votes_log_likelihood(
+    logits: Tensor,
+    counts: Tensor,
+    *,
+    ordered: bool = True,
+    reduction: Literal["mean", "sum", "none"] = "mean",
+) -> Tensor:
+    r"""Log-likelihood of the votes of each item under Dir(e^logits), exact at any concentration.
+
+    .. math:: \ln\frac{Γ(α_0)}{Γ(α_0 + n)} + \sum_k \ln\frac{Γ(α_k + c_k)}{Γ(α_k)}
+
+    A score for beliefs that are to predict votes one after another, and differentiable in the logits for
+    those who want it as a loss: unlike the evidence lower bound it sees how votes scatter between items.
+
+    Args:
+        logits: ln α, of shape (N, K) or (K,).
+        counts: Votes for each class, whole numbers of the shape of the logits, of any number type.
+        ordered: Whether the votes have the order in which they came. If False, the logarithm of the number
+            of their orders is added, which does not depend on the logits; a single item then has the value
+            of `scipy.stats.dirichlet_multinomial.logpmf`.
+        reduction: "mean" and "sum" are over the items, "none" gives one value for each.
+
+    Returns:
+        Nats; float64 for float64 logits, else float32. An item without votes has 0.
+
+    Example:
+        >>> import torch
+        >>> from beliefmatch import votes_log_likelihood
+        >>> uniform = torch.zeros(1, 3, dtype=torch.float64)  # each class has the concentration 1
+        >>> votes = torch.tensor([[2, 0, 0]])
+        >>> round(votes_log_likelihood(uniform, votes).exp().item(), 12)  # 1/3 · 2/4
+        0.166666666667
+    """
+    name = "votes_log_likelihood"
+    require_choice(name, "reduction", reduction, ("mean", "sum", "none"))
+    votes = require_votes(name, logits, counts)
+    z = logits.to(work_dtype(logits.device))
+    total = votes.sum(-1)
+    seen = votes > 0
+    mean_part = torch.where(seen, votes * z.log_softmax(-1), 0.0).sum(-1)
+    value = mean_part + _log_reinforcement(z, votes).sum(-1) - _log_reinforcement(z.logsumexp(-1), total)
+    if not ordered:
+        value = value + torch.lgamma(total + 1) - torch.lgamma(votes + 1).sum(-1)
+    value = value if reduction == "none" else value.mean() if reduction == "mean" else value.sum()
+    return value.to(result_dtype(logits.dtype))
+
+
+def fit_scale(logits: Tensor, counts: Tensor, *, max_votes: int = 5) -> float:
+    """The factor on α = e^logits that makes the votes of an item likeliest, one after the other.
+
+    A network's probabilities and the precision with which they hold are two things; this fits the second to
+    data, as temperature scaling fits the first. The means stay as they are: `Belief(logits, scale=s)`.
+
+    Args:
+        logits: ln α of validation items, of shape (N, K): items that the network was not trained on.
+        counts: Votes for each class, whole numbers of the shape of the logits.
+        max_votes: Number of votes of an item that count. An item with more stands for all of its choices of
+            that many votes, in expectation, so that items with many votes do not outweigh the others and
+            the scale serves the first votes best.
+
+    Returns:
+        The scale s, between 1e-6 and 1e6. The ends of this range are returned with an `UnboundedScale`
+        warning: votes of an item that always agree are likeliest under α → 0, votes that scatter as
+        independent draws from the means do under α → ∞.
+
+    Example:
+        >>> import torch
+        >>> from beliefmatch import fit_scale
+        >>> p = torch.distributions.Dirichlet(torch.tensor([2.0, 1.0, 1.0])).sample((4000,))
+        >>> counts = torch.distributions.Multinomial(5, p).sample()
+        >>> logits = torch.tensor([8.0, 4.0, 4.0]).log().expand(4000, 3)  # too sure by a factor of 4
+        >>> round(fit_scale(logits, counts), 1)
+        0.2
+    """
+    name = "fit_scale"
+    if (most := require_index(name, "max_votes", max_votes)) < 2:
+        raise fail(name, f"`max_votes` must be at least 2, got {most}: one vote has no scatter.")
+    votes = require_votes(name, logits, counts)
+    if logits.dim() != 2:
+        raise fail(name, f"`logits` must have shape (N, K), got {tuple(logits.shape)}.")
+    totals = votes.sum(1)
+    if peek((totals >= 2).any()) is False:
+        raise fail(name, "`counts` must have items with two votes or more: one vote has no scatter.")
+    z = logits.detach().to(work_dtype(logits.device))
+    require_values(name, "logits", z, z.isfinite(), "finite")
+    several = totals >= 2
+    objective = _ScaleObjective(z[several], votes[several], most)
+    best = _maximise(objective, -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE)
+    if abs(best) == LARGEST_LOG_SCALE:
+        kind = "agree" if best < 0 else "scatter"
+        warnings.warn(
+            f"{name}: the votes {kind} more than any scale allows; the end of its range is returned.",
+            UnboundedScale,
+            stacklevel=level_of_caller(),
+        )
+    return math.exp(best)
+
+
+def prob_of_majority(logits: Tensor, panel: int, votes: Tensor | None = None) -> Tensor:
+    r"""P(class k has the most votes of a panel of `panel` people), for votes of whom some are known.
+
+    The votes that are still to come follow the Pólya distribution with concentrations α + votes. The
+    probability is exact: for each number of votes f of the winner, a recursion over the classes adds up all
+    ways to give every other class fewer than f votes or, in a tie, f.
+
+    Args:
+        logits: ln α, of shape (..., K).
+        panel: Number of votes when all have voted.
+        votes: Votes known by now, whole numbers of the shape of the logits; none if not given.
+
+    Returns:
+        Probabilities of the shape of the logits, which sum to one. Classes that tie share the panel's
+        decision equally, as if it were drawn by lot. Not differentiable.
+    """
+    name = "prob_of_majority"
+    if (size := require_index(name, "panel", panel)) < 1:
+        raise fail(name, f"`panel` must be at least 1, got {size}.")
+    require_floating(name, "logits", logits)
+    known = require_votes(name, logits, torch.zeros_like(logits) if votes is None else votes, "votes")
+    require_values(name, "votes", known.sum(-1), known.sum(-1) <= size, f"at most `panel` ({size}) an item")
+    z = logits.detach().to(work_dtype(logits.device)).reshape(-1, logits.shape[-1])
+    cast = known.reshape(z.shape)
+    rows = max(1, _NUMBERS_AT_ONCE // ((size + 1) ** 2 * z.shape[1]))
+    parts = zip(z.split(rows), cast.split(rows), strict=True)
+    found = [_majority(part, by_now, size) for part, by_now in parts] or [z]
+    return torch.cat(found).view_as(logits).to(result_dtype(logits.dtype))
+
+
+def expected_gain(logits: Tensor, panel: int, votes: Tensor) -> Tensor:
+    r"""Nats that one more vote is expected to tell about the majority of the panel, for each item.
+
+    .. math:: H(M \mid \text{votes}) - \sum_y p(y \mid \text{votes})\,H(M \mid \text{votes} + y) ≥ 0
+
+    with M the class of `prob_of_majority`. An item whose panel is complete has 0. To ask about the items of
+    the largest gain first is the greedy way to learn most with each vote.
+
+    Args:
+        logits: ln α, of shape (N, K).
+        panel: Number of votes when all have voted.
+        votes: Votes known by now, whole numbers of shape (N, K).
+
+    Returns:
+        Shape (N,), at least 0.
+    """
+    now = _entropy(prob_of_majority(logits, panel, votes))
+    known = require_votes("expected_gain", logits, votes, "votes")
+    gain = torch.zeros_like(now)
+    is_open = known.sum(-1) < panel
+    if not peek(is_open.any()):
+        return gain
+    z, cast = logits[is_open], known[is_open]
+    predictive = _with_votes(z.to(cast.dtype), cast).softmax(-1)
+    later = torch.zeros_like(now[is_open])
+    for k in range(logits.shape[-1]):
+        with_one_more = cast.clone()
+        with_one_more[..., k] += 1
+        later = later + predictive[..., k] * _entropy(prob_of_majority(z, panel, with_one_more))
+    gain[is_open] = (now[is_open] - later).clamp(min=0.0)
+    return gain
+
+
+def require_votes(function: str, logits: Tensor, counts: Tensor, name: str = "counts") -> Tensor:
+    """The votes in the working type: whole numbers, not negative, of the shape of the logits."""
+    require_floating(function, "logits", logits)
+    if logits.dim() == 0 or logits.shape[-1] == 0:
+        raise fail(function, f"`logits` must have shape (..., K) with K ≥ 1, got {tuple(logits.shape)}.")
+    if not isinstance(counts, Tensor) or counts.dtype == torch.bool or counts.is_complex():
+        expected = "a tensor of whole numbers"
+        raise fail(function, f"`{name}` must be {expected}, got {describe(counts)}.", TypeError)
+    require_device(function, name, counts, logits)
+    if counts.shape != logits.shape:
+        expected = f"the shape of `logits`, {tuple(logits.shape)}"
+        raise fail(function, f"`{name}` must have {expected}, got {tuple(counts.shape)}.")
+    votes = counts.detach().to(work_dtype(logits.device))
+    is_whole = votes.isfinite() & (votes >= 0) & (votes == votes.round())
+    require_values(function, name, votes, is_whole, "whole numbers that are not negative")
+    return votes
+
+
+# The Pólya likelihood
+
+
+def _log_reinforcement(z: Tensor, n: Tensor) -> Tensor:
+    """R(z, n) = Σ_{j<n} ln(1 + j e^{-z}): what votes that came before add to those of the same class."""
+    shape, z, n = z.shape, z.flatten(), n.flatten()
+    value = torch.zeros_like(z)
+    most = int(n.max()) if n.numel() else 0
+    for j in range(1, min(most, _EXACT_TERMS)):
+        at = (n > j).nonzero().flatten()
+        value = value.index_add(0, at, F.softplus(math.log(j) - z[at]))
+    if most > _EXACT_TERMS:
+        at = (n > _EXACT_TERMS).nonzero().flatten()
+        value = value.index_add(0, at, _log_reinforcement_tail(z[at], n[at] - _EXACT_TERMS))
+    return value.view(shape)
+
+
+def _log_reinforcement_tail(z: Tensor, m: Tensor) -> Tensor:
+    """lnΓ(a + m) − lnΓ(a) − m z with a = 16 + e^z, by Stirling's series, of which m z is taken out first."""
+    a = _EXACT_TERMS + z.clamp(max=80.0).exp()  # beyond, what the series adds is below 1e-30
+    main = (a + m - 0.5) * torch.log1p(m / a) - m
+    return m * F.softplus(math.log(_EXACT_TERMS) - z) + main + _stirling(a + m) - _stirling(a)
+
+
+def _stirling(x: Tensor) -> Tensor:
+    """lnΓ(x) − (x − ½) ln x + x − ½ ln 2π for x ≥ 16, to 1e-16."""
+    square = 1 / (x * x)
+    value = torch.zeros_like(x)
+    for coefficient in reversed(_STIRLING):
+        value = value * square + coefficient
+    return value / x
+
+
+# The scale
+
+
+class _ScaleObjective:
+    """Log-likelihood of the votes as a function of ln s, up to a constant, with its derivatives.
+
+    Σ_items Σ_j [Σ_k P(c_k > j) ln(1 + j/(s α_k)) − ln(1 + j/(s α₀))], where c are `most` of the votes, drawn
+    without replacement. Only terms that differ from zero are kept.
+    """
+
+    def __init__(self, z: Tensor, votes: Tensor, most: int) -> None:
+        totals = votes.sum(1)
+        drawn = totals.clamp(max=most)
+        of_classes = z, votes, totals[:, None].expand_as(votes), drawn[:, None].expand_as(votes)
+        z_seen, c_seen, n_seen, m_seen = (x[votes >= 2] for x in of_classes)
+        log_total, positions, weights = z.logsumexp(1), [], []
+        for j in range(1, most):
+            weight = _prob_more_than(j, c_seen, n_seen, m_seen)
+            is_drawn = drawn > j
+            positions += [math.log(j) - z_seen[weight > 0], math.log(j) - log_total[is_drawn]]
+            weights += [weight[weight > 0], -torch.ones_like(log_total[is_drawn])]
+        self.positions, self.weights = torch.cat(positions), torch.cat(weights)
+
+    def value(self, log_scale: float) -> float:
+        return (self.weights * F.softplus(self.positions - log_scale)).sum().item()
+
+    def slope(self, log_scale: float) -> float:
+        return -(self.weights * torch.sigmoid(self.positions - log_scale)).sum().item()
+
+
+def _prob_more_than(j: int, c: Tensor, n: Tensor, m: Tensor) -> Tensor:
+    """P(X > j) of X drawn by chance from c of n, m draws without replacement."""
+    at_most = torch.zeros_like(c)
+    for x in range(j + 1):
+        possible = (x <= c) & (x <= m) & (m - x <= n - c)
+        one = _log_choose(c, x) + _log_choose(n - c, m - x) - _log_choose(n, m)
+        at_most = at_most + torch.where(possible, one.exp(), 0.0)
+    return torch.where(torch.minimum(c, m) > j, (1 - at_most).clamp(0.0, 1.0), 0.0)
+
+
+def _log_choose(n: Tensor, k: Tensor | int) -> Tensor:
+    k = torch.as_tensor(k, dtype=n.dtype, device=n.device)
+    rest = n - k
+    inside = torch.lgamma(n + 1) - torch.lgamma(k.clamp(min=0) + 1) - torch.lgamma(rest.clamp(min=0) + 1)
+    return torch.where((k >= 0) & (rest >= 0), inside, -torch.inf)
+
+
+def _maximise(objective: _ScaleObjective, low: float, high: float) -> float:
+    """The best of a coarse grid, refined by bisecting the slope; an end where the slope points outwards."""
+    grid = torch.linspace(low, high, 29).tolist()
+    best = max(range(len(grid)), key=lambda i: objective.value(grid[i]))
+    left, right = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+    if objective.slope(left) <= 0 and best == 0:
+        return low
+    if objective.slope(right) >= 0 and best == len(grid) - 1:
+        return high
+    for _ in range(50):
+        middle = 0.5 * (left + right)
+        left, right = (middle, right) if objective.slope(middle) > 0 else (left, middle)
+    return 0.5 * (left + right)
+
+
+# The panel
+
+
+def _with_votes(z: Tensor, votes: Tensor) -> Tensor:
+    """ln(α + votes)."""
+    return torch.where(votes > 0, torch.logaddexp(z, votes.log()), z)
+
+
+def _majority(z: Tensor, votes: Tensor, panel: int) -> Tensor:
+    """`prob_of_majority` of rows."""
+    left = panel - votes.sum(1)
+    weights = _log_weights(z, votes, left)
+    found = torch.zeros_like(z)
+    for level in range(max(1, -(-panel // z.shape[1])), panel + 1):
+        found += _wins_at(level, weights, votes, left, panel // level)
+    return found / found.sum(1, keepdim=True)  # is one but for rounding
+
+
+def _log_weights(z: Tensor, votes: Tensor, left: Tensor) -> Tensor:
+    """ln[(α_k + v_k)_r / r!] − r ln c for r = 0 ... the largest number of votes left, shape (N, K, r).
+
+    The recursion multiplies as many weights as there are classes; c, the geometric mean of the factors
+    (α₀ + n + j) / (j + 1) of the normaliser, keeps the products within range and makes them add up to one.
+    """
+    log_alpha = _with_votes(z, votes)
+    log_total = log_alpha.logsumexp(1)
+    most = int(left.max())
+    log_c = torch.zeros_like(left)
+    for j in range(most):
+        factor = torch.logaddexp(log_total, _log(j, log_total)) - math.log(j + 1)
+        log_c = log_c + torch.where(j < left, factor, 0.0)
+    log_c = (log_c / left.clamp(min=1))[:, None]
+    steps = [torch.zeros_like(log_alpha)]
+    for j in range(most):
+        steps.append(steps[-1] + torch.logaddexp(log_alpha, _log(j, log_alpha)) - math.log(j + 1) - log_c)
+    return torch.stack(steps, -1)
+
+
+def _log(j: int, like: Tensor) -> Tensor:
+    return torch.full_like(like, math.log(j) if j else -math.inf)
+
+
+def _wins_at(level: int, log_weights: Tensor, votes: Tensor, left: Tensor, ties: int) -> Tensor:
+    """Weight of all outcomes in which class k has `level` votes and no class more, shared among those tied.
+
+    With the polynomial Π (A_l + y B_l) over the other classes, of weight A_l below the level and B_l at it,
+    the share of class k is the integral over y from 0 to 1: y^t becomes 1/(t + 1). Gauss-Legendre nodes give
+    it exactly. A state has the shape (N, votes given, nodes).
+    """
+    _, classes, sizes = log_weights.shape
+    y, node_weights = _gauss_legendre(ties, votes)
+    r = torch.arange(sizes, device=votes.device)
+    more = level - votes  # votes that lift a class to the level
+    weights = log_weights.exp() * (r <= left[:, None, None])
+    reach = weights * (r == more[..., None])
+    factors = (weights * (r < more[..., None]))[..., None] + reach[..., None] * y
+    before = [_start(votes, sizes, len(y))]
+    for k in range(classes - 1):
+        before.append(_multiply(before[-1], factors[:, k], level))
+    after = _start(votes, sizes, len(y))
+    found = torch.zeros_like(votes)
+    for k in reversed(range(classes)):
+        rest = (left - more[:, k])[:, None] - r  # votes for the classes after k
+        picked = after.gather(1, rest.clamp(0, sizes - 1).long()[..., None].expand_as(after))
+        others = (before[k] * picked * (rest >= 0)[..., None]).sum(1) @ node_weights
+        found[:, k] = reach[:, k].sum(1) * others
+        after = _multiply(after, factors[:, k], level)
+    return found
+
+
+def _gauss_legendre(ties: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Nodes and weights on [0, 1], exact for the polynomial of the other tied classes, of degree ties − 1."""
+    nodes, weights = np.polynomial.legendre.leggauss(max(1, -(-ties // 2)))
+    return like.new_tensor((nodes + 1) / 2), like.new_tensor(weights / 2)
+
+
+def _start(like: Tensor, sizes: int, nodes: int) -> Tensor:
+    """Before the first class: no vote is given."""
+    state = like.new_zeros(len(like), sizes, nodes)
+    state[:, 0] = 1
+    return state
+
+
+def _multiply(state: Tensor, factor: Tensor, degree: int) -> Tensor:
+    """The product of two polynomials in the votes given, of which no more than there are left."""
+    sizes = state.shape[1]
+    product = state * factor[:, :1]
+    for r in range(1, min(sizes, degree + 1)):
+        product[:, r:] += state[:, : sizes - r] * factor[:, r, None]
+    return product
+
+
+def _entropy(probs: Tensor) -> Tensor:
+    return torch.special.entr(probs).sum(-1)

@@ -1,0 +1,324 @@
+"""Votes: the Pólya likelihood, the scale of a belief, the majority of a panel, the gain of one more vote."""
+
+import itertools
+import math
+import warnings
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from beliefmatch.votes import (
+    UnboundedScale,
+    expected_gain,
+    fit_scale,
+    prob_of_majority,
+    votes_log_likelihood,
+)
+
+mpmath.mp.dps = 50
+seeds = st.integers(0, 2**31)
+
+
+def items(count, classes, votes, seed, spread=2.0):
+    """Log-concentrations and votes of some items."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = spread * torch.randn(count, classes, generator=generator, dtype=torch.float64)
+    drawn = torch.randint(classes, (count, votes), generator=generator)
+    return logits, torch.nn.functional.one_hot(drawn, classes).sum(1)
+
+
+def simulated(alpha, votes, count, seed):
+    """Votes of items whose class probabilities follow Dir(alpha)."""
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy(rng.multinomial(votes, rng.dirichlet(alpha, count)))
+
+
+# The Pólya likelihood
+
+
+@given(st.integers(2, 6), st.integers(0, 80), seeds)
+@settings(max_examples=40, deadline=None)
+def test_the_likelihood_without_order_is_that_of_scipy(classes, votes, seed):
+    logits, counts = items(3, classes, votes, seed)
+    found = votes_log_likelihood(logits, counts, ordered=False, reduction="none")
+    expected = [
+        stats.dirichlet_multinomial.logpmf(c.numpy(), z.exp().numpy(), votes) if votes else 0.0
+        for z, c in zip(logits, counts, strict=True)
+    ]
+    assert found.tolist() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("logits", [[300.0, 301.0, -300.0], [-600.0, -600.0, -599.0], [40.0, 0.0, -40.0]])
+@pytest.mark.parametrize("counts", [[3, 2, 0], [30, 20, 5], [1000, 17, 16]])
+def test_the_likelihood_is_exact_at_any_concentration(logits, counts):
+    alpha = [mpmath.exp(z) for z in logits]
+
+    def rising(a, n):
+        return mpmath.fsum(mpmath.log(a + j) for j in range(n))
+
+    expected = mpmath.fsum(map(rising, alpha, counts)) - rising(mpmath.fsum(alpha), sum(counts))
+    z = torch.tensor([logits], dtype=torch.float64, requires_grad=True)
+    found = votes_log_likelihood(z, torch.tensor([counts]))
+    assert found.item() == pytest.approx(float(expected), rel=1e-13)
+    (grad,) = torch.autograd.grad(found, z)
+    total = mpmath.fsum(alpha)
+    for k, (a, c) in enumerate(zip(alpha, counts, strict=True)):
+        slope = mpmath.fsum(a / (a + j) for j in range(c))
+        slope -= mpmath.fsum(a / (total + j) for j in range(sum(counts)))
+        assert grad[0, k].item() == pytest.approx(float(slope), rel=1e-11, abs=1e-13 * sum(counts))
+
+
+def test_votes_one_after_another_multiply_to_the_likelihood():
+    logits, _ = items(1, 3, 0, seed=4)
+    sequence, alpha, expected = [0, 2, 2, 1, 2], logits[0].exp().clone(), 0.0
+    for vote in sequence:
+        expected += (alpha[vote] / alpha.sum()).log().item()
+        alpha[vote] += 1
+    counts = torch.bincount(torch.tensor(sequence), minlength=3)[None]
+    assert votes_log_likelihood(logits, counts).item() == pytest.approx(expected, rel=1e-14)
+
+
+def test_the_likelihood_reduces_as_named_and_keeps_the_type_of_the_logits():
+    logits, counts = items(4, 3, 7, seed=1)
+    each = votes_log_likelihood(logits, counts, reduction="none")
+    assert votes_log_likelihood(logits, counts).item() == pytest.approx(each.mean().item())
+    assert votes_log_likelihood(logits, counts, reduction="sum").item() == pytest.approx(each.sum().item())
+    assert votes_log_likelihood(logits.float(), counts).dtype == torch.float32
+    assert votes_log_likelihood(logits[0], counts[0]).item() == pytest.approx(each[0].item())
+    assert torch.autograd.gradcheck(lambda z: votes_log_likelihood(z, counts), logits.requires_grad_())
+
+
+# The scale
+
+
+@pytest.mark.parametrize("scale", [0.05, 0.5, 3.0])
+@pytest.mark.parametrize("votes", [5, 40])
+def test_the_scale_of_simulated_items_is_recovered(scale, votes):
+    alpha = np.array([4.0, 2.0, 1.0, 0.5])
+    counts = simulated(scale * alpha, votes, 20_000, seed=3)
+    logits = torch.from_numpy(alpha).log().expand(len(counts), 4)
+    assert fit_scale(logits, counts) == pytest.approx(scale, rel=0.07)
+
+
+def test_the_scale_maximises_the_likelihood_of_few_votes():
+    logits, _ = items(300, 3, 0, seed=5, spread=1.0)
+    rng = np.random.default_rng(6)
+    counts = torch.tensor(np.stack([rng.multinomial(4, rng.dirichlet(3 * a)) for a in logits.exp().numpy()]))
+    best = fit_scale(logits, counts)
+    around = [votes_log_likelihood(logits + math.log(best * f), counts).item() for f in (0.98, 1.0, 1.02)]
+    assert around[1] > max(around[0], around[2])
+
+
+def test_more_votes_stand_for_all_choices_of_a_few():
+    """In expectation over subsets, so that the scale equals that of every subset listed once."""
+    logits, counts = items(30, 3, 6, seed=8, spread=1.0)
+    subsets = []
+    for row in counts:
+        people = [k for k, n in enumerate(row.tolist()) for _ in range(n)]
+        chosen = itertools.combinations(people, 4)
+        subsets.append(torch.stack([torch.bincount(torch.tensor(c), minlength=3) for c in chosen]))
+    repeated = torch.cat([z.expand(len(s), 3) for z, s in zip(logits, subsets, strict=True)])
+    assert fit_scale(logits, counts, max_votes=4) == pytest.approx(
+        fit_scale(repeated, torch.cat(subsets), max_votes=4), rel=1e-9
+    )
+
+
+def test_the_scale_does_not_depend_on_the_order_of_items_and_classes():
+    logits, counts = items(200, 4, 5, seed=9, spread=1.0)
+    order, classes = torch.randperm(200), torch.randperm(4)
+    permuted = fit_scale(logits[order][:, classes], counts[order][:, classes])
+    assert permuted == pytest.approx(fit_scale(logits, counts), rel=1e-9)
+
+
+def test_votes_that_always_agree_have_no_scale_and_warn():
+    logits = torch.zeros(50, 3)
+    with pytest.warns(UnboundedScale):
+        assert fit_scale(logits, 5 * torch.eye(3).repeat(17, 1)[:50]) == pytest.approx(1e-6)
+    scattered = torch.tensor([[1, 1, 1]]).expand(50, 3)
+    with pytest.warns(UnboundedScale):
+        assert fit_scale(logits, scattered) == pytest.approx(1e6)
+
+
+def test_items_with_fewer_than_two_votes_do_not_count():
+    logits, counts = items(100, 3, 5, seed=10, spread=1.0)
+    single = torch.nn.functional.one_hot(torch.arange(60) % 3, 3)
+    more = fit_scale(torch.cat([logits, torch.randn(60, 3)]), torch.cat([counts, single]))
+    assert more == pytest.approx(fit_scale(logits, counts), rel=1e-9)
+
+
+# The majority of a panel
+
+
+def by_enumeration(alpha, panel, votes):
+    left, found = panel - sum(votes), np.zeros(len(alpha))
+    for more in itertools.product(range(left + 1), repeat=len(alpha)):
+        if sum(more) != left:
+            continue
+        posterior = np.add(alpha, votes)
+        weight = stats.dirichlet_multinomial.pmf(more, posterior, left) if left else 1.0
+        final = np.add(votes, more)
+        found[final == final.max()] += weight / (final == final.max()).sum()
+    return found
+
+
+@given(st.integers(2, 4), st.integers(1, 7), st.data(), seeds)
+@settings(max_examples=60, deadline=None)
+def test_the_majority_equals_the_sum_over_all_outcomes(classes, panel, data, seed):
+    logits, votes = items(1, classes, data.draw(st.integers(0, panel)), seed)
+    found = prob_of_majority(logits, panel, votes)[0].tolist()
+    assert found == pytest.approx(
+        by_enumeration(logits[0].exp().numpy(), panel, votes[0].tolist()), abs=1e-11
+    )
+
+
+@pytest.mark.parametrize("panel", [1, 5, 51, 301])
+def test_the_majority_of_two_classes_is_a_beta_binomial_tail(panel):
+    a, b = 1.7, 0.4
+    logits = torch.tensor([[a, b]], dtype=torch.float64).log()
+    expected = stats.betabinom.sf(panel // 2, panel, a, b)
+    assert prob_of_majority(logits, panel)[0, 0].item() == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_majority_agrees_with_simulation():
+    alpha, panel, votes = np.array([0.6, 2.0, 1.0, 0.3, 0.8]), 9, np.array([2, 0, 1, 0, 0])
+    more = simulated(alpha + votes, panel - votes.sum(), 200_000, seed=11).numpy()
+    final = more + votes
+    wins = final == final.max(1, keepdims=True)
+    expected = (wins / wins.sum(1, keepdims=True)).mean(0)
+    logits = torch.from_numpy(alpha).log()[None]
+    found = prob_of_majority(logits, panel, torch.from_numpy(votes)[None])[0].numpy()
+    assert np.abs(found - expected).max() < 4 * math.sqrt(0.25 / 200_000)
+
+
+def test_a_large_panel_decides_as_the_largest_probability():
+    from beliefmatch import Belief
+
+    logits, _ = items(4, 3, 0, seed=12, spread=1.0)
+    assert torch.allclose(prob_of_majority(logits, 201), Belief(logits).prob_of_being_best(), atol=0.01)
+
+
+def test_one_voter_is_the_majority_and_a_complete_panel_is_certain():
+    logits, votes = items(5, 3, 5, seed=13)
+    assert torch.allclose(prob_of_majority(logits, 1), logits.softmax(-1), atol=1e-14)
+    decided = prob_of_majority(logits, 5, votes)
+    winners = votes == votes.amax(1, keepdim=True)
+    assert torch.equal(decided, winners.double() / winners.sum(1, keepdim=True))
+
+
+@given(st.integers(2, 5), st.integers(2, 9), seeds)
+@settings(max_examples=40, deadline=None)
+def test_settled_stays_settled_under_agreeing_votes(classes, panel, seed):
+    logits, votes = items(6, classes, panel - 2, seed)
+    before = prob_of_majority(logits, panel, votes)
+    best = before.argmax(1, keepdim=True)
+    more = votes + torch.zeros_like(votes).scatter(1, best, 1)
+    after = prob_of_majority(logits, panel, more)
+    assert (after.gather(1, best) >= before.gather(1, best) - 1e-12).all()
+
+
+def test_the_next_vote_does_not_change_the_majority_in_expectation():
+    logits, votes = items(5, 3, 2, seed=14)
+    predictive = (logits.exp() + votes) / (logits.exp() + votes).sum(1, keepdim=True)
+    later = sum(
+        predictive[:, k, None] * prob_of_majority(logits, 6, votes + torch.eye(3, dtype=torch.int64)[k])
+        for k in range(3)
+    )
+    assert torch.allclose(later, prob_of_majority(logits, 6, votes), atol=1e-12)
+
+
+@pytest.mark.parametrize("shift", [-500.0, 500.0])
+def test_the_majority_is_finite_at_any_concentration(shift):
+    logits, votes = items(6, 4, 2, seed=15)
+    found = prob_of_majority(logits + shift, 7, votes)
+    assert torch.allclose(found.sum(1), torch.ones(6, dtype=torch.float64))
+    if shift > 0:  # the votes say nothing new: those to come are independent draws from the means
+        probs = logits[0].softmax(0).numpy()
+        alike = by_enumeration(1e9 * probs, 7, votes[0].tolist())
+        assert found[0].tolist() == pytest.approx(alike, abs=1e-6)
+
+
+def test_the_majority_is_the_same_for_permuted_classes_and_any_batch_shape():
+    logits, votes = items(6, 4, 3, seed=16)
+    order = torch.tensor([2, 0, 3, 1])
+    whole = prob_of_majority(logits, 7, votes)
+    assert torch.allclose(prob_of_majority(logits[:, order], 7, votes[:, order]), whole[:, order])
+    shaped = prob_of_majority(logits.view(2, 3, 4), 7, votes.view(2, 3, 4))
+    assert torch.equal(shaped.view(6, 4), whole)
+
+
+# Which vote to ask for next
+
+
+def test_the_expected_gain_is_what_the_votes_tell_about_the_majority():
+    logits, votes = items(7, 3, 2, seed=17)
+
+    def entropy(p):
+        return torch.special.entr(p).sum(-1)
+
+    predictive = (logits.exp() + votes) / (logits.exp() + votes).sum(1, keepdim=True)
+    later = sum(
+        predictive[:, k] * entropy(prob_of_majority(logits, 5, votes + torch.eye(3, dtype=torch.int64)[k]))
+        for k in range(3)
+    )
+    expected = entropy(prob_of_majority(logits, 5, votes)) - later
+    assert torch.allclose(expected_gain(logits, 5, votes), expected, atol=1e-12)
+    assert (expected > 0).all()
+
+
+def test_complete_panels_gain_nothing():
+    logits, votes = items(3, 3, 5, seed=18)
+    votes[1] = torch.tensor([1, 1, 0])
+    gain = expected_gain(logits, 5, votes)
+    assert gain[[0, 2]].tolist() == [0, 0] and gain[1] > 0
+
+
+# Bad input
+
+
+CALLS = {
+    "votes_log_likelihood": lambda z, c: votes_log_likelihood(z, c),
+    "fit_scale": lambda z, c: fit_scale(z, c),
+    "prob_of_majority": lambda z, c: prob_of_majority(z, 9, c),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(
+    ("logits", "counts", "error", "argument"),
+    [
+        (torch.zeros(3, 2), [[1, 2]], TypeError, "counts|votes"),
+        (torch.zeros(3, 2), torch.ones(2, 3), ValueError, "counts|votes"),
+        (torch.zeros(3, 2), torch.full((3, 2), 0.5), ValueError, "counts|votes"),
+        (torch.zeros(3, 2), torch.full((3, 2), -1), ValueError, "counts|votes"),
+        (torch.zeros(3, 2), torch.full((3, 2), math.nan), ValueError, "counts|votes"),
+        (torch.zeros(3, 2), torch.ones(3, 2, dtype=torch.bool), TypeError, "counts|votes"),
+        (torch.zeros(3, 2, dtype=torch.int64), torch.ones(3, 2), TypeError, "logits"),
+        (torch.zeros(()), torch.ones(()), ValueError, "logits"),
+    ],
+)
+def test_bad_votes_are_refused_by_name(name, logits, counts, error, argument):
+    with pytest.raises(error, match=rf"^{name}: `({argument})`"):
+        CALLS[name](logits, counts)
+
+
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        (lambda: fit_scale(torch.zeros(3, 2), torch.eye(3, 2)), "counts"),
+        (lambda: fit_scale(torch.zeros(0, 2), torch.zeros(0, 2)), "counts"),
+        (lambda: fit_scale(torch.zeros(2), torch.ones(2)), "logits"),
+        (lambda: fit_scale(torch.full((3, 2), math.nan), torch.ones(3, 2)), "logits"),
+        (lambda: fit_scale(torch.zeros(3, 2), torch.ones(3, 2), max_votes=1), "max_votes"),
+        (lambda: prob_of_majority(torch.zeros(3, 2), 0), "panel"),
+        (lambda: prob_of_majority(torch.zeros(3, 2), 3, torch.full((3, 2), 2)), "votes"),
+        (lambda: votes_log_likelihood(torch.zeros(3, 2), torch.ones(3, 2), reduction="max"), "reduction"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(call, argument):
+    with warnings.catch_warnings(), pytest.raises(ValueError, match=f"`{argument}`"):
+        call()
