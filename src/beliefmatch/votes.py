@@ -35,6 +35,7 @@ from beliefmatch._validate import (
 __all__ = [
     "UnboundedScale",
     "expected_gain",
+    "fit_class_prior",
     "fit_scale",
     "prob_of_majority",
     "require_votes",
@@ -151,6 +152,46 @@ def fit_scale(logits: Tensor, counts: Tensor, *, max_votes: int = 5) -> float:
     return math.exp(best)
 
 
+def fit_class_prior(counts: Tensor, *, max_votes: int = 5) -> Tensor:
+    """ln α of the Dirichlet that makes the votes of all items likeliest, the same for each item: shape (K,).
+
+    What is known of an item's votes where no model tells the items apart. Half a vote for each class is
+    added, so that a class without votes stays possible.
+
+    Args:
+        counts: Votes for each class, whole numbers of shape (N, K).
+        max_votes: Number of votes of an item that count, as in `fit_scale`.
+    """
+    name = "fit_class_prior"
+    if (most := require_index(name, "max_votes", max_votes)) < 2:
+        raise fail(name, f"`max_votes` must be at least 2, got {most}: one vote has no scatter.")
+    if not isinstance(counts, Tensor) or counts.dim() != 2:
+        raise fail(name, f"`counts` must be a tensor of shape (N, K), got {describe(counts)}.")
+    votes = require_votes(name, torch.zeros_like(counts, dtype=torch.float64), counts)
+    totals = votes.sum(1)
+    drawn = totals.clamp(max=most)
+    # An item needs α_k + j as often as more than j of its votes are for k: the sums over items suffice.
+    of_classes = votes, totals[:, None].expand_as(votes), drawn[:, None].expand_as(votes)
+    times = torch.stack([_prob_more_than(j, *of_classes).sum(0) for j in range(most)])
+    times[0] += 0.5
+    totals_times = torch.stack([(drawn > j).sum() for j in range(most)]).double()
+    totals_times[0] += 0.5 * votes.shape[1]
+    j = torch.arange(most, dtype=torch.float64, device=votes.device)
+    z = (times[0] / times[0].sum()).log().requires_grad_()
+    optimizer = torch.optim.LBFGS([z], max_iter=500, tolerance_grad=1e-9, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        likelihood = (times * (z.exp() + j[:, None]).log()).sum()
+        likelihood = likelihood - (totals_times * (z.exp().sum() + j).log()).sum()
+        loss = -likelihood / totals_times.sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    return z.detach().clamp(-LARGEST_LOG_SCALE, LARGEST_LOG_SCALE)
+
+
 def prob_of_majority(logits: Tensor, panel: int, votes: Tensor | None = None) -> Tensor:
     r"""P(class k has the most votes of a panel of `panel` people), for votes of whom some are known.
 
@@ -173,11 +214,13 @@ def prob_of_majority(logits: Tensor, panel: int, votes: Tensor | None = None) ->
     require_floating(name, "logits", logits)
     known = require_votes(name, logits, torch.zeros_like(logits) if votes is None else votes, "votes")
     require_values(name, "votes", known.sum(-1), known.sum(-1) <= size, f"at most `panel` ({size}) an item")
+    if not logits.numel():
+        return logits.detach().to(result_dtype(logits.dtype))
     z = logits.detach().to(work_dtype(logits.device)).reshape(-1, logits.shape[-1])
     cast = known.reshape(z.shape)
     rows = max(1, _NUMBERS_AT_ONCE // ((size + 1) ** 2 * z.shape[1]))
     parts = zip(z.split(rows), cast.split(rows), strict=True)
-    found = [_majority(part, by_now, size) for part, by_now in parts] or [z]
+    found = [_majority(part, by_now, size) for part, by_now in parts]
     return torch.cat(found).view_as(logits).to(result_dtype(logits.dtype))
 
 
@@ -201,8 +244,6 @@ def expected_gain(logits: Tensor, panel: int, votes: Tensor) -> Tensor:
     known = require_votes("expected_gain", logits, votes, "votes")
     gain = torch.zeros_like(now)
     is_open = known.sum(-1) < panel
-    if not peek(is_open.any()):
-        return gain
     z, cast = logits[is_open], known[is_open]
     predictive = _with_votes(z.to(cast.dtype), cast).softmax(-1)
     later = torch.zeros_like(now[is_open])

@@ -445,3 +445,34 @@ Scale = Annotated[str, _option("paper|cpu|tiny",
 ReproductionSeeds = Annotated[int | None, _option("N",
     "Number of runs of each method. Default: set by the scale.")]
 Json = Annotated[bool, _option("--json", "Print the report as JSON.")]
+
+# `votes`.
+VotesFile = Annotated[str, _argument("VOTES",
+    "Votes as .csv or .parquet: one vote a row (item, annotator, label), one column for each annotator, or "
+    "one column of counts for each class; or .npz with an array counts.")]
+ItemPredictions = Annotated[str | None, _option("FILE",
+    "Logits or probabilities of a model for the items, named by a column item, else in their order.")]
+ItemFeatures = Annotated[str | None, _option("FILE",
+    "Features of the items, on which heads are fitted to the votes by cross-fitting.")]
+PanelSize = Annotated[int, Sets("panel"), _option("N",
+    "Number of votes of an item whose majority is sought.")]
+MajorityConfidence = Annotated[float, Sets("confidence"), _option("P",
+    "Probability of being the majority from which on an item is settled.")]
+Simulate = Annotated[bool, _option("--simulate",
+    "Replay the votes in hand to show what stopping early would have saved.")]
+Repetitions = Annotated[int, Sets("repetitions"), _option("N", "Number of replays, each in another order.")]
+ReplaySeed = Annotated[int, Sets("seed"), _option("N", "Seed of the order of votes in replays.")]
+VotesForm = Annotated[str, _option("FORM",
+    "Form of the votes: long, annotators, counts, or auto to recognise it by the columns.")]
+ItemColumn = Annotated[str | None, _option("COLUMN",
+    "Column of the items. Default: recognised by common names.")]
+AnnotatorColumn = Annotated[str | None, _option("COLUMN",
+    "Column of the annotators. Default: recognised by common names.")]
+VoteColumn = Annotated[str | None, _option("COLUMN",
+    "Column of the labels. Default: recognised by common names.")]
+Repeats = Annotated[bool, _option("--repeats",
+    "Count every vote of an annotator who voted several times for an item, instead of stopping.")]
+DawidSkene = Annotated[bool, _option("--dawid-skene",
+    "Compare the consensus with that of Dawid and Skene's model, which needs the extra votes.")]
+Multiannotator = Annotated[str | None, _option("FILE",
+    "Also write the votes as a table for cleanlab.multiannotator: one row an item, one column an annotator.")]

@@ -1,0 +1,96 @@
+"""`beliefmatch votes`: which items are settled, which to ask about next, and what stopping early saves."""
+
+import csv
+from contextlib import ExitStack
+from io import StringIO
+from pathlib import Path
+
+import typer
+
+from beliefmatch._files import atomic_write, atomic_write_dir, directory_in_use
+from beliefmatch._utils import require_name
+from beliefmatch.cli import options as opt
+from beliefmatch.cli.console import findings, require_packages, show, step_progress, user_errors, write_errors
+from beliefmatch.experiments.votes_record import VotesConfig
+
+__all__ = ["votes"]
+
+_DEFAULT = VotesConfig()
+
+
+def votes(
+    context: typer.Context,
+    path: opt.VotesFile,
+    predictions: opt.ItemPredictions = None,
+    features: opt.ItemFeatures = None,
+    panel: opt.PanelSize = _DEFAULT.panel,
+    confidence: opt.MajorityConfidence = _DEFAULT.confidence,
+    simulate: opt.Simulate = False,
+    repetitions: opt.Repetitions = _DEFAULT.repetitions,
+    seed: opt.ReplaySeed = _DEFAULT.seed,
+    form: opt.VotesForm = "auto",
+    item: opt.ItemColumn = None,
+    annotator: opt.AnnotatorColumn = None,
+    label: opt.VoteColumn = None,
+    class_names: opt.ClassNames = None,
+    repeats: opt.Repeats = False,
+    dawid_skene: opt.DawidSkene = False,
+    multiannotator: opt.Multiannotator = None,
+    out: opt.OutDir = "runs/votes",
+    verbose: opt.Verbose = False,
+) -> None:
+    """Analyse the votes of several annotators: which items are settled, and which to ask about next.
+
+    An item is settled when one class is, with --confidence, the majority of a panel of --panel votes, some of
+    them known. Predictions or features of a model are the belief before any vote; without them it is one
+    Dirichlet for all items, fitted to the votes. The directory holds items.csv with the consensus of every
+    item and the order in which to ask, record.json, tables.md, and report.html, which works offline.
+    """
+    with ExitStack() as stack:
+        with user_errors(context):
+            config = VotesConfig(**opt.settings_of(context))
+            from beliefmatch.data.votes import FORMS, VoteColumns, cleanlab_table
+
+            require_name("votes", "form", form, FORMS)
+            require_packages(context, "terminal", "report")
+            from beliefmatch.data.predictions import read_class_names
+            from beliefmatch.experiments.votes import analyse_votes, item_rows, read_inputs
+
+            names = None if class_names is None else read_class_names(class_names)
+            given = read_inputs(
+                path,
+                form=form,  # pyright: ignore[reportArgumentType]  # one of FORMS
+                columns=VoteColumns(item=item, annotator=annotator, label=label),
+                class_names=names,
+                repeats=repeats,
+                predictions=predictions,
+                features=features,
+            )
+            exported = None if multiannotator is None else cleanlab_table(given.votes)
+            directory = stack.enter_context(directory_in_use(out, caller="votes"))
+        steps = 3 + (config.repetitions if simulate else 0)
+        with user_errors(context), step_progress(steps) as step:
+            command = ["beliefmatch", *(context.obj or [])]
+            record, table = analyse_votes(
+                given, config, replay=simulate, dawid_skene=dawid_skene, command=command, on_step=step
+            )
+        from beliefmatch.report.table import to_rich
+        from beliefmatch.report.votes import stopping_table, votes_files, votes_page, votes_tables
+
+        with write_errors(context, directory):
+            atomic_write_dir(directory, votes_files(record, item_rows(given.votes, table)))
+            if exported is not None and multiannotator is not None:
+                atomic_write(Path(multiannotator), _csv(*exported))
+        page = votes_page(record)
+        show(findings([page.verdict, page.lead, *page.warnings, *page.advice]))
+        shown = votes_tables(record) if verbose else [stopping_table(record)] if record.simulation else []
+        for one in shown:
+            show(to_rich(one))
+        typer.echo(directory / "report.html")
+
+
+def _csv(heading: list[str], rows: list[list[str]]) -> bytes:
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([heading, *rows])
+    return text.getvalue().encode()

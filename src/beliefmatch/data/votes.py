@@ -1,0 +1,348 @@
+"""Votes of several annotators, read from tables of three forms or from an archive of counts.
+
+| form       | a row is        | columns                                                           |
+|------------|-----------------|-------------------------------------------------------------------|
+| long       | one vote        | item, annotator (optional) and label                              |
+| annotators | one item        | one for each annotator, empty where there is no vote (cleanlab's) |
+| counts     | one item        | one for each class, with its number of votes                      |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from beliefmatch._validate import fail
+from beliefmatch.data.formats import ArrayFile, TableFile, open_arrays
+
+__all__ = ["FORMS", "VoteColumns", "Votes", "cleanlab_table", "read_votes"]
+
+Form = Literal["auto", "long", "annotators", "counts"]
+FORMS = ("auto", "long", "annotators", "counts")
+SPELLINGS = {
+    "item": ("item", "item_id", "task", "task_id", "example", "example_id", "image", "image_id", "id", "uid"),
+    "annotator": ("annotator", "annotator_id", "worker", "worker_id", "rater", "rater_id", "user", "user_id"),
+    "label": ("label", "vote", "answer", "class", "response", "annotation", "rating"),
+}
+_CALLER = "votes"
+_COUNT_PREFIXES = ("count", "counts", "votes", "n")
+
+
+@dataclass(frozen=True)
+class VoteColumns:
+    """What the columns of a table are called; None for any of the default spellings."""
+
+    item: str | None = None
+    annotator: str | None = None
+    label: str | None = None
+
+
+_DEFAULT = VoteColumns()
+
+
+@dataclass(frozen=True, eq=False)
+class Votes:
+    """Votes for N items and K classes.
+
+    Args:
+        source: The file.
+        form: How the file holds them.
+        items: Names of the items.
+        class_names: Names of the classes.
+        counts: Votes of each item for each class, shape (N, K), whole numbers in double precision.
+        annotators: Names of the annotators; none where the votes are anonymous.
+        rows: Item, annotator and class of each vote, shape (V, 3), in the order of the file; none where the
+            votes are anonymous.
+        recognised: The column of each role.
+    """
+
+    source: str
+    form: str
+    items: tuple[str, ...]
+    class_names: tuple[str, ...]
+    counts: Tensor
+    annotators: tuple[str, ...] = ()
+    rows: Tensor | None = None
+    recognised: dict[str, str] | None = None
+
+    @property
+    def total(self) -> int:
+        """Number of votes."""
+        return int(self.counts.sum())
+
+
+def read_votes(
+    path: str | Path,
+    *,
+    form: Form = "auto",
+    columns: VoteColumns = _DEFAULT,
+    class_names: Sequence[str] | None = None,
+    repeats: bool = False,
+) -> Votes:
+    """Read votes from .csv or .parquet, or counts also from .npz.
+
+    Args:
+        path: The file.
+        form: "long", "annotators" or "counts", see above. "auto" takes a table with columns for items and
+            labels for long, columns such as count_cat or votes_cat, and the array `counts` of an archive, for
+            counts; a table that could be either must be named.
+        columns: Names of the columns for items, annotators and labels, where no default spelling applies.
+        class_names: The classes in their order; a vote for any other label is an error. Default: the
+            labels that occur, sorted.
+        repeats: Whether an annotator may vote for an item several times, each of which counts.
+
+    Raises:
+        ValueError: In one line, for a file that cannot be read or does not hold votes.
+    """
+    file = open_arrays(path, caller=_CALLER)
+    if isinstance(file, TableFile):
+        form = _form_of(file, columns) if form == "auto" else form
+        if form == "long":
+            return _read_long(file, columns, class_names, repeats)
+        if form == "annotators":
+            return _read_annotators(file, columns, class_names)
+        return _read_count_columns(file, columns, class_names)
+    if form not in ("auto", "counts"):
+        raise fail(_CALLER, f"`form` must be counts for {file.path.suffix} files, got {form!r}.")
+    return _read_count_array(file, class_names)
+
+
+def cleanlab_table(votes: Votes) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows of cleanlab's `labels_multiannotator`: one row an item, one column an annotator.
+
+    Cells hold class ids and are empty where there is no vote; the heading begins with "item".
+    """
+    if votes.rows is None:
+        raise fail(_CALLER, "`multiannotator` needs votes with annotators, got counts without them.")
+    cells = [[""] * len(votes.annotators) for _ in votes.items]
+    for item, annotator, label in votes.rows.tolist():
+        cells[item][annotator] = f"{label}"
+    return ["item", *votes.annotators], [[i, *row] for i, row in zip(votes.items, cells, strict=True)]
+
+
+def _form_of(file: TableFile, columns: VoteColumns) -> Form:
+    label = _column(file, "label", columns, required=False)
+    item = _column(file, "item", columns, required=False)
+    is_long, is_counts = label is not None and item is not None, len(_count_columns(file)) > 1
+    if is_long != is_counts:
+        return "long" if is_long else "counts"
+    shown = ", ".join(file.names[:12])
+    remedy = "give `form` as long, annotators or counts, or name the columns"
+    raise fail(_CALLER, f"`path` must show which form its votes have, got the columns {shown}; {remedy}.")
+
+
+def _column(file: TableFile, role: str, columns: VoteColumns, *, required: bool = True) -> str | None:
+    given = getattr(columns, role)
+    if given is not None:
+        if given not in file.names:
+            listed = ", ".join(file.names[:12])
+            raise fail(_CALLER, f"`{role}` must be a column of {file.path}, got {given!r}; it has {listed}.")
+        return given
+    field = file.find(role, SPELLINGS[role], first=True)
+    if field is None and required:
+        raise file.missing(role, SPELLINGS[role][:4])
+    return None if field is None else field.name
+
+
+def _texts(file: TableFile, name: str) -> list[str | None]:
+    """The cells of a column as text, numbers as short as they are whole; None where a cell is empty."""
+    return [_text(cell) for cell in file.cells(name)]
+
+
+def _text(cell: Any) -> str | None:
+    if cell is None or (isinstance(cell, float) and np.isnan(cell)):
+        return None
+    if isinstance(cell, float) and cell.is_integer():
+        return f"{int(cell)}"
+    return f"{cell}".strip() or None
+
+
+def _read_long(
+    file: TableFile, columns: VoteColumns, class_names: Sequence[str] | None, repeats: bool
+) -> Votes:
+    names = {role: _column(file, role, columns, required=role != "annotator") for role in SPELLINGS}
+    found = {role: _texts(file, name) for role, name in names.items() if name is not None}
+    for role, cells in found.items():
+        if None in cells:
+            row = cells.index(None) + 1
+            raise fail(_CALLER, f"`{role}` must be in every row of {file.path}, got none in row {row}.")
+    items, item_ids = _ids(found["item"])
+    if not items:
+        raise fail(_CALLER, f"`path` must hold votes, got none in {file.path}.")
+    classes, labels = _labels(file, found["label"], class_names)
+    counts = np.zeros((len(items), len(classes)))
+    np.add.at(counts, (item_ids, labels), 1)
+    rows, people = None, ()
+    if "annotator" in found:
+        people, annotator_ids = _ids(found["annotator"])
+        if not repeats:
+            _require_single_votes(file, items, people, item_ids, annotator_ids)
+        rows = torch.from_numpy(np.stack([item_ids, annotator_ids, labels], 1))
+    recognised = {role: name for role, name in names.items() if name is not None}
+    return Votes(f"{file.path}", "long", items, classes, torch.from_numpy(counts), people, rows, recognised)
+
+
+def _ids(cells: Sequence[Any]) -> tuple[tuple[str, ...], np.ndarray]:
+    """Names in the order of their first appearance, and the number of each cell among them."""
+    places: dict[str, int] = {}
+    ids = np.fromiter((places.setdefault(cell, len(places)) for cell in cells), np.int64, len(cells))
+    return tuple(places), ids
+
+
+def _labels(
+    file: ArrayFile, cells: Sequence[Any], class_names: Sequence[str] | None
+) -> tuple[tuple[str, ...], np.ndarray]:
+    """Class names and the class of each label."""
+    classes = tuple(sorted(set(cells), key=_natural) if class_names is None else class_names)
+    places = {name: place for place, name in enumerate(classes)}
+    if class_names is not None and not all(cell in places for cell in set(cells)):
+        row = next(row for row, cell in enumerate(cells, 1) if cell not in places)
+        shown = ", ".join(classes[:8]) + (", …" if len(classes) > 8 else "")
+        received = f"{cells[row - 1]!r} in vote {row} of {file.path}"
+        raise fail(_CALLER, f"`label` must be one of the classes {shown}, got {received}.")
+    if len(classes) < 2:
+        received = f"only {classes[0]!r}" if classes else "none"
+        remedy = "give all classes by `class_names`"
+        raise fail(_CALLER, f"`label` must have two classes or more, got {received}; {remedy}.")
+    return classes, np.fromiter((places[cell] for cell in cells), np.int64, len(cells))
+
+
+def _natural(text: str) -> tuple[int, float, str]:
+    """Numbers in the order of their values, before other texts."""
+    try:
+        return 0, float(text), text
+    except ValueError:
+        return 1, 0.0, text
+
+
+def _require_single_votes(
+    file: ArrayFile, items: Sequence[str], people: Sequence[str], item_ids: Any, annotator_ids: Any
+) -> None:
+    pairs = item_ids * len(people) + annotator_ids
+    unique, first, counts = np.unique(pairs, return_index=True, return_counts=True)
+    if len(unique) == len(pairs):
+        return
+    at = first[counts > 1].min()
+    who, times = people[annotator_ids[at]], counts[unique == pairs[at]][0]
+    fact = f"{who!r} {times} times for {items[item_ids[at]]!r} in {file.path}"
+    remedy = "allow it by `repeats`, which counts each"
+    raise fail(_CALLER, f"`annotator` must vote once for an item, got {fact}; {remedy}.")
+
+
+def _read_annotators(file: TableFile, columns: VoteColumns, class_names: Sequence[str] | None) -> Votes:
+    item = _column(file, "item", columns, required=False)
+    people = tuple(name for name in file.names if name != item)
+    if not people:
+        raise fail(_CALLER, f"`path` must have a column for each annotator, got none in {file.path}.")
+    cells = [_texts(file, name) for name in people]
+    count = len(cells[0])
+    items = _item_names(file, item, count)
+    votes = [
+        (row, who, column[row]) for row in range(count) for who, column in enumerate(cells) if column[row]
+    ]
+    if not votes:
+        raise fail(_CALLER, f"`path` must hold votes, got none in {file.path}.")
+    classes, labels = _labels(file, [label for *_, label in votes], class_names)
+    rows = np.stack([[row for row, *_ in votes], [who for _, who, _ in votes], labels], 1)
+    counts = np.zeros((count, len(classes)))
+    np.add.at(counts, (rows[:, 0], labels), 1)
+    recognised = {} if item is None else {"item": item}
+    source = f"{file.path}"
+    return Votes(
+        source,
+        "annotators",
+        items,
+        classes,
+        torch.from_numpy(counts),
+        people,
+        torch.from_numpy(rows),
+        recognised,
+    )
+
+
+def _item_names(file: TableFile, column: str | None, count: int) -> tuple[str, ...]:
+    if column is None:
+        return tuple(f"{row}" for row in range(count))
+    names = [name if name is not None else "" for name in _texts(file, column)]
+    if len(set(names)) < len(names):
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise fail(_CALLER, f"`item` must name each row of {file.path} once, got {twice!r} twice.")
+    return tuple(names)
+
+
+def _count_columns(file: TableFile) -> dict[str, str]:
+    """Columns such as count_cat, by the name of the class."""
+    for prefix in _COUNT_PREFIXES:
+        found = {
+            name[len(prefix) + 1 :]: name
+            for name in file.names
+            if name.lower().startswith((f"{prefix}_", f"{prefix}.", f"{prefix} ")) and name[len(prefix) + 1 :]
+        }
+        if found:
+            return found
+    return {}
+
+
+def _read_count_columns(file: TableFile, columns: VoteColumns, class_names: Sequence[str] | None) -> Votes:
+    item = _column(file, "item", columns, required=False)
+    found = _count_columns(file) or {name: name for name in file.names if name != item}
+    if class_names is not None:
+        missing = [name for name in class_names if name not in found]
+        if missing:
+            fact = f"must have a column for each class, got none for {missing[0]!r}"
+            raise fail(_CALLER, f"`path` {fact} in {file.path}.")
+        found = {name: found[name] for name in class_names}
+    if len(found) < 2:
+        raise fail(_CALLER, f"`path` must have a column of counts for two classes or more, got {len(found)}.")
+    values = file.load(list(found.values()))
+    if not isinstance(values, Tensor):
+        raise fail(_CALLER, f"`path` must hold whole numbers as counts, got text in {file.path}.")
+    counts = _require_counts(file, values)
+    recognised = {"counts": ", ".join(list(found.values())[:8])} | ({} if item is None else {"item": item})
+    items = _item_names(file, item, len(counts))
+    return Votes(f"{file.path}", "counts", items, tuple(found), counts, recognised=recognised)
+
+
+def _read_count_array(file: ArrayFile, class_names: Sequence[str] | None) -> Votes:
+    field = file.find("counts", ("counts", "votes"))
+    if field is None:
+        raise file.missing("counts", ("counts", "votes"))
+    counts = _require_counts(file, field.numbers())
+    names = _text_array(file, "class_names")
+    names = class_names if class_names is not None else names
+    if names is not None and len(names) != counts.shape[1]:
+        expected = f"one for each of the {counts.shape[1]} classes of {file.path}"
+        raise fail(_CALLER, f"`class_names` must be {expected}, got {len(names)}.")
+    classes = tuple(names) if names is not None else tuple(f"{k}" for k in range(counts.shape[1]))
+    items = _text_array(file, "items")
+    if items is not None and len(items) != len(counts):
+        raise fail(_CALLER, f"`items` of {file.path} must name {len(counts)} items, got {len(items)}.")
+    items = items if items is not None else [f"{row}" for row in range(len(counts))]
+    return Votes(f"{file.path}", "counts", tuple(items), classes, counts, recognised={"counts": field.name})
+
+
+def _text_array(file: ArrayFile, name: str) -> list[str] | None:
+    if name not in file.names:
+        return None
+    values = file.load([name])
+    return values if isinstance(values, list) else [f"{value}" for value in values.flatten().tolist()]
+
+
+def _require_counts(file: ArrayFile, values: Tensor) -> Tensor:
+    """Whole numbers (N, K), N at least 1 and K at least 2, with some vote."""
+    if values.dim() != 2 or values.shape[1] < 2 or not len(values):
+        raise fail(_CALLER, f"`counts` of {file.path} must have shape (N, K), got {tuple(values.shape)}.")
+    counts = values.double()
+    is_whole = counts.isfinite() & (counts >= 0) & (counts == counts.round())
+    if not is_whole.all():
+        first = counts[~is_whole][0].item()
+        raise fail(_CALLER, f"`counts` of {file.path} must be whole numbers, got {first!r}.")
+    if not counts.any():
+        raise fail(_CALLER, f"`path` must hold votes, got none in {file.path}.")
+    return counts

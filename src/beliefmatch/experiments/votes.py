@@ -1,0 +1,576 @@
+"""The analysis of votes: which items are settled, which to ask about next, what stopping early saves."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from msgspec.structs import asdict
+from torch import Tensor
+
+from beliefmatch._environment import needs, provenance
+from beliefmatch._utils import derive_seed
+from beliefmatch._validate import fail
+from beliefmatch.adaptation.adapt_config import AdaptConfig
+from beliefmatch.adaptation.feature_rows import Features, features_digest
+from beliefmatch.adaptation.refit import refit
+from beliefmatch.adaptation.result import FeatureSets
+from beliefmatch.adaptation.stored import features_from_file
+from beliefmatch.data.formats import open_arrays
+from beliefmatch.data.predictions import read_predictions
+from beliefmatch.data.votes import SPELLINGS, Form, VoteColumns, Votes, read_votes
+from beliefmatch.experiments.votes_record import (
+    AnnotatorRecord,
+    ItemRecord,
+    SimulatedRule,
+    Simulation,
+    StoppingPoint,
+    VotesConfig,
+    VotesRecord,
+)
+from beliefmatch.votes import (
+    UnboundedScale,
+    expected_gain,
+    fit_class_prior,
+    fit_scale,
+    prob_of_majority,
+)
+
+__all__ = [
+    "ItemTable",
+    "ModelBelief",
+    "VotesInput",
+    "analyse_votes",
+    "annotator_records",
+    "item_rows",
+    "read_inputs",
+    "simulate",
+]
+
+OnStep = Callable[[str], None]
+NO_MODEL = "votes alone, without a model"
+OWN_PRECISION = "model, its own precision times one scale"
+ONE_PRECISION = "model, one precision for all items"
+CONFIDENCES = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
+_CALLER = "votes"
+_MOST_REPLAYED = 20_000
+_FOLDS = 5
+_BINS = 20
+
+
+class ModelBelief(NamedTuple):
+    """Beliefs of a model about the items before any vote."""
+
+    name: str
+    logits: Tensor
+    """Shape (N, K)."""
+    has_precision: bool
+    """Whether the precision of a row means something, or only its probabilities do."""
+
+    @property
+    def variants(self) -> dict[str, Tensor]:
+        """Log-concentrations up to one scale, by what the precision of an item comes from."""
+        probs = self.logits.log_softmax(1).clamp(min=-30.0)
+        return {**({OWN_PRECISION: self.logits} if self.has_precision else {}), ONE_PRECISION: probs}
+
+
+class VotesInput(NamedTuple):
+    """Votes, and what a model says about the same items."""
+
+    votes: Votes
+    model: ModelBelief | None = None
+
+
+class ItemTable(NamedTuple):
+    """What is known of every item, in their order."""
+
+    consensus: Tensor
+    prob_majority: Tensor
+    settled: Tensor
+    gain: Tensor
+    probs: Tensor
+    """Mean of the belief after the votes, shape (N, K)."""
+
+    @property
+    def ask_order(self) -> Tensor:
+        """Items to ask about, the largest gain first; settled and complete ones are left out."""
+        order = self.gain.argsort(descending=True, stable=True)
+        return order[(self.gain[order] > 0) & ~self.settled[order]]
+
+
+# Input
+
+
+def read_inputs(
+    path: str,
+    *,
+    form: Form = "auto",
+    columns: VoteColumns,
+    class_names: Sequence[str] | None = None,
+    repeats: bool = False,
+    predictions: str | None = None,
+    features: str | None = None,
+) -> VotesInput:
+    """Votes with the predictions of a model, or with features on which a model is fitted.
+
+    Rows of predictions and features belong to items by a column or array of items, such as `item`; without
+    one by their order, which is that of the rows of wide votes, and the numbers of the items in long votes.
+
+    Args:
+        path: The votes.
+        form: Of the votes.
+        columns: Names of the columns of the votes.
+        class_names: Classes in the order of the predictions.
+        repeats: Whether an annotator may vote several times for an item.
+        predictions: File with logits or probabilities.
+        features: File with features; heads are cross-fitted on the votes, so that no item is predicted by a
+            head that has seen its votes.
+    """
+    if predictions is not None and features is not None:
+        raise fail(_CALLER, "`predictions` and `features` must not both be given.")
+
+    def read(names: Sequence[str] | None) -> Votes:
+        return read_votes(path, form=form, columns=columns, class_names=names, repeats=repeats)
+
+    votes = read(class_names)
+    if predictions is None and features is None:
+        return VotesInput(votes)
+    if features is not None:
+        found = features_from_file(features, labelled=False, argument="features")
+        rows = torch.tensor(np.asarray(found.rows), dtype=torch.float32)
+        votes, rows = _aligned(votes, features, rows, "features")
+        return VotesInput(votes, _fitted_on_features(votes, rows))
+    assert predictions is not None
+    given = read_predictions(predictions, labelled=False, class_names=class_names)
+    classes = given.values.shape[1]
+    if class_names is None:
+        votes = _with_classes_of(votes, read, classes, given.class_names, predictions)
+    logits = given.values.double() if given.kind == "logits" else given.values.double().log()
+    votes, logits = _aligned(votes, predictions, logits.clamp(min=-1e3), "predictions")
+    return VotesInput(votes, ModelBelief(predictions, logits, given.kind == "logits"))
+
+
+def _with_classes_of(
+    votes: Votes,
+    read: Callable[[Sequence[str] | None], Votes],
+    classes: int,
+    names: Sequence[str] | None,
+    predictions: str,
+) -> Votes:
+    """The votes with the classes of the predictions in their order."""
+    if names is not None:
+        return read(names)
+    numbers = [f"{k}" for k in range(classes)]
+    if set(votes.class_names) <= set(numbers):
+        return read(numbers)
+    if votes.form == "counts" and len(votes.class_names) == classes:
+        return votes  # columns of counts are in an order already
+    expected = f"be given in the order of the {classes} classes of {predictions}"
+    received = f"the labels {', '.join(votes.class_names[:8])} in the votes"
+    raise fail(_CALLER, f"`class_names` must {expected}, got {received}.")
+
+
+def _aligned(votes: Votes, path: str, values: Tensor, argument: str) -> tuple[Votes, Tensor]:
+    """Votes and rows of the same items; items that have a row and no votes come last."""
+    names = _row_names(path)
+    if names is None:
+        if votes.form != "long":
+            if len(values) != len(votes.items):
+                expected = f"a row for each of the {len(votes.items)} items, or name its items"
+                raise fail(_CALLER, f"`{argument}` must have {expected}, got {len(values)} rows in {path}.")
+            return votes, values
+        names = [f"{row}" for row in range(len(values))]
+    places = {name: row for row, name in enumerate(names)}
+    missing = next((item for item in votes.items if item not in places), None)
+    if missing is not None:
+        expected = "a row for each item, named by a column or array `item`, or numbered from 0"
+        raise fail(_CALLER, f"`{argument}` must have {expected}, got none for {missing!r} in {path}.")
+    known = set(votes.items)
+    others = [name for name in names if name not in known]
+    items = (*votes.items, *others)
+    counts = torch.cat([votes.counts, votes.counts.new_zeros(len(others), len(votes.class_names))])
+    order = torch.tensor([places[item] for item in items])
+    extended = Votes(
+        votes.source,
+        votes.form,
+        items,
+        votes.class_names,
+        counts,
+        votes.annotators,
+        votes.rows,
+        votes.recognised,
+    )
+    return extended, values[order]
+
+
+def _row_names(path: str) -> list[str] | None:
+    file = open_arrays(path, caller=_CALLER)
+    field = file.find("item", (*SPELLINGS["item"], "items"), first=True)
+    if field is None:
+        return None
+    values = field.load()
+    names = values if isinstance(values, list) else [f"{value:g}" for value in values.flatten().tolist()]
+    if len(set(names)) < len(names):
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise fail(_CALLER, f"`{field.name}` of {path} must name each row once, got {twice!r} twice.")
+    return names
+
+
+def _fitted_on_features(votes: Votes, rows: Tensor) -> ModelBelief:
+    """Heads of belief matching, each fitted on the votes of four fifths of the items, applied to the rest."""
+    voted = votes.counts.sum(1) > 0
+    if int(voted.sum()) < 10 * _FOLDS:
+        expected = f"at least {10 * _FOLDS} items with votes to fit on"
+        raise fail(_CALLER, f"`features` must have {expected}, got {int(voted.sum())}.")
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
+    logits = torch.empty(len(rows), len(votes.class_names), dtype=torch.float64)
+    for fold in range(_FOLDS):
+        held_out = torch.zeros(len(rows), dtype=torch.bool)
+        held_out[order[fold::_FOLDS]] = True
+        usable = order[(voted & ~held_out)[order]]
+        parts = usable[len(usable) // 5 :], usable[: len(usable) // 5]
+        train, validation = (_features(rows[part], votes.counts[part].float()) for part in parts)
+        config = AdaptConfig(labels="new", controls=())
+        made = refit(FeatureSets(train, validation), classes=len(votes.class_names), adapt_config=config)
+        belief = made.chosen.predict(rows[held_out]).belief
+        assert belief is not None
+        logits[held_out] = belief.log_alpha.double()
+    return ModelBelief("a head fitted on features", logits, has_precision=True)
+
+
+def _features(rows: Tensor, counts: Tensor) -> Features:
+    values = rows.numpy()
+    return Features(values, counts, features_digest(values, counts))
+
+
+# Analysis
+
+
+def analyse_votes(
+    given: VotesInput,
+    config: VotesConfig,
+    *,
+    replay: bool = False,
+    dawid_skene: bool = False,
+    command: Sequence[str] = (),
+    on_step: OnStep = lambda _: None,
+) -> tuple[VotesRecord, ItemTable]:
+    """The record of an analysis, and what is known of every item.
+
+    Args:
+        given: Votes, and what a model says about the items.
+        config: Panel, confidence and the like.
+        replay: Whether the votes in hand are replayed, to show what stopping would have saved.
+        dawid_skene: Whether the consensus is held against that of Dawid and Skene's model, by crowd-kit.
+        command: For the record.
+        on_step: Called with what is being done.
+    """
+    began = time.perf_counter()
+    votes, model = given
+    _require_panel(votes, config)
+    on_step("fitting the belief")
+    log_alpha, scale, prior = _belief(votes.counts, model, config)
+    on_step("items")
+    table = _item_table(log_alpha, votes.counts, config)
+    on_step("annotators")
+    annotators = annotator_records(votes, log_alpha)
+    control = _dawid_skene(votes, table) if dawid_skene else None
+    simulation = simulate(given, config, on_step=on_step) if replay else None
+    cast, settled = votes.counts.sum(1), table.settled
+    left = config.panel - cast
+    has_votes = (cast > 0).nonzero().flatten()
+    disputed = has_votes[table.prob_majority[has_votes].argsort(stable=True)][: config.shown]
+    bins = (table.prob_majority * _BINS).long().clamp(max=_BINS - 1)
+    record = VotesRecord(
+        source=votes.source,
+        form=votes.form,
+        recognised=votes.recognised or {},
+        class_names=list(votes.class_names),
+        items=len(votes.items),
+        votes=votes.total,
+        annotators=len(votes.annotators),
+        belief=NO_MODEL if model is None else f"{model.name}: {next(iter(model.variants))}",
+        scale=scale,
+        prior=None if prior is None else prior.exp().tolist(),
+        settled=int(settled.sum()),
+        votes_saved=int(left[settled].sum()),
+        votes_left=int(left[~settled].sum()),
+        expected_error=(1 - table.prob_majority).mean().item(),
+        expected_error_settled=(1 - table.prob_majority[settled]).mean().item() if settled.any() else None,
+        disputed=[_item_record(votes, table, i) for i in disputed.tolist()],
+        ask_next=[_item_record(votes, table, i) for i in table.ask_order[: config.shown].tolist()],
+        confidences=torch.bincount(bins, minlength=_BINS).tolist(),
+        annotator_records=annotators,
+        dawid_skene=control,
+        simulation=simulation,
+        settings=asdict(config),
+        command=list(command),
+        **provenance(time.perf_counter() - began, "beliefmatch", "torch", "numpy"),
+    )
+    return record, table
+
+
+def _require_panel(votes: Votes, config: VotesConfig) -> None:
+    most = votes.counts.sum(1)
+    if most.max() > config.panel:
+        item, count = votes.items[int(most.argmax())], int(most.max())
+        remedy = f"give `panel` as {count}"
+        fact = f"`panel` must not be smaller than the votes of an item, got {config.panel}"
+        raise fail(_CALLER, f"{fact} where {item!r} has {count}; {remedy}.")
+
+
+def _belief(
+    counts: Tensor, model: ModelBelief | None, config: VotesConfig
+) -> tuple[Tensor, float | None, Tensor | None]:
+    """Log-concentrations before any vote, with the fitted scale or the fitted prior."""
+    if model is None:
+        prior = fit_class_prior(counts, max_votes=config.max_votes)
+        return prior.expand_as(counts), None, prior
+    logits = next(iter(model.variants.values()))
+    scale = _scale(logits, counts, config)
+    return logits + np.log(scale), scale, None
+
+
+def _scale(logits: Tensor, counts: Tensor, config: VotesConfig) -> float:
+    if (counts.sum(1) >= 2).any():
+        return fit_scale(logits, counts, max_votes=config.max_votes)
+    fact = "must have items with two votes or more, from which the precision of the model is fitted"
+    raise fail(_CALLER, f"`path` {fact}, got one vote an item at most.")
+
+
+def _item_table(log_alpha: Tensor, counts: Tensor, config: VotesConfig) -> ItemTable:
+    log_alpha, counts, places = _distinct(log_alpha, counts)
+    majority = prob_of_majority(log_alpha, config.panel, counts)
+    best, consensus = majority.max(1)
+    settled = best >= config.confidence
+    gain = torch.zeros_like(best)
+    is_open = ~settled & (counts.sum(1) < config.panel)
+    gain[is_open] = expected_gain(log_alpha[is_open], config.panel, counts[is_open])
+    probs = _after(log_alpha, counts)
+    return ItemTable(*(x[places] for x in (consensus, best, settled, gain, probs)))
+
+
+def _distinct(log_alpha: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows that differ, and the place of each row among them: without a model most are alike."""
+    if log_alpha.stride(0) != 0:
+        return log_alpha, counts, torch.arange(len(counts))
+    rows, places = torch.unique(counts, dim=0, return_inverse=True)
+    return log_alpha[: len(rows)], rows, places
+
+
+def _after(log_alpha: Tensor, counts: Tensor) -> Tensor:
+    """Mean of the belief after the votes."""
+    return torch.where(counts > 0, torch.logaddexp(log_alpha, counts.log()), log_alpha).softmax(1)
+
+
+def _item_record(votes: Votes, table: ItemTable, item: int) -> ItemRecord:
+    return ItemRecord(
+        name=votes.items[item],
+        votes=[int(c) for c in votes.counts[item]],
+        consensus=int(table.consensus[item]),
+        prob_majority=table.prob_majority[item].item(),
+        settled=bool(table.settled[item]),
+        gain=table.gain[item].item(),
+    )
+
+
+def annotator_records(votes: Votes, log_alpha: Tensor) -> list[AnnotatorRecord]:
+    """Agreement of each annotator with the consensus of the others, least expected first."""
+    if votes.rows is None:
+        return []
+    people = len(votes.annotators)
+    number, agreed, expected, variance = torch.zeros(4, people, dtype=torch.float64)
+    for rows in votes.rows.split(100_000):
+        item, annotator, label = rows.unbind(1)
+        others = votes.counts[item]
+        others[torch.arange(len(rows)), label] -= 1
+        probability, consensus = _after(log_alpha[item], others).max(1)
+        has_others = others.sum(1) > 0
+        weight = has_others.double()
+        number.index_add_(0, annotator, weight)
+        agreed.index_add_(0, annotator, weight * (consensus == label))
+        expected.index_add_(0, annotator, weight * probability)
+        variance.index_add_(0, annotator, weight * probability * (1 - probability))
+    found = []
+    for place in range(people):
+        n = int(number[place])
+        if n == 0:
+            continue
+        spread = variance[place].sqrt().item()
+        deviation = (agreed[place] - expected[place]).item() / spread if spread > 0 else 0.0
+        found.append(
+            AnnotatorRecord(
+                votes.annotators[place],
+                n,
+                (agreed[place] / n).item(),
+                (expected[place] / n).item(),
+                deviation,
+            )
+        )
+    return sorted(found, key=lambda one: one.deviation)
+
+
+def _dawid_skene(votes: Votes, table: ItemTable) -> dict[str, float]:
+    """How often the consensus of Dawid and Skene's model differs from ours and from the plurality."""
+    with needs("crowdkit", extra="votes", caller=_CALLER):
+        from crowdkit.aggregation import DawidSkene
+    if votes.rows is None:
+        raise fail(_CALLER, "`dawid_skene` needs votes with annotators, got counts without them.")
+    import pandas
+
+    rows = votes.rows.numpy()
+    frame = pandas.DataFrame({"task": rows[:, 0], "worker": rows[:, 1], "label": rows[:, 2]})
+    with warnings.catch_warnings():  # of pandas, about calls of crowd-kit
+        warnings.simplefilter("ignore")
+        found = DawidSkene(n_iter=100).fit_predict(frame)
+    items = torch.tensor(found.index.to_numpy())
+    labels = torch.tensor(found.to_numpy())
+    plurality = votes.counts[items]
+    is_plurality = plurality.gather(1, labels[:, None])[:, 0] == plurality.amax(1)
+    return {
+        "items": float(len(items)),
+        "differs_from_consensus": (labels != table.consensus[items]).double().mean().item(),
+        "differs_from_plurality": (~is_plurality).double().mean().item(),
+    }
+
+
+# Simulation
+
+
+def simulate(given: VotesInput, config: VotesConfig, *, on_step: OnStep = lambda _: None) -> Simulation:
+    """Replay the votes of the items with a whole panel, and stop as soon as the majority is sure enough.
+
+    The truth is the majority of the panel; where it ties, an item errs by the share of the classes that were
+    not chosen. Scales and priors are fitted on the other half of the items, and never on those replayed.
+    """
+    votes, model = given
+    whole = (votes.counts.sum(1) >= config.panel).nonzero().flatten()
+    if len(whole) < 2:
+        expected = f"at least two items with {config.panel} votes, a whole panel"
+        raise fail(_CALLER, f"`simulate` needs {expected}, got {len(whole)}; give a smaller `panel`.")
+    names = [NO_MODEL, *([] if model is None else model.variants)]
+    runs: dict[str, list[list[StoppingPoint]]] = {name: [] for name in names}
+    scales: dict[str, list[float]] = {name: [] for name in names}
+    fixed: list[list[StoppingPoint]] = []
+    replayed = 0
+    for repetition in range(config.repetitions):
+        on_step(f"replay {repetition + 1} of {config.repetitions}")
+        rng = np.random.default_rng(derive_seed(config.seed, repetition))
+        items = whole[torch.from_numpy(rng.permutation(len(whole)))][:_MOST_REPLAYED]
+        replayed = len(items)
+        prefixes = _prefixes(votes.counts[items], config.panel, rng)
+        final = prefixes[-1]
+        share = (final == final.amax(1, keepdim=True)).double()
+        share /= share.sum(1, keepdim=True)
+        fixed.append(_fixed(prefixes, share))
+        halves = torch.arange(len(items)) % 2 == 0
+        for name in names:
+            log_alpha = torch.empty_like(final)
+            for part in (halves, ~halves):
+                fit_on, apply_to = items[~part], items[part]
+                if model is None or name == NO_MODEL:
+                    log_alpha[part] = fit_class_prior(votes.counts[fit_on], max_votes=config.max_votes)
+                else:
+                    logits = model.variants[name]
+                    with warnings.catch_warnings():  # `analyse_votes` has warned of all items
+                        warnings.simplefilter("ignore", UnboundedScale)
+                        scale = _scale(logits[fit_on], votes.counts[fit_on], config)
+                    scales[name].append(scale)
+                    log_alpha[part] = logits[apply_to] + np.log(scale)
+            runs[name].append(_stopped(log_alpha, prefixes, share, config.panel))
+    rules = [
+        SimulatedRule(name, _averaged(points), fmean(scales[name]) if scales[name] else None)
+        for name, points in runs.items()
+    ]
+    return Simulation(replayed, rules, _averaged(fixed))
+
+
+def _prefixes(counts: Tensor, panel: int, rng: Any) -> list[Tensor]:
+    """Counts of the first 0, 1, ... votes of a panel that is drawn from the votes of each item."""
+    classes = counts.shape[1]
+    votes = np.repeat(np.tile(np.arange(classes), len(counts)), counts.long().numpy().ravel())
+    owner = np.repeat(np.arange(len(counts)), counts.sum(1).long().numpy())
+    order = np.lexsort((rng.random(len(votes)), owner))
+    starts = np.searchsorted(owner[order], np.arange(len(counts)))
+    drawn = votes[order][starts[:, None] + np.arange(panel)]
+    one_hot = torch.nn.functional.one_hot(torch.from_numpy(drawn), classes).double()
+    return [one_hot[:, :m].sum(1) for m in range(panel + 1)]
+
+
+def _fixed(prefixes: Sequence[Tensor], share: Tensor) -> list[StoppingPoint]:
+    """As many votes for every item; a tie of the votes so far is decided by lot."""
+    found = []
+    for m, counts in enumerate(prefixes[1:], 1):
+        best = (counts == counts.amax(1, keepdim=True)).double()
+        right = (best / best.sum(1, keepdim=True) * share).sum(1)
+        found.append(StoppingPoint(0.0, float(m), (1 - right).mean().item()))
+    return found
+
+
+def _stopped(log_alpha: Tensor, prefixes: Sequence[Tensor], share: Tensor, panel: int) -> list[StoppingPoint]:
+    """Mean votes and error where each item stops at its first probability of majority that suffices."""
+    majorities = [prob_of_majority(log_alpha, panel, counts) for counts in prefixes]
+    best = torch.stack([majority.amax(1) for majority in majorities])
+    right = torch.stack([share.gather(1, majority.argmax(1, keepdim=True))[:, 0] for majority in majorities])
+    found = []
+    for confidence in CONFIDENCES:
+        enough = best >= confidence
+        enough[-1] = True
+        stop = enough.double().argmax(0)
+        error = 1 - right.gather(0, stop[None])[0]
+        found.append(StoppingPoint(confidence, stop.double().mean().item(), error.mean().item()))
+    return found
+
+
+def _averaged(runs: Sequence[Sequence[StoppingPoint]]) -> list[StoppingPoint]:
+    """Means and standard deviations over the repetitions."""
+
+    def spread(values: list[float]) -> float:
+        return stdev(values) if len(values) > 1 else 0.0
+
+    found = []
+    for points in zip(*runs, strict=True):
+        votes, errors = [one.votes for one in points], [one.error for one in points]
+        found.append(
+            StoppingPoint(points[0].confidence, fmean(votes), fmean(errors), spread(votes), spread(errors))
+        )
+    return found
+
+
+def item_rows(votes: Votes, table: ItemTable) -> tuple[list[str], list[list[Any]]]:
+    """Heading and rows of the table of all items."""
+    rank = torch.zeros(len(votes.items), dtype=torch.int64)
+    rank[table.ask_order] = torch.arange(1, len(table.ask_order) + 1)
+    heading = ["item", "votes", "consensus", "prob_majority", "settled", "expected_gain", "ask_order"]
+    heading += [f"prob_{name}" for name in votes.class_names]
+    cast = votes.counts.sum(1).long().tolist()
+    columns = zip(
+        votes.items,
+        cast,
+        table.consensus.tolist(),
+        table.prob_majority.tolist(),
+        table.settled.tolist(),
+        table.gain.tolist(),
+        rank.tolist(),
+        table.probs.tolist(),
+        strict=True,
+    )
+    rows = [
+        [
+            item,
+            n,
+            votes.class_names[consensus],
+            f"{prob:.6f}",
+            f"{settled}".lower(),
+            f"{gain:.6g}",
+            place or "",
+            *(f"{p:.6f}" for p in probs),
+        ]
+        for item, n, consensus, prob, settled, gain, place, probs in columns
+    ]
+    return heading, rows

@@ -1,0 +1,352 @@
+"""The report on votes: verdict, pictures, the table of items, annotators and stopping."""
+
+import csv
+from collections.abc import Iterator, Sequence
+from io import StringIO
+from typing import Any
+
+from beliefmatch.experiments.votes_record import ItemRecord, SimulatedRule, StoppingPoint, VotesRecord
+from beliefmatch.report.figure import Axis, Figure, Panel, Series
+from beliefmatch.report.page import Block, Card, Command, Facts, Page, Section, Text, facts_of, render_page
+from beliefmatch.report.style import REFERENCE, Look, looks
+from beliefmatch.report.table import Cell, Column, Row, Table, to_markdown
+from beliefmatch.report.text import count_text, listed, number_text, percent, spreadsheet_text, tidy
+
+__all__ = ["stopping_table", "votes_files", "votes_page", "votes_tables"]
+
+_MOST_VOTES_SHOWN = 5  # classes of an item with their numbers of votes
+_MOST_ANNOTATORS = 25
+_FIXED = "same number of votes for every item"
+
+
+def votes_files(record: VotesRecord, items: tuple[Sequence[str], Sequence[Sequence[Any]]]) -> Iterator[Any]:
+    """Name and content of every file: record, items, tables and page."""
+    yield "record.json", record.to_json().encode()
+    yield "items.csv", _csv(*items)
+    yield "tables.md", "\n\n".join(map(to_markdown, votes_tables(record))).encode()
+    yield "report.html", render_page(votes_page(record), caller="votes").encode()
+
+
+def _csv(heading: Sequence[str], rows: Sequence[Sequence[Any]]) -> bytes:
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([spreadsheet_text(name) for name in heading])
+    for row in rows:
+        writer.writerow([spreadsheet_text(cell) if isinstance(cell, str) else cell for cell in row])
+    return text.getvalue().encode()
+
+
+# The page
+
+
+def votes_page(record: VotesRecord) -> Page:
+    """The page of an analysis of votes."""
+    record = tidy(record)
+    sections = [
+        Section("Items to ask about next", [_items_table(record, record.ask_next, "Ask next")], folded=False),
+        Section("Most disputed items", [_items_table(record, record.disputed, "Most disputed")]),
+    ]
+    if record.simulation is not None:
+        sections.insert(0, Section("Votes and error of early stopping", [*_stopping_blocks(record)]))
+    if record.annotator_records:
+        sections.append(Section("Annotators", [*_annotator_blocks(record)]))
+    settings = {"Settings": facts_of(record.settings), "Votes": facts_of(record.recognised)}
+    origin = {"Versions": facts_of(record.versions), "Hardware": facts_of(record.hardware)}
+    blocks: list[Block] = [Facts({**settings, **origin})]
+    if record.command:
+        blocks.insert(0, Command(" ".join(record.command)))
+    sections.append(Section("How this was made", blocks))
+    return Page(
+        command="votes",
+        title="Votes",
+        verdict=_verdict(record),
+        lead=_lead(record),
+        models=(),
+        looks=(),
+        warnings=_warnings(record),
+        cards=_cards(record),
+        pictures=_pictures(record),
+        advice=_advice(record),
+        sections=sections,
+        version=record.versions.get("beliefmatch", ""),
+    )
+
+
+def _panel(record: VotesRecord) -> int:
+    return int(record.settings["panel"])
+
+
+def _confidence(record: VotesRecord) -> float:
+    return float(record.settings["confidence"])
+
+
+def _verdict(record: VotesRecord) -> str:
+    share = f"{record.settled:,} of {count_text(record.items, 'item')} are settled"
+    sure = f"{100 * _confidence(record):g}\u00a0%"
+    known = f"the majority of {_panel(record)} votes is known with a probability of {sure} or more"
+    possible = record.votes_saved + record.votes_left
+    saved = f" Not asking about these saves {record.votes_saved:,} of {count_text(possible, 'vote')}."
+    return f"{share}: {known}.{saved if record.votes_saved else ''}"
+
+
+def _lead(record: VotesRecord) -> str:
+    people = f" of {count_text(record.annotators, 'annotator')}" if record.annotators else ""
+    mean = record.votes / record.items
+    return (
+        f"{count_text(record.votes, 'vote')}{people} for {count_text(record.items, 'item')} "
+        f"({mean:.2f} an item) and {len(record.class_names)} classes. "
+        f"Belief before any vote: {record.belief}."
+    )
+
+
+def _warnings(record: VotesRecord) -> list[str]:
+    found = []
+    unusual = [one for one in record.annotator_records if one.is_unusual]
+    if unusual:
+        names = listed([one.name for one in unusual[:3]]) + (" and others" if unusual[3:] else "")
+        verb = "agrees" if len(unusual) == 1 else "agree"
+        found.append(f"{names} {verb} with the others less than chance explains; see Annotators.")
+    if record.votes == record.items and record.scale is None:
+        found.append("With one vote an item nothing tells how far votes scatter: the belief is a guess.")
+    return found
+
+
+def _cards(record: VotesRecord) -> list[Card]:
+    settled = percent(record.settled / record.items)
+    cards = [
+        Card("Settled items", settled, f"majority of {_panel(record)} at {_confidence(record):.0%}"),
+        Card("Expected error of the consensus", percent(record.expected_error), _error_words(record)),
+    ]
+    possible = record.votes_saved + record.votes_left
+    if possible:
+        saved = f"{record.votes_saved:,} of {possible:,} that complete panels would take"
+        cards.append(Card("Votes saved", percent(record.votes_saved / possible), saved))
+    point = _chosen_point(record)
+    if point is not None and record.simulation is not None:
+        value = f"{point.votes:.2f} votes"
+        sure = f"an item, {percent(point.error, 2)} error against panels of {_panel(record)}"
+        cards.append(Card("Replayed with early stopping", value, sure))
+    return cards
+
+
+def _error_words(record: VotesRecord) -> str:
+    if record.expected_error_settled is None:
+        return "no item is settled"
+    return f"{percent(record.expected_error_settled, 2)} among settled items"
+
+
+def _best_rule(record: VotesRecord) -> SimulatedRule | None:
+    """The rule that the analysis uses: the first of a model, else the votes alone."""
+    if record.simulation is None:
+        return None
+    rules = record.simulation.rules
+    return rules[1] if len(rules) > 1 else rules[0]
+
+
+def _chosen_point(record: VotesRecord) -> StoppingPoint | None:
+    rule = _best_rule(record)
+    if rule is None:
+        return None
+    return min(rule.points, key=lambda one: abs(one.confidence - _confidence(record)))
+
+
+def _advice(record: VotesRecord) -> list[str]:
+    advice = []
+    if record.ask_next:
+        first = listed([one.name for one in record.ask_next[:3]])
+        advice.append(f"Ask next about {first}; `items.csv` has the order of all items that are not settled.")
+    elif record.settled < record.items:
+        advice.append("Every panel is complete; the items that are not settled are ties.")
+    else:
+        advice.append("Every item is settled: no further vote is needed at this confidence.")
+    if record.scale is None:
+        advice.append(
+            "Give `--predictions` or `--features` of a model: as the belief before any vote it may save most "
+            "of the votes. `--simulate` shows how many on the votes in hand."
+        )
+    elif record.simulation is None:
+        advice.append("`--simulate` replays the votes in hand, to show what early stopping would have saved.")
+    return advice
+
+
+def _pictures(record: VotesRecord) -> list[Figure]:
+    pictures = [] if record.simulation is None else [_stopping_figure(record)]
+    return [*pictures, _confidence_figure(record)]
+
+
+def _confidence_figure(record: VotesRecord) -> Figure:
+    bins = len(record.confidences)
+    middles = [(place + 0.5) / bins for place in range(bins)]
+    series = Series("items", middles, record.confidences, Look("#0072B2"), draw="bars", bar_width=0.9 / bins)
+    panel = Panel(
+        [series],
+        Axis("probability of being the majority", 0.0, 1.0, percent=True),
+        Axis("items", 0.0),
+        title="How sure is the consensus?",
+    )
+    alt = "Histogram of the items by the probability that their consensus is the majority of the panel"
+    return Figure("confidence", [panel], alt)
+
+
+def _stopping_figure(record: VotesRecord) -> Figure:
+    simulation = record.simulation
+    assert simulation is not None
+    names = [rule.name for rule in simulation.rules]
+    series = [
+        Series(
+            rule.name,
+            [one.votes for one in rule.points],
+            [one.error for one in rule.points],
+            look,
+            marker=True,
+            model=None,
+        )
+        for rule, look in zip(simulation.rules, _looks(names), strict=True)
+    ]
+    fixed = simulation.fixed
+    series.append(
+        Series(
+            _FIXED,
+            [p.votes for p in fixed],
+            [p.error for p in fixed],
+            Look(REFERENCE, "4 2", "s"),
+            marker=True,
+        )
+    )
+    panel = Panel(
+        series,
+        Axis("votes an item", 0.0),
+        Axis(f"error against the panel of {_panel(record)}", 0.0, percent=True),
+        title="Votes against error",
+    )
+    alt = "Error of the consensus against the mean number of votes of an item, for each way to stop"
+    legend = [*zip(names, _looks(names), strict=True), (_FIXED, Look(REFERENCE, "4 2", "s"))]
+    return Figure("stopping", [panel], alt, legend=legend)
+
+
+def _looks(names: Sequence[str]) -> list[Look]:
+    """Votes alone, then the variants of a model."""
+    fixed = {"votes alone": "softmax", "model, its own": "belief matching", "model, one": "label smoothing"}
+    known = [next((to for start, to in fixed.items() if name.startswith(start)), name) for name in names]
+    return looks(known)
+
+
+# Tables
+
+
+def votes_tables(record: VotesRecord) -> list[Table]:
+    """Every table of the report."""
+    record = tidy(record)
+    tables = [
+        _items_table(record, record.ask_next, "Ask next"),
+        _items_table(record, record.disputed, "Most disputed"),
+    ]
+    if record.simulation is not None:
+        tables.insert(0, stopping_table(record))
+    if record.annotator_records:
+        tables.append(_annotator_table(record))
+    return [table for table in tables if table.rows]
+
+
+def stopping_table(record: VotesRecord) -> Table:
+    """Votes and error of each way to stop, at the confidence of the analysis and at its neighbours."""
+    simulation = record.simulation
+    assert simulation is not None
+    chosen = _confidence(record)
+    shown = [c for c in (0.8, 0.9, 0.95, 0.98, 0.99, 0.995) if abs(c - chosen) > 1e-9]
+    shown = sorted({chosen, *shown})
+    columns = [
+        Column("confidence", "stop at", "%", digits=1, scale=100),
+        Column("votes", "votes an item", better="low"),
+        Column("error", "error", "%", better="low", scale=100),
+    ]
+    rows = []
+    for rule in simulation.rules:
+        for point in rule.points:
+            if any(abs(point.confidence - c) < 1e-9 for c in shown):
+                cells = [Cell(point.confidence), Cell(point.votes, sd=point.votes_sd)]
+                rows.append(Row(rule.name, [*cells, Cell(point.error, sd=point.error_sd)]))
+    for point in simulation.fixed:
+        cells = [Cell(None), Cell(point.votes), Cell(point.error, sd=point.error_sd)]
+        rows.append(Row(_FIXED, cells))
+    repetitions = record.settings["repetitions"]
+    caption = (
+        f"{count_text(simulation.items, 'item')} with {_panel(record)} votes or more, replayed "
+        f"{count_text(repetitions, 'time')} in random order; ± is the standard deviation over these. Errors "
+        f"are against the majority of the {_panel(record)} votes. A panel that ties errs "
+        "by the share of the classes that were not chosen. Scales and priors are fitted on other items."
+    )
+    return Table("Early stopping, replayed", columns, rows, caption, row_title="belief")
+
+
+def _stopping_blocks(record: VotesRecord) -> Iterator[Block]:
+    yield stopping_table(record)
+    yield Text(
+        "An item stops as soon as one class is the majority of its panel with this probability. The line of "
+        "equal numbers of votes is what one does without any belief."
+    )
+
+
+def _votes_text(record: VotesRecord, item: ItemRecord) -> str:
+    ranked = sorted(range(len(item.votes)), key=lambda k: -item.votes[k])
+    seen = [f"{record.class_names[k]} {item.votes[k]}" for k in ranked if item.votes[k]]
+    more = f", {len(seen) - _MOST_VOTES_SHOWN} more" if len(seen) > _MOST_VOTES_SHOWN else ""
+    return (", ".join(seen[:_MOST_VOTES_SHOWN]) + more) or "none"
+
+
+def _items_table(record: VotesRecord, items: Sequence[ItemRecord], title: str) -> Table:
+    columns = [
+        Column("votes", "votes"),
+        Column("consensus", "consensus"),
+        Column("prob_majority", "probability of majority", "%", digits=1, scale=100),
+        Column("gain", "expected gain, nats", digits=3),
+    ]
+    rows = [
+        Row(
+            item.name,
+            [
+                Cell(_votes_text(record, item)),
+                Cell(record.class_names[item.consensus]),
+                Cell(item.prob_majority),
+                Cell(item.gain),
+            ],
+        )
+        for item in items
+    ]
+    return Table(title, columns, rows, row_title="item")
+
+
+def _annotator_table(record: VotesRecord) -> Table:
+    columns = [
+        Column("votes", "votes"),
+        Column("agreement", "agreement", "%", digits=1, scale=100),
+        Column("expected", "expected", "%", digits=1, scale=100),
+        Column("deviation", "standard deviations", digits=1),
+    ]
+    rows = [
+        Row(
+            one.name,
+            [Cell(f"{one.votes:,}"), Cell(one.agreement), Cell(one.expected), Cell(one.deviation)],
+            is_chosen=one.is_unusual,
+        )
+        for one in record.annotator_records[:_MOST_ANNOTATORS]
+    ]
+    count = len(record.annotator_records)
+    more = f" The {_MOST_ANNOTATORS} lowest of {count}." if count > _MOST_ANNOTATORS else ""
+    caption = (
+        "Agreement of each annotator's votes with the consensus of the others, and the agreement that the "
+        f"belief expects on the same items.{more}"
+    )
+    return Table("Annotators", columns, rows, caption, row_title="annotator")
+
+
+def _annotator_blocks(record: VotesRecord) -> Iterator[Block]:
+    yield _annotator_table(record)
+    if record.dawid_skene is not None:
+        ours = percent(record.dawid_skene["differs_from_consensus"])
+        plurality = percent(record.dawid_skene["differs_from_plurality"])
+        items = number_text(record.dawid_skene["items"], 0)
+        yield Text(
+            "The model of Dawid and Skene, which gives every annotator a confusion matrix (crowd-kit), "
+            f"differs from this consensus on {ours} of {items} items, and from the plurality on {plurality}."
+        )

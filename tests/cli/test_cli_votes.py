@@ -1,0 +1,84 @@
+"""`beliefmatch votes` from files to page, and what it refuses."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from beliefmatch.cli import main
+from commands import files_below, refused
+
+HEADING = ["item", "votes", "consensus", "prob_majority", "settled", "expected_gain", "ask_order"]
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Votes of six annotators for sixty items, and predictions for all of them."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    logits = rng.normal(0, 2, (60, 3))
+    rows = ["task,worker,label"]
+    for item in range(60):
+        p = np.exp(logits[item]) / np.exp(logits[item]).sum()
+        voters = rng.choice(6, 5 if item < 30 else item % 5, replace=False)
+        rows += [f"=img{item},w{who},{rng.choice(['cat', 'dog', 'fox'], p=p)}" for who in voters]
+    (tmp_path / "votes.csv").write_text("\n".join(rows))
+    lines = [f"=img{i}," + ",".join(f"{z:.5f}" for z in row) for i, row in enumerate(logits)]
+    (tmp_path / "model.csv").write_text("\n".join(["item,logit_cat,logit_dog,logit_fox", *lines]))
+    return tmp_path
+
+
+def test_votes_alone_give_items_record_tables_and_page(files, capsys):
+    assert main(["votes", "votes.csv", "--out", "out"]) == 0
+    out, err = capsys.readouterr()
+    assert "are settled" in out and out.strip().endswith("out/report.html") and not err
+    assert set(files_below(files / "out")) >= {"items.csv", "record.json", "report.html", "tables.md"}
+    with (files / "out/items.csv").open() as file:
+        heading, *rows = csv.reader(file)
+    assert heading == [*HEADING, "prob_cat", "prob_dog", "prob_fox"]
+    record = json.loads((files / "out/record.json").read_text())
+    assert len(rows) == record["items"] and record["command"][:2] == ["beliefmatch", "votes"]
+    assert all(row[0].startswith("'=") for row in rows)  # no spreadsheet runs a name as a formula
+    page = (files / "out/report.html").read_text()
+    assert "items are settled" in page and "=img" in page and "Dirichlet" not in page
+
+
+def test_a_model_is_replayed_and_the_votes_exported(files, capsys):
+    line = ["votes", "votes.csv", "--predictions", "model.csv", "--simulate", "--repetitions", "2"]
+    assert main([*line, "--multiannotator", "m.csv", "--verbose"]) == 0
+    out, _ = capsys.readouterr()
+    assert "Early stopping, replayed" in out and "Ask next" in out and "Annotators" in out
+    record = json.loads((files / "runs/votes/record.json").read_text())
+    assert len(record["simulation"]["rules"]) == 3 and record["scale"] > 0
+    with (files / "m.csv").open() as file:
+        heading, *rows = csv.reader(file)
+    assert len(heading) == 7 and len(rows) == 60
+    assert sum(cell != "" for row in rows for cell in row[1:]) == record["votes"]
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        (["nothing.csv"], "VOTES"),
+        (["votes.csv", "--panel", "2"], "--panel"),
+        (["votes.csv", "--panel", "0"], "--panel"),
+        (["votes.csv", "--confidence", "95"], "--confidence"),
+        (["votes.csv", "--form", "tall"], "--form"),
+        (["votes.csv", "--form", "counts"], "VOTES"),
+        (["votes.csv", "--item", "thing"], "--item"),
+        (["votes.csv", "--label", "thing"], "--label"),
+        (["votes.csv", "--predictions", "nothing.csv"], "nothing.csv"),
+        (["votes.csv", "--predictions", "votes.csv"], "votes.csv"),
+        (["votes.csv", "--predictions", "model.csv", "--features", "model.csv"], "--features"),
+        (["votes.csv", "--features", "model.csv"], "--features"),
+        (["votes.csv", "--class-names", "nothing.txt"], "--class-names"),
+        (["votes.csv", "--panel", "9", "--simulate"], "--simulate"),
+        (["votes.csv", "--repetitions", "0", "--simulate"], "--repetitions"),
+        (["votes.csv", "--out", "votes.csv"], "--out"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line_that_names_the_option(files, options, option, capsys):
+    message = refused(["votes", *options], capsys)
+    assert option in message, message
+    assert not (files / "runs").exists() or not list((files / "runs").rglob("*.html"))

@@ -1,0 +1,133 @@
+"""Files of votes: three forms of one table give the same counts, and what is no vote is refused."""
+
+import numpy as np
+import pytest
+import torch
+
+from beliefmatch.data.votes import VoteColumns, cleanlab_table, read_votes
+from refusals import refusal
+
+ROWS = [
+    ("a", "ann", "dog"),
+    ("a", "bob", "cat"),
+    ("b", "ann", "dog"),
+    ("c", "bob", "fox"),
+    ("a", "cyd", "dog"),
+    ("c", "cyd", "fox"),
+]
+COUNTS = [[1, 2, 0], [0, 1, 0], [0, 0, 2]]  # cat, dog, fox for a, b, c
+
+
+def written(path, text):
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def long_csv(rows=ROWS, heading="item,annotator,label"):
+    return "\n".join([heading, *(",".join(row) for row in rows)])
+
+
+@pytest.fixture
+def forms(tmp_path):
+    """The same votes in every form."""
+    pq = pytest.importorskip("pyarrow.parquet")
+    import pyarrow as pa
+
+    columns = {
+        name: list(values)
+        for name, values in zip(("item", "worker", "label"), zip(*ROWS, strict=True), strict=True)
+    }
+    pq.write_table(pa.table(columns), tmp_path / "long.parquet")
+    np.savez(
+        tmp_path / "c.npz", counts=np.array(COUNTS), class_names=["cat", "dog", "fox"], items=list("abc")
+    )
+    wide = "item,ann,bob,cyd\na,dog,cat,dog\nb,dog,,\nc,,fox,fox"
+    counts = "item,count_cat,count_dog,count_fox\na,1,2,0\nb,0,1,0\nc,0,0,2"
+    return {
+        "long": read_votes(written(tmp_path / "long.csv", long_csv())),
+        "parquet": read_votes(tmp_path / "long.parquet"),
+        "annotators": read_votes(written(tmp_path / "wide.csv", wide), form="annotators"),
+        "counts": read_votes(written(tmp_path / "counts.csv", counts)),
+        "npz": read_votes(tmp_path / "c.npz"),
+    }
+
+
+def test_every_form_gives_the_same_votes(forms):
+    for votes in forms.values():
+        assert votes.items == ("a", "b", "c")
+        assert votes.class_names == ("cat", "dog", "fox")
+        assert votes.counts.tolist() == COUNTS and votes.total == 6
+    assert forms["long"].annotators == forms["annotators"].annotators == ("ann", "bob", "cyd")
+    for name in ("long", "annotators"):
+        votes = forms[name]
+        again = torch.zeros_like(votes.counts)
+        for item, _, label in votes.rows.tolist():
+            again[item, label] += 1
+        assert torch.equal(again, votes.counts)
+    assert forms["counts"].rows is forms["npz"].rows is None
+    assert forms["parquet"].recognised == {"item": "item", "annotator": "worker", "label": "label"}
+
+
+def test_the_table_for_cleanlab_reads_back_as_the_same_votes(forms, tmp_path):
+    heading, rows = cleanlab_table(forms["long"])
+    text = "\n".join(",".join(row) for row in [heading, *rows])
+    again = read_votes(written(tmp_path / "m.csv", text), form="annotators", class_names=["0", "1", "2"])
+    assert again.counts.tolist() == COUNTS and again.annotators == forms["long"].annotators
+    assert "annotators" in refusal(cleanlab_table, forms["counts"])
+
+
+def test_numbers_are_labels_in_the_order_of_their_values(tmp_path):
+    rows = [("x", "p", "10"), ("x", "q", "9"), ("y", "p", "2")]
+    assert read_votes(written(tmp_path / "n.csv", long_csv(rows))).class_names == ("2", "9", "10")
+
+
+def test_columns_can_be_named_and_annotators_left_out(tmp_path):
+    path = written(tmp_path / "own.csv", "what;says\na;x\na;y\nb;x")
+    votes = read_votes(path, columns=VoteColumns(item="what", label="says"), form="long")
+    assert votes.counts.tolist() == [[1, 1], [1, 0]] and votes.rows is None
+
+
+def test_an_annotator_votes_once_for_an_item_unless_repeats_are_allowed(tmp_path):
+    path = written(tmp_path / "twice.csv", long_csv([*ROWS, ("b", "ann", "dog")]))
+    message = refusal(read_votes, path)
+    assert "`annotator`" in message and "'ann' 2 times for 'b'" in message
+    assert read_votes(path, repeats=True).counts[1].tolist() == [0, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "argument"),
+    [
+        (long_csv([]), {}, "path"),
+        (long_csv([("a", "p", "x"), ("b", "", "y")]), {}, "annotator"),
+        (long_csv([("a", "p", ""), ("b", "q", "y")]), {}, "label"),
+        (long_csv([("a", "p", "x"), ("b", "q", "x")]), {}, "label"),
+        (long_csv(), {"class_names": ["cat", "dog"]}, "label"),
+        (long_csv(), {"columns": VoteColumns(item="thing")}, "item"),
+        ("u,v,w\n1,2,3", {}, "path"),
+        ("item,count_a,count_b\nx,1,0.5", {}, "counts"),
+        ("item,count_a,count_b\nx,1,-1", {}, "counts"),
+        ("item,count_a,count_b\nx,0,0", {}, "path"),
+        ("item,count_a,count_b\nx,1,0\nx,0,1", {}, "item"),
+        ("item,count_a,count_b\nx,1,0", {"class_names": ["a", "c"]}, "path"),
+        ("item,p,q\nx,,\ny,,", {"form": "annotators"}, "path"),
+        ("item\nx", {"form": "annotators"}, "path"),
+    ],
+)
+def test_what_is_no_table_of_votes_is_refused_by_name(text, options, argument, tmp_path):
+    assert f"`{argument}`" in refusal(read_votes, written(tmp_path / "bad.csv", text), **options)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "options", "argument"),
+    [
+        ({"other": np.ones(3)}, {}, "counts"),
+        ({"counts": np.ones(3)}, {}, "counts"),
+        ({"counts": np.ones((2, 3)), "items": np.array(["a"])}, {}, "items"),
+        ({"counts": np.ones((2, 3))}, {"class_names": ["a"]}, "class_names"),
+        ({"counts": np.ones((2, 3))}, {"form": "long"}, "form"),
+        ({"counts": np.full((2, 3), np.nan)}, {}, "counts"),
+    ],
+)
+def test_what_is_no_archive_of_counts_is_refused_by_name(arrays, options, argument, tmp_path):
+    np.savez(tmp_path / "bad.npz", **arrays)
+    assert f"`{argument}`" in refusal(read_votes, tmp_path / "bad.npz", **options)

@@ -1,0 +1,274 @@
+"""The analysis of votes: beliefs with and without a model, settled items, annotators, replays."""
+
+import numpy as np
+import pytest
+import torch
+
+from beliefmatch.data.votes import VoteColumns, Votes, read_votes
+from beliefmatch.experiments.votes import (
+    NO_MODEL,
+    ONE_PRECISION,
+    OWN_PRECISION,
+    ModelBelief,
+    VotesInput,
+    analyse_votes,
+    annotator_records,
+    item_rows,
+    read_inputs,
+    simulate,
+)
+from beliefmatch.experiments.votes_record import VotesConfig, VotesRecord
+from beliefmatch.votes import fit_class_prior, fit_scale, prob_of_majority
+from refusals import refusal
+
+CLASSES = ("cat", "dog", "fox")
+
+
+def made_votes(items=300, panel=5, seed=0, votes=None, noisy=None):
+    """Votes of twelve annotators, of whom one may vote by chance, and logits that know the classes."""
+    rng = np.random.default_rng(seed)
+    alpha = np.exp(rng.normal(0, 2, (items, 3)))
+    rows = []
+    for item in range(items):
+        p = rng.dirichlet(alpha[item])
+        count = panel if votes is None else rng.integers(0, votes + 1)
+        for who in rng.choice(12, count, replace=False):
+            rows.append((item, who, rng.integers(3) if who == noisy else rng.choice(3, p=p)))
+    rows = torch.tensor(np.array(rows))
+    counts = torch.zeros(items, 3, dtype=torch.float64)
+    counts.index_put_((rows[:, 0], rows[:, 2]), torch.ones(len(rows), dtype=torch.float64), accumulate=True)
+    names = tuple(f"item {i}" for i in range(items))
+    people = tuple(f"worker {i}" for i in range(12))
+    return Votes("votes.csv", "long", names, CLASSES, counts, people, rows), torch.from_numpy(alpha).log()
+
+
+def test_without_a_model_the_belief_is_one_dirichlet_for_all_items():
+    votes, _ = made_votes(votes=5)
+    record, table = analyse_votes(VotesInput(votes), VotesConfig())
+    prior = fit_class_prior(votes.counts)
+    expected = prob_of_majority(prior.expand_as(votes.counts), 5, votes.counts)
+    assert torch.allclose(table.prob_majority, expected.amax(1))
+    assert torch.equal(table.consensus, expected.argmax(1))
+    assert record.belief == NO_MODEL and record.scale is None
+    assert record.prior == pytest.approx(prior.exp().tolist())
+
+
+def test_a_model_is_the_belief_before_any_vote_times_its_fitted_scale():
+    votes, logits = made_votes(votes=5)
+    given = VotesInput(votes, ModelBelief("model.npz", logits + 2.0, has_precision=True))
+    record, table = analyse_votes(given, VotesConfig())
+    scale = fit_scale(logits + 2.0, votes.counts)
+    assert record.scale == pytest.approx(scale)
+    expected = prob_of_majority(logits + 2.0 + np.log(scale), 5, votes.counts)
+    assert torch.allclose(table.prob_majority, expected.amax(1))
+    assert table.probs.sum(1).tolist() == pytest.approx([1] * len(votes.items))
+
+
+def test_the_record_counts_what_the_table_of_items_holds():
+    votes, logits = made_votes(votes=5, seed=2)
+    given = VotesInput(votes, ModelBelief("model.npz", logits, has_precision=True))
+    record, table = analyse_votes(given, VotesConfig(confidence=0.9, shown=7))
+    left = 5 - votes.counts.sum(1)
+    settled = table.prob_majority >= 0.9
+    assert torch.equal(table.settled, settled)
+    assert record.settled == int(settled.sum()) and record.votes == int(votes.counts.sum())
+    assert record.votes_saved == int(left[settled].sum())
+    assert record.votes_left == int(left[~settled].sum())
+    assert record.expected_error == pytest.approx((1 - table.prob_majority).mean().item())
+    assert sum(record.confidences) == len(votes.items)
+    asked = table.ask_order
+    assert not table.settled[asked].any() and (left[asked] > 0).all()
+    assert (table.gain[asked].diff() <= 0).all()
+    assert [one.name for one in record.ask_next] == [votes.items[i] for i in asked[:7].tolist()]
+    assert len(record.disputed) == 7 and VotesRecord.from_json(record.to_json()) == record
+    heading, rows = item_rows(votes, table)
+    assert len(rows) == len(votes.items) and all(len(row) == len(heading) for row in rows)
+    ranks = [row[heading.index("ask_order")] for row in rows]
+    assert sorted(rank for rank in ranks if rank) == list(range(1, len(asked) + 1))
+
+
+def test_the_analysis_does_not_depend_on_the_order_of_votes_and_annotators():
+    votes, _ = made_votes(votes=5, seed=3)
+    order = torch.randperm(len(votes.rows), generator=torch.Generator().manual_seed(0))
+    people = torch.randperm(12, generator=torch.Generator().manual_seed(1))
+    rows = votes.rows[order].clone()
+    rows[:, 1] = people[rows[:, 1]]
+    names = [""] * 12
+    for old, new in enumerate(people.tolist()):
+        names[new] = votes.annotators[old]
+    other = Votes(votes.source, votes.form, votes.items, votes.class_names, votes.counts, tuple(names), rows)
+    one, another = (analyse_votes(VotesInput(each), VotesConfig())[0] for each in (votes, other))
+    assert one.disputed == another.disputed and one.ask_next == another.ask_next
+    agreement = [
+        {a.name: (a.votes, a.agreement, a.deviation) for a in record.annotator_records}
+        for record in (one, another)
+    ]
+    assert agreement[0].keys() == agreement[1].keys()
+    for name, values in agreement[0].items():
+        assert values == pytest.approx(agreement[1][name])
+
+
+def test_an_annotator_who_votes_by_chance_is_found():
+    votes, logits = made_votes(items=400, noisy=4, seed=5)
+    for model in (None, ModelBelief("model", logits, has_precision=True)):
+        record, _ = analyse_votes(VotesInput(votes, model), VotesConfig())
+        unusual = [one.name for one in record.annotator_records if one.is_unusual]
+        assert unusual[0] == "worker 4"
+    plain, logits = made_votes(items=400, seed=6)
+    record, _ = analyse_votes(VotesInput(plain, ModelBelief("model", logits, True)), VotesConfig())
+    assert not any(one.is_unusual for one in record.annotator_records)
+
+
+def test_the_agreement_is_with_the_consensus_of_the_others():
+    """Three annotators, one item each way: counted by hand under a flat belief."""
+    rows = torch.tensor([[0, 0, 0], [0, 1, 0], [0, 2, 1], [1, 0, 1], [1, 1, 1]])
+    counts = torch.tensor([[2.0, 1.0], [0.0, 2.0]], dtype=torch.float64)
+    votes = Votes("v", "long", ("a", "b"), ("x", "y"), counts, ("p", "q", "r"), rows)
+    found = {one.name: one for one in annotator_records(votes, torch.zeros(2, 2, dtype=torch.float64))}
+    assert (found["r"].votes, found["r"].agreement) == (1, 0.0)  # against two votes for x
+    assert found["r"].expected == pytest.approx(3 / 4)
+    # p votes x against one x and one y, a tie that goes to x, and y against one y
+    assert (found["p"].votes, found["p"].agreement) == (2, 1.0)
+    assert found["p"].expected == pytest.approx((1 / 2 + 2 / 3) / 2)
+    assert found["p"].deviation == pytest.approx((2 - 7 / 6) / np.sqrt(1 / 4 + 2 / 9))
+
+
+@pytest.fixture(scope="module")
+def replayed():
+    votes, logits = made_votes(items=1500, panel=7, seed=7)
+    given = VotesInput(votes, ModelBelief("model", logits, has_precision=True))
+    return votes, simulate(given, VotesConfig(repetitions=3))
+
+
+def test_a_replay_stops_later_and_errs_less_the_more_confidence_it_asks_for(replayed):
+    _, simulation = replayed
+    assert [rule.name for rule in simulation.rules] == [NO_MODEL, OWN_PRECISION, ONE_PRECISION]
+    for rule in simulation.rules:
+        votes = [point.votes for point in rule.points]
+        assert votes == sorted(votes) and votes[0] >= 0 and votes[-1] <= 5
+        assert rule.points[-1].error < rule.points[0].error
+
+
+def test_a_replay_keeps_the_error_that_it_promises(replayed):
+    """The belief that made the votes is calibrated: the error stays below what the confidence allows."""
+    _, simulation = replayed
+    for point in simulation.rules[1].points:
+        assert point.error <= 1 - point.confidence + 0.02
+
+
+def test_a_replay_of_a_model_saves_votes_where_the_model_knows_the_classes(replayed):
+    _, simulation = replayed
+    at = {rule.name: {p.confidence: p for p in rule.points} for rule in simulation.rules}
+    assert at[OWN_PRECISION][0.95].votes < 0.8 * at[NO_MODEL][0.95].votes
+    assert simulation.rules[1].scale == pytest.approx(1.0, rel=0.15)  # the logits are the truth
+
+
+def test_fixed_numbers_of_votes_err_as_counted(replayed):
+    votes, simulation = replayed
+    assert [point.votes for point in simulation.fixed] == [1, 2, 3, 4, 5]
+    assert simulation.fixed[0].error > simulation.fixed[2].error > simulation.fixed[4].error
+    assert simulation.items == len(votes.items)
+
+
+def test_a_replay_is_seeded():
+    votes, _ = made_votes(items=60, panel=5, seed=8)
+    runs = [simulate(VotesInput(votes), VotesConfig(repetitions=2, seed=seed)) for seed in (1, 1, 2)]
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_dawid_and_skene_agree_on_votes_that_agree():
+    pytest.importorskip("crowdkit")
+    rows = torch.tensor([[i, who, i % 3] for i in range(30) for who in range(4)])
+    counts = 4.0 * torch.nn.functional.one_hot(torch.arange(30) % 3, 3).double()
+    votes = Votes("v", "long", tuple(map(str, range(30))), CLASSES, counts, ("p", "q", "r", "s"), rows)
+    record, _ = analyse_votes(VotesInput(votes), VotesConfig(), dawid_skene=True)
+    assert record.dawid_skene == {"items": 30, "differs_from_consensus": 0, "differs_from_plurality": 0}
+
+
+def test_a_panel_smaller_than_the_votes_is_refused_with_the_size_that_it_takes():
+    votes, _ = made_votes(items=20, panel=7, seed=9)
+    message = refusal(analyse_votes, VotesInput(votes), VotesConfig(panel=5))
+    assert "`panel`" in message and "7" in message
+
+
+def test_a_model_needs_items_with_two_votes_to_have_its_scale_fitted():
+    votes, logits = made_votes(items=20, panel=1, seed=10)
+    given = VotesInput(votes, ModelBelief("m", logits, True))
+    assert "two votes" in refusal(analyse_votes, given, VotesConfig())
+
+
+# Files
+
+
+def long_file(path, rows):
+    path.write_text("item,annotator,label\n" + "\n".join(",".join(row) for row in rows))
+    return f"{path}"
+
+
+ROWS = [("b", "p", "cat"), ("b", "q", "cat"), ("a", "p", "fox"), ("a", "q", "dog")]
+
+
+def test_predictions_belong_to_items_by_name_and_bring_items_without_votes(tmp_path):
+    votes = long_file(tmp_path / "v.csv", ROWS)
+    predictions = tmp_path / "p.csv"
+    predictions.write_text("item,logit_cat,logit_dog,logit_fox\na,1,2,3\nb,4,5,6\nz,7,8,9")
+    given = read_inputs(votes, columns=VoteColumns(), predictions=f"{predictions}")
+    assert given.votes.items == ("b", "a", "z") and given.votes.class_names == CLASSES
+    assert given.votes.counts.tolist() == [[2, 0, 0], [0, 1, 1], [0, 0, 0]]
+    assert given.model is not None
+    assert given.model.logits.tolist() == [[4, 5, 6], [1, 2, 3], [7, 8, 9]]
+
+
+def test_rows_of_an_archive_belong_to_numbered_items(tmp_path):
+    votes = long_file(tmp_path / "v.csv", [("1", "p", "0"), ("1", "q", "2"), ("0", "p", "1")])
+    np.savez(tmp_path / "p.npz", probs=np.array([[0.5, 0.25, 0.25], [0.2, 0.2, 0.6]]))
+    given = read_inputs(votes, columns=VoteColumns(), predictions=f"{tmp_path / 'p.npz'}")
+    assert given.model is not None and not given.model.has_precision
+    assert given.votes.class_names == ("0", "1", "2")
+    expected = torch.tensor([[0.2, 0.2, 0.6], [0.5, 0.25, 0.25]], dtype=torch.float64)
+    assert torch.allclose(given.model.logits.exp(), expected)
+
+
+def test_features_are_cross_fitted(tmp_path):
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(500, 4))
+    shares = np.exp(2 * features[:, :3])
+    counts = np.stack([rng.multinomial(5, p / p.sum()) for p in shares])
+    np.savez(tmp_path / "v.npz", counts=counts, features=features.astype(np.float32))
+    path = f"{tmp_path / 'v.npz'}"
+    given = read_inputs(path, columns=VoteColumns(), features=path)
+    assert given.model is not None
+    votes, shares = torch.from_numpy(counts), torch.from_numpy(counts.sum(0) / counts.sum())
+    nll = -(votes * given.model.logits.log_softmax(1)).sum() / votes.sum()
+    base = -(votes * shares.log()).sum() / votes.sum()
+    assert nll < 0.85 * base  # of votes that the heads have not seen
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "argument"),
+    [
+        ("item,logit_cat,logit_dog,logit_fox\na,1,2,3", {}, "predictions"),
+        ("item,logit_cat,logit_dog,logit_fox\na,1,2,3\nb,1,2,3\nb,1,2,3", {}, "item"),
+        ("item,logit_0,logit_1,logit_2\na,1,2,3\nb,1,2,3", {}, "class_names"),
+        ("logit_cat,logit_dog,logit_fox\n1,2,3\n1,2,3", {}, "predictions"),
+        ("item,logit_cat,logit_dog\na,1,2\nb,1,2", {}, "label"),
+        ("item,logit_cat,logit_dog,logit_fox\na,1,2,3\nb,1,2,3", {"features": "f.npz"}, "predictions"),
+    ],
+)
+def test_predictions_that_do_not_fit_the_votes_are_refused_by_name(content, options, argument, tmp_path):
+    votes = long_file(tmp_path / "v.csv", ROWS)
+    (tmp_path / "p.csv").write_text(content)
+    message = refusal(
+        read_inputs, votes, columns=VoteColumns(), predictions=f"{tmp_path / 'p.csv'}", **options
+    )
+    assert f"`{argument}`" in message
+
+
+def test_a_million_votes_take_seconds(tmp_path):
+    """Not timed: the work is bounded by rows that differ, of which there are few without a model."""
+    rng = np.random.default_rng(0)
+    counts = np.stack([np.bincount(row, minlength=4) for row in rng.integers(4, size=(2000, 3))])
+    np.savez(tmp_path / "v.npz", counts=np.tile(counts, (170, 1)))
+    votes = read_votes(tmp_path / "v.npz")
+    record, table = analyse_votes(VotesInput(votes), VotesConfig())
+    assert record.votes == 1_020_000 and len(table.consensus) == 340_000
