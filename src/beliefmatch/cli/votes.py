@@ -39,7 +39,7 @@ def votes(
     out: opt.OutDir = "runs/votes",
     verbose: opt.Verbose = False,
 ) -> None:
-    """Analyse the votes of several annotators: which items are settled, and which to ask about next.
+    """Decide by votes of annotators which items are settled.
 
     An item is settled when one class is, with --confidence, the majority of a panel of --panel votes, some of
     them known. Predictions or features of a model are the belief before any vote; without them it is one
