@@ -54,6 +54,7 @@ AT_IMPORT = {
 # Files that are themselves loaded on first use, because they build on the classes of an extra.
 AT_IMPORT_OF_FILE = {
     "metrics/modules.py": {"torchmetrics"},
+    "integrations/lightning.py": {"pytorch_lightning"},
     "integrations/skorch.py": {"skorch"},
     "kernels/triton_dirichlet.py": {"triton"},
     "kernels/triton_loss.py": {"triton"},
