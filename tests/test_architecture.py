@@ -33,6 +33,7 @@ LAYERS = (
     ("L5", "reproduce"),
     ("L5", "report"),
     ("L5", "adapting"),
+    ("L5", "integrations"),
     ("L5", "cli"),
     ("L5", "__main__"),
 )
@@ -53,6 +54,8 @@ AT_IMPORT = {
 # Files that are themselves loaded on first use, because they build on the classes of an extra.
 AT_IMPORT_OF_FILE = {
     "metrics/modules.py": {"torchmetrics"},
+    "integrations/lightning.py": {"pytorch_lightning"},
+    "integrations/skorch.py": {"skorch"},
     "kernels/triton_dirichlet.py": {"triton"},
     "kernels/triton_loss.py": {"triton"},
     "kernels/triton_math.py": {"triton"},

@@ -210,7 +210,8 @@ def _most_votes(counts: Tensor, dim: int) -> float | None:
 class BeliefMatchingLoss(nn.Module):
     """`belief_matching_loss` as a module, to stand where `torch.nn.CrossEntropyLoss` stood.
 
-    Takes the options of the function; a tensor `weight` or `prior` moves with the module.
+    Takes the options of the function; a tensor `weight` or `prior` moves with the module. `activation`,
+    `decodes` and `y_int` are what fastai looks for in a loss, so that its predictions are probabilities.
 
     Example:
         >>> import torch
@@ -223,6 +224,8 @@ class BeliefMatchingLoss(nn.Module):
     """
 
     weight: Tensor | None
+    y_int = True
+    """Whether targets may be class ids: fastai's MixUp then mixes losses, which are linear in the labels."""
 
     def __init__(
         self,
@@ -270,6 +273,14 @@ class BeliefMatchingLoss(nn.Module):
             reduction=self.reduction,
         )
 
+    def activation(self, logits: Tensor) -> Tensor:
+        """Class probabilities, the mean of the belief, from logits."""
+        return logits.softmax(_class_dim(logits))
+
+    def decodes(self, probs: Tensor) -> Tensor:
+        """Predicted class ids, from probabilities or logits."""
+        return probs.argmax(_class_dim(probs))
+
     def extra_repr(self) -> str:
         """λ or the target confidence, then the other options, tensors by type and shape."""
         name = "kl_weight" if self.target_confidence is None else "target_confidence"
@@ -277,3 +288,7 @@ class BeliefMatchingLoss(nn.Module):
         values = ((name, getattr(self, name)) for name in names)
         shown = ((name, describe(v) if isinstance(v, Tensor) else v) for name, v in values if v is not None)
         return ", ".join(f"{name}={value}" for name, value in shown)
+
+
+def _class_dim(values: Tensor) -> int:
+    return min(values.dim() - 1, 1)

@@ -26,6 +26,7 @@ __all__ = [
     "row_scores",
     "scorable",
     "score",
+    "score_logits",
     "score_predictions",
     "stored_predictions",
     "untouched",
@@ -153,6 +154,11 @@ def score(head: FittedHead, features: Features) -> HeadScores:
 def score_predictions(pairs: Iterable[tuple[Prediction, Tensor]]) -> HeadScores:
     """The scores of predictions by their targets, some rows at a time."""
     return _means([row_scores(output.probs.log(), targets) for output, targets in pairs])
+
+
+def score_logits(logits: Tensor, targets: Tensor) -> HeadScores:
+    """The scores of logits (n, K) by class ids (n,) or counts (n, K), each with a vote."""
+    return _means([row_scores(logits.double().log_softmax(1), targets)])
 
 
 def untouched(init: Init, features: Features) -> FittedHead:

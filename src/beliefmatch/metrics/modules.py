@@ -289,9 +289,13 @@ class Summary(_OfPredictions):
         self._add(self._means, torch.stack([column.sum() for column in each]))
         self._add(self._bins_state, _bin_sums(seen, self.n_bins))
 
+    def reliability_bins(self) -> ReliabilityBins:
+        """The reliability diagram of the examples of this process."""
+        return _bins(getattr(self, self._bins_state))
+
     def compute(self) -> dict[str, Tensor]:
         """By name: error, top_k_error, nll, brier, ece, mce."""
-        bins = _bins(getattr(self, self._bins_state))
+        bins = self.reliability_bins()
         means = getattr(self, self._means) / bins.count.sum().to(self.device)
         found = dict(zip(("error", "top_k_error", "nll", "brier"), means, strict=True))
         gaps = {"ece": calibration_error(bins), "mce": calibration_error(bins, norm="max")}

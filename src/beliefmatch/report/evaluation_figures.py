@@ -64,16 +64,43 @@ def reliability_figure(models: Sequence[EvaluationRecord], *, shown: Sequence[in
 
     Bins of few examples are drawn where a model is alone: several would hide the others.
     """
-    series, shares, drawn = [], [], _drawn(models, shown)
+    drawn = _drawn(models, shown)
     has_few = len(drawn) == 1 or not any(joined(model.reliability) for _, model, _ in drawn)
-    for index, model, look in drawn:
-        bins = model.reliability
+    panel = reliability_panel(
+        [(index, model.name, model.reliability, look) for index, model, look in drawn], has_few=has_few
+    )
+    words = [
+        f"{model.name}: mean confidence {percent(_score(model, 'mean_confidence'))}, "
+        f"error {percent(_score(model, 'error'))}, expected calibration error {percent(_score(model, 'ece'))}"
+        for _, model, _ in drawn
+    ]
+    left_out = "" if has_few else f" Bins of fewer than {FEW} examples are left out."
+    return Figure(
+        "reliability",
+        [panel],
+        f"Reliability diagram, accuracy against confidence. {'; '.join(words)}.",
+        title="Reliability: is it right as often as it says?",
+        note=f"Below the dashed line: overconfident. Bars: 95 % intervals.{left_out}{_some(drawn, models)}",
+        numbers=_bin_table(models),
+        legend=_legend(drawn),
+    )
+
+
+def reliability_panel(curves: Sequence[tuple[int, str, Bins, Look]], *, has_few: bool = True) -> Panel:
+    """The axes of `reliability_figure`.
+
+    Args:
+        curves: The number, name, bins and look of each model.
+        has_few: Whether bins of few examples are drawn too, pale and not joined.
+    """
+    series, shares = [], []
+    for index, name, bins, look in curves:
         firm, filled = joined(bins), [one for one in drawn_bins(bins) if one is not None]
         few = [one for one in filled if one.examples < FEW] if has_few else []
         line = [one.confidence if one else float("nan") for one in firm]
         series.append(
             Series(
-                model.name,
+                name,
                 line,
                 [one.accuracy if one else None for one in firm],
                 look,
@@ -86,30 +113,14 @@ def reliability_figure(models: Sequence[EvaluationRecord], *, shown: Sequence[in
         if few:
             lows, highs = [one.low for one in few], [one.high for one in few]
             points = [one.confidence for one in few], [one.accuracy for one in few]
-            series.append(Series(model.name, *points, look, "points", lows, highs, index, alpha=_PALE))
+            series.append(Series(name, *points, look, "points", lows, highs, index, alpha=_PALE))
         total = max(sum(bins.count), 1)
         edges = [*bins.lower[:1], *bins.upper]
         counts = [count / total for count in bins.count]
-        shares.append(Series(model.name, edges, counts, look, "steps", model=index))
+        shares.append(Series(name, edges, counts, look, "steps", model=index))
     below = Panel(shares, Axis("confidence", 0, 1, percent=True), Axis("share", 0, percent=True))
-    upper = Panel(
-        series, Axis("", 0, 1, percent=True), Axis("accuracy", 0, 1, percent=True), diagonal=True, below=below
-    )
-    words = [
-        f"{model.name}: mean confidence {percent(_score(model, 'mean_confidence'))}, "
-        f"error {percent(_score(model, 'error'))}, expected calibration error {percent(_score(model, 'ece'))}"
-        for _, model, _ in drawn
-    ]
-    left_out = "" if has_few else f" Bins of fewer than {FEW} examples are left out."
-    return Figure(
-        "reliability",
-        [upper],
-        f"Reliability diagram, accuracy against confidence. {'; '.join(words)}.",
-        title="Reliability: is it right as often as it says?",
-        note=f"Below the dashed line: overconfident. Bars: 95 % intervals.{left_out}{_some(drawn, models)}",
-        numbers=_bin_table(models),
-        legend=_legend(drawn),
-    )
+    x, y = Axis("", 0, 1, percent=True), Axis("accuracy", 0, 1, percent=True)
+    return Panel(series, x, y, diagonal=True, below=below)
 
 
 def _score(model: EvaluationRecord, key: str) -> float | None:
