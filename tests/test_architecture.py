@@ -29,10 +29,11 @@ LAYERS = (
     ("L3", "semi"),
     ("L3", "train"),
     ("L3", "adaptation"),
+    ("L3", "kl_weight mlp"),
     ("L4", "experiments"),
     ("L5", "reproduce"),
     ("L5", "report"),
-    ("L5", "adapting"),
+    ("L5", "adapting sklearn"),
     ("L5", "cli"),
     ("L5", "__main__"),
 )
@@ -53,6 +54,7 @@ AT_IMPORT = {
 # Files that are themselves loaded on first use, because they build on the classes of an extra.
 AT_IMPORT_OF_FILE = {
     "metrics/modules.py": {"torchmetrics"},
+    "sklearn.py": {"sklearn"},
     "kernels/triton_dirichlet.py": {"triton"},
     "kernels/triton_loss.py": {"triton"},
     "kernels/triton_math.py": {"triton"},

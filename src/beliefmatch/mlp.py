@@ -15,7 +15,7 @@ from torch import Tensor
 
 from beliefmatch.adaptation.fitted import Candidate
 from beliefmatch.adaptation.objectives import HeadLoss, loss_of
-from beliefmatch.adaptation.scoring import product, row_scores
+from beliefmatch.adaptation.scoring import product
 
 __all__ = ["Layers", "Schedule", "TrainedNetworks", "forward", "initial_layers", "train_networks"]
 
@@ -83,6 +83,7 @@ def initial_layers(
     return layers
 
 
+@torch.no_grad()
 def train_networks(
     layers: Layers,
     rows: Tensor,
@@ -115,7 +116,7 @@ def train_networks(
     training = _Training(layers, schedule.learning_rate)
     best = [(weight.clone(), bias.clone()) for weight, bias in layers]
     lowest = torch.full((len(candidates),), torch.inf, dtype=torch.float64)
-    # a network learns from the shares of all epochs: a missed fall of the NLL counts from the last true one
+    # small falls add up: each counts from the last that was large enough
     reference, waited = lowest.clone(), torch.zeros(len(candidates), dtype=torch.int64)
     epochs = torch.zeros(len(candidates), dtype=torch.int64)
     generator = torch.Generator().manual_seed(seed)
@@ -132,7 +133,7 @@ def train_networks(
         lowest[improved], epochs[improved] = nll[is_lower], epoch
         for kept, now in zip(best, training.layers, strict=True):
             for all_values, some_values in zip(kept, now, strict=True):
-                all_values[improved] = some_values.detach()[is_lower]
+                all_values[improved] = some_values[is_lower]
         is_progress = nll < reference[networks] - schedule.tolerance
         reference[networks[is_progress]] = nll[is_progress]
         waited[networks] = torch.where(is_progress, 0, waited[networks] + 1)
@@ -143,7 +144,7 @@ def train_networks(
         if not len(networks):
             break
     if held_out is None or not stop_early:
-        best = [(weight.detach(), bias.detach()) for weight, bias in training.layers]
+        best = [(weight.clone(), bias.clone()) for weight, bias in training.layers]
         epochs = torch.full_like(epochs, schedule.max_epochs)
         lowest = torch.full_like(lowest, torch.nan)
         if held_out is not None:
@@ -152,14 +153,29 @@ def train_networks(
 
 
 class _Training:
-    """Layers with Adam; networks can leave."""
+    """Networks under training by Adam, their parameters end to end in one tensor (M, P); networks can leave."""
 
     def __init__(self, layers: Layers, learning_rate: float) -> None:
-        self.layers = [(one.clone().requires_grad_(), two.clone().requires_grad_()) for one, two in layers]
-        self._optimizer = torch.optim.Adam(self._parameters(), lr=learning_rate)
+        self._shapes = [weight.shape[1:] for weight, _ in layers]
+        flat = torch.cat([one.flatten(1) for layer in layers for one in layer], 1)
+        self._optimizer = torch.optim.Adam([flat], lr=learning_rate)
 
-    def _parameters(self) -> list[Tensor]:
-        return [one for layer in self.layers for one in layer]
+    @property
+    def _flat(self) -> Tensor:
+        return self._optimizer.param_groups[0]["params"][0]
+
+    @property
+    def layers(self) -> Layers:
+        """Views of the parameters."""
+        return self._unpacked(self._flat)
+
+    def _unpacked(self, flat: Tensor) -> Layers:
+        layers, at = [], 0
+        for out, size in self._shapes:
+            weight = flat[:, at : at + out * size].view(-1, out, size)
+            layers.append((weight, flat[:, at + out * size : at + out * size + out]))
+            at += out * size + out
+        return layers
 
     def step(
         self,
@@ -170,40 +186,47 @@ class _Training:
         row_weights: Tensor,
         decay: Tensor,
     ) -> None:
-        logits = forward(self.layers, rows)
-        with torch.no_grad():
-            grad = loss(logits, targets, networks)[1]
-            grad *= (row_weights / row_weights.sum(1, keepdim=True).clamp(min=1e-30))[:, None]
-        self._optimizer.zero_grad()
-        logits.backward(grad)
-        for weight, _ in self.layers:
-            assert weight.grad is not None
-            weight.grad.add_(decay[:, None, None] * weight.detach())
+        """One step of Adam down the gradient of each network's objective, by backpropagation."""
+        flat = self._flat
+        layers, flat.grad = self.layers, torch.empty_like(flat)
+        inputs: list[Tensor] = []  # of each layer but the first, (M, in, B)
+        values = product(*layers[0], rows)
+        for weight, bias in layers[1:]:
+            inputs.append(values.relu_())
+            values = torch.baddbmm(bias[:, :, None], weight, values)
+        grad = loss(values, targets, networks)[1]
+        grad *= (row_weights / row_weights.sum(1, keepdim=True).clamp(min=1e-30))[:, None]
+        grads = self._unpacked(flat.grad)
+        for number in reversed(range(len(layers))):
+            weight, (weight_grad, bias_grad) = layers[number][0], grads[number]
+            bias_grad.copy_(grad.sum(2))
+            torch.mul(weight, decay[:, None, None], out=weight_grad)
+            if number:
+                weight_grad.baddbmm_(grad, inputs[number - 1].mT)
+                grad = torch.bmm(weight.mT, grad).mul_(inputs[number - 1] > 0)
+            else:
+                weight_grad += (grad.reshape(-1, len(rows)) @ rows).view_as(weight)
         self._optimizer.step()
 
     def keep(self, networks: Tensor) -> None:
         """Leave out all other networks."""
-        parameters, state = self._parameters(), self._optimizer.state
-        kept = [one.detach()[networks].requires_grad_() for one in parameters]
-        for old, new in zip(parameters, kept, strict=True):
-            moments = state.pop(old)
-            state[new] = {
-                name: value[networks] if value.dim() else value for name, value in moments.items()
-            }
-        self._optimizer.param_groups[0]["params"] = kept
-        self.layers = list(zip(kept[::2], kept[1::2], strict=True))
+        moments = self._optimizer.state.pop(self._flat)
+        kept = self._flat[networks]
+        self._optimizer.param_groups[0]["params"] = [kept]
+        self._optimizer.state[kept] = {
+            name: value[networks] if value.dim() else value for name, value in moments.items()
+        }
 
 
-@torch.no_grad()
 def _mean_nll(layers: Layers, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
     """Weighted mean NLL of each network, (M,)."""
     widest = max(weight.shape[0] * weight.shape[1] for weight, _ in layers)
     size, total = max(1, _BLOCK_NUMBERS // widest), torch.zeros(len(weights), dtype=torch.float64)
     for some in torch.arange(len(rows)).split(size):
-        logs = forward(layers, rows[some]).log_softmax(1)
-        for number, own in enumerate(logs.mT):
-            held = weights[number, some].nonzero()[:, 0]
-            if len(held):
-                nll = row_scores(own[held], targets[some][held])[0]
-                total[number] += (nll * weights[number, some][held]).sum()
+        logs, labels = forward(layers, rows[some]).log_softmax(1), targets[some]
+        if labels.dim() == 1:
+            nll = -logs.gather(1, labels.expand(len(logs), 1, -1))[:, 0]
+        else:
+            nll = -(logs * (labels / labels.sum(1, keepdim=True).clamp(min=1e-30)).t()).sum(1)
+        total += (nll.double() * weights[:, some]).sum(1)
     return total / weights.sum(1, dtype=torch.float64)

@@ -41,7 +41,7 @@ _HIDDEN = (100,)
 _FOLDS, _MANY_ROWS, _HELD_OUT = 5, 10_000, 0.1
 _TOLERANCE = 1e-3  # of the linear solver, relative to the objective
 _MAX_RISE = 0.002  # relative rise of the cross-validated NLL that a stronger prior may cost
-_WEIGHT_DECAYS = (1e-4, 1e-3, 1e-2)  # of networks
+_WEIGHT_DECAYS = (1e-3, 1e-2, 1e-1)  # of networks
 _DOUBTS = (1e-2, 1e-3, 1e-1)  # λK of networks, for one vote a row; the first with every weight decay
 _DEFAULT_WEIGHT_DECAY, _DEFAULT_DOUBT = 1e-3, 1e-2  # where nothing can be cross-validated
 _MAX_LOGITS = 4_000_000  # computed at once
@@ -70,7 +70,7 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
             network is trained on all rows for `max_iter` epochs.
         max_iter: Largest number of epochs of a perceptron.
         learning_rate: Learning rate of Adam, for perceptrons and `partial_fit`.
-        batch_size: Rows of a step of Adam; "auto" is a tenth of the rows, but between 16 and 256.
+        batch_size: Rows of a step of Adam; "auto" is a fifth of the rows, but between 32 and 256.
         n_iter_no_change: Epochs without a lower NLL of held-out rows after which a network stops.
         tol: Fall of that NLL which counts as lower.
         random_state: Seed of the folds, of the initial weights and of the order of the rows. An integer makes
@@ -109,9 +109,9 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         cv: Any = "auto",
         early_stopping: bool = True,
         max_iter: int = 500,
-        learning_rate: float = 1e-3,
+        learning_rate: float = 3e-3,
         batch_size: int | Literal["auto"] = "auto",
-        n_iter_no_change: int = 20,
+        n_iter_no_change: int = 15,
         tol: float = 1e-4,
         random_state: Any = None,
     ) -> None:
@@ -149,7 +149,7 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         self._scaler = StandardScaler().fit(rows[used], sample_weight=weights[used])
         data = _weighted(self._standardized(rows[used]), labels.take(used), weights[used], self.class_weight)
         random = check_random_state(self.random_state)
-        folds = _folds(self.cv, data, labels.given[used], random)
+        folds = _folds(self.cv, data, labels.given, used, random)
         self._choose(data, folds, options, seed=int(random.randint(2**31)))
         return self
 
@@ -209,7 +209,8 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """Label of the most probable class of each row."""
-        return self.classes_[self._log_alpha(X).argmax(1).numpy()]
+        ids = self._log_alpha(X).argmax(1).numpy()
+        return self.classes_[ids]
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Class probabilities (N, K), the mean of the belief."""
@@ -240,7 +241,7 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy; of votes, the mean share of a row's votes that its predicted class has."""
-        if np.ndim(y) < 2 or np.shape(y)[1] < 2:
+        if not _is_votes(y):
             return super().score(X, y, sample_weight)
         votes = _require_votes(y)
         if votes.shape[1] != len(self.classes_):
@@ -280,7 +281,7 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         )
 
     def _schedule(self, data: "_Data") -> Schedule:
-        size = min(256, max(16, len(data.rows) // 10)) if self.batch_size == "auto" else int(self.batch_size)
+        size = min(256, max(32, len(data.rows) // 5)) if self.batch_size == "auto" else int(self.batch_size)
         return Schedule(
             max_epochs=int(self.max_iter),
             learning_rate=float(self.learning_rate),
@@ -314,7 +315,7 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
     def _standardized(self, rows: np.ndarray) -> Tensor:
         with np.errstate(over="ignore"):
             standardized = self._scaler.transform(rows).clip(-_FARTHEST, _FARTHEST)
-        return torch.from_numpy(standardized.astype(np.float32))
+        return torch.from_numpy(standardized.astype(np.float32, order="C"))
 
     # Fitting
 
@@ -559,35 +560,49 @@ def _results(fits: list[_Fit]) -> dict[str, list[Any]]:
     return {name: [row[column] for row in table] for column, name in enumerate(names)}
 
 
-def _folds(cv: Any, data: _Data, given: np.ndarray, random: np.random.RandomState) -> list[_Fold]:
+def _folds(
+    cv: Any, data: _Data, given: np.ndarray, used: np.ndarray, random: np.random.RandomState
+) -> list[_Fold]:
     """Pairs of row indices for cross-validation; none where there are too few rows.
 
-    Rows without votes are fitted on but not scored.
+    Args:
+        cv: The parameter.
+        data: Rows of positive weight. Those without votes are fitted on but not scored.
+        given: Labels or votes of all rows.
+        used: Which of all rows have a positive weight. Splits of the user refer to all rows.
+        random: Shuffles the rows.
     """
-    is_auto = _is_auto(cv)
-    ids = data.targets.numpy() if data.targets.dim() == 1 else None
-    seed, rows = int(random.randint(2**31)), len(data.rows)
-    if is_auto and rows > _MANY_ROWS:
-        smallest = 0 if ids is None else np.bincount(ids)[np.unique(ids)].min()
-        make = StratifiedShuffleSplit if smallest > 1 else ShuffleSplit
-        splitter = make(1, test_size=_HELD_OUT, random_state=seed)
-    elif is_auto or (isinstance(cv, Integral) and not isinstance(cv, bool)):
-        wanted = _FOLDS if is_auto else int(cv)
-        if wanted < 2:
-            raise fail(_NAME, f"`cv` must be at least 2 folds, got {cv!r}.")
-        if rows < 2 * wanted:
+    seed = int(random.randint(2**31))
+    if _is_auto(cv) or (isinstance(cv, Integral) and not isinstance(cv, bool)):
+        ids = data.targets.numpy() if data.targets.dim() == 1 else None
+        splitter = _splitter(_FOLDS if _is_auto(cv) else int(cv), len(data.rows), ids, seed, _is_auto(cv))
+        if splitter is None:
             return []
-        splitter = (KFold if ids is None else StratifiedKFold)(wanted, shuffle=True, random_state=seed)
-        if ids is not None and np.bincount(ids).max() < wanted:
-            splitter = KFold(wanted, shuffle=True, random_state=seed)
+        with warnings.catch_warnings():
+            # a class of fewer rows than folds is held out by some of the folds only
+            warnings.filterwarnings("ignore", "The least populated class", UserWarning)
+            pairs = [*splitter.split(np.zeros((len(data.rows), 1)), ids)]
     else:
-        splitter = check_cv(cv, given, classifier=True)
-    with warnings.catch_warnings():
-        # a class of fewer rows than folds is held out by some of the folds only
-        warnings.filterwarnings("ignore", "The least populated class", UserWarning)
-        pairs = [_Fold(*one) for one in splitter.split(np.zeros((rows, 1)), given if ids is None else ids)]
+        place = np.cumsum(used) - 1
+        splits = check_cv(cv, given, classifier=True).split(np.zeros((len(used), 1)), given)
+        of_all = [[np.asarray(one) for one in pair] for pair in splits]
+        pairs = [[place[one[used[one]]] for one in pair] for pair in of_all]
     scorable = data.scorable.numpy() > 0
-    return [one for one in pairs if len(one.fitted) and scorable[one.held_out].any()]
+    return [_Fold(*one) for one in pairs if len(one[0]) and scorable[one[1]].any()]
+
+
+def _splitter(folds: int, rows: int, ids: np.ndarray | None, seed: int, is_auto: bool) -> Any:
+    """Stratified where there are class ids; None where there are too few rows."""
+    counts = None if ids is None else np.unique(ids, return_counts=True)[1]
+    if is_auto and rows > _MANY_ROWS:
+        make = ShuffleSplit if counts is None or counts.min() < 2 else StratifiedShuffleSplit
+        return make(1, test_size=_HELD_OUT, random_state=seed)
+    if folds < 2:
+        raise fail(_NAME, f"`cv` must be at least 2 folds, got {folds}.")
+    if rows < 2 * folds:
+        return None
+    make = KFold if counts is None or counts.max() < folds else StratifiedKFold
+    return make(folds, shuffle=True, random_state=seed)
 
 
 def _weighted(rows: Tensor, labels: _Labels, weights: np.ndarray, class_weight: Any) -> _Data:
@@ -635,8 +650,8 @@ def _class_weights(class_weight: Any, labels: _Labels, weights: np.ndarray) -> n
 
 def _is_votes(y: Any) -> bool:
     """Whether `y` has two dimensions and more than one column."""
-    shape = getattr(y, "shape", None) if hasattr(y, "shape") else np.shape(y)
-    return shape is not None and len(shape) == 2 and shape[1] > 1
+    shape = y.shape if hasattr(y, "shape") else np.asarray(y).shape
+    return len(shape) == 2 and shape[1] > 1
 
 
 def _require_votes(y: Any) -> np.ndarray:

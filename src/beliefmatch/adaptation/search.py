@@ -80,7 +80,7 @@ class HeadSearch:
         max_rise: float = MAX_RISE,
         on_progress: OnProgress | None = None,
     ) -> None:
-        self.design = Design(train, background, classes)
+        self.design = Design(train, background, classes, row_weights=row_weights)
         self._evaluator = None if validation is None else Evaluator(validation)
         self.classes, self.config, self.max_rise = classes, config, max_rise
         self.heads: list[FittedHead] = []
