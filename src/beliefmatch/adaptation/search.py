@@ -18,15 +18,16 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from beliefmatch._utils import OnProgress
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.feature_rows import Features
-from beliefmatch.adaptation.fitted import Candidate, FittedHead, Init
+from beliefmatch.adaptation.fitted import Candidate, FittedHead, HeadScores, Init
 from beliefmatch.adaptation.objectives import loss_of
-from beliefmatch.adaptation.scoring import Evaluator
+from beliefmatch.adaptation.scoring import Evaluator, scorable
 from beliefmatch.adaptation.solver import Design, solve
 from beliefmatch.loss import LowTargetConfidence, belief_matching_loss
 
@@ -53,34 +54,51 @@ class HeadSearch:
 
     Args:
         train: Features to fit on.
-        validation: Features that neither the heads nor the network have seen.
+        validation: Features that neither the heads nor the network have seen; None for cross-validation alone.
         classes: K.
         init: Weight and bias of an existing head to start from.
         background: Rows of no class.
         config: What to try.
+        row_weights: Weight of each row of `train`, in fits and in cross-validation; 1 by default.
+        folds: For cross-validation, pairs of the rows to fit on and of those to choose on. By default five
+            folds where `validation` is None or has few rows and the head is new.
+        max_rise: Relative rise of the NLL that a stronger prior may cost.
         on_progress: Called with (fraction, description).
     """
 
     def __init__(
         self,
         train: Features,
-        validation: Features,
+        validation: Features | None,
         classes: int,
         *,
         init: Init | None = None,
         background: Features | None = None,
         config: AdaptConfig,
+        row_weights: Tensor | None = None,
+        folds: Sequence[tuple[np.ndarray, np.ndarray]] | None = None,
+        max_rise: float = MAX_RISE,
         on_progress: OnProgress | None = None,
     ) -> None:
-        self.design, self.evaluator = Design(train, background, classes), Evaluator(validation)
-        self.classes, self.config = classes, config
+        self.design = Design(train, background, classes, row_weights=row_weights)
+        self._evaluator = None if validation is None else Evaluator(validation)
+        self.classes, self.config, self.max_rise = classes, config, max_rise
         self.heads: list[FittedHead] = []
         self._on_progress = on_progress
         self._starts: dict[int, Init] = {}  # standardised weights by the identity of a head
         self._row_nll: dict[int, Tensor] = {}  # by the identity of a head, where training rows choose too
-        few = init is None and len(self.evaluator) < _FEW_ROWS
-        self._folds = _folds(train, self.design.indices) if few else []
+        self._weights = None if row_weights is None else row_weights[self.design.indices].float()
+        few = self._evaluator is None or (init is None and len(self._evaluator) < _FEW_ROWS)
+        if folds is None:
+            folds = _dealt(train) if few else []
+        self._folds = [_fold(train, self.design.indices, *one, row_weights) for one in folds]
         self._init = None if init is None else self.design.to_standardized(*init)
+
+    @property
+    def evaluator(self) -> Evaluator:
+        """Scores on the validation rows."""
+        assert self._evaluator is not None
+        return self._evaluator
 
     def run(self) -> dict[str, FittedHead]:
         """Fit all kinds; the best head of each, by its label."""
@@ -114,12 +132,17 @@ class HeadSearch:
         if self._on_progress is not None:
             names = f"{candidates[0].name} and {len(candidates) - 1} more" if candidates[1:] else ""
             self._on_progress(1 - 0.85 ** len(self.heads), f"fitting {names or candidates[0].name}")
-        folds = self._folds if row_weights is None else []
+        is_resampled = row_weights is not None
+        folds = [] if is_resampled else self._folds
         copies = 1 + len(folds)  # the head itself, and one without each fold
         if folds:
             give_up = math.inf
             row_weights = torch.stack([torch.ones(len(self.design)), *(one.kept for one in folds)])
             row_weights = row_weights.repeat(len(candidates), 1)
+        if self._weights is not None:
+            row_weights = self._weights.expand(len(candidates) * copies, -1) * (
+                1.0 if row_weights is None else row_weights
+            )
         batch = [one for one in candidates for _ in range(copies)]
         starts = [self._start(one, near) for one in candidates for _ in range(copies)]
         init = torch.stack([weight for weight, _ in starts]), torch.stack([bias for _, bias in starts])
@@ -139,7 +162,9 @@ class HeadSearch:
             probe=(_PROBE, is_hopeless) if math.isfinite(give_up) else None,
         )
         weight, bias = self.design.to_raw(solution.weight, solution.bias)
-        scores = self.evaluator.scores(candidates, weight[::copies], bias[::copies])
+        scores: Sequence[HeadScores | None] = [None] * len(candidates)
+        if self._evaluator is not None:
+            scores = self._evaluator.scores(candidates, weight[::copies], bias[::copies])
         fitted = []
         for number, candidate in enumerate(candidates):
             index = number * copies
@@ -158,16 +183,17 @@ class HeadSearch:
                     fold.evaluator.row_nll(replace(head, weight=weight[own], bias=bias[own]))
                     for own, fold in enumerate(folds, index + 1)
                 ]
-                self._row_nll[id(head)] = torch.cat([self.evaluator.row_nll(head), *held_out])
+                own = [] if self._evaluator is None else [self._evaluator.row_nll(head)]
+                self._row_nll[id(head)] = torch.cat([*own, *held_out])
             fitted.append(head)
-        if row_weights is None or folds:
+        if folds or not is_resampled:
             self.heads += fitted
         return fitted
 
     def nll(self, head: FittedHead) -> float:
         """Mean NLL of the rows that choose; infinite for a head that diverged."""
         rows = self._row_nll.get(id(head))
-        return head.selection_nll if rows is None else rows.mean().nan_to_num(math.inf).item()
+        return head.selection_nll if rows is None else self._mean(rows).nan_to_num(math.inf).item()
 
     def row_nll(self, head: FittedHead) -> Tensor:
         """NLL of each of the rows that choose."""
@@ -202,9 +228,17 @@ class HeadSearch:
         ]
         for one in sorted(stronger, key=lambda one: -one.candidate.weight_decay):
             excess = self.row_nll(one) - rows
-            if excess.mean() <= excess.std() / math.sqrt(max(len(excess), 1)):
+            if self._mean(excess) <= excess.std() / math.sqrt(max(len(excess), 1)):
                 return one
         return best
+
+    def _mean(self, rows: Tensor) -> Tensor:
+        """Mean of the rows that choose, by their weights."""
+        if self._weights is None or not self._folds:
+            return rows.mean()
+        n_validation = 0 if self._evaluator is None else len(self._evaluator)
+        weights = torch.cat([torch.ones(n_validation), *(one.weights for one in self._folds)]).to(rows)
+        return (weights * rows).sum() / weights.sum()
 
     def _between(self, best: FittedHead) -> list[FittedHead]:
         """A head halfway to the better neighbour of the best weight decay."""
@@ -247,17 +281,17 @@ class HeadSearch:
 
         if self.config.kl_weights is not None:
             given = sorted(set(self.config.kl_weights), reverse=True)
-            return strongest_prior(self.fit([make(one) for one in given], near), self.nll)
-        most = (1 + MAX_RISE) * self.nll(near)
+            return strongest_prior(self.fit([make(one) for one in given], near), self.nll, self.max_rise)
+        most = (1 + self.max_rise) * self.nll(near)
         path = self.fit([make(_rounded(self._votes() * _FIRST_DOUBT / self.classes))], near)
         step = _STEP if self.nll(path[0]) <= most else 1 / _STEP
         while _KL_WEIGHTS[0] < path[-1].candidate.kl_weight * step < _KL_WEIGHTS[1]:
             path += self.fit([make(_rounded(path[-1].candidate.kl_weight * step))], path[-1])
-            is_near = self.nll(path[-1]) <= min(most, *((1 + MAX_RISE) * self.nll(one) for one in path))
+            is_near = self.nll(path[-1]) <= min(most, *((1 + self.max_rise) * self.nll(one) for one in path))
             has_fallen = self.nll(path[-1]) < (1 - _PLATEAU) * self.nll(path[-2])
             if (not is_near) if step > 1 else (is_near or not has_fallen):
                 break
-        chosen = strongest_prior(path, self.nll)
+        chosen = strongest_prior(path, self.nll, self.max_rise)
         if (
             self.nll(chosen) > most and self.config.weight_decays is None
         ):  # another weight decay may suit it better
@@ -349,14 +383,16 @@ def best_prior(
 
 
 def strongest_prior(
-    path: Sequence[FittedHead], nll: Callable[[FittedHead], float] = attrgetter("selection_nll")
+    path: Sequence[FittedHead],
+    nll: Callable[[FittedHead], float] = attrgetter("selection_nll"),
+    max_rise: float = MAX_RISE,
 ) -> FittedHead:
-    """The head of the largest λ whose validation NLL is at most `MAX_RISE` above the best of the path.
+    """The head of the largest λ whose validation NLL is at most `max_rise` above the best of the path.
 
     The NLL of belief matching falls to that of softmax as λ goes to 0, so the lowest NLL alone would choose
     no prior at all.
     """
-    most = (1 + MAX_RISE) * min(map(nll, path))
+    most = (1 + max_rise) * min(map(nll, path))
     return max((one for one in path if nll(one) <= most), key=lambda one: one.candidate.kl_weight)
 
 
@@ -365,22 +401,34 @@ class _Fold(NamedTuple):
 
     evaluator: Evaluator
     kept: Tensor
-    """1 for each row of the design that is not in it, else 0."""
+    """1 for each row of the design that is fitted on, else 0."""
+    weights: Tensor
+    """Of the rows to score on."""
 
 
-def _folds(train: Features, indices: Tensor) -> list[_Fold]:
-    """The rows at these indices that have a class or votes, dealt out by turns within each class."""
-    rows = Evaluator(train)
+def _fold(
+    train: Features, indices: Tensor, fitted_on: np.ndarray, held_out: np.ndarray, weights: Tensor | None
+) -> _Fold:
+    evaluator = Evaluator(train.subset(np.sort(held_out)))
+    scored = torch.from_numpy(np.sort(held_out))[evaluator.indices]
+    kept = torch.isin(indices, torch.from_numpy(np.asarray(fitted_on, np.int64))).float()
+    return _Fold(evaluator, kept, torch.ones(len(scored)) if weights is None else weights[scored])
+
+
+def _dealt(train: Features) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Rows that have a class or votes, dealt out to folds by turns within each class.
+
+    Rows without votes are fitted on in every fold.
+    """
+    rows = scorable(train)
     if len(rows) < 2 * _FOLDS:
         return []
-    targets = train.targets[rows.indices]
+    targets = train.targets[rows]
     ids = targets if targets.dim() == 1 else targets.argmax(1)
     order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(0))
-    dealt = rows.indices[order[ids[order].argsort(stable=True)]]
-    held_out = [dealt[number::_FOLDS].sort().values for number in range(_FOLDS)]
-    return [
-        _Fold(Evaluator(train.subset(one.numpy())), (~torch.isin(indices, one)).float()) for one in held_out
-    ]
+    dealt = rows[order[ids[order].argsort(stable=True)]].numpy()
+    every = np.arange(len(train))
+    return [(np.setdiff1d(every, dealt[one::_FOLDS]), dealt[one::_FOLDS]) for one in range(_FOLDS)]
 
 
 def _softmax(weight_decay: float) -> Candidate:

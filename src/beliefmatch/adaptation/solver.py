@@ -51,6 +51,7 @@ class Design:
         background: Rows of no class, which belief matching takes as rows without votes.
         classes: K, needed with `background`.
         memory: Bytes that the rows may take.
+        row_weights: Weight of each row of `features` in mean and deviation; 1 by default.
     """
 
     def __init__(
@@ -59,10 +60,11 @@ class Design:
         background: Features | None = None,
         classes: int = 0,
         memory: int = MEMORY,
+        row_weights: Tensor | None = None,
     ) -> None:
         self.features, self.indices, self.classes = features, labelled(features), classes
         self.width = features.width
-        self.mean, self.scale = _moments(features, self.indices)
+        self.mean, self.scale = _moments(features, self.indices, row_weights)
         self.targets = features.targets[self.indices]
         self._rows = self._held(features, self.indices, memory)
         self._background: _Rows = []
@@ -120,16 +122,19 @@ class _Streamed:
 _Rows = list[Tensor] | _Streamed
 
 
-def _moments(features: Features, indices: Tensor) -> tuple[Tensor, Tensor]:
+def _moments(features: Features, indices: Tensor, row_weights: Tensor | None) -> tuple[Tensor, Tensor]:
     """Mean of each column, and the factor that standardises it: 0 for a constant one, which no head uses."""
     total = torch.zeros(2, features.width, dtype=torch.float64)
     shift = next(ordered(features, indices[:1]))[0][0]  # so that no digits cancel in the squares
     low = high = shift
+    weights = torch.ones(len(indices), 1) if row_weights is None else row_weights[indices, None]
+    at = 0
     for rows, _ in ordered(features, indices):
-        moved = (rows - shift).double()
-        total += torch.stack([moved.sum(0), moved.square().sum(0)])
+        moved, own = (rows - shift).double(), weights[at : at + len(rows)]
+        total += torch.stack([(own * moved).sum(0), (own * moved.square()).sum(0)])
+        at += len(rows)
         low, high = torch.minimum(low, rows.amin(0)), torch.maximum(high, rows.amax(0))
-    mean, square = total / len(indices)
+    mean, square = total / weights.sum(dtype=torch.float64)
     deviation = (square - mean.square()).clamp(min=0).sqrt()
     mean = mean + shift
     is_constant = deviation <= _CONSTANT * torch.maximum(low.abs(), high.abs())

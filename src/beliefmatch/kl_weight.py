@@ -1,0 +1,135 @@
+"""λ chosen by cross-validated linear heads, in place of a grid of trainings.
+
+λ sets the confidence that the optimum gives to a label: (1 + 1/λ) / (K + 1/λ) with prior 1. How much of it the
+data bear depends on how far the classes can be told apart, and that shows in linear heads on the features of a
+network, which take seconds to fit.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from beliefmatch._validate import describe, fail, require_finite_number
+from beliefmatch.adaptation.adapt_config import AdaptConfig
+from beliefmatch.adaptation.feature_rows import Features, require_labels
+from beliefmatch.adaptation.search import MAX_RISE, HeadSearch
+
+__all__ = ["KLWeightScore", "choose_kl_weight", "kl_weight_path"]
+
+_NAME = "choose_kl_weight"
+_MIN_ROWS = 10
+
+
+class KLWeightScore(NamedTuple):
+    """A value of λ and how it does."""
+
+    kl_weight: float
+    target_confidence: float
+    """Probability that the optimum gives to the label of one vote: (β + 1/λ) / (Kβ + 1/λ)."""
+    nll: float
+    """Mean negative log-likelihood of held-out rows."""
+
+
+def choose_kl_weight(
+    features: Any,
+    targets: Any,
+    *,
+    kl_weights: Sequence[float] | None = None,
+    prior: float = 1.0,
+    max_rise: float = MAX_RISE,
+) -> float:
+    """λ for a training of one's own, without training the network once for each value.
+
+    Linear belief matching heads are fitted to the features along λ, five-fold cross-validated, and the largest λ
+    whose NLL is at most `max_rise` above the lowest is returned: of values that predict alike, the one that is
+    most ready to doubt.
+
+    Args:
+        features: Rows (N, F), a tensor or array: inputs of the last layer, logits, or the inputs of the network
+            where these are a table. Rows that the network was not trained on; on rows that it knows by heart, the
+            classes look easier than they are and λ comes out too small.
+        targets: Class ids (N,), integers, or counts (N, K), floating point.
+        kl_weights: Values of λ to choose from. By default a path that starts where λ hardly matters and ends
+            where the NLL rises.
+        prior: β of the prior.
+        max_rise: Relative rise of the NLL that a larger λ may cost.
+
+    Example:
+        >>> import torch
+        >>> from beliefmatch import choose_kl_weight
+        >>> targets = torch.arange(300) % 3
+        >>> features = torch.nn.functional.one_hot(targets, 3) + 0.5 * torch.randn(
+        ...     300, 3, generator=torch.Generator().manual_seed(0)
+        ... )
+        >>> choose_kl_weight(features, targets)
+        0.0032
+    """
+    path = kl_weight_path(features, targets, kl_weights=kl_weights, prior=prior, max_rise=max_rise)
+    most = (1 + max_rise) * min(one.nll for one in path)
+    return max(one.kl_weight for one in path if one.nll <= most)
+
+
+def kl_weight_path(
+    features: Any,
+    targets: Any,
+    *,
+    kl_weights: Sequence[float] | None = None,
+    prior: float = 1.0,
+    max_rise: float = MAX_RISE,
+) -> list[KLWeightScore]:
+    """The values of λ that `choose_kl_weight` looks at, ascending, with their NLL. The arguments are the same."""
+    if require_finite_number(_NAME, "max_rise", max_rise) < 0:
+        raise fail(_NAME, f"`max_rise` must not be negative, got {max_rise!r}.")
+    beta = require_finite_number(_NAME, "prior", prior)
+    if beta <= 0:
+        raise fail(_NAME, f"`prior` must be positive, got {prior!r}.")
+    if kl_weights is not None:
+        given = [require_finite_number(_NAME, "kl_weights", one) for one in kl_weights]
+        if not given or min(given) <= 0:
+            raise fail(_NAME, f"`kl_weights` must be positive values of λ, got {list(kl_weights)!r}.")
+        kl_weights = given
+    rows = _features(features, targets)
+    classes = int(rows.targets.max()) + 1 if rows.targets.dim() == 1 else rows.targets.shape[1]
+    if classes < 2:
+        raise fail(_NAME, f"`targets` must have at least 2 classes, got {classes}.")
+    require_labels(_NAME, "features", rows, classes, rows.width)
+    search = HeadSearch(
+        rows, None, classes, config=AdaptConfig(kl_weights=kl_weights), max_rise=max_rise
+    )
+    search.belief_matching(search.softmax(), beta)
+    found = {
+        one.candidate.kl_weight: search.nll(one)
+        for one in search.heads
+        if one.candidate.kind == "belief_matching"
+    }
+    return [
+        KLWeightScore(one, (beta + 1 / one) / (classes * beta + 1 / one), found[one]) for one in sorted(found)
+    ]
+
+
+def _features(features: Any, targets: Any) -> Features:
+    rows, labels = _as_tensor("features", features), _as_tensor("targets", targets)
+    if rows.dim() != 2 or not rows.numel() or rows.is_complex() or rows.dtype == torch.bool:
+        raise fail(_NAME, f"`features` must be numbers of shape (N, F), got {describe(rows)}.")
+    is_ids = labels.dim() == 1 and not labels.is_floating_point() and labels.dtype != torch.bool
+    is_counts = labels.dim() == 2 and labels.is_floating_point()
+    if not (is_ids or is_counts) or len(labels) != len(rows):
+        expected = f"class ids ({len(rows)},) as integers or counts ({len(rows)}, K) as floating point"
+        raise fail(_NAME, f"`targets` must be {expected}, got {describe(labels)}.")
+    if len(rows) < _MIN_ROWS:
+        raise fail(_NAME, f"`features` must have at least {_MIN_ROWS} rows, got {len(rows)}.")
+    rows = rows if rows.is_floating_point() else rows.float()
+    values = rows.float().numpy() if rows.dtype == torch.bfloat16 else rows.numpy()
+    return Features(values, labels.long() if is_ids else labels.float(), digest="")
+
+
+def _as_tensor(name: str, value: Any) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.detach().cpu()
+    try:
+        return torch.from_numpy(np.ascontiguousarray(value))
+    except (TypeError, ValueError) as error:
+        raise fail(_NAME, f"`{name}` must be a tensor or an array, got {describe(value)}.", TypeError) from error

@@ -1,0 +1,373 @@
+"""`BeliefClassifier`: scikit-learn's own checks, laws of weights and votes, and life inside pipelines."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import load_iris, make_circles, make_classification
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+from sklearn.model_selection import GridSearchCV, LeaveOneGroupOut, TimeSeriesSplit, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler
+from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
+
+from beliefmatch import belief_matching_loss
+from beliefmatch.sklearn import BeliefClassifier
+
+EXPECTED_FAILURES = {
+    "check_sample_weight_equivalence_on_dense_data": (
+        "weights reach the same optimum as repeated rows, but to the tolerance of the solver only"
+    ),
+}
+
+
+def quick(**options):
+    """A linear model without a search."""
+    return BeliefClassifier((), **{"kl_weight": 0.01, "weight_decay": 0.01, "random_state": 0, **options})
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return make_classification(240, 8, n_informative=5, n_classes=3, random_state=8)
+
+
+# scikit-learn's own checks
+
+
+@parametrize_with_checks(
+    [quick(), BeliefClassifier((5,), kl_weight=0.01, weight_decay=0.01, max_iter=60)],
+    expected_failed_checks=lambda estimator: EXPECTED_FAILURES,
+)
+def test_the_checks_of_scikit_learn_pass(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+def test_the_checks_of_scikit_learn_pass_with_the_defaults():
+    found = check_estimator(BeliefClassifier(), expected_failed_checks=EXPECTED_FAILURES, on_fail=None)
+    assert [one["check_name"] for one in found if one["status"] == "failed"] == []
+
+
+# The optimum
+
+
+def test_the_linear_model_is_at_the_optimum_of_the_loss(rows):
+    """The gradient of the public loss with weight decay vanishes at the fitted weights, found by autograd."""
+    X, y = rows
+    model = quick(kl_weight=0.05, weight_decay=0.02).fit(X, y)
+    standardized = torch.from_numpy((X - X.mean(0)) / X.std(0))
+    target = torch.from_numpy(model.decision_function(X))
+    design = torch.cat([standardized, torch.ones(len(X), 1)], 1)
+    layer = torch.linalg.lstsq(design, target).solution.requires_grad_()
+    loss = belief_matching_loss(design @ layer, torch.from_numpy(y), kl_weight=0.05)
+
+    def objective(parameters):
+        value = belief_matching_loss(design @ parameters, torch.from_numpy(y), kl_weight=0.05)
+        bias = parameters[-1]
+        return value + 0.01 * parameters[:-1].square().sum() + 0.0005 * (bias - bias.mean()).square().sum()
+
+    start = objective(layer).item()
+    optimizer = torch.optim.LBFGS([layer], max_iter=200, line_search_fn="strong_wolfe")
+
+    def closure():
+        optimizer.zero_grad()
+        value = objective(layer)
+        value.backward()
+        return value
+
+    optimizer.step(closure)
+    assert loss.item() < start
+    assert start == pytest.approx(objective(layer).item(), rel=2e-3)
+
+
+def test_on_one_dimension_of_overlap_it_agrees_with_logistic_regression():
+    """As λ goes to 0 belief matching is cross-entropy."""
+    generator = np.random.default_rng(0)
+    y = np.arange(4000) % 2
+    X = generator.normal(2.0 * y[:, None], 1.0, (4000, 1))
+    own = quick(kl_weight=1e-4, weight_decay=1e-6).fit(X, y)
+    other = LogisticRegression(C=1e6).fit(X, y)
+    np.testing.assert_allclose(own.predict_proba(X), other.predict_proba(X), atol=0.01)
+
+
+def test_constant_features_give_the_posterior_of_the_base_rates():
+    X, y = np.ones((30, 2)), np.array([0] * 20 + [1] * 10)
+    alpha = quick(kl_weight=0.1, weight_decay=1e-6).fit(X, y).belief(X[:1]).alpha[0].numpy()
+    np.testing.assert_allclose(alpha, [1 + 20 / 30 / 0.1, 1 + 10 / 30 / 0.1], rtol=0.02)
+
+
+def test_auto_takes_the_network_where_no_line_divides_the_classes():
+    X, y = make_circles(200, noise=0.1, factor=0.4, random_state=0)
+    model = BeliefClassifier(random_state=0, max_iter=100).fit(X, y)
+    assert model.hidden_layer_sizes_ == (100,)
+    assert model.score(X, y) > 0.95
+    table = model.cv_results_
+    assert set(table["hidden_layer_sizes"]) == {(), (100,)}
+    chosen = [
+        nll
+        for hidden, kl_weight, decay, nll in zip(*table.values(), strict=True)
+        if (hidden, kl_weight, decay) == ((100,), model.kl_weight_, model.weight_decay_)
+    ]
+    assert chosen[0] <= 1.002 * min(
+        nll for nll, decay in zip(table["nll"], table["weight_decay"], strict=True) if decay == model.weight_decay_
+    )
+
+
+def test_auto_chooses_a_linear_model_as_good_as_logistic_regression(rows):
+    X, y = rows
+    model = BeliefClassifier((), random_state=0).fit(X[:160], y[:160])
+    other = LogisticRegression().fit(X[:160], y[:160])
+    own = log_loss(y[160:], model.predict_proba(X[160:]))
+    assert own < 1.05 * log_loss(y[160:], other.predict_proba(X[160:]))
+    assert model.hidden_layer_sizes_ == ()
+
+
+# What it predicts
+
+
+def test_all_readings_of_a_prediction_agree(rows):
+    X, y = rows
+    model = quick().fit(X, y)
+    probs, belief = model.predict_proba(X), model.belief(X)
+    np.testing.assert_allclose(probs.sum(1), 1)
+    np.testing.assert_allclose(np.exp(model.predict_log_proba(X)), probs)
+    np.testing.assert_allclose(belief.probs.numpy(), probs)
+    np.testing.assert_array_equal(model.predict(X), model.classes_[probs.argmax(1)])
+    np.testing.assert_allclose(np.exp(model.decision_function(X)), belief.alpha.numpy())
+    np.testing.assert_array_equal(model.abstain(X, 0.8), probs.max(1) < 0.8)
+    by_precision = model.abstain(X, 50, measure="precision")
+    np.testing.assert_array_equal(by_precision, (belief.precision < 50).numpy())
+
+
+def test_the_decision_function_of_two_classes_is_the_log_odds(rows):
+    X, y = rows
+    model = quick().fit(X, np.array(["no", "yes"])[(y > 0).astype(int)])
+    odds = model.predict_proba(X)[:, 1] / model.predict_proba(X)[:, 0]
+    np.testing.assert_allclose(model.decision_function(X), np.log(odds))
+    np.testing.assert_array_equal(model.predict(X) == "yes", model.decision_function(X) > 0)
+
+
+# Weights and votes
+
+
+def test_weights_are_repetitions_and_zero_leaves_out(rows):
+    X, y = rows[0][:90], rows[1][:90]
+    counts = np.arange(90) % 3
+    weighted = quick().fit(X, y, sample_weight=counts)
+    repeated = quick().fit(X.repeat(counts, 0), y.repeat(counts))
+    np.testing.assert_allclose(weighted.predict_proba(X), repeated.predict_proba(X), atol=5e-3)
+
+
+def test_one_vote_each_is_a_label(rows):
+    X, y = rows
+    labels, votes = quick().fit(X, y), quick().fit(X, np.eye(3)[y])
+    np.testing.assert_allclose(votes.predict_proba(X), labels.predict_proba(X), atol=1e-4)
+    assert votes.score(X, np.eye(3)[y]) == labels.score(X, y)
+
+
+def test_more_votes_make_a_surer_belief():
+    """The posterior of n votes in the shares (1, 0) is Dir(1 + n/λ, 1), whatever the features."""
+    X = np.ones((40, 1))
+    for n in (1, 10):
+        alpha = quick(kl_weight=0.5).fit(X, np.tile([3.0 * n, n], (40, 1))).belief(X[:1]).alpha[0].numpy()
+        np.testing.assert_allclose(alpha, [1 + 3 * n / 0.5, 1 + n / 0.5], rtol=0.05)
+
+
+def test_rows_without_votes_draw_the_belief_to_the_prior(rows):
+    X, y = rows
+    votes = np.eye(3)[y]
+    far = X + 10
+    without = quick().fit(X, votes).belief(far).log_precision.mean()
+    drawn = quick().fit(np.vstack([X, far]), np.vstack([votes, 0 * votes])).belief(far).log_precision.mean()
+    assert drawn < without - 1
+
+
+def test_columns_of_a_frame_of_votes_name_the_classes(rows):
+    X, y = rows
+    for frame in (pd.DataFrame, pl.DataFrame):
+        votes = frame(dict(zip("abc", np.eye(3)[y].T, strict=True)))
+        model = quick().fit(X, votes)
+        assert model.classes_.tolist() == ["a", "b", "c"]
+        assert set(model.predict(X)) <= {"a", "b", "c"}
+
+
+def test_class_weights_equal_sample_weights_for_labels_and_for_votes(rows):
+    X, y = rows
+    per_class = {0: 1.0, 1: 3.0, 2: 0.5}
+    by_row = np.array([per_class[one] for one in y])
+    expected = quick().fit(X, y, sample_weight=by_row).predict_proba(X)
+    for targets in (y, np.eye(3)[y]):
+        model = quick(class_weight=per_class).fit(X, targets)
+        np.testing.assert_allclose(model.predict_proba(X), expected, atol=2e-3)
+
+
+def test_balanced_weights_even_out_the_classes():
+    y = np.array([0] * 90 + [1] * 10)
+    X = np.ones((100, 1))
+    for targets in (y, np.eye(2)[y]):
+        model = quick(class_weight="balanced", kl_weight=1e-3).fit(X, targets)
+        np.testing.assert_allclose(model.predict_proba(X[:1]), [[0.5, 0.5]], atol=0.01)
+
+
+# Reproducibility and incremental training
+
+
+@pytest.mark.parametrize("hidden", [(), (8,)])
+def test_a_seed_repeats_and_a_pickle_predicts_the_same(rows, hidden):
+    X, y = rows
+    model = BeliefClassifier(hidden, kl_weight=0.01, max_iter=15, random_state=3)
+    probs = model.fit(X, y).predict_proba(X)
+    torch.manual_seed(99)
+    np.testing.assert_array_equal(clone(model).fit(X, y).predict_proba(X), probs)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X), probs)
+
+
+def test_training_leaves_the_global_random_state_alone(rows):
+    before = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    BeliefClassifier((4,), kl_weight=0.01, weight_decay=0.01, max_iter=3).fit(*rows)
+    assert torch.equal(torch.random.get_rng_state(), before[0])
+
+
+def test_partial_fit_comes_to_what_fit_finds(rows):
+    X, y = rows
+    model = BeliefClassifier((), kl_weight=0.01, weight_decay=0.01, learning_rate=0.03, random_state=0)
+    for _ in range(80):
+        for part in np.array_split(np.arange(len(X)), 2):
+            model.partial_fit(X[part], y[part], classes=[0, 1, 2])
+    expected = quick().fit(X, y)
+    np.testing.assert_allclose(model.predict_proba(X), expected.predict_proba(X), atol=0.05)
+    assert model.n_iter_ == 160
+
+
+def test_partial_fit_goes_on_from_fit(rows):
+    X, y = rows
+    model = BeliefClassifier((8,), kl_weight=0.01, weight_decay=0.01, max_iter=20, random_state=0).fit(X, y)
+    before = log_loss(y, model.predict_proba(X))
+    for _ in range(5):
+        model.partial_fit(X, y)
+    assert log_loss(y, model.predict_proba(X)) < before
+
+
+def test_partial_fit_meets_a_class_later(rows):
+    X, y = rows
+    model = BeliefClassifier((), random_state=0).partial_fit(X[y < 2], y[y < 2], classes=[0, 1, 2])
+    assert model.predict_proba(X).shape == (240, 3)
+    with pytest.raises(ValueError, match="`y`"):
+        model.partial_fit(X, y + 1)
+    with pytest.raises(ValueError, match="`classes`"):
+        BeliefClassifier().partial_fit(X, y)
+    with pytest.raises(ValueError, match="`classes`"):
+        model.partial_fit(X, y, classes=[0, 1, 2, 3])
+
+
+def test_without_early_stopping_one_network_trains_for_all_epochs(rows):
+    model = BeliefClassifier((8,), kl_weight=0.01, early_stopping=False, max_iter=7, random_state=0).fit(*rows)
+    assert model.n_iter_ == 7
+    assert len(model.cv_results_["nll"]) == 3
+
+
+# In the company of scikit-learn
+
+
+def test_it_works_in_pipeline_and_grid_search(rows):
+    X, y = rows
+    search = GridSearchCV(
+        make_pipeline(MinMaxScaler(), quick()),
+        {"beliefclassifier__kl_weight": [0.001, 30.0]},
+        scoring="neg_log_loss",
+        cv=3,
+    ).fit(X, y)
+    assert search.best_params_ == {"beliefclassifier__kl_weight": 0.001}
+    assert cross_val_score(quick(), X, np.eye(3)[y], cv=3).min() > 0.5
+
+
+def test_it_can_be_calibrated(rows):
+    X, y = rows
+    model = CalibratedClassifierCV(quick(kl_weight=1.0), method="sigmoid", cv=3).fit(X, y)
+    assert log_loss(y, model.predict_proba(X)) < log_loss(y, quick(kl_weight=1.0).fit(X, y).predict_proba(X))
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
+def test_frames_are_read_by_their_columns(rows, frame):
+    X, y = rows
+    names = [f"column {one}" for one in range(8)]
+    table = frame(dict(zip(names, X.T, strict=True)))
+    model = quick().fit(table, y)
+    assert model.feature_names_in_.tolist() == names
+    np.testing.assert_array_equal(model.predict_proba(table), quick().fit(X, y).predict_proba(X))
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(table[names[::-1]])
+
+
+def test_folds_of_the_user_are_used(rows):
+    X, y = rows
+    by_group = list(LeaveOneGroupOut().split(X, y, np.arange(240) % 3))
+    model = BeliefClassifier((), cv=by_group).fit(X, y, sample_weight=np.arange(240) % 4)
+    assert np.isfinite(model.cv_results_["nll"]).all()
+    assert BeliefClassifier((4,), kl_weight=0.01, cv=TimeSeriesSplit(3), max_iter=3).fit(X, y).score(X, y) > 0.3
+
+
+def test_large_offsets_of_a_column_cost_no_digits(rows):
+    X, y = rows
+    expected = quick().fit(X, y).predict_proba(X)
+    np.testing.assert_allclose(quick().fit(X + 1e9, y).predict_proba(X + 1e9), expected, atol=1e-3)
+
+
+def test_few_rows_and_rare_classes_are_fitted():
+    X, y = load_iris(return_X_y=True)
+    few = [0, 1, 50, 51, 100]
+    assert BeliefClassifier(random_state=0).fit(X[few], y[few]).predict(X[few]).tolist() == y[few].tolist()
+    rare = [*range(30), 60]
+    assert np.isfinite(BeliefClassifier((), random_state=0).fit(X[rare], y[rare]).predict_log_proba(X)).all()
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("options", "argument"),
+    [
+        ({"hidden_layer_sizes": "deep"}, "hidden_layer_sizes"),
+        ({"hidden_layer_sizes": 100}, "hidden_layer_sizes"),
+        ({"hidden_layer_sizes": (0,)}, "hidden_layer_sizes"),
+        ({"kl_weight": 0}, "kl_weight"),
+        ({"kl_weight": "strong"}, "kl_weight"),
+        ({"weight_decay": -1.0}, "weight_decay"),
+        ({"prior": 0.0}, "prior"),
+        ({"prior": (1.0, 2.0)}, "prior"),
+        ({"class_weight": "even"}, "class_weight"),
+        ({"class_weight": {7: 1.0}}, "class_weight"),
+        ({"class_weight": {0: -1.0}}, "class_weight"),
+        ({"cv": 1}, "cv"),
+        ({"max_iter": 0}, "max_iter"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"learning_rate": float("nan")}, "learning_rate"),
+        ({"tol": -1.0}, "tol"),
+        ({"n_iter_no_change": 1.5}, "n_iter_no_change"),
+    ],
+)
+def test_a_wrong_parameter_is_named(rows, options, argument):
+    with pytest.raises((ValueError, TypeError), match=f"`{argument}`"):
+        BeliefClassifier(**options).fit(*rows)
+
+
+def test_wrong_votes_are_named(rows):
+    X, y = rows
+    votes = np.eye(3)[y]
+    for wrong in (-votes, 0 * votes, votes[:-1]):
+        with pytest.raises(ValueError, match="`y`"):
+            quick().fit(X, wrong)
+    with pytest.raises(ValueError, match="`y`"):
+        quick().fit(X, y).score(X, votes[:, :2] + 1)
+    with pytest.raises(ValueError, match="`sample_weight`|sample_weight|weights"):
+        quick().fit(X, y, sample_weight=-np.ones(240))
+    with pytest.raises(NotFittedError):
+        quick().belief(X)
