@@ -33,6 +33,7 @@ LAYERS = (
     ("L5", "reproduce"),
     ("L5", "report"),
     ("L5", "adapting"),
+    ("L5", "integrations"),
     ("L5", "cli"),
     ("L5", "__main__"),
 )

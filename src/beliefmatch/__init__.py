@@ -14,6 +14,7 @@ from beliefmatch._utils import lazy_names
 if TYPE_CHECKING:
     from beliefmatch.adapting import adapt
     from beliefmatch.belief import Belief, dirichlet_kl
+    from beliefmatch.integrations.export import export
     from beliefmatch.linear_loss import LinearBeliefMatchingLoss, linear_belief_matching_loss
     from beliefmatch.loss import BeliefMatchingLoss, belief_matching_loss
 
@@ -25,6 +26,7 @@ __all__ = [
     "adapt",
     "belief_matching_loss",
     "dirichlet_kl",
+    "export",
     "linear_belief_matching_loss",
 ]
 
@@ -33,6 +35,7 @@ _load, __dir__ = lazy_names(
     {
         "adapting": "adapt",
         "belief": "Belief dirichlet_kl",
+        "integrations.export": "export",
         "linear_loss": "LinearBeliefMatchingLoss linear_belief_matching_loss",
         "loss": "BeliefMatchingLoss belief_matching_loss",
     },

@@ -29,6 +29,7 @@ COMMANDS = {
     "predict": "beliefmatch.cli.evaluate",
     "evaluate": "beliefmatch.cli.evaluate",
     "report": "beliefmatch.cli.evaluate",
+    "export": "beliefmatch.cli.export",
     "reproduce": "beliefmatch.cli.reproduce",
     "doctor": "beliefmatch.cli.doctor",
 }

@@ -24,7 +24,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from beliefmatch import _special as special
-from beliefmatch import dirichlet
+from beliefmatch import dirichlet, kernels
 from beliefmatch._config import Record, RecordPart
 from beliefmatch._environment import needs, versions
 from beliefmatch._files import atomic_write, directory_in_use
@@ -35,7 +35,16 @@ from beliefmatch.adaptation.heads import call_model, deep_copy, logits_of, unwra
 from beliefmatch.adaptation.surgery import BeliefMixin
 from beliefmatch.belief import Belief
 
-__all__ = ["FORMATS", "OUTPUTS", "ExportRecord", "ExportedFile", "Format", "TensorSpec", "export"]
+__all__ = [
+    "FORMATS",
+    "OUTPUTS",
+    "ExportRecord",
+    "ExportedFile",
+    "Format",
+    "PortableFunctions",
+    "TensorSpec",
+    "export",
+]
 
 Format = Literal["onnx", "torchscript", "exported"]
 Reads = Literal["belief", "softmax"]
@@ -178,6 +187,7 @@ def export(
     *,
     format: Format | None = None,
     outputs: Sequence[str] | None = None,
+    has_belief: bool | None = None,
     class_names: Sequence[str] | None = None,
     preprocessing: Mapping[str, Any] | None = None,
     dynamic: Mapping[int, str] | None = None,
@@ -198,7 +208,9 @@ def export(
         format: "onnx"; "exported", for `torch.export.load`; or "torchscript", for `torch.jit.load`. Chosen by the
             ending of `path` by default: .onnx, .pt2 or .pt.
         outputs: Names of `OUTPUTS`, in the order of the file. By default probabilities, mutual information and
-            precision; probabilities and entropy for an adapted model whose logits are read by softmax.
+            precision; probabilities and entropy for a model without a belief.
+        has_belief: Whether the logits are log-concentrations of a belief, rather than read by softmax alone. By
+            default what an adapted model says of itself, and True for other models, as for `Belief(logits)`.
         class_names: Names of the classes by id, for the metadata.
         preprocessing: What has to be done to an input first, any JSON values, for the metadata.
         dynamic: Names of the dimensions of the inputs that may vary, by their index; ``{0: "batch"}`` by default.
@@ -222,7 +234,9 @@ def export(
     """
     if not isinstance(model, nn.Module):
         raise fail(_CALLER, f"`model` must be a torch.nn.Module, got {describe(model)}.", TypeError)
-    reads: Reads = "softmax" if isinstance(model, BeliefMixin) and not model.has_belief else "belief"
+    if has_belief is None:
+        has_belief = model.has_belief if isinstance(model, BeliefMixin) else True
+    reads: Reads = "belief" if has_belief else "softmax"
     chosen = _checked_outputs(outputs, reads)
     kind = _checked_format(format, path)
     place = _checked_path(path, overwrite)
@@ -231,23 +245,24 @@ def export(
     dynamic = _checked_dynamic(dynamic, tensors)
     _require_packages(kind)
     network = _copied(model, kind)
-    module = _Exportable(network, chosen, list(example_inputs) if isinstance(example_inputs, Mapping) else None)
+    module = _Exportable(
+        network, chosen, list(example_inputs) if isinstance(example_inputs, Mapping) else None
+    )
     batches = _batches(tensors, dynamic)
-    specs = _output_specs(module, batches[0], chosen, dynamic)
     record = ExportRecord(
         format=kind,
         inputs=[_input_spec(name, tensor, dynamic) for name, tensor in zip(names, tensors, strict=True)],
-        outputs=specs,
+        outputs=_output_specs(module, batches[0], chosen, dynamic),
         reads=reads,
-        class_names=_checked_class_names(class_names, specs, module, batches[0]),
+        class_names=_checked_class_names(class_names, module, batches[0]),
         preprocessing=None if preprocessing is None else dict(preprocessing),
         versions=versions("beliefmatch", "torch", *(("onnx",) if kind == "onnx" else ())),
     )
-    with directory_in_use_of(place):  # proved before the work
+    with _directory_in_use(place):  # proved before the work
         pass
     content = _content(module, batches[0], record, dynamic, opset)
     differences = _verify(_runner(content, record), module, batches, chosen)
-    with directory_in_use_of(place):
+    with _directory_in_use(place):
         atomic_write(place, content)
     return ExportedFile(place, record, tuple(len(batch[0]) for batch in batches), differences)
 
@@ -280,7 +295,10 @@ def _checked_format(format: str | None, path: str | Path) -> Format:
         require_choice(_CALLER, "format", format, tuple(FORMATS))
         if by_suffix.get(suffix, format) != format:
             received = f"{format!r} for {Path(path).name}; end the file in {FORMATS[format]}"
-            raise fail(_CALLER, f"`format` must be {by_suffix[suffix]!r} for a file ending in {suffix}, got {received}.")
+            raise fail(
+                _CALLER,
+                f"`format` must be {by_suffix[suffix]!r} for a file ending in {suffix}, got {received}.",
+            )
         return format  # type: ignore[return-value]
     if suffix not in by_suffix:
         endings = ", ".join(f"{ending} ({name})" for name, ending in FORMATS.items())
@@ -293,13 +311,15 @@ def _checked_path(path: str | Path, overwrite: bool) -> Path:
     if not f"{path}".strip() or place.is_dir():
         raise fail(_CALLER, f"`path` must be a file, got {f'{path}'!r}.")
     if place.exists() and not overwrite:
-        raise fail(_CALLER, f"`path` must be a new file, got {place}, which exists; set `overwrite` to replace it.")
+        raise fail(
+            _CALLER, f"`path` must be a new file, got {place}, which exists; set `overwrite` to replace it."
+        )
     return place
 
 
 @contextmanager
-def directory_in_use_of(place: Path) -> Iterator[None]:
-    """`directory_in_use` for the directory of a file, with errors about `path`."""
+def _directory_in_use(place: Path) -> Iterator[None]:
+    """The directory of a file, with errors about `path`."""
     with naming_arguments(_CALLER, out="path"), directory_in_use(f"{place.parent}", caller=_CALLER):
         yield
 
@@ -326,12 +346,16 @@ def _inputs(example_inputs: Any) -> tuple[list[str], list[Tensor]]:
     tensors = [value.detach().cpu() for value in values if isinstance(value, Tensor) and value.dim() > 0]
     if not tensors or len(tensors) < len(values) or len({len(tensor) for tensor in tensors}) > 1:
         expected = "a tensor, or a tuple or mapping of tensors, with examples along the first dimension"
-        raise fail(_CALLER, f"`example_inputs` must be {expected}, got {describe(example_inputs)}.", TypeError)
+        raise fail(
+            _CALLER, f"`example_inputs` must be {expected}, got {describe(example_inputs)}.", TypeError
+        )
     if len(tensors[0]) == 0:
         raise fail(_CALLER, "`example_inputs` must have at least one example, got none.")
     for tensor in tensors:
         if tensor.is_floating_point() and tensor.dtype != torch.float32:
-            raise fail(_CALLER, f"`example_inputs` must be in float32, got {describe(tensor)}; call `.float()`.")
+            raise fail(
+                _CALLER, f"`example_inputs` must be in float32, got {describe(tensor)}; call `.float()`."
+            )
     return names, tensors
 
 
@@ -339,7 +363,12 @@ def _checked_dynamic(dynamic: Mapping[int, str] | None, tensors: Sequence[Tensor
     chosen = {0: "batch", **(dynamic or {})}
     dims = max(tensor.dim() for tensor in tensors)
     for dim, name in chosen.items():
-        if type(dim) is not int or not 0 <= dim < dims or not isinstance(name, str) or not name.isidentifier():
+        if (
+            type(dim) is not int
+            or not 0 <= dim < dims
+            or not isinstance(name, str)
+            or not name.isidentifier()
+        ):
             expected = f"names by dimension, from 0 to {dims - 1}"
             raise fail(_CALLER, f"`dynamic` must be {expected}, got {dynamic!r}.")
     if len(set(chosen.values())) < len(chosen):
@@ -365,12 +394,15 @@ def _copied(model: nn.Module, kind: Format) -> nn.Module:
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     if kind == "onnx" and size > _LARGEST_ONNX:
         got = f"{size / 2**30:.1f} GiB; choose the format exported"
-        raise fail(_CALLER, f"`model` must have less than 2 GiB of parameters, which one ONNX file can hold, got {got}.")
+        raise fail(
+            _CALLER,
+            f"`model` must have less than 2 GiB of parameters, which one ONNX file can hold, got {got}.",
+        )
     return network
 
 
 def _checked_class_names(
-    class_names: Sequence[str] | None, specs: Sequence[TensorSpec], module: nn.Module, batch: Sequence[Tensor]
+    class_names: Sequence[str] | None, module: _Exportable, batch: Sequence[Tensor]
 ) -> list[str] | None:
     if class_names is None:
         return None
@@ -425,7 +457,7 @@ class _Exportable(nn.Module):
     def forward(self, *inputs: Tensor) -> dict[str, Tensor]:
         """The outputs by name."""
         logits = self.logits(*inputs)
-        with _PortableFunctions():
+        with PortableFunctions():
             return {name: OUTPUTS[name].compute(logits) for name in self.outputs}
 
     def logits(self, *inputs: Tensor) -> Tensor:
@@ -438,7 +470,7 @@ def _log_precision(logits: Tensor) -> Tensor:
     return split(logits, 1, torch.float32).log_total.squeeze(1)
 
 
-class _PortableFunctions(TorchFunctionMode):
+class PortableFunctions(TorchFunctionMode):
     """Replaces functions inside the block that formats lack or compute badly."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -467,6 +499,7 @@ _PORTABLE: dict[Any, Callable[..., Tensor]] = {
     torch.log1p: _log1p,
     Tensor.log1p: _log1p,
     torch.sigmoid: _sigmoid,
+    Tensor.sigmoid: _sigmoid,
     functional.logsigmoid: _logsigmoid,
 }
 
@@ -475,14 +508,20 @@ _PORTABLE: dict[Any, Callable[..., Tensor]] = {
 
 
 def _content(
-    module: _Exportable, batch: Sequence[Tensor], record: ExportRecord, dynamic: Mapping[int, str], opset: int | None
+    module: _Exportable,
+    batch: Sequence[Tensor],
+    record: ExportRecord,
+    dynamic: Mapping[int, str],
+    opset: int | None,
 ) -> bytes:
     try:
         with torch.no_grad(), _quiet():
             if record.format == "torchscript":
                 return _torchscript(module, batch, record)
             program = _exported_program(module, batch, dynamic)
-            return _onnx(program, record, dynamic, opset) if record.format == "onnx" else _saved(program, record)
+            return (
+                _onnx(program, record, dynamic, opset) if record.format == "onnx" else _saved(program, record)
+            )
     except Exception as error:  # the user's own code, and three exporters, may raise anything
         reason = reason_of(error, typed=True, limit=300)
         fact = f"`model` must be a network that can be exported as {record.format}"
@@ -507,7 +546,9 @@ def _quiet() -> Iterator[None]:
 def _exported_program(
     module: _Exportable, batch: Sequence[Tensor], dynamic: Mapping[int, str]
 ) -> torch.export.ExportedProgram:
-    shapes = tuple({dim: torch.export.Dim.DYNAMIC for dim in dynamic if dim < tensor.dim()} for tensor in batch)
+    shapes = tuple(
+        {dim: torch.export.Dim.DYNAMIC for dim in dynamic if dim < tensor.dim()} for tensor in batch
+    )
     program = torch.export.export(module, tuple(batch), dynamic_shapes=(shapes,), strict=False)
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # paths of the machine, and most of a small file
@@ -521,7 +562,12 @@ def _saved(program: torch.export.ExportedProgram, record: ExportRecord) -> bytes
 
 
 def _torchscript(module: _Exportable, batch: Sequence[Tensor], record: ExportRecord) -> bytes:
-    traced = torch.jit.trace(module, tuple(batch), strict=False, check_trace=False)
+    chosen = kernels.chosen()
+    kernels.use("reference")  # a trace sees tensor operations alone
+    try:
+        traced = torch.jit.trace(module, tuple(batch), strict=False, check_trace=False)
+    finally:
+        kernels.use(chosen)
     buffer = io.BytesIO()
     torch.jit.save(traced, buffer, _extra_files={METADATA_FILE: record.to_json()})
     return buffer.getvalue()
@@ -620,9 +666,14 @@ def _onnx_runner(content: bytes, record: ExportRecord) -> _Runner:
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
     def run(batch: Sequence[Tensor]) -> dict[str, Tensor]:
-        given = {one.name: np.ascontiguousarray(tensor) for one, tensor in zip(record.inputs, batch, strict=True)}
+        given = {
+            one.name: np.ascontiguousarray(tensor) for one, tensor in zip(record.inputs, batch, strict=True)
+        }
         found = session.run([one.name for one in record.outputs], given)
-        return {one.name: torch.from_numpy(np.asarray(value)) for one, value in zip(record.outputs, found, strict=True)}
+        return {
+            one.name: torch.from_numpy(np.asarray(value))
+            for one, value in zip(record.outputs, found, strict=True)
+        }
 
     return run
 
@@ -647,7 +698,9 @@ def _verify(
         belief = Belief(logits.double(), dim=1)
         for name in chosen:
             expected = _expected(belief, name)
-            largest[name] = max(largest[name], _difference(name, found[name], expected, tolerance, size, belief))
+            largest[name] = max(
+                largest[name], _difference(name, found[name], expected, tolerance, size, belief)
+            )
     return largest
 
 
@@ -661,7 +714,10 @@ def _difference(
 ) -> float:
     if found.shape != expected.shape:
         received = f"shape {tuple(found.shape)} for {size}"
-        raise fail(_CALLER, f"`model` must give `{name}` of shape {tuple(expected.shape)} when exported, got {received}.")
+        raise fail(
+            _CALLER,
+            f"`model` must give `{name}` of shape {tuple(expected.shape)} when exported, got {received}.",
+        )
     if name == "predictions":  # where two classes are as probable, either will do
         found, expected = (belief.probs.gather(1, ids.long()[:, None]) for ids in (found, expected))
     distance = (found.double() - expected).abs()
