@@ -2,8 +2,8 @@
 
     beliefmatch.export(model, "model.onnx", images)
 
-The file needs neither beliefmatch nor, as ONNX, torch. Its outputs are computed in float32 by exp, log and the four
-operations of arithmetic, since ONNX has no digamma function, and onnxruntime's sigmoid is wrong below -18.
+The file needs neither beliefmatch nor, as ONNX, torch. Its outputs are computed in float32 by exp, log and
+arithmetic alone: ONNX has no digamma function, and onnxruntime's sigmoid is constant below −18.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.jit._trace import TracerWarning
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -171,7 +172,7 @@ class ExportedFile:
         path: The file.
         record: What the file says about itself.
         batch_sizes: Sizes of the batches on which the file was compared with the network.
-        differences: Largest difference of each output from that of the network, relative where values exceed 1.
+        differences: Largest difference of each output from the network's, relative where values exceed 1.
     """
 
     path: Path
@@ -196,24 +197,24 @@ def export(
 ) -> ExportedFile:
     """Write a classifier, its probabilities and the measures of its belief to one file.
 
-    The file is loaded again and compared with the network on batches of several sizes before it takes its name;
-    where a number differs, nothing is written. ONNX needs ``pip install "beliefmatch[export]"``.
+    The file is loaded again and compared with the network on batches of several sizes before it takes its
+    name; where a number differs, nothing is written. ONNX needs ``pip install "beliefmatch[export]"``.
 
     Args:
-        model: Classifier that returns logits (N, K), in any form that `beliefmatch.adapt` accepts, or the result of
-            `adapt`. It is not changed: a copy is exported, in eval mode, on the CPU, in float32.
+        model: Classifier that returns logits (N, K), in any form that `beliefmatch.adapt` accepts, or the
+            result of `adapt`. It is not changed: a copy is exported, in eval mode and on the CPU.
         path: File to write.
-        example_inputs: A batch of inputs that the model accepts: a tensor, a tuple of tensors that are passed by
-            position, or a mapping of tensors that are passed by keyword. Only shapes and types enter the file.
-        format: "onnx"; "exported", for `torch.export.load`; or "torchscript", for `torch.jit.load`. Chosen by the
-            ending of `path` by default: .onnx, .pt2 or .pt.
-        outputs: Names of `OUTPUTS`, in the order of the file. By default probabilities, mutual information and
-            precision; probabilities and entropy for a model without a belief.
-        has_belief: Whether the logits are log-concentrations of a belief, rather than read by softmax alone. By
-            default what an adapted model says of itself, and True for other models, as for `Belief(logits)`.
+        example_inputs: A batch that the model accepts: a tensor, a tuple of tensors that are passed by
+            position, or a mapping of tensors that are passed by keyword. Its shapes and types enter the file.
+        format: "onnx"; "exported", for `torch.export.load`; or "torchscript", for `torch.jit.load`. By
+            default chosen by the ending of `path`: .onnx, .pt2 or .pt.
+        outputs: Names of `OUTPUTS`, in the order of the file. By default probabilities, mutual information
+            and precision; probabilities and entropy for a model without a belief.
+        has_belief: Whether the logits are log-concentrations of a belief, rather than read by softmax alone.
+            By default what an adapted model says of itself, and True for others, as for `Belief(logits)`.
         class_names: Names of the classes by id, for the metadata.
         preprocessing: What has to be done to an input first, any JSON values, for the metadata.
-        dynamic: Names of the dimensions of the inputs that may vary, by their index; ``{0: "batch"}`` by default.
+        dynamic: Names of the dimensions of the inputs that may vary, by index; ``{0: "batch"}`` by default.
         opset: Version of the operator set of ONNX; that of the installed exporter by default.
         overwrite: Whether an existing file is replaced.
 
@@ -226,8 +227,8 @@ def export(
     Example:
         >>> import tempfile, torch, beliefmatch
         >>> model = torch.nn.Linear(4, 3)
-        >>> with tempfile.TemporaryDirectory() as directory:
-        ...     made = beliefmatch.export(model, f"{directory}/model.pt2", torch.randn(2, 4), outputs=["probs"])
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     made = beliefmatch.export(model, f"{place}/model.pt2", torch.randn(2, 4), outputs=["probs"])
         ...     program = torch.export.load(made.path).module()
         >>> torch.allclose(program(torch.ones(7, 4))["probs"], model(torch.ones(7, 4)).softmax(1))
         True
@@ -474,7 +475,8 @@ class PortableFunctions(TorchFunctionMode):
     """Replaces functions inside the block that formats lack or compute badly."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _PORTABLE.get(func, func)(*args, **(kwargs or {}))
+        portable: Any = _PORTABLE.get(func, func)
+        return portable(*args, **(kwargs or {}))
 
 
 def _log1p(x: Tensor) -> Tensor:
@@ -536,7 +538,7 @@ def _quiet() -> Iterator[None]:
     log.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            for category in (DeprecationWarning, FutureWarning, torch.jit.TracerWarning):
+            for category in (DeprecationWarning, FutureWarning, TracerWarning):
                 warnings.simplefilter("ignore", category)
             yield
     finally:
@@ -617,26 +619,25 @@ _Runner = Callable[[Sequence[Tensor]], Mapping[str, Tensor]]
 
 
 def _batches(tensors: Sequence[Tensor], dynamic: Mapping[int, str]) -> list[list[Tensor]]:
-    """Batches of several sizes: the first to trace, the others to verify; the last is shorter in all dimensions."""
+    """Batches of several sizes, the first to trace; where other dimensions vary, also a shorter one."""
     generator = torch.Generator().manual_seed(0)
     batches = []
-    for size in (*_BATCH_SIZES, len(tensors[0])):
+    for index, size in enumerate((*_BATCH_SIZES, len(tensors[0]))):
         rows = torch.arange(size) % len(tensors[0])
-        batches.append([_varied(tensor[rows], generator) for tensor in tensors])
+        batches.append([_varied(tensor[rows], index == 2, generator) for tensor in tensors])
     others = [dim for dim in dynamic if dim > 0]
     if others:
         batches.append([_shortened(tensor, others) for tensor in batches[1]])
     return batches
 
 
-def _varied(rows: Tensor, generator: torch.Generator) -> Tensor:
-    """The rows with noise, for floating-point inputs, and inverted from the second on, for bytes."""
+def _varied(rows: Tensor, is_opposite: bool, generator: torch.Generator) -> Tensor:
+    """The rows, or their opposite, which finds code that depends on values; numbers have noise added."""
     if rows.dtype == torch.float32:
         scale = 0.1 + rows.std(correction=0)
-        return rows + 0.3 * scale * torch.randn(rows.shape, generator=generator)
-    if rows.dtype == torch.uint8:
-        return torch.cat([rows[:1], 255 - rows[1:]])
-    return rows
+        noisy = rows + 0.3 * scale * torch.randn(rows.shape, generator=generator)
+        return -2 * noisy if is_opposite else noisy
+    return 255 - rows if is_opposite and rows.dtype == torch.uint8 else rows
 
 
 def _shortened(tensor: Tensor, dims: Sequence[int]) -> Tensor:
@@ -705,8 +706,10 @@ def _verify(
 
 
 def _expected(belief: Belief, name: str) -> Tensor:
-    value = belief.log_alpha if name == "logits" else getattr(belief, name)
-    return special.saturate((value() if callable(value) else value).double(), torch.float32).double()
+    value: Any = belief.log_alpha if name == "logits" else getattr(belief, name)
+    if not isinstance(value, Tensor):
+        value = value()
+    return special.saturate(value.double(), torch.float32).double()
 
 
 def _difference(

@@ -1,8 +1,8 @@
 """Export of a finished training or adaptation: its network with all that was fitted after it, in one file.
 
-A temperature, the mean of an ensemble, the evidence of an evidential network and a mixture of heads are computed inside
-of the file, so that it returns what `beliefmatch predict` writes. What one pass through a network cannot compute is
-refused.
+A temperature, the mean of an ensemble, the evidence of an evidential network and a mixture of heads are
+computed inside the file, so that it returns what `beliefmatch predict` writes. What a single pass does not
+compute is refused.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ def export_run(
 
     Args:
         run: Directory that `beliefmatch train` or `beliefmatch adapt` wrote.
-        path: File to write; by default model.onnx, model.pt2 or model.pt in the current directory, by the format.
+        path: File to write; by default model.onnx, model.pt2 or model.pt, by the format.
         format: "onnx", "exported" or "torchscript"; by the ending of `path`, or else onnx, by default.
         outputs: Names of `beliefmatch.integrations.export.OUTPUTS`.
-        with_preprocessing: Whether the file normalises images itself: then its input is bytes (N, H, W, C) in the order
-            red, green, blue, in place of normalised numbers (N, C, H, W).
+        with_preprocessing: Whether the file normalises images itself: then its input is bytes (N, H, W, C) in
+            the order red, green, blue, in place of normalised numbers (N, C, H, W).
         opset: Version of the operator set of ONNX.
         overwrite: Whether an existing file is replaced.
 
@@ -97,8 +97,8 @@ class _Restored:
         """An example batch, the network that takes it, and what has to be done to inputs first."""
         if self.tokens is not None and self.tokenizer is not None:
             if with_preprocessing:
-                fact = "`with_preprocessing` must be False for a network of sentences, whose tokenizer no file can hold"
-                raise fail("export", f"{fact}, got True.")
+                fact = "`with_preprocessing` must be False for a network of sentences"
+                raise fail("export", f"{fact}, whose tokenizer no such file can hold.")
             return self.tokens, self.network, self.tokenizer
         assert self.shape is not None and self.preprocessing is not None
         channels, height, width = self.shape
@@ -139,12 +139,12 @@ def _image_facts(
     crop = f"centre crop to {height} x {width} pixels"
     if preprocessing.margin != 1:
         crop = f"scaled so that the {crop} takes 1/{preprocessing.margin:g} of the short side"
-    facts = {"kind": "images", "size": [height, width], "crop": f"{crop}, bilinear, antialiased"}
+    facts = {"size": [height, width], "crop": f"{crop}, bilinear, antialiased"}
     if is_included:
-        order = {"layout": "NHWC", "channel_order": colours, "value_range": [0, 255], "dtype": "uint8"}
+        order = {"layout": "NHWC", "channel_order": colours, "value_range": [0, 255]}
         return {**facts, **order, "normalisation": "included in the file"}
     order = colours if channels == 1 else preprocessing.channel_order
-    scaled = {"layout": "NCHW", "channel_order": order, "value_range": [0, 1], "dtype": "float32"}
+    scaled = {"layout": "NCHW", "channel_order": order, "value_range": [0, 1]}
     mean, std = (
         list(reversed(x)) if order == "bgr" else list(x) for x in (preprocessing.mean, preprocessing.std)
     )
@@ -155,7 +155,6 @@ def _text_facts(home: RunDirectory) -> dict[str, Any]:
     facts = json.loads(home.model_file.read_text("utf-8"))["text"]
     tokenizer = "text/ in the directory of the run, for transformers.AutoTokenizer.from_pretrained"
     return {
-        "kind": "text",
         "tokenizer": tokenizer,
         "max_length": facts["max_length"],
         "padding": "to the longest",
