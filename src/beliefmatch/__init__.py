@@ -14,6 +14,7 @@ from beliefmatch._utils import lazy_names
 if TYPE_CHECKING:
     from beliefmatch.adapting import adapt
     from beliefmatch.belief import Belief, dirichlet_kl
+    from beliefmatch.integrations.export import export
     from beliefmatch.kl_weight import choose_kl_weight
     from beliefmatch.linear_loss import LinearBeliefMatchingLoss, linear_belief_matching_loss
     from beliefmatch.loss import BeliefMatchingLoss, belief_matching_loss
@@ -28,6 +29,7 @@ __all__ = [
     "belief_matching_loss",
     "choose_kl_weight",
     "dirichlet_kl",
+    "export",
     "fit_scale",
     "linear_belief_matching_loss",
     "votes_log_likelihood",
@@ -39,6 +41,7 @@ _load, __dir__ = lazy_names(
         "adapting": "adapt",
         "belief": "Belief dirichlet_kl",
         "kl_weight": "choose_kl_weight",
+        "integrations.export": "export",
         "linear_loss": "LinearBeliefMatchingLoss linear_belief_matching_loss",
         "loss": "BeliefMatchingLoss belief_matching_loss",
         "votes": "fit_scale votes_log_likelihood",

@@ -79,12 +79,16 @@ def total_minus_top(
     """F(ln α₀) − F(ln α_*), from the derivative F′ where the two agree to most of their digits."""
     gap = rows.rest.log1p()
     difference = function(rows.log_total) - function(rows.top)
-    return torch.where(gap < 1e-5, gap * grad(rows.top + 0.5 * gap), difference)
+    small = 1e-5 if gap.dtype == torch.float64 else 5e-3  # about the cube root of the smallest step
+    return torch.where(gap < small, gap * grad(rows.top + 0.5 * gap), difference)
 
 
-def split(logits: Tensor, dim: int) -> Rows:
-    """Set the largest class of each row apart. A NaN or +∞ in a row makes the whole row NaN."""
-    z = logits.to(work_dtype(logits.device))
+def split(logits: Tensor, dim: int, dtype: torch.dtype | None = None) -> Rows:
+    """Set the largest class of each row apart. A NaN or +∞ in a row makes the whole row NaN.
+
+    Everything is carried in `dtype`, by default `work_dtype`.
+    """
+    z = logits.to(dtype or work_dtype(logits.device))
     position = z.argmax(dim, keepdim=True)
     top = z.gather(dim, position)
     top = top + (top - top)  # ∞ − ∞ is NaN

@@ -1,7 +1,8 @@
 r"""Measures of a Dirichlet and the divergence between two, as functions of z = ln α along the classes `dim`.
 
 s = α/α₀ is the mean. Functions of one number a row drop `dim`; all are differentiable. Values are in float64
-for float64 input and in float32 otherwise, and saturate at the largest finite value.
+for float64 input and in float32 otherwise, and saturate at the largest finite value. They are computed in
+double where the device has it, unless a measure is given another `dtype`.
 """
 
 from typing import NamedTuple
@@ -38,14 +39,14 @@ def expected_surprisal(logits: Tensor, dim: int = -1) -> Tensor:
     return special.saturate(rows.with_top(each, top))
 
 
-def entropy(logits: Tensor, dim: int = -1) -> Tensor:
+def entropy(logits: Tensor, dim: int = -1, *, dtype: torch.dtype | None = None) -> Tensor:
     """H(s) = −Σ s_k ln s_k, the entropy of the mean."""
-    return _row_value(_entropy(split(logits, dim)), logits, dim)
+    return _row_value(_entropy(split(logits, dim, dtype)), logits, dim)
 
 
-def expected_entropy(logits: Tensor, dim: int = -1) -> Tensor:
+def expected_entropy(logits: Tensor, dim: int = -1, *, dtype: torch.dtype | None = None) -> Tensor:
     """E[H(p)] = Σ s_k (ψ(1+α₀) − ψ(1+α_k)), the mean entropy of the probabilities believed in."""
-    return _row_value(_expected_entropy(split(logits, dim)).clamp(min=0.0), logits, dim)
+    return _row_value(_expected_entropy(split(logits, dim, dtype)).clamp(min=0.0), logits, dim)
 
 
 def _entropy(rows: Rows) -> Tensor:
@@ -59,12 +60,12 @@ def _expected_entropy(rows: Rows) -> Tensor:
     return top / (1 + rows.rest) + rows.sum_rest(rows.share * each)
 
 
-def mutual_information(logits: Tensor, dim: int = -1) -> Tensor:
+def mutual_information(logits: Tensor, dim: int = -1, *, dtype: torch.dtype | None = None) -> Tensor:
     """H(s) − E[H(p)] = Σ s_k g(α_k) − g(α₀) with g(α) = ψ(1+α) − ln α, about (K−1)/(2α₀) for large α.
 
     Written with g, which falls to zero, nothing large cancels for α₀ > 1; below, H is the larger by far.
     """
-    rows = split(logits, dim)
+    rows = split(logits, dim, dtype)
     each, top = (special.digamma_gap(z.clamp(min=_lowest(rows))) for z in (rows.z, rows.top))
     drop = total_minus_top(rows, special.digamma_gap, special.digamma_gap_grad)
     spread = rows.sum_rest(rows.share * each) - drop - rows.rest_share * top
@@ -72,17 +73,17 @@ def mutual_information(logits: Tensor, dim: int = -1) -> Tensor:
     return _row_value(spread.clamp(min=0.0), logits, dim)
 
 
-def differential_entropy(logits: Tensor, dim: int = -1) -> Tensor:
+def differential_entropy(logits: Tensor, dim: int = -1, *, dtype: torch.dtype | None = None) -> Tensor:
     """−E[ln Dir(p; α)], at most −lnΓ(K), which the uniform Dirichlet (all α = 1) reaches."""
-    rows = split(logits, dim)
+    rows = split(logits, dim, dtype)
     ones = elbo.Evidence.of(rows, torch.ones_like(rows.z))
     drop = elbo.lgamma_drop(rows) + elbo.digamma_drop(rows, ones) + elbo.poles(rows, ones)
     return _row_value(-drop, logits, dim)
 
 
-def variance(logits: Tensor, dim: int = -1) -> Tensor:
+def variance(logits: Tensor, dim: int = -1, *, dtype: torch.dtype | None = None) -> Tensor:
     """Var[p_k] = s_k(1 − s_k)/(α₀ + 1) of every class."""
-    rows = split(logits, dim)
+    rows = split(logits, dim, dtype)
     each = rows.share * (1 - rows.share)
     top = rows.rest_share / (1 + rows.rest)
     spread = rows.with_top(each, top) * torch.sigmoid(-rows.log_total)

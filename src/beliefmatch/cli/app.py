@@ -30,6 +30,7 @@ COMMANDS = {
     "evaluate": "beliefmatch.cli.evaluate",
     "report": "beliefmatch.cli.evaluate",
     "votes": "beliefmatch.cli.votes",
+    "export": "beliefmatch.cli.export",
     "reproduce": "beliefmatch.cli.reproduce",
     "doctor": "beliefmatch.cli.doctor",
 }

@@ -435,6 +435,23 @@ SetCoverage = Annotated[float | None, _option("RATE",
     "Also give a set of classes for each input that holds the true one with this probability, by split "
     "conformal prediction on the validation data of the run.")]
 
+# `export`.
+ExportFormat = Annotated[str | None, _option("onnx|torchscript|exported",
+    "Format of the file: ONNX, TorchScript for torch.jit.load, or a program for torch.export.load. Default: "
+    "by the ending of --out, or else onnx.")]
+ExportOutputs = Annotated[str | None, _option("NAME,...",
+    "Outputs of the file, separated by commas: logits, probs, predictions, confidence, entropy, and for a "
+    "method with a belief expected_entropy, mutual_information, differential_entropy, precision, "
+    "log_precision, variance. Default: probs,mutual_information,precision, or probs,entropy without a "
+    "belief.")]
+ExportFile = Annotated[str | None, _option("FILE",
+    "File to write. Default: model.onnx, model.pt or model.pt2, by the format.")]
+WithPreprocessing = Annotated[bool, _option("--with-preprocessing",
+    "Include the normalisation of images: the input is then RGB bytes (N, H, W, C), not normalised numbers.")]
+Opset = Annotated[int | None, _option("N",
+    "Version of the ONNX operator set, at least 18. Default: that of the installed exporter.")]
+Overwrite = Annotated[bool, _option("--overwrite", "Replace the file if it exists.")]
+
 # `reproduce` and `doctor`.
 ReproductionId = Annotated[str, _argument("ID",
     f"Table or figure to reproduce: {', '.join(REPRODUCTIONS)}; all runs every one, and list shows "

@@ -158,8 +158,13 @@ class ImageSource(Source):
         raise NotImplementedError
 
     def _normalise(self, images: Tensor) -> Tensor:
-        inputs = normalise(images, mean=self.preprocessing.mean, std=self.preprocessing.std)
-        return inputs.flip(1) if self.preprocessing.channel_order == "bgr" else inputs
+        return network_inputs(images, self.preprocessing)
+
+
+def network_inputs(images: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """Bytes (N, H, W, C) as what enters a network (N, C, H, W), without augmentation."""
+    inputs = normalise(images, mean=preprocessing.mean, std=preprocessing.std)
+    return inputs.flip(1) if preprocessing.channel_order == "bgr" else inputs
 
 
 class MemorySource(ImageSource):

@@ -1,1 +1,1 @@
-"""Belief matching inside other frameworks; each module needs the package that it is named after."""
+"""Belief matching inside other frameworks and file formats; each module is loaded where it is used."""
