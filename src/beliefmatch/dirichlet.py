@@ -17,6 +17,7 @@ from beliefmatch._rows import Rows, result_dtype, split, total_minus_top, work_d
 
 __all__ = [
     "DIVERGENCE",
+    "categorical_kl_terms",
     "differential_entropy",
     "divergence",
     "entropy",
@@ -102,7 +103,7 @@ def log_prob(logits: Tensor, p: Tensor, dim: int = -1) -> Tensor:
     rows, p = split(z, dim), p / p.sum(dim, keepdim=True)
     positive = p > 0
     log_p = torch.where(positive, p, 1.0).log()
-    terms = _categorical_kl_terms(p, rows.share, rows.z - rows.log_total - log_p)
+    terms = categorical_kl_terms(p, rows.share, rows.z - rows.log_total - log_p)
     # On the boundary p_k = 0 the density is infinite for α_k < 1, zero for α_k > 1.
     at_zero = torch.where(rows.z == 0, 0.0, -rows.z.sign() * torch.inf)
     each = torch.where(positive, -log_p, at_zero) - special.lgamma_stirling(rows.z)
@@ -166,7 +167,7 @@ def _pair(p_logits: Tensor, q_logits: Tensor, dim: int) -> _Pair:
 
 def _kl_value(p_logits: Tensor, q_logits: Tensor, dim: int) -> Tensor:
     p, q, delta, delta_total, x = _pair(p_logits, q_logits, dim)
-    means = _categorical_kl_terms(p.share, q.share, x).sum(dim, keepdim=True)
+    means = categorical_kl_terms(p.share, q.share, x).sum(dim, keepdim=True)
     spread = _bregman(p.z, q.z, delta).sum(dim, keepdim=True)
     spread = spread - _bregman(p.log_total, q.log_total, delta_total)
     # e^δ out of range: so is the pole γ/α of the divergence
@@ -181,7 +182,7 @@ def _bregman(z_alpha: Tensor, z_gamma: Tensor, delta: Tensor) -> Tensor:
     return drop - _growth(delta) * special.lgamma_stirling_grad(z_alpha)
 
 
-def _categorical_kl_terms(p: Tensor, q: Tensor, x: Tensor) -> Tensor:
+def categorical_kl_terms(p: Tensor, q: Tensor, x: Tensor) -> Tensor:
     """q ln(q/p) − q + p ≥ 0 for x = ln(q/p): its sum is KL(q ‖ p), and no term is negative."""
     small = x.abs() < 0.02
     y = torch.where(small, x, 0.0)

@@ -15,7 +15,7 @@ from torch.nn import functional
 from beliefmatch.adaptation import calibration, scoring
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.calibration import calibrate, calibrations
-from beliefmatch.adaptation.ensemble import disagreement, mixed
+from beliefmatch.adaptation.ensemble import mixed
 from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.fitted import Candidate, FittedHead, HeadScores
 from beliefmatch.adaptation.objectives import loss_of
@@ -25,6 +25,7 @@ from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.scoring import Evaluator, risk_thresholds, score
 from beliefmatch.adaptation.search import MAX_RISE, HeadSearch, best_prior, strongest_prior
 from beliefmatch.belief import Belief
+from beliefmatch.methods.mixture import disagreement
 from beliefmatch.methods.temperature import fit_matrix_scaling
 from beliefmatch.metrics import coverage_at_risk, error, expected_calibration_error, nll
 from beliefmatch.train.sampler import EpochSampler

@@ -18,7 +18,7 @@ from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.belief import Belief
 from beliefmatch.methods.base import Prediction
 
-__all__ = ["EnsembleHead", "bootstrap_weights", "disagreement", "mixed"]
+__all__ = ["EnsembleHead", "bootstrap_weights", "mixed"]
 
 _BOOTSTRAP = 31  # what a seed is for
 _MAX_LOG_PRECISION, _BISECTIONS = 30.0, 45
@@ -73,13 +73,6 @@ def _expected_entropy(mean: Tensor, log_precision: Tensor) -> Tensor:
     precision = log_precision.exp()
     concentrations = mean * precision[..., None]
     return torch.digamma(precision + 1) - (mean * torch.digamma(concentrations + 1)).sum(-1)
-
-
-def disagreement(logits: Tensor) -> Tensor:
-    """Mutual information between the class and the member: entropy of the mean less mean entropy, (N,)."""
-    logs = logits.log_softmax(2)
-    mean = logs.exp().mean(0)
-    return torch.special.entr(mean).sum(1) - torch.special.entr(logs.exp()).sum(2).mean(0)
 
 
 def bootstrap_weights(members: int, rows: int, seed: int = 0) -> Tensor:

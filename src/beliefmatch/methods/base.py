@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,25 @@ from beliefmatch._rows import work_dtype
 if TYPE_CHECKING:
     from beliefmatch.belief import Belief
 
-__all__ = ["Calibrated", "Method", "NetworkPredictor", "Objective", "Prediction", "Predictor", "facts_of"]
+__all__ = [
+    "Calibrated",
+    "Entropies",
+    "Method",
+    "NetworkPredictor",
+    "Objective",
+    "Prediction",
+    "Predictor",
+    "facts_of",
+]
+
+
+class Entropies(NamedTuple):
+    """The two parts of the entropy of a mean prediction, (N,) each, in nats; their sum is that entropy."""
+
+    expected_entropy: Tensor
+    """Mean entropy of the members: the doubt about the label that each of them has."""
+    mutual_information: Tensor
+    """Mutual information of label and member: how far the members disagree."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +43,20 @@ class Prediction:
     belief: Belief | None = None
     logits: Tensor | None = None
     """Logits of one network whose softmax the probabilities are, or the log-concentrations of a belief."""
+    entropies: Entropies | None = None
+    """Where the probabilities are the mean over dropout masks or over networks without a belief."""
+
+    def mutual_information(self) -> Tensor | None:
+        """Mutual information in nats, (N,): of the belief, else of masks or members; None for one softmax."""
+        if self.belief is not None:
+            return self.belief.mutual_information()
+        return None if self.entropies is None else self.entropies.mutual_information
+
+    def expected_entropy(self) -> Tensor | None:
+        """Expected entropy in nats, (N,): under the belief, else over masks or members; None as above."""
+        if self.belief is not None:
+            return self.belief.expected_entropy()
+        return None if self.entropies is None else self.entropies.expected_entropy
 
 
 class Predictor(Protocol):

@@ -4,21 +4,24 @@ With dropout in front of the last layer only, the layers before it need to run o
 The suffix of the network that has to run again is found by observing one forward pass, for any network.
 """
 
+import sys
+import warnings
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from beliefmatch._rows import work_dtype
 from beliefmatch._utils import derive_seed
-from beliefmatch._validate import fail, require_choice, require_finite_number, require_index
+from beliefmatch._validate import fail, level_of_caller, require_choice, require_finite_number, require_index
 from beliefmatch.methods.base import Method, NetworkPredictor, Prediction
 from beliefmatch.methods.cross_entropy import read
+from beliefmatch.methods.mixture import mean_softmax
 
 __all__ = ["DropoutPredictor", "Suffix", "mc_dropout", "suffix_after"]
 
@@ -52,10 +55,15 @@ def mc_dropout(*, rate: float = 0.1, where: Where = "last", samples: int = 100) 
 
 @dataclass(frozen=True)
 class DropoutPredictor:
-    """The mean softmax of a network over dropout masks.
+    """The mean softmax of a network over dropout masks, and how far the masks disagree.
 
-    The masks depend on `seed` alone, and each is applied to all examples: a prediction does not depend on its
-    batch, and the caller's random state is not changed. The network is left in eval mode.
+    Every call of a dropout module within a pass gets a mask of its own, as in training. The masks depend on
+    `seed` alone, and each is applied to all examples: a prediction does not depend on its batch, and the
+    caller's random state is not changed. The network is left in eval mode.
+
+    All dropout modules of torch are supported, each as the kind that it is: elements (`nn.Dropout`), channels
+    (`nn.Dropout1d`, `nn.Dropout2d`, `nn.Dropout3d`) and the alpha kinds for SELU networks. Functional dropout
+    cannot be seen from outside the network; a network without any dropout module is refused.
     """
 
     network: nn.Module
@@ -68,48 +76,144 @@ class DropoutPredictor:
     def predict(self, x: Tensor) -> Prediction:
         """Predict the classes of a batch."""
         network = self.network.eval()
-        dropouts = [m for m in network.modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0]
-        suffix = suffix_after(network, dropouts[0], x) if len(dropouts) == 1 else Suffix(network, x)
-        examples = min(self.at_once, NUMBERS_AT_ONCE // max(1, suffix.inputs[:1].numel()))
-        n_masks = max(1, examples // max(1, len(x)))
-        sums = [
-            self._sum_of_probs(suffix, dropouts, range(first, min(first + n_masks, self.samples)))
-            for first in range(0, self.samples, n_masks)
-        ]
-        return Prediction(probs=torch.stack(sums).sum(0) / self.samples)
+        dropouts, suffix = _dropouts(network), Suffix(network, x)
+        with _uncompiled():
+            if len(dropouts) == 1:
+                suffix = suffix_after(network, dropouts[0].module, x)
+            examples = min(self.at_once, NUMBERS_AT_ONCE // max(1, suffix.inputs[:1].numel()))
+            n_masks = max(1, examples // max(1, len(x)))
+            logits = [
+                self._logits(suffix, dropouts, range(first, min(first + n_masks, self.samples)))
+                for first in range(0, self.samples, n_masks)
+            ]
+        return mean_softmax(torch.cat(logits))
 
-    def _sum_of_probs(self, suffix: "Suffix", dropouts: list[Any], masks: range) -> Tensor:
-        """The sum of the probabilities under some of the masks, computed in one pass."""
+    def _logits(self, suffix: "Suffix", dropouts: list["_Dropout"], masks: range) -> Tensor:
+        """Logits (masks, N, K) under some of the masks, computed in one pass."""
         inputs = torch.cat([suffix.inputs] * len(masks))  # `repeat` would lose the memory layout
+        applied = _Masks(masks, self.seed, len(suffix.inputs))
         if suffix.starts_with_dropout:
-            inputs = _drop(dropouts[0], None, inputs, masks=masks, seed=self.seed, place=0)
-        with _masked(dropouts, masks, self.seed):
+            inputs = applied.drop(dropouts[0], inputs)
+        with applied.hooked(dropouts):
             logits = suffix.module(inputs)
-        probs = logits.to(work_dtype(logits.device)).softmax(-1)
-        return probs.unflatten(0, (len(masks), len(suffix.inputs))).sum(0)
+        if not applied.calls:
+            names = ", ".join(f"`{dropout.name}`" for dropout in dropouts)
+            raise fail("mc_dropout", f"`network` must call its dropout modules, got {names} never called.")
+        return logits.unflatten(0, (len(masks), len(suffix.inputs)))
 
 
-@contextmanager
-def _masked(dropouts: list[Any], masks: range, seed: int) -> Iterator[None]:
-    """Apply the masks by hooks on the dropout modules, which do nothing themselves in eval mode."""
-    handles = [
-        dropout.register_forward_hook(partial(_drop, masks=masks, seed=seed, place=place))
-        for place, dropout in enumerate(dropouts)
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+def _uncompiled() -> AbstractContextManager[Any]:
+    """Run compiled networks as they were before: compiled code would not call the hooks of the masks."""
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and importing it takes seconds
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
 
 
-def _drop(module: Any, _: Any, output: Tensor, *, masks: range, seed: int, place: int) -> Tensor:
-    shape = output.shape[1:]
-    generators = (torch.Generator().manual_seed(derive_seed(seed, place, mask)) for mask in masks)
-    kept = torch.stack([torch.rand(shape, generator=generator) >= module.p for generator in generators])
-    scaled = kept.to(output) / (1 - module.p)
-    n = len(output) // len(masks)
-    return (output.unflatten(0, (len(masks), n)) * scaled[:, None]).flatten(0, 1)
+# Dropout modules, and the masks of each kind
+
+_OF_CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout)
+_ALPHA = (nn.AlphaDropout, nn.FeatureAlphaDropout)
+_KINDS = (nn.Dropout, *_OF_CHANNELS, nn.AlphaDropout)
+_DIMENSIONS = {nn.Dropout1d: 3, nn.Dropout3d: 5}
+"""Of a batch; one dimension fewer means to these modules that there is no batch dimension."""
+_SELU_LIMIT = 1.7580993408473766
+"""−1 times the limit of SELU for large negative inputs, which the alpha kinds put for what they drop."""
+
+
+class _Dropout(NamedTuple):
+    name: str
+    module: Any
+    place: int
+    """Number of the module among those of the network, which seeds its masks."""
+
+
+def _dropouts(network: nn.Module) -> list[_Dropout]:
+    """The active dropout modules, of known kinds; a warning names other modules that have dropout inside."""
+    found = []
+    for name, module in network.named_modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
+            if not any(isinstance(module, kind) and type(module).forward is kind.forward for kind in _KINDS):
+                known, received = ", ".join(kind.__name__ for kind in _KINDS), type(module).__name__
+                fact = f"`network` must have dropout of the kinds {known}, got {received} at `{name}`"
+                raise fail("mc_dropout", f"{fact}.")
+            found.append(_Dropout(name, module, len(found)))
+        elif isinstance(module, (nn.MultiheadAttention, nn.RNNBase)) and module.dropout > 0:
+            inside = f"{type(module).__name__} at `{name}`"
+            warnings.warn(
+                f"mc_dropout: the dropout inside {inside} stays off; only dropout modules are sampled.",
+                stacklevel=level_of_caller(),
+            )
+    if not found:
+        remedy = "functional dropout cannot be sampled, use nn.Dropout in its place"
+        raise fail("mc_dropout", f"`network` must have a dropout module with p > 0, got none; {remedy}.")
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Masks:
+    """The masks of one pass through the network, in which every call of a module gets one of its own."""
+
+    ids: range
+    seed: int
+    examples: int
+    calls: Counter[int] = field(default_factory=Counter)
+    """Number of calls so far, by the place of the module."""
+
+    @contextmanager
+    def hooked(self, dropouts: list[_Dropout]) -> Iterator[None]:
+        """Apply the masks by hooks on the dropout modules, which do nothing themselves in eval mode."""
+        handles = [
+            dropout.module.register_forward_hook(partial(self._after_call, dropout)) for dropout in dropouts
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _after_call(self, dropout: _Dropout, _: Any, __: Any, output: Tensor) -> Tensor:
+        return self.drop(dropout, output)
+
+    def drop(self, dropout: _Dropout, values: Tensor) -> Tensor:
+        """The values (masks · examples, ...) of the next call of a dropout module, under the masks."""
+        module, batch = dropout.module, len(self.ids) * self.examples
+        _require_batch(dropout, values, batch)
+        call = self.calls[dropout.place]
+        self.calls[dropout.place] += 1
+        rows = len(values) // max(1, batch)  # more than one where tokens or patches are moved into the batch
+        shape = (rows, *values.shape[1:])
+        if isinstance(module, _OF_CHANNELS):
+            shape = (*shape[:2], *(1 for _ in shape[2:]))
+        generators = (self._generator(dropout, call, mask) for mask in self.ids)
+        drawn = torch.stack([torch.rand(shape, generator=generator) for generator in generators])
+        kept = (drawn >= module.p).to(values)[:, None]
+        return _dropped(module, values.unflatten(0, (len(self.ids), self.examples, rows)), kept).flatten(0, 2)
+
+    def _generator(self, dropout: _Dropout, call: int, mask: int) -> torch.Generator:
+        # The first call is not numbered: results of networks with one call a module stay as they were.
+        numbers = (self.seed, dropout.place, mask, call)[: 4 if call else 3]
+        return torch.Generator().manual_seed(derive_seed(*numbers))
+
+
+def _require_batch(dropout: _Dropout, values: Tensor, batch: int) -> None:
+    """The first dimension must be the batch, or masks would be applied along another one."""
+    known = (number for kind, number in _DIMENSIONS.items() if isinstance(dropout.module, kind))
+    dimensions = next(known, max(2, values.dim()))
+    if values.dim() == dimensions and len(values) % max(1, batch) == 0:
+        return
+    which, shape = f"{type(dropout.module).__name__} at `{dropout.name}`", tuple(values.shape)
+    expected = f"values of {dimensions} dimensions, the first of them the batch of {batch}"
+    raise fail("mc_dropout", f"{which} of `network` must receive {expected}, got shape {shape}.")
+
+
+def _dropped(module: Any, values: Tensor, kept: Tensor) -> Tensor:
+    """What a dropout module makes of its input in training, where `kept` is 0 or 1."""
+    if module.p == 1:
+        return values * 0
+    if not isinstance(module, _ALPHA):
+        return values * (kept / (1 - module.p))
+    scale = ((1 + _SELU_LIMIT**2 * module.p) * (1 - module.p)) ** -0.5
+    return values * (scale * kept) + scale * _SELU_LIMIT * (module.p - 1 + kept)
 
 
 @dataclass(frozen=True, eq=False)
