@@ -15,13 +15,13 @@ SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 # From the ground up. A package or module may import from every layer below its own, and from itself.
 LAYERS = (
     ("ground", "_utils"),
-    ("ground", "_coefficients _environment _files _validate resampling"),
+    ("ground", "_coefficients _environment _files _png _validate resampling"),
     ("ground", "_config"),
     ("L0", "_special"),
     ("L0", "_rows"),
     ("L0", "_autograd _quadrature elbo"),
     ("L0", "dirichlet"),
-    ("L1", "_labels"),
+    ("L1", "_belief_view _labels"),
     ("L1", "kernels"),
     ("L1", "loss metrics"),
     ("L1", "belief linear_loss"),
