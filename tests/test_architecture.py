@@ -32,7 +32,7 @@ LAYERS = (
     ("L4", "experiments"),
     ("L5", "reproduce"),
     ("L5", "report"),
-    ("L5", "adapting"),
+    ("L5", "adapting evaluating"),
     ("L5", "cli"),
     ("L5", "__main__"),
 )

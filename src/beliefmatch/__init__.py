@@ -3,6 +3,7 @@
     loss = beliefmatch.BeliefMatchingLoss()(logits, targets)     # in place of CrossEntropyLoss
     belief = beliefmatch.Belief(logits)                          # probabilities, and doubt about them
     better = beliefmatch.adapt(model, data, validation=unseen)   # a trained network gets its doubt back
+    found = beliefmatch.evaluate(logits=logits, targets=targets) # what predictions of any model are worth
 
 Names are loaded on first use, so that importing the package costs nothing.
 """
@@ -14,17 +15,20 @@ from beliefmatch._utils import lazy_names
 if TYPE_CHECKING:
     from beliefmatch.adapting import adapt
     from beliefmatch.belief import Belief, dirichlet_kl
+    from beliefmatch.evaluating import Evaluation, evaluate
     from beliefmatch.linear_loss import LinearBeliefMatchingLoss, linear_belief_matching_loss
     from beliefmatch.loss import BeliefMatchingLoss, belief_matching_loss
 
 __all__ = [
     "Belief",
     "BeliefMatchingLoss",
+    "Evaluation",
     "LinearBeliefMatchingLoss",
     "__version__",
     "adapt",
     "belief_matching_loss",
     "dirichlet_kl",
+    "evaluate",
     "linear_belief_matching_loss",
 ]
 
@@ -33,6 +37,7 @@ _load, __dir__ = lazy_names(
     {
         "adapting": "adapt",
         "belief": "Belief dirichlet_kl",
+        "evaluating": "Evaluation evaluate",
         "linear_loss": "LinearBeliefMatchingLoss linear_belief_matching_loss",
         "loss": "BeliefMatchingLoss belief_matching_loss",
     },
