@@ -3,6 +3,7 @@
     loss = beliefmatch.BeliefMatchingLoss()(logits, targets)     # in place of CrossEntropyLoss
     belief = beliefmatch.Belief(logits)                          # probabilities, and doubt about them
     better = beliefmatch.adapt(model, data, validation=unseen)   # a trained network gets its doubt back
+    found = beliefmatch.evaluate(logits=logits, targets=targets) # what predictions of any model are worth
 
 Names are loaded on first use, so that importing the package costs nothing.
 """
@@ -14,6 +15,7 @@ from beliefmatch._utils import lazy_names
 if TYPE_CHECKING:
     from beliefmatch.adapting import adapt
     from beliefmatch.belief import Belief, dirichlet_kl
+    from beliefmatch.evaluating import Evaluation, evaluate
     from beliefmatch.integrations.export import export
     from beliefmatch.kl_weight import choose_kl_weight
     from beliefmatch.linear_loss import LinearBeliefMatchingLoss, linear_belief_matching_loss
@@ -23,12 +25,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Belief",
     "BeliefMatchingLoss",
+    "Evaluation",
     "LinearBeliefMatchingLoss",
     "__version__",
     "adapt",
     "belief_matching_loss",
     "choose_kl_weight",
     "dirichlet_kl",
+    "evaluate",
     "export",
     "fit_scale",
     "linear_belief_matching_loss",
@@ -42,6 +46,7 @@ _load, __dir__ = lazy_names(
         "belief": "Belief dirichlet_kl",
         "kl_weight": "choose_kl_weight",
         "integrations.export": "export",
+        "evaluating": "Evaluation evaluate",
         "linear_loss": "LinearBeliefMatchingLoss linear_belief_matching_loss",
         "loss": "BeliefMatchingLoss belief_matching_loss",
         "votes": "fit_scale votes_log_likelihood",

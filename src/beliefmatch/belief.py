@@ -1,21 +1,26 @@
 """The Dirichlet that a classifier's logits stand for, and how far one Dirichlet is from another."""
 
 import math
-from collections.abc import Callable
-from typing import Any, Literal
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Dirichlet, Gamma
 
 from beliefmatch import _special as special
 from beliefmatch import dirichlet, kernels
+from beliefmatch._belief_view import BeliefItem, belief_html
 from beliefmatch._quadrature import beta_quantile, prob_of_being_best
 from beliefmatch._rows import result_dtype, split
 from beliefmatch._validate import (
     describe,
     fail,
     is_inspectable,
+    level_of_caller,
+    naming_arguments,
     require_choice,
     require_finite_number,
     require_floating,
@@ -33,6 +38,8 @@ Measure = Literal[
     "mutual_information",
     "differential_entropy",
 ]
+_SURE_WHEN_HIGH = ("confidence", "precision")
+_SHOWN = 6  # items of a batch in a notebook
 
 
 class Belief:
@@ -44,9 +51,10 @@ class Belief:
     `entropy()`, probabilities found by quadrature, and whatever takes an argument.
 
     All of them work on a batch and drop the class dimension where they return one number a sample.
-    Half-precision logits are lifted to float32. `docs/uncertainty.md` explains what the numbers mean and
-    what they do not: the spread of this Dirichlet is a score for OOD input, not a posterior over what more
-    data would teach.
+    `belief[3]`, `belief[:10]` and `belief[mask]` index the batch, never the classes; `len`, iteration, `cat`
+    and `stack` do the same. Half-precision logits are lifted to float32. `docs/uncertainty.md` explains what
+    the numbers mean and what they do not: the spread of this Dirichlet is a score for OOD input, not a
+    posterior over what more data would teach.
 
     Args:
         logits: ln α of any shape; the output of a network trained with `belief_matching_loss`. Not copied
@@ -63,6 +71,8 @@ class Belief:
         [0, 2]
         >>> belief.abstain(0.8).tolist()
         [False, True]
+        >>> len(belief), belief[1].predictions.item()
+        (2, 2)
     """
 
     def __init__(self, logits: Tensor, *, scale: float = 1.0, dim: int = -1) -> None:
@@ -82,10 +92,107 @@ class Belief:
         shape = tuple(self.log_alpha.shape)
         return f"Belief(classes={self.num_classes}, shape={shape}, dim={self.dim})"
 
+    def _repr_html_(self) -> str:
+        """A picture for notebooks: the simplex for three classes, else the probabilities as bars."""
+        shape = tuple(self.batch_shape)
+        rows = self.log_alpha.detach().movedim(self.dim, -1).reshape(math.prod(shape), self.num_classes)
+        shown = Belief(rows[:_SHOWN]).cpu()
+        columns = (
+            shown.log_alpha,
+            shown.probs,
+            shown.variance.sqrt(),
+            shown.log_precision,
+            shown.mutual_information(),
+        )
+        items = [BeliefItem(*values) for values in zip(*(column.tolist() for column in columns), strict=True)]
+        indices = [np.unravel_index(place, shape) if shape else () for place in range(len(items))]
+        labels = [", ".join(f"{part}" for part in index) for index in indices]
+        return belief_html(items, labels, batch_shape=shape, classes=self.num_classes)
+
+    def __len__(self) -> int:
+        """Size of the first batch dimension."""
+        if not self.batch_shape:
+            raise fail("Belief", "a single belief has no length, as it has no batch dimension.", TypeError)
+        return self.batch_shape[0]
+
+    def __bool__(self) -> bool:
+        """True, also of an empty batch."""
+        return True
+
+    def __iter__(self) -> Iterator["Belief"]:
+        """The beliefs along the first batch dimension."""
+        return (self[place] for place in range(len(self)))
+
+    def __getitem__(self, index: Any) -> "Belief":
+        """The belief of some items: integers, slices, masks and tensors of indices over the batch dimensions.
+
+        They mean what they mean for a tensor of the shape `batch_shape`. All classes stay, at their place
+        among the batch dimensions that are left.
+        """
+        given = index if isinstance(index, tuple) else (index,)
+        parts = [_as_index(part) for part in given]
+        missing = len(self.batch_shape) - sum(map(_dims_taken, parts))
+        if missing < 0 or parts.count(Ellipsis) > 1:
+            fact = f"an index of {len(self.batch_shape)} batch dimensions {tuple(self.batch_shape)}"
+            raise fail("Belief", f"`[]` must be given {fact}, got {describe(index)}.", IndexError)
+        if Ellipsis not in parts:
+            parts.append(Ellipsis)
+        place = parts.index(Ellipsis)
+        parts[place : place + 1] = [slice(None)] * missing
+        try:
+            chosen = self.log_alpha.movedim(self.dim, -1)[(*parts, slice(None))]
+        except (IndexError, TypeError) as error:
+            fact = f"an index of the batch dimensions {tuple(self.batch_shape)}"
+            raise fail("Belief", f"`[]` must be given {fact}, got {describe(index)}.", IndexError) from error
+        dim = min(_dims_left(parts, self.dim), chosen.dim() - 1)
+        return Belief(chosen.movedim(-1, dim), dim=dim)
+
+    def to(self, *args: Any, **kwargs: Any) -> "Belief":
+        """This belief on another device or of another floating-point type; arguments as of `Tensor.to`."""
+        return Belief(self.log_alpha.to(*args, **kwargs), dim=self.dim)
+
+    def cpu(self) -> "Belief":
+        """This belief on the CPU."""
+        return self.to("cpu")
+
+    def detach(self) -> "Belief":
+        """This belief without its gradient."""
+        return Belief(self.log_alpha.detach(), dim=self.dim)
+
+    @staticmethod
+    def cat(beliefs: Sequence["Belief"], dim: int = 0) -> "Belief":
+        """Join beliefs along an existing batch dimension, as `torch.cat` does; the first gives the layout.
+
+        Args:
+            beliefs: Beliefs over the same number of classes, whose other batch dimensions agree.
+            dim: Which batch dimension to join along; classes are not counted.
+        """
+        return _joined("Belief.cat", torch.cat, beliefs, dim, new=0)
+
+    @staticmethod
+    def stack(beliefs: Sequence["Belief"], dim: int = 0) -> "Belief":
+        """Join beliefs along a new batch dimension, as `torch.stack` does; the first gives the layout.
+
+        Args:
+            beliefs: Beliefs over the same number of classes and of the same batch shape.
+            dim: Place of the new dimension among the batch dimensions; classes are not counted.
+
+        >>> import torch
+        >>> Belief.stack([Belief(torch.zeros(3)), Belief(torch.ones(3))]).batch_shape
+        torch.Size([2])
+        """
+        return _joined("Belief.stack", torch.stack, beliefs, dim, new=1)
+
     @property
     def num_classes(self) -> int:
         """K."""
         return self.log_alpha.shape[self.dim]
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Shape of the logits without the class dimension."""
+        shape = tuple(self.log_alpha.shape)
+        return torch.Size((*shape[: self.dim], *shape[self.dim + 1 :]))
 
     @property
     def probs(self) -> Tensor:
@@ -248,25 +355,150 @@ class Belief:
             require_values("Belief.to_distribution", "logits", alpha, ~alpha.isnan(), "free of NaN")
         return Dirichlet(alpha.movedim(self.dim, -1), validate_args=False)
 
-    def abstain(self, threshold: float, *, measure: Measure = "confidence") -> Tensor:
-        """Which predictions not to make: True where the measure is on the doubtful side of `threshold`.
+    def abstain(
+        self,
+        threshold: float | None = None,
+        *,
+        measure: Measure = "confidence",
+        risk: float | None = None,
+        calibration: "tuple[Belief | Tensor, Tensor] | None" = None,
+        delta: float = 0.05,
+    ) -> Tensor:
+        """Which predictions not to make: True where the measure is on the doubtful side of a threshold.
 
         Below it for "confidence" and "precision", above it for the entropies and the mutual information.
-        A measure that is NaN abstains.
+        A measure that is NaN abstains. The threshold is given, or found on held-out data such that the error
+        among the answers is at most `risk`, except with probability `delta` (`metrics.coverage_at_risk`).
+        The guarantee is for inputs drawn like the held-out ones, if these chose nothing else. Where no
+        threshold keeps the risk, all predictions abstain, with a warning.
+
+        Args:
+            threshold: Value of the measure; for "confidence" a probability from 0 to 1.
+            measure: What tells doubt.
+            risk: Error rate that the answers must not exceed, in place of `threshold`.
+            calibration: Held-out predictions and their class ids, with `risk`: a Belief, or logits with the
+                classes along their last dimension.
+            delta: Probability with which the guarantee of `risk` may fail.
+
+        Example:
+            >>> import torch
+            >>> chance = torch.Generator().manual_seed(0)
+            >>> targets = torch.randint(3, (2000,), generator=chance)
+            >>> logits = torch.randn(2000, 3, generator=chance) + 3 * torch.eye(3)[targets]
+            >>> new = Belief(torch.tensor([[5.0, 0.0, 0.0], [0.1, 0.0, 0.0]]))
+            >>> new.abstain(risk=0.01, calibration=(logits, targets)).tolist()
+            [False, True]
         """
-        require_choice("Belief.abstain", "measure", measure, tuple(_SURE_WHEN))
-        value = require_finite_number("Belief.abstain", "threshold", threshold)
-        return ~_SURE_WHEN[measure](self, value)
+        name = "Belief.abstain"
+        require_choice(name, "measure", measure, get_args(Measure))
+        if (threshold is None) == (risk is None) or (risk is None) != (calibration is None):
+            given = {"threshold": threshold, "risk": risk, "calibration": calibration}
+            received = " and ".join(f"`{key}`" for key, one in given.items() if one is not None) or "nothing"
+            raise fail(name, f"`threshold` must be given, or `risk` with `calibration`, got {received}.")
+        if threshold is not None:
+            value = require_finite_number(name, "threshold", threshold)
+            if measure == "confidence" and not 0 <= value <= 1:
+                hint = f"; write {value / 100:g} for {value:g} %" if 1 < value <= 100 else ""
+                raise fail(name, f"`threshold` must be a probability from 0 to 1, got {value:g}{hint}.")
+            value = value if measure in _SURE_WHEN_HIGH else -value
+            return ~(self._sureness(measure) >= value)
+        assert risk is not None and calibration is not None
+        least = _least_sureness(measure, require_finite_number(name, "risk", risk), calibration, delta)
+        return ~(self._sureness(measure) >= least)
+
+    def _sureness(self, measure: Measure) -> Tensor:
+        """The measure, or its negative, such that higher is surer."""
+        found = getattr(self, measure)
+        return found if measure in _SURE_WHEN_HIGH else -found()
 
 
-_SURE_WHEN: dict[str, Callable[[Belief, float], Any]] = {
-    "confidence": lambda belief, at_least: belief.confidence >= at_least,
-    "precision": lambda belief, at_least: belief.precision >= at_least,
-    "entropy": lambda belief, at_most: belief.entropy() <= at_most,
-    "expected_entropy": lambda belief, at_most: belief.expected_entropy() <= at_most,
-    "mutual_information": lambda belief, at_most: belief.mutual_information() <= at_most,
-    "differential_entropy": lambda belief, at_most: belief.differential_entropy() <= at_most,
-}
+def _least_sureness(measure: Measure, risk: float, calibration: Any, delta: float) -> float:
+    """Where answers begin such that the error among them is bounded; infinite where none may be given."""
+    from beliefmatch.metrics.selective import coverage_at_risk
+
+    name = "Belief.abstain"
+    if not isinstance(calibration, tuple | list) or len(calibration) != 2:
+        expected = "a pair of a Belief, or logits, and class ids"
+        raise fail(name, f"`calibration` must be {expected}, got {describe(calibration)}.", TypeError)
+    held_out, targets = calibration
+    if not isinstance(held_out, Belief):
+        with naming_arguments(name, logits="calibration"):
+            held_out = Belief(held_out)
+    held_out = held_out.detach()
+    if not isinstance(targets, Tensor) or targets.is_floating_point() or targets.dtype == torch.bool:
+        expected = "a tensor of class ids as its second part"
+        raise fail(name, f"`calibration` must have {expected}, got {describe(targets)}.", TypeError)
+    if targets.shape != held_out.batch_shape:
+        expected = f"class ids of shape {tuple(held_out.batch_shape)} as its second part"
+        raise fail(name, f"`calibration` must have {expected}, got {tuple(targets.shape)}.")
+    sureness = held_out._sureness(measure).flatten().cpu()
+    correct = (held_out.predictions == targets.to(held_out.log_alpha.device)).flatten().cpu()
+    with naming_arguments(name, confidence="calibration", correct="calibration", risk="risk", delta="delta"):
+        found = coverage_at_risk(sureness, correct, risk=risk, delta=delta)
+    if math.isinf(found.threshold) and found.threshold > 0:
+        fact = f"no threshold of {measure} keeps the error among answers at or below {risk:g}"
+        remedy = f"with {len(correct):,} calibration examples; all predictions abstain."
+        warnings.warn(f"{name}: {fact} {remedy}", stacklevel=level_of_caller())
+    return found.threshold
+
+
+def _joined(name: str, join: Any, beliefs: Any, dim: int, *, new: int) -> Belief:
+    """`torch.cat` or `torch.stack` over batch dimensions, of which the result has `new` more."""
+    found = list(beliefs) if isinstance(beliefs, Sequence | Iterator) else []
+    if not found or not all(isinstance(one, Belief) for one in found):
+        received = describe(next((one for one in found if not isinstance(one, Belief)), beliefs))
+        raise fail(name, f"`beliefs` must be a list of one Belief or more, got {received}.", TypeError)
+    beliefs = found
+    first, dim = beliefs[0], require_index(name, "dim", dim)
+    sizes = sorted({one.num_classes for one in beliefs})
+    if len(sizes) > 1:
+        received = " and ".join(map(str, sizes))
+        raise fail(name, f"`beliefs` must have the same number of classes, got {received}.")
+    dims = len(first.batch_shape) + new
+    if not -dims <= dim < dims:
+        raise fail(name, f"`dim` must be one of {dims} batch dimensions, got {dim}.")
+    dim %= dims
+    try:
+        joined = join([one.log_alpha.movedim(one.dim, -1) for one in beliefs], dim)
+    except RuntimeError as error:
+        shapes = " and ".join(map(str, dict.fromkeys(tuple(one.batch_shape) for one in beliefs)))
+        fact = "`beliefs` must have batch shapes that fit together and be on one device"
+        raise fail(name, f"{fact}, got {shapes}.") from error
+    class_dim = first.dim + (new if dim <= first.dim else 0)
+    return Belief(joined.movedim(-1, class_dim), dim=class_dim)
+
+
+def _as_index(part: Any) -> Any:
+    """Lists and arrays as tensors; everything else as it is."""
+    if isinstance(part, bool):
+        raise fail("Belief", "`[]` must be given integers, slices, masks or tensors, got a bool.", IndexError)
+    if isinstance(part, list | np.ndarray):
+        part = torch.as_tensor(part)
+        part = part.long() if not part.numel() and part.dtype != torch.bool else part
+    if isinstance(part, Tensor) and part.dtype == torch.uint8:
+        return part.long()  # torch would take it for a mask
+    return part
+
+
+def _dims_taken(part: Any) -> int:
+    """How many batch dimensions one part of an index is about."""
+    if part is None or part is Ellipsis:
+        return 0
+    return part.dim() if isinstance(part, Tensor) and part.dtype == torch.bool else 1
+
+
+def _dims_left(parts: Sequence[Any], dim: int) -> int:
+    """How many dimensions of the indexed batch stand before the classes, which stood at `dim`."""
+    taken, left, of_tensors = 0, 0, 0
+    for part in parts:
+        if taken >= dim:
+            break
+        taken += _dims_taken(part)
+        if isinstance(part, Tensor):  # tensors are broadcast together; a mask counts as one of indices
+            of_tensors = max(of_tensors, 1 if part.dtype == torch.bool else part.dim())
+        else:
+            left += part is None or isinstance(part, slice)
+    return left + of_tensors
 
 
 def dirichlet_kl(p_logits: Tensor, q_logits: Tensor, *, dim: int = -1) -> Tensor:

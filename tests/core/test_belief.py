@@ -1,7 +1,12 @@
 """Belief: the Dirichlet of a network's logits, checked against scipy, torch and closed forms."""
 
+import base64
+import io
 import math
+import re
+from xml.etree import ElementTree
 
+import matplotlib.image
 import numpy as np
 import pytest
 import scipy.stats
@@ -10,6 +15,7 @@ from scipy import special
 from torch.distributions import Dirichlet, kl_divergence
 
 from beliefmatch import Belief
+from beliefmatch.metrics import coverage_at_risk
 
 DOUBLE = torch.float64
 ENTROPIES = ("entropy", "expected_entropy", "mutual_information", "differential_entropy")
@@ -260,6 +266,191 @@ def test_abstains_on_the_doubtful_side_of_each_measure_and_on_nan(measure, thres
     assert Belief(torch.tensor(rows)).abstain(threshold, measure=measure).tolist() == [*abstains, True]
 
 
+def calibrated(seed, rows, classes=3, lead=6.0):
+    """Logits in favour of one class, more or less, and class ids drawn from their probabilities."""
+    chance = torch.Generator().manual_seed(seed)
+    favoured = torch.eye(classes)[torch.randint(classes, (rows,), generator=chance)]
+    logits = lead * torch.rand(rows, 1, generator=chance) * favoured
+    return logits, torch.multinomial(logits.softmax(1), 1, generator=chance)[:, 0]
+
+
+@pytest.mark.parametrize("measure", ["confidence", "precision", "entropy", "mutual_information"])
+def test_a_risk_bounds_the_error_among_future_answers_by_any_measure(measure):
+    logits, targets = calibrated(0, 4000)
+    new, truth = calibrated(1, 20_000)
+    answered = ~Belief(new).abstain(risk=0.05, calibration=(logits, targets), measure=measure)
+    wrong = new.argmax(1) != truth
+    assert wrong.double().mean() > 0.1
+    assert answered.double().mean() > 0.1
+    assert wrong[answered].double().mean() <= 0.05
+
+
+def test_the_threshold_of_a_risk_is_that_of_coverage_at_risk():
+    logits, targets = calibrated(2, 3000)
+    held_out, new = Belief(logits), Belief(calibrated(3, 500)[0])
+    found = coverage_at_risk(held_out.confidence, held_out.predictions == targets, risk=0.1, delta=0.2)
+    given = new.abstain(risk=0.1, delta=0.2, calibration=(held_out, targets))
+    assert torch.equal(given, new.abstain(found.threshold))
+    assert 0 < given.sum() < 500
+
+
+def test_a_risk_that_no_threshold_keeps_abstains_from_everything_with_a_warning():
+    logits, targets = calibrated(4, 50)
+    with pytest.warns(UserWarning, match="^Belief.abstain: no threshold"):
+        assert Belief(logits).abstain(risk=0.01, calibration=(logits, targets)).all()
+
+
+# Batches
+
+BATCH = torch.arange(2 * 5 * 4 * 6, dtype=DOUBLE).reshape(2, 5, 4, 6).sin()  # 5 classes along dim 1
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        0,
+        -1,
+        slice(1),
+        (slice(None), 2),
+        (..., 3),
+        (1, ..., slice(1, 4)),
+        (slice(None), slice(None, None, 2), 0),
+        (None, 1),
+        torch.tensor([1, 0, 1]),
+        [1, 1],
+        np.array([True, False]),
+        (slice(None), torch.tensor([3, 0])),
+        (slice(None), torch.tensor([3, 0]), torch.tensor([5, 5])),
+        (torch.tensor([1, 0]), slice(None), torch.tensor([5, 5])),
+        (torch.zeros(2, 3).long(), 1),
+        (1, torch.tensor([[0, 1], [2, 3]])),
+        BATCH[:, 0] > 0,
+        (1, BATCH[0, 0] > 0),
+        (0, 1, 2),
+        (),
+        [],
+        torch.tensor(1),
+    ],
+)
+def test_an_index_is_that_of_a_tensor_of_the_batch_shape(index):
+    belief = Belief(BATCH, dim=1)
+    chosen = belief[index]
+    own = tuple(torch.as_tensor(one) if isinstance(one, list | np.ndarray) else one
+                for one in (index if isinstance(index, tuple) else (index,)))  # fmt: skip
+    own = (
+        torch.zeros(0, dtype=torch.long) if isinstance(index, list) and not index else own
+    )  # torch takes an empty list for a mask
+    assert torch.equal(chosen.predictions, belief.predictions[own])
+    assert torch.equal(chosen.entropy(), belief.entropy()[own])
+    assert chosen.num_classes == 5 and chosen.batch_shape == belief.entropy()[own].shape
+
+
+@pytest.mark.parametrize(
+    ("index", "shape"),
+    [
+        (0, (5, 4, 6)),
+        (slice(1), (1, 5, 4, 6)),
+        ((slice(None), 1), (2, 5, 6)),
+        ((..., 1), (2, 5, 4)),
+        ([0, 1, 1], (3, 5, 4, 6)),
+        (torch.ones(2, 4, 6, dtype=torch.bool), (48, 5)),
+    ],
+)
+def test_an_index_leaves_the_classes_at_their_place_among_the_rest(index, shape):
+    assert Belief(BATCH, dim=1)[index].log_alpha.shape == shape
+
+
+def test_length_and_iteration_go_along_the_first_batch_dimension():
+    belief = Belief(BATCH.movedim(1, 0), dim=0)
+    assert len(belief) == 2
+    assert [one.batch_shape for one in belief] == [(4, 6), (4, 6)]
+    again = Belief.stack(list(belief))
+    assert torch.equal(again.entropy(), belief.entropy()) and again.num_classes == 5
+    assert Belief(torch.zeros(0, 3)) and len(Belief(torch.zeros(0, 3))) == 0
+    with pytest.raises(TypeError, match="length"):
+        len(Belief(torch.zeros(3)))
+    with pytest.raises(TypeError, match="length"):
+        list(Belief(torch.zeros(3)))
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2, -1])
+def test_parts_are_put_together_again_along_each_batch_dimension(dim):
+    belief = Belief(BATCH, dim=1)
+    at = [slice(None)] * 3
+    parts = []
+    for cut in (slice(0, 1), slice(1, None)):
+        at[dim] = cut
+        parts.append(belief[tuple(at)])
+    joined = Belief.cat(parts, dim=dim)
+    assert joined.dim == 1 and torch.equal(joined.log_alpha, BATCH)
+    at[dim] = 0
+    one = belief[tuple(at)]
+    stacked = Belief.stack([one, one], dim=dim)
+    assert torch.equal(stacked.entropy(), torch.stack([one.entropy(), one.entropy()], dim))
+
+
+def test_beliefs_of_other_layouts_are_joined_by_their_meaning():
+    rows, columns = Belief(BATCH[0, :, :, 0].T), Belief(BATCH[1, :, :, 0], dim=0)
+    joined = Belief.cat([rows, columns])
+    assert joined.dim == 1
+    assert torch.equal(joined.predictions, torch.cat([rows.predictions, columns.predictions]))
+
+
+def test_moving_keeps_the_belief_and_its_gradient():
+    logits = torch.randn(3, 4, requires_grad=True)
+    belief = Belief(logits, scale=0.5).to(torch.float64)
+    assert belief.log_alpha.dtype == torch.float64 and belief.cpu().log_alpha.device.type == "cpu"
+    belief[1].entropy().backward()
+    assert logits.grad is not None and logits.grad[1].any() and not logits.grad[0].any()
+    assert not belief.detach().log_alpha.requires_grad
+    assert belief.to(torch.float16).log_alpha.dtype == torch.float32
+    assert belief.to("meta").log_alpha.device.type == "meta"
+
+
+# In a notebook
+
+
+def svgs(html):
+    """Every drawing, parsed: what is no XML is an error."""
+    ElementTree.fromstring(html.replace("<br>", "<br/>"))  # the whole is well-formed too
+    return [ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", html, re.DOTALL)]
+
+
+def test_a_notebook_shows_the_density_of_three_classes_at_its_place():
+    drawing = svgs(Belief(torch.tensor([[4.0, 0.0, 0.0], [0.0, 4.0, 0.0], [0.0, 0.0, 4.0]]))._repr_html_())
+    assert len(drawing) == 3
+    dots = [next(one.iter("circle")) for one in drawing]
+    x, y = ([float(dot.get(axis)) for dot in dots] for axis in ("cx", "cy"))
+    assert x[0] < x[2] < x[1] and y[2] < min(y[0], y[1])  # class 0 left, 1 right, 2 on top
+    data = next(drawing[0].iter("image")).get("href").removeprefix("data:image/png;base64,")
+    picture = matplotlib.image.imread(io.BytesIO(base64.b64decode(data)))
+    rows, columns = np.nonzero(picture[..., 3] > 0.5)
+    assert len(rows) and columns.max() < 0.2 * picture.shape[1] and rows.min() > 0.8 * picture.shape[0]
+
+
+def test_bars_of_other_beliefs_are_their_largest_probabilities():
+    belief = Belief(torch.tensor([0.0, 3.0, 1.0, 2.0, -1.0, -2.0, 2.5]))
+    (drawing,) = svgs(belief._repr_html_())
+    widths = [float(one.get("width")) for one in drawing.iter("rect")]
+    lengths = [width / widths[0] for width in widths[1::2]]
+    assert lengths == pytest.approx(belief.probs.sort(descending=True).values[:5].tolist(), abs=1e-3)
+    assert "2 others" in "".join(drawing.itertext())
+
+
+def test_a_notebook_shows_few_items_of_a_large_batch_and_says_how_many_are_left():
+    html = Belief(torch.zeros(40, 4, 5), dim=1)._repr_html_()
+    assert len(svgs(html)) == 6 and "194 more" in html and "[0, 4]" in html
+    assert len(html) < 100_000
+
+
+@pytest.mark.parametrize("level", [-1e30, -300.0, 0.0, 80.0, 1e30, math.nan, math.inf])
+@pytest.mark.parametrize("classes", [1, 2, 3, 4])
+def test_a_notebook_shows_beliefs_at_the_extremes_and_of_nothing(level, classes):
+    html = Belief(torch.full((2, classes), level))._repr_html_()
+    assert len(svgs(html)) == 2 and "nan" not in html.replace("not a number", "").lower().split("base64")[0]
+    assert not svgs(Belief(torch.zeros(0, classes))._repr_html_())
+
+
 # The probability of being the best class
 
 
@@ -307,6 +498,7 @@ def test_probability_of_being_best_of_many_classes_of_no_rows_and_of_nan():
 # Arguments
 
 THREE, IMAGES = Belief(torch.zeros(3)), Belief(torch.zeros(2, 3, 4), dim=1)
+CALIBRATION = (torch.zeros(4, 3), torch.zeros(4).long())
 NAN_LOGITS = torch.tensor([math.nan, 0.0])
 
 
@@ -339,6 +531,45 @@ def test_integers_of_numpy_are_accepted():
         (lambda: THREE.update([1, 2, 3]), TypeError, "Belief.update: `counts`"),
         (lambda: THREE.abstain(0.5, measure="vibes"), ValueError, "Belief.abstain: `measure`"),
         (lambda: THREE.abstain("0.5"), TypeError, "Belief.abstain: `threshold`"),
+        (lambda: THREE.abstain(90), ValueError, "Belief.abstain: `threshold` must be a probability"),
+        (lambda: THREE.abstain(-0.1), ValueError, "Belief.abstain: `threshold`"),
+        (lambda: THREE.abstain(), ValueError, "Belief.abstain: `threshold`"),
+        (lambda: THREE.abstain(0.5, risk=0.1), ValueError, "Belief.abstain: `threshold`"),
+        (lambda: THREE.abstain(risk=0.1), ValueError, "Belief.abstain: `threshold`"),
+        (lambda: THREE.abstain(0.5, calibration=CALIBRATION), ValueError, "Belief.abstain: `threshold`"),
+        (lambda: THREE.abstain(risk=1, calibration=CALIBRATION), ValueError, "Belief.abstain: `risk`"),
+        (lambda: THREE.abstain(risk="1", calibration=CALIBRATION), TypeError, "Belief.abstain: `risk`"),
+        (
+            lambda: THREE.abstain(risk=0.1, delta=0, calibration=CALIBRATION),
+            ValueError,
+            "Belief.abstain: `delta`",
+        ),
+        *(
+            (lambda bad=bad: THREE.abstain(risk=0.1, calibration=bad), kind, "Belief.abstain: `calibration`")
+            for bad, kind in [
+                (torch.zeros(4, 3), TypeError),
+                ((torch.zeros(4, 3), torch.zeros(3).long()), ValueError),
+                ((torch.zeros(4, 3), torch.zeros(4)), TypeError),
+                ((torch.zeros(4, 3), [0, 1, 2, 0]), TypeError),
+                (([[0.0, 0.0]], torch.zeros(1).long()), TypeError),
+                ((torch.full((4, 3), math.nan), torch.zeros(4).long()), ValueError),
+            ]
+        ),
+        (lambda: THREE[0], IndexError, r"Belief: `\[\]`"),
+        (lambda: IMAGES[2], IndexError, r"Belief: `\[\]`"),
+        (lambda: IMAGES[0, 0, 0], IndexError, r"Belief: `\[\]`"),
+        (lambda: IMAGES[..., ...], IndexError, r"Belief: `\[\]`"),
+        (lambda: IMAGES[True], IndexError, r"Belief: `\[\]`"),
+        (lambda: IMAGES[torch.ones(3, dtype=torch.bool)], IndexError, r"Belief: `\[\]`"),
+        (lambda: IMAGES["a"], (IndexError, TypeError), r"Belief: `\[\]`"),
+        (lambda: Belief.cat([]), TypeError, "Belief.cat: `beliefs`"),
+        (lambda: Belief.cat(IMAGES), TypeError, "Belief.cat: `beliefs`"),
+        (lambda: Belief.cat([torch.zeros(3)]), TypeError, "Belief.cat: `beliefs`"),
+        (lambda: Belief.cat([THREE]), ValueError, "Belief.cat: `dim`"),
+        (lambda: Belief.cat([IMAGES, Belief(torch.zeros(2, 4))]), ValueError, "Belief.cat: `beliefs`"),
+        (lambda: Belief.stack([THREE, IMAGES]), ValueError, "Belief.stack: `beliefs`"),
+        (lambda: Belief.stack([THREE], dim=1), ValueError, "Belief.stack: `dim`"),
+        (lambda: THREE.to(torch.int64), TypeError, "Belief: `logits`"),
         (lambda: Belief(NAN_LOGITS).to_distribution(), ValueError, "Belief.to_distribution: `logits`"),
     ],
 )

@@ -224,7 +224,7 @@ def test_a_long_csv_is_read_whole_and_its_last_row_has_its_number(tmp_path):
     ("role", "remedy"),
     [
         ("probs", "stack [1 - p, p] of the probability p of class 1."),
-        ("logits", "stack [0, z] of the decision function z."),
+        ("logits", "stack [-z/2, z/2] of the decision function z."),
     ],
 )
 @pytest.mark.parametrize("shape", [(4,), (4, 1)])

@@ -28,7 +28,12 @@ from beliefmatch.cli.console import (
     user_errors,
     write_errors,
 )
-from beliefmatch.experiments.evaluate_config import EvaluateConfig, ModelFiles
+from beliefmatch.experiments.evaluate_config import (
+    EvaluateConfig,
+    ModelFiles,
+    require_enough_resamples,
+    require_ood_name,
+)
 
 if TYPE_CHECKING:
     from beliefmatch.experiments.adapt_record import AdaptRecord
@@ -41,10 +46,8 @@ __all__ = ["evaluate", "predict", "report"]
 
 _DEFAULT = EvaluateConfig()
 _RISKS = list(_DEFAULT.risks)
-_FEWEST_RESAMPLES = 1000  # of fewer, a bias-corrected interval may end short of where it should
 _REFUSED = 0.05  # share of in-distribution sentences that `predict` answers with "none of these"
 _FEW_ROWS = 20  # sentences whose predictions are also printed
-_MISCLASSIFICATION = "misclassification"  # the name of the set of wrong predictions in tables
 _FIGURES = ("pdf", "svg", "png")
 _RECORDS = ("comparison.json", "record.json")  # of the directories of `compare` and `adapt`
 
@@ -77,53 +80,47 @@ def evaluate(
     with ExitStack() as stack:
         with user_errors(context):
             config = EvaluateConfig(**opt.settings_of(context))
-            if 0 < resamples < _FEWEST_RESAMPLES:
-                expected = f"0 or at least {_FEWEST_RESAMPLES}: the ends of intervals from fewer are chance"
-                raise ValueError(f"evaluate: `resamples` must be {expected}, got {resamples}.")
+            require_enough_resamples(resamples)
             for kind in figures or ():
                 require_name("evaluate", "figures", kind, _FIGURES)
             chosen = model_files(models, names=name or [], ood=ood or [])
             require_packages(context, "terminal", "report", "statistics")
             from beliefmatch import kernels
-            from beliefmatch.data.predictions import FieldNames
-            from beliefmatch.experiments.evaluate import EvaluateJob
-
-            kernels.status()  # fails if BELIEFMATCH_KERNEL asks for one that does not exist
-            work = EvaluateJob(
-                chosen,
-                settings=config,
-                names=FieldNames(logits=logits, probs=probs, targets=targets, images=images),
-                class_names=class_names or _class_names_of_run(models[0]),
-                targets_file=targets_file,
-            )
-            directory = stack.enter_context(directory_in_use(out, caller="evaluate"))
-        records = []
-        with step_progress(work.steps + 1) as step:
-            for model in work.models:
-                with user_errors(context):
-                    given = work.read(model, step)
-                records.append(work.evaluate(model, given, step))
-            records = work.with_auroc_differences(records)
-            from beliefmatch.report.evaluation import (
-                evaluation_files,
-                evaluation_page,
-                evaluation_tables,
-                summary_table,
-            )
+            from beliefmatch.data.predictions import FieldNames, read_class_names
+            from beliefmatch.evaluating import Evaluation
+            from beliefmatch.experiments.evaluate import PredictionFiles, evaluate_models
             from beliefmatch.report.table import to_rich
 
-            files = list(evaluation_files(records, figures=figures or ()))
+            kernels.status()  # fails if BELIEFMATCH_KERNEL asks for one that does not exist
+            class_file = _class_names_of_run(models[0]) if class_names is None else class_names
+            known_names = None if class_file is None else read_class_names(class_file)
+            fields = FieldNames(logits=logits, probs=probs, targets=targets, images=images)
+            sources = [
+                PredictionFiles(one, names=fields, class_names=known_names, targets_file=targets_file)
+                for one in chosen
+            ]
+            directory = stack.enter_context(directory_in_use(out, caller="evaluate"))
+        with step_progress(sum(source.steps for source in sources) + 1) as step:
+            found = Evaluation(
+                evaluate_models(
+                    sources,
+                    settings=config,
+                    class_names=known_names,
+                    on_step=step,
+                    reading=lambda: user_errors(context),
+                )
+            )
+            files = list(found.files(figures=figures or ()))
             step("page")
         removed: list[str] = []
         try:  # files first: the reader of the output may close the pipe
             with write_errors(context, directory):
                 removed = atomic_write_dir(directory, files, keep=".json")  # a record may be the only copy
         finally:
-            page = evaluation_page(records)
-            show(findings([page.verdict, *page.warnings]))
-            for table in [summary_table(records), *(evaluation_tables(records) if verbose else ())]:
+            show(findings([found.verdict, *found.warnings]))
+            for table in [found.table(), *(found.tables() if verbose else ())]:
                 show(to_rich(table))
-        show(findings(list(_fields_read(records)))) if verbose else None
+        show(findings(list(_fields_read(found.records)))) if verbose else None
         if removed:
             typer.echo(printable(f"removed files of an earlier run in {directory}: {', '.join(removed)}"))
         typer.echo(directory / "report.html")
@@ -144,6 +141,9 @@ def model_files(files: Sequence[str], *, names: Sequence[str], ood: Sequence[str
         raise ValueError(f"evaluate: `name` must be given {len(files)} times, once a file, got {len(names)}.")
     from beliefmatch.experiments.run_dir import RunDirectory
 
+    if not all(file.strip() for file in files):
+        expected = "files of predictions or directories of runs (. for the current one)"
+        raise ValueError(f"evaluate: `models` must be {expected}, got ''.")
     paths, sets = [Path(file) for file in files], _ood_files(ood, len(files))
     models = []
     for index, (name, path) in enumerate(zip(model_names(paths, names), paths, strict=True)):
@@ -175,8 +175,7 @@ def _ood_files(texts: Sequence[str], models: int) -> dict[str, list[Path]]:
         name = printable(name).strip()
         if not equals or not name or not files.strip():
             raise ValueError(f"evaluate: `ood` must be SET=FILE, such as svhn=svhn.npz, got {text!r}.")
-        if name.casefold() == _MISCLASSIFICATION:
-            raise ValueError(f"evaluate: `ood` must not be named {name!r}, the set of wrong predictions.")
+        require_ood_name(name)
         if name in sets:
             raise ValueError(f"evaluate: `ood` must name each set once, got {name!r} twice.")
         found = [Path(file.strip()) for file in files.split(",")]

@@ -10,7 +10,7 @@ import json
 import re
 import struct
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
@@ -21,11 +21,12 @@ import torch
 from torch import Tensor
 
 from beliefmatch._environment import needs
-from beliefmatch._utils import reason_of
+from beliefmatch._utils import reason_of, short_repr
 from beliefmatch._validate import fail
 
 __all__ = [
     "ArrayFile",
+    "ArraysInMemory",
     "Column",
     "CsvFile",
     "Field",
@@ -109,14 +110,21 @@ class ArrayFile:
         what = "" if self.is_table else f"`{names[0]}`"
         with reading(self.path_of(names[0]), what, caller=self.caller):
             values = self._read(names)
+        return self._column(names[0], values)
+
+    def error(self, name: str, expected: str, received: str) -> Exception:
+        """The error that the values of an array are not as expected."""
+        return fail(self.caller, f"{self.path} must hold {expected} in `{name}`, got {received}.")
+
+    def _column(self, name: str, values: np.ndarray | Tensor) -> Column:
+        """The values as torch has them, or as a list of texts."""
         if isinstance(values, Tensor):
             return values
         if values.dtype.kind in "SU":
             texts = values.ravel().tolist()
             return [text.decode("utf-8", "replace") if isinstance(text, bytes) else text for text in texts]
         if values.dtype.kind not in "biuf":
-            expected = f"`{names[0]}` in {self.path} must be numbers or text"
-            raise fail(self.caller, f"{expected}, got {values.dtype}.")
+            raise self.error(name, "numbers or text", f"{values.dtype}")
         if values.dtype.kind == "f" and values.dtype.itemsize > 8:  # torch has no longer type
             values = values.astype(np.float64)
         native = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
@@ -225,8 +233,43 @@ class Field(NamedTuple):
 
     def error(self, expected: str, received: str) -> Exception:
         """The error that the values are not as expected."""
-        fact = f"{self.file.path} must hold {expected} in `{self.name}`, got {received}."
-        return fail(self.file.caller, fact)
+        return self.file.error(self.name, expected, received)
+
+
+class ArraysInMemory(ArrayFile):
+    """Arrays that the user holds, under the same checks as those in files.
+
+    Args:
+        arrays: By name: tensors of any device, numpy arrays, or whatever `numpy.asarray` makes one of, such
+            as lists, data frames and columns of data frames.
+        caller: The function that errors name; arrays are its arguments.
+    """
+
+    def __init__(self, arrays: Mapping[str, Any], *, caller: str) -> None:
+        self._arrays = arrays
+        super().__init__(Path(), caller=caller)
+
+    def load(self, names: Sequence[str]) -> Column:
+        """One array; tensors come to the CPU, without a gradient."""
+        (name,) = names
+        value = self._arrays[name]
+        if isinstance(value, Tensor):
+            return value.detach().cpu()
+        try:
+            values = np.asarray(value)
+            if values.dtype == object:  # such as texts of pandas
+                values = np.asarray(values.tolist())
+        except Exception as error:  # whatever the conversion of a user's object raises
+            reason = reason_of(error, limit=120)
+            raise self.error(name, "an array", f"{short_repr(value)[:60]} ({reason})") from error
+        return self._column(name, values)
+
+    def error(self, name: str, expected: str, received: str) -> Exception:
+        """The error that an argument is not as expected."""
+        return fail(self.caller, f"`{name}` must hold {expected}, got {received}.")
+
+    def _list(self) -> Sequence[str]:
+        return list(self._arrays)
 
 
 class NpzFile(ArrayFile):

@@ -1,4 +1,4 @@
-"""Predictions of any model, read from files that cannot execute code."""
+"""Predictions of any model, read from files that cannot execute code or taken from arrays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from beliefmatch._validate import FLOATING, SUM_TOLERANCE, fail, naming_arguments
-from beliefmatch.data.formats import ArrayFile, Field, open_arrays
+from beliefmatch.belief import Belief
+from beliefmatch.data.formats import ArrayFile, ArraysInMemory, Field, open_arrays
 
 __all__ = [
     "SPELLINGS",
@@ -87,7 +88,7 @@ class Predictions:
     """Predictions of a model for N examples, with the true classes.
 
     Args:
-        path: of the file.
+        path: of the file; None for arrays.
         kind: what `values` are.
         values: shape (N, K), checked: finite logits, or probabilities whose rows sum to one.
         targets: class ids from 0 to K - 1, shape (N,); None for OOD examples.
@@ -96,13 +97,51 @@ class Predictions:
         class_names: headings of the columns of a table that has one column a class.
     """
 
-    path: Path
+    path: Path | None
     kind: Kind
     values: Tensor
     targets: Tensor | None
     images: Tensor | None
     recognised: dict[str, str]
     class_names: tuple[str, ...] | None = None
+
+    @classmethod
+    def from_arrays(
+        cls,
+        *,
+        logits: Any = None,
+        probs: Any = None,
+        targets: Any = None,
+        images: Any = None,
+        class_names: Sequence[str] | None = None,
+    ) -> Predictions:
+        """Predictions that are in memory: tensors, numpy arrays, lists or data frames.
+
+        Args:
+            logits: Logits, shape (N, K), or a `Belief`; either these or `probs`.
+            probs: Probabilities, shape (N, K).
+            targets: Class ids, or texts among `class_names`, shape (N,); None for OOD examples.
+            images: Images of the examples, for thumbnails.
+            class_names: One for each class.
+
+        >>> Predictions.from_arrays(probs=[[0.9, 0.1], [0.3, 0.7]], targets=[0, 1]).kind
+        'probs'
+        """
+        if (logits is None) == (probs is None):
+            received = "neither" if logits is None else "both"
+            raise fail("Predictions", f"`logits` or `probs` must be given, got {received}.")
+        if isinstance(logits, Belief):
+            logits = logits.log_alpha.movedim(logits.dim, -1)
+        given = {"logits": logits, "probs": probs, "targets": targets, "images": images}
+        given = {name: one for name, one in given.items() if one is not None}
+        file = ArraysInMemory(given, caller="Predictions")
+        kind: Kind = "logits" if probs is None else "probs"
+        names = None if class_names is None else tuple(class_names)
+        values = _checked_values(kind, Field(file, (kind,)), names)
+        rows, classes = values.shape
+        ids = None if targets is None else class_ids(Field(file, ("targets",)), rows, classes, names)
+        thumbnails = None if images is None else _require_images(Field(file, ("images",)), rows)
+        return cls(None, kind, values, ids, thumbnails, {name: name for name in given}, names)
 
 
 def read_predictions(
@@ -130,12 +169,9 @@ def read_predictions(
     """
     file = open_arrays(path, caller=_CALLER)
     kind, field, unused, own_names = _find_values(file, names, class_names)
-    values = (_require_logits if kind == "logits" else _require_probs)(field)
-    rows, classes = values.shape
     class_names = own_names if class_names is None else class_names
-    if class_names is not None and len(class_names) != classes:
-        expected = f"one for each of the {classes} classes of {file.path}"
-        raise fail(_CALLER, f"`class_names` must be {expected}, got {len(class_names)}.")
+    values = _checked_values(kind, field, class_names)
+    rows, classes = values.shape
     recognised = {kind: field.name} | ({} if unused is None else {"unused": unused.name})
     targets = images = None
     if labelled:
@@ -187,16 +223,18 @@ def _find_values(
 def _class_columns(
     file: ArrayFile, names: FieldNames, class_names: Sequence[str] | None
 ) -> tuple[Kind, Field, tuple[str, ...]] | None:
-    """One column a class: prob_cat, prob_dog, ..., or columns with the names of the classes.
+    """One column a class: prob_cat, prob_dog, ..., cat_prob, ..., or columns with the names of the classes.
 
     Classes are known by the names that were given, else by targets that are text.
     """
     kinds: tuple[Kind, ...] = ("logits", "probs")
     for kind in kinds:
         for spelling in (*SPELLINGS[kind], *(("p",) if kind == "probs" else ())):
-            columns = [name for name in file.names if re.match(rf"{spelling}[ ._-]\D", name, re.IGNORECASE)]
-            if len(columns) > 1:
-                return kind, Field(file, tuple(columns)), tuple(one[len(spelling) + 1 :] for one in columns)
+            for pattern in (rf"{spelling}[ ._-](\D.*)", rf"(.*\D)[ ._-]{spelling}"):
+                matches = [re.fullmatch(pattern, name, re.IGNORECASE) for name in file.names]
+                by_column = {match[0]: match[1] for match in matches if match}
+                if len(by_column) > 1:
+                    return kind, Field(file, tuple(by_column)), tuple(by_column.values())
     targets = _find(file, "targets", names)
     texts = None if targets is None else targets.load()
     known = list(class_names or (dict.fromkeys(texts) if isinstance(texts, list) else ()))
@@ -258,9 +296,19 @@ def read_class_names(path: str | Path) -> list[str]:
     return names
 
 
+def _checked_values(kind: Kind, field: Field, class_names: Sequence[str] | None) -> Tensor:
+    """Logits or probabilities of shape (N, K), and as many class names, if any."""
+    values = (_require_logits if kind == "logits" else _require_probs)(field)
+    if class_names is not None and len(class_names) != values.shape[1]:
+        of = "" if isinstance(field.file, ArraysInMemory) else f" of {field.file.path}"
+        expected = f"one for each of the {values.shape[1]} classes{of}"
+        raise fail(field.file.caller, f"`class_names` must be {expected}, got {len(class_names)}.")
+    return values
+
+
 def _require_logits(field: Field) -> Tensor:
     """Finite numbers of shape (N, K)."""
-    logits = _matrix(field, "[0, z] of the decision function z")
+    logits = _matrix(field, "[-z/2, z/2] of the decision function z")
     _require_rows(logits, lambda rows: rows.isfinite().all(1), "finite logits", field)
     return logits
 

@@ -6,6 +6,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from beliefmatch._config import plain
 from beliefmatch._environment import provenance
 from beliefmatch._validate import fail, level_of_caller, naming_arguments
 from beliefmatch.data.formats import open_arrays
-from beliefmatch.data.predictions import FieldNames, Predictions, read_class_names, read_predictions
+from beliefmatch.data.predictions import FieldNames, Predictions, read_predictions
 from beliefmatch.experiments.evaluate_config import EvaluateConfig, ModelFiles, conventions
 from beliefmatch.experiments.evaluation_parts import (
     class_scores,
@@ -63,9 +64,10 @@ from beliefmatch.metrics.intervals import enough_resamples, intervals_of, resamp
 __all__ = [
     "BELIEF_SCORES",
     "STEPS",
-    "EvaluateJob",
     "ModelPredictions",
+    "PredictionFiles",
     "evaluate",
+    "evaluate_models",
     "headline_scores",
     "number_with_interval",
     "ood_scores",
@@ -103,7 +105,7 @@ def evaluate(
 
     Args:
         predictions: predictions for labelled examples.
-        name: name of the model; that of the file if not given.
+        name: name of the model; that of the file, or "model", if not given.
         class_names: one for each class; "0", "1", ... if not given.
         ood: predictions of the same model for examples that belong to no class, by the name of the set.
         settings: bins, resamples, seed and the like.
@@ -116,7 +118,8 @@ def evaluate(
         The record, the same for the same predictions, settings and versions but for its times.
     """
     start, ood, announce = time.perf_counter(), ood or {}, on_step or (lambda step: None)
-    name = _text(predictions.path.with_suffix("").name) if name is None else name
+    if name is None:
+        name = "model" if predictions.path is None else _text(predictions.path.with_suffix("").name)
     count, classes = predictions.values.shape
     names = [f"{index}" for index in range(classes)] if class_names is None else list(class_names)
     targets = _checked_targets(predictions, names, ood)
@@ -144,7 +147,7 @@ def evaluate(
 
     return EvaluationRecord(
         name=name,
-        source=_text(predictions.path),
+        source=_source(predictions, name),
         kind=predictions.kind,
         examples=count,
         class_names=names,
@@ -240,19 +243,25 @@ def _text(path: str | Path) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
+def _source(predictions: Predictions, name: str) -> str:
+    """Where predictions are from; no two models have the same."""
+    return f"{name} (in memory)" if predictions.path is None else _text(predictions.path)
+
+
 def _checked_targets(predictions: Predictions, names: list[str], ood: Mapping[str, Predictions]) -> Tensor:
-    """The targets, after checking that all files have the same classes."""
-    classes = predictions.values.shape[1]
+    """The targets, after checking that all predictions have the same classes."""
+    classes, of = predictions.values.shape[1], "" if predictions.path is None else f" of {predictions.path}"
     if predictions.targets is None:
-        raise fail("evaluate", f"`predictions` must have targets, got {predictions.path} without.")
+        raise fail("evaluate", f"`predictions` must have targets, got none{of}.")
     if len(names) != classes:
-        expected = f"one for each of the {classes} classes of {predictions.path}"
+        expected = f"one for each of the {classes} classes{of}"
         raise fail("evaluate", f"`class_names` must be {expected}, got {len(names)}.")
     for title, others in ood.items():
         if others.values.shape[1] != classes:
-            expected = f"the {classes} classes of {predictions.path}"
-            received = f"{others.values.shape[1]} in {others.path}"
-            raise fail("evaluate", f"`ood` set {title!r} must have {expected}, got {received}.")
+            received = others.values.shape[1]
+            raise fail(
+                "evaluate", f"`ood` set {title!r} must have the {classes} classes{of}, got {received}."
+            )
     return predictions.targets
 
 
@@ -343,7 +352,7 @@ def _ood_set(
             areas.add(name, score, torch.cat(sides), is_ood)
     return OODSet(
         name=name,
-        source=_text(predictions.path),
+        source=_source(predictions, name),
         examples=len(predictions.values),
         mean_confidence=1 - ood["confidence"].mean().item(),
         entropy=entropy_density(ood["entropy"], predictions.values.shape[1]),
@@ -371,99 +380,136 @@ def _detection(name: str, in_distribution: Tensor, ood: Tensor, settings: Evalua
 
 
 class ModelPredictions(NamedTuple):
-    """Predictions of one model for labelled and for OOD examples."""
+    """Predictions of one model for labelled and for OOD examples, in memory."""
 
+    name: str
     predictions: Predictions
     ood: Mapping[str, Predictions]
+    """By the name of the OOD set."""
+
+    @property
+    def steps(self) -> int:
+        """Calls of `on_step` until the model is evaluated."""
+        return STEPS + len(self.ood)
+
+    def read(self, on_step: Callable[[str], None]) -> "ModelPredictions":
+        """The predictions, which are here already."""
+        return self
 
 
-class EvaluateJob:
-    """Models ready to be evaluated from files, one at a time so that only one's predictions are in memory.
+class PredictionFiles:
+    """Predictions of one model in files, which `read` reads; files of an unknown form are refused at once.
 
-    What can be refused without reading whole files is refused on construction.
+    Args:
+        model: The files.
+        names: What their arrays are called.
+        class_names: One for each class.
+        targets_file: The file of the targets, if it is another one.
     """
 
     def __init__(
         self,
-        models: Sequence[ModelFiles],
+        model: ModelFiles,
         *,
-        settings: EvaluateConfig,
         names: FieldNames,
-        class_names: str | Path | None = None,
+        class_names: Sequence[str] | None = None,
         targets_file: str | Path | None = None,
     ) -> None:
-        self.models, self.settings, self.names, self.targets_file = models, settings, names, targets_file
-        self.class_names = None if class_names is None else read_class_names(class_names)
-        self._first: Predictions | None = None
-        self._areas = PairedAurocs(settings.level)
-        for model in models:
-            with naming_arguments("evaluate", path="models"):
-                open_arrays(model.path, caller="evaluate")
-            with naming_arguments("evaluate", path="ood"):
-                for path in model.ood.values():
-                    open_arrays(path, caller="evaluate")
+        self.name, self._files, self._names = model.name, model, names
+        self._class_names, self._targets_file = class_names, targets_file
+        with naming_arguments("evaluate", path="models"):
+            open_arrays(model.path, caller="evaluate")
+        with naming_arguments("evaluate", path="ood"):
+            for path in model.ood.values():
+                open_arrays(path, caller="evaluate")
         if targets_file is not None:
             with naming_arguments("evaluate", path="targets_file"):
                 open_arrays(targets_file, caller="evaluate")
 
     @property
     def steps(self) -> int:
-        """Calls of `on_step` over all models."""
-        return sum(STEPS + 1 + 2 * len(model.ood) for model in self.models)
+        """Calls of `on_step` until the model is evaluated."""
+        return STEPS + 1 + 2 * len(self._files.ood)
 
-    def read(self, model: ModelFiles, on_step: Callable[[str], None]) -> ModelPredictions:
-        """Read the files of a model; a ValueError names in one line what is wrong with them."""
+    def read(self, on_step: Callable[[str], None]) -> ModelPredictions:
+        """Read all files; a ValueError names in one line what is wrong with them."""
         with naming_arguments("evaluate", path="models"):
             found = read_predictions(
-                model.path, names=self.names, class_names=self.class_names, targets_file=self.targets_file
+                self._files.path,
+                names=self._names,
+                class_names=self._class_names,
+                targets_file=self._targets_file,
             )
-        self._check(found, "model")
-        on_step(f"{model.name}: read")
+        on_step(f"{self.name}: read")
         ood = {}
-        for title, path in model.ood.items():
-            classes = self.class_names or found.class_names
+        for title, path in self._files.ood.items():
+            classes = self._class_names or found.class_names
             with naming_arguments("evaluate", path="ood"):
-                ood[title] = read_predictions(path, names=self.names, class_names=classes, labelled=False)
-            self._check(ood[title], f"OOD set {title!r}")
-            on_step(f"{model.name}: read {title}")
-        return ModelPredictions(found, ood)
+                ood[title] = read_predictions(path, names=self._names, class_names=classes, labelled=False)
+            on_step(f"{self.name}: read {title}")
+        return ModelPredictions(self.name, found, ood)
 
-    def evaluate(
-        self, model: ModelFiles, given: ModelPredictions, on_step: Callable[[str], None]
-    ) -> EvaluationRecord:
-        """The record of a model that was read."""
-        return evaluate(
+
+def evaluate_models(
+    models: Sequence[ModelPredictions | PredictionFiles],
+    *,
+    settings: EvaluateConfig = _DEFAULT,
+    class_names: Sequence[str] | None = None,
+    on_step: Callable[[str], None] = lambda step: None,
+    reading: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> list[EvaluationRecord]:
+    """Evaluate models side by side, one at a time so that only one's files are in memory.
+
+    Args:
+        models: Their predictions; `read` is called when it is their turn.
+        settings: Bins, resamples, seed and the like.
+        class_names: One for each class; by default those of the predictions.
+        on_step: Called after each step with its description, as often as the `steps` of all models.
+        reading: Makes a context in which predictions are read and checked, to handle errors of users.
+
+    Returns:
+        One record for each model, with the differences of their AUROC.
+    """
+    areas, records, first = PairedAurocs(settings.level), [], None
+    for model in models:
+        with reading():
+            given = model.read(on_step)
+            first = first or _without_values(given.predictions)
+            _require_same_classes(given.predictions, "model", first)
+            for title, others in given.ood.items():
+                _require_same_classes(others, f"OOD set {title!r}", first)
+        record = evaluate(
             given.predictions,
-            name=model.name,
-            class_names=self.class_names or given.predictions.class_names,
+            name=given.name,
+            class_names=class_names or given.predictions.class_names,
             ood=given.ood,
-            settings=self.settings,
-            areas=self._areas,
+            settings=settings,
+            areas=areas,
             on_step=on_step,
         )
+        records.append(record)
+    return areas.with_differences(records)
 
-    def with_auroc_differences(self, records: Sequence[EvaluationRecord]) -> list[EvaluationRecord]:
-        """The records of all models, with the differences of their AUROC."""
-        return self._areas.with_differences(records)
 
-    def _check(self, found: Predictions, what: str) -> None:
-        """All files must be of the same classes, and should be of the same examples."""
-        if self._first is None:
-            self._first = replace(found, values=found.values[:0].clone(), images=None)
-        first = self._first
-        classes, expected = found.values.shape[1], first.values.shape[1]
-        if classes != expected:
-            raise fail(
-                "evaluate",
-                f"{what} in {found.path} must have the {expected} classes of {first.path}, got {classes}.",
-            )
-        if found.class_names and first.class_names and found.class_names != first.class_names:
-            same = f"the columns of the classes in the order of {first.path}"
-            raise fail("evaluate", f"{what} in {found.path} must have {same}, got {found.class_names}.")
-        if first.targets is None or found.targets is None or torch.equal(first.targets, found.targets):
-            return
-        warnings.warn(
-            f"the targets of {found.path} are not those of {first.path}; "
-            "the models were scored on different examples.",
-            stacklevel=level_of_caller(),
-        )
+def _without_values(predictions: Predictions) -> Predictions:
+    """What the next models are compared with; the values may be large."""
+    return replace(predictions, values=predictions.values[:0].clone(), images=None)
+
+
+def _require_same_classes(found: Predictions, what: str, first: Predictions) -> None:
+    """All predictions must be of the same classes, and should be of the same examples."""
+    classes, expected = found.values.shape[1], first.values.shape[1]
+    of, own = ("" if one.path is None else f" in {one.path}" for one in (first, found))
+    if classes != expected:
+        those = f"the {expected} classes of the first model{of}"
+        raise fail("evaluate", f"{what}{own} must have {those}, got {classes}.")
+    if found.class_names and first.class_names and found.class_names != first.class_names:
+        those = f"the columns of the classes in the order of {first.path}"
+        raise fail("evaluate", f"{what}{own} must have {those}, got {found.class_names}.")
+    if first.targets is None or found.targets is None or torch.equal(first.targets, found.targets):
+        return
+    warnings.warn(
+        f"the targets of {found.path} are not those of {first.path}; "
+        "the models were scored on different examples.",
+        stacklevel=level_of_caller(),
+    )

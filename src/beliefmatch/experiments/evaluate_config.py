@@ -9,7 +9,10 @@ from msgspec.structs import asdict
 
 from beliefmatch._config import Config, Count, Index, Probability, Seed
 
-__all__ = ["EvaluateConfig", "ModelFiles", "conventions"]
+__all__ = ["EvaluateConfig", "ModelFiles", "conventions", "require_enough_resamples", "require_ood_name"]
+
+_FEWEST_RESAMPLES = 1000  # of fewer, a bias-corrected interval may end short of where it should
+_MISCLASSIFICATION = "misclassification"  # the name of the set of wrong predictions in tables
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,19 @@ class EvaluateConfig(Config, frozen=True, kw_only=True):
     delta: Probability = 0.05
     coverages: tuple[Probability, ...] = (0.9, 0.95)
     shown: Index = 12
+
+
+def require_enough_resamples(resamples: int) -> None:
+    """None at all, or enough for intervals whose ends are not chance."""
+    if 0 < resamples < _FEWEST_RESAMPLES:
+        expected = f"0 or at least {_FEWEST_RESAMPLES}: the ends of intervals from fewer are chance"
+        raise ValueError(f"evaluate: `resamples` must be {expected}, got {resamples}.")
+
+
+def require_ood_name(name: str) -> None:
+    """OOD sets may have any name but that of another set of the tables."""
+    if name.casefold() == _MISCLASSIFICATION:
+        raise ValueError(f"evaluate: `ood` must not be named {name!r}, the set of wrong predictions.")
 
 
 def conventions(settings: EvaluateConfig) -> dict[str, str]:

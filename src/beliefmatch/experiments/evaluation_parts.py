@@ -2,14 +2,12 @@
 
 import base64
 import math
-import struct
-import zlib
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from beliefmatch._png import png_bytes
 from beliefmatch.experiments.evaluation_record import (
     Bins,
     ClassScores,
@@ -53,7 +51,7 @@ _LEAST_OF_CLASS = 10  # examples, for the coverage of a class
 _DENSITY_POINTS = 129
 _DENSITY_WIDTH = 0.02  # standard deviation of the kernel, as a share of ln K
 _DENSITY_CELLS = 16 * (_DENSITY_POINTS - 1)  # entropies are counted this finely before they are smoothed
-_COLOUR_TYPE = {1: 0, 3: 2, 4: 6}  # of PNG, by the number of channels: grey, RGB, RGB with opacity
+_CHANNELS = (1, 3, 4)  # grey, RGB, RGB with opacity
 
 
 def entropy_density(entropy: Tensor, classes: int) -> Curve:
@@ -195,7 +193,7 @@ def thumbnail(image: Tensor) -> str:
     """
     if image.ndim == 2:
         image = image[None]
-    elif image.shape[0] not in _COLOUR_TYPE:
+    elif image.shape[0] not in _CHANNELS:
         image = image.permute(2, 0, 1)
     pixels = _unit(image)
     height, width = pixels.shape[1:]
@@ -203,7 +201,7 @@ def thumbnail(image: Tensor) -> str:
     if scale < 1:
         size = (max(1, round(height * scale)), max(1, round(width * scale)))
         pixels = torch.nn.functional.interpolate(pixels[None], size, mode="area")[0]
-    return base64.b64encode(_png((255 * pixels).round().byte().permute(1, 2, 0).numpy())).decode("ascii")
+    return base64.b64encode(png_bytes((255 * pixels).round().byte().permute(1, 2, 0).numpy())).decode("ascii")
 
 
 def _unit(image: Tensor) -> Tensor:
@@ -216,17 +214,3 @@ def _unit(image: Tensor) -> Tensor:
     if low < 0 or high > 1:
         pixels = (pixels - low) / (high - low or 1.0)
     return pixels.nan_to_num(0.0, 1.0, 0.0).clamp(0, 1).float()
-
-
-def _png(pixels: np.ndarray) -> bytes:
-    """Bytes (H, W, C), C of 1, 3 or 4, as a PNG file."""
-    height, width, channels = pixels.shape
-    rows = pixels.reshape(height, width * channels)
-    unfiltered = np.zeros((height, 1), dtype=np.uint8)  # the filter of each row: none
-    data = zlib.compress(np.concatenate([unfiltered, rows], 1).tobytes(), 9)
-    head = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPE[channels], 0, 0, 0)
-    chunks = ((b"IHDR", head), (b"IDAT", data), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-        for kind, content in chunks
-    )

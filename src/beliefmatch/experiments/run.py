@@ -335,6 +335,7 @@ def _curves(history: History) -> dict[str, list[float | None]]:
 def _write(run: TrainingRun, predictions: RunPredictions, record: RunRecord) -> None:
     """Write predictions, model and record; the record last, because it marks the run as finished."""
     for one in (*predictions.ood.values(), predictions.validation, predictions.test):
+        assert one.path is not None
         one.path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(one.path, npz_bytes(one))
     run.run_dir.write_model(

@@ -3,13 +3,12 @@
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace as with_values
-from io import StringIO
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
 from msgspec.structs import replace
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from beliefmatch._files import atomic_write_dir
 from beliefmatch.experiments.adapt_record import (
@@ -56,6 +55,7 @@ from beliefmatch.report.table import (
     markdown_report,
     marked,
     mean_cell,
+    plain_text,
     rows_of,
     to_csv,
     to_rich,
@@ -337,16 +337,13 @@ def terminal_table(record: AdaptRecord, evaluations: Sequence[EvaluationRecord] 
 
 def adaptation_summary(record: AdaptRecord, evaluations: Sequence[EvaluationRecord] = ()) -> str:
     """The verdict, before and after as plain text, then what has to be known of the numbers."""
-    text = StringIO()
-    console = Console(file=text, width=_WIDTH, color_system=None, highlight=False)
-    console.print(terminal_table(record, evaluations), crop=False)
+    table = plain_text(terminal_table(record, evaluations), width=_WIDTH)
     shown: AdaptRecord = tidy(record)
     unseen = [shown.verdict.why] if shown.verdict.seen is False else []  # else the caveats tell it
     notes = (*batchnorm_outcome(shown), *shown.notes, *unseen)
     signed = [f"! {one}" for one in caveats(shown, evaluations)] + [f"i {one}" for one in notes]
-    table = [line.rstrip() for line in text.getvalue().splitlines()]
     words = [fill(one, _WIDTH, subsequent_indent="  ") for one in signed]
-    return "\n".join([fill(adaptation_verdict(shown, evaluations), _WIDTH), "", *table, *words])
+    return "\n".join([fill(adaptation_verdict(shown, evaluations), _WIDTH), "", table, *words])
 
 
 def adaptation_markdown(record: AdaptRecord, evaluations: Sequence[EvaluationRecord] = ()) -> str:

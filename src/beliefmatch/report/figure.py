@@ -6,7 +6,7 @@ theme of the page, and every curve carries the number of its model, by which the
 
 import re
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import BytesIO, StringIO
 from typing import Any, Literal
 
@@ -21,7 +21,19 @@ from beliefmatch.report.style import INK, REFERENCE, Look
 from beliefmatch.report.table import Table
 from beliefmatch.report.text import shorten
 
-__all__ = ["KINDS", "Axis", "Figure", "Matrix", "Panel", "Series", "figure_name", "inline_svg", "paper_files"]
+__all__ = [
+    "KINDS",
+    "Axis",
+    "Figure",
+    "Matrix",
+    "Panel",
+    "Series",
+    "figure_name",
+    "inline_svg",
+    "paper_canvas",
+    "paper_files",
+    "side_by_side",
+]
 
 Drawing = Literal["line", "points", "area", "steps", "bars", "counts"]
 KINDS = ("svg", "pdf", "png")
@@ -136,6 +148,18 @@ def figure_name(text: str, taken: Container[str] = ()) -> str:
     return name
 
 
+def side_by_side(figures: Sequence[Figure]) -> Figure:
+    """Several figures of the same models as one."""
+    panels = [
+        panel if panel.title or len(one.panels) > 1 else replace(panel, title=one.title.partition(":")[0])
+        for one in figures
+        for panel in one.panels
+    ]
+    alt = " ".join(one.alt for one in figures)
+    legend = max((one.legend for one in figures), key=len)
+    return Figure("_".join(one.name for one in figures), panels, alt, legend=legend)
+
+
 # For a page
 
 
@@ -193,19 +217,32 @@ def paper_files(figures: Sequence[Figure], kinds: Sequence[str] = KINDS) -> Iter
         for kind in kinds:
             buffer = BytesIO()
             undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-            files = rc_context({"svg.hashsalt": "beliefmatch", "pdf.fonttype": 42})
-            with style.context(_style(*_PAPER.values())), files:  # tick labels are made when saving
-                canvas.savefig(buffer, format=kind, dpi=160, metadata=undated)
+            canvas.savefig(buffer, format=kind, dpi=160, metadata=undated)
             yield f"{figure.name}.{kind}", buffer.getvalue()
 
 
-def paper_canvas(figure: Figure) -> Canvas:
+class PaperCanvas(Canvas):
+    """A figure of matplotlib that keeps its style when it is saved, and shows itself in a notebook."""
+
+    def savefig(self, *args: Any, **kwargs: Any) -> None:
+        """As of matplotlib."""
+        files = rc_context({"svg.hashsalt": "beliefmatch", "pdf.fonttype": 42})
+        with style.context(_style(*_PAPER.values())), files:  # tick labels are made when saving
+            super().savefig(*args, **kwargs)
+
+    def _repr_png_(self) -> bytes:
+        buffer = BytesIO()
+        self.savefig(buffer, format="png", dpi=120)
+        return buffer.getvalue()
+
+
+def paper_canvas(figure: Figure) -> PaperCanvas:
     """The figure as matplotlib has it, laid out and not to be changed by the reader's own style."""
     columns = max(1, min(len(figure.panels), figure.across))
     heights = _row_heights(figure.panels, columns)
     with style.context(_style(*_PAPER.values())):
         width = max(3.3 * columns, 7.4 * any(panel.wide for panel in figure.panels))
-        canvas = Canvas(figsize=(width, sum(heights, start=0.35)), layout="constrained")
+        canvas = PaperCanvas(figsize=(width, sum(heights, start=0.35)), layout="constrained")
         _draw(canvas, figure.panels, columns, ink=_PAPER[_INK])
         if figure.title and len(figure.panels) > 1:
             canvas.suptitle(drawn_text(figure.title, 80), fontsize=10, color=_PAPER[_SOFT])

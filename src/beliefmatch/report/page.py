@@ -31,6 +31,7 @@ __all__ = [
     "Text",
     "Verdict",
     "facts_of",
+    "render_notebook",
     "render_page",
 ]
 
@@ -134,6 +135,16 @@ class Page:
 
 def render_page(page: Page, *, caller: str) -> str:
     """The page as one HTML file."""
+    script = _file("page.js")
+    return _render("page.html.j2", page, caller, style="page.css", script=script, policy=_policy(script))
+
+
+def render_notebook(page: Page, table: Table, *, caller: str) -> str:
+    """The top of the page with a table as a part of a notebook, in the colours of the notebook."""
+    return _render("notebook.html.j2", page, caller, style="notebook.css", table=table)
+
+
+def _render(template: str, page: Page, caller: str, *, style: str, script: str = "", **given: Any) -> str:
     with needs("jinja2", extra="report", caller=caller):
         from jinja2 import Environment, PackageLoader, StrictUndefined
         from markupsafe import Markup
@@ -158,9 +169,8 @@ def render_page(page: Page, *, caller: str) -> str:
     environment.filters["with_code"] = lambda text: Markup(
         re.sub("`([^`]+)`", r"<code>\1</code>", str(Markup.escape(text)))
     )
-    script = _file("page.js")
-    return environment.get_template("page.html.j2").render(
-        page=page, script=Markup(script), style=Markup(_file("page.css")), policy=_policy(script)
+    return environment.get_template(template).render(
+        page=page, script=Markup(script), style=Markup(_file(style)), **given
     )
 
 

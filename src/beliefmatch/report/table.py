@@ -37,6 +37,7 @@ __all__ = [
     "markdown_report",
     "marked",
     "mean_cell",
+    "plain_text",
     "rows_of",
     "to_csv",
     "to_markdown",
@@ -122,6 +123,10 @@ class Table:
     rows: Sequence[Row]
     caption: str = ""
     row_title: str = "model"
+
+    def __str__(self) -> str:
+        """The table as a terminal shows it."""
+        return plain_text(to_rich(self))
 
     @property
     def is_marked(self) -> bool:
@@ -278,6 +283,13 @@ def to_rich(table: Table) -> FirstThatFits:
             one.caption = None
         layouts.append(Group(*parts))
     return FirstThatFits(*layouts)
+
+
+def plain_text(shown: RenderableType, *, width: int = 110) -> str:
+    """What a terminal of this width would show, without colours."""
+    text = StringIO()
+    Console(file=text, width=width, color_system=None, highlight=False).print(shown, crop=False)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
 def _rich_part(table: Table, columns: Sequence[int], between: str, *, dense: bool) -> RichTable:
