@@ -15,6 +15,7 @@ from beliefmatch.models import MODELS, build_model, build_seeded
 from beliefmatch.models.digits import DigitsNet
 from beliefmatch.models.resnet import preact_resnet18, wide_resnet
 
+SHAPES = {"digits": ((8, 8),), "mlp": ((),), "small_cnn": ((5, 5), (16, 16), (28, 40))}
 SMALL = {"digits": {"width": 4}, "wide_resnet": {"depth": 10, "width": 2}}
 
 
@@ -31,11 +32,11 @@ def test_listing_the_networks_imports_no_torch():
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_network_maps_images_to_logits_one_by_one_and_takes_dropout(name):
+def test_every_network_maps_inputs_to_logits_one_by_one_and_takes_dropout(name):
     options = {"num_classes": 7, "channels": 2, **SMALL.get(name, {"width": 2})}
     network = build_model(name, **options).eval()
-    for size in (8,) if name == "digits" else (16, 28):
-        images = torch.rand(3, 2, size, size)
+    for shape in SHAPES.get(name, ((16, 16), (28, 28))):
+        images = torch.rand(3, 2, *shape)
         logits = network(images)
         assert logits.shape == (3, 7)
         torch.testing.assert_close(network(images[1:2]), logits[1:2], rtol=1e-4, atol=1e-5)

@@ -311,9 +311,9 @@ def predict(
 ) -> None:
     """Predict classes with probabilities and uncertainty.
 
-    Inputs are images or sentences, as the network takes them. The file has the entropy of each prediction
-    and, for methods with a belief, the mutual information under it, both in nats: the larger, the more
-    uncertain.
+    Inputs are images, sentences or rows of a table, as the network takes them. The file has the entropy of
+    each prediction and, for methods with a belief, the mutual information under it, both in nats: the larger,
+    the more uncertain.
     """
     path = Path(out)
     with user_errors(context):
@@ -344,7 +344,7 @@ def predict(
     with user_errors(context):
         from beliefmatch.report.prediction_files import prediction_file
 
-        heading = "text" if is_text else "image"
+        heading = "text" if is_text else restored.noun
         content = prediction_file(path.suffix.lower(), rows, restored.class_names, inputs=heading)
     with write_errors(context, path), directory_in_use(f"{path.parent}", caller="predict"):
         atomic_write(path, content)
@@ -352,7 +352,7 @@ def predict(
         _show_rows(rows)
     if verbose:
         _show_classes(rows)
-    noun = "sentence" if is_text else "image"
+    noun = restored.noun
     counts = [f"{len(rows):,} {noun}{'' if len(rows) == 1 else 's'}"]
     if threshold is not None:
         abstained = sum(row.abstained for row in rows)

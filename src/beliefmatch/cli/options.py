@@ -215,7 +215,12 @@ Workers = Annotated[int, Sets("data.workers"), _option("N", "Number of processes
 # Data and network of `train`, `compare` and `adapt`.
 Data = Annotated[str | None, Sets("data.name"), _data("NAME|PATH",
     f"Dataset: {', '.join(DATASETS)}, "
-    "or the path of a folder of images, of Parquet files or of .npz files.")]
+    "or the path of a folder of images, of Parquet files of images, of .npz files, or of a table: a .csv, "
+    ".tsv or .parquet file, or a directory of such files for train, validation and test.")]
+Target = Annotated[str | None, Sets("data.target"), _data("COLUMN",
+    "Column of the classes of a table. Default: the only one named target, label, class or y.")]
+Drop = Annotated[list[str] | None, Sets("data.drop", tuple), _data("COLUMN",
+    "Column of a table to leave out, such as an identifier. Can be repeated.")]
 DataDir = Annotated[str | None, Sets("data.directory"), _data("DIRECTORY",
     "Directory that holds the named datasets. Default: download from the Hugging Face hub.")]
 Limit = Annotated[int | None, Sets("data.limit"), _data("N",
@@ -237,7 +242,8 @@ KlWeight = Annotated[str | None, Sets("kl_weight", _number_or_auto), _option("NU
     "Weight λ of the KL term of belief matching; auto chooses it on validation images. Default: set by "
     "the recipe.")]
 Recipe = Annotated[str | None, _training("NAME|FILE",
-    f"Settings to start from: {', '.join(RECIPES)}, or a .yaml file. Default: chosen by the dataset.")]
+    f"Settings to start from: {', '.join(RECIPES)}, or a .yaml file. Default: chosen by the data and the "
+    "device, and printed.")]
 Set = Annotated[list[str] | None, _training("KEY=VALUE",
     "Setting to change, such as training.weight_decay=5e-4; --dry-run lists all settings. Can be repeated.",
     flag="--set")]
@@ -281,8 +287,11 @@ class RunOptions:
 
     kl_weight: KlWeight = None
     data: Data = None
+    target: Target = None
+    drop: Drop = None
     data_dir: DataDir = None
     limit: Limit = None
+    skip_corrupt: SkipCorrupt = False
     labels: Labels = None
     semi: Semi = None
     semi_weight: SemiWeight = None
@@ -419,7 +428,8 @@ PageFile = Annotated[str, _option("FILE", "HTML file to write the page to.")]
 Run = Annotated[str, _argument("RUN", "Directory written by `beliefmatch train` or `beliefmatch adapt`.")]
 Inputs = Annotated[list[str], _argument("INPUT",
     "Images, folders of images, .npz or .npy arrays of bytes, or .parquet files to predict. For a network of "
-    "sentences: sentences, .txt, .csv, .tsv, .jsonl or .parquet files of them, or - for standard input.")]
+    "sentences: sentences, .txt, .csv, .tsv, .jsonl or .parquet files of them, or - for standard input. For "
+    "a network of a table: .csv, .tsv or .parquet files with its columns.")]
 PredictionsFile = Annotated[str, _option("FILE",
     "File to write the predictions to, ending in .csv, .json or .parquet.")]
 Abstain = Annotated[float | None, _option("CONFIDENCE",

@@ -1,5 +1,6 @@
 """`beliefmatch train` and `beliefmatch compare`: one method, or several trained alike."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["compare", "train"]
 
 DEFAULT_METHODS = "softmax,label_smoothing,mc_dropout,ensemble,belief_matching"
-RECIPE_OF = {"digits": "digits", "cifar10": "cifar", "cifar100": "cifar", "imagenet-1k": "imagenet"}
-"""The recipe that a dataset starts from; `images` for all others."""
-
 _OOD_SCORE = "entropy"
 
 
@@ -50,20 +48,23 @@ def train(
     can be passed to `beliefmatch evaluate`, `predict` and `adapt`.
     """
     with user_errors(context):
-        settings, kl_weight_value = _settings(context)
+        settings, kl_weight_value, notes = _settings(context)
         config = _run_config(settings, method, kl_weight_value)
         require_packages(context, "terminal")
         from beliefmatch.experiments.build import is_main_process
         from beliefmatch.experiments.train_job import TrainJob
 
         job = TrainJob(config, Path(out), tensorboard=tensorboard)
+        notes = _notes(config, notes)
         if not dry_run:
             ready_directory(out, caller="train")
     if dry_run:
         cost = job.estimate()
         if is_main_process():
-            _echo_config(config, cost, runs=job.runs)
+            _echo_config(config, cost, runs=job.runs, notes=notes)
         return
+    if notes and is_main_process():
+        show(findings(notes))
     with resumable(), user_errors(context, *FAILURES), progress() as on_progress:
         record = job.run(on_progress)
     if is_main_process():
@@ -71,7 +72,8 @@ def train(
         from beliefmatch.report.table import to_rich
 
         tables = run_tables(record)
-        show(*map(to_rich, tables if verbose else tables[:1]), findings(_run_findings(record)))
+        found = _run_findings(record)
+        show(*map(to_rich, tables if verbose else tables[:1]), *([findings(found)] if found else []))
         typer.echo(out)
 
 
@@ -103,13 +105,14 @@ def compare(
         from beliefmatch.experiments.method_spec import parse_methods, with_kl_weight
 
         kernels.status()  # fails if BELIEFMATCH_KERNEL asks for one that does not exist
-        settings, kl_weight_value = _settings(context)
+        settings, kl_weight_value, notes = _settings(context)
         specs = parse_methods(methods)
         if kl_weight_value is not None:
             specs = with_kl_weight(specs, kl_weight_value)
         all_seeds = list(range(seed, seed + seeds))
         job = Comparison(settings, specs, seeds=all_seeds, directory=Path(out), jobs=jobs)
         require_packages(context, "terminal", "report")
+        notes = _notes(job.first, notes)
         if not dry_run:
             ready_directory(out, caller="compare")
     if dry_run:
@@ -118,8 +121,10 @@ def compare(
             for config, cost in costs:
                 _echo_config(config, cost)
                 typer.echo()
-            typer.echo(f"# {job.cells} runs, {job.jobs} at a time")
+            typer.echo("\n".join(f"# {line}" for line in (*notes, f"{job.cells} runs, {job.jobs} at a time")))
         return
+    if notes and is_main_process():
+        show(findings(notes))
     from beliefmatch.report import comparison as report
     from beliefmatch.report.table import to_rich
 
@@ -138,8 +143,9 @@ def compare(
     typer.echo(Path(out) / "report.html")
 
 
-def _settings(context: typer.Context) -> tuple[dict[str, Any], float | str | None]:
-    """Settings as `config_from` takes them: recipe, then options, then --set; and λ, which is a method's."""
+def _settings(context: typer.Context) -> tuple[dict[str, Any], float | str | None, tuple[str, ...]]:
+    """Settings as `config_from` takes them: recipe, options, --set; λ, which is a method's; and notes."""
+    from beliefmatch.experiments.choose_recipe import ChosenRecipe, choose_recipe
     from beliefmatch.experiments.config import merged, overridden, recipe
     from beliefmatch.experiments.method_spec import require_no_semi_settings
     from beliefmatch.semi.config import WITHOUT
@@ -149,8 +155,25 @@ def _settings(context: typer.Context) -> tuple[dict[str, Any], float | str | Non
     if given.get("semi", {}).get("kind") == WITHOUT:
         require_no_semi_settings(given["semi"])
         given["semi"] = None
-    base = recipe(params["recipe"] or RECIPE_OF.get(params["data"] or "digits", "images"))
-    return overridden(merged(base, given), params["set_"] or []), kl_weight
+    single = params["set_"] or []
+    if params["recipe"] is not None:
+        chosen = ChosenRecipe(params["recipe"], {}, ())
+    else:
+        everything = overridden(given, single)
+        chosen = choose_recipe(
+            everything.get("data", {}),
+            accelerator=everything.get("engine", {}).get("accelerator", "auto"),
+            epochs=everything.get("training", {}).get("epochs"),
+        )
+    base = merged(recipe(chosen.name), chosen.changes)
+    return overridden(merged(base, given), single), kl_weight, chosen.notes
+
+
+def _notes(config: "RunConfig", notes: tuple[str, ...]) -> list[str]:
+    """What was chosen for the data, and what their columns were taken for."""
+    from beliefmatch.experiments.build import dataset
+
+    return [*dataset(config.data).facts.get("notes", ()), *notes]
 
 
 def _run_config(settings: dict[str, Any], method: str | None, kl_weight: float | str | None) -> "RunConfig":
@@ -169,7 +192,7 @@ def _run_config(settings: dict[str, Any], method: str | None, kl_weight: float |
     return config_from(settings)
 
 
-def _echo_config(config: "RunConfig", cost: "Estimate", *, runs: int = 1) -> None:
+def _echo_config(config: "RunConfig", cost: "Estimate", *, runs: int = 1, notes: Sequence[str] = ()) -> None:
     """Print the configuration as YAML, which `--recipe` takes, and its cost as comments below it."""
     from beliefmatch.experiments.config import fingerprint, to_mapping
     from beliefmatch.experiments.yaml_files import as_yaml
@@ -181,6 +204,7 @@ def _echo_config(config: "RunConfig", cost: "Estimate", *, runs: int = 1) -> Non
     else:
         time = f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
     lines = (
+        *notes,
         f"configuration {fingerprint(config)}",
         f"runs {runs}, networks {runs * cost.networks}, parameters of each {cost.parameters:,}",
         f"steps of one network {cost.steps:,}, {cost.step_seconds * 1000:.0f} ms each",

@@ -10,10 +10,13 @@ from beliefmatch.data.preprocessing import Augment, require_channels
 
 __all__ = [
     "LABEL_COLUMNS",
+    "TABLE_SUFFIXES",
+    "TARGET_COLUMNS",
     "TEXT_COLUMNS",
     "TEXT_SUFFIXES",
     "DataConfig",
     "TextConfig",
+    "is_table",
     "is_text",
     "name_of_set",
 ]
@@ -23,16 +26,21 @@ LABEL_COLUMNS = ("label", "intent", "category", "class", "target")
 """Names that columns of sentences and of their classes are recognised by, in any case."""
 TEXT_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 """Files of labelled sentences."""
+TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
+"""Files of tables."""
+TARGET_COLUMNS = ("target", "label", "class", "y")
+"""Names that the column of classes of a table is recognised by, in any case."""
 
 _IMAGE_COLUMNS = ("image", "img", "images")
 
 
 class DataConfig(Config, frozen=True, kw_only=True):
-    """Which images, and how they are split, read and augmented.
+    """Which images or rows of a table, and how they are split, read and augmented.
 
     Args:
-        name: "digits", which are embedded; a name of `DATASETS` such as "cifar10"; or a path to a folder of
-            images, to Parquet files or to .npz files.
+        name: "digits", which are embedded; a name of `DATASETS` such as "cifar10"; a path to a folder of
+            images, to Parquet files of images or to .npz files; or a path to a .csv, .tsv or .parquet table,
+            or to a directory of such tables, one for each part.
         directory: where a named dataset is stored on this machine; from the hub if not given.
         validation: images of the train part kept for validation: a share below 1, or a number.
         limit: largest number of training images; all if not given.
@@ -52,6 +60,8 @@ class DataConfig(Config, frozen=True, kw_only=True):
         std: of each channel, likewise.
         margin: the short side to which an image is resized, over `size`, which is then cut out of the centre;
             1 keeps all of the short side. If not given: 1 up to 64 pixels, else 256/224.
+        target: column of the classes of a table; one of `TARGET_COLUMNS` if not given.
+        drop: columns of a table that are left out.
     """
 
     name: NonEmpty = "digits"
@@ -69,6 +79,8 @@ class DataConfig(Config, frozen=True, kw_only=True):
     mean: tuple[float, ...] | None = None
     std: tuple[Positive, ...] | None = None
     margin: Annotated[float, Meta(ge=1)] | None = None
+    target: NonEmpty | None = None
+    drop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -109,18 +121,38 @@ def is_text(name: str) -> bool:
     path = Path(name).expanduser()
     if name.startswith("hf:") or (path.suffix.lower() in TEXT_SUFFIXES[:-1] and not path.is_dir()):
         return True
+    columns = _columns_at(path, TEXT_SUFFIXES[:-1])
+    if not isinstance(columns, set):
+        return columns
+    return not columns.isdisjoint(TEXT_COLUMNS) and columns.isdisjoint(_IMAGE_COLUMNS)
+
+
+def is_table(name: str) -> bool:
+    """Whether the data under a name or path are rows of a table, by the ending of files or the columns.
+
+    >>> is_table("wine.csv"), is_table("cifar10")
+    (True, False)
+    """
+    path = Path(name).expanduser()
+    if path.suffix.lower() in TABLE_SUFFIXES and not path.exists():
+        return True
+    columns = _columns_at(path, TABLE_SUFFIXES[:-1])
+    return columns.isdisjoint(_IMAGE_COLUMNS) if isinstance(columns, set) else columns
+
+
+def _columns_at(path: Path, suffixes: tuple[str, ...]) -> set[str] | bool:
+    """True where a file has one of the endings, the columns of Parquet in lower case, else False."""
     files = [path] if path.is_file() else sorted(path.iterdir()) if path.is_dir() else []
     if any(file.is_dir() for file in files):  # of images, by class
         return False
-    if any(file.suffix.lower() in TEXT_SUFFIXES[:-1] for file in files):
+    if any(file.suffix.lower() in suffixes for file in files):
         return True
     tables = [file for file in files if file.suffix.lower() == ".parquet"]
     if not tables:
         return False
     from beliefmatch.data.formats import ParquetFile
 
-    columns = {column.lower() for column in ParquetFile(tables[0], caller="data").names}
-    return not columns.isdisjoint(TEXT_COLUMNS) and columns.isdisjoint(_IMAGE_COLUMNS)
+    return {column.lower() for column in ParquetFile(tables[0], caller="data").names}
 
 
 def name_of_set(text: str) -> str:

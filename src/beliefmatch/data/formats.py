@@ -36,6 +36,7 @@ __all__ = [
     "ParquetFile",
     "TableFile",
     "open_arrays",
+    "open_table",
 ]
 
 Column = Tensor | list[str]
@@ -391,8 +392,16 @@ class TableFile(ArrayFile):
         with reading(self.path, caller=self.caller):
             return self._cells(name)
 
+    def chunks(self, names: Sequence[str]) -> Iterator[Sequence[Sequence[Any]]]:
+        """The cells of several columns, some thousand rows at a time, in one pass over the file."""
+        with reading(self.path, caller=self.caller):
+            yield from self._cell_chunks(names)
+
     def _cells(self, name: str) -> list[Any]:
         raise NotImplementedError
+
+    def _cell_chunks(self, names: Sequence[str]) -> Iterator[Sequence[Sequence[Any]]]:
+        yield [self._cells(name) for name in names]
 
 
 class ParquetFile(TableFile):
@@ -416,6 +425,11 @@ class ParquetFile(TableFile):
     def _cells(self, name: str) -> list[Any]:
         with self._open(self.path) as file:
             return file.read(columns=[name]).column(name).to_pylist()
+
+    def _cell_chunks(self, names: Sequence[str]) -> Iterator[Sequence[Sequence[Any]]]:
+        with self._open(self.path) as file:
+            for batch in file.iter_batches(batch_size=_CSV_ROWS, columns=list(names)):
+                yield [batch.column(name).to_pylist() for name in names]
 
     def encoded_images(self, name: str) -> list[bytes]:
         """The bytes of each image, stored as bytes or as {bytes, path}; empty where a cell has none."""
@@ -465,7 +479,8 @@ class CsvFile(TableFile):
             names = [name.strip() for name in next(csv.reader(file, delimiter=self._delimiter), [])]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
-            raise ValueError(f"it has two columns named {twice[0]!r}")
+            hint = "; its first line must name the columns" if _is_number(twice[0]) else ""
+            raise ValueError(f"it has two columns named {twice[0]!r}{hint}")
         return names
 
     def _read(self, names: Sequence[str]) -> np.ndarray:
@@ -484,6 +499,9 @@ class CsvFile(TableFile):
 
     def _cells(self, name: str) -> list[Any]:
         return list(chain.from_iterable(column for _, (column,) in self._chunks([name])))
+
+    def _cell_chunks(self, names: Sequence[str]) -> Iterator[Sequence[Sequence[Any]]]:
+        yield from (columns for _, columns in self._chunks(names))
 
     def _chunks(self, names: Sequence[str]) -> Iterator[tuple[int, list[tuple[str, ...]]]]:
         """The named columns of some rows, with the number of rows before them; blank lines do not count."""
@@ -547,3 +565,15 @@ FORMATS: dict[str, type[ArrayFile]] = {
     ".csv": CsvFile,
     ".safetensors": SafetensorsFile,
 }
+
+TABLES: dict[str, type[TableFile]] = {
+    ".csv": CsvFile,
+    ".tsv": CsvFile,
+    ".jsonl": JsonlFile,
+    ".parquet": ParquetFile,
+}
+
+
+def open_table(path: Path, *, caller: str) -> TableFile:
+    """Open a file of `TABLES` by its extension."""
+    return TABLES[path.suffix.lower()](path, caller=caller)

@@ -10,7 +10,7 @@ import numpy as np
 
 from beliefmatch._utils import require_name
 from beliefmatch._validate import fail, require_choice
-from beliefmatch.data.config import DataConfig
+from beliefmatch.data.config import DataConfig, is_table
 from beliefmatch.data.datasets import DATASETS, IMAGENET_MEAN, IMAGENET_STD, DatasetDefaults
 from beliefmatch.data.images import SUFFIXES, ChainedImages, Images
 from beliefmatch.data.prepare import common_frame, prepare, prepare_like
@@ -34,10 +34,10 @@ _MOST_CLASSES = 1_000_000  # a larger number is no class id
 
 
 def load(config: DataConfig, *, validation_from: ValidationFrom = "train") -> Dataset:
-    """Read images by name, or from a path, and split them.
+    """Read images by name, or images or a table from a path, and split them.
 
     Args:
-        config: which images, and how they are split, read and augmented.
+        config: which images or rows, and how they are split, read and augmented.
         validation_from: "train", or "test" for networks that were already trained on the train part, to which
             none of its images is new: half of the test images, in class proportion and by the split seed, are
             then for validation and the other half for the test, and all of the train part is for training.
@@ -47,6 +47,13 @@ def load(config: DataConfig, *, validation_from: ValidationFrom = "train") -> Da
         ValueError: in one line, for data that are missing, cannot be read or cannot be split.
     """
     require_choice("data", "validation_from", validation_from, ("train", "test"))
+    if config.name not in DATASETS and is_table(config.name):
+        from beliefmatch.data.tables import load_table
+
+        return load_table(config, validation_from=validation_from)
+    for argument, given in (("target", config.target), ("drop", config.drop)):
+        if given:
+            raise fail("data", f"`{argument}` must be given for tables alone, got it for {config.name}.")
     found, defaults = read_parts(config)
     names = _class_names(found, config, defaults)
     parts = named_parts(found)

@@ -36,11 +36,11 @@ _ANGLES = (60.0, 300.0)
 def load_ood(
     text: str, like: Dataset, *, directory: str | None = None, corrupt: str = "stop", workers: int = 2
 ) -> tuple[str, Source]:
-    """Images of none of the classes of a dataset, in the form of its inputs; their targets are -1.
+    """Images or rows of none of the classes of a dataset, in the form of its inputs; their targets are -1.
 
     Args:
         text: "noise"; for digits also "rotations" and "patches"; a name of `DATASETS`, of which the test
-            images are taken; a path to images; or `name=path`.
+            images are taken; a path to images; or `name=path`. For a table, a path to another or `name=path`.
         like: the in-distribution dataset, whose size, channels and preprocessing the images take.
         directory: where a named dataset is stored on this machine; from the hub if not given.
         corrupt: what to do with images that cannot be read, "stop" or "skip".
@@ -49,6 +49,10 @@ def load_ood(
     Returns:
         The name of the set, and its images.
     """
+    if "table" in like.facts:
+        from beliefmatch.data.tables import table_source
+
+        return table_source(text, like)
     if "preprocessing" not in like.facts:
         raise fail(_CALLER, f"`like` must have its preprocessing in its facts, got {sorted(like.facts)}.")
     preprocessing = Preprocessing.from_json(like.facts["preprocessing"])

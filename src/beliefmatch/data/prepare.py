@@ -65,7 +65,7 @@ def common_frame(images: Images, size: int | None, *, margin: float | None = Non
 
 def prepare_like(
     images: Images,
-    shape: tuple[int, int, int],
+    shape: tuple[int, ...],
     preprocessing: Preprocessing,
     *,
     corrupt: str,

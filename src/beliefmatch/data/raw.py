@@ -29,6 +29,7 @@ __all__ = [
     "hub_table",
     "images_below",
     "join_classes",
+    "part_files",
     "part_of",
     "read_file",
     "read_hub",
@@ -225,6 +226,19 @@ def part_of(stem: str) -> str | None:
     words = set(re.split(r"[^a-z]+", stem.lower()))
     named = [part for part, spellings in _PART_WORDS.items() if words & set(spellings)]
     return named[0] if len(named) == 1 else None
+
+
+def part_files(path: Path, suffixes: Sequence[str]) -> dict[str, list[Path]]:
+    """The files of each part at a path: a file is "all", a directory has files with one of the endings."""
+    if path.is_file():
+        return {"all": [path]}
+    if not path.is_dir():
+        raise fail("data", f"`name` must be a file or a directory, got nothing at {path}.")
+    files = sorted(file for file in path.iterdir() if file.suffix.lower() in suffixes)
+    if not files:
+        expected = f"{', '.join(suffixes[:-1])} or {suffixes[-1]} files"
+        raise fail("data", f"`name` must hold {expected}, got none in {path}.")
+    return files_by_part(files, path)
 
 
 def files_by_part(files: Sequence[Path], place: Path) -> dict[str, list[Path]]:

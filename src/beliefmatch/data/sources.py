@@ -58,7 +58,10 @@ Result = TypeVar("Result")
 
 
 class Batch(NamedTuple):
-    """Inputs (N, C, H, W), float32 in the channels-last layout, and their class ids (N,), on one device."""
+    """Inputs, float32, and their class ids (N,), on one device.
+
+    Images are (N, C, H, W) in the channels-last layout, rows of a table (N, F).
+    """
 
     inputs: Tensor
     targets: Tensor
@@ -69,11 +72,11 @@ class Source:
 
     Attributes:
         targets: class id of each example, int64 (N,), on the CPU; -1 where there is none.
-        shape: C, H, W of the inputs.
+        shape: C, H, W of images, or the number of inputs of a row.
     """
 
     targets: Tensor
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -371,7 +374,7 @@ class BatchReader(TorchDataset[ReadImages]):
     """
 
     def __init__(
-        self, images: Images, shape: tuple[int, int, int], *, margin: float = 1.0, augment: str = "none"
+        self, images: Images, shape: tuple[int, ...], *, margin: float = 1.0, augment: str = "none"
     ) -> None:
         self._images, self._shape = images, shape
         self._margin, self._augment = margin, augment

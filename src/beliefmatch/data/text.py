@@ -15,9 +15,9 @@ from torch import Tensor
 
 from beliefmatch._validate import fail, require_choice
 from beliefmatch.data.config import LABEL_COLUMNS, TEXT_COLUMNS, TEXT_SUFFIXES, TextConfig
-from beliefmatch.data.formats import CsvFile, JsonlFile, ParquetFile, TableFile, reading
+from beliefmatch.data.formats import TABLES, ParquetFile, TableFile, open_table, reading
 from beliefmatch.data.predictions import ids_of_names
-from beliefmatch.data.raw import class_names_in, files_by_part, hub_table
+from beliefmatch.data.raw import class_names_in, hub_table, part_files
 from beliefmatch.data.splits import (
     ROLES,
     RowSelection,
@@ -42,12 +42,6 @@ __all__ = [
 Tokenize = Callable[[Sequence[str]], dict[str, Tensor]]
 """Sentences to the arguments of a network by name, each with one row for each sentence."""
 
-_TABLES: dict[str, type[TableFile]] = {
-    ".csv": CsvFile,
-    ".tsv": CsvFile,
-    ".jsonl": JsonlFile,
-    ".parquet": ParquetFile,
-}
 _SPLITS = {
     "train": ("train",),
     "validation": ("validation", "valid", "val", "dev"),
@@ -163,7 +157,7 @@ def read_sentences(inputs: Sequence[str], *, text_column: str | None = None) -> 
     found: list[str] = []
     for given in inputs:
         path = Path(given).expanduser()
-        is_path = path.suffix.lower() in (".txt", *_TABLES) and " " not in given.strip()
+        is_path = path.suffix.lower() in (".txt", *TABLES) and " " not in given.strip()
         if given == _STDIN:
             found += [line.strip() for line in sys.stdin if line.strip()]
         elif is_path or _is_file(path):
@@ -198,15 +192,7 @@ def _is_file(path: Path) -> bool:
 def _read_parts(config: TextConfig) -> dict[str, LabelledText]:
     if config.name.startswith("hf:"):
         return _read_hub(config)
-    path = Path(config.name).expanduser()
-    if path.is_file():
-        return {"all": _read_labelled([path], config)}
-    if not path.is_dir():
-        raise fail("data", f"`name` must be a file or a directory, got nothing at {path}.")
-    files = sorted(file for file in path.iterdir() if file.suffix.lower() in TEXT_SUFFIXES)
-    if not files:
-        raise fail("data", f"`name` must hold {_listed(TEXT_SUFFIXES)} files, got none in {path}.")
-    by_part = files_by_part(files, path)
+    by_part = part_files(Path(config.name).expanduser(), TEXT_SUFFIXES)
     return {part: _read_labelled(some, config) for part, some in by_part.items()}
 
 
@@ -237,12 +223,11 @@ def _read_file(path: Path, text_column: str | None) -> list[str]:
 
 
 def _open(path: Path, *others: str) -> TableFile:
-    kind = _TABLES.get(path.suffix.lower())
-    if kind is None:
-        raise fail("data", f"`path` must end in {_listed((*_TABLES, *others))}, got {path}.")
+    if path.suffix.lower() not in TABLES:
+        raise fail("data", f"`path` must end in {_listed((*TABLES, *others))}, got {path}.")
     if not path.is_file():
         raise fail("data", f"`path` must be a file, got nothing at {path}.")
-    return kind(path, caller="data")
+    return open_table(path, caller="data")
 
 
 def _listed(suffixes: Sequence[str]) -> str:

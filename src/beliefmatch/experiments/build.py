@@ -139,7 +139,8 @@ def check_network(config: RunConfig, method: Method, data: Dataset) -> nn.Module
         raise fail("config", f"{wanted}, got {options} ({reason}).") from error
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise fail("config", f"`model.name` must be a network with something to train, got {name}.")
-    wanted = f"`model.name` must make logits of shape {expected} of float32 images of shape (2, *{shape})"
+    what = "images" if len(shape) == 3 else "rows of a table"
+    wanted = f"`model.name` must make logits of shape {expected} of float32 {what} of shape {(2, *shape)}"
     try:
         with torch.no_grad():
             logits = network.eval()(torch.zeros(2, *shape))
@@ -220,6 +221,11 @@ def _network_of_run(directory: Path) -> TrainedNetwork:
     if members > 1:
         received = f"{directory}, an ensemble of {members}; train one of them alone"
         raise fail("trained_network", f"`name` must be the run of one network, got {received}.")
+    if "table" in facts:
+        received = f"{directory}, which was trained on a table"
+        raise fail(
+            "trained_network", f"`name` must be a run on images, got {received}; train it again instead."
+        )
     how = Preprocessing.from_json(facts["preprocessing"])
     _, height, width = facts["shape"]
     size = height if height == width else None

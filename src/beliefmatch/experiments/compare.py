@@ -70,16 +70,17 @@ class Comparison:
         self.specs, self.seeds, self.directory = list(methods), list(seeds), directory
         configs = [replace(config_from(with_spec(mapping, spec)), seed=seeds[0]) for spec in methods]
         self.candidates = [Candidates.of(with_teacher_fingerprint(config)) for config in configs]
-        self.jobs = default_jobs(self._first) if jobs is None else jobs
+        self.jobs = default_jobs(self.first) if jobs is None else jobs
         self._check()
 
     @property
-    def _first(self) -> RunConfig:
+    def first(self) -> RunConfig:
+        """The configuration of the first method and seed."""
         return self.candidates[0].config
 
     def _check(self) -> None:
         """Build every part once, so that a mistake is found before the first training."""
-        data = dataset(self._first.data)
+        data = dataset(self.first.data)
         for candidates in self.candidates:
             config = candidates.example
             method = method_of(config)
@@ -87,7 +88,7 @@ class Comparison:
             ood_training(config, method, data)
             for seed in self.seeds:
                 check_training_inputs(with_seed(config, seed), method, data)
-        ood_sets(self._first, data)
+        ood_sets(self.first, data)
 
     @property
     def cells(self) -> int:
@@ -123,7 +124,7 @@ class Comparison:
             runs = [replace(record, search=list(trials)) for record in runs]
             methods.append(Compared(spec.key, label_of(config), runs))
             evaluations.append(self._evaluation(config, results[fingerprint(config)]))
-        is_digits = self._first.data.name == "digits"
+        is_digits = self.first.data.name == "digits"
         record = ComparisonRecord(
             methods=methods,
             seeds=self.seeds,

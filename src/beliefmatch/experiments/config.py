@@ -102,7 +102,16 @@ NOT_IN_FINGERPRINT = {
 
 OMITTED_AT_DEFAULT: Mapping[str, Mapping[str, Any]] = {
     "": {"semi": None, "teacher": None},
-    "data": {"labels": None, "shift": None, "noise": 0.0, "mean": None, "std": None, "margin": None},
+    "data": {
+        "labels": None,
+        "shift": None,
+        "noise": 0.0,
+        "mean": None,
+        "std": None,
+        "margin": None,
+        "target": None,
+        "drop": [],
+    },
     "training": {"validate_every": 1},
 }
 """Settings added later, by section, with their defaults, with which `fingerprint` leaves them out."""

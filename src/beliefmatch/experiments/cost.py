@@ -45,7 +45,8 @@ def estimate(config: RunConfig) -> Estimate:
     full = min(training.batch_size, data.epoch_images)
     batch = min(full, max(2, _PROBE_NUMBERS // max(1, numbers)))
     network = engine.prepare(network_of(config, method, data))
-    inputs = torch.rand(batch, *shape).to(engine.device, memory_format=torch.channels_last)
+    layout = torch.channels_last if len(shape) == 3 else torch.preserve_format
+    inputs = torch.rand(batch, *shape).to(engine.device, memory_format=layout)
     targets = torch.randint(len(data.class_names), (batch,), device=engine.device)
     with engine.running():
         seconds, activations = _probe(network, _loss(config, method, inputs, targets), engine)

@@ -1,10 +1,10 @@
-"""Predict with a finished run: probabilities, uncertainty and abstentions for new images or sentences."""
+"""Predict with a finished run: probabilities, uncertainty and abstentions for new inputs."""
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,8 @@ from beliefmatch.data.loading import read_images
 from beliefmatch.data.predictions import Predictions, read_predictions
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.sources import Source
+from beliefmatch.data.table_encoding import TableEncoding
+from beliefmatch.data.tables import read_rows
 from beliefmatch.data.text import TextSource, Tokenize, read_sentences
 from beliefmatch.experiments.adapted_directory import adapted_network
 from beliefmatch.experiments.build import engine_for, method_of, trained_member
@@ -57,15 +59,26 @@ class NoneOfThese(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TrainedPredictor:
-    """A trained predictor and the form of its inputs: shape and preprocessing of images, or a tokenizer."""
+    """A trained predictor and the form of its inputs.
+
+    That is the shape and preprocessing of images, a tokenizer of sentences, or the encoding of a table.
+    """
 
     predictor: Predictor
     class_names: tuple[str, ...]
     engine: Engine
     has_belief: bool
-    shape: tuple[int, int, int] | None = None
+    shape: tuple[int, ...] | None = None
     preprocessing: Preprocessing | None = None
     tokenize: Tokenize | None = None
+    encoding: TableEncoding | None = None
+
+    @property
+    def noun(self) -> str:
+        """What one input is: "image", "sentence" or "row"."""
+        if self.encoding is not None:
+            return "row"
+        return "image" if self.tokenize is None else "sentence"
 
     @property
     def measure(self) -> Measure:
@@ -86,10 +99,11 @@ class TrainedPredictor:
         workers: int = 2,
         text_column: str | None = None,
     ) -> tuple[list[str], Source | TextSource]:
-        """Names and content of the inputs: paths of images, or sentences and files of them.
+        """Names and content of the inputs: paths of images, sentences and files of them, or tables.
 
         Args:
-            inputs: see `beliefmatch.data.loading.read_images` and `beliefmatch.data.text.read_sentences`.
+            inputs: see `beliefmatch.data.loading.read_images`, `beliefmatch.data.text.read_sentences` and
+                `beliefmatch.data.tables.read_rows`.
             corrupt: what to do with images that cannot be read, "stop" or "skip".
             workers: processes that read large images.
             text_column: name of the column of sentences in tables.
@@ -103,10 +117,12 @@ class TrainedPredictor:
         if self.tokenize is not None:
             texts = read_sentences(inputs, text_column=text_column)
             return texts, TextSource(texts, tokenize=self.tokenize)
-        assert self.shape is not None and self.preprocessing is not None
         if text_column is not None:
             raise fail("predict", "`text_column` must be given for a network of sentences only.")
-        form = {"like_shape": self.shape, "preprocessing": self.preprocessing}
+        if self.encoding is not None:
+            return read_rows(inputs, self.encoding)
+        assert self.shape is not None and self.preprocessing is not None
+        form: dict[str, Any] = {"like_shape": self.shape, "preprocessing": self.preprocessing}
         return read_images(inputs, **form, corrupt=corrupt, workers=workers)
 
     def rows(
@@ -211,7 +227,8 @@ def restore(directory: Path, *, engine: EngineConfig | None = None) -> TrainedPr
         engine=machine,
         has_belief=method.reads != "softmax",
         shape=shape,
-        preprocessing=Preprocessing.from_json(facts["preprocessing"]),
+        preprocessing=None if "table" in facts else Preprocessing.from_json(facts["preprocessing"]),
+        encoding=TableEncoding.from_json(facts["table"]) if "table" in facts else None,
     )
 
 

@@ -194,7 +194,7 @@ class ComparisonRecord(Record, frozen=True):
 
 
 class PredictionRow(RecordPart, frozen=True):
-    """The prediction for one image or sentence."""
+    """The prediction for one image, sentence or row of a table."""
 
     name: str
     predicted: int

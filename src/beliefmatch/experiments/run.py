@@ -342,7 +342,7 @@ def _write(run: TrainingRun, predictions: RunPredictions, record: RunRecord) -> 
         {
             "class_names": list(run.data.class_names),
             "shape": list(run.data.test.shape),
-            "preprocessing": run.data.facts["preprocessing"],
+            **{key: run.data.facts[key] for key in ("preprocessing", "table") if key in run.data.facts},
             "learned": record.learned,
         }
     )

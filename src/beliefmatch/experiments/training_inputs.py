@@ -120,9 +120,11 @@ def check_training_inputs(config: RunConfig, method: Method, data: Dataset) -> N
         if size is not None and data.unlabelled is not None and size > len(data.unlabelled):
             expected = f"at most the {len(data.unlabelled)} unlabelled images"
             raise fail("config", f"`semi.batch_size` must be {expected}, got {size}.")
-        how = Preprocessing.from_json(data.facts["preprocessing"])
+        is_random = bool(config.data.noise)
+        if "preprocessing" in data.facts:
+            is_random |= Preprocessing.from_json(data.facts["preprocessing"]).augment != "none"
         dropout = {**config.model.options, **method.model_options}.get("dropout")
-        is_random = how.augment != "none" or how.noise or dropout or ":" in config.model.name  # may be
+        is_random = is_random or dropout or ":" in config.model.name  # may be
         if config.semi.kind == "pi" and not is_random:
             remedy = "set data.augment, data.noise or model.options.dropout"
             raise fail("config", f"`semi` pi must have something left to chance, got nothing; {remedy}.")

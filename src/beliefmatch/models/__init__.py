@@ -1,4 +1,4 @@
-"""Networks from images to logits, one file for each family.
+"""Networks from images or rows of a table to logits, one file for each family.
 
 A new network is a file with a function or class that takes `num_classes`, `channels` and its own options, and
 a line in `MODELS`. The table holds addresses so that listing the networks imports none of them.
@@ -36,9 +36,11 @@ Built = TypeVar("Built")
 
 MODELS = {
     "digits": "beliefmatch.models.digits:DigitsNet",
+    "mlp": "beliefmatch.models.mlp:MLP",
     "preact_resnet18": "beliefmatch.models.resnet:preact_resnet18",
     "preact_resnet34": "beliefmatch.models.resnet:preact_resnet34",
     "preact_resnet50": "beliefmatch.models.resnet:preact_resnet50",
+    "small_cnn": "beliefmatch.models.small_cnn:SmallCNN",
     "wide_resnet": "beliefmatch.models.resnet:wide_resnet",
     "wrn28_2": "beliefmatch.models.resnet:wrn28_2",
     "wrn28_10": "beliefmatch.models.resnet:wrn28_10",
@@ -52,7 +54,7 @@ def build_model(name: str, *, num_classes: int, channels: int, **options: Any) -
         name: a name of `MODELS`; ``timm:NAME`` for a network of timm; ``package.module:factory`` for the
             user's own, called with `num_classes` and, if its signature has it, `channels`.
         num_classes: number of logits.
-        channels: number of channels of the images.
+        channels: number of channels of the images, or of inputs of a row.
         options: options of the network.
     """
     require_model("build_model", "name", name)

@@ -1,4 +1,4 @@
-"""Predictions of single images or sentences as CSV, JSON or Parquet."""
+"""Predictions of single images, sentences or rows as CSV, JSON or Parquet."""
 
 import csv
 import io
@@ -21,7 +21,7 @@ def prediction_file(
         kind: ending of the file.
         rows: of a run, in the order of the inputs.
         class_names: by id.
-        inputs: heading of the names of the inputs, "image" or "text".
+        inputs: heading of the names of the inputs, "image", "text" or "row".
     """
     return FORMATS[kind]([_columns(row, inputs) for row in rows], [row.probs for row in rows], class_names)
 
