@@ -14,6 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 
 # From the ground up. A package or module may import from every layer below its own, and from itself.
 LAYERS = (
+    ("ground", "_errors"),
     ("ground", "_utils"),
     ("ground", "_coefficients _environment _files _png _validate resampling"),
     ("ground", "_config"),
@@ -46,6 +47,7 @@ CORE = {"torch", "numpy", "msgspec"}
 AT_IMPORT = {
     "_config": {"msgspec"},
     "_environment": set(),
+    "_errors": set(),
     "_files": set(),
     "_utils": set(),
     "resampling": set(),

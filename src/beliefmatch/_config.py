@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 from msgspec import Meta, Struct, structs
 
+from beliefmatch._errors import ArgumentError, fail
 from beliefmatch._utils import nearest, short_repr
 
 __all__ = [
@@ -63,7 +64,6 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _LOCATION = re.compile(r"(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
 _FIELD = re.compile(r"Object (?P<problem>contains unknown|missing required) field `(?P<name>.*)`")
 _EXPECTED = re.compile(r"Expected `(?P<kinds>[^`]*)`(?P<bound>[^,]*)(?:, got `.*`)?")
-_CONFIG_ERROR = re.compile(r"\w+: `(?P<field>[\w.]+)` (?P<fact>.*)", re.DOTALL)
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -125,11 +125,11 @@ class Record(RecordPart, frozen=True):
         try:
             content = msgspec.json.decode(text)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise ValueError(f"{title}: the text is not JSON ({error}).") from None
+            raise fail(title, f"the text is not JSON ({error}).") from None
         content = cls.upgraded(content) if isinstance(content, dict) else content
         found = content.get("schema") if isinstance(content, dict) else type(content).__name__
         if found != expected:
-            raise ValueError(f"{title}: `schema` must be {expected!r}, got {found!r}.")
+            raise fail(title, f"`schema` must be {expected!r}, got {found!r}.")
         try:
             record = msgspec.convert(content, cls)
         except msgspec.ValidationError as error:
@@ -166,7 +166,7 @@ def unknown_key(key: Any, valid: Collection[str], *, caller: str, path: str = ""
     """The error about a key that is not a setting, with the nearest one that is."""
     close = nearest(f"{key}", valid)
     hint = f"did you mean `{_joined(path, close)}`?" if close else f"there are {', '.join(valid)}."
-    return ValueError(f"{caller}: `{_joined(path, key)}` is not a setting; {hint}")
+    return fail(caller, f"`{_joined(path, key)}` is not a setting; {hint}")
 
 
 def _coerce(kind: Any, value: Any) -> Any:
@@ -217,11 +217,11 @@ def _finite(value: Any, caller: str, name: str) -> Any:
             return json.loads(json.dumps(value, allow_nan=False))
         except (TypeError, ValueError) as error:
             expected = "finite numbers, text, true, false, null, or lists and mappings of them"
-            raise ValueError(f"{caller}: `{name}` must hold {expected} ({error}).") from None
+            raise fail(caller, f"`{name}` must hold {expected} ({error}).") from None
     value = tuple(value) if isinstance(value, list) else value
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, float) and not math.isfinite(number):
-            raise ValueError(f"{caller}: `{name}` must be finite, got {number!r}.")
+            raise fail(caller, f"`{name}` must be finite, got {number!r}.")
     return value
 
 
@@ -240,14 +240,14 @@ def _one_line_error(
         value = _entry(value, part)
     if field := _FIELD.fullmatch(what):
         if field["problem"] == "missing required":
-            return ValueError(f"{caller}: `{_joined(place, field['name'])}` must be given.")
+            return fail(caller, f"`{_joined(place, field['name'])}` must be given.")
         structure = next((leaf for leaf in _leaves(kind) if _is_struct(leaf)), None)
         names = tuple(field_kinds(structure)) if structure else ()
         if structure is not None and issubclass(structure, RecordPart):
-            return ValueError(f"{caller}: `{_joined(place, field['name'])}` is not one of its fields.")
+            return fail(caller, f"`{_joined(place, field['name'])}` is not one of its fields.")
         return unknown_key(field["name"], names, caller=caller, path=place)
-    if own := _CONFIG_ERROR.fullmatch(what):
-        return ValueError(f"{caller}: `{_joined(place, own['field'])}` {own['fact']}")
+    if isinstance(own := error.__cause__, ArgumentError):  # of a configuration inside of this one
+        return fail(caller, f"`{_joined(place, own.argument)}` {own.fact}" if own.argument else own.message)
     if found["key"]:
         expected = "a mapping whose keys are text"
     elif choices := _choices(kind):
@@ -258,7 +258,7 @@ def _one_line_error(
         expected = " or ".join(words) + bound.removesuffix(".0")
     else:
         expected = f"valid ({what})"
-    return ValueError(f"{caller}: `{place or 'settings'}` must be {expected}, got {short_repr(value)}.")
+    return fail(caller, f"`{place or 'settings'}` must be {expected}, got {short_repr(value)}.")
 
 
 def _entry(value: Any, part: str) -> Any:

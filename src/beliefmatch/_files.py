@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from beliefmatch._errors import ArgumentError, fail
+
 __all__ = [
     "LEDGER",
     "EnvironmentFailure",
@@ -26,24 +28,24 @@ LEDGER = ".beliefmatch-files"
 _LONGEST = 80  # characters of a file's name, without its ending
 
 
-class EnvironmentFailure(ValueError):  # noqa: N818
+class EnvironmentFailure(ArgumentError):  # noqa: N818
     """Something outside of the program is not as it must be: a file, a directory, another process."""
 
 
 def ready_directory(name: str, *, caller: str) -> Path:
     """Make a directory, its parents too, and prove that files can be written there."""
     if not name.strip():
-        raise ValueError(f"{caller}: `out` must be a directory (. for the current one), got {name!r}.")
+        raise fail(caller, f"`out` must be a directory (. for the current one), got {name!r}.")
     path = Path(name)
     try:
         if path.exists() and not path.is_dir():
-            raise ValueError(f"{caller}: `out` must be a directory, got the file {path}.")
+            raise fail(caller, f"`out` must be a directory, got the file {path}.")
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path, buffering=0) as probe:
             probe.write(bytes(4096))  # a full disk still makes empty files
     except OSError as error:
-        raise ValueError(
-            f"{caller}: `out` must be a directory to write in, got {path} ({error.strerror})."
+        raise fail(
+            caller, f"`out` must be a directory to write in, got {path} ({error.strerror})."
         ) from error
     return path
 

@@ -8,6 +8,8 @@ from hashlib import blake2b
 from importlib import import_module
 from typing import Any
 
+from beliefmatch._errors import ArgumentError, fail
+
 __all__ = [
     "OnProgress",
     "derive_seed",
@@ -73,7 +75,7 @@ def require_name(function: str, argument: str, word: str, valid: Collection[str]
         return
     close = nearest(word, valid)
     hint = f"; did you mean {close}?" if close else "."
-    raise ValueError(f"{function}: `{argument}` must be one of {', '.join(valid)}{other}, got {word!r}{hint}")
+    raise fail(function, f"`{argument}` must be one of {', '.join(valid)}{other}, got {word!r}{hint}")
 
 
 def option_names(factory: Callable[..., Any]) -> tuple[str, ...] | None:
@@ -103,11 +105,11 @@ def require_options(
             close = nearest(name, valid)
             there = f"there are {', '.join(valid)}." if valid else "it has none."
             hint = f"did you mean `{close}`?" if close else there
-            raise TypeError(f"{function}: {owner} has no option `{name}`; {hint}")
+            raise fail(function, f"{owner} has no option `{name}`; {hint}", TypeError)
     for parameter in inspect.signature(factory).parameters.values():
         is_required = parameter.kind in _BY_NAME and parameter.default is inspect.Parameter.empty
         if is_required and parameter.name not in options:
-            raise TypeError(f"{function}: {owner} must be given the option `{parameter.name}`.")
+            raise fail(function, f"{owner} must be given the option `{parameter.name}`.", TypeError)
 
 
 def short_repr(value: object) -> str:
@@ -119,11 +121,13 @@ def reason_of(error: object, *, typed: bool = False, limit: int | None = None) -
     """Message of an exception on one line, without the final full stop; its type where it has no message.
 
     Args:
-        error: the exception, or the message itself.
+        error: the exception, or the message itself. Of an `ArgumentError` the function is left out: it is one
+            that the reader did not call.
         typed: whether the type goes first, for code of users: the message of a KeyError is a name alone.
         limit: the largest number of characters, for messages of other libraries about files of users.
     """
-    text = f"{type(error).__name__}: {error}" if typed else f"{error}"
+    text = error.message if isinstance(error, ArgumentError) else f"{error}"
+    text = f"{type(error).__name__}: {error}" if typed else text
     return " ".join(text.split())[:limit].rstrip(".") or type(error).__name__
 
 

@@ -1,16 +1,14 @@
 """Checks of arguments; errors name the function, the argument, what was expected and what was received."""
 
 import math
-import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from beliefmatch._errors import fail, naming_arguments
 from beliefmatch._utils import short_repr
 
 __all__ = [
@@ -35,35 +33,6 @@ SUM_TOLERANCE = 1e-2
 """Allowed difference of a row's sum of probabilities from one: half precision adds up only this well."""
 
 _INNER = ("beliefmatch.", "torch.nn.modules.")
-_MESSAGE = re.compile(r"(?:(?P<function>\w+): )?(?:`(?P<argument>[^`]+)` )?(?P<fact>.*)", re.DOTALL)
-
-
-def fail(function: str, fact: str, kind: type[Exception] = ValueError) -> Exception:
-    """An exception of the one-line form `function: fact`."""
-    return kind(f"{function}: {fact}")
-
-
-@contextmanager
-def naming_arguments(function: str, others: str | None = None, **names: str) -> Iterator[None]:
-    """Let errors of the block name the arguments of `function` in place of those of the functions it calls.
-
-    Args:
-        function: that the user called.
-        others: its argument that errors without an argument are about; these stay as they are if not given.
-        names: its argument for each one that an error may name; all others stay as they are.
-    """
-    try:
-        yield
-    except (ValueError, TypeError) as error:
-        found = _MESSAGE.fullmatch(f"{error}")
-        assert found is not None
-        argument, fact = found["argument"], found["fact"]
-        argument = argument if argument is None or argument in names else argument.partition(".")[0]
-        if argument in names:
-            raise type(error)(f"{function}: `{names[argument]}` {fact}") from error
-        if argument is None and others is not None:
-            raise type(error)(f"{function}: `{others}` cannot be used: {fact}") from error
-        raise
 
 
 def level_of_caller() -> int:

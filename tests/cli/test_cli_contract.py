@@ -13,6 +13,8 @@ import pytest
 import typer
 
 from beliefmatch._environment import Extra, Package
+from beliefmatch._errors import fail
+from beliefmatch._files import EnvironmentFailure
 from beliefmatch.cli import app, main
 from beliefmatch.cli.console import UserError, findings, show, user_errors
 from beliefmatch.data import DATASETS
@@ -257,16 +259,19 @@ def context(declared):
 @pytest.mark.parametrize(
     ("raised", "line"),
     [
-        (ValueError("Loss: `kl_weight` must be x."), "adapt: `--kl-weight` must be x."),
-        (ValueError("adapt: `kl_weights` must\n  be x."), "adapt: `--kl-weight` must be x."),
-        (ValueError("config: `model.name` must be x."), "adapt: `--model` must be x."),
-        (ValueError("config: `data.name` must be x."), "adapt: `data.name` must be x."),
-        (ValueError("Loss: `magic` must be x."), "adapt: `magic` must be x."),
-        (ValueError("Loss: no `kl_weight` here."), "adapt: no `--kl-weight` here."),
-        (ValueError("x has no option `kl_weight`."), "adapt: x has no option `kl_weight`."),
-        (ValueError("x: `a` must be as in `model`."), "adapt: `a` must be as in `model`."),
-        (ValueError("x: `model` must be False for y."), "adapt: `--model` must not be given for y."),
-        (ValueError('x: set `corrupt` to "skip".'), "adapt: give `--skip-corrupt`."),
+        (fail("Loss", "`kl_weight` must be x."), "adapt: `--kl-weight` must be x."),
+        (fail("adapt", "`kl_weights` must\n  be x."), "adapt: `--kl-weight` must be x."),
+        (fail("config", "`model.name` must be x.", TypeError), "adapt: `--model` must be x."),
+        (fail("config", "`data.name` must be x."), "adapt: `data.name` must be x."),
+        (fail("adapt", "`model['a']` must be x."), "adapt: `--model` must be x."),
+        (fail("Loss", "`magic` must be x."), "adapt: `magic` must be x."),
+        (fail("Loss", "no `kl_weight` here."), "adapt: no `--kl-weight` here."),
+        (fail("Loss", "x has no option `kl_weight`."), "adapt: x has no option `kl_weight`."),
+        (fail("x", "`a` must be as in `model`."), "adapt: `a` must be as in `model`."),
+        (fail("x", "`model` must be False for y."), "adapt: `--model` must not be given for y."),
+        (fail("x", 'set `corrupt` to "skip".'), "adapt: give `--skip-corrupt`."),
+        (fail("x", "`model` must be x.", EnvironmentFailure), "adapt: `--model` must be x."),
+        (ValueError("line 3: nothing of ours"), "adapt: line 3: nothing of ours"),
         (TypeError("nothing named"), "adapt: nothing named"),
         (OSError(28, "No space left", "a/file"), "adapt: No space left: a/file"),
     ],

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from beliefmatch._config import Config, Count, Positive, Probability
+from beliefmatch._errors import fail
 
 __all__ = [
     "CONTROLS",
@@ -83,16 +84,16 @@ class AdaptConfig(Config, frozen=True, kw_only=True):
         super().__post_init__()
         if self.protocol == "default" and len(self.seeds) > 1:
             got = f"got {len(self.seeds)}: a head that has converged does not depend on its seed"
-            raise ValueError(f"AdaptConfig: `seeds` must be one without the protocol paper, {got}.")
+            raise fail("AdaptConfig", f"`seeds` must be one without the protocol paper, {got}.")
         for name in ("heads", "weight_decays") if self.protocol == "paper" else ():
             if value := getattr(self, name):
                 fact = f"`{name}` must not come with the protocol paper, which has none"
-                raise ValueError(f"AdaptConfig: {fact}, got {value!r}.")
+                raise fail("AdaptConfig", f"{fact}, got {value!r}.")
         if self.batchnorm and (self.heads or self.choose == "best"):
             fact = f"`batchnorm` must not come with {'`heads`' if self.heads else '`choose` best'}"
-            raise ValueError(f"AdaptConfig: {fact}: it trains one belief matching head.")
+            raise fail("AdaptConfig", f"{fact}: it trains one belief matching head.")
         if self.heads == 1:
-            raise ValueError("AdaptConfig: `heads` must be 0 or at least 2, got 1: one head cannot disagree.")
+            raise fail("AdaptConfig", "`heads` must be 0 or at least 2, got 1: one head cannot disagree.")
 
     @property
     def needs_softmax(self) -> bool:
@@ -103,4 +104,4 @@ class AdaptConfig(Config, frozen=True, kw_only=True):
 def require_no_background(config: AdaptConfig, background: Any) -> None:
     """Refuse a background where BatchNorm layers are trained."""
     if config.batchnorm and background is not None:
-        raise ValueError("adapt: `batchnorm` must not come with `background`, which its training leaves out.")
+        raise fail("adapt", "`batchnorm` must not come with `background`, which its training leaves out.")

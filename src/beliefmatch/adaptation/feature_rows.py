@@ -62,7 +62,7 @@ class PickedRows:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
-            raise ValueError("PickedRows: `copy` must not be False, picked rows have to be copied.")
+            raise fail("PickedRows", "`copy` must not be False, picked rows have to be copied.")
         return np.array(self[:], dtype=dtype)
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from beliefmatch._utils import OnProgress, reason_of
-from beliefmatch._validate import FLOATING, describe, fail, level_of_caller, require_choice
+from beliefmatch._validate import FLOATING, describe, fail, level_of_caller, naming_arguments, require_choice
 from beliefmatch.adaptation.cache import FORMAT, FeatureCache, FeatureFile, Layout
 from beliefmatch.adaptation.feature_rows import Features, Rows, features_digest, tensors_digest
 from beliefmatch.adaptation.heads import Backbone, Head, input_errors, running
@@ -328,10 +328,8 @@ def _verified_precision(network: _Network, precision: str, first: Callable[[], P
     kind = network.device.type
     if precision == "32" or (precision == "auto" and not has_fast_bf16(kind)):
         return network
-    try:
+    with naming_arguments("adapt"):
         resolve_precision("bf16", kind)
-    except ValueError as error:
-        raise fail("adapt", f"{error}".removeprefix("Engine: ")) from error
     lower, piece = replace(network, bf16=True), first()
     difference = _difference(network(piece), lower(piece))
     if difference < BF16_TOLERANCE:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from beliefmatch._errors import fail
 from beliefmatch._files import directory_in_use
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.cli import options as opt
@@ -153,14 +154,14 @@ def _config(context: typer.Context) -> AdaptRunConfig:
     fit = {**given.get("fit", {}), **({"risks": given["risks"]} if "risks" in given else {})}
     if fit.get("protocol", _FIT.protocol) == "default" and not fit.get("batchnorm"):
         for name, _ in opt.given_options(context, "fit.epochs"):
-            raise ValueError(f"adapt: `{name}` must come with `--protocol paper` or `--train-batchnorm`.")
+            raise fail("adapt", f"`{name}` must come with `--protocol paper` or `--train-batchnorm`.")
     if params["features"] is not None:
         inputs = _feature_config(context, given)
     elif params["test_features"] is not None:
-        raise ValueError("adapt: `test_features` must come with `--features`.")
+        raise fail("adapt", "`test_features` must come with `--features`.")
     elif params["model"] is None:
         remedy = "`--model NAME --data NAME`, or `--features FILE`"
-        raise ValueError(f"adapt: `model` must be given: {remedy}.")
+        raise fail("adapt", f"`model` must be given: {remedy}.")
     else:
         inputs = _network_config(context, given)
     return AdaptRunConfig(inputs, AdaptConfig(**fit), given.get("ood", ()), given.get("background"))
@@ -169,7 +170,7 @@ def _config(context: typer.Context) -> AdaptRunConfig:
 def _feature_config(context: typer.Context, given: Mapping[str, Any]) -> FeatureAdaptConfig:
     for name, setting in opt.given_options(context, "network.", "data.", "fit.batchnorm"):
         if setting != "data.split_seed":
-            raise ValueError(f"adapt: `{name}` must not come with `--features`: no network is used.")
+            raise fail("adapt", f"`{name}` must not come with `--features`: no network is used.")
     validation = context.params["validation"]
     if validation is not None and not Path(validation).is_file():
         validation = _fraction(validation, ", or a file of features")
@@ -185,16 +186,16 @@ def _network_config(context: typer.Context, given: Mapping[str, Any]) -> ImageAd
     if named or (params["data"] is not None and is_text(params["data"])):
         of_images = sorted(data.keys() - set(TextConfig.__struct_fields__))
         if of_images:
-            raise ValueError(f"adapt: `{of_images[0]}` must not be given for text.")
+            raise fail("adapt", f"`{of_images[0]}` must not be given for text.")
         if "name" not in data:
-            raise ValueError("adapt: `data` must be given: sentences in a file, or hf:NAME.")
+            raise fail("adapt", "`data` must be given: sentences in a file, or hf:NAME.")
         return TextAdaptConfig(**network, data=TextConfig(**data))
     if "name" in data:
         return ImageAdaptConfig(**network, data=DataConfig(**data, augment="none"))
     if data.keys() - {"split_seed", "corrupt", "workers"}:
         names = [f"`--{name.replace('_', '-')}`" for name, _ in opt.given_options(context, "data.")]
         names += ["`--validation`"] if "validation" in data else []
-        raise ValueError(f"adapt: `data` must be given with {', '.join(names)}.")
+        raise fail("adapt", f"`data` must be given with {', '.join(names)}.")
     return ImageAdaptConfig(**network)  # with the data of the run that the network is of
 
 
@@ -203,4 +204,4 @@ def _fraction(text: str, other: str = "") -> float:
         return float(text)
     except ValueError:
         expected = f"a fraction below 1 or a number of examples{other}"
-        raise ValueError(f"adapt: `validation` must be {expected}, got {text!r}.") from None
+        raise fail("adapt", f"`validation` must be {expected}, got {text!r}.") from None

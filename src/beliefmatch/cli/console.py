@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from beliefmatch._environment import needs
+from beliefmatch._errors import ArgumentError
 from beliefmatch._files import EnvironmentFailure
-from beliefmatch.cli.options import option_of_setting
+from beliefmatch.cli.options import option_of_error, option_of_setting
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -41,8 +42,6 @@ BAD_INPUT = (ValueError, TypeError, ModuleNotFoundError)
 FAILURES = (EnvironmentFailure, FloatingPointError, OSError)
 """Errors during the work that are no bugs: files, disks, other processes, divergence."""
 
-_ABOUT_AN_ARGUMENT = re.compile(r"(?P<function>\w+): `(?P<argument>[\w.]+)` (?P<fact>.*)")
-_FUNCTION = re.compile(r"(?![A-Z_]+:)\w+: ")  # not the name of an environment variable
 _PACKAGES = {
     "terminal": ("cli", ["rich"]),
     "figures": ("report", ["matplotlib"]),
@@ -104,21 +103,17 @@ def resumable() -> Iterator[None]:
 
 def _message(context: typer.Context, error: Exception) -> str:
     """One line that begins with the command and names `--option` where the library names an argument."""
-    text, file = f"{error}", ""
-    if isinstance(error, OSError) and error.strerror:  # without the number of the error
-        text, file = error.strerror, f": {error.filename}" if error.filename is not None else ""
+    text = f"{error}"
+    if isinstance(error, ArgumentError):
+        option, text = option_of_error(context, error), _in_options(context, error.message)
+        if option is not None:
+            text = f"`{option}` {_in_options(context, error.fact)}"
+    elif isinstance(error, OSError) and error.strerror:  # without the number of the error
+        text = error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
     text = " ".join(text.split())
-    found = _ABOUT_AN_ARGUMENT.fullmatch(text)
-    option = None
-    if found:
-        missing = found["fact"].startswith("must be given")
-        option = option_of_setting(context, found["argument"], owner=found["function"], missing=missing)
-    if found and option:
-        return f"{context.command_path}: `{option}` {_in_options(context, found['fact'])}"
     if text.startswith("`beliefmatch "):  # a missing extra of the command itself
         return text
-    text = text[function.end() :] if (function := _FUNCTION.match(text)) else text
-    return f"{context.command_path}: {_in_options(context, text)}{file}"
+    return f"{context.command_path}: {text}"
 
 
 def _in_options(context: typer.Context, fact: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from beliefmatch._config import schema_of
+from beliefmatch._errors import fail
 from beliefmatch._files import (
     atomic_write,
     atomic_write_dir,
@@ -138,12 +139,12 @@ def _fields_read(records: Sequence["EvaluationRecord"]) -> Iterator[str]:
 def model_files(files: Sequence[str], *, names: Sequence[str], ood: Sequence[str]) -> list[ModelFiles]:
     """Name, predictions and OOD predictions of each model, which is a file or the directory of a run."""
     if names and len(names) != len(files):
-        raise ValueError(f"evaluate: `name` must be given {len(files)} times, once a file, got {len(names)}.")
+        raise fail("evaluate", f"`name` must be given {len(files)} times, once a file, got {len(names)}.")
     from beliefmatch.experiments.run_dir import RunDirectory
 
     if not all(file.strip() for file in files):
         expected = "files of predictions or directories of runs (. for the current one)"
-        raise ValueError(f"evaluate: `models` must be {expected}, got ''.")
+        raise fail("evaluate", f"`models` must be {expected}, got ''.")
     paths, sets = [Path(file) for file in files], _ood_files(ood, len(files))
     models = []
     for index, (name, path) in enumerate(zip(model_names(paths, names), paths, strict=True)):
@@ -174,17 +175,17 @@ def _ood_files(texts: Sequence[str], models: int) -> dict[str, list[Path]]:
         name, equals, files = text.partition("=")
         name = printable(name).strip()
         if not equals or not name or not files.strip():
-            raise ValueError(f"evaluate: `ood` must be SET=FILE, such as svhn=svhn.npz, got {text!r}.")
+            raise fail("evaluate", f"`ood` must be SET=FILE, such as svhn=svhn.npz, got {text!r}.")
         require_ood_name(name)
         if name in sets:
-            raise ValueError(f"evaluate: `ood` must name each set once, got {name!r} twice.")
+            raise fail("evaluate", f"`ood` must name each set once, got {name!r} twice.")
         found = [Path(file.strip()) for file in files.split(",")]
         if models == 1 and (os.path.exists(files) or not any(map(os.path.exists, found))):
             found = [Path(files)]  # the comma is part of its name
         if len(found) != models:
             expected = f"one file for each of the {models} models, separated by commas"
             expected = expected if models > 1 else "one file, as there is one model"
-            raise ValueError(f"evaluate: `ood` must give {expected}, got {len(found)} for {name!r}.")
+            raise fail("evaluate", f"`ood` must give {expected}, got {len(found)} for {name!r}.")
         sets[name] = found
     return sets
 
@@ -205,7 +206,7 @@ def report(context: typer.Context, records: opt.Records, out: opt.PageFile = "re
         render = _page_renderer(context, records)
         path = Path(out)
         if not out.strip() or path.is_dir():
-            raise ValueError(f"report: `out` must be a file to write, got {out!r}.")
+            raise fail("report", f"`out` must be a file to write, got {out!r}.")
         ready_directory(f"{path.parent}", caller="report")
     page = render().encode()
     with write_errors(context, path):
@@ -229,11 +230,11 @@ def _page_renderer(context: typer.Context, paths: Sequence[str]) -> Callable[[],
         problem = f"must be in a directory with its evaluations, got other records at {printable(files[0])}"
     evaluations = [record for record in found if isinstance(record, EvaluationRecord)]
     if len(evaluations) < len(found):
-        raise ValueError(f"report: `records` {problem}.")
+        raise fail("report", f"`records` {problem}.")
     classes = sorted({len(record.class_names) for record in evaluations})
     if len(classes) > 1:
         received = " and ".join(map(str, classes))
-        raise ValueError(f"report: `records` must have the same number of classes, got {received}.")
+        raise fail("report", f"`records` must have the same number of classes, got {received}.")
     require_packages(context, "page")
     from beliefmatch.report.adaptation import adaptation_page
     from beliefmatch.report.comparison import comparison_page
@@ -259,7 +260,7 @@ def _record_file(path: Path) -> Path:
     expected, received = " or ".join(_RECORDS), f"{printable(path)} without"
     if any(path.glob("*.json")):
         received = f"{received}; give the records of `beliefmatch evaluate` as {printable(path / '*.json')}"
-    raise ValueError(f"report: `records` must be a directory with {expected}, got {received}.")
+    raise fail("report", f"`records` must be a directory with {expected}, got {received}.")
 
 
 def _evaluation_paths(path: Path, record: "ComparisonRecord | AdaptRecord") -> list[str]:
@@ -270,7 +271,7 @@ def _evaluation_paths(path: Path, record: "ComparisonRecord | AdaptRecord") -> l
     if isinstance(record, AdaptRecord):
         return adapt_evaluation_paths(record.row_labels)
     if not record.methods or not all(method.runs for method in record.methods):
-        raise ValueError(f"report: `records` must hold a run of every method, got none in {printable(path)}.")
+        raise fail("report", f"`records` must hold a run of every method, got none in {printable(path)}.")
     return evaluation_paths([method.key for method in record.methods])
 
 
@@ -292,7 +293,7 @@ def _read_record(path: Path) -> "Record":
     except ValueError as error:
         reason = f"{error}".split("Record: ", 1)[-1].rstrip(".")
     expected = "files of `beliefmatch evaluate`, `compare` or `adapt`"
-    raise ValueError(f"report: `records` must be {expected}, got {printable(path)}: {reason}.")
+    raise fail("report", f"`records` must be {expected}, got {printable(path)}: {reason}.")
 
 
 def predict(
@@ -374,16 +375,14 @@ def _require_predict_options(context: typer.Context) -> None:
 
     given = context.params
     if Path(given["out"]).suffix.lower() not in FORMATS or Path(given["out"]).is_dir():
-        raise ValueError(
-            f"predict: `out` must be a file ending in {', '.join(FORMATS)}, got {given['out']!r}."
-        )
+        raise fail("predict", f"`out` must be a file ending in {', '.join(FORMATS)}, got {given['out']!r}.")
     if given["workers"] < 0:
-        raise ValueError(f"predict: `workers` must be at least 0, got {given['workers']}.")
+        raise fail("predict", f"`workers` must be at least 0, got {given['workers']}.")
     if given["abstain"] is not None and given["risk"] is not None:
-        raise ValueError("predict: `abstain` must not come with `--risk`, which finds one.")
+        raise fail("predict", "`abstain` must not come with `--risk`, which finds one.")
     for name in ("abstain", "risk", "none_of_these", "coverage"):
         if given[name] is not None and not 0 < given[name] < 1:
-            raise ValueError(f"predict: `{name}` must lie strictly in (0, 1), got {given[name]}.")
+            raise fail("predict", f"`{name}` must lie strictly in (0, 1), got {given[name]}.")
 
 
 def _show_rows(rows: Sequence["PredictionRow"]) -> None:

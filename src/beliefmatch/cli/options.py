@@ -16,6 +16,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.models import ArgumentInfo
 
+from beliefmatch._errors import ArgumentError, fail
 from beliefmatch._utils import reason_of
 from beliefmatch.data.datasets import DATASETS
 from beliefmatch.experiments.config import RECIPES
@@ -23,7 +24,15 @@ from beliefmatch.methods import METHODS
 from beliefmatch.models import MODELS
 from beliefmatch.reproduce import REPRODUCTIONS
 
-__all__ = ["RunOptions", "Sets", "given_options", "option_of_setting", "settings_of", "with_options"]
+__all__ = [
+    "RunOptions",
+    "Sets",
+    "given_options",
+    "option_of_error",
+    "option_of_setting",
+    "settings_of",
+    "with_options",
+]
 
 
 class Sets(NamedTuple):
@@ -49,7 +58,7 @@ def settings_of(context: typer.Context) -> dict[str, Any]:
         try:
             value = target.read(value)
         except ValueError as error:
-            raise ValueError(f"{context.info_name}: `{name}` must be {error}, got {value!r}.") from None
+            raise fail(context.command_path, f"`{name}` must be {error}, got {value!r}.") from None
         *sections, key = target.path.split(".")
         below = settings
         for section in sections:
@@ -99,6 +108,14 @@ def with_options(declared: type) -> Callable[[Callable[..., None]], Callable[...
         return run
 
     return decorate
+
+
+def option_of_error(context: typer.Context, error: ArgumentError) -> str | None:
+    """How the user writes the argument that an error is about; None if it is about no option."""
+    if error.argument is None:
+        return None
+    name = error.argument.partition("[")[0]  # ood['noise'] is one of the sets of ood
+    return option_of_setting(context, name, owner=error.function, missing=error.is_missing)
 
 
 def option_of_setting(context: typer.Context, setting: str, *, owner: str, missing: bool) -> str | None:

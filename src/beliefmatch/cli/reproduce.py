@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from beliefmatch._errors import fail
 from beliefmatch._files import EnvironmentFailure, atomic_write, atomic_write_dir, ready_directory
 from beliefmatch.cli import options as opt
 from beliefmatch.cli.console import (
@@ -58,8 +59,8 @@ def reproduce(
             is_transfer = setting not in config.settings_of(transfers=False)
             if is_transfer not in used:
                 own = "those of training" if is_transfer else "those of a transfer, as transfer.KEY=VALUE"
-                raise ValueError(
-                    f"reproduce: `set` must be one of the settings of {id_}, {own}, got {setting!r}."
+                raise fail(
+                    "reproduce", f"`set` must be one of the settings of {id_}, {own}, got {setting!r}."
                 )
         if id_ == "list":
             _show_list(config)
@@ -171,8 +172,8 @@ def _run(context: typer.Context, runner: "Runner", *, is_alone: bool, verbose: b
             atomic_write_dir(runner.directory, files)
         except OSError as error:
             reason, remedy = error.strerror or error, "the runs are kept; repair that and repeat the command"
-            raise EnvironmentFailure(
-                f"reproduce: cannot write to {runner.directory} ({reason}); {remedy}."
+            raise fail(
+                "reproduce", f"cannot write to {runner.directory} ({reason}); {remedy}.", EnvironmentFailure
             ) from error
     tables, page = reproduction_tables(record), "summary.md"
     if verbose:

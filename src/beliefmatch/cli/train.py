@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from beliefmatch._errors import fail
 from beliefmatch._files import atomic_write_dir, ready_directory
 from beliefmatch.cli import options as opt
 from beliefmatch.cli.console import (
@@ -98,7 +99,7 @@ def compare(
     with user_errors(context):
         for name, number in (("jobs", jobs), ("seeds", seeds)):
             if number is not None and number < 1:
-                raise ValueError(f"compare: `{name}` must be at least 1, got {number}.")
+                raise fail("compare", f"`{name}` must be at least 1, got {number}.")
         from beliefmatch import kernels
         from beliefmatch.experiments.build import is_main_process
         from beliefmatch.experiments.compare import Comparison
@@ -183,7 +184,7 @@ def _run_config(settings: dict[str, Any], method: str | None, kl_weight: float |
     if method is not None:
         spec, *others = parse_methods(method, caller="train", argument="method")
         if others:
-            raise ValueError(f"train: `method` must be one method, got {method!r}.")
+            raise fail("train", f"`method` must be one method, got {method!r}.")
         settings = with_spec(settings, spec)
     if kl_weight is not None:
         section = settings["method"]

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from beliefmatch._config import Config, Count, Index, NonEmpty, NonNegative, Positive, Seed
+from beliefmatch._errors import fail
 from beliefmatch.data.preprocessing import Augment, require_channels
 
 __all__ = [
@@ -88,7 +89,7 @@ class DataConfig(Config, frozen=True, kw_only=True):
         if mean is not None and std is not None:
             require_channels("DataConfig", mean, std)
         elif mean is not None or std is not None:
-            raise ValueError(f"DataConfig: `mean` and `std` must be given together, got {mean} and {std}.")
+            raise fail("DataConfig", f"`mean` and `std` must be given together, got {mean} and {std}.")
 
 
 class TextConfig(Config, frozen=True, kw_only=True):

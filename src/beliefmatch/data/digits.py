@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from beliefmatch._environment import needs
+from beliefmatch._errors import fail
 from beliefmatch.data.images import ArrayImages
 from beliefmatch.data.raw import LabelledImages
 from beliefmatch.data.splits import ROLES, split_rows
@@ -59,11 +60,12 @@ def load_digits(
     """
     for name, share in (("validation_share", validation_share), ("test_share", test_share)):
         if not 0 < share < 1:
-            raise ValueError(f"load_digits: `{name}` must lie strictly in (0, 1), got {share}.")
+            raise fail("load_digits", f"`{name}` must lie strictly in (0, 1), got {share}.")
     if validation_share + test_share >= 1:
-        raise ValueError(
-            "load_digits: `validation_share` + `test_share` must be below 1 to leave images "
-            f"for training, got {validation_share} + {test_share}."
+        raise fail(
+            "load_digits",
+            "`validation_share` + `test_share` must be below 1 to leave images "
+            f"for training, got {validation_share} + {test_share}.",
         )
     levels, labels, rows = _split_digits(validation_share, test_share, seed)
     images = torch.from_numpy(levels.reshape(-1, 1, 8, 8) / 16).float()
@@ -121,7 +123,7 @@ def rotated(image: Tensor, angles: Sequence[float]) -> Tensor:
         overshoot is clipped to the image's range.
     """
     if image.ndim != 3 or image.shape[0] != 1:
-        raise ValueError(f"rotated: `image` must have shape (1, H, W), got {tuple(image.shape)}.")
+        raise fail("rotated", f"`image` must have shape (1, H, W), got {tuple(image.shape)}.")
     with needs("scipy", extra="stats", caller="rotated"):
         from scipy import ndimage
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from beliefmatch._config import Config, Index, NonNegative, Positive, from_mapping, plain
+from beliefmatch._errors import fail
 
 __all__ = ["Augment", "Preprocessing", "default_padding", "require_channels"]
 
@@ -63,9 +64,9 @@ class Preprocessing(Config, frozen=True):
 def require_channels(caller: str, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
     """Require one mean and one standard deviation for each channel; images have 1 or 3 channels."""
     if len(mean) not in (1, 3):
-        raise ValueError(f"{caller}: `mean` must be 1 or 3 numbers, got {mean}.")
+        raise fail(caller, f"`mean` must be 1 or 3 numbers, got {mean}.")
     if len(std) != len(mean):
-        raise ValueError(f"{caller}: `std` must have as many numbers as `mean`, got {std} for {mean}.")
+        raise fail(caller, f"`std` must have as many numbers as `mean`, got {std} for {mean}.")
 
 
 def default_padding(height: int, width: int) -> int:

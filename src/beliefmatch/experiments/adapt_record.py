@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from beliefmatch._config import Record, RecordPart
+from beliefmatch._errors import fail
 from beliefmatch._files import file_names
 from beliefmatch.experiments.evaluation_record import Number
 from beliefmatch.experiments.records import OODScores, Scores
@@ -213,12 +214,12 @@ class AdaptRecord(Record, frozen=True):
     def check(self) -> None:
         """The chosen head was tried and judged, and every class has a name."""
         if self.chosen not in {one.name for one in self.tried}:
-            raise ValueError(f"AdaptRecord: `chosen` must be one of the tried heads, got {self.chosen!r}.")
+            raise fail("AdaptRecord", f"`chosen` must be one of the tried heads, got {self.chosen!r}.")
         if self.label not in self.row_labels:
-            raise ValueError(f"AdaptRecord: `scored` must have a line {self.label!r}, got none.")
+            raise fail("AdaptRecord", f"`scored` must have a line {self.label!r}, got none.")
         if len(self.class_names) != self.classes:
             expected, received = f"{self.classes}, one a class", len(self.class_names)
-            raise ValueError(f"AdaptRecord: `class_names` must be {expected}, got {received}.")
+            raise fail("AdaptRecord", f"`class_names` must be {expected}, got {received}.")
 
     @property
     def row_labels(self) -> list[str]:

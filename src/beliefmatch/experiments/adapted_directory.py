@@ -91,9 +91,9 @@ class AdaptedModel(Record, frozen=True, kw_only=True):
     def check(self) -> None:
         """The network has a name or a run, and its inputs are images or sentences."""
         if self.model is None and (self.run is None or self.classes is None):
-            raise ValueError("AdaptedModel: `model` or `run` must be given.")
+            raise fail("AdaptedModel", "`model` or `run` must be given.")
         if self.text is None and (self.shape is None or self.preprocessing is None):
-            raise ValueError("AdaptedModel: `text`, or `shape` and `preprocessing`, must be given.")
+            raise fail("AdaptedModel", "`text`, or `shape` and `preprocessing`, must be given.")
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor, nn
 
+from beliefmatch._errors import ArgumentError
 from beliefmatch._utils import derive_seed, reason_of
 from beliefmatch._validate import describe, fail
 from beliefmatch.data import load, load_ood
@@ -130,9 +131,9 @@ def check_network(config: RunConfig, method: Method, data: Dataset) -> nn.Module
     name, shape, expected = config.model.name, data.train.shape, (2, len(data.class_names))
     try:
         network = network_of(config, method, data)
+    except ArgumentError:
+        raise
     except (RuntimeError, MemoryError, OverflowError, TypeError) as error:  # of sizes that no tensor can have
-        if "`" in f"{error}":  # an error of ours, which names the argument
-            raise
         options = ", ".join(f"{key}={value}" for key, value in config.model.options.items()) or "none"
         wanted = f"`model.options` must be such that {name} can be built"
         reason = reason_of(error, typed=True, limit=200)

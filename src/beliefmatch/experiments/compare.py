@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from beliefmatch._environment import provenance
+from beliefmatch._errors import fail
 from beliefmatch._utils import OnProgress, no_progress
 from beliefmatch.experiments.build import (
     check_network,
@@ -66,7 +67,7 @@ class Comparison:
         jobs: int | None = None,
     ) -> None:
         if not methods or not seeds:
-            raise ValueError("compare: `methods` and `seeds` must be at least one each.")
+            raise fail("compare", "`methods` and `seeds` must be at least one each.")
         self.specs, self.seeds, self.directory = list(methods), list(seeds), directory
         configs = [replace(config_from(with_spec(mapping, spec)), seed=seeds[0]) for spec in methods]
         self.candidates = [Candidates.of(with_teacher_fingerprint(config)) for config in configs]

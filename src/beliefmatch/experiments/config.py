@@ -21,6 +21,7 @@ from beliefmatch._config import (
     plain,
     unknown_key,
 )
+from beliefmatch._errors import fail
 from beliefmatch._utils import require_name
 from beliefmatch.data.config import DataConfig, name_of_set
 from beliefmatch.experiments.yaml_files import read_yaml, yaml_value
@@ -170,10 +171,10 @@ class RunConfig(Config, frozen=True, kw_only=True):
         super().__post_init__()
         if self.semi is not None and self.data.labels is None:
             remedy = "give the number of labelled images, such as --labels 4000"
-            raise ValueError(f"config: `semi` must come with `data.labels`, got all labels; {remedy}.")
+            raise fail("config", f"`semi` must come with `data.labels`, got all labels; {remedy}.")
         if self.semi is not None and self.teacher is not None:
             remedy = "let a run with `semi` be the teacher of the next"
-            raise ValueError(f"config: `semi` must not come with a teacher, got `prior_from`; {remedy}.")
+            raise fail("config", f"`semi` must not come with a teacher, got `prior_from`; {remedy}.")
 
 
 class _Defaults(Config, frozen=True):
@@ -196,9 +197,7 @@ def config_from(mapping: Mapping[str, Any]) -> RunConfig:
     if isinstance(semi := settings.get("semi"), Mapping):
         if "kind" not in semi:  # else a weight alone would switch it on
             kinds = ", ".join(KINDS)
-            raise ValueError(
-                f"config: `semi.kind` must be given with settings of `semi`; it is one of {kinds}."
-            )
+            raise fail("config", f"`semi.kind` must be given with settings of `semi`; it is one of {kinds}.")
         settings["semi"] = {**defaults.get(f"{semi['kind']}", {}), **semi}
     config = from_mapping(RunConfig, settings, caller="config")
     method = config.method
@@ -257,7 +256,7 @@ def parse_setting(setting: str, form: str = "key=value") -> tuple[list[str], Any
     key, equals, text = setting.partition("=")
     path = key.strip().split(".")
     if not equals or not all(path):
-        raise ValueError(f"config: `set` must be written {form}, got {setting!r}.")
+        raise fail("config", f"`set` must be written {form}, got {setting!r}.")
     return path, yaml_value(text.strip(), caller=f"config: {key.strip()}")
 
 
@@ -329,9 +328,7 @@ def _require_setting(path: list[str]) -> None:
         if (key == "options" and depth == 1) or path[0] == DEFAULTS:
             return
         if not (isinstance(kind, type) and issubclass(kind, Struct)):
-            raise ValueError(
-                f"config: `{above}` is one setting and has none below it, got `{'.'.join(path)}`."
-            )
+            raise fail("config", f"`{above}` is one setting and has none below it, got `{'.'.join(path)}`.")
         kinds = field_kinds(kind) | ({} if depth else {DEFAULTS: Mapping})
         if key not in kinds:
             raise unknown_key(key, tuple(kinds), caller="config", path=above)

@@ -5,6 +5,7 @@ from typing import Any
 from msgspec import field
 
 from beliefmatch._config import Record, RecordPart
+from beliefmatch._errors import fail
 
 __all__ = [
     "PAIRED",
@@ -222,12 +223,12 @@ class EvaluationRecord(Record, frozen=True):
         """Every class has one entry, no class is beyond them, and all metrics have as many draws."""
         classes = len(self.class_names)
         if [one.index for one in self.classes] != list(range(classes)):
-            raise ValueError(f"EvaluationRecord: `classes` must be 0 to {classes - 1}, as `class_names`.")
+            raise fail("EvaluationRecord", f"`classes` must be 0 to {classes - 1}, as `class_names`.")
         shown = [i for one in (*self.mistakes, *self.doubtful) for i in (one.target, one.predicted)]
         shown += [i for pair in self.confusion.pairs for i in pair[:2]]
         if any(not 0 <= i < classes for i in shown):
-            raise ValueError(f"EvaluationRecord: `classes` must be below {classes}, got {max(shown)}.")
+            raise fail("EvaluationRecord", f"`classes` must be below {classes}, got {max(shown)}.")
         sizes = {len(values) for values in self.draws.metrics.values()} if self.draws else set()
         if len(sizes) > 1 or 0 in sizes:
             received = " and ".join(map(str, sorted(sizes)))
-            raise ValueError(f"EvaluationRecord: `draws` must be as many of each metric, got {received}.")
+            raise fail("EvaluationRecord", f"`draws` must be as many of each metric, got {received}.")

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 import torch
 
+from beliefmatch._errors import fail
 from beliefmatch._files import EnvironmentFailure, atomic_write
 from beliefmatch._utils import OnProgress
 from beliefmatch.experiments.build import dataset
@@ -242,7 +243,7 @@ class ProcessExecutor:
                     yield self._futures[future], future.result()
         except BrokenProcessPool as error:
             why = "perhaps for lack of memory: try fewer `jobs`, or the same command, which resumes"
-            raise EnvironmentFailure(f"run: one of the processes was killed, {why}.") from error
+            raise fail("run", f"one of the processes was killed, {why}.", EnvironmentFailure) from error
 
     def cancel(self, *, interrupt: bool) -> None:
         """Wait for the workers, and pass every Ctrl-C on to them meanwhile."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
+from beliefmatch._errors import fail
 from beliefmatch._utils import require_name
 from beliefmatch.experiments.config import RunConfig, TeacherConfig, merged, with_method
 from beliefmatch.experiments.yaml_files import yaml_value
@@ -58,7 +59,7 @@ def parse_methods(text: str, *, caller: str = "compare", argument: str = "method
     keys = [spec.key for spec in specs]
     twice = [key for key in keys if keys.count(key) > 1]
     if twice:
-        raise ValueError(f"{caller}: `{argument}` must not repeat a method, got {twice[0]!r} more than once.")
+        raise fail(caller, f"`{argument}` must not repeat a method, got {twice[0]!r} more than once.")
     return specs
 
 
@@ -67,7 +68,7 @@ def with_kl_weight(specs: Sequence[MethodSpec], kl_weight: Any) -> list[MethodSp
     weighted = [spec for spec in specs if SEARCH.get(spec.name, ("",))[0] == "kl_weight"]
     if not weighted:
         keys = ",".join(spec.key for spec in specs)
-        raise ValueError(f"compare: `kl_weight` must come with belief_matching in `--methods`, got {keys}.")
+        raise fail("compare", f"`kl_weight` must come with belief_matching in `--methods`, got {keys}.")
     return [
         replace(spec, options={"kl_weight": kl_weight, **spec.options}) if spec in weighted else spec
         for spec in specs
@@ -97,7 +98,7 @@ def require_no_semi_settings(settings: Mapping[str, Any]) -> None:
     """Refuse settings of a loss that is switched off."""
     others = [name for name in settings if name != "kind"]
     if others:
-        raise ValueError(f"config: `semi_{others[0]}` must come with `semi` vat or pi, got none.")
+        raise fail("config", f"`semi_{others[0]}` must come with `semi` vat or pi, got none.")
 
 
 def _parse(text: str, caller: str, argument: str) -> MethodSpec:
@@ -107,7 +108,7 @@ def _parse(text: str, caller: str, argument: str) -> MethodSpec:
     for part in parts:
         key, equals, value = (word.strip() for word in part.partition("="))
         if not key or not equals or not value:
-            raise ValueError(f"{caller}: `{argument}` must give options as NAME:OPTION=VALUE, got {text!r}.")
+            raise fail(caller, f"`{argument}` must give options as NAME:OPTION=VALUE, got {text!r}.")
         if key.startswith(("semi_", "prior_")):  # the other options are checked by their method
             require_name(caller, f"{argument}: {key}", key, _OF_CONFIG)
         options[key] = yaml_value(value, caller=caller)

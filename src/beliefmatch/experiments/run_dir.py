@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from beliefmatch._config import schema_of
+from beliefmatch._errors import fail
 from beliefmatch._files import EnvironmentFailure, atomic_write, file_names
 from beliefmatch._utils import reason_of
 from beliefmatch.experiments.adapt_record import ADAPT_SCHEMA, AdaptRecord
@@ -103,9 +104,11 @@ class RunDirectory:
             return None
         found = _undamaged(file, read)
         if self.config_file.is_file() and found.fingerprint != fingerprint(self.config()):
-            raise EnvironmentFailure(
-                f"run: {file} must be of the run whose config.yaml is in the same directory, but is of "
-                "another. Remove it, and the same command resumes the run."
+            raise fail(
+                "run",
+                f"{file} must be of the run whose config.yaml is in the same directory, but is of "
+                "another. Remove it, and the same command resumes the run.",
+                EnvironmentFailure,
             )
         return found
 
@@ -113,9 +116,10 @@ class RunDirectory:
         """The record; a ValueError if the run is not finished."""
         record = self.record()
         if record is None:
-            raise ValueError(
-                f"run: {self.path} must hold a finished run; it has no record.json. Resume its training "
-                "by the same command."
+            raise fail(
+                "run",
+                f"{self.path} must hold a finished run; it has no record.json. Resume its training "
+                "by the same command.",
             )
         return record
 
@@ -129,7 +133,7 @@ class RunDirectory:
     def config(self) -> RunConfig:
         """The configuration; a ValueError where there is no run."""
         if not self.config_file.is_file():
-            raise ValueError(f"run: {self.path} must be the directory of a run, which has a config.yaml.")
+            raise fail("run", f"{self.path} must be the directory of a run, which has a config.yaml.")
         try:
             return config_from(read_yaml(self.config_file))
         except EnvironmentFailure:
@@ -140,9 +144,11 @@ class RunDirectory:
     def check(self, *configs: RunConfig) -> None:
         """Refuse a directory that holds the run of none of these configurations."""
         if self.config_file.is_file() and fingerprint(self.config()) not in map(fingerprint, configs):
-            raise EnvironmentFailure(
-                f"run: `out` must be new, or hold a run of the same configuration; {self.path} has another, "
-                "see its config.yaml. Choose another directory, or remove this one."
+            raise fail(
+                "run",
+                f"`out` must be new, or hold a run of the same configuration; {self.path} has another, "
+                "see its config.yaml. Choose another directory, or remove this one.",
+                EnvironmentFailure,
             )
 
     def begin(self, config: RunConfig) -> None:
@@ -164,10 +170,10 @@ class RunDirectory:
                 if self.record_file.is_file()
                 else "Train it first, or resume its training by the same command"
             )
-            raise ValueError(f"run: {self.path} must hold a finished run; it has no model.json. {remedy}.")
+            raise fail("run", f"{self.path} must hold a finished run; it has no model.json. {remedy}.")
         content = _undamaged(self.model_file, json.loads)
         if not isinstance(content, dict) or content.get("schema") != MODEL_SCHEMA:
-            raise ValueError(f"run: {self.model_file} must be of {MODEL_SCHEMA!r}.")
+            raise fail("run", f"{self.model_file} must be of {MODEL_SCHEMA!r}.")
         return content
 
     @contextmanager
@@ -180,9 +186,11 @@ class RunDirectory:
         try:
             lock.acquire()
         except Timeout as error:
-            raise EnvironmentFailure(
-                f"run: `out` must be free, but {self.path} is in use by another process. "
-                "Wait until it has ended, and run the same command again."
+            raise fail(
+                "run",
+                f"`out` must be free, but {self.path} is in use by another process. "
+                "Wait until it has ended, and run the same command again.",
+                EnvironmentFailure,
             ) from error
         try:
             yield
@@ -198,9 +206,11 @@ def _undamaged(file: Path, read: Callable[[str], Content]) -> Content:
 
 
 def _damaged(file: Path, error: Exception) -> EnvironmentFailure:
-    return EnvironmentFailure(
-        f"run: {file} is damaged ({reason_of(error)}). "
-        "Remove the run's directory, and the same command trains it again."
+    return fail(
+        "run",
+        f"{file} is damaged ({reason_of(error)}). "
+        "Remove the run's directory, and the same command trains it again.",
+        EnvironmentFailure,
     )
 
 

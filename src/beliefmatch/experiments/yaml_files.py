@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from beliefmatch._environment import needs
+from beliefmatch._errors import fail
 from beliefmatch._utils import reason_of
 
 __all__ = ["as_yaml", "read_yaml", "yaml_value"]
@@ -23,17 +24,17 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         with path.open("rb") as file:
             content = file.read(LARGEST + 1)
     except OSError as error:
-        raise ValueError(f"read_yaml: cannot read {path} ({error.strerror or error}).") from error
+        raise fail("read_yaml", f"cannot read {path} ({error.strerror or error}).") from error
     if len(content) > LARGEST:
-        raise ValueError(f"read_yaml: {path} must not be larger than {LARGEST // 1024} KiB.")
+        raise fail("read_yaml", f"{path} must not be larger than {LARGEST // 1024} KiB.")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"read_yaml: {path} must be text in UTF-8 ({error.reason}).") from error
-    value = _parsed(text, f"read_yaml: {path}")
+        raise fail("read_yaml", f"{path} must be text in UTF-8 ({error.reason}).") from error
+    value = _parsed(text, f"{path}", caller="read_yaml")
     if not isinstance(value, dict):
         received = "nothing" if value is None else type(value).__name__
-        raise ValueError(f"read_yaml: {path} must hold a mapping of names to values, got {received}.")
+        raise fail("read_yaml", f"{path} must hold a mapping of names to values, got {received}.")
     return value
 
 
@@ -47,11 +48,11 @@ def as_yaml(mapping: dict[str, Any]) -> str:
 
 def yaml_value(text: str, *, caller: str) -> Any:
     """One value as YAML writes it: `3`, `1e-4`, `adam`, `null`, `[0.5, 0.75]`, `{kl_weight: 0.01}`."""
-    return _parsed(text, f"{caller}: {text!r:.60}")
+    return _parsed(text, f"{text!r:.60}", caller=caller)
 
 
-def _parsed(text: str, place: str) -> Any:
-    with needs("PyYAML", extra="files", caller=place.split(":", 1)[0]):
+def _parsed(text: str, place: str, *, caller: str) -> Any:
+    with needs("PyYAML", extra="files", caller=caller):
         import yaml
 
     try:
@@ -59,9 +60,9 @@ def _parsed(text: str, place: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f" line {mark.line + 1}" if mark else ""
-        raise ValueError(f"{place}{line}: {reason_of(error.problem)}.") from None
+        raise fail(caller, f"{place}{line}: {reason_of(error.problem)}.") from None
     except (yaml.YAMLError, ValueError) as error:  # an invalid character or date
-        raise ValueError(f"{place}: {reason_of(error)}.") from None
+        raise fail(caller, f"{place}: {reason_of(error)}.") from None
 
 
 @lru_cache(maxsize=1)

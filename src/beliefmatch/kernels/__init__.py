@@ -187,7 +187,7 @@ def use(choice: str) -> None:
     """Choose one of CHOICES from now on, as BELIEFMATCH_KERNEL does for a process."""
     global _choice, _native_is_used
     if choice not in CHOICES:
-        raise fail(VARIABLE, f"must be one of {', '.join(CHOICES)}, got {choice!r}.")
+        raise fail("kernels.use", f"`{VARIABLE}` must be one of {', '.join(CHOICES)}, got {choice!r}.")
     if choice == "native" and MISSING is not None:
         fact = f"is native, but that kernel is not installed ({MISSING}); {REMEDY}."
         raise fail(VARIABLE, fact, ModuleNotFoundError)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
+from beliefmatch._errors import fail
 from beliefmatch._utils import require_name, require_options
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def trials(name: str, options: Mapping[str, Any]) -> list[dict[str, Any]]:
     if searched != [option]:
         wrong = next(one for one in searched if one != option)
         grids = ", ".join(f"{method}'s `{option}`" for method, (option, _) in SEARCH.items())
-        raise ValueError(f"trials: {AUTO} must be for one of {grids}, got {name}'s `{wrong}`.")
+        raise fail("trials", f"{AUTO} must be for one of {grids}, got {name}'s `{wrong}`.")
     return [{**options, option: value} for value in values]
 
 
@@ -69,8 +70,8 @@ def build(name: str, **options: Any) -> Method:
     """
     require_name("build", "name", name, METHODS)
     if AUTO in options.values():
-        raise ValueError(
-            f"build: options of {name} must be values, got {AUTO}; `trials` has those to choose from."
+        raise fail(
+            "build", f"options of {name} must be values, got {AUTO}; `trials` has those to choose from."
         )
     factory = resolve_name(METHODS[name])
     require_options("build", name, factory, options)

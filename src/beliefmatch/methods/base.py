@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_ch
 import torch
 from torch import Tensor, nn
 
+from beliefmatch._errors import fail
 from beliefmatch._rows import work_dtype
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class Method:
     def restored(self, networks: Sequence[nn.Module], facts: Mapping[str, Any] | None = None) -> Predictor:
         """The predictor of networks that were trained before, with the stored result of `facts_of`."""
         if len(networks) != self.members:
-            raise ValueError(f"restored: `networks` must be {self.members}, got {len(networks)}.")
+            raise fail("restored", f"`networks` must be {self.members}, got {len(networks)}.")
         return self.predictor(*networks, **(facts or {}))
 
 

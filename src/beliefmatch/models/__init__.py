@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from beliefmatch._errors import fail
 from beliefmatch._utils import lazy_names, require_name, require_options
 
 if TYPE_CHECKING:
@@ -78,9 +79,10 @@ def require_model(function: str, argument: str, name: str) -> None:
         other = (
             f"torchvision.models:{rest}" if kind == "torchvision" else "timm:NAME or package.module:factory"
         )
-        raise ValueError(
-            f"{function}: `{argument}` must be a network to train, got {name!r}, which can only be adapted; "
-            f"write {other}."
+        raise fail(
+            function,
+            f"`{argument}` must be a network to train, got {name!r}, which can only be adapted; "
+            f"write {other}.",
         )
     if ":" not in name:
         require_name(function, argument, name, MODELS, other=", timm:NAME or package.module:factory")

@@ -2,6 +2,8 @@
 
 from torch import Tensor, nn
 
+from beliefmatch._errors import fail
+
 __all__ = ["DigitsNet"]
 
 
@@ -40,7 +42,7 @@ class DigitsNet(nn.Module):
         """Map images (N, C, 8, 8) to logits (N, K)."""
         if images.ndim != 4 or tuple(images.shape[1:]) != (self.channels, 8, 8):
             expected = f"(N, {self.channels}, 8, 8)"
-            raise ValueError(f"DigitsNet: `images` must have shape {expected}, got {tuple(images.shape)}.")
+            raise fail("DigitsNet", f"`images` must have shape {expected}, got {tuple(images.shape)}.")
         return self.layers(images)
 
 

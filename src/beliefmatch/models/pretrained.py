@@ -101,16 +101,17 @@ def timm_model(
     Where `num_classes` or `channels` is None, timm's own number is used.
     """
     if dropout_in_blocks:
-        raise ValueError(
-            f"{_BUILD}: timm:{name} has dropout in front of the last layer only; "
-            "choose `where: last`, or a network of this package for dropout in all layers."
+        raise fail(
+            _BUILD,
+            f"timm:{name} has dropout in front of the last layer only; "
+            "choose `where: last`, or a network of this package for dropout in all layers.",
         )
     with needs("timm", extra="vision", caller=f"timm:{name}"):
         timm: Any = importlib.import_module("timm")  # type checkers cannot see it where it is not installed
 
     if not timm.is_model(name) and ":" not in name:  # timm resolves hf-hub: and local-dir: itself
         hint = _did_you_mean(name, timm.list_models(), "timm:")
-        raise ValueError(f"{_BUILD}: `name` must be a network of timm, got {name!r}{hint}")
+        raise fail(_BUILD, f"`name` must be a network of timm, got {name!r}{hint}")
     shape = {"num_classes": num_classes, "in_chans": channels}
     options |= {key: value for key, value in shape.items() if value is not None}
     with one_line_errors(f"timm:{name}"):
@@ -200,23 +201,25 @@ def custom_model(address: str, *, num_classes: int | None, channels: int | None,
         with one_line_errors(address):
             network = factory(**given)
     if not isinstance(network, nn.Module):
-        raise TypeError(f"{_BUILD}: {address} must return a torch.nn.Module, got {type(network).__name__}.")
+        raise fail(
+            _BUILD, f"{address} must return a torch.nn.Module, got {type(network).__name__}.", TypeError
+        )
     return network
 
 
 def _import_factory(address: str) -> Callable[..., Any]:
     module, _, path = address.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), *path.split("."))):
-        raise ValueError(f"{_BUILD}: `name` must have the form package.module:factory, got {address!r}.")
+        raise fail(_BUILD, f"`name` must have the form package.module:factory, got {address!r}.")
     with one_line_errors(f"importing {module}"):
         found: Any = importlib.import_module(module)
     for part in path.split("."):
         if not hasattr(found, part):
             hint = _did_you_mean(part, [name for name in dir(found) if not name.startswith("_")])
-            raise ValueError(f"{_BUILD}: {module} has no {path}{hint}")
+            raise fail(_BUILD, f"{module} has no {path}{hint}")
         found = getattr(found, part)
     if not callable(found):
-        raise TypeError(f"{_BUILD}: {address} must be callable, got {type(found).__name__}.")
+        raise fail(_BUILD, f"{address} must be callable, got {type(found).__name__}.", TypeError)
     return found
 
 
@@ -241,7 +244,7 @@ def one_line_errors(action: str, *, caller: str = _BUILD) -> Iterator[None]:
         yield
     except (Exception, SystemExit) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"{caller}: {action} failed ({reason_of(error, typed=True)}).") from error
+        raise fail(caller, f"{action} failed ({reason_of(error, typed=True)}).", kind) from error
 
 
 def _did_you_mean(word: str, valid: Sequence[str], prefix: str = "") -> str:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from beliefmatch._errors import fail
 from beliefmatch._validate import require_choice, require_index
 
 __all__ = [
@@ -109,7 +110,7 @@ class ResidualNetwork(nn.Module):
         super().__init__()
         require_choice("ResidualNetwork", "activation", activation, tuple(ACTIVATIONS))
         if require_index("ResidualNetwork", "stem_stride", stem_stride) < 1:
-            raise ValueError(f"ResidualNetwork: `stem_stride` must be at least 1, got {stem_stride}.")
+            raise fail("ResidualNetwork", f"`stem_stride` must be at least 1, got {stem_stride}.")
         inner: dict[str, Any] = {
             "activation": ACTIVATIONS[activation],
             "dropout": dropout if dropout_in_blocks else 0.0,
@@ -153,7 +154,7 @@ def preact_resnet50(*, width: int = 64, **options: Any) -> ResidualNetwork:
 def wide_resnet(*, depth: int = 28, factor: int = 2, width: int = 16, **options: Any) -> ResidualNetwork:
     """Wide ResNet (Zagoruyko and Komodakis 2016); WRN-28-2 has 1.5 and WRN-28-10 36.5 million parameters."""
     if depth < 10 or (depth - 4) % 6:
-        raise ValueError(f"wide_resnet: `depth` must be 10, 16, 22, 28, ... (6n + 4), got {depth}.")
+        raise fail("wide_resnet", f"`depth` must be 10, 16, 22, 28, ... (6n + 4), got {depth}.")
     widths = [factor * width, 2 * factor * width, 4 * factor * width]
     return ResidualNetwork(Basic, [(depth - 4) // 6] * 3, widths, stem=width, **options)
 

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 from rich.console import RenderableType
 
+from beliefmatch._errors import fail
 from beliefmatch._files import atomic_write_dir
 from beliefmatch.experiments.adapt_record import (
     BATCHNORM_LABEL,
@@ -95,10 +96,10 @@ class _Shown:
     def __init__(self, record: AdaptRecord, evaluations: Sequence[EvaluationRecord], *, caller: str) -> None:
         labels = record.row_labels
         if record.label not in labels:
-            raise ValueError(f"{caller}: `record` must have a line {record.label!r}, got {labels}.")
+            raise fail(caller, f"`record` must have a line {record.label!r}, got {labels}.")
         if evaluations and len(evaluations) != len(labels):
             expected = f"one for each of the {count_text(len(labels), 'line')}"
-            raise ValueError(f"{caller}: `evaluations` must be {expected}, got {len(evaluations)}.")
+            raise fail(caller, f"`evaluations` must be {expected}, got {len(evaluations)}.")
         self.record: AdaptRecord = tidy(record)
         self.labels = self.record.row_labels
         self.titles = [line_title(self.record.delivered(label)) for label in self.labels]
@@ -369,7 +370,7 @@ def adaptation_page(record: AdaptRecord, evaluations: Sequence[EvaluationRecord]
     """
     shown = _Shown(record, evaluations, caller="adaptation_page")
     if not shown.models:
-        raise ValueError("adaptation_page: `evaluations` must be one for each line of the table, got none.")
+        raise fail("adaptation_page", "`evaluations` must be one for each line of the table, got none.")
     record, models, ordered = shown.record, shown.models, shown.ordered()
     names = [model.name for model in ordered]
     pair = ordered[: 1 if before_label(record) is None else 2]

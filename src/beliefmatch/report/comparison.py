@@ -9,6 +9,7 @@ from statistics import fmean
 
 from msgspec.structs import replace
 
+from beliefmatch._errors import fail
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.experiments.records import (
     Compared,
@@ -263,9 +264,10 @@ def comparison_page(record: ComparisonRecord, evaluations: Sequence[EvaluationRe
     """
     shown = presentable_comparison(record, caller="comparison_page")
     if len(evaluations) != len(shown.methods):
-        raise ValueError(
-            "comparison_page: `evaluations` must be one for each of the "
-            f"{count_text(len(shown.methods), 'method')}, got {len(evaluations)}."
+        raise fail(
+            "comparison_page",
+            "`evaluations` must be one for each of the "
+            f"{count_text(len(shown.methods), 'method')}, got {len(evaluations)}.",
         )
     labels = [method.label for method in shown.methods]
     named = [replace(one, name=label) for one, label in zip(evaluations, labels, strict=True)]

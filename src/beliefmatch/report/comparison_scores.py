@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from beliefmatch._errors import fail
 from beliefmatch._files import numbered
 from beliefmatch.experiments.records import Compared, ComparisonRecord, RotatedDigit, RunRecord
 from beliefmatch.report.columns import CALIBRATION, DETECTION, PREDICTIONS, distinct_scores
@@ -172,10 +173,10 @@ def hardest_set(record: ComparisonRecord) -> tuple[str, str, Ranking] | None:
 def presentable_comparison(record: ComparisonRecord, *, caller: str) -> ComparisonRecord:
     """The record with visible characters and finite numbers only, and a label of its own for each method."""
     if not record.methods:
-        raise ValueError(f"{caller}: `record` must hold at least one method, got none.")
+        raise fail(caller, "`record` must hold at least one method, got none.")
     empty = next((method.key for method in record.methods if not method.runs), None)
     if empty is not None:
-        raise ValueError(f"{caller}: `record` must hold a run of every method, got none of {empty!r}.")
+        raise fail(caller, f"`record` must hold a run of every method, got none of {empty!r}.")
     tidied = tidy(record)
     labels = numbered([method.label.strip() or "(no name)" for method in tidied.methods], " ({})")
     named = [replace(method, label=label) for method, label in zip(tidied.methods, labels, strict=True)]

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from beliefmatch._errors import fail
 from beliefmatch._files import numbered
 from beliefmatch.experiments.adapt_record import ScoredHead
 from beliefmatch.experiments.evaluation_record import (
@@ -57,7 +58,7 @@ _BIDI = frozenset(chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 
 def presentable(records: Sequence[EvaluationRecord], *, caller: str) -> list[EvaluationRecord]:
     """The records with visible characters only, finite numbers only, and a name of its own for each."""
     if not records:
-        raise ValueError(f"{caller}: `records` must hold at least one record, got none.")
+        raise fail(caller, "`records` must hold at least one record, got none.")
     tidied = [tidy(record) for record in records]
     names = numbered([record.name.strip() or "(no name)" for record in tidied], " ({})")
     return [replace(record, name=name) for record, name in zip(tidied, names, strict=True)]

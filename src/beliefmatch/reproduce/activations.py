@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from beliefmatch._errors import fail
 from beliefmatch.data.config import DataConfig
 from beliefmatch.data.sources import Source
 from beliefmatch.experiments.build import dataset
@@ -75,7 +76,7 @@ def last_layer(network: nn.Module) -> nn.Linear:
     """The linear layer that makes the logits; its rows are the templates of the classes."""
     layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
     if not layers:
-        raise ValueError("reproduce: `model` must end in a linear layer, got none.")
+        raise fail("reproduce", "`model` must end in a linear layer, got none.")
     return layers[-1]
 
 

@@ -9,6 +9,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from beliefmatch._config import Config, NonEmpty, from_mapping, plain
+from beliefmatch._errors import fail
 from beliefmatch.data.config import DataConfig, name_of_set
 from beliefmatch.experiments.config import canonical, parse_setting, settings_hash
 
@@ -85,10 +86,10 @@ def transfer_config(config: TransferConfig, settings: Sequence[str]) -> Transfer
     for setting in settings:
         (*above, last), value = parse_setting(setting, _FORM)
         if above not in ([], ["data"], ["options"]):
-            raise ValueError(f"config: a setting must be written {_FORM}, got {setting!r}.")
+            raise fail("config", f"a setting must be written {_FORM}, got {setting!r}.")
         section = mapping[above[0]] if above else mapping
         if not isinstance(section, dict):
-            raise ValueError(f"config: `{above[0]}` must be a mapping for {setting!r}, got {section!r}.")
+            raise fail("config", f"`{above[0]}` must be a mapping for {setting!r}, got {section!r}.")
         section[last] = value
     return from_mapping(TransferConfig, mapping, caller="config")
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from beliefmatch._errors import ArgumentError, fail
 from beliefmatch._files import EnvironmentFailure
 from beliefmatch._utils import reason_of
 from beliefmatch.data import DATASETS
@@ -23,11 +24,15 @@ __all__ = [
 
 AnyConfig = TypeVar("AnyConfig", RunConfig, TransferConfig)
 
-_MISSING = re.compile(r"(data|load_ood): `(name|directory|text)`|adapt: `(data|data_dir|ood)` must")
-"""Start of an error about where data are, as opposed to what they hold or to another setting."""
+_PLACES = {
+    "data": ("name", "directory", "text"),
+    "load_ood": ("name", "directory", "text"),
+    "adapt": ("data", "data_dir", "ood"),
+}
+"""Arguments that say where data are, as opposed to what they hold or to another setting, by function."""
 
 
-class MissingDataError(ValueError):
+class MissingDataError(ArgumentError):
     """Datasets that a reproduction needs are missing."""
 
 
@@ -56,15 +61,16 @@ def require_datasets(name: str, configs: Sequence[RunConfig | TransferConfig], d
         return
     listed = f"{', '.join(names[:-1])} and {names[-1]}"
     if not root.is_dir():
-        raise MissingDataError(f"reproduce: `data_dir` must be a directory with {listed}, got a file.")
+        raise MissingDataError("reproduce", f"`data_dir` must be a directory with {listed}, got a file.")
     entries = [entry.name for entry in root.iterdir()]
     found = [one for one in names if any(re.match(rf"{re.escape(one)}([_.-]|$)", entry) for entry in entries)]
     missing = [one for one in names if one not in found]
     if missing:
         raise MissingDataError(
-            f"reproduce: `data_dir` must hold {listed} by their names for {name} (NAME_test and, "
+            "reproduce",
+            f"`data_dir` must hold {listed} by their names for {name} (NAME_test and, "
             f"to train on, NAME_train as .npz or Parquet, or a folder NAME, see docs/data.md); there is no "
-            f"{' and no '.join(missing)} in {root}."
+            f"{' and no '.join(missing)} in {root}.",
         )
 
 
@@ -73,16 +79,18 @@ def require_classes(name: str, count: int, *, scale: str) -> None:
     facts = DATASET_FACTS.get(name)
     may_be_partial = name == "imagenet-1k" and scale != "paper"
     if facts is not None and count != facts.classes and not may_be_partial:
-        raise ValueError(
-            f"reproduce: `data_dir` must hold {name} with its {facts.classes} classes, got {count} classes."
+        raise fail(
+            "reproduce", f"`data_dir` must hold {name} with its {facts.classes} classes, got {count} classes."
         )
 
 
 def changed_images(run_dir: Path, name: str, directory: str | None) -> EnvironmentFailure:
     """The error for a finished run of other images than the dataset has now."""
-    return EnvironmentFailure(
-        f"reproduce: `out` must be new for other images: {run_dir} was trained on other images "
-        f"than {name} in {directory or 'the hub'} has now. Choose another directory, or remove that one."
+    return fail(
+        "reproduce",
+        f"`out` must be new for other images: {run_dir} was trained on other images "
+        f"than {name} in {directory or 'the hub'} has now. Choose another directory, or remove that one.",
+        EnvironmentFailure,
     )
 
 
@@ -95,13 +103,18 @@ def explain_missing_data(
         yield
     except (ValueError, OSError) as error:
         names = required_datasets(configs)
-        if not names or (isinstance(error, ValueError) and not _MISSING.match(f"{error}")):
+        if not names or (isinstance(error, ValueError) and not _is_about_a_place(error)):
             raise
         expected = (
             "be given, or the hub must be reachable" if directory is None else f"hold them, got {directory}"
         )
         raise MissingDataError(
-            f"reproduce: `data_dir` must {expected}; {name} needs {', '.join(names)} "
+            "reproduce",
+            f"`data_dir` must {expected}; {name} needs {', '.join(names)} "
             f"(NAME_train and NAME_test as .npz or Parquet, or folders, see docs/data.md): "
-            f"{reason_of(error)}."
+            f"{reason_of(error)}.",
         ) from error
+
+
+def _is_about_a_place(error: ValueError) -> bool:
+    return isinstance(error, ArgumentError) and error.argument in _PLACES.get(error.function, ())

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from beliefmatch._config import plain
 from beliefmatch._environment import provenance
+from beliefmatch._errors import fail
 from beliefmatch._files import EnvironmentFailure
 from beliefmatch._utils import OnProgress, no_progress, reason_of
 from beliefmatch.experiments.build import check_network, dataset, method_of, ood_sets
@@ -64,7 +65,7 @@ class Runner(ABC):
             for name in (*self.fixed, *reproduction.fixed):
                 if f"{key}.".startswith(f"{name}.") or f"{name}.".startswith(f"{key}."):  # or a section of it
                     remedy = _OPTIONS.get(name, "the rows are named by it")
-                    raise ValueError(f"reproduce: `set` must leave {key} of {self.id} as it is; {remedy}.")
+                    raise fail("reproduce", f"`set` must leave {key} of {self.id} as it is; {remedy}.")
 
     def described(self) -> dict[str, dict[str, Any]]:
         """Every configuration as a plain mapping."""
@@ -140,8 +141,10 @@ class Runner(ABC):
             raise
         except ValueError as error:  # files of a finished run may have been damaged since
             remedy = "Remove the directory of that run, and the same command trains it again"
-            raise EnvironmentFailure(
-                f"reproduce: a finished run cannot be read: {reason_of(error)}. {remedy}."
+            raise fail(
+                "reproduce",
+                f"a finished run cannot be read: {reason_of(error)}. {remedy}.",
+                EnvironmentFailure,
             ) from error
         return ReproductionRecord(
             id=self.id,

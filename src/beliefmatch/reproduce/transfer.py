@@ -6,6 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from beliefmatch._errors import fail
 from beliefmatch._files import EnvironmentFailure, atomic_write_dir
 from beliefmatch._utils import OnProgress, reason_of
 from beliefmatch.adaptation.adapt_config import AdaptConfig
@@ -160,7 +161,7 @@ class TransferRunner(Runner):
         except EnvironmentFailure:
             raise
         except ValueError as error:  # of numbers that are not finite, or files
-            raise EnvironmentFailure(f"{error}") from error
+            raise fail("reproduce", f"{reason_of(error)}.", EnvironmentFailure) from error
         record, evaluations = outcome.record, list(outcome.evaluations)
         names = adapt_evaluation_paths(record.row_labels)
         files = [(name, one.to_json().encode()) for name, one in zip(names, evaluations, strict=True)]
@@ -179,9 +180,11 @@ class TransferRunner(Runner):
             files = [directory / name for name in adapt_evaluation_paths(record.row_labels)]
             evaluations = [EvaluationRecord.from_json(file.read_text("utf-8")) for file in files]
         except (ValueError, OSError) as error:
-            raise EnvironmentFailure(
-                f"reproduce: {directory} is damaged ({reason_of(error)}). "
-                "Remove it, and the same command fits it again."
+            raise fail(
+                "reproduce",
+                f"{directory} is damaged ({reason_of(error)}). "
+                "Remove it, and the same command fits it again.",
+                EnvironmentFailure,
             ) from error
         if config.data.name != "digits" and _current_digest(config, record) != record.data.get("digest"):
             raise paths.changed_images(directory, config.data.name, config.data.directory)

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from beliefmatch._config import Config, Count, NonNegative
+from beliefmatch._errors import fail
 
 __all__ = ["EngineConfig", "TrainConfig"]
 
@@ -52,7 +53,7 @@ class TrainConfig(Config, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if list(self.decay_at) != sorted(set(self.decay_at)):
-            raise ValueError(f"TrainConfig: `decay_at` must be increasing fractions, got {self.decay_at!r}.")
+            raise fail("TrainConfig", f"`decay_at` must be increasing fractions, got {self.decay_at!r}.")
 
     def rate(self, epoch: float) -> float:
         """The learning rate after a number of epochs, which may have a fraction."""
@@ -102,6 +103,4 @@ class EngineConfig(Config, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.devices != "auto" and not (self.devices.isdigit() and int(self.devices) > 0):
-            raise ValueError(
-                f"EngineConfig: `devices` must be auto or a number above 0, got {self.devices!r}."
-            )
+            raise fail("EngineConfig", f"`devices` must be auto or a number above 0, got {self.devices!r}.")
