@@ -89,14 +89,15 @@ def judged(features: np.ndarray, counts: np.ndarray, seed: int, errors: tuple[fl
     half, fifth = len(counts) // 2, len(counts) // 10
     validation, train, test = order[:fifth], order[fifth:half], order[half:]
     few = drawn(counts, TRAINING_VOTES, rng)
-    sets = FeatureSets(*(as_features(features[rows], few[rows]) for rows in (train, validation)))
+    fit_on, choose_on = (as_features(features[rows], few[rows]) for rows in (train, validation))
+    sets = FeatureSets(fit_on, choose_on)
     made = refit(sets, adapt_config=AdaptConfig(labels="new", controls=("softmax",)))
     on_validation, on_test = (torch.from_numpy(features[rows]) for rows in (validation, test))
     heads: dict[str, tuple[Tensor, Tensor]] = {}
     for name, label in (("softmax", "softmax"), ("belief matching", "belief matching")):
         head = next(heads[0] for key, heads in made.table.items() if key == label)
         weight, bias = head.weight.double(), head.bias.double()
-        heads[name] = tuple(x.double() @ weight.T + bias for x in (on_validation, on_test))
+        heads[name] = on_validation.double() @ weight.T + bias, on_test.double() @ weight.T + bias
     heads["Pólya"] = polya_head(features, few, (train, validation, test))
     seen = torch.from_numpy(few[validation])
     beliefs = {

@@ -8,6 +8,7 @@ from msgspec import Meta
 from msgspec.structs import asdict
 
 from beliefmatch._config import Config, Count, Index, Probability, Seed
+from beliefmatch._errors import fail
 
 __all__ = ["EvaluateConfig", "ModelFiles", "conventions", "require_enough_resamples", "require_ood_name"]
 
@@ -55,13 +56,13 @@ def require_enough_resamples(resamples: int) -> None:
     """None at all, or enough for intervals whose ends are not chance."""
     if 0 < resamples < _FEWEST_RESAMPLES:
         expected = f"0 or at least {_FEWEST_RESAMPLES}: the ends of intervals from fewer are chance"
-        raise ValueError(f"evaluate: `resamples` must be {expected}, got {resamples}.")
+        raise fail("evaluate", f"`resamples` must be {expected}, got {resamples}.")
 
 
 def require_ood_name(name: str) -> None:
     """OOD sets may have any name but that of another set of the tables."""
     if name.casefold() == _MISCLASSIFICATION:
-        raise ValueError(f"evaluate: `ood` must not be named {name!r}, the set of wrong predictions.")
+        raise fail("evaluate", f"`ood` must not be named {name!r}, the set of wrong predictions.")
 
 
 def conventions(settings: EvaluateConfig) -> dict[str, str]:
