@@ -27,6 +27,7 @@ from beliefmatch._validate import (
     require_index,
     require_values,
 )
+from beliefmatch.votes import prob_of_majority
 
 __all__ = ["Belief", "Measure", "dirichlet_kl"]
 
@@ -284,6 +285,32 @@ class Belief:
         """
         best = prob_of_being_best(self.log_alpha.movedim(self.dim, -1))
         return best.movedim(-1, self.dim).to(self.log_alpha.dtype)
+
+    def prob_of_majority(self, panel: int, votes: Tensor | None = None) -> Tensor:
+        """P(class k has the most votes of a panel of `panel` people) of every class, exactly; sums to one.
+
+        The panel is finite: unlike `prob_of_being_best`, votes that are known decide it when they are many
+        enough, whatever the belief before them. Classes that tie share the decision equally.
+
+        Args:
+            panel: Number of votes when all have voted.
+            votes: Votes known by now, whole numbers of the shape of the logits; none if not given. The belief
+                is the one before them.
+
+        Example:
+            >>> import torch
+            >>> belief = Belief(torch.zeros(3))
+            >>> [round(p, 2) for p in belief.prob_of_majority(5, torch.tensor([2, 0, 0])).tolist()]
+            [0.91, 0.04, 0.04]
+        """
+        name = "Belief.prob_of_majority"
+        if isinstance(votes, Tensor) and votes.shape != self.log_alpha.shape:
+            expected = f"the shape of the logits, {tuple(self.log_alpha.shape)}"
+            raise fail(name, f"`votes` must have {expected}, got {tuple(votes.shape)}.")
+        known = votes.movedim(self.dim, -1) if isinstance(votes, Tensor) else votes
+        with naming_arguments(name, panel="panel", votes="votes"):
+            found = prob_of_majority(self.log_alpha.movedim(self.dim, -1), panel, known)
+        return found.movedim(-1, self.dim)
 
     def sample(self, n: int = 1) -> Tensor:
         """n draws of p, of shape (n, *logits.shape), from torch's global random generator.

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from beliefmatch import Belief
 from beliefmatch.votes import (
     UnboundedScale,
     expected_gain,
@@ -196,8 +197,6 @@ def test_the_majority_agrees_with_simulation():
 
 
 def test_a_large_panel_decides_as_the_largest_probability():
-    from beliefmatch import Belief
-
     logits, _ = items(4, 3, 0, seed=12, spread=1.0)
     assert torch.allclose(prob_of_majority(logits, 201), Belief(logits).prob_of_being_best(), atol=0.01)
 
@@ -249,6 +248,19 @@ def test_the_majority_is_the_same_for_permuted_classes_and_any_batch_shape():
     assert torch.allclose(prob_of_majority(logits[:, order], 7, votes[:, order]), whole[:, order])
     shaped = prob_of_majority(logits.view(2, 3, 4), 7, votes.view(2, 3, 4))
     assert torch.equal(shaped.view(6, 4), whole)
+
+
+def test_a_belief_has_the_majority_along_its_class_dimension():
+    logits, votes = items(6, 4, 3, seed=19)
+    expected = prob_of_majority(logits, 7, votes)
+    belief = Belief(logits.T.contiguous(), dim=0)
+    assert torch.allclose(belief.prob_of_majority(7, votes.T), expected.T)
+    assert torch.allclose(
+        Belief(logits, scale=0.3).prob_of_majority(5), prob_of_majority(logits + math.log(0.3), 5)
+    )
+    for bad, argument in (((0,), "panel"), ((3, votes[:2]), "votes"), ((1, votes), "votes")):
+        with pytest.raises(ValueError, match=rf"^Belief.prob_of_majority: `{argument}`"):
+            Belief(logits).prob_of_majority(*bad)
 
 
 # Which vote to ask for next
