@@ -38,6 +38,7 @@ from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.stored import feature_sets
 from beliefmatch.metrics import auroc
 from beliefmatch.models import load_weights
+from beliefmatch.votes import fit_scale, votes_log_likelihood
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 PARTS = {"train": 4000, "validation": 1000, "test": 5000}
@@ -166,19 +167,17 @@ def ece(confidence: Tensor, hits: Tensor, bins: int = 15) -> float:
 
 def precision(head: FittedHead, rows: Any, votes: Tensor) -> float:
     """The number under which the votes are likeliest; labels tell nothing of it: a million, no learning."""
-    if votes.sum(1).max() <= 1:
+    most = int(votes.sum(1).max())
+    if most <= 1:
         return 1e6
     probs = head.predict(torch.tensor(np.asarray(rows))).probs
-    tried = torch.logspace(-2, 4, 121, dtype=torch.float64).tolist()
-    return min(tried, key=lambda number: in_turn(number * probs, votes.double()))
+    return fit_scale(probs.double().log(), votes, max_votes=most)
 
 
 def in_turn(concentration: Tensor, votes: Tensor) -> float:
     """−ln of the probability of all votes of an image, one after the other, for each vote."""
-    total, many = concentration.sum(1), votes.sum(1)
-    each = torch.lgamma(concentration + votes) - torch.lgamma(concentration)
-    log_probability = torch.lgamma(total) - torch.lgamma(total + many) + each.sum(1)
-    return -(log_probability / many).mean().item()
+    likelihood = votes_log_likelihood(concentration.double().log(), votes, reduction="none")
+    return -(likelihood / votes.sum(1)).mean().item()
 
 
 def table(rows: list[dict[str, Any]]) -> str:

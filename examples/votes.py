@@ -34,6 +34,7 @@ from beliefmatch.adaptation.heads import Backbone, find_head
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.models import load_weights
+from beliefmatch.votes import fit_scale, votes_log_likelihood
 from examples.pretrained import resnet20_cifar, resnet32_cifar
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -148,8 +149,7 @@ def _rows(features: Features, numbers: np.ndarray) -> Tensor:
 
 def _precision(probs: Tensor, votes: Tensor) -> float:
     """The one number that makes the votes likeliest if each image's shares are Dirichlet around `probs`."""
-    tried = torch.logspace(-2, 4, 121, dtype=torch.float64).tolist()
-    return min(tried, key=lambda precision: _in_turn(precision * probs, votes))
+    return fit_scale(probs.double().log(), votes, max_votes=int(votes.sum(1).max()))
 
 
 def _distance(probs: Tensor, votes: Tensor) -> dict[str, float]:
@@ -170,10 +170,8 @@ def _in_turn(concentration: Tensor, votes: Tensor) -> float:
 
     Concentrations are on the scale of the votes: λ times those of the network, whose optimum is λ + votes.
     """
-    total, many = concentration.sum(1), votes.sum(1)
-    each = torch.lgamma(concentration + votes) - torch.lgamma(concentration)
-    log_probability = torch.lgamma(total) - torch.lgamma(total + many) + each.sum(1)
-    return -(log_probability / many).mean().item()
+    likelihood = votes_log_likelihood(concentration.double().log(), votes, reduction="none")
+    return -(likelihood / votes.sum(1)).mean().item()
 
 
 def _table(lines: list[dict[str, Any]]) -> str:
