@@ -95,7 +95,7 @@ def evaluate(
         >>> from beliefmatch import evaluate
         >>> rng = np.random.default_rng(0)
         >>> y = rng.integers(0, 3, 400)
-        >>> z = rng.normal(size=(400, 3)) + 2 * np.eye(3)[y]
+        >>> z = 2 * (rng.normal(size=(400, 3)) + 2 * np.eye(3)[y])
         >>> found = evaluate(logits={"plain": z, "too sure": 5 * z}, targets=y, resamples=1000)
         >>> found["plain"].error == found["too sure"].error == float((z.argmax(1) != y).mean())
         True
