@@ -8,7 +8,7 @@ found.report("report.html")
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -95,7 +95,7 @@ def evaluate(
         >>> from beliefmatch import evaluate
         >>> rng = np.random.default_rng(0)
         >>> y = rng.integers(0, 3, 400)
-        >>> z = rng.normal(size=(400, 3)) + 2 * np.eye(3)[y]
+        >>> z = 2 * (rng.normal(size=(400, 3)) + 2 * np.eye(3)[y])
         >>> found = evaluate(logits={"plain": z, "too sure": 5 * z}, targets=y, resamples=1000)
         >>> found["plain"].error == found["too sure"].error == float((z.argmax(1) != y).mean())
         True
@@ -105,15 +105,11 @@ def evaluate(
     given = locals()
     fields = EvaluateConfig.__struct_fields__
     with naming_arguments("evaluate", **{field: field for field in fields}):
-        options = {field: given[field] for field in fields}
-        options |= {field: tuple(given[field]) for field in ("risks", "coverages")}
-        config = EvaluateConfig(**options)
+        config = EvaluateConfig(**{field: _as_tuple(given[field]) for field in fields})
     require_enough_resamples(resamples)
-    if isinstance(class_names, str):
-        raise fail(
-            "evaluate", f"`class_names` must be a list of names, got the text {class_names!r}.", TypeError
-        )
-    classes = None if class_names is None else tuple(f"{one}" for one in class_names)
+    if targets is None:
+        raise fail("evaluate", "`targets` must be given, got none.")
+    classes = None if class_names is None else _class_names(class_names)
     models = _models(logits, probs, name)
     sets = _ood_arrays(ood, list(models))
     made = []
@@ -133,6 +129,20 @@ def evaluate(
             on_progress(done / steps, description)
 
     return Evaluation(evaluate_models(made, settings=config, class_names=classes, on_step=on_step))
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _class_names(names: Any) -> tuple[str, ...]:
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise fail("evaluate", f"`class_names` must be a list of names, got {describe(names)}.", TypeError)
+    found = tuple(f"{name}" for name in names)
+    twice = next((name for name in found if found.count(name) > 1), None)
+    if twice is not None:
+        raise fail("evaluate", f"`class_names` must name each class once, got {twice!r} twice.")
+    return found
 
 
 def _models(logits: Any, probs: Any, name: str) -> dict[str, tuple[Kind, str, Any]]:
@@ -249,8 +259,8 @@ class Evaluation:
     def record(self) -> EvaluationRecord:
         """The record of the only model: every number, curve and setting."""
         if len(self.records) > 1:
-            names = ", ".join(self.names)
-            raise fail("Evaluation", f"`name` must choose one of the models {names}, as in evaluation[name].")
+            fact = f"there are {len(self)} models; choose one of {', '.join(self.names)} by evaluation[name]."
+            raise fail("Evaluation", fact, AttributeError)
         return self.records[0]
 
     @property
@@ -374,17 +384,18 @@ class Evaluation:
         """
         for kind in figures:
             require_name("report", "figures", kind, ("pdf", "svg", "png"))
-        path = Path(path)
-        if path.suffix.lower() not in (".html", ".htm") or path.is_dir():
+        place = Path(path)
+        is_page = place.suffix.lower() in (".html", ".htm") and not place.is_dir()
+        if is_page and figures:
+            raise fail("report", f"`figures` must be written to a directory, got the file {path} as `path`.")
+        with naming_arguments("report", out="path"):
+            if is_page:
+                ready_directory(f"{place.parent}", caller="report")
+                atomic_write(place, dict(self.files())["report.html"])
+                return place
             with directory_in_use(f"{path}", caller="report") as directory:
                 atomic_write_dir(directory, list(self.files(figures=figures)), keep=".json")
-            return directory / "report.html"
-        if figures:
-            raise fail("report", f"`figures` must be written to a directory, got the file {path} as `path`.")
-        content = dict(self.files())["report.html"]
-        ready_directory(f"{path.parent}", caller="report")
-        atomic_write(path, content)
-        return path
+                return directory / "report.html"
 
     def _page(self) -> "Page":
         with _report_extra():

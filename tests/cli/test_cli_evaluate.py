@@ -144,6 +144,36 @@ def test_a_file_that_cannot_be_read_is_named_by_its_argument(file, inputs, tmp_p
         assert error.startswith(f"beliefmatch evaluate: `{option}` must ") and f"{bad}" in error
 
 
+@pytest.mark.parametrize(
+    ("line", "option"),
+    [
+        ([""], "FILE"),
+        (["a.npz", " "], "FILE"),
+        (["a.npz", "--class-names", ""], "--class-names"),
+        (["a.npz", "--targets-file", ""], "--targets-file"),
+        (["a.npz", "--resamples", "1000000000"], "--resamples"),
+        (["a.npz", "--resamples", "10"], "--resamples"),
+        (["a.npz", "--n-bins", "100000000000"], "--n-bins"),
+    ],
+)
+def test_an_empty_or_boundless_option_is_refused_before_any_work(
+    line, option, inputs, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(inputs)
+    before = files_below(inputs)
+    error = refused(["evaluate", *line, "--out", f"{tmp_path / 'out'}"], capsys)
+    assert error.startswith(f"beliefmatch evaluate: `{option}` must ")
+    assert files_below(inputs) == before and not (tmp_path / "out").exists()
+
+
+def test_headings_of_probabilities_are_the_names_of_the_classes(tmp_path, capsys):
+    rows = [f"{p},{1 - p},{target}" for p, target in ((0.75, 0), (0.25, 1), (0.5, 0), (0.125, 1))]
+    path = tmp_path / "tumours.csv"
+    path.write_text("\n".join(["prob_malignant,prob_benign,target", *rows]) + "\n")
+    assert main(["evaluate", f"{path}", "--out", f"{tmp_path / 'out'}", "--resamples", "0"]) == 0
+    assert record_of(tmp_path / "out" / "tumours.json").class_names == ["malignant", "benign"]
+
+
 def test_an_array_that_cannot_be_read_is_named_by_its_argument(inputs, tmp_path, capsys):
     """The list of the arrays is whole; the bytes of one are not."""
     good, bad = inputs / "b.npz", tmp_path / "spoilt.npz"

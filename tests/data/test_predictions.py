@@ -59,8 +59,15 @@ def save_columns(path, heads, targets, values=PROBS):
 
 def test_a_table_may_have_one_column_a_class(tmp_path):
     texts = [("cat", "dog", "owl")[target] for target in TARGETS]
-    for heads in (("prob_cat", "prob_dog", "prob_owl"), ("cat", "dog", "owl"), ("p.cat", "p.dog", "p.owl")):
-        found = read_predictions(save_columns(tmp_path / "a.csv", heads, texts))
+    for heads, labels in (
+        (("prob_cat", "prob_dog", "prob_owl"), texts),
+        (("prob_cat", "prob_dog", "prob_owl"), TARGETS),  # ids count the columns
+        (("cat_prob", "dog_prob", "owl_prob"), texts),
+        (("cat probability", "dog probability", "owl probability"), TARGETS),
+        (("cat", "dog", "owl"), texts),
+        (("p.cat", "p.dog", "p.owl"), texts),
+    ):
+        found = read_predictions(save_columns(tmp_path / "a.csv", heads, labels))
         assert found.kind == "probs" and found.class_names == ("cat", "dog", "owl")
         assert found.targets.tolist() == list(TARGETS)
         torch.testing.assert_close(found.values.double(), torch.from_numpy(np.asarray(PROBS)).double())
@@ -68,6 +75,8 @@ def test_a_table_may_have_one_column_a_class(tmp_path):
         save_columns(tmp_path / "l.csv", ("logit_cat", "logit_dog", "logit_owl"), texts, LOGITS)
     )
     assert logits.kind == "logits" and logits.class_names == ("cat", "dog", "owl")
+    top = save_columns(tmp_path / "n.csv", ("top1_prob", "top2_prob", "top3_prob"), TARGETS)
+    assert "`logits`" in complaint(top)  # ranks are no classes
     turned = save_columns(tmp_path / "t.csv", ("owl", "dog", "cat"), texts, np.asarray(PROBS)[:, ::-1])
     known = read_predictions(turned, class_names=("cat", "dog", "owl"))
     torch.testing.assert_close(known.values.double(), torch.from_numpy(np.asarray(PROBS)).double())

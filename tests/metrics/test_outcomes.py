@@ -212,3 +212,9 @@ def test_doubt_keeps_its_digits_where_the_confidence_rounds_to_one():
 def test_arguments_that_a_score_cannot_use_are_named(name, arguments, kind, argument):
     with pytest.raises(kind, match=rf"^SCORES\['{name}'\]: .*`{argument}`"):
         SCORES[name](**arguments)
+
+
+@pytest.mark.parametrize(("kind", "remedy"), [("logits", r"\[-z/2, z/2\]"), ("probs", r"\[1 - p, p\]")])
+def test_one_number_an_example_is_refused_with_what_to_stack(kind, remedy):
+    with pytest.raises(ValueError, match=rf"^outcomes: `{kind}` .*{remedy}"):
+        outcomes(torch.tensor([0, 1, 1]), **{kind: torch.full((3,), 0.5)})

@@ -15,9 +15,9 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_package_has_few_names_its_version_and_its_types():
     assert set(beliefmatch.__all__) == {
-        "Belief", "BeliefMatchingLoss", "LinearBeliefMatchingLoss", "__version__", "adapt",
-        "belief_matching_loss", "dirichlet_kl", "fit_scale", "linear_belief_matching_loss",
-        "votes_log_likelihood",
+        "Belief", "BeliefMatchingLoss", "Evaluation", "LinearBeliefMatchingLoss", "__version__", "adapt",
+        "belief_matching_loss", "choose_kl_weight", "dirichlet_kl", "evaluate", "export", "fit_scale",
+        "linear_belief_matching_loss", "votes_log_likelihood",
     }  # fmt: skip
     for name in beliefmatch.__all__:
         assert getattr(beliefmatch, name) is not None

@@ -255,6 +255,9 @@ class ArraysInMemory(ArrayFile):
         (name,) = names
         value = self._arrays[name]
         if isinstance(value, Tensor):
+            if value.layout != torch.strided or value.is_meta:
+                kind = "meta" if value.is_meta else f"{value.layout}".removeprefix("torch.")
+                raise self.error(name, "a dense tensor", f"a {kind} tensor")
             return value.detach().cpu()
         try:
             values = np.asarray(value)

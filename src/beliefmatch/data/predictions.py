@@ -16,6 +16,7 @@ from torch import Tensor
 from beliefmatch._validate import FLOATING, SUM_TOLERANCE, fail, naming_arguments
 from beliefmatch.belief import Belief
 from beliefmatch.data.formats import ArrayFile, ArraysInMemory, Field, open_arrays
+from beliefmatch.metrics._readings import BINARY
 
 __all__ = [
     "SPELLINGS",
@@ -308,14 +309,14 @@ def _checked_values(kind: Kind, field: Field, class_names: Sequence[str] | None)
 
 def _require_logits(field: Field) -> Tensor:
     """Finite numbers of shape (N, K)."""
-    logits = _matrix(field, "[-z/2, z/2] of the decision function z")
+    logits = _matrix(field, BINARY["logits"])
     _require_rows(logits, lambda rows: rows.isfinite().all(1), "finite logits", field)
     return logits
 
 
 def _require_probs(field: Field) -> Tensor:
     """Numbers in [0, 1] of shape (N, K); rows sum to one."""
-    probs = _matrix(field, "[1 - p, p] of the probability p of class 1")
+    probs = _matrix(field, BINARY["probs"])
     within = "probabilities in [0, 1] (logits are called logits)"
     _require_rows(probs, lambda rows: ((rows >= 0) & (rows <= 1)).all(1), within, field)
 
@@ -329,13 +330,13 @@ def _require_probs(field: Field) -> Tensor:
     return probs
 
 
-def _matrix(field: Field, columns: str) -> Tensor:
-    """Numbers of shape (N, K); `columns` are what to stack of a binary classifier that gives only one."""
+def _matrix(field: Field, binary_remedy: str) -> Tensor:
+    """Numbers of shape (N, K); `binary_remedy` says what to do where there is one for each example."""
     values = field.numbers()
     if values.ndim != 2 or values.shape[0] < 1 or values.shape[1] < 2:
         expected = "one row for each example and one column for each of two or more classes"
         is_binary = values.ndim == 1 or (values.ndim == 2 and values.shape[1] == 1)
-        remedy = f"; of a binary classifier, stack {columns}" if is_binary and len(values) else ""
+        remedy = f"; {binary_remedy}" if is_binary and len(values) else ""
         raise field.error(expected, f"shape {tuple(values.shape)}{remedy}")
     return values if values.dtype in FLOATING else values.double()
 

@@ -475,7 +475,7 @@ def evaluate_models(
         with reading():
             given = model.read(on_step)
             first = first or _without_values(given.predictions)
-            _require_same_classes(given.predictions, "model", first)
+            _require_same_classes(given.predictions, f"model {given.name!r}", first)
             for title, others in given.ood.items():
                 _require_same_classes(others, f"OOD set {title!r}", first)
         record = evaluate(

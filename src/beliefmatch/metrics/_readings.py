@@ -21,6 +21,7 @@ from beliefmatch._validate import (
 from beliefmatch.kernels import LogitsReading, ProbsReading
 
 __all__ = [
+    "BINARY",
     "Array",
     "Outcomes",
     "answers",
@@ -42,6 +43,11 @@ __all__ = [
 ]
 
 Array = npt.NDArray[Any]
+BINARY = {
+    "logits": "of a binary classifier, stack [-z/2, z/2] of the decision function z",
+    "probs": "of a binary classifier, stack [1 - p, p] of the probability p of class 1",
+}
+"""What to do where a binary classifier gives one number for each example."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -308,7 +314,8 @@ def check_rows(function: str, name: str, values: Tensor) -> None:
     require_floating(function, name, values)
     if values.ndim != 2 or 0 in values.shape:
         shape = tuple(values.shape)
-        raise fail(function, f"`{name}` must have shape (N, K) with N, K >= 1, got {shape}.")
+        remedy = f"; {BINARY[name]}" if values.ndim == 1 and len(values) and name in BINARY else ""
+        raise fail(function, f"`{name}` must have shape (N, K) with N, K >= 1, got {shape}{remedy}.")
 
 
 def _check_probs(function: str, name: str, probs: Tensor, sums: Tensor) -> None:

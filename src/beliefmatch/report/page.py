@@ -8,7 +8,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any, ClassVar, Literal
 
@@ -141,7 +141,10 @@ def render_page(page: Page, *, caller: str) -> str:
 
 def render_notebook(page: Page, table: Table, *, caller: str) -> str:
     """The top of the page with a table as a part of a notebook, in the colours of the notebook."""
-    return _render("notebook.html.j2", page, caller, style="notebook.css", table=table)
+    page = replace(page, pictures=[replace(figure, numbers=None) for figure in page.pictures])
+    html = _render("notebook.html.j2", page, caller, style="notebook.css", table=table)
+    digest = hashlib.sha256(html.encode()).hexdigest()[:12]  # a notebook may hold several
+    return re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>b{digest}-", html)
 
 
 def _render(template: str, page: Page, caller: str, *, style: str, script: str = "", **given: Any) -> str:
