@@ -313,7 +313,7 @@ def predict(
     """Predict classes with probabilities and uncertainty.
 
     Inputs are images or sentences, as the network takes them. The file has the entropy of each prediction
-    and, for methods with a belief, the mutual information under it, both in nats: the larger, the more
+    and, for beliefs, MC dropout and ensembles, the mutual information, both in nats: the larger, the more
     uncertain.
     """
     path = Path(out)
