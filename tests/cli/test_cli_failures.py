@@ -45,8 +45,8 @@ def test_an_interrupt_ends_with_130_and_writes_no_report(tmp_path, capsys, monke
 
     monkeypatch.setattr("beliefmatch.experiments.run.fit", interrupted)
     assert main([*QUICK, "--out", f"{tmp_path}"]) == 130
-    saved, ended = capsys.readouterr().err.splitlines()
-    assert "saved" in saved and ended == "beliefmatch: interrupted"
+    state, ended = capsys.readouterr().err.splitlines()
+    assert "nothing was trained" in state and ended == "beliefmatch: interrupted"
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from beliefmatch.data.predictions import FieldNames, read_class_names, read_predictions
+from beliefmatch.data.predictions import FieldNames, npz_bytes, read_class_names, read_predictions
 from prediction_files import IMAGES, LOGITS, PROBS, ROWS, TARGETS, save_csv, save_npz, save_parquet_lists
 from refusals import refusal
 
@@ -170,6 +170,18 @@ def test_bfloat16_comes_from_safetensors_and_rounded_probabilities_are_accepted(
     assert np.array_equal(read_predictions(path).values, PROBS.round(3))
 
 
+def test_mutual_information_comes_with_arrays_of_probabilities_and_is_written_again(tmp_path):
+    information = np.linspace(0, 1e-9, ROWS)
+    path = save_npz(tmp_path / "a.npz", probs=PROBS, y=TARGETS, mutual_information=information)
+    found = read_predictions(path)
+    assert found.mutual_information.tolist() == information.tolist()
+    assert found.recognised["mutual_information"] == "mutual_information"
+    (tmp_path / "b.npz").write_bytes(npz_bytes(found))
+    assert torch.equal(read_predictions(tmp_path / "b.npz").mutual_information, found.mutual_information)
+    of_logits = save_npz(tmp_path / "c.npz", logits=LOGITS, y=TARGETS, mutual_information=information)
+    assert read_predictions(of_logits).mutual_information is None  # logits have that of their Dirichlet
+
+
 BAD = [
     ({"logits": LOGITS, "y": TARGETS[:-1]}, "`y`, got 6"),
     ({"logits": LOGITS, "y": np.eye(3)[TARGETS]}, "`y`, got shape (7, 3)"),
@@ -190,6 +202,16 @@ BAD = [
     ({"probs": PROBS, "y": TARGETS, "images": IMAGES[:3]}, "`images`, got 3"),
     ({"probs": PROBS, "y": TARGETS, "images": IMAGES[:, 0]}, "`images`, got shape"),
     ({"probs": PROBS, "y": TARGETS, "images": IMAGES.astype(str)}, "`images`"),
+    ({"probs": PROBS, "y": TARGETS, "mutual_information": PROBS}, "`mutual_information`, got shape (7, 3)"),
+    (
+        {"probs": PROBS, "y": TARGETS, "mutual_information": PROBS[:5, 0]},
+        "`mutual_information`, got shape (5,)",
+    ),
+    ({"probs": PROBS, "y": TARGETS, "mutual_information": -PROBS[:, 0]}, "`mutual_information`, got -"),
+    (
+        {"probs": PROBS, "y": TARGETS, "mutual_information": PROBS[:, 0] * np.nan},
+        "`mutual_information`, got nan",
+    ),
 ]
 
 

@@ -77,12 +77,12 @@ def test_ood_scores_are_those_of_the_written_predictions(belief_run):
     assert scores.mean_confidence == pytest.approx(ood.softmax(1).max(1).values.mean().item())
 
 
-METHODS = {  # options, what is written, and whether it has a belief
+METHODS = {  # options, what is written, and whether it has a mutual information
     "softmax": ({}, "logits", False),
     "temperature": ({}, "logits", False),
-    "ensemble": ({"members": 2}, "probs", False),
+    "ensemble": ({"members": 2}, "probs", True),
     "belief_ensemble": ({"members": 2}, "logits", True),
-    "mc_dropout": ({"samples": 5}, "probs", False),
+    "mc_dropout": ({"samples": 5}, "probs", True),
     "evidential": ({}, "logits", True),
     "prior_network": ({}, "logits", True),
 }
@@ -90,7 +90,7 @@ METHODS = {  # options, what is written, and whether it has a belief
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_is_evaluated_once_and_restored_from_its_directory(tmp_path, method):
-    options, kind, has_belief = METHODS[method]
+    options, kind, has_information = METHODS[method]
     config = digits_config(method, "training.epochs=1", "ood_training=noise", **options)
     result = execute_run(config, tmp_path, evaluated=True)
     record, evaluation = result.record, result.evaluation
@@ -98,7 +98,8 @@ def test_every_method_is_evaluated_once_and_restored_from_its_directory(tmp_path
         assert getattr(record.test, key) == evaluation.scores[key].value
     detections = {one.score: one.auroc.value for one in evaluation.ood[0].detections}
     assert record.ood[0].auroc == detections
-    assert ("mutual_information" in record.ood[0].auroc) == has_belief
+    assert ("mutual_information" in record.ood[0].auroc) == has_information
+    assert (record.rotation.mutual_information is not None) == has_information
     again = evaluate_finished(RunDirectory(tmp_path))  # the same numbers from the file as from memory
     assert (again.scores, again.draws, again.ood) == (evaluation.scores, evaluation.draws, evaluation.ood)
 
@@ -106,6 +107,15 @@ def test_every_method_is_evaluated_once_and_restored_from_its_directory(tmp_path
     predicted = predict_all(restored.engine, restored.predictor, dataset(config.data).test)
     written = predictions(tmp_path, "test")
     values = predicted.probs if predicted.logits is None else predicted.logits
+    if kind == "probs":
+        information = written.pop("mutual_information")
+        np.testing.assert_allclose(information, predicted.mutual_information.numpy(), rtol=1e-4, atol=1e-7)
+        unknown = predictions(tmp_path, "ood/noise")["mutual_information"]
+        area = auroc(torch.from_numpy(information), torch.from_numpy(unknown))
+        assert record.ood[0].auroc["mutual_information"] == pytest.approx(area, abs=1e-6)
+        rows = restored.rows(["a"] * 3, dataset(config.data).test.subset(torch.arange(3)))
+        found = [row.mutual_information for row in rows]
+        np.testing.assert_allclose(found, information[:3], rtol=1e-4, atol=1e-7)
     assert set(written) == {kind, "targets"}
     np.testing.assert_allclose(written[kind], values.numpy(), rtol=1e-5, atol=1e-6)
     assert record.costs.networks == len(list(tmp_path.glob("network-*"))) == options.get("members", 1)

@@ -28,10 +28,9 @@ class Recorder(nn.Module):
 
 
 def masks_of(network, examples=1, **options):
-    """What the calls of each pass received, (calls, masks · examples, ...), joined over the passes."""
-    options = {"samples": 6, **options}
-    DropoutPredictor(network, **options).predict(torch.zeros(examples, 2))
-    return torch.cat(network.seen[-1:] if options.get("at_once", 512) >= 512 else network.seen, 1)
+    """What the calls of the pass with all masks received, (calls, masks · examples, ...)."""
+    DropoutPredictor(network, **{"samples": 6, **options}).predict(torch.zeros(examples, 2))
+    return network.seen[-1]
 
 
 def test_masks_of_calls_masks_and_modules_are_independent():
@@ -165,8 +164,32 @@ class Tokens(nn.Module):
         return self.head(self.dropped).unflatten(0, x.shape[:2]).mean(1)
 
 
-def test_tokens_in_the_batch_have_masks_of_their_own():
-    network, x = build_seeded(Tokens, 0), torch.ones(3, 4, 6)
+class TokensOfTail(Tokens):
+    """The same, with dropout in a last module that is given the tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.tail = Tail(self.dropout, self.head)
+
+    def forward(self, x):
+        found = self.tail(x.flatten(0, 1))
+        self.dropped = self.tail.dropped
+        return found
+
+
+class Tail(nn.Module):
+    def __init__(self, dropout, head):
+        super().__init__()
+        self.dropout, self.head = dropout, head
+
+    def forward(self, tokens):
+        self.dropped = self.dropout(tokens)
+        return self.head(self.dropped).unflatten(0, (-1, 4)).mean(1)
+
+
+@pytest.mark.parametrize("make", [Tokens, TokensOfTail])
+def test_tokens_in_the_batch_have_masks_of_their_own(make):
+    network, x = build_seeded(make, 0), torch.ones(3, 4, 6)
     predictor = DropoutPredictor(network, samples=5)
     together = predictor.predict(x).probs
     masks = network.dropped.unflatten(0, (5, 3, 4))

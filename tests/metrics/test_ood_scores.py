@@ -102,6 +102,12 @@ def test_false_positive_rate_worked_by_hand():
         1,
     ]  # 0.07 · 100 > 7 in binary
     assert count_needed(0.95, 10_000_019) == 9_500_019  # beyond the integers of single precision
+    assert count_needed(0.95, 1_200_019) == 1_140_019
+    assert count_needed(0.1 + 0.2, 10) == 3
+    for places in (1, 2, 3):
+        for digits in range(1, 10**places + 1):
+            for examples in (10, 20_000, 1_200_019, 10**9, 10**9 + 7):
+                assert count_needed(digits / 10**places, examples) == -(-digits * examples // 10**places)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.int64])

@@ -568,3 +568,16 @@ def test_no_part_of_the_report_imports_torch(tmp_path):
     done = run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert page.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("count", [2, 12, 30])
+def test_the_legend_of_many_models_leaves_the_axes_their_room(count):
+    first, *_ = three()
+    models = [replace(first, name=f"model {index} with a name of some length") for index in range(count)]
+    canvas = paper_canvas(roc_figure(models, "entropy", [first.ood[0].name]))
+    legend = canvas.legends[0].get_window_extent()
+    assert len(canvas.legends[0].get_texts()) == count
+    assert legend.y0 >= 0 and legend.x0 >= 0 and legend.x1 <= canvas.bbox.x1
+    for axes in canvas.axes:
+        assert not legend.overlaps(axes.get_tightbbox())
+        assert axes.get_position().height * canvas.get_figheight() > 2.0  # inches

@@ -151,6 +151,17 @@ def test_a_full_disk_ends_the_training_and_the_previous_checkpoint_is_resumed(tm
     resumed_as_whole(checkpointing)
 
 
+def test_a_disk_that_is_full_from_the_start_leaves_nothing_to_resume(tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space left") as raised:
+        train(normalised_network(), checkpointing=Checkpointing(tmp_path, every_seconds=0))
+    assert raised.value.errno == errno.ENOSPC
+    assert "there is none" in str(raised.value) and "complete" not in str(raised.value)
+
+
 def test_the_previous_checkpoint_replaces_a_truncated_one(tmp_path):
     checkpointing = Checkpointing(tmp_path, every_seconds=0)
     stopped_at(9, checkpointing)

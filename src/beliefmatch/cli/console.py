@@ -92,12 +92,17 @@ def warnings_held() -> Iterator[None]:
 
 
 @contextmanager
-def resumable() -> Iterator[None]:
-    """Say after Ctrl-C inside the block that nothing was lost."""
+def resumable(directory: Path) -> Iterator[None]:
+    """Say after Ctrl-C inside the block what became of the trainings in a directory."""
     try:
         yield
     except KeyboardInterrupt:
-        print("what was trained is saved; the same command continues from there", file=sys.stderr)
+        from beliefmatch.train.checkpoint import has_checkpoints
+
+        if has_checkpoints(directory):
+            print("what was trained is saved; the same command continues from there", file=sys.stderr)
+        else:
+            print("nothing was trained yet; the same command starts again", file=sys.stderr)
         raise
 
 

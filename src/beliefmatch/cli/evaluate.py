@@ -313,8 +313,8 @@ def predict(
     """Predict classes with probabilities and uncertainty.
 
     Inputs are images, sentences or rows of a table, as the network takes them. The file has the entropy of
-    each prediction and, for methods with a belief, the mutual information under it, both in nats: the larger,
-    the more uncertain.
+    each prediction and, for beliefs, MC dropout and ensembles, the mutual information, both in nats: the
+    larger, the more uncertain.
     """
     path = Path(out)
     with user_errors(context):

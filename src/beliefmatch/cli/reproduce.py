@@ -161,7 +161,7 @@ def _run(context: typer.Context, runner: "Runner", *, is_alone: bool, verbose: b
         reproduction_tables,
     )
 
-    with resumable(), user_errors(context, *FAILURES), progress() as on_progress:
+    with resumable(runner.runs_directory), user_errors(context, *FAILURES), progress() as on_progress:
         record = runner.run(
             lambda fraction, description: on_progress(fraction, f"{runner.id}: {description}"),
             command=_portable_command(context.obj),

@@ -66,7 +66,7 @@ def train(
         return
     if notes and is_main_process():
         show(findings(notes))
-    with resumable(), user_errors(context, *FAILURES), progress() as on_progress:
+    with resumable(Path(out)), user_errors(context, *FAILURES), progress() as on_progress:
         record = job.run(on_progress)
     if is_main_process():
         from beliefmatch.report.comparison import run_tables
@@ -129,7 +129,7 @@ def compare(
     from beliefmatch.report import comparison as report
     from beliefmatch.report.table import to_rich
 
-    with resumable(), user_errors(context, *FAILURES), progress() as on_progress:
+    with resumable(Path(out)), user_errors(context, *FAILURES), progress() as on_progress:
         record, evaluations = job.run(on_progress, command=["beliefmatch", *context.obj])
         if not is_main_process():
             return

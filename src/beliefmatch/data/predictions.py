@@ -68,6 +68,7 @@ AMBIGUOUS = ("predictions", "prediction", "preds", "pred", "y_pred", "y_score", 
 every row is a distribution, which no logits are by chance; else the user must name them."""
 
 _CALLER = "read_predictions"
+_INFORMATION = "mutual_information"
 _CHUNK = 1 << 20  # values checked at a time
 
 
@@ -96,6 +97,8 @@ class Predictions:
         images: shape (N, H, W), (N, H, W, C) or (N, C, H, W), where the file has some.
         recognised: the name in the file of each role; "unused" are probabilities in a file with logits.
         class_names: headings of the columns of a table that has one column a class.
+        mutual_information: in nats, shape (N,), where probabilities come with it: of label and dropout mask,
+            or of label and member of an ensemble, which the mean of their probabilities does not show.
     """
 
     path: Path | None
@@ -105,6 +108,7 @@ class Predictions:
     images: Tensor | None
     recognised: dict[str, str]
     class_names: tuple[str, ...] | None = None
+    mutual_information: Tensor | None = None
 
     @classmethod
     def from_arrays(
@@ -192,7 +196,12 @@ def read_predictions(
             recognised["images"] = field.name
         elif names.images is not None:
             raise file.missing("images", [names.images])
-    return Predictions(file.path, kind, values, targets, images, recognised, own_names)
+    # logits are read as a belief, which has its own; a column of a table may be empty
+    is_sought, information = kind == "probs" and not file.is_table, None
+    if is_sought and (field := file.find(_INFORMATION, (_INFORMATION,), own=True)):
+        information = _require_information(field, rows)
+        recognised[_INFORMATION] = field.name
+    return Predictions(file.path, kind, values, targets, images, recognised, own_names, information)
 
 
 def _find_values(
@@ -432,6 +441,18 @@ def _require_images(field: Field, rows: int) -> Tensor:
     return values
 
 
+def _require_information(field: Field, rows: int) -> Tensor:
+    """Finite numbers of shape (N,), not negative but for rounding."""
+    values = field.numbers().double()
+    if values.shape != (rows,):
+        raise field.error(f"one number for each of the {rows} rows", f"shape {tuple(values.shape)}")
+    good = values.isfinite() & (values >= -SUM_TOLERANCE)
+    if not good.all():
+        row = int((~good).nonzero()[0])
+        raise field.error("finite numbers of nats, at least 0", f"{values[row].item():.6g} in row {row}")
+    return values
+
+
 def npz_bytes(predictions: Predictions) -> bytes:
     """Predictions as a .npz file, in single precision where that loses nothing."""
     values, single = predictions.values, predictions.values.float()
@@ -439,6 +460,8 @@ def npz_bytes(predictions: Predictions) -> bytes:
     arrays: dict[str, Any] = {predictions.kind: (single if is_exact else values).numpy()}
     if predictions.targets is not None:
         arrays["targets"] = predictions.targets.numpy()
+    if predictions.mutual_information is not None:
+        arrays[_INFORMATION] = predictions.mutual_information.numpy()
     buffer = BytesIO()
     np.savez_compressed(buffer, **arrays)
     return buffer.getvalue()

@@ -227,15 +227,18 @@ def ood_scores(evaluated: OODSet) -> OODScores:
 def score_columns(predictions: Predictions, *, has_belief: bool = True) -> dict[str, Tensor]:
     """Every score of `metrics.SCORES` that the predictions allow, by its name; some need logits, or a belief.
 
-    Without "precision", which is the energy under a second name.
+    Without "precision", which is the energy under a second name. Probabilities may come with their mutual
+    information, of dropout masks or members.
     """
     given: dict[str, Any] = {predictions.kind: predictions.values}
     left_out = {"precision"} if has_belief else {"precision", *BELIEF_SCORES}
-    return {
-        name: score(**given)
-        for name, score in SCORES.items()
-        if name not in left_out and (predictions.kind == "logits" or not score.needs_logits)
-    }
+    columns: dict[str, Tensor] = {}
+    for name, score in SCORES.items():
+        if name == "mutual_information" and predictions.mutual_information is not None:
+            columns[name] = predictions.mutual_information
+        elif name not in left_out and (predictions.kind == "logits" or not score.needs_logits):
+            columns[name] = score(**given)
+    return columns
 
 
 def _text(path: str | Path) -> str:

@@ -110,7 +110,9 @@ _WORDS = {
     "scores": (
         "Predictive entropy: of the probabilities. 1 − largest probability: from logits with all its digits. "
         "Mutual information and differential entropy: of the Dirichlet that logits stand for under belief "
-        "matching. Energy: −ln Σ exp(logits), which is −ln α₀ of that Dirichlet. "
+        "matching; of MC dropout and ensembles without one, mutual information is the entropy of the mean "
+        "probabilities less the mean entropy over masks or members. Energy: −ln Σ exp(logits), which is "
+        "−ln α₀ of that Dirichlet. "
         "Negative largest logit: −max of the logits."
     ),
     "risk_thresholds": (

@@ -169,8 +169,9 @@ class TrainedPredictor:
     ) -> Iterator[PredictionRow]:
         confidence, predicted = prediction.probs.max(-1)
         entropy = torch.special.entr(prediction.probs).sum(-1)
-        belief = prediction.belief if self.has_belief else None
-        information = None if belief is None else belief.mutual_information()
+        # a belief is not shown where it was made of logits that are no log-concentrations
+        is_shown = self.has_belief or prediction.belief is None
+        information = prediction.mutual_information() if is_shown else None
         is_none = torch.zeros(len(names), dtype=torch.bool)
         if none_of_these is not None:
             measured = entropy if none_of_these.measure == "entropy" else information

@@ -83,7 +83,7 @@ class Rotation(RecordPart, frozen=True):
         predicted: class of the pictured digit.
         confidence: its probability.
         entropy: of the predicted probabilities, in nats.
-        mutual_information: under the belief, in nats, for methods with a belief.
+        mutual_information: under the belief, or of dropout masks or members, in nats, for methods with one.
         mean_confidence: over all test images of that digit.
         recognised: share of those images still given their class.
         wrong_confidence: mean confidence in wrong classes of the pictured digit over all angles; None where
@@ -203,7 +203,7 @@ class PredictionRow(RecordPart, frozen=True):
     entropy: float
     """Entropy of the probabilities, in nats."""
     mutual_information: float | None
-    """Mutual information under the belief, in nats, for methods that have one."""
+    """Mutual information under the belief, or of dropout masks or members, in nats, for methods with one."""
     abstained: bool
     none_of_these: bool
     """Whether the input seems to belong to no class."""

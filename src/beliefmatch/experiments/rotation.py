@@ -38,12 +38,12 @@ class DigitRotation:
         confidence, predicted = pictured.probs.max(-1)
         probs = predictor.predict(self.images.flatten(0, 1)).probs.unflatten(0, self.images.shape[:2])
         all_confidence, all_predicted = probs.max(-1)
-        belief = pictured.belief
+        information = pictured.mutual_information()
         return Rotation(
             predicted=predicted.tolist(),
             confidence=confidence.tolist(),
             entropy=torch.special.entr(pictured.probs).sum(-1).tolist(),
-            mutual_information=None if belief is None else belief.mutual_information().tolist(),
+            mutual_information=None if information is None else information.tolist(),
             mean_confidence=all_confidence.mean(1).tolist(),
             recognised=(all_predicted == DIGIT).double().mean(1).tolist(),
             wrong_confidence=confidence_when_wrong(confidence, predicted),

@@ -321,7 +321,10 @@ def _in_memory(predicted: PredictedSet, path: Path) -> Predictions:
     kind, values = ("probs", predicted.probs) if predicted.logits is None else ("logits", predicted.logits)
     is_labelled = len(predicted.targets) > 0 and int(predicted.targets.min()) >= 0
     fields = {kind: kind, "targets": "targets"} if is_labelled else {kind: kind}
-    return Predictions(path, kind, values, predicted.targets if is_labelled else None, None, fields)
+    information = predicted.mutual_information
+    fields |= {} if information is None else {"mutual_information": "mutual_information"}
+    targets = predicted.targets if is_labelled else None
+    return Predictions(path, kind, values, targets, None, fields, mutual_information=information)
 
 
 def _curves(history: History) -> dict[str, list[float | None]]:

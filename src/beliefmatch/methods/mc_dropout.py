@@ -79,7 +79,8 @@ class DropoutPredictor:
         dropouts, suffix = _dropouts(network), Suffix(network, x)
         with _uncompiled():
             if len(dropouts) == 1:
-                suffix = suffix_after(network, dropouts[0].module, x)
+                found = suffix_after(network, dropouts[0].module, x)
+                suffix = found if len(found.inputs) == len(x) else suffix  # else its rows are no examples
             examples = min(self.at_once, NUMBERS_AT_ONCE // max(1, suffix.inputs[:1].numel()))
             n_masks = max(1, examples // max(1, len(x)))
             logits = [

@@ -7,6 +7,7 @@ predictions.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Literal
 
 import torch
@@ -114,8 +115,11 @@ def roc(in_distribution: Tensor, ood: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def count_needed(share: float, examples: int) -> int:
-    """How many of the examples make up the share; 0.07 of 100 are 7, though 0.07 · 100 > 7 in binary."""
-    return max(1, math.ceil(share * examples - 1e-9))
+    """How many of the examples make up the share; 0.07 of 100 are 7, though 0.07 · 100 > 7 in binary.
+
+    In whole numbers, after taking off what the share may be above the decimal number that it stands for.
+    """
+    return max(1, math.ceil((Fraction(share) - Fraction(1, 2**51)) * examples))
 
 
 def _flagged(in_distribution: Tensor, ood: Tensor) -> tuple[Tensor, Tensor]:

@@ -246,8 +246,9 @@ def _all_angles(record: ComparisonRecord, digit: RotatedDigit, title: str) -> Ta
     names = [*(f"{angle}°" for angle in digit.angles), "wrong"]
     rows = [Row(name, [Cell(values[place]) for values in lists]) for place, name in enumerate(names)]
     caption = (
-        "Confidence: probability of the class. Entropy of the probabilities and mutual information of the "
-        "belief in nats: the larger, the more doubt. Last row: number of wrong classes, and means over those."
+        "Confidence: probability of the class. Entropy of the probabilities, and mutual information of the "
+        "belief or of masks or members, in nats: the larger, the more doubt. Last row: number of wrong "
+        "classes, and means over those."
     )
     return Table(title, columns, rows, caption, row_title="angle")
 

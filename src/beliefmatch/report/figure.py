@@ -4,6 +4,7 @@ Pages hold the SVG itself, so they need no chart library: text stays text, colou
 theme of the page, and every curve carries the number of its model, by which the page shows and hides it.
 """
 
+import math
 import re
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -253,17 +254,24 @@ def paper_canvas(figure: Figure) -> PaperCanvas:
     return canvas
 
 
+_LEGEND_ROW_INCHES = 0.2
+
+
 def _draw_legend(canvas: Canvas, figure: Figure) -> None:
     """Below the panels: the caption, and the looks of several models."""
     shown = figure.legend if len(figure.legend) > 1 else []
     handles = [Line2D([], [], **_stroke(look, _PAPER[_INK])) for _, look in shown]
     texts = [drawn_text(label, 36) for label, _ in shown]
     fitting = int(canvas.get_figwidth() / (0.65 + 0.075 * max(map(len, texts), default=1)))
+    columns = min(max(fitting, 1), len(texts) or 1, 4)
+    rows = math.ceil(len(texts) / columns)
+    # more than two rows would take the room of the axes, or lie across them
+    canvas.set_figheight(canvas.get_figheight() + _LEGEND_ROW_INCHES * max(0, rows - 2))
     legend = canvas.legend(
         handles,
         texts,
         loc="outside lower center",
-        ncols=min(max(fitting, 1), len(texts) or 1, 4),
+        ncols=columns,
         title=drawn_text(figure.caption, 200) or None,
         title_fontsize=8,
     )

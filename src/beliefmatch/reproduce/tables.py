@@ -247,9 +247,8 @@ def mean_entropy(run: Run, ood: int | None = None) -> float | None:
 
 def mean_mutual_information(run: Run) -> float | None:
     """Mean mutual information of label and class probabilities over the test images, in nats."""
-    if not has_belief(run):
-        return None
-    return score_columns(predictions_of(run))["mutual_information"].mean().item()
+    found = score_columns(predictions_of(run), has_belief=has_belief(run)).get("mutual_information")
+    return None if found is None else found.mean().item()
 
 
 def median_precision(run: Run) -> float | None:
@@ -263,12 +262,12 @@ def misclassification_auroc(score: str) -> Measure:
     """AUROC of a score for the misclassified test images; None where all are right, or all wrong."""
 
     def auroc(run: Run) -> float | None:
-        if score == "mutual_information" and not has_belief(run):
-            return None
         predictions = predictions_of(run)
+        scores = score_columns(predictions, has_belief=has_belief(run)).get(score)
+        if scores is None:
+            return None
         assert predictions.targets is not None  # the test set has labels
         right = metrics.outcomes(predictions.targets, **{predictions.kind: predictions.values}).correct
-        scores = score_columns(predictions)[score]
         is_mixed = 0 < right.sum() < len(right)
         return 100 * float(metrics.auroc(scores[right], scores[~right])) if is_mixed else None
 

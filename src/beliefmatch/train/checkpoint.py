@@ -29,6 +29,7 @@ __all__ = [
     "Checkpointing",
     "TrainingState",
     "final_weights",
+    "has_checkpoints",
     "load_latest",
     "read_checkpoint",
     "save",
@@ -142,12 +143,19 @@ def write_checkpoint(
     try:
         save(directory, Checkpoint(step, dict(state.tensors()), facts))
     except OSError as error:
+        is_resumed = has_checkpoints(directory)
+        kept = "the previous one is complete" if is_resumed else "there is none to resume from"
         raise OSError(
             error.errno,
-            f"fit: no checkpoint could be written ({error.strerror}); the previous one is complete: "
+            f"fit: no checkpoint could be written ({error.strerror}); {kept}: "
             "free some disk space and run the same command again",
             str(directory),
         ) from error
+
+
+def has_checkpoints(directory: Path) -> bool:
+    """Whether a checkpoint was written in a directory or below it."""
+    return any(_NAME.fullmatch(path.name) for path in directory.rglob("step-*.json"))
 
 
 def read_checkpoint(

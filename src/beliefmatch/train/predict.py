@@ -20,6 +20,8 @@ class PredictedSet(NamedTuple):
     logits: Tensor | None
     targets: Tensor
     has_belief: bool = False
+    mutual_information: Tensor | None = None
+    """(N,), of masks or members; None where the prediction has none, or a belief that has its own."""
 
 
 def predict_all(engine: Engine, predictor: Predictor, source: Source, batch_size: int = 512) -> PredictedSet:
@@ -46,11 +48,18 @@ def predict_all(engine: Engine, predictor: Predictor, source: Source, batch_size
         predictions = [predictor.predict(batch.inputs) for batch in batches]
     rows = [torch.cat([one.probs for one in predictions])]
     logits = [found for one in predictions if (found := _logits(one)) is not None]
-    if len(logits) == len(predictions):
-        rows.append(torch.cat(logits))
+    entropies = [one.entropies for one in predictions if one.entropies is not None]
+    has_logits, has_entropies = (len(each) == len(predictions) for each in (logits, entropies))
+    rows += [torch.cat(logits)] if has_logits else []
+    rows += [torch.cat([one.mutual_information for one in entropies])] if has_entropies else []
     probs, *others = (engine.gather(each[: len(own)], lengths).cpu() for each in rows)
-    has_belief = all(one.belief is not None for one in predictions)
-    return PredictedSet(probs, others[0] if others else None, source.targets, has_belief)
+    return PredictedSet(
+        probs,
+        logits=others[0] if has_logits else None,
+        targets=source.targets,
+        has_belief=all(one.belief is not None for one in predictions),
+        mutual_information=others[-1] if has_entropies else None,
+    )
 
 
 def _logits(prediction: Prediction) -> Tensor | None:
