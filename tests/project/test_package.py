@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 def test_the_package_has_few_names_its_version_and_its_types():
     assert set(beliefmatch.__all__) == {
         "Belief", "BeliefMatchingLoss", "LinearBeliefMatchingLoss", "__version__", "adapt",
-        "belief_matching_loss", "dirichlet_kl", "linear_belief_matching_loss",
+        "belief_matching_loss", "dirichlet_kl", "export", "linear_belief_matching_loss",
     }  # fmt: skip
     for name in beliefmatch.__all__:
         assert getattr(beliefmatch, name) is not None
