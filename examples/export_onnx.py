@@ -3,9 +3,9 @@
     pip install "beliefmatch[export,sklearn]"
     python examples/export_onnx.py --out model.onnx
 
-A small network learns scikit-learn's digits 0 to 7 with belief matching and is exported. From then on numpy and
-onnxruntime are enough: the file says what it expects, and its mutual information separates the digits 8 and 9,
-which it has never seen, from those that it knows. The confidence is scored beside it.
+A small network learns scikit-learn's digits 0 to 7 with belief matching and is exported. From then on numpy
+and onnxruntime are enough: the file says what it expects, and its mutual information separates the digits 8
+and 9, which it has never seen, from those that it knows. The confidence is scored beside it.
 """
 
 import argparse
