@@ -43,6 +43,7 @@ class Adapted(BeliefMixin):
 
     adaptation: Adaptation
     """All heads that were fitted, their scores and their features; copies and pickles leave it out."""
+    __jit_ignored_attributes__ = ("adaptation",)  # which torch.jit.script cannot compile
 
     def summary(self) -> str:
         """Whether to keep the new head, and before and after as a table of plain text, on the test data.

@@ -256,6 +256,35 @@ def test_bootstrap_heads_are_exported_as_one_belief(adapted, tmp_path):
         torch.testing.assert_close(loaded_script(made.path)(x)["logits"], model(x), rtol=1e-4, atol=1e-5)
 
 
+def test_onnx_refuses_bootstrap_heads_with_a_remedy(adapted, tmp_path):
+    make, x = adapted
+    with pytest.raises(ValueError, match=r"`model`.*digamma.*torchscript"):
+        export(make(heads=2), tmp_path / "m.onnx", x[:4])
+
+
+class OwnClass(nn.Module):
+    """A network whose last layer has the name of a method of adapted models."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.predict = nn.Linear(5, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.predict(self.first(x).relu())
+
+
+def test_an_adapted_model_can_be_scripted_and_traced(adapted, tmp_path):
+    _, x = adapted
+    torch.manual_seed(0)
+    data, held_out = (x[:150], x[:150, :3].argmax(1)), (x[150:], x[150:, :3].argmax(1))
+    options = {"kl_weights": (0.01,), "controls": (), "labels": "new"}
+    model = beliefmatch.adapt(OwnClass(), data, validation=held_out, **options)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        for script in (torch.jit.script(model), torch.jit.trace(model, x[:3])):
+            torch.testing.assert_close(script(x), model(x))
+
+
 def test_measures_of_a_belief_are_refused_where_there_is_none(adapted, tmp_path):
     make, x = adapted
     model = make()
@@ -308,12 +337,13 @@ class OfFixedSize(nn.Module):
         (nn.Linear(4, 3).bfloat16(), ".pt2", "model"),
     ],
 )
-def test_a_network_that_cannot_be_exported_leaves_no_file(tmp_path, network, suffix, argument):
+def test_a_network_that_cannot_be_exported_leaves_no_file(tmp_path, capfd, network, suffix, argument):
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
     with pytest.raises(ValueError, match=rf"^export: `{argument}` ") as caught:
         export(network, tmp_path / "new" / f"m{suffix}", x, outputs=["logits"])
     assert "\n" not in f"{caught.value}"
     assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr() == ("", "")
 
 
 def test_an_exporter_that_computes_other_numbers_is_found_out(tmp_path, monkeypatch):

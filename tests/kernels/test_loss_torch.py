@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from test_loss_contract import LOGITS as KINDS
 from test_loss_contract import extreme_batches
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -164,6 +165,33 @@ def test_values_on_a_device_are_never_read(options):
     for value in (belief.variance, belief.mutual_information(), belief.update(counts).probs):
         assert value.device.type == "meta"
     assert dirichlet_kl(logits, counts).shape == (4,)
+
+
+@pytest.mark.parametrize("kernel", ["auto", "lean", "reference"])
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_tensors_without_values_have_a_loss_and_a_gradient(kernel, reduction, dtype):
+    """On the meta device, and in a FakeTensorMode that follows calls with values."""
+    criterion = BeliefMatchingLoss(reduction=reduction)
+
+    def shapes(device):
+        logits = torch.randn(5, 4, device=device, dtype=dtype, requires_grad=True)
+        for targets in (torch.ones(5, dtype=torch.long, device=device), torch.ones(5, 4, device=device)):
+            loss = criterion(logits, targets)
+            loss.sum().backward()
+            yield loss.shape, loss.dtype, loss.device.type
+            yield logits.grad.shape, logits.grad.dtype, logits.grad.device.type
+
+    with using(kernel):
+        with_values, meta = list(shapes("cpu")), list(shapes("meta"))
+        with FakeTensorMode():
+            fake = list(shapes("cpu"))
+    assert fake == with_values
+    assert meta == [(shape, kind, "meta") for shape, kind, _ in with_values]
+    assert with_values[0][:2] == (
+        (5,) if reduction == "none" else (),
+        torch.promote_types(dtype, torch.float32),
+    )
 
 
 # Compilers

@@ -286,6 +286,7 @@ def _class_with(own: type[nn.Module], mixin: type[BeliefMixin], hidden: frozense
         "__qualname__": own.__qualname__ + "WithBelief",
         "__doc__": own.__doc__,
         "__reduce_ex__": _reduce,
+        "__jit_unused_properties__": [*getattr(own, "__jit_unused_properties__", ()), *hidden],
         "belief": mixin.belief,
     }
     bases: Any = (own, mixin)

@@ -26,7 +26,7 @@ def export(
     opset: opt.Opset = None,
     overwrite: opt.Overwrite = False,
 ) -> None:
-    """Export the network of a run as one file of ONNX, TorchScript or torch.export.
+    """Export the network of a run to ONNX, TorchScript or torch.export.
 
     The file returns probabilities and measures of doubt for batches of any size. It is compared with the
     network before it takes its name.

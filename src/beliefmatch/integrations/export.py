@@ -12,7 +12,7 @@ import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -33,7 +33,7 @@ from beliefmatch._rows import split
 from beliefmatch._utils import reason_of, require_name
 from beliefmatch._validate import describe, fail, naming_arguments, require_choice, require_index
 from beliefmatch.adaptation.heads import call_model, deep_copy, logits_of, unwrapped
-from beliefmatch.adaptation.surgery import BeliefMixin
+from beliefmatch.adaptation.surgery import BeliefMixin, EnsembleLinear
 from beliefmatch.belief import Belief
 
 __all__ = [
@@ -392,6 +392,9 @@ def _copied(model: nn.Module, kind: Format) -> nn.Module:
     for tensor in tensors:
         if tensor.is_floating_point() and tensor.dtype != torch.float32:
             raise fail(_CALLER, f"`model` must be in float32, got {describe(tensor)}; call `.float()`.")
+    if kind == "onnx" and any(isinstance(module, EnsembleLinear) for module in network.modules()):
+        fact = "`model` must not mix bootstrap heads, whose belief takes a digamma function that ONNX lacks"
+        raise fail(_CALLER, f"{fact}; choose the format exported or torchscript.")
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     if kind == "onnx" and size > _LARGEST_ONNX:
         got = f"{size / 2**30:.1f} GiB; choose the format exported"
@@ -525,24 +528,30 @@ def _content(
                 _onnx(program, record, dynamic, opset) if record.format == "onnx" else _saved(program, record)
             )
     except Exception as error:  # the user's own code, and three exporters, may raise anything
-        reason = reason_of(error, typed=True, limit=300)
+        reason = reason_of(_first_cause(error), typed=True, limit=300)
         fact = f"`model` must be a network that can be exported as {record.format}"
         raise fail(_CALLER, f"{fact}, got {type(module.network).__name__} ({reason}).") from error
 
 
+def _first_cause(error: BaseException) -> BaseException:
+    """What went wrong first: exporters wrap it in pages of advice."""
+    while (cause := error.__cause__) is not None:
+        error = cause
+    return error
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without remarks of torch about itself; what is wrong with a trace is found by comparing numbers."""
-    log = logging.getLogger("torch.onnx")
-    level = log.level
-    log.setLevel(logging.ERROR)
+    """Without remarks of exporters; what is wrong with a file is found by comparing numbers."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.ERROR)
     try:
-        with warnings.catch_warnings():
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), warnings.catch_warnings():
             for category in (DeprecationWarning, FutureWarning, TracerWarning):
                 warnings.simplefilter("ignore", category)
             yield
     finally:
-        log.setLevel(level)
+        logging.disable(disabled)
 
 
 def _exported_program(

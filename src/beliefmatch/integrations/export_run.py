@@ -121,6 +121,9 @@ def _restored(directory: Path) -> _Restored:
         return _Restored(found.network, found.has_belief, found.class_names, **form)
     config, facts = home.config(), home.read_model()
     method = method_of(config)
+    if not facts.get("shape") or not facts.get("preprocessing"):
+        fact = "`run` must be of a network of images or sentences"
+        raise fail("export", f"{fact}, got {directory}; use beliefmatch.export in Python.")
     networks = [trained_member(home, member, caller="export").eval() for member in range(method.members)]
     return _Restored(
         _one_network(method.restored(networks, facts["learned"]), config.method.name),

@@ -437,7 +437,7 @@ _constants: dict[Any, Tensor] = {}
 
 def _constant(numbers: tuple[Any, ...], like: Tensor) -> Tensor:
     """The numbers in the type and on the device of a tensor: copied there once."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or type(like) is not Tensor:  # of a FakeTensorMode, which wants its own
         return torch.tensor(numbers, dtype=like.dtype, device=like.device)
     key = numbers, like.dtype, like.device
     found = _constants.get(key)
