@@ -122,7 +122,7 @@ def test_every_epoch_starts_anew_and_the_sanity_check_leaves_nothing(tmp_path):
     np.testing.assert_allclose(*zip(*remember.seen, strict=True), rtol=1e-5)
 
 
-def test_several_dataloaders_are_told_apart(tmp_path):
+def test_several_dataloaders_have_names_of_their_own(tmp_path):
     module, run = model(), trainer(tmp_path, CalibrationCallback())
     (first, second) = run.test(module, [loader(40, seed=1), loader(23, seed=2)], verbose=False)
     found = {**first, **second}

@@ -33,3 +33,51 @@ def test_an_exported_network_knows_what_it_does_not_know(tmp_path, capsys):
     assert auroc > 0.9
     assert f"AUROC of the mutual information {auroc:.3f}" in capsys.readouterr().out
     assert [one.name for one in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def example(name, *packages):
+    """The names of an example; the test is skipped where a package that it needs is missing."""
+    for package in packages:
+        imported(package)
+    return runpy.run_path(f"{EXAMPLES / name}.py")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_votes_train_in_the_trainer_and_its_own_loss_of_them_is_the_worst():
+    found = example("huggingface_votes", "transformers", "accelerate")["run"](200)
+    assert len(found) == 5
+    assert found["the people's probabilities"] == min(found.values())
+    assert found["the Trainer's own loss of votes"] == max(found.values())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_grid_search_of_skorch_chooses_kl_weight():
+    run = example("skorch_grid", "skorch")["run"]
+    run.__globals__["GRID"] = {"criterion__kl_weight": [0.001, 0.01]}
+    found = run(10)
+    assert found["belief matching"]["kl_weight"] in (0.001, 0.01)
+    for scores in found.values():
+        assert scores["nll"] < 1 and scores["error"] < 0.2 and 0 <= scores["ece"] < 0.5
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_tests_the_epoch_of_the_lowest_nll(tmp_path):
+    found = example("lightning_digits", "pytorch_lightning", "tensorboard")["run"](tmp_path, epochs=3)
+    assert set(found) == {f"test_{name}" for name in ("error", "nll", "brier", "ece", "mce")}
+    assert found["test_nll"] < 1.5
+    assert list(tmp_path.glob("digits/version_0/events.out.tfevents.*"))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_mixed_labels_of_timm_are_counts():
+    found = example("timm_mixup", "timm")["run"](1)
+    assert {frozenset(scores) for scores in found.values()} == {frozenset(("error", "nll", "ece"))}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_torch_uncertainty_detects_ood_digits_by_mutual_information():
+    found = example("torch_uncertainty_digits", "torch_uncertainty")["run"](5)
+    assert found["belief matching"]["test/cls/Acc"] > 0.9
+    assert found["belief matching"]["ood/AUROC"] > 0.8

@@ -33,8 +33,8 @@ its mean, the predicted probabilities; `beliefmatch.Belief` reads the rest.
 from beliefmatch import Belief
 
 belief = Belief(logits)
-belief.probs               # probabilities
-belief.mutual_information  # doubt about them
+belief.probs                 # probabilities
+belief.mutual_information()  # doubt about them
 ```
 """
 
