@@ -34,6 +34,7 @@ from beliefmatch.report.comparison_scores import (
     Measure,
     cost,
     cost_ratios,
+    has_cpu_costs,
     detection,
     detection_scores,
     has_one_seed,
@@ -179,6 +180,8 @@ def _cost_table(record: ComparisonRecord) -> Table:
     rows = rows_of([method.label for method in record.methods], cells)
     of = "Of one seed" if has_one_seed(record) else "Means over the seeds"
     caption = f"{of}. Parameters of one network; training time of all networks, one after the other."
+    if len(record.methods) > 1 and has_cpu_costs(record, "train_seconds"):
+        caption += " Multiples are of processor time, which other programs on the machine hardly change."
     return Table("Costs", columns, rows, caption, row_title="method")
 
 
