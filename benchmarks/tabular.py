@@ -62,7 +62,8 @@ def write_csv(path: Path, inputs: np.ndarray, targets: np.ndarray) -> None:
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([*(f"x{column}" for column in range(inputs.shape[1])), "target"])
-        writer.writerows([*row, f"class {target}"] for row, target in zip(inputs.tolist(), targets, strict=True))
+        rows = zip(inputs.tolist(), targets.tolist(), strict=True)
+        writer.writerows([*row, f"class {target}"] for row, target in rows)
 
 
 def scores(probs: np.ndarray, targets: np.ndarray) -> tuple[float, float, float]:

@@ -32,8 +32,8 @@ class TrainConfig(Config, frozen=True, kw_only=True):
             does, rather than all together.
         ema: decay of an exponential moving average of the weights, which is evaluated in their place.
         validate_every: epochs between two validations; the first and last epoch are always validated.
-        epoch_steps: steps of an epoch, for a training of an exact number of steps; examples repeat or wait for
-            the next epoch accordingly. As many as a pass over the training examples takes if not given.
+        epoch_steps: steps of an epoch, for a training of an exact number of steps; examples repeat or wait
+            for the next epoch accordingly. As many as a pass over the training examples takes if not given.
     """
 
     epochs: Count = 200
