@@ -342,7 +342,7 @@ def test_the_csv_has_a_line_a_method_seed_and_metric_in_full_precision():
     rows = csv_rows(comparison_csv(five()))
     names = ("method", "seed", "part", "set", "score", "metric")
     values = {tuple(row[name] for name in names): row["value"] for row in rows}
-    assert len(values) == len(rows) == 3 * (5 * (10 + 3 * 5 + 6 + 1 + 2) + 3 * 2)
+    assert len(values) == len(rows) == 3 * (5 * (10 + 3 * 5 + 8 + 1 + 2) + 3 * 2)
     for method in five().methods:
         for run in method.runs:
             of = (method.label, str(run.seed))

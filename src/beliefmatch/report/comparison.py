@@ -113,7 +113,7 @@ def comparison_summary(record: ComparisonRecord) -> Table:
             for row, ratio in zip(table.rows, ratios, strict=True)
         ]
         table = with_values(table, columns=[*table.columns, times], rows=rows)
-    size = f"{count_text(first.test.examples, 'test image')}, {len(first.class_names):,} classes"
+    size = f"{count_text(first.test.examples, f'test {_noun(first)}')}, {len(first.class_names):,} classes"
     return with_values(table, title=size, caption=f"{_legend(shown, table)}{by}")
 
 
@@ -446,8 +446,8 @@ def _lines(run: RunRecord) -> Iterator[tuple[str, str, str, str, float | None]]:
 
 
 def run_tables(record: RunRecord) -> list[Table]:
-    """Scores on validation and test images with the costs as caption, OOD sets, and what was chosen."""
-    columns = [Column("images", "images"), *(measure.column for measure in SCORES.values())]
+    """Scores on validation and test examples with the costs as caption, OOD sets, and what was chosen."""
+    columns = [Column("images", f"{_noun(record)}s"), *(measure.column for measure in SCORES.values())]
     rows = [
         Row(
             name,
@@ -464,6 +464,11 @@ def run_tables(record: RunRecord) -> list[Table]:
     alone = ComparisonRecord([method], [record.seed], None, {}, {}, {}, "", 0.0)
     tables += [table.without_empty() for table in _detection_tables(alone)]
     return [*tables, *_choice_tables(alone)]
+
+
+def _noun(record: RunRecord) -> str:
+    """What one example is."""
+    return "row" if record.data.get("form") == "table" else "image"
 
 
 def _learnt_from(record: RunRecord) -> str:
@@ -484,6 +489,6 @@ def _run_costs(record: RunRecord) -> str:
     skipped = f", {record.skipped_steps} steps skipped" if record.skipped_steps else ""
     return (
         f"{networks}{costs.parameters:,} parameters, trained in {costs.train_seconds:.1f} s "
-        f"({costs.train_images_per_second:.0f} images/s), {costs.predict_ms_per_image:.3f} ms a prediction, "
+        f"({costs.train_images_per_second:.0f} {_noun(record)}s/s), {costs.predict_ms_per_image:.3f} ms a prediction, "
         f"{record.engine['device']}, {record.engine['precision']}{skipped}"
     )
