@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from beliefmatch.cli import main
-from beliefmatch.experiments.choose_recipe import choose_recipe
+from beliefmatch.experiments.choose_recipe import choose_recipe, target_kl_weight
 from beliefmatch.experiments.config import config_from, merged, recipe
 from beliefmatch.experiments.records import RunRecord
 from commands import refused
@@ -142,10 +142,16 @@ def test_a_gpu_and_the_digits_keep_their_recipes(tmp_path):
     assert choose_recipe({"name": f"{tmp_path}"}, accelerator="cuda").name == "images"
 
 
-@pytest.mark.parametrize(("rows", "epochs"), [(30, 100), (12_000, 50), (90_000, 10)])
+@pytest.mark.parametrize(("rows", "epochs"), [(60, 100), (12_000, 78), (90_000, 10)])
 def test_the_epochs_of_a_table_fall_with_its_rows(tmp_path, rows, epochs):
     data = write(tmp_path / "a.csv", [(row, row % 2) for row in range(rows)], ("x", "y"))
-    assert choose_recipe({"name": f"{data}"}).changes == {"training": {"epochs": epochs}}
+    assert choose_recipe({"name": f"{data}"}).changes["training"] == {"epochs": epochs}
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 64])
+def test_belief_matching_asks_99_percent_confidence_whatever_the_number_of_classes(classes):
+    votes = 1 / target_kl_weight(classes)
+    assert (1 + votes) / (classes + votes) == pytest.approx(0.99, abs=0.005)
 
 
 def test_train_skips_images_that_cannot_be_read(tmp_path, capsys):

@@ -489,6 +489,7 @@ def _run_costs(record: RunRecord) -> str:
     skipped = f", {record.skipped_steps} steps skipped" if record.skipped_steps else ""
     return (
         f"{networks}{costs.parameters:,} parameters, trained in {costs.train_seconds:.1f} s "
-        f"({costs.train_images_per_second:.0f} {_noun(record)}s/s), {costs.predict_ms_per_image:.3f} ms a prediction, "
+        f"({costs.train_images_per_second:.0f} {_noun(record)}s/s), "
+        f"{costs.predict_ms_per_image:.3f} ms a prediction, "
         f"{record.engine['device']}, {record.engine['precision']}{skipped}"
     )
