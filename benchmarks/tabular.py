@@ -11,8 +11,10 @@ import argparse
 import csv
 import tempfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,15 +31,15 @@ from beliefmatch.experiments.config import config_from, merged, overridden, reci
 from beliefmatch.experiments.run import execute
 from beliefmatch.metrics import expected_calibration_error
 
-REAL = {
+REAL: dict[str, Callable[..., Any]] = {
     "wine": datasets.load_wine,
     "breast cancer": datasets.load_breast_cancer,
     "digits": datasets.load_digits,
 }
 
 
-def made(rows: int, classes: int, flip: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Clusters with some wrong labels."""
+def made(rows: int, classes: int, flip: float, seed: int) -> Any:
+    """Inputs and targets: clusters with some wrong labels."""
     return datasets.make_classification(
         n_samples=rows,
         n_features=20,
@@ -49,7 +51,7 @@ def made(rows: int, classes: int, flip: float, seed: int) -> tuple[np.ndarray, n
     )
 
 
-MADE = {
+MADE: dict[str, Callable[..., Any]] = {
     "200 rows, 3 classes": lambda: made(200, 3, 0.01, 1),
     "600 rows, 2 classes, 10 % flipped": lambda: made(600, 2, 0.1, 2),
     "2000 rows, 5 classes": lambda: made(2000, 5, 0.02, 3),
