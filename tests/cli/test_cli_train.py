@@ -90,15 +90,15 @@ def test_options_change_settings_of_the_recipe_and_set_changes_them_last():
     line = (
         "--epochs 3 --batch-size 7 --learning-rate 0.5 --seed 5 --data svhn --data-dir d --limit 99 "
         "--labels 40 --semi pi --semi-weight 2 --prior-from r --prior-strength 3 --model wrn28_2 --ood noise "
-        "--ood n=/x --ood-training o --precision 32 --accelerator cpu --devices 2 --nodes 1 "
+        "--ood n=/x --ood-training o --precision 32 --accelerator cuda --devices 2 --nodes 1 "
         "--kl-weight auto --set training.batch_size=9"
     )
     commands = typer.main.get_command(app._application(["train"])).commands  # type: ignore[attr-defined]
-    settings, kl_weight = _settings(commands["train"].make_context("train", line.split()))
+    settings, kl_weight, notes = _settings(commands["train"].make_context("train", line.split()))
     expected = {
         "data": {"name": "svhn", "directory": "d", "limit": 99, "labels": 40},
         "training": {"epochs": 3, "batch_size": 9, "learning_rate": 0.5},
-        "engine": {"precision": "32", "accelerator": "cpu", "devices": "2", "nodes": 1},
+        "engine": {"precision": "32", "accelerator": "cuda", "devices": "2", "nodes": 1},
         "semi": {"kind": "pi", "weight": 2.0},
         "teacher": {"run": "r", "strength": 3.0},
     }
@@ -106,6 +106,7 @@ def test_options_change_settings_of_the_recipe_and_set_changes_them_last():
         assert {key: settings[section][key] for key in values} == values
     assert (settings["model"]["name"], settings["seed"], settings["ood_training"]) == ("wrn28_2", 5, "o")
     assert (list(settings["ood"]), kl_weight) == (["noise", "n=/x"], "auto")
+    assert notes == ()
 
 
 def test_the_configuration_of_a_run_is_a_recipe(run, tmp_path, capsys):

@@ -311,16 +311,18 @@ def test_the_recipes_of_table_4_have_the_papers_values(name, rate, weight):
     paper = config(base=name)
     training, semi = paper.training, paper.semi
     assert semi is not None
-    steps = training.epochs * 45_000 // training.batch_size
-    assert steps == pytest.approx(500_000, rel=1e-3)
+    steps = training.epochs * training.epoch_examples(45_000) // training.batch_size
+    assert steps == 500_000
     assert paper.model == ModelConfig("wrn28_2", {"activation": "leaky_relu"})
     assert (paper.data.labels, paper.data.validation) == (4000, 5000)
     assert (paper.data.shift, paper.data.noise, paper.data.augment) == (2, 0.15, "crop_flip")
     assert paper.method.options == {"kl_weight": 0.01}
     assert training.rate(0) == training.rate(0.79 * training.epochs) == rate
-    assert training.rate(0.81 * training.epochs) == pytest.approx(0.2 * rate)
+    per_epoch = steps // training.epochs
+    assert training.rate(399_999 / per_epoch) == rate
+    assert training.rate(400_000 / per_epoch) == pytest.approx(0.2 * rate)
     assert training.batch_size + (semi.batch_size or training.batch_size) == 100
-    assert semi.weight_at(1.0) == weight and semi.ramp_up * steps == pytest.approx(200_000, rel=1e-3)
+    assert semi.weight_at(1.0) == weight and semi.ramp_up * steps == 200_000
     assert (semi.epsilon, semi.xi, semi.iterations, semi.order) == (6.0, 1e-6, 1, "paper")
 
 
@@ -381,7 +383,10 @@ def test_a_fingerprint_knows_sets_and_teachers_by_name_and_numbers_by_value():
     assert len({fingerprint(each) for each in (one, other, weaker, config())}) == 4
 
 
-PI, VAT = (f"weight = {recipe('semi-digits')['defaults'][kind]['weight']:g}" for kind in ("pi", "vat"))
+_SEMI = recipe("semi-digits")["defaults"]
+PI, VAT = (
+    f"weight = {_SEMI[kind]['weight']:g}, divergence = {_SEMI[kind]['divergence']}" for kind in ("pi", "vat")
+)
 SEMI_OPTIONS = "semi=vat:semi_order=release:semi_divergence=categorical:semi_epsilon=2"
 
 
@@ -395,19 +400,19 @@ SEMI_OPTIONS = "semi=vat:semi_order=release:semi_divergence=categorical:semi_eps
             "belief_matching:kl_weight=0.1:semi=vat:semi_weight=0.2",
             {"kind": "vat", "weight": 0.2},
             None,
-            "belief matching (λ = 0.1, semi = vat, weight = 0.2)",
+            "belief matching (λ = 0.1, semi = vat, weight = 0.2, divergence = categorical)",
         ),
         (
             f"softmax:{SEMI_OPTIONS}",
             {"kind": "vat", "order": "release", "divergence": "categorical", "epsilon": 2},
             None,
-            f"softmax (semi = vat, {VAT}, divergence = categorical, order = release)",
+            f"softmax (semi = vat, {VAT}, order = release)",
         ),
         (
             "belief_matching:semi=none:prior_from=runs/a:prior_strength=3:prior_temperature=0.5:prior_weight=2",
             None,
             TeacherConfig("runs/a", strength=3.0, temperature=0.5, weight=2.0),
-            "belief matching (λ = 0.01, prior from = a, prior strength = 3)",
+            "belief matching (λ = 0.0003, prior from = a, prior strength = 3)",
         ),
     ],
 )

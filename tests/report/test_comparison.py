@@ -274,6 +274,29 @@ def test_costs_have_three_digits_and_are_multiples_of_the_first_method():
     ]  # fmt: skip
 
 
+def test_multiples_are_of_processor_time_where_every_run_has_it():
+    def timed(wall, cpu):
+        return lambda _, run: replace(
+            run,
+            costs=replace(
+                run.costs,
+                train_seconds=wall,
+                train_cpu_seconds=cpu,
+                predict_ms_per_image=wall,
+                predict_cpu_ms_per_image=cpu,
+            ),
+        )
+
+    record = with_runs(comparison([("a", "a"), ("b", "b")], seeds=(0,)), timed(10.0, 8.0), of=0)
+    busy = with_runs(record, timed(26.0, 8.4), of=1)  # other programs had the machine during this run
+    table = table_of(busy, "Costs")
+    for key in ("train_seconds", "predict_ms_per_image"):
+        assert [column(table, f"{key}_ratio")[name].value for name in "ab"] == ["1.0×", "1.1×"]
+    assert column(table, "train_seconds")["b"].value == "26" and "processor time" in table.caption
+    older = table_of(with_runs(record, timed(26.0, None), of=1), "Costs")
+    assert column(older, "train_seconds_ratio")["b"].value == "2.6×" and "processor" not in older.caption
+
+
 def test_choices_are_means_over_the_seeds_that_tried_a_value():
     def choose(place, run):
         chosen = 0.01 if place == 0 else 0.003
@@ -319,7 +342,7 @@ def test_the_csv_has_a_line_a_method_seed_and_metric_in_full_precision():
     rows = csv_rows(comparison_csv(five()))
     names = ("method", "seed", "part", "set", "score", "metric")
     values = {tuple(row[name] for name in names): row["value"] for row in rows}
-    assert len(values) == len(rows) == 3 * (5 * (10 + 3 * 5 + 6 + 1 + 2) + 3 * 2)
+    assert len(values) == len(rows) == 3 * (5 * (10 + 3 * 5 + 8 + 1 + 2) + 3 * 2)
     for method in five().methods:
         for run in method.runs:
             of = (method.label, str(run.seed))

@@ -38,7 +38,7 @@ from beliefmatch.data.transforms import add_noise
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["TableSource", "count_rows", "load_table", "read_rows", "table_source"]
+__all__ = ["TableSource", "load_table", "read_rows", "table_source"]
 
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?", "-", "#n/a"))
 """Cells without a value, in any case, in a column that otherwise holds numbers."""
@@ -193,12 +193,6 @@ def read_rows(
             "read_rows", f"`paths` must hold rows to predict, got none in {given[0] if given else given}."
         )
     return names, TableSource(np.concatenate(inputs))
-
-
-def count_rows(path: Path) -> int:
-    """The number of rows of a table."""
-    file = _open(path, "name")
-    return sum(len(column) for (column,) in file.chunks(file.names[:1])) if file.names else 0
 
 
 def table_source(text: str, like: Dataset) -> tuple[str, TableSource]:

@@ -1,12 +1,11 @@
 """The recipe that `train` and `compare` start from, where the user names none: it fits data and machine."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from beliefmatch.data.config import DataConfig, is_table
 
-__all__ = ["ChosenRecipe", "choose_recipe"]
+__all__ = ["ChosenRecipe", "choose_recipe", "target_kl_weight"]
 
 RECIPE_OF = {"digits": "digits", "cifar10": "cifar", "cifar100": "cifar", "imagenet-1k": "imagenet"}
 """The recipe that a dataset starts from on a GPU; `images` for all others."""
@@ -64,17 +63,31 @@ def _is_on_cpu(accelerator: str) -> bool:
 
 
 def _for_table(config: DataConfig, epochs: int | None) -> ChosenRecipe:
-    from beliefmatch.data.raw import part_files
-    from beliefmatch.data.tables import TABLE_SUFFIXES, count_rows
+    from beliefmatch.experiments.build import dataset
 
-    parts = part_files(Path(config.name).expanduser(), TABLE_SUFFIXES)
-    rows = sum(count_rows(path) for path in parts.get("train") or next(iter(parts.values())))
-    epochs = epochs or _epochs(ROW_BUDGET / max(rows, 1), _ROW_EPOCHS)
+    facts = dataset(config).facts  # cached: the run reads the same data
+    rows, classes = facts["counts"]["train"], facts["classes"]
+    epochs = epochs or _epochs(ROW_BUDGET / rows, _ROW_EPOCHS)
+    kl_weight = target_kl_weight(classes)
+    defaults = {name: {"kl_weight": kl_weight} for name in ("belief_matching", "belief_ensemble")}
+    defaults["label_smoothing"] = {"matched_kl_weight": kl_weight}
     note = (
-        f"Recipe tabular with {epochs} epochs, chosen for {rows:,} rows: a perceptron (--model mlp). "
-        "--epochs, --model and --set change it; --dry-run prints it."
+        f"Recipe tabular with {epochs} epochs, chosen for {rows:,} training rows, and λ = {kl_weight:g} for "
+        f"{classes} classes: a perceptron (--model mlp). --epochs, --model, --kl-weight and --set change it; "
+        "--dry-run prints it."
     )
-    return ChosenRecipe("tabular", {"training": {"epochs": epochs}}, (note,))
+    return ChosenRecipe("tabular", {"training": {"epochs": epochs}, "defaults": defaults}, (note,))
+
+
+def target_kl_weight(classes: int, *, confidence: float = 0.99) -> float:
+    """The λ, to one digit, at which belief matching asks about this confidence of a labelled example.
+
+    That confidence is (1 + 1/λ) / (K + 1/λ) with K classes and a prior of 1.
+
+    >>> [target_kl_weight(classes) for classes in (2, 3, 10, 100)]
+    [0.01, 0.005, 0.001, 0.0001]
+    """
+    return float(f"{(1 - confidence) / (classes * confidence - 1):.1g}")
 
 
 def _for_images(config: DataConfig, epochs: int | None) -> ChosenRecipe:

@@ -113,7 +113,7 @@ OMITTED_AT_DEFAULT: Mapping[str, Mapping[str, Any]] = {
         "target": None,
         "drop": [],
     },
-    "training": {"validate_every": 1},
+    "training": {"validate_every": 1, "epoch_steps": None},
 }
 """Settings added later, by section, with their defaults, with which `fingerprint` leaves them out."""
 

@@ -50,7 +50,7 @@ def estimate(config: RunConfig) -> Estimate:
     targets = torch.randint(len(data.class_names), (batch,), device=engine.device)
     with engine.running():
         seconds, activations = _probe(network, _loss(config, method, inputs, targets), engine)
-    steps = training.epochs * -(-data.epoch_images // training.batch_size)
+    steps = training.epochs * -(-training.epoch_examples(data.epoch_images) // training.batch_size)
     weights = sum(tensor.nbytes for tensor in (*network.parameters(), *network.buffers()))
     step_seconds = seconds / batch * full / engine.world_size
     return Estimate(

@@ -65,6 +65,10 @@ class Costs(RecordPart, frozen=True):
     predict_seconds: float
     """Time of predicting the test examples."""
     predict_ms_per_image: float
+    train_cpu_seconds: float | None = None
+    """Processor time of the training, which other programs on the machine hardly change; None on a GPU."""
+    predict_cpu_ms_per_image: float | None = None
+    """Processor time of a prediction, likewise."""
 
 
 class Trial(RecordPart, frozen=True):

@@ -120,7 +120,9 @@ def execute_run(
             lambda: _evaluation(config, data, test, ood, settings, has_belief=predictions.has_belief)
         )
         seconds = sum(history.seconds for history in histories)
-        images = data.epoch_images * sum(len(history.epochs) for history in histories)
+        on_cpu = engine.device.type == "cpu" and engine.world_size == 1
+        epochs = sum(len(history.epochs) for history in histories)
+        images = config.training.epoch_examples(data.epoch_images) * epochs
         record = RunRecord(
             method=config.method.name,
             options=plain(method.options),
@@ -141,6 +143,10 @@ def execute_run(
                 train_images_per_second=images / seconds if seconds else 0.0,
                 predict_seconds=predictions.seconds,
                 predict_ms_per_image=1000 * predictions.seconds / evaluation.examples,
+                train_cpu_seconds=_cpu_seconds(histories) if on_cpu else None,
+                predict_cpu_ms_per_image=(
+                    1000 * predictions.cpu_seconds / evaluation.examples if on_cpu else None
+                ),
             ),
             search=[],
             learned=plain(facts_of(predictor)),
@@ -209,6 +215,8 @@ class RunPredictions:
     ood_digests: Mapping[str, str]
     seconds: float
     """Time of predicting the test set."""
+    cpu_seconds: float
+    """Processor time of the same."""
     has_belief: bool
 
 
@@ -294,14 +302,16 @@ class TrainingRun:
             test=_in_memory(test, self.run_dir.predictions("test")),
             ood=ood,
             ood_digests={name: source.digest() for name, source in sources.items()},
-            seconds=min(seconds for _, seconds in timed),
+            seconds=min(seconds for _, seconds, _ in timed),
+            cpu_seconds=min(seconds for *_, seconds in timed),
             has_belief=test.has_belief,
         )
 
-    def _timed(self, predictor: Predictor, source: Source) -> tuple[PredictedSet, float]:
-        start = time.perf_counter()
+    def _timed(self, predictor: Predictor, source: Source) -> tuple[PredictedSet, float, float]:
+        """Predictions, the seconds that they took, and the processor time of it."""
+        start, cpu_start = time.perf_counter(), time.process_time()
         predicted = self._predict(predictor, source)
-        return predicted, time.perf_counter() - start
+        return predicted, time.perf_counter() - start, time.process_time() - cpu_start
 
     def _predict(self, predictor: Predictor, source: Source) -> PredictedSet:
         predicted = predict_all(self.engine, predictor, source, _BATCH)
@@ -325,6 +335,11 @@ def _in_memory(predicted: PredictedSet, path: Path) -> Predictions:
     fields |= {} if information is None else {"mutual_information": "mutual_information"}
     targets = predicted.targets if is_labelled else None
     return Predictions(path, kind, values, targets, None, fields, mutual_information=information)
+
+
+def _cpu_seconds(histories: list[History]) -> float | None:
+    found = [history.cpu_seconds for history in histories]
+    return None if None in found else sum(seconds for seconds in found if seconds is not None)
 
 
 def _curves(history: History) -> dict[str, list[float | None]]:

@@ -55,7 +55,8 @@ def training_inputs(config: RunConfig, method: Method, data: Dataset, engine: En
     An epoch is as long as a pass over all training images, however many of them are labelled, so that as many
     epochs are as many steps with and without unlabelled images.
     """
-    epoch_examples = None if data.unlabelled is None else data.epoch_images
+    is_pass = data.unlabelled is None and config.training.epoch_steps is None
+    epoch_examples = None if is_pass else config.training.epoch_examples(data.epoch_images)
     source, found = data.train, aux_loss(config, method)
     teacher = None
     if config.teacher is not None:

@@ -37,6 +37,7 @@ from beliefmatch.report.comparison_scores import (
     cost_ratios,
     detection,
     detection_scores,
+    has_cpu_costs,
     has_one_seed,
     over_seeds,
     presentable_comparison,
@@ -113,7 +114,7 @@ def comparison_summary(record: ComparisonRecord) -> Table:
             for row, ratio in zip(table.rows, ratios, strict=True)
         ]
         table = with_values(table, columns=[*table.columns, times], rows=rows)
-    size = f"{count_text(first.test.examples, 'test image')}, {len(first.class_names):,} classes"
+    size = f"{count_text(first.test.examples, f'test {_noun(first)}')}, {len(first.class_names):,} classes"
     return with_values(table, title=size, caption=f"{_legend(shown, table)}{by}")
 
 
@@ -180,6 +181,8 @@ def _cost_table(record: ComparisonRecord) -> Table:
     rows = rows_of([method.label for method in record.methods], cells)
     of = "Of one seed" if has_one_seed(record) else "Means over the seeds"
     caption = f"{of}. Parameters of one network; training time of all networks, one after the other."
+    if len(record.methods) > 1 and has_cpu_costs(record, "train_seconds"):
+        caption += " Multiples are of processor time, which other programs on the machine hardly change."
     return Table("Costs", columns, rows, caption, row_title="method")
 
 
@@ -446,8 +449,8 @@ def _lines(run: RunRecord) -> Iterator[tuple[str, str, str, str, float | None]]:
 
 
 def run_tables(record: RunRecord) -> list[Table]:
-    """Scores on validation and test images with the costs as caption, OOD sets, and what was chosen."""
-    columns = [Column("images", "images"), *(measure.column for measure in SCORES.values())]
+    """Scores on validation and test examples with the costs as caption, OOD sets, and what was chosen."""
+    columns = [Column("images", f"{_noun(record)}s"), *(measure.column for measure in SCORES.values())]
     rows = [
         Row(
             name,
@@ -464,6 +467,11 @@ def run_tables(record: RunRecord) -> list[Table]:
     alone = ComparisonRecord([method], [record.seed], None, {}, {}, {}, "", 0.0)
     tables += [table.without_empty() for table in _detection_tables(alone)]
     return [*tables, *_choice_tables(alone)]
+
+
+def _noun(record: RunRecord) -> str:
+    """What one example is."""
+    return "row" if record.data.get("form") == "table" else "image"
 
 
 def _learnt_from(record: RunRecord) -> str:
@@ -484,6 +492,7 @@ def _run_costs(record: RunRecord) -> str:
     skipped = f", {record.skipped_steps} steps skipped" if record.skipped_steps else ""
     return (
         f"{networks}{costs.parameters:,} parameters, trained in {costs.train_seconds:.1f} s "
-        f"({costs.train_images_per_second:.0f} images/s), {costs.predict_ms_per_image:.3f} ms a prediction, "
+        f"({costs.train_images_per_second:.0f} {_noun(record)}s/s), "
+        f"{costs.predict_ms_per_image:.3f} ms a prediction, "
         f"{record.engine['device']}, {record.engine['precision']}{skipped}"
     )

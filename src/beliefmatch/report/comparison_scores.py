@@ -26,6 +26,7 @@ __all__ = [
     "detection",
     "detection_scores",
     "hardest_set",
+    "has_cpu_costs",
     "has_one_seed",
     "mean_of",
     "over_seeds",
@@ -199,11 +200,24 @@ def over_seeds(record: ComparisonRecord) -> str:
     return f"mean ± sd of {most} seeds" if len(counts) == 1 else f"mean ± sd of up to {most} seeds"
 
 
+_CPU_COST = {"train_seconds": "train_cpu_seconds", "predict_ms_per_image": "predict_cpu_ms_per_image"}
+
+
 def cost_ratios(record: ComparisonRecord, key: str) -> list[float | None]:
-    """How many times the first method's mean cost each method's is."""
+    """How many times the first method's mean cost each method's is.
+
+    Costs are processor times where every run has measured them: what else the machine does at the time of one
+    run and not of another makes that run take longer, but hardly costs it more.
+    """
+    key = _CPU_COST[key] if has_cpu_costs(record, key) else key
     means = [mean_of(method, lambda run: getattr(run.costs, key)) for method in record.methods]
     first = means[0]
     return [mean / first if mean is not None and first else None for mean in means]
+
+
+def has_cpu_costs(record: ComparisonRecord, key: str) -> bool:
+    """Whether every run has measured the processor time of a cost."""
+    return all(getattr(run.costs, _CPU_COST[key]) for method in record.methods for run in method.runs)
 
 
 def times_text(ratio: float | None) -> str:

@@ -214,7 +214,16 @@ def is_size_arm(arm: Arm) -> bool:
 _SEMI_GROUPS = {"none": "labels alone", "pi": "Pi-model", "vat": "VAT"}
 _SEMI_SMALL = {
     "cpu": ("semi-cifar-cpu", ()),
-    "tiny": ("semi-digits", ("training.epochs=2", "ood=[noise]")),
+    "tiny": (
+        "semi-digits",
+        (
+            "training.epochs=2",
+            "ood=[noise]",
+            "defaults.belief_matching.kl_weight=0.01",  # the paper's λ and divergences
+            "defaults.vat.divergence=auto",
+            "defaults.pi.divergence=auto",
+        ),
+    ),
 }
 """Recipe of a scale and the settings over it; at paper scale each kind has its own recipe."""
 _SEMI_CPU_WEIGHTS = {

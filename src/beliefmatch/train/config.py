@@ -33,6 +33,8 @@ class TrainConfig(Config, frozen=True, kw_only=True):
             does, rather than all together.
         ema: decay of an exponential moving average of the weights, which is evaluated in their place.
         validate_every: epochs between two validations; the first and last epoch are always validated.
+        epoch_steps: steps of an epoch, for a training of an exact number of steps; examples repeat or wait
+            for the next epoch accordingly. As many as a pass over the training examples takes if not given.
     """
 
     epochs: Count = 200
@@ -49,6 +51,7 @@ class TrainConfig(Config, frozen=True, kw_only=True):
     clip_each: bool = False
     ema: Annotated[float, Meta(ge=0, lt=1)] | None = None
     validate_every: Count = 1
+    epoch_steps: Count | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,6 +65,14 @@ class TrainConfig(Config, frozen=True, kw_only=True):
             return self.learning_rate * _one_cycle(progress)
         warmup = self.warmup[int(epoch)] if epoch < len(self.warmup) else 1.0
         return self.learning_rate * warmup * self._decay(progress)
+
+    def epoch_examples(self, examples: int) -> int:
+        """Examples that an epoch takes, of so many training examples.
+
+        >>> TrainConfig().epoch_examples(45000), TrainConfig(epoch_steps=1000).epoch_examples(45000)
+        (45000, 128000)
+        """
+        return examples if self.epoch_steps is None else self.epoch_steps * self.batch_size
 
     def validates(self, epoch: int) -> bool:
         """Whether an epoch, counted from 0, is followed by a validation."""

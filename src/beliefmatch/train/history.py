@@ -32,8 +32,9 @@ class Epoch:
     """Numbers of one epoch, counted from 0.
 
     `loss` is the mean of the minimised sum and `gradient_norm` that of the norm before clipping, both over
-    the steps that were not skipped. `rate` is the learning rate of the last step. `seconds` does not include
-    validation and checkpoints. `aux` has the mean of the unweighted auxiliary loss by its name.
+    the steps that were not skipped. `rate` is the learning rate of the last step. `seconds`, and
+    `cpu_seconds`, the processor time of the main process and its threads, do not include validation and
+    checkpoints. `aux` has the mean of the unweighted auxiliary loss by its name.
     """
 
     epoch: int
@@ -45,10 +46,11 @@ class Epoch:
     skipped: int
     validation: Mapping[str, float | None] = field(default_factory=dict)
     aux: Mapping[str, float | None] = field(default_factory=dict)
+    cpu_seconds: float | None = None
 
     def numbers(self) -> Iterator[tuple[str, Any]]:
         """Name and value of each number: a row of a log."""
-        grouped = ("validation", "aux")
+        grouped = ("validation", "aux", "cpu_seconds")  # the last is for the costs alone
         yield from ((name, value) for name, value in vars(self).items() if name not in grouped)
         yield from self.aux.items()
         yield from ((f"validation_{name}", value) for name, value in self.validation.items())
@@ -70,6 +72,12 @@ class History:
     def seconds(self) -> float:
         """Seconds of training over all epochs."""
         return sum(epoch.seconds for epoch in self.epochs)
+
+    @property
+    def cpu_seconds(self) -> float | None:
+        """Processor time of training over all epochs; None if an epoch was trained before it was measured."""
+        own = [epoch.cpu_seconds for epoch in self.epochs]
+        return None if None in own else sum(seconds for seconds in own if seconds is not None)
 
     @property
     def skipped(self) -> int:
@@ -100,6 +108,7 @@ class EpochSums:
     seen: int = 0
     """Images, including those of skipped steps."""
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
     aux: float = 0.0
     """Sum over the steps that computed an auxiliary loss."""
     aux_taken: int = 0
@@ -134,6 +143,7 @@ class EpochSums:
             skipped=self.skipped,
             validation=dict(validation),
             aux={} if aux_name is None else {aux_name: mean_aux},
+            cpu_seconds=self.cpu_seconds,
         )
 
 

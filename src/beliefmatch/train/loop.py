@@ -169,19 +169,20 @@ class _Training:
         state = self.state
         while state.epoch < self.config.epochs:
             self.wrapped.train()
-            started = time.perf_counter()
+            started, cpu_started = time.perf_counter(), time.process_time()
             with closing(self._batches()) as batches:
                 for batch in batches:
                     interrupted, save_is_due = self._step(batch)
                     state.sums.seen += batch.size
                     state.sums.seconds += time.perf_counter() - started
+                    state.sums.cpu_seconds += time.process_time() - cpu_started
                     if self.on_progress is not None:
                         self.on_progress(self._progress())
                     if interrupted or save_is_due:
                         self._save()
                     if interrupted:
                         raise self._interrupted()
-                    started = time.perf_counter()
+                    started, cpu_started = time.perf_counter(), time.process_time()
             self._end_epoch()
 
     def _finish(self) -> None:
