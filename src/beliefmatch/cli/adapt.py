@@ -180,7 +180,7 @@ def _feature_config(context: typer.Context, given: Mapping[str, Any]) -> Feature
             raise fail("adapt", f"`{name}` must not come with `--features`: {what}.")
     validation = context.params["validation"]
     if validation is not None and not Path(validation).is_file():
-        validation = _fraction(validation, ", or a file of features that exists")
+        validation = _fraction(validation, is_file_allowed=True)
     split_seed = given.get("data", {}).get("split_seed", _DATA.split_seed)
     return FeatureAdaptConfig(**given["features"], validation=validation, split_seed=split_seed)
 
@@ -213,9 +213,11 @@ def _require_validation_used(context: typer.Context, job: "AdaptJob") -> None:
         raise fail("adapt", f"`validation` must not be given for these data, got {got}.")
 
 
-def _fraction(text: str, other: str = "") -> float:
+def _fraction(text: str, *, is_file_allowed: bool = False) -> float:
     try:
         return float(text)
     except ValueError:
-        expected = f"a fraction below 1 or a number of examples{other}"
-        raise fail("adapt", f"`validation` must be {expected}, got {text!r}.") from None
+        expected, got = "a fraction below 1 or a number of examples", f"{text!r}"
+        if is_file_allowed:
+            expected, got = f"{expected}, or a file of features", f"{got}, which is no file"
+        raise fail("adapt", f"`validation` must be {expected}, got {got}.") from None

@@ -132,7 +132,8 @@ def _show_version() -> None:
 def _error_message(error: Exception, argv: Sequence[str]) -> str:
     if isinstance(error, UserError):
         return f"{error}"
-    path = getattr(getattr(error, "ctx", None), "command_path", "beliefmatch")
+    command = f"beliefmatch {argv[0]}" if argv and argv[0] in COMMANDS else "beliefmatch"
+    path = getattr(getattr(error, "ctx", None), "command_path", command)
     message = " ".join(getattr(error, "format_message", error.__str__)().split()).rstrip(".?")
     received = [value for value in _values(argv, error) if repr(value) not in message]
     got = f", got {' and '.join(map(repr, received))}" if received else ""

@@ -381,6 +381,8 @@ def _require_predict_options(context: typer.Context) -> None:
     from beliefmatch.report.prediction_files import FORMATS
 
     given = context.params
+    if not given["run"].strip():
+        raise fail("predict", f"`run` must be a directory (. for the current one), got {given['run']!r}.")
     if Path(given["out"]).suffix.lower() not in FORMATS or Path(given["out"]).is_dir():
         raise fail("predict", f"`out` must be a file ending in {', '.join(FORMATS)}, got {given['out']!r}.")
     if given["workers"] < 0:

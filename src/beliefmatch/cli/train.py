@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from beliefmatch._errors import fail
+from beliefmatch._errors import fail, naming_arguments
 from beliefmatch._files import atomic_write_dir, ready_directory
 from beliefmatch.cli import options as opt
 from beliefmatch.cli.console import (
@@ -150,7 +150,8 @@ def _settings(context: typer.Context) -> tuple[dict[str, Any], float | str | Non
     if given.get("semi", {}).get("kind") == WITHOUT:
         require_no_semi_settings(given["semi"])
         given["semi"] = None
-    base = recipe(params["recipe"] or RECIPE_OF.get(params["data"] or "digits", "images"))
+    with naming_arguments("train", "recipe", name_or_path="recipe"):
+        base = recipe(params["recipe"] or RECIPE_OF.get(params["data"] or "digits", "images"))
     return overridden(merged(base, given), params["set_"] or []), kl_weight
 
 

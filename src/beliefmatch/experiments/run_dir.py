@@ -21,7 +21,7 @@ from beliefmatch.experiments.config import RunConfig, config_from, fingerprint, 
 from beliefmatch.experiments.records import Diverged, RunRecord
 from beliefmatch.experiments.yaml_files import as_yaml, read_yaml
 
-__all__ = ["ADAPTED_SCHEMA", "MODEL_SCHEMA", "RunDirectory"]
+__all__ = ["ADAPTED_SCHEMA", "MODEL_SCHEMA", "RunDirectory", "require_directory_of"]
 
 Content = TypeVar("Content")
 Ended = TypeVar("Ended", RunRecord, Diverged)
@@ -29,8 +29,6 @@ Ended = TypeVar("Ended", RunRecord, Diverged)
 MODEL_SCHEMA = "beliefmatch.model/1"
 ADAPTED_SCHEMA = "beliefmatch.adapted/1"
 """Schema of the model.json that `beliefmatch adapt` writes."""
-
-
 COMPARISON_FILE = "comparison.json"
 Contents = Literal["run", "comparison", "adaptation", "report"]
 _A = {"run": "a run", "comparison": "a comparison", "adaptation": "an adaptation", "report": "a report"}
