@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar, cast
 
-__all__ = ["ArgumentError", "ArgumentTypeError", "fail", "naming_arguments"]
+__all__ = ["ArgumentError", "ArgumentTypeError", "ArgumentWarning", "fail", "naming_arguments"]
 
 
 class ArgumentError(ValueError):
@@ -57,6 +57,17 @@ class ArgumentError(ValueError):
 
 class ArgumentTypeError(ArgumentError, TypeError):
     """A value of a type that a function cannot use."""
+
+
+class ArgumentWarning(UserWarning):
+    """A warning about what a function was given; its message begins with the function."""
+
+    def __init__(self, function: str, message: str) -> None:
+        super().__init__(function, message)
+        self.function, self.message = function, message
+
+    def __str__(self) -> str:
+        return f"{self.function}: {self.message}"
 
 
 Kind = TypeVar("Kind", bound=Exception)

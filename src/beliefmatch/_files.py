@@ -32,30 +32,33 @@ class EnvironmentFailure(ArgumentError):  # noqa: N818
     """Something outside of the program is not as it must be: a file, a directory, another process."""
 
 
-def ready_directory(name: str, *, caller: str) -> Path:
-    """Make a directory, its parents too, and prove that files can be written there."""
+def ready_directory(name: str, *, caller: str, argument: str = "out") -> Path:
+    """Make a directory, its parents too, and prove that files can be written there.
+
+    Errors name `argument` of `caller`.
+    """
     if not name.strip():
-        raise fail(caller, f"`out` must be a directory (. for the current one), got {name!r}.")
+        raise fail(caller, f"`{argument}` must be a directory (. for the current one), got {name!r}.")
     path = Path(name)
     try:
         if path.exists() and not path.is_dir():
-            raise fail(caller, f"`out` must be a directory, got the file {path}.")
+            raise fail(caller, f"`{argument}` must be a directory, got the file {path}.")
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path, buffering=0) as probe:
             probe.write(bytes(4096))  # a full disk still makes empty files
     except OSError as error:
         raise fail(
-            caller, f"`out` must be a directory to write in, got {path} ({error.strerror})."
+            caller, f"`{argument}` must be a directory to write in, got {path} ({error.strerror})."
         ) from error
     return path
 
 
 @contextmanager
-def directory_in_use(name: str, *, caller: str) -> Iterator[Path]:
+def directory_in_use(name: str, *, caller: str, argument: str = "out") -> Iterator[Path]:
     """`ready_directory` for the block; directories created here are removed if they stay empty."""
     missing = [path for path in (Path(name), *Path(name).parents) if not os.path.exists(path)]
     try:
-        yield ready_directory(name, caller=caller)
+        yield ready_directory(name, caller=caller, argument=argument)
     finally:
         for path in missing:
             with suppress(OSError):  # not empty, or never made

@@ -2,13 +2,14 @@
 
 import math
 import sys
+import warnings
 from numbers import Integral, Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from beliefmatch._errors import fail, naming_arguments
+from beliefmatch._errors import ArgumentWarning, fail, naming_arguments
 from beliefmatch._utils import short_repr
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "require_floating",
     "require_index",
     "require_values",
+    "warn",
 ]
 
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -41,6 +43,11 @@ def level_of_caller() -> int:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_INNER):
         frame, level = frame.f_back, level + 1
     return level
+
+
+def warn(function: str, message: str) -> None:
+    """Warn as the function that the user called, at the user's own line."""
+    warnings.warn(ArgumentWarning(function, message), stacklevel=level_of_caller())
 
 
 def describe(value: Any) -> str:

@@ -82,7 +82,7 @@ class Adapted(BeliefMixin):
             fact = f"`directory` must not be that of `beliefmatch adapt` or of a run, got {directory}"
             raise fail("report", f"{fact}, whose network would be lost; choose another.")
         head = head_file(self.adaptation, self)
-        with directory_in_use(str(directory), caller="report") as place:
+        with directory_in_use(str(directory), caller="report", argument="directory") as place:
             made = score_adaptation(
                 self.adaptation, model_name=_name(self), class_names=class_names, data_facts=data_facts
             )

@@ -65,6 +65,24 @@ def test_the_copy_is_of_the_users_class_and_has_a_belief():
     assert better.abstain(IMAGES, 0.5).tolist() == (belief.confidence < 0.5).tolist()
 
 
+@pytest.mark.parametrize(
+    ("x", "kind", "words"),
+    [
+        (IMAGES[:, :1].repeat(1, 5, 1, 1), ValueError, ("takes 3 channels", "5")),
+        (IMAGES.double(), ValueError, ("of float32", "float64")),
+        (None, TypeError, ("NoneType",)),
+    ],
+)
+def test_inputs_that_the_network_cannot_take_are_one_line_with_expected_and_received(x, kind, words):
+    model = with_new_head(Net())
+    for name, call in {"predict": model.predict, "belief": model.belief}.items():
+        with pytest.raises(kind) as caught:
+            call(x)
+        message = f"{caught.value}"
+        assert message.startswith(f"{name}: `x` must be ") and "\n" not in message
+        assert all(word in message for word in words), message
+
+
 def test_a_softmax_head_has_probabilities_and_no_belief():
     better = copy.deepcopy(add_belief(better_net(), has_belief=False))
     with pytest.raises(ValueError, match="`choose`"):

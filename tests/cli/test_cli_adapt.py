@@ -333,6 +333,8 @@ def test_stored_features_without_validation_data_give_a_warning(stored, capsys):
     assert main(line) == 0
     shown = capsys.readouterr().err
     assert "held out" in shown and "has only 40 labelled rows" in shown
+    assert "`--validation`" in shown and "`--features`" in shown  # the options, not the arguments of Python
+    assert "`train`" not in shown and "adapt: " not in shown
 
 
 @pytest.mark.filterwarnings("default:adapt")
@@ -342,6 +344,8 @@ def test_stored_features_without_validation_data_give_a_warning(stored, capsys):
         ("--features far.npz", "--features"),
         ("--features train.npz --validation absent.npz", "--validation"),
         ("--features train.npz --validation -1", "--validation"),
+        ("--features several.npz --validation 0.3", "--validation"),
+        ("--features train.npz --limit 5", "--limit"),
         ("--features train.npz --validation 5000", "--validation"),
         ("--features train.npz --validation narrow.npz", "--validation"),
         ("--features train.npz --test-features absent.npz", "--test-features"),
@@ -362,6 +366,8 @@ def test_stored_features_without_validation_data_give_a_warning(stored, capsys):
 def test_what_is_wrong_with_features_names_its_option(stored, monkeypatch, capsys, line, option):
     monkeypatch.chdir(stored)
     np.savez("narrow.npz", features=np.zeros((9, 2), np.float32), targets=np.arange(9) % 3)
+    sets = {"train": np.load("train.npz"), "validation": np.load("validation.npz")}
+    np.savez("several.npz", **{f"{name}_{key}": one[key] for name, one in sets.items() for key in one})
     err = refused(["adapt", *line.split(), "--out", "new/out"], capsys)
     assert err.startswith(f"beliefmatch adapt: `{option}` ") and "`train`" not in err
     assert not (stored / "new").exists()

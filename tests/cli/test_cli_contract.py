@@ -122,6 +122,17 @@ def test_a_mistyped_command_gets_the_nearest(capsys):
     assert err.count("\n") == 1 and "compare" in err
 
 
+@pytest.mark.parametrize(
+    "line", ["adapt --seeds x1", "adapt --seeds=x1", "train --epochs x1", "predict r --workers x1"]
+)
+def test_a_value_that_cannot_be_parsed_is_shown(line, capsys):
+    assert "'x1'" in refused(line.split(), capsys)
+
+
+def test_an_option_without_its_value_names_the_command(capsys):
+    assert "--model" in refused(["adapt", "--model"], capsys)
+
+
 LONG = "a" * 999
 FEW_LABELS = "--recipe semi-digits --labels 30 --limit 150 --set ood=[] --out new"
 BAD_VALUES = {

@@ -229,6 +229,20 @@ def test_report_refuses_an_output_that_cannot_be_written(done, capsys, monkeypat
     assert "`--out`" in refused(["report", "a.json", "--out", out], capsys)
 
 
+def test_a_record_is_given_once(done, tmp_path, capsys):
+    record = f"{done[0] / 'a.json'}"
+    line = ["report", record, record, "--out", f"{tmp_path / 'page.html'}"]
+    assert "`RECORD`" in refused(line, capsys)
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_two_models_do_not_get_the_same_name(inputs, tmp_path, capsys):
+    files = [f"{inputs / name}" for name in ("a.npz", "b.npz")]
+    line = ["evaluate", *files, "--name", "x", "--name", "x", "--out", f"{tmp_path / 'out'}"]
+    assert "`--name`" in refused(line, capsys)
+    assert not (tmp_path / "out").exists()
+
+
 def test_records_of_different_classes_are_not_mixed(done, tmp_path, capsys):
     record = record_of(done[0] / "a.json")
     other = tmp_path / "other.json"

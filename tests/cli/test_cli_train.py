@@ -13,13 +13,14 @@ import pytest
 import typer
 from PIL import Image
 
+from beliefmatch._files import LEDGER
 from beliefmatch.cli import app, main
 from beliefmatch.cli.train import _settings
 from beliefmatch.experiments.config import config_from
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.experiments.records import ComparisonRecord, RunRecord
 from beliefmatch.experiments.yaml_files import read_yaml
-from commands import MAIN, PRODUCTS, QUICK, refused
+from commands import MAIN, PRODUCTS, QUICK, python, refused
 
 SHORT = ["--epochs", "2", "--limit", "200", "--ood", "noise", "--set", "training.warmup=[]"]
 FEW_LABELS = [
@@ -118,6 +119,56 @@ def test_the_configuration_of_a_run_is_a_recipe(run, tmp_path, capsys):
 
 def test_another_configuration_does_not_overwrite_a_run(run, capsys):
     assert "`--out`" in refused(["train", *SHORT, "--kl-weight", "0.01", "--out", f"{run}"], capsys)
+
+
+@pytest.mark.parametrize(
+    ("command", "file", "content"),
+    [
+        ("train", "comparison.json", "{}"),
+        ("train", LEDGER, "{}"),
+        ("train", "record.json", '{"schema": "beliefmatch.adaptation/3"}'),
+        ("compare", "config.yaml", "seed: 0"),
+        ("compare", LEDGER, "{}"),
+        ("adapt --features x.npz", "comparison.json", "{}"),
+        ("adapt --features x.npz", LEDGER, "{}"),
+    ],
+)
+def test_results_do_not_go_into_the_directory_of_others(command, file, content, tmp_path, capsys):
+    (tmp_path / file).write_text(content)
+    (tmp_path / "report.html").write_text("precious")
+    for more in ([], ["--dry-run"]):
+        assert "`--out`" in refused([*command.split(), "--out", f"{tmp_path}", *more], capsys)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([file, "report.html"])
+    assert (tmp_path / "report.html").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("line", "option"),
+    [
+        ("--recipe magic", "--recipe"),
+        ("--recipe absent.yaml", "--recipe"),
+        ("--recipe bad.yaml", "--recipe"),
+        ("--data empty", "--data"),
+        ("--ood absent", "--ood"),
+    ],
+)
+def test_what_train_cannot_use_names_its_option(line, option, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "bad.yaml").write_text("a: [")
+    err = refused(["train", *line.split(), "--out", "new"], capsys)
+    assert err.startswith(f"beliefmatch train: `{option}` ")
+    assert not (tmp_path / "new").exists()
+
+
+def test_predict_starts_without_what_only_training_needs(run, digits, tmp_path):
+    Image.fromarray(digits[0]).save(tmp_path / "zero.png")
+    line = ["predict", f"{run}", f"{tmp_path / 'zero.png'}", "--out", f"{tmp_path / 'p.csv'}"]
+    done = python(
+        f"import sys; from beliefmatch.cli import main\nassert main({line}) == 0\n"
+        "print([name for name in ('lightning_fabric', 'transformers') if name in sys.modules])"
+    )
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
 def test_evaluate_takes_the_directory_of_a_run(run, tmp_path, capsys):

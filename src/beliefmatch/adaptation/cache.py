@@ -17,7 +17,6 @@ import shutil
 import socket
 import struct
 import tempfile
-import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -29,7 +28,7 @@ import torch
 from torch import Tensor
 
 from beliefmatch._files import EnvironmentFailure
-from beliefmatch._validate import describe, fail, level_of_caller
+from beliefmatch._validate import describe, fail, warn
 
 __all__ = [
     "FORMAT",
@@ -133,7 +132,7 @@ class FeatureFile:
         damaged = ~self.is_present & (is_written | (before is not None))
         if damaged.any():
             fact = f"{int(damaged.sum())} rows of {path} are damaged, from row {int(damaged.argmax())} on"
-            warnings.warn(f"adapt: {fact}; they are computed again.", stacklevel=level_of_caller())
+            warn("adapt", f"{fact}; they are computed again.")
         self.describe(rows=None)
 
     def has_targets(self, start: int, targets: Tensor) -> bool:
@@ -259,7 +258,7 @@ class FeatureCache:
                 fact = f"{self._writer(key)} computes these features in {self.directory}"
                 if not self.wait:
                     raise _failure(f"`directory` must be free, but {fact}; wait for it.") from None
-                warnings.warn(f"adapt: {fact}; waiting for it.", stacklevel=level_of_caller())
+                warn("adapt", f"{fact}; waiting for it.")
                 lock.acquire()
         except (OSError, NotImplementedError) as error:
             fact = f"`directory` must be where files can be locked, got {self.directory}"

@@ -16,7 +16,6 @@ In all other cases the answer is that the rows cannot tell; docs/adapt.md has th
 """
 
 import math
-import warnings
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
@@ -24,8 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from beliefmatch import _validate
 from beliefmatch._environment import needs
-from beliefmatch._validate import fail, level_of_caller, require_index
+from beliefmatch._validate import fail, require_index
 from beliefmatch.adaptation.adapt_config import Labels
 from beliefmatch.adaptation.feature_rows import Features, block_size, require_init, require_labels
 from beliefmatch.adaptation.fitted import Candidate, FittedHead, Init
@@ -73,7 +73,7 @@ _NEAR = 2e-3  # distance of copies relative to their length; half precision caus
 
 def warn(message: str) -> None:
     """Warn as `adapt`, at the user's own line."""
-    warnings.warn(f"{_CALLER}: {message}", stacklevel=level_of_caller())
+    _validate.warn(_CALLER, message)
 
 
 def sentence(diagnostic: str) -> str:

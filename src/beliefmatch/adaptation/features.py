@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from beliefmatch._utils import OnProgress, reason_of
-from beliefmatch._validate import FLOATING, describe, fail, level_of_caller, naming_arguments, require_choice
+from beliefmatch._validate import FLOATING, describe, fail, naming_arguments, require_choice, warn
 from beliefmatch.adaptation.cache import FORMAT, FeatureCache, FeatureFile, Layout
 from beliefmatch.adaptation.feature_rows import Features, Rows, features_digest, tensors_digest
 from beliefmatch.adaptation.heads import Backbone, Head, input_errors, running
@@ -464,4 +463,4 @@ def _few(rows: int, stream: Stream) -> Iterator[Piece]:
 
 
 def _warn(fact: str) -> None:
-    warnings.warn(f"adapt: {fact}.", stacklevel=level_of_caller())
+    warn("adapt", f"{fact}.")

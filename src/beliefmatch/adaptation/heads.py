@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
+from traceback import walk_tb
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parameter import is_lazy
 
+from beliefmatch._errors import ArgumentError
 from beliefmatch._utils import nearest, reason_of
 from beliefmatch._validate import describe, fail
 from beliefmatch.models.encoder import PooledEncoder
@@ -246,18 +248,40 @@ def running(model: nn.Module, device: torch.device) -> Iterator[torch.device]:
 
 
 @contextmanager
-def input_errors(argument: str, batch: Any) -> Iterator[None]:
-    """Turn what a network raises for inputs that it cannot take into one line that names their argument."""
+def input_errors(argument: str, batch: Any, *, caller: str = "adapt") -> Iterator[None]:
+    """Turn what a network raises for inputs that it cannot take into one line that names their argument.
+
+    The line also says what the layer that failed takes, if that is known.
+    """
     try:
         yield
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, ArgumentError):
         raise
-    except (RuntimeError, AssertionError, IndexError) as error:
-        tensors = batch if isinstance(batch, Mapping) else {"shape": batch}
-        got = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
+    except (RuntimeError, AssertionError, IndexError, TypeError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
         reason = reason_of(error, typed=True, limit=200)
-        fact = f"`{argument}` must be inputs that `model` can take, got {got}"
-        raise fail("adapt", f"{fact} ({reason}).") from error
+        fact = f"`{argument}` must be inputs that `model` can take{_expected_width(error)}"
+        raise fail(caller, f"{fact}, got {_describe_batch(batch)} ({reason}).", kind) from error
+
+
+def _describe_batch(batch: Any) -> str:
+    """A batch by the types and shapes of its tensors."""
+    if isinstance(batch, Mapping):
+        return ", ".join(f"{name} {_describe_batch(one)}" for name, one in batch.items())
+    if isinstance(batch, tuple | list) and any(isinstance(one, Tensor) for one in batch):
+        return ", ".join(map(_describe_batch, batch))
+    return describe(batch)
+
+
+def _expected_width(error: BaseException) -> str:
+    """What the layer that failed takes, such as ", whose Linear takes 64 features"; empty if unknown."""
+    frames = [frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__)]
+    layers = [layer for layer in frames if isinstance(layer, nn.Module)]
+    for name, words in (("in_features", "features"), ("in_channels", "channels")):
+        if layers and isinstance(width := getattr(layers[-1], name, None), int):
+            dtype = next((f" of {p.dtype}" for p in layers[-1].parameters()), "").replace("torch.", "")
+            return f", whose {type(layers[-1]).__name__} takes {width} {words}{dtype}"
+    return ""
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

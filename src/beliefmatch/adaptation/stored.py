@@ -66,8 +66,8 @@ def feature_sets(
     Args:
         train: A file as `features_from_file` reads it, or an archive of several sets.
         validation: Another such file; or a fraction or number of the rows of `train`, which are held out in
-            proportion to the classes unless `train` has validation rows of its own. A fifth by default, of
-            which `refit` warns.
+            proportion to the classes. By default the validation rows of `train` if it has some, else a fifth
+            of its rows, of which `refit` warns.
         test: Another such file, for examples to report on.
         ood: Such files of examples that belong to no class, by name; their targets are not read.
         background: Another such file of examples that belong to no class, to fit on.
@@ -92,6 +92,9 @@ def feature_sets(
         )
         for name, place in places.items()
     }
+    if share is not None and "validation" in found:
+        got = f"{share:g}, but {places['validation']} are validation rows"
+        raise fail("adapt", f"`validation` must not be given for such a file, got {got}.")
     head = head_from_file(places["train"].path, width=found["train"].width, argument="train")
     _require_one_kind(places, found, head)
     val_fraction = None

@@ -1,7 +1,6 @@
 """A copy of a classifier with other weights in its head, and the methods that adapted classifiers have."""
 
 import copyreg
-import warnings
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from beliefmatch._rows import work_dtype
-from beliefmatch._validate import describe, fail, level_of_caller, require_choice
+from beliefmatch._validate import describe, fail, require_choice, warn
 from beliefmatch.adaptation.ensemble import mixed
 from beliefmatch.adaptation.heads import (
     Head,
@@ -19,6 +18,7 @@ from beliefmatch.adaptation.heads import (
     deep_copy,
     evaluating,
     head_layer,
+    input_errors,
     logits_of,
     obstacle,
     unwrapped,
@@ -150,7 +150,7 @@ def _warn_of_ties(network: nn.Module, head: Head, layer: HeadLayer) -> None:
     ]
     if tied:
         fact = f"`{head.name}` shares its weights with {', '.join(tied)}, which keeps the old ones"
-        warnings.warn(f"with_head: {fact}; the copy separates them.", stacklevel=level_of_caller())
+        warn("with_head", f"{fact}; the copy separates them.")
 
 
 def _with_appended_head(encoder: nn.Module, weight: Tensor, bias: Tensor | None) -> EncoderClassifier:
@@ -238,7 +238,7 @@ def _logits(model: nn.Module, x: Any, caller: str) -> Tensor:
     if isinstance(x, np.ndarray):
         own = next(model.parameters())
         x = torch.from_numpy(x).to(own.device, own.dtype if x.dtype.kind == "f" else None)
-    with evaluating(model):
+    with evaluating(model), input_errors("x", x, caller=caller):
         return logits_of(call_model(model, x), caller=caller)
 
 

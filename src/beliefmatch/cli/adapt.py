@@ -29,12 +29,17 @@ from beliefmatch.experiments.adapt_run_config import (
 )
 
 if TYPE_CHECKING:
-    from beliefmatch.experiments.adapt_job import AdaptResult
+    from beliefmatch.experiments.adapt_job import AdaptJob, AdaptResult
 
 __all__ = ["adapt"]
 
 _FIT, _DATA, _NETWORK = AdaptConfig(), DataConfig(), ImageAdaptConfig(model="")
 _PRIORS, _CONTROLS = ",".join(f"{prior:g}" for prior in _FIT.priors), ",".join(_FIT.controls)
+_OPTIONS = {
+    "data": {"train": "--data", "test": "--data"},
+    "features": {"train": "--features", "test": "--test-features"},
+}
+"""Options for arguments of the function `adapt` that the command has under other names."""
 _SEEDS, _RISKS = len(_FIT.seeds), list(_FIT.risks)
 
 
@@ -92,7 +97,7 @@ def adapt(
     trained on. This takes minutes on a CPU. The directory holds the adapted network, records and report.html,
     which works offline.
     """
-    with warnings_held():
+    with warnings_held(context, **_OPTIONS["data" if features is None else "features"]):
         with user_errors(context):
             config = _config(context)
             require_packages(context, "terminal", "report", "statistics", "weights")
@@ -103,6 +108,7 @@ def adapt(
             kernels.status()  # fails if BELIEFMATCH_KERNEL asks for one that does not exist
             require_directory(Path(out), config)
             job = AdaptJob(config)
+            _require_validation_used(context, job)
             if not dry_run:
                 with directory_in_use(out, caller="adapt"):  # proved now, made when there is something in it
                     pass
@@ -170,10 +176,11 @@ def _config(context: typer.Context) -> AdaptRunConfig:
 def _feature_config(context: typer.Context, given: Mapping[str, Any]) -> FeatureAdaptConfig:
     for name, setting in opt.given_options(context, "network.", "data.", "fit.batchnorm"):
         if setting != "data.split_seed":
-            raise fail("adapt", f"`{name}` must not come with `--features`: no network is used.")
+            what = "there are no images or sentences" if setting.startswith("data.") else "no network is used"
+            raise fail("adapt", f"`{name}` must not come with `--features`: {what}.")
     validation = context.params["validation"]
     if validation is not None and not Path(validation).is_file():
-        validation = _fraction(validation, ", or a file of features")
+        validation = _fraction(validation, is_file_allowed=True)
     split_seed = given.get("data", {}).get("split_seed", _DATA.split_seed)
     return FeatureAdaptConfig(**given["features"], validation=validation, split_seed=split_seed)
 
@@ -199,9 +206,18 @@ def _network_config(context: typer.Context, given: Mapping[str, Any]) -> ImageAd
     return ImageAdaptConfig(**network)  # with the data of the run that the network is of
 
 
-def _fraction(text: str, other: str = "") -> float:
+def _require_validation_used(context: typer.Context, job: "AdaptJob") -> None:
+    """`--validation` must not be given where the validation examples are those of a part of the data."""
+    if context.params["validation"] is not None and (part := job.validation_part) is not None:
+        got = f"{context.params['validation']!r}, but the validation examples are those of the {part} part"
+        raise fail("adapt", f"`validation` must not be given for these data, got {got}.")
+
+
+def _fraction(text: str, *, is_file_allowed: bool = False) -> float:
     try:
         return float(text)
     except ValueError:
-        expected = f"a fraction below 1 or a number of examples{other}"
-        raise fail("adapt", f"`validation` must be {expected}, got {text!r}.") from None
+        expected, got = "a fraction below 1 or a number of examples", f"{text!r}"
+        if is_file_allowed:
+            expected, got = f"{expected}, or a file of features", f"{got}, which is no file"
+        raise fail("adapt", f"`validation` must be {expected}, got {got}.") from None

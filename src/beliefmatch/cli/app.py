@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
+from itertools import pairwise
 from typing import Annotated, Any, cast
 
 import typer
@@ -14,7 +15,7 @@ from typer.core import TyperCommand
 
 from beliefmatch._environment import versions
 from beliefmatch.cli import INTERRUPTED_CODE
-from beliefmatch.cli.console import UserError
+from beliefmatch.cli.console import UserError, show_warning
 
 __all__ = ["run"]
 
@@ -53,7 +54,7 @@ def run(argv: Sequence[str]) -> int:
         code = _invoke(argv)
         sys.stdout.flush()
     except (UserError, _UsageError) as error:
-        return _fail(_error_message(error))
+        return _fail(_error_message(error, argv))
     except (typer.Abort, KeyboardInterrupt):
         return INTERRUPTED_CODE  # newer typers return it, older ones raise Abort
     except SystemExit:  # how typer and rich end when the reader of a pipe is gone
@@ -70,7 +71,6 @@ def run(argv: Sequence[str]) -> int:
 def _invoke(argv: Sequence[str]) -> int | None:
     command = typer.main.get_command(_application(argv))
     with warnings.catch_warnings():
-        warnings.showwarning = _show_warning
         return command.main(list(argv) or ["--help"], "beliefmatch", standalone_mode=False, obj=list(argv))
 
 
@@ -83,6 +83,10 @@ class _Command(TyperCommand):
             if param.param_type_name == "argument" or param.is_flag:
                 param.display_type_rich = lambda ctx: ""  # older typers have no such method and need none
         return params
+
+    def invoke(self, ctx: Any) -> Any:
+        warnings.showwarning = lambda message, *_: show_warning(ctx, message)
+        return super().invoke(ctx)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
@@ -127,17 +131,23 @@ def _show_version() -> None:
     raise typer.Exit
 
 
-def _show_warning(message: Warning | str, *_: object) -> None:
-    """One line, without the place in our code."""
-    print(f"warning: {message}", file=sys.stderr)
-
-
-def _error_message(error: Exception) -> str:
+def _error_message(error: Exception, argv: Sequence[str]) -> str:
     if isinstance(error, UserError):
         return f"{error}"
-    path = getattr(getattr(error, "ctx", None), "command_path", "beliefmatch")
-    message = " ".join(getattr(error, "format_message", error.__str__)().split())
-    return f"{path}: {message.rstrip('.?')}. Try `{path} --help`."
+    command = f"beliefmatch {argv[0]}" if argv and argv[0] in COMMANDS else "beliefmatch"
+    path = getattr(getattr(error, "ctx", None), "command_path", command)
+    message = " ".join(getattr(error, "format_message", error.__str__)().split()).rstrip(".?")
+    received = [value for value in _values(argv, error) if repr(value) not in message]
+    got = f", got {' and '.join(map(repr, received))}" if received else ""
+    return f"{path}: {message}{got}. Try `{path} --help`."
+
+
+def _values(argv: Sequence[str], error: Exception) -> list[str]:
+    """The values of the option that a usage error is about, as they were written."""
+    flags = getattr(getattr(error, "param", None), "opts", ())
+    followed = [value for flag, value in pairwise(argv) if flag in flags]
+    joined = [word.partition("=") for word in argv]
+    return followed + [value for flag, equals, value in joined if flag in flags and equals]
 
 
 def _fail(line: str) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from beliefmatch._environment import needs
-from beliefmatch._errors import ArgumentError
+from beliefmatch._errors import ArgumentError, ArgumentWarning
 from beliefmatch._files import EnvironmentFailure
 from beliefmatch.cli.options import option_of_error, option_of_setting
 
@@ -30,6 +30,7 @@ __all__ = [
     "require_packages",
     "resumable",
     "show",
+    "show_warning",
     "step_progress",
     "user_errors",
     "warnings_held",
@@ -83,12 +84,28 @@ def write_errors(context: typer.Context, path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def warnings_held() -> Iterator[None]:
-    """Print the warnings of the block at its end, and none if it fails: then its error is all that counts."""
+def warnings_held(context: typer.Context, **options: str) -> Iterator[None]:
+    """Print the warnings of the block at its end, and none if it fails: then its error is all that counts.
+
+    Args:
+        context: of the command.
+        options: Options by the arguments of the library that are no option of the command.
+    """
     with warnings.catch_warnings(record=True) as held:
         yield
     for one in held:
-        warnings.showwarning(one.message, one.category, one.filename, one.lineno)
+        show_warning(context, one.message, **options)
+
+
+def show_warning(context: typer.Context, warning: Warning | str, **options: str) -> None:
+    """Print a warning on one line of standard error, with `--option` where the library names an argument."""
+    text = f"{warning}"
+    if isinstance(warning, ArgumentWarning):
+        text = warning.message
+        for argument, option in options.items():
+            text = text.replace(f"`{argument}`", f"`{option}`")
+        text = _in_options(context, text)
+    print(f"warning: {' '.join(text.split())}", file=sys.stderr)
 
 
 @contextmanager

@@ -140,6 +140,9 @@ def model_files(files: Sequence[str], *, names: Sequence[str], ood: Sequence[str
     """Name, predictions and OOD predictions of each model, which is a file or the directory of a run."""
     if names and len(names) != len(files):
         raise fail("evaluate", f"`name` must be given {len(files)} times, once a file, got {len(names)}.")
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise fail("evaluate", f"`name` must be another for each file, got {name!r} {times} times.")
     from beliefmatch.experiments.run_dir import RunDirectory
 
     if not all(file.strip() for file in files):
@@ -221,6 +224,9 @@ def _page_renderer(context: typer.Context, paths: Sequence[str]) -> Callable[[],
     from beliefmatch.experiments.records import ComparisonRecord
 
     files = [_record_file(Path(path)) for path in paths]
+    for file, times in Counter(file.resolve() for file in files).items():
+        if times > 1:
+            raise fail("report", f"`records` must be given once each, got {printable(file)} {times} times.")
     found = [_read_record(file) for file in files]
     first = found[0]
     if isinstance(first, EvaluationRecord) or len(found) > 1:
@@ -374,6 +380,8 @@ def _require_predict_options(context: typer.Context) -> None:
     from beliefmatch.report.prediction_files import FORMATS
 
     given = context.params
+    if not given["run"].strip():
+        raise fail("predict", f"`run` must be a directory (. for the current one), got {given['run']!r}.")
     if Path(given["out"]).suffix.lower() not in FORMATS or Path(given["out"]).is_dir():
         raise fail("predict", f"`out` must be a file ending in {', '.join(FORMATS)}, got {given['out']!r}.")
     if given["workers"] < 0:

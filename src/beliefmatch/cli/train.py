@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from beliefmatch._errors import fail
+from beliefmatch._errors import fail, naming_arguments
 from beliefmatch._files import atomic_write_dir, ready_directory
 from beliefmatch.cli import options as opt
 from beliefmatch.cli.console import (
@@ -166,7 +166,8 @@ def _settings(context: typer.Context) -> tuple[dict[str, Any], float | str | Non
             accelerator=everything.get("engine", {}).get("accelerator", "auto"),
             epochs=everything.get("training", {}).get("epochs"),
         )
-    base = merged(recipe(chosen.name), chosen.changes)
+    with naming_arguments("train", "recipe", name_or_path="recipe"):
+        base = merged(recipe(chosen.name), chosen.changes)
     return overridden(merged(base, given), single), kl_weight, chosen.notes
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
@@ -11,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from beliefmatch._validate import fail, level_of_caller, require_choice
+from beliefmatch._validate import fail, require_choice, warn
 from beliefmatch.data.images import ArrayImages, Images, UnreadableImage
 from beliefmatch.data.preprocessing import Preprocessing
 from beliefmatch.data.raw import LabelledImages, without_labels
@@ -111,8 +110,7 @@ def prepare(
     skipped = [problem for _, _, problems, _ in found.values() for problem in problems]
     if skipped:
         (name, reason), number = skipped[0], f"{len(skipped)} of {count}"
-        message = f"data: {number} images cannot be read and are left out, first {name} ({reason})."
-        warnings.warn(message, stacklevel=level_of_caller())
+        warn("data", f"{number} images cannot be read and are left out, first {name} ({reason}).")
     is_grey = channels is None and not any(coloured for *_, coloured in found.values())
     return {
         name: (_grey(source) if is_grey and isinstance(source, MemorySource) else source, rows)

@@ -58,6 +58,14 @@ class AdaptJob:
             self.inputs = text_inputs(given, config)
 
     @property
+    def validation_part(self) -> str | None:
+        """The part of the data that the validation examples are; None if they are held out of another."""
+        if not isinstance(self.inputs, NetworkInputs):
+            return None
+        part = self.inputs.parts.role_rows["validation"].part
+        return part if part == "validation" or self.inputs.facts["validation_from"] == "test" else None
+
+    @property
     def found_preprocessing(self) -> str | None:
         """Which preprocessing was found, if it had to be."""
         return self.inputs.found_preprocessing if isinstance(self.inputs, NetworkInputs) else None

@@ -38,7 +38,7 @@ from beliefmatch.experiments.adapt_record import ADAPT_SCHEMA, AdaptRecord
 from beliefmatch.experiments.adapt_run_config import AdaptRunConfig, ImageAdaptConfig, TextAdaptConfig
 from beliefmatch.experiments.build import bare_network, method_of
 from beliefmatch.experiments.config import config_from, to_mapping
-from beliefmatch.experiments.run_dir import ADAPTED_SCHEMA, RunDirectory
+from beliefmatch.experiments.run_dir import ADAPTED_SCHEMA, RunDirectory, require_directory_of
 from beliefmatch.models import MODELS, pretrained_model
 from beliefmatch.models.text import stored_text_model
 
@@ -110,10 +110,9 @@ class AdaptedNetwork:
 
 
 def require_directory(directory: Path, config: AdaptRunConfig) -> None:
-    """Refuse the directory of a run, and that of an adaptation with another configuration."""
+    """Refuse a directory of other results, and that of an adaptation with another configuration."""
     home = RunDirectory(directory)
-    if home.config_file.is_file():  # its files have the same names
-        raise fail("adapt", f"`out` must not be the directory of a run, got {directory}; choose another.")
+    require_directory_of("adaptation", directory, caller="adapt")
     data = getattr(getattr(config.given, "data", None), "name", None)
     if data and Path(data).expanduser().is_dir():
         images = Path(data).expanduser().resolve()

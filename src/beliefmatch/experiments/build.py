@@ -13,7 +13,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor, nn
 
-from beliefmatch._errors import ArgumentError
+from beliefmatch._errors import ArgumentError, naming_arguments
 from beliefmatch._utils import derive_seed, reason_of
 from beliefmatch._validate import describe, fail
 from beliefmatch.data import load, load_ood
@@ -55,7 +55,9 @@ def method_of(config: RunConfig) -> Method:
 @lru_cache(maxsize=2)
 def dataset(settings: DataConfig) -> Dataset:
     """Load the data; the last two are cached, because the cells of a grid share them."""
-    return load(settings)
+    place = "name" if settings.directory is None else "directory"
+    with naming_arguments("data", path="name", directory=place):
+        return load(settings)
 
 
 @lru_cache(maxsize=1)
@@ -72,7 +74,7 @@ def is_main_process() -> bool:
 
 def ood_sets(config: RunConfig, data: Dataset) -> dict[str, Source]:
     """The sets that belong to no class, by name."""
-    found = [_ood(text, config, data) for text in config.ood]
+    found = [_ood(text, config, data, "ood") for text in config.ood]
     names = [name for name, _ in found]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
@@ -89,14 +91,14 @@ def ood_training(config: RunConfig, method: Method, data: Dataset) -> Source | N
             "config",
             f"`ood_training` must name a set for {config.method.name} to train on, such as noise.",
         )
-    return _ood(config.ood_training, config, data)[1]
+    return _ood(config.ood_training, config, data, "ood_training")[1]
 
 
-def _ood(text: str, config: RunConfig, data: Dataset) -> tuple[str, Source]:
+def _ood(text: str, config: RunConfig, data: Dataset, setting: str) -> tuple[str, Source]:
     settings = config.data
-    return load_ood(
-        text, data, directory=settings.directory, corrupt=settings.corrupt, workers=settings.workers
-    )
+    form = {"directory": settings.directory, "corrupt": settings.corrupt, "workers": settings.workers}
+    with naming_arguments("load_ood", text=setting, path=setting):
+        return load_ood(text, data, **form)
 
 
 # Untrained networks.

@@ -25,7 +25,7 @@ from beliefmatch.experiments.method_spec import MethodSpec, label, label_of, wit
 from beliefmatch.experiments.records import Compared, ComparisonRecord
 from beliefmatch.experiments.rotation import DigitRotation
 from beliefmatch.experiments.run import RunResult, evaluate_finished
-from beliefmatch.experiments.run_dir import RunDirectory
+from beliefmatch.experiments.run_dir import RunDirectory, require_directory_of
 from beliefmatch.experiments.train_job import Candidates
 from beliefmatch.experiments.training_inputs import (
     check_training_inputs,
@@ -68,6 +68,7 @@ class Comparison:
     ) -> None:
         if not methods or not seeds:
             raise fail("compare", "`methods` and `seeds` must be at least one each.")
+        require_directory_of("comparison", directory, caller="compare")
         self.specs, self.seeds, self.directory = list(methods), list(seeds), directory
         configs = [replace(config_from(with_spec(mapping, spec)), seed=seeds[0]) for spec in methods]
         self.candidates = [Candidates.of(with_teacher_fingerprint(config)) for config in configs]

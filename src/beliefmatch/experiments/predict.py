@@ -19,13 +19,13 @@ from beliefmatch.data.table_encoding import TableEncoding
 from beliefmatch.data.tables import read_rows
 from beliefmatch.data.text import TextSource, Tokenize, read_sentences
 from beliefmatch.experiments.adapted_directory import adapted_network
-from beliefmatch.experiments.build import engine_for, method_of, trained_member
+from beliefmatch.experiments.build import method_of, trained_member
 from beliefmatch.experiments.records import PredictionRow
 from beliefmatch.experiments.run_dir import RunDirectory
 from beliefmatch.methods.base import Prediction, Predictor
 from beliefmatch.metrics import SCORES, conformal_threshold, coverage_at_risk, outcomes
 from beliefmatch.train.config import EngineConfig
-from beliefmatch.train.engine import Engine
+from beliefmatch.train.engine import Inference
 
 __all__ = [
     "NoneOfThese",
@@ -66,7 +66,7 @@ class TrainedPredictor:
 
     predictor: Predictor
     class_names: tuple[str, ...]
-    engine: Engine
+    engine: Inference
     has_belief: bool
     shape: tuple[int, ...] | None = None
     preprocessing: Preprocessing | None = None
@@ -217,7 +217,7 @@ def restore(directory: Path, *, engine: EngineConfig | None = None) -> TrainedPr
         return _adapted(directory, engine or EngineConfig())
     config, facts = run_dir.config(), run_dir.read_model()
     method, shape = method_of(config), tuple(facts["shape"])
-    machine = engine_for(
+    machine = Inference(
         engine or EngineConfig(precision=config.engine.precision, threads=config.engine.threads)
     )
     trained = [trained_member(run_dir, member, caller="predict") for member in range(method.members)]
@@ -234,7 +234,7 @@ def restore(directory: Path, *, engine: EngineConfig | None = None) -> TrainedPr
 
 
 def _adapted(directory: Path, engine: EngineConfig) -> TrainedPredictor:
-    found, machine = adapted_network(directory), engine_for(engine)
+    found, machine = adapted_network(directory), Inference(engine)
     return TrainedPredictor(
         predictor=machine.prepare(found.network).eval(),  # type: ignore[arg-type]
         class_names=found.class_names,

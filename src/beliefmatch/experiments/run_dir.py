@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from beliefmatch._config import schema_of
 from beliefmatch._errors import fail
-from beliefmatch._files import EnvironmentFailure, atomic_write, file_names
+from beliefmatch._files import LEDGER, EnvironmentFailure, atomic_write, file_names
 from beliefmatch._utils import reason_of
 from beliefmatch.experiments.adapt_record import ADAPT_SCHEMA, AdaptRecord
 from beliefmatch.experiments.config import RunConfig, config_from, fingerprint, to_mapping
 from beliefmatch.experiments.records import Diverged, RunRecord
 from beliefmatch.experiments.yaml_files import as_yaml, read_yaml
 
-__all__ = ["ADAPTED_SCHEMA", "MODEL_SCHEMA", "RunDirectory"]
+__all__ = ["ADAPTED_SCHEMA", "MODEL_SCHEMA", "RunDirectory", "require_directory_of"]
 
 Content = TypeVar("Content")
 Ended = TypeVar("Ended", RunRecord, Diverged)
@@ -29,6 +29,9 @@ Ended = TypeVar("Ended", RunRecord, Diverged)
 MODEL_SCHEMA = "beliefmatch.model/1"
 ADAPTED_SCHEMA = "beliefmatch.adapted/1"
 """Schema of the model.json that `beliefmatch adapt` writes."""
+COMPARISON_FILE = "comparison.json"
+Contents = Literal["run", "comparison", "adaptation", "report"]
+_A = {"run": "a run", "comparison": "a comparison", "adaptation": "an adaptation", "report": "a report"}
 
 
 @dataclass(frozen=True)
@@ -196,6 +199,26 @@ class RunDirectory:
             yield
         finally:
             lock.release()
+
+
+def require_directory_of(kind: Contents, directory: Path, *, caller: str) -> None:
+    """Refuse a directory that holds what another command wrote: files of the same name would be lost."""
+    found = _contents(directory)
+    if found is not None and found != kind:
+        got = f"{directory}, which holds {_A[found]}; choose another"
+        raise fail(caller, f"`out` must be new, or the directory of {_A[kind]}, got {got}.")
+
+
+def _contents(directory: Path) -> Contents | None:
+    """What a command wrote into a directory; None if that is nothing."""
+    home = RunDirectory(directory)
+    if home.is_adapted:
+        return "adaptation"
+    if (directory / COMPARISON_FILE).is_file():
+        return "comparison"
+    if home.config_file.is_file():
+        return "run"
+    return "report" if (directory / LEDGER).is_file() else None
 
 
 def _undamaged(file: Path, read: Callable[[str], Content]) -> Content:

@@ -23,7 +23,7 @@ from beliefmatch.experiments.cost import Estimate, estimate
 from beliefmatch.experiments.grid import Cell, default_jobs, report_cells, run_cells
 from beliefmatch.experiments.records import RunRecord, Trial
 from beliefmatch.experiments.run import execute
-from beliefmatch.experiments.run_dir import RunDirectory
+from beliefmatch.experiments.run_dir import RunDirectory, require_directory_of
 from beliefmatch.experiments.training_inputs import (
     check_training_inputs,
     with_seed,
@@ -103,6 +103,7 @@ class TrainJob:
     """A training ready to run: what a user can get wrong is refused on construction."""
 
     def __init__(self, config: RunConfig, directory: Path, *, tensorboard: bool = False) -> None:
+        require_directory_of("run", directory, caller="train")
         self.config = with_teacher_fingerprint(config, directory)
         self.directory, self.tensorboard = directory, tensorboard
         self.candidates = Candidates.of(self.config)

@@ -15,7 +15,7 @@ from beliefmatch.data.sources import Source
 from beliefmatch.experiments.build import dataset
 from beliefmatch.experiments.predict import restore
 from beliefmatch.methods.base import NetworkPredictor
-from beliefmatch.train.engine import Engine
+from beliefmatch.train.engine import Inference
 
 __all__ = [
     "PARTS",
@@ -91,7 +91,7 @@ def plane(templates: Tensor) -> Tensor:
 
 
 def penultimate(
-    network: nn.Module, source: Source, classes: Sequence[int], engine: Engine
+    network: nn.Module, source: Source, classes: Sequence[int], engine: Inference
 ) -> tuple[Tensor, Tensor]:
     """Inputs of the last layer for the examples of some classes (N, F), and their class ids (N,)."""
     rows = torch.isin(source.targets, torch.tensor(classes)).nonzero()[:, 0]

@@ -26,7 +26,7 @@ AnyConfig = TypeVar("AnyConfig", RunConfig, TransferConfig)
 
 _PLACES = {
     "data": ("name", "directory", "text"),
-    "load_ood": ("name", "directory", "text"),
+    "load_ood": ("name", "directory", "text", "ood", "ood_training"),
     "adapt": ("data", "data_dir", "ood"),
 }
 """Arguments that say where data are, as opposed to what they hold or to another setting, by function."""

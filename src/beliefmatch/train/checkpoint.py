@@ -9,7 +9,6 @@ damaged.
 import hashlib
 import json
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,7 +19,8 @@ from torch import Tensor, nn
 
 from beliefmatch._environment import needs
 from beliefmatch._files import EnvironmentFailure, atomic_write
-from beliefmatch._validate import fail, level_of_caller
+from beliefmatch._utils import reason_of
+from beliefmatch._validate import fail, warn
 from beliefmatch.train.ema import MovingAverage
 from beliefmatch.train.history import EpochSums, History
 
@@ -178,10 +178,7 @@ def read_checkpoint(
     comparable = {**checkpoint.facts["engine"], "layout": engine.get("layout")}
     changed = next(_differences(comparable, engine), None)
     if changed is not None and not checkpoint.facts["position"]["finished"]:
-        warnings.warn(
-            f"fit: the training in {directory} is resumed, but not bit for bit: {changed}.",
-            stacklevel=level_of_caller(),
-        )
+        warn("fit", f"the training in {directory} is resumed, but not bit for bit: {changed}.")
     return checkpoint
 
 
@@ -220,10 +217,8 @@ def load_latest(directory: Path) -> Checkpoint | None:
         try:
             return _load(directory, step)
         except (OSError, ValueError) as error:
-            warnings.warn(
-                f"checkpoint: {_paths(directory, step)[1]} is not used ({error}); trying the previous one.",
-                stacklevel=level_of_caller(),
-            )
+            path = _paths(directory, step)[1]
+            warn("fit", f"the checkpoint {path} is not used ({reason_of(error)}); trying the previous one.")
     return None
 
 

@@ -1,11 +1,11 @@
-"""Devices, processes and precision of a training, by lightning-fabric."""
+"""Devices, processes and precision: of a training by lightning-fabric, of predictions by torch alone."""
 
 import faulthandler
 import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Engine",
     "FabricPrecision",
+    "Inference",
     "device_type",
     "has_fast_bf16",
     "local_processes",
@@ -33,7 +34,58 @@ FabricPrecision = Literal["32-true", "bf16-mixed", "16-mixed"]
 Result = TypeVar("Result")
 
 
-class Engine:
+class Inference:
+    """A device and a precision to predict with, in this process.
+
+    It needs torch alone: lightning-fabric takes seconds to import.
+    """
+
+    def __init__(self, config: EngineConfig | None = None) -> None:
+        self.config = config or EngineConfig()
+        device = device_type(self.config.accelerator)
+        self.precision: FabricPrecision = resolve_precision(self.config.precision, device)
+        self._device = torch.empty(0, device=device).device  # with its number
+
+    @property
+    def device(self) -> torch.device:
+        """Device of this process."""
+        return self._device
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Set the number of threads and cuDNN's benchmark mode inside the block."""
+        threads, benchmark = torch.get_num_threads(), torch.backends.cudnn.benchmark
+        if self.config.threads is not None:
+            torch.set_num_threads(self.config.threads)
+        torch.backends.cudnn.benchmark = self.device.type == "cuda"
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            torch.backends.cudnn.benchmark = benchmark
+
+    def prepare(self, network: nn.Module) -> nn.Module:
+        """The network on the device, in the channels-last layout.
+
+        On a CPU, networks with convolutions of fewer than 16 output channels keep the default layout: torch's
+        channels-last backward pass was seen to write out of bounds there.
+        """
+        network = network.to(self.device)
+        is_narrow = any(isinstance(m, nn.Conv2d) and m.out_channels < 16 for m in network.modules())
+        if self.device.type == "cpu" and is_narrow:
+            if not getattr(network, _DEFAULT_LAYOUT, False):
+                network.register_forward_pre_hook(_inputs_in_default_layout)
+                setattr(network, _DEFAULT_LAYOUT, True)
+            return network
+        return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Compute in this precision inside the block."""
+        lower = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}.get(self.precision)
+        return nullcontext() if lower is None else torch.autocast(self.device.type, dtype=lower)
+
+
+class Engine(Inference):
     """A launched Fabric with the operations that the loop needs.
 
     One process works alone. More are started by this class (`devices`), each running the same script again,
@@ -41,10 +93,8 @@ class Engine:
     """
 
     def __init__(self, config: EngineConfig | None = None) -> None:
-        self.config = config or EngineConfig()
-        device = device_type(self.config.accelerator)
-        self.precision = resolve_precision(self.config.precision, device)
-        self.fabric = _make_fabric(self.config, device, self.precision)
+        super().__init__(config)
+        self.fabric = _make_fabric(self.config, self._device.type, self.precision)
         _join_restarted(self.fabric.device.type)
         if not int(os.environ.get("LT_CLI_USED", "0")):  # `fabric run` has launched already
             self.fabric.launch()
@@ -74,44 +124,16 @@ class Engine:
         """Scaler of the loss, which keeps float16 gradients in range; None in other precisions."""
         return getattr(self.fabric.strategy.precision, "scaler", None)
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Set the number of threads and cuDNN's benchmark mode inside the block."""
-        threads, benchmark = torch.get_num_threads(), torch.backends.cudnn.benchmark
-        if self.config.threads is not None:
-            torch.set_num_threads(self.config.threads)
-        torch.backends.cudnn.benchmark = self.device.type == "cuda"
-        try:
-            yield
-        finally:
-            torch.set_num_threads(threads)
-            torch.backends.cudnn.benchmark = benchmark
-
     def prepare(self, network: nn.Module) -> nn.Module:
-        """The network on the device, in the channels-last layout, with batch normalisation over all GPUs.
-
-        On a CPU, networks with convolutions of fewer than 16 output channels keep the default layout: torch's
-        channels-last backward pass was seen to write out of bounds there.
-        """
+        """As for predictions, with batch normalisation over all GPUs."""
         if self.device.type == "cuda" and self.world_size > 1:
             network = nn.SyncBatchNorm.convert_sync_batchnorm(network)
-        network = self.fabric.to_device(network)
-        is_narrow = any(isinstance(m, nn.Conv2d) and m.out_channels < 16 for m in network.modules())
-        if self.device.type == "cpu" and is_narrow:
-            if not getattr(network, _DEFAULT_LAYOUT, False):
-                network.register_forward_pre_hook(_inputs_in_default_layout)
-                setattr(network, _DEFAULT_LAYOUT, True)
-            return network
-        return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return super().prepare(network)
 
     def setup(self, network: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
         """The network and its optimiser wrapped by Fabric; all processes start from the same weights."""
         callee = torch.compile(network) if self.config.compile else network
         return self.fabric.setup(callee, optimizer)  # type: ignore[return-value]
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        """Compute in the engine's precision inside the block."""
-        return self.fabric.autocast()
 
     def sum_over_processes(self, numbers: Sequence[float]) -> list[float]:
         """The sum of each number over all processes."""
