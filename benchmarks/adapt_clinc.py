@@ -32,13 +32,14 @@ from torch import Tensor
 from beliefmatch._environment import hardware, versions
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.calibration import calibrate
-from beliefmatch.adaptation.ensemble import bootstrap_weights, disagreement, mixed
+from beliefmatch.adaptation.ensemble import bootstrap_weights, mixed
 from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.scoring import score_predictions
 from beliefmatch.adaptation.search import HeadSearch
 from beliefmatch.belief import Belief
 from beliefmatch.methods.base import Prediction
+from beliefmatch.methods.mixture import disagreement
 
 LABELLED = {"train": "train", "validation": "val", "test": "test"}
 OTHER = ("oos_train", "oos_test", "wiki")
