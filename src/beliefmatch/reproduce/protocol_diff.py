@@ -24,6 +24,7 @@ _WORDS = {
     "model.options.width": "width of the network",
     "model.options.stem_stride": "stride of the first convolution",
     "training.epochs": "epochs",
+    "training.epoch_steps": "steps of an epoch",
     "training.batch_size": "batch size",
     "training.optimizer": "optimiser",
     "training.learning_rate": "learning rate",

@@ -161,4 +161,4 @@ def two_core_seconds(config: RunConfig) -> float | None:
     test_images = 10_000 if facts is None else facts.test_images
     predicted = passes * 2 * test_images / 3  # a step is three passes
     members = options.get("members", 5) if "ensemble" in config.method.name else 1
-    return members * (images * config.training.epochs + predicted) / rate
+    return members * (config.training.epoch_examples(images) * config.training.epochs + predicted) / rate
