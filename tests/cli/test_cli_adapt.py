@@ -421,7 +421,7 @@ def test_what_is_wrong_with_a_network_or_its_images_names_its_option(
         ),
         (f"{OWN} --data large.npz", "`--model` must take images of shape (3, 9, 9)"),
         ("--model run --out large.npz", "`--out`"),
-        ("--model run --out run", "`--out` must not be the directory of a run"),
+        ("--model run --out run", "`--out` must be new"),
         ("--model run --device cuda", "`--device`"),
     ],
 )

@@ -29,7 +29,7 @@ Ended = TypeVar("Ended", RunRecord, Diverged)
 MODEL_SCHEMA = "beliefmatch.model/1"
 ADAPTED_SCHEMA = "beliefmatch.adapted/1"
 """Schema of the model.json that `beliefmatch adapt` writes."""
-COMPARISON_FILE = "comparison.json"
+COMPARISON_FILE, HEAD_FILE = "comparison.json", "head.safetensors"
 Contents = Literal["run", "comparison", "adaptation", "report"]
 _A = {"run": "a run", "comparison": "a comparison", "adaptation": "an adaptation", "report": "a report"}
 
@@ -212,7 +212,7 @@ def require_directory_of(kind: Contents, directory: Path, *, caller: str) -> Non
 def _contents(directory: Path) -> Contents | None:
     """What a command wrote into a directory; None if that is nothing."""
     home = RunDirectory(directory)
-    if home.is_adapted:
+    if home.is_adapted or (directory / HEAD_FILE).is_file():  # whose record may be damaged
         return "adaptation"
     if (directory / COMPARISON_FILE).is_file():
         return "comparison"
