@@ -30,7 +30,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     args = parser.parse_args()
     torch.manual_seed(0)
-    rows, ids = torch.randn(args.rows, args.features), torch.arange(args.rows) % args.classes
+    rows, ids = torch.randn(args.rows, args.features).numpy(), torch.arange(args.rows) % args.classes
     options = {"kl_weight": 0.1 / args.classes, "prior": 1.0}
     candidates = [Candidate("belief_matching", options, weight_decay=1e-3 * 2**i) for i in range(args.heads)]
     design, decays = Design(Features(rows, ids, "")), [one.weight_decay for one in candidates]
