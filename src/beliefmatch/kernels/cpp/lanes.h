@@ -178,16 +178,6 @@ template <int N, class T, class V> INLINE V polynomial(const T (&c)[N], V x) {
     return even + odd * x;
 }
 
-// 1/x for normal x, to a unit in the last place. Fourteen bits and a step of Newton's are half of a wide division.
-#if defined(__x86_64__) && LANE_BYTES == 64
-INLINE F reciprocal(F x) {
-    F rough = (F)_mm512_maskz_rcp14_ps(__mmask16(-1), (__m512)x);
-    return rough + rough * (1.f - x * rough);
-}
-#else
-INLINE F reciprocal(F x) { return 1.f / x; }
-#endif
-
 // The derivative of a polynomial.
 template <int N> INLINE D derivative_of(const double (&c)[N], D x) {
     D value = splat((N - 1) * c[N - 1]);

@@ -75,7 +75,7 @@ struct Inverses {
 
 // At the price of one division.
 INLINE Inverses inverses(F alpha) {
-    F both = reciprocal(alpha * (1.f + alpha)), w = both * alpha;
+    F both = 1.f / (alpha * (1.f + alpha)), w = both * alpha;
     return {w, both + w};
 }
 
