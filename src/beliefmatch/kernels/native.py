@@ -92,11 +92,14 @@ class _KeepingGradient(Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, None]:
         (upstream,) = grad_outputs
-        if upstream.dim() == 0 and not torch.is_grad_enabled() and _is_one(upstream):  # as training has it
-            grad = _take(ctx.kept)
-            if grad is not None:
-                return grad, None
-        differentiable = torch.is_grad_enabled() or not is_plain_cpu(upstream)
+        differentiable = torch.is_grad_enabled()
+        if type(upstream) is Tensor and not differentiable and upstream.dim() == 0:  # as training has it
+            try:
+                if upstream.item() == 1:
+                    return ctx.kept.pop(), None
+            except (RuntimeError, IndexError):  # a tensor of a function transform; a later backward pass
+                pass
+        differentiable = differentiable or not is_plain_cpu(upstream)
         factor = None if differentiable else _factor(upstream, ctx.options.dim)
         if factor is not None and _is_finite(factor):  # else ignored rows would not stay zero
             grad = _take(ctx.kept)
@@ -193,13 +196,10 @@ _apply_planned_loss: Any = super(Function, _PlannedLoss).apply  # pyright: ignor
 def _evaluate_plan(
     plan: Plan, logits: Tensor, addresses: tuple[int, int], grad: Tensor | None = None
 ) -> Tensor:
-    value, threads = _empty_loss(logits, plan.options), torch.get_num_threads()
-    at = value.data_ptr(), *addresses
-    if grad is None:
-        done = extension.evaluate(plan.header, threads, *at, 0, 0, 0, 0, 0, 0)
-    else:
-        done = extension.evaluate(plan.header_with_grad, threads, *at, 0, 0, 0, 0, grad.data_ptr(), 0)
-    if not done:
+    value = _empty_loss(logits, plan.options)
+    header, address = (plan.header, 0) if grad is None else (plan.header_with_grad, grad.data_ptr())
+    threads = torch.get_num_threads()
+    if not extension.evaluate(header, threads, value.data_ptr(), *addresses, 0, 0, 0, 0, address, 0):
         raise Unsupported
     return value
 
@@ -220,14 +220,6 @@ def _take(kept: list[Tensor]) -> Tensor | None:
         return kept.pop()
     except IndexError:
         return None
-
-
-def _is_one(upstream: Tensor) -> bool:
-    """Whether a plain scalar is 1: there is nothing to multiply by."""
-    try:
-        return type(upstream) is Tensor and upstream.item() == 1
-    except RuntimeError:  # a tensor of a function transform
-        return False
 
 
 def _factor(upstream: Tensor, dim: int) -> float | Tensor:

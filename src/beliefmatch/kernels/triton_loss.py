@@ -576,151 +576,112 @@ def _mean_weight(counts, counts_stride, class_weight, exists, classes, nothing):
     return tl.where(votes > 0, weighted / tl.where(votes > 0, votes, 1.0), 1.0)
 
 
+class Call(NamedTuple):
+    """The arguments of `loss_kernel` but for what is known when it is compiled."""
+
+    logits: Any
+    ids: Any
+    counts: Any
+    class_weight: Any
+    priors: Any
+    kl_weights: Any
+    mean_scale: Any
+    upstream: Any
+    losses: Any
+    grad: Any
+    outer: Any
+    classes: Any
+    inner: Any
+    logits_outer: Any
+    logits_class: Any
+    logits_inner: Any
+    counts_outer: Any
+    counts_class: Any
+    counts_inner: Any
+    priors_outer: Any
+    priors_class: Any
+    priors_inner: Any
+    grad_outer: Any
+    grad_class: Any
+    grad_inner: Any
+    upstream_stride: Any
+    ignore_index: Any
+    kl_weight: Any
+    kl_weight_rest: Any
+    prior: Any
+    prior_rest: Any
+    log_prior: Any
+    log_prior_rest: Any
+    log_optimum: Any
+    log_optimum_rest: Any
+    log_normaliser: Any
+    log_normaliser_rest: Any
+    scale: Any
+    scale_rest: Any
+    limit: Any
+
+
 @triton.jit
-def _open(
-    lanes,
-    logits,
-    ids,
-    counts,
-    class_weight,
-    priors,
-    kl_weights,
-    mean_scale,
-    upstream,
-    losses,
-    grad,
-    outer,
-    classes,
-    inner,
-    logits_outer,
-    logits_class,
-    logits_inner,
-    counts_outer,
-    counts_class,
-    counts_inner,
-    priors_outer,
-    priors_class,
-    priors_inner,
-    grad_outer,
-    grad_class,
-    grad_inner,
-    upstream_stride,
-    ignore_index,
-    kl_weight,
-    kl_weight_rest,
-    prior,
-    prior_rest,
-    log_prior,
-    log_prior_rest,
-    log_optimum,
-    log_optimum_rest,
-    log_normaliser,
-    log_normaliser_rest,
-    scale,
-    scale_rest,
-    limit,
-    HAS_INNER: tl.constexpr,
-    ROWS: tl.constexpr,
-    ALIGN: tl.constexpr,
-    WIDE: tl.constexpr,
-):
+def _open(call, lanes, HAS_INNER: tl.constexpr, ROWS: tl.constexpr, ALIGN: tl.constexpr, WIDE: tl.constexpr):
     """What a program reads and writes of the rows that have these numbers in it."""
-    classes *= ALIGN
-    i, j, exists = some_rows_of_program(lanes, outer, inner, HAS_INNER, ROWS)
-    row = i * inner + j
+    classes = call.classes * ALIGN
+    i, j, exists = some_rows_of_program(lanes, call.outer, call.inner, HAS_INNER, ROWS)
+    row = i * call.inner + j
     aligned = i * ALIGN
     nothing = tl.zeros_like(row).to(WIDE)
+    counts, priors, grad = call.counts, call.priors, call.grad
 
-    strength = nothing + kl_weight + kl_weight_rest
-    if kl_weights is not None:
-        strength = tl.load(kl_weights + row, mask=exists, other=1.0).to(WIDE)
-    weight, label, is_ignored = nothing + scale + scale_rest, tl.zeros_like(row), exists & (row < 0)
-    if mean_scale is not None:
-        weight *= tl.load(mean_scale).to(WIDE)
-    if ids is not None:
-        label = tl.load(ids + row, mask=exists, other=0).to(tl.int64)
-        is_ignored = label == ignore_index
-        is_invalid = ((label < 0) | (label >= classes)) & (label != ignore_index)
+    strength = nothing + call.kl_weight + call.kl_weight_rest
+    if call.kl_weights is not None:
+        strength = tl.load(call.kl_weights + row, mask=exists, other=1.0).to(WIDE)
+    weight, label, is_ignored = nothing + call.scale + call.scale_rest, tl.zeros_like(row), exists & (row < 0)
+    if call.mean_scale is not None:
+        weight *= tl.load(call.mean_scale).to(WIDE)
+    if call.ids is not None:
+        label = tl.load(call.ids + row, mask=exists, other=0).to(tl.int64)
+        is_ignored = label == call.ignore_index
+        is_invalid = ((label < 0) | (label >= classes)) & (label != call.ignore_index)
         label = tl.where(is_ignored | is_invalid, 0, label)
-        if class_weight is not None:
-            weight *= tl.load(class_weight + label, mask=exists, other=0.0).to(WIDE)
+        if call.class_weight is not None:
+            weight *= tl.load(call.class_weight + label, mask=exists, other=0.0).to(WIDE)
         weight = tl.where(is_invalid, INFINITY - INFINITY, weight)
     factor = weight
-    if upstream is not None:
-        factor *= tl.load(upstream + row * upstream_stride, mask=exists, other=0.0).to(WIDE)
+    if call.upstream is not None:
+        factor *= tl.load(call.upstream + row * call.upstream_stride, mask=exists, other=0.0).to(WIDE)
     if counts is not None:
-        counts += aligned * counts_outer + j * counts_inner
-        if class_weight is not None:
-            strength *= _mean_weight(counts, counts_class, class_weight, exists, classes, nothing)
+        counts += aligned * call.counts_outer + j * call.counts_inner
+        if call.class_weight is not None:
+            strength *= _mean_weight(counts, call.counts_class, call.class_weight, exists, classes, nothing)
     if priors is not None:
-        priors += aligned * priors_outer + j * priors_inner
+        priors += aligned * call.priors_outer + j * call.priors_inner
     if grad is not None:
-        grad += aligned * grad_outer + j * grad_inner
+        grad += aligned * call.grad_outer + j * call.grad_inner
     rows = Rows(
         exists,
         classes,
-        logits + aligned * logits_outer + j * logits_inner,
-        logits_class,
+        call.logits + aligned * call.logits_outer + j * call.logits_inner,
+        call.logits_class,
         label,
         counts,
-        counts_class,
-        class_weight,
+        call.counts_class,
+        call.class_weight,
         priors,
-        priors_class,
-        nothing + prior + prior_rest,
-        log_prior,
-        log_prior_rest,
-        log_optimum,
-        log_optimum_rest,
+        call.priors_class,
+        nothing + call.prior + call.prior_rest,
+        call.log_prior,
+        call.log_prior_rest,
+        call.log_optimum,
+        call.log_optimum_rest,
         strength,
-        nothing + log_normaliser + log_normaliser_rest,
+        nothing + call.log_normaliser + call.log_normaliser_rest,
     )
-    return rows, Outputs(losses + row, grad, grad_class, weight, factor, limit, is_ignored)
+    return rows, Outputs(call.losses + row, grad, call.grad_class, weight, factor, call.limit, is_ignored)
 
 
 @triton.jit(noinline=True)
 def _exact_row(
+    call,
     lane,
-    logits,
-    ids,
-    counts,
-    class_weight,
-    priors,
-    kl_weights,
-    mean_scale,
-    upstream,
-    losses,
-    grad,
-    outer,
-    classes,
-    inner,
-    logits_outer,
-    logits_class,
-    logits_inner,
-    counts_outer,
-    counts_class,
-    counts_inner,
-    priors_outer,
-    priors_class,
-    priors_inner,
-    grad_outer,
-    grad_class,
-    grad_inner,
-    upstream_stride,
-    ignore_index,
-    kl_weight,
-    kl_weight_rest,
-    prior,
-    prior_rest,
-    log_prior,
-    log_prior_rest,
-    log_optimum,
-    log_optimum_rest,
-    log_normaliser,
-    log_normaliser_rest,
-    scale,
-    scale_rest,
-    limit,
     HAS_INNER: tl.constexpr,
     ROWS: tl.constexpr,
     ALIGN: tl.constexpr,
@@ -728,58 +689,12 @@ def _exact_row(
     BLOCK: tl.constexpr,
 ):
     """One row of a program in the working type; a function of its own, for its many registers."""
-    rows, out = _open(
-        tl.zeros((1, 1), tl.int64) + lane,
-        logits,
-        ids,
-        counts,
-        class_weight,
-        priors,
-        kl_weights,
-        mean_scale,
-        upstream,
-        losses,
-        grad,
-        outer,
-        classes,
-        inner,
-        logits_outer,
-        logits_class,
-        logits_inner,
-        counts_outer,
-        counts_class,
-        counts_inner,
-        priors_outer,
-        priors_class,
-        priors_inner,
-        grad_outer,
-        grad_class,
-        grad_inner,
-        upstream_stride,
-        ignore_index,
-        kl_weight,
-        kl_weight_rest,
-        prior,
-        prior_rest,
-        log_prior,
-        log_prior_rest,
-        log_optimum,
-        log_optimum_rest,
-        log_normaliser,
-        log_normaliser_rest,
-        scale,
-        scale_rest,
-        limit,
-        HAS_INNER,
-        ROWS,
-        ALIGN,
-        WIDE,
-    )
+    rows, out = _open(call, tl.zeros((1, 1), tl.int64) + lane, HAS_INNER, ROWS, ALIGN, WIDE)
     at = split_rows(rows, BLOCK)
     loss = tl.minimum(tl.maximum(exact_loss(rows, at), 0.0), LARGEST_LOSS)
     loss = tl.where(at.is_number, loss, INFINITY - INFINITY)
     tl.store(out.losses, loss * out.weight, mask=rows.exists)
-    if grad is not None:
+    if out.grad is not None:
         common = _common(rows, at)
         for start in range(0, rows.classes, BLOCK):
             k = classes_from(start, BLOCK)
@@ -843,9 +758,7 @@ def loss_kernel(
     contiguous. The classes and the outer strides come divided by ALIGN: then the compiler knows what they are
     multiples of. Numbers that are not exact in float32 come in two parts.
     """
-    lanes = tl.arange(0, ROWS)[:, None].to(tl.int64)
-    rows, out = _open(
-        lanes,
+    call = Call(
         logits,
         ids,
         counts,
@@ -886,11 +799,9 @@ def loss_kernel(
         scale,
         scale_rest,
         limit,
-        HAS_INNER,
-        ROWS,
-        ALIGN,
-        WIDE,
     )
+    lanes = tl.arange(0, ROWS)[:, None].to(tl.int64)
+    rows, out = _open(call, lanes, HAS_INNER, ROWS, ALIGN, WIDE)
     sums = _no_sums(rows, tl.float32 if FITS else WIDE)
     if FITS:
         block = _load_block(rows, 0, BLOCK, UNIT_PRIOR)
@@ -918,54 +829,7 @@ def loss_kernel(
         tl.debug_barrier()  # gradients that have been written are written again, by other threads
         for lane in range(ROWS):
             if tl.sum(tl.where(lanes == lane, is_left, 0)) > 0:
-                _exact_row(
-                    lane,
-                    logits,
-                    ids,
-                    counts,
-                    class_weight,
-                    priors,
-                    kl_weights,
-                    mean_scale,
-                    upstream,
-                    losses,
-                    grad,
-                    outer,
-                    classes,
-                    inner,
-                    logits_outer,
-                    logits_class,
-                    logits_inner,
-                    counts_outer,
-                    counts_class,
-                    counts_inner,
-                    priors_outer,
-                    priors_class,
-                    priors_inner,
-                    grad_outer,
-                    grad_class,
-                    grad_inner,
-                    upstream_stride,
-                    ignore_index,
-                    kl_weight,
-                    kl_weight_rest,
-                    prior,
-                    prior_rest,
-                    log_prior,
-                    log_prior_rest,
-                    log_optimum,
-                    log_optimum_rest,
-                    log_normaliser,
-                    log_normaliser_rest,
-                    scale,
-                    scale_rest,
-                    limit,
-                    HAS_INNER,
-                    ROWS,
-                    ALIGN,
-                    WIDE,
-                    EXACT_BLOCK,
-                )
+                _exact_row(call, lane, HAS_INNER, ROWS, ALIGN, WIDE, EXACT_BLOCK)
 
 
 @triton.jit

@@ -27,7 +27,7 @@
 
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector) // not before GCC 12
-#define TRANSPOSES
+#define SHUFFLES
 #endif
 #endif
 

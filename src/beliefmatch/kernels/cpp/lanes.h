@@ -27,6 +27,13 @@ INLINE D load(const double* from) {
 INLINE void store(float* to, F v) { memcpy(to, &v, sizeof v); }
 INLINE void store(double* to, D v) { memcpy(to, &v, sizeof v); }
 
+#if defined(SHUFFLES) // memory in between would keep sums out of registers
+template <int first, int... i> INLINE D lanes_from(F v, std::integer_sequence<int, i...>) {
+    return __builtin_convertvector(__builtin_shufflevector(v, v, (first + i)...), D);
+}
+INLINE D low_half(F v) { return lanes_from<0>(v, std::make_integer_sequence<int, ND>{}); }
+INLINE D high_half(F v) { return lanes_from<ND>(v, std::make_integer_sequence<int, ND>{}); }
+#else
 INLINE D low_half(F v) {
     HalfF half;
     memcpy(&half, &v, sizeof half);
@@ -37,6 +44,7 @@ INLINE D high_half(F v) {
     memcpy(&half, reinterpret_cast<const char*>(&v) + sizeof half, sizeof half);
     return __builtin_convertvector(half, D);
 }
+#endif
 INLINE D widened_sum(F v) { return low_half(v) + high_half(v); }
 
 INLINE double sum(D v) {
@@ -87,6 +95,13 @@ INLINE float largest(F v) {
 INLINE F keep(FI mask, F v) { return (F)((FI)v & mask); }
 INLINE D keep(DI mask, D v) { return (D)((DI)v & mask); }
 
+// The sum in lanes where the mask is −1; the others keep a.
+#if LANE_BYTES == 64
+INLINE F plus(FI mask, F a, F b) { return mask ? a + b : a; }
+#else
+INLINE F plus(FI mask, F a, F b) { return a + keep(mask, b); }
+#endif
+
 // Lanes of the classes from `first` on that exist and are not `left_out`.
 INLINE FI counted(FI, int64_t first, int64_t classes, int64_t left_out) {
     FI index;
@@ -133,7 +148,7 @@ INLINE void store_up_to(double* to, int64_t left, D v) { left >= ND ? store(to, 
 INLINE DI existing(int64_t left) { return left >= ND ? ~DI{} : counted(DI{}, 0, left, -1); }
 INLINE FI existing(FI, int64_t left) { return left >= NF ? ~FI{} : counted(FI{}, 0, left, -1); }
 
-#if defined(TRANSPOSES)
+#if defined(SHUFFLES)
 // Blocks of `size` lanes: the even ones of a and b in turn, or the odd ones.
 template <int size, int... i> INLINE F even_blocks(F a, F b, std::integer_sequence<int, i...>) {
     return __builtin_shufflevector(a, b, (i / size % 2 ? NF + i - size : i)...);
@@ -155,14 +170,9 @@ template <int size> INLINE void exchange_blocks(F (&v)[NF]) {
 INLINE void transpose(F (&v)[NF]) { exchange_blocks<1>(v); }
 #endif
 
-template <int N> INLINE F polynomial(const float (&c)[N], F x) {
-    F value = splat(c[N - 1]);
-    for (int i = N - 2; i >= 0; --i) value = value * x + c[i];
-    return value;
-}
 // In two chains, of the even and of the odd powers: half the wait for each result.
-template <int N> INLINE D polynomial(const double (&c)[N], D x) {
-    D square = x * x, even = splat(c[(N - 1) / 2 * 2]), odd = splat(c[(N - 2) / 2 * 2 + 1]);
+template <int N, class T, class V> INLINE V polynomial(const T (&c)[N], V x) {
+    V square = x * x, even = splat(c[(N - 1) / 2 * 2]), odd = splat(c[(N - 2) / 2 * 2 + 1]);
     for (int i = (N - 1) / 2 * 2 - 2; i >= 0; i -= 2) even = even * square + c[i];
     for (int i = (N - 2) / 2 * 2 - 1; i >= 1; i -= 2) odd = odd * square + c[i];
     return even + odd * x;

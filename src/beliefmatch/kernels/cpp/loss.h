@@ -55,8 +55,7 @@ public:
         alpha = scratch + ExactRows::scratch_size(p);
         wide = alpha + block_rows * pitch;
         exact_to.scratch = wide + pitch; // one way or the other is in use
-        // columns have been read when their gradients are written
-        logits.scratch = columns.scratch = columns_to.scratch = reinterpret_cast<float*>(exact_to.scratch);
+        logits.scratch = reinterpret_cast<float*>(exact_to.scratch);
         rows_to.scratch = logits.scratch + BLOCK * pitch;
         soft_counts.scratch = rows_to.scratch + BLOCK * pitch;
         kept = reinterpret_cast<float*>(exact_to.scratch + 3 * BLOCK / 2 * pitch);
@@ -93,7 +92,7 @@ private:
 
     void begin(int64_t row, int rows) {
         for (int i = 0; i < BLOCK; ++i) {
-            block.clear(i);
+            if (path != Path::columns) block.clear(i); // there whole vectors are entered, and no row is left out
             block.log_normaliser[i] = p.log_normaliser;
             counts[i] = i < rows && !p.ignored(row + i);
             // too large an upstream gradient would leave the range of floats half way
@@ -154,6 +153,7 @@ private:
     void all_columns_sums(int64_t row, int rows) {
         for (int i = 0; i < rows; i += NF) {
             int some = lanes(i, rows);
+            columns.scratch = kept_of_columns(i).u; // each class gives way to what is kept of it, that to its gradient
             Columns at{columns.read_columns(row + i, some), columns.stride(row + i, some), labels_of(row, i, rows)};
             wants_grads ? columns_sums<true>(at, p.classes, some, plain, kept_of_columns(i), block, i, counts + i, is_exact)
                          : columns_sums<false>(at, p.classes, some, plain, kept_of_columns(i), block, i, counts + i, is_exact);
@@ -217,10 +217,11 @@ private:
     void all_columns_grads(int64_t row, int rows) {
         for (int i = 0; i < rows; i += NF) {
             int some = lanes(i, rows);
-            double scale[NF];
+            double scale[NF] = {};
             for (int lane = 0; lane < some; ++lane) scale[lane] = counts[i + lane] ? out.row_scale[row + i + lane] : 0;
+            columns_to.scratch = kept_of_columns(i).u;
             float* to = columns_to.begin(row + i, some);
-            columns_gradient(labels_of(row, i, rows), p.classes, some, plain, kept_of_columns(i), block, i, scale, limit,
+            columns_gradient(labels_of(row, i, rows), p.classes, plain, kept_of_columns(i), block, i, scale, limit,
                              to, columns_to.stride(row + i, some));
             columns_to.write_columns(row + i, some);
         }

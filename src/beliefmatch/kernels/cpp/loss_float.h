@@ -63,22 +63,20 @@ private:
     }
 };
 
-struct Concentration {
-    F alpha, excess, next, w, inverse; // α, α − β, 1 + α, 1/(1 + α), 1/α
+// α and α − β, each with full relative precision.
+template <Prior kind> INLINE void concentration(F z, const Beta& prior, F& alpha, F& excess) {
+    if (kind == Prior::one) exponential(z, alpha, excess);
+    else exponential_beyond(z, prior.beta, prior.log_beta, prior.log_beta_rest, alpha, excess);
+}
+
+struct Inverses {
+    F w, inverse; // 1/(1 + α), 1/α
 };
 
-template <Prior kind> INLINE Concentration concentration(F z, const Beta& prior) {
-    Concentration c;
-    if (kind == Prior::one) {
-        exponential(z, c.alpha, c.excess);
-    } else {
-        exponential_beyond(z, prior.beta, prior.log_beta, prior.log_beta_rest, c.alpha, c.excess);
-    }
-    c.next = 1.f + c.alpha;
-    F inverse = 1.f / (c.alpha * c.next);
-    c.w = inverse * c.alpha;
-    c.inverse = inverse + c.w;
-    return c;
+// At the price of one division.
+INLINE Inverses inverses(F alpha) {
+    F both = 1.f / (alpha * (1.f + alpha)), w = both * alpha;
+    return {w, both + w};
 }
 
 // What the gradient needs of every class: r/α, α and α − β. The first may lie where the gradient will: its pages are
@@ -106,37 +104,45 @@ struct PlainSums {
         exponent = range = FI{};
     }
 
+    // The classes are visited in steps, which leave α for one another: the operations of one step wait for each other,
+    // and of a short step the processor has several vectors in hand at a time.
     template <Prior kind, bool masked, bool keeps>
-    INLINE void add(F z, const Plain& plain, const Beta& prior, FI mask, const Kept& kept, int64_t k, int64_t left = NF) {
+    INLINE void add_concentrations(F z, const Beta& prior, FI mask, const Kept& kept, int64_t k) {
+        F alpha, excess;
         if (masked) z = keep(mask, z);
-        Concentration c = concentration<kind>(z, prior);
+        concentration<kind>(z, prior, alpha, excess);
+        store(kept.alpha + k, alpha);
+        part_alpha = masked ? plus(mask, part_alpha, alpha) : part_alpha + alpha;
         if (keeps) {
-            store_up_to(kept.u + k, left, polynomial(EXCESS_F, c.w) * c.inverse);
-            store(kept.alpha + k, c.alpha);
-            store(kept.excess + k, c.excess);
+            store(kept.excess + k, excess);
+            part_excess = masked ? plus(mask, part_excess, excess) : part_excess + excess;
         }
-        F body = kind == Prior::one ? z + c.inverse : z + prior.beta * c.inverse;
-        body = body + c.w * polynomial(plain.remainder, c.w);
-        if (kind == Prior::by_class) {
-            F log_next = logarithm(c.next);
-            body = body + prior.beta * (c.w * polynomial(DIGAMMA_F, c.w) - log_next) - 0.5f * log_next;
-        }
-        if (masked) {
-            c.alpha = keep(mask, c.alpha);
-            c.excess = keep(mask, c.excess);
-            body = keep(mask, body);
-            if (kind != Prior::by_class) c.next = keep(mask, c.next) + (F)(~mask & 0x3f800000);
-        }
-        part_alpha += c.alpha;
-        part_excess += c.excess;
-        part_body += body;
-        if (kind != Prior::by_class) mantissa *= c.next;
+        if (kind != Prior::by_class) mantissa += mantissa * (masked ? keep(mask, alpha) : alpha);
         FI size = (FI)z & 0x7fffffff; // ordered like |z|, with NaN at the top
         range = size > range ? size : range;
     }
 
+    template <Prior kind, bool masked, bool keeps>
+    INLINE void add_terms(F z, const Plain& plain, const Beta& prior, FI mask, const Kept& kept, int64_t k, int64_t left = NF) {
+        const Inverses c = inverses(load(kept.alpha + k));
+        if (keeps) store_up_to(kept.u + k, left, polynomial(EXCESS_F, c.w) * c.inverse);
+        F body = kind == Prior::one ? z + c.inverse : z + prior.beta * c.inverse;
+        body += c.w * polynomial(plain.remainder, c.w);
+        if (kind == Prior::by_class) body += prior.beta * (c.w * polynomial(DIGAMMA_F, c.w));
+        part_body = masked ? plus(mask, part_body, body) : part_body + body;
+    }
+
+    // −(β + ½) ln(1 + α), where it is no logarithm of a product.
+    template <bool masked> INLINE void add_logarithms(const Beta& prior, FI mask, const Kept& kept, int64_t k) {
+        F body = (prior.beta + 0.5f) * -logarithm(1.f + load(kept.alpha + k));
+        part_body = masked ? plus(mask, part_body, body) : part_body + body;
+    }
+
     INLINE int room() const { return MOST_ADDED - pending; }
-    INLINE void added(int count) { pending += count; }
+    INLINE void added(int count) {
+        settle();
+        if ((pending += count) == MOST_ADDED) flush();
+    }
 
     // Σ ln(1 + α) is a sum of exponents and a product of mantissas.
     INLINE void settle() {
@@ -164,27 +170,19 @@ struct PlainSums {
     }
 };
 
-// Enters a row into the block; false if a logit was out of range or not a number.
-INLINE bool enter_plain(Block& block, int i, const Plain& plain, int64_t classes, int64_t label, double own, double rest,
-                        double excess, double body, double mantissa) {
-    if (!(std::fabs(own) <= PLAIN_RANGE) || body != body) return false;
-    const double kl_weight = plain.kl_weight;
-    block.z[i] = own;
-    block.m[i] = 1 + kl_weight * plain.of(label);
-    block.mass[i] = kl_weight * plain.of_others(label, classes);
-    block.rest[i] = rest;
-    block.excess[i] = -kl_weight * excess;
-    block.kl_weight[i] = kl_weight;
-    block.body[i] = kl_weight * (body + plain.constant * double(classes - 1));
-    block.log_weight[i] = -kl_weight * (plain.prior + 0.5); // the mantissa is 1 where every class has its own prior
-    block.mantissa[i] = mantissa;
-    return true;
+// Whether no logit of a row was out of range or not a number.
+INLINE bool is_in_range(const Block& block, int i) {
+    return std::fabs(block.z[i]) <= PLAIN_RANGE && block.body[i] == block.body[i];
 }
 
-// β·lead + (α − β)(pull + λu), or where that would cancel α·pull − λβ + (α − β)λu; all times the row's scale.
-INLINE F near_grad(F u, F excess, F lead, F pull, F kl_weight) { return lead + excess * (pull + kl_weight * u); }
-INLINE F far_grad(F u, F alpha, F excess, F pull, F kl_weight, F offset) {
-    return (alpha * pull + excess * (kl_weight * u)) - offset;
+// Near the optimum β·lead + (α − β)(pull + λu), elsewhere, where that would cancel, α·pull − λβ + (α − β)λu; all times
+// the row's scale. One form for both: `base` is α − β or α, `anchor` what is left of the classes' own terms.
+INLINE F grad_of_class(F u, F base, F excess, F anchor, F pull, F kl_weight) {
+    return anchor + (base * pull + excess * (kl_weight * u));
+}
+INLINE bool is_near(const Plain& plain, const Block& block, int i) { return std::fabs(block.lead[i]) < plain.kl_weight; }
+INLINE double anchor_of(const Plain& plain, const Block& block, int i) {
+    return plain.prior * (is_near(plain, block, i) ? block.lead[i] : -plain.kl_weight);
 }
 INLINE F limited(F grad, F limit) {
     grad = grad > limit ? limit : grad;
@@ -195,31 +193,29 @@ INLINE F limited(F grad, F limit) {
 
 template <Prior kind, bool keeps>
 INLINE void add_classes(PlainSums& sums, const float* z, int64_t from, int64_t to, const Plain& plain, const Kept& kept) {
-    int64_t k = from;
-    while (k < to) {
-        int64_t room = sums.room(), end = k + room * NF < to ? k + room * NF : to;
-        sums.added(int((end - k) / NF));
-        for (; k + NF < end; k += 2 * NF) {
-            sums.add<kind, false, keeps>(load(z + k), plain, plain.lanes<kind>(k), FI{}, kept, k);
-            sums.add<kind, false, keeps>(load(z + k + NF), plain, plain.lanes<kind>(k + NF), FI{}, kept, k + NF);
-            sums.settle();
+    for (int64_t end; from < to; from = end) {
+        end = std::min(to, from + sums.room() * NF);
+        for (int64_t k = from; k < end; k += NF) {
+            sums.add_concentrations<kind, false, keeps>(load(z + k), plain.lanes<kind>(k), FI{}, kept, k);
+            if ((k - from) / NF % 2) sums.settle();
         }
-        if (k < end) {
-            sums.add<kind, false, keeps>(load(z + k), plain, plain.lanes<kind>(k), FI{}, kept, k);
-            sums.settle();
-            k += NF;
-        }
-        if (!sums.room()) sums.flush();
+        for (int64_t k = from; k < end; k += NF)
+            sums.add_terms<kind, false, keeps>(load(z + k), plain, plain.lanes<kind>(k), FI{}, kept, k);
+        for (int64_t k = from; kind == Prior::by_class && k < end; k += NF)
+            sums.add_logarithms<false>(plain.lanes<kind>(k), FI{}, kept, k);
+        sums.added(int((end - from) / NF));
     }
 }
 
 template <Prior kind, bool keeps>
 INLINE void add_some_classes(PlainSums& sums, F z, int64_t k, int64_t classes, int64_t label, const Plain& plain,
                              const Kept& kept) {
-    sums.add<kind, true, keeps>(z, plain, plain.lanes<kind>(k), counted(FI{}, k, classes, label), kept, k, classes - k);
-    sums.settle();
+    const FI mask = counted(FI{}, k, classes, label);
+    const Beta prior = plain.lanes<kind>(k);
+    sums.add_concentrations<kind, true, keeps>(z, prior, mask, kept, k);
+    sums.add_terms<kind, true, keeps>(z, plain, prior, mask, kept, k, classes - k);
+    if (kind == Prior::by_class) sums.add_logarithms<true>(prior, mask, kept, k);
     sums.added(1);
-    if (!sums.room()) sums.flush();
 }
 
 template <Prior kind, bool keeps>
@@ -237,10 +233,17 @@ INLINE bool row_sums(const float* z, int64_t classes, int64_t label, const Plain
         add_some_classes<kind, keeps>(sums, part, whole, classes, label, plain, kept);
     }
     sums.flush();
-    double body = sum(sums.whole_body(plain, 0) + sums.whole_body(plain, 1));
-    double mantissa = product(low_half(sums.mantissa) * high_half(sums.mantissa));
-    double rest = sum(sums.alpha[0] + sums.alpha[1]), excess = sum(sums.excess[0] + sums.excess[1]);
-    return enter_plain(block, i, plain, classes, label, z[label], rest, excess, body, mantissa);
+    const double kl_weight = plain.kl_weight, body = sum(sums.whole_body(plain, 0) + sums.whole_body(plain, 1));
+    block.z[i] = z[label];
+    block.m[i] = 1 + kl_weight * plain.of(label);
+    block.mass[i] = kl_weight * plain.of_others(label, classes);
+    block.rest[i] = sum(sums.alpha[0] + sums.alpha[1]);
+    block.excess[i] = -kl_weight * sum(sums.excess[0] + sums.excess[1]);
+    block.kl_weight[i] = kl_weight;
+    block.body[i] = kl_weight * (body + plain.constant * double(classes - 1));
+    block.log_weight[i] = -kl_weight * (plain.prior + 0.5); // the mantissa is 1 where every class has its own prior
+    block.mantissa[i] = product(low_half(sums.mantissa) * high_half(sums.mantissa));
+    return is_in_range(block, i);
 }
 
 inline bool row_sums(const float* z, int64_t classes, int64_t label, const Plain& plain, const Kept& kept, bool keeps,
@@ -258,37 +261,19 @@ inline bool row_sums(const float* z, int64_t classes, int64_t label, const Plain
     }
 }
 
-// `by_class` is the prior where every class has its own, else null.
-template <bool near>
-INLINE F row_grad(const Kept& kept, int64_t k, int64_t left, F lead, F pull, F kl_weight, F offset, const float* by_class) {
-    F u = load_up_to(kept.u + k, left), excess = load(kept.excess + k);
-    if (by_class) lead *= load(by_class + k), offset *= load(by_class + k);
-    return near ? near_grad(u, excess, lead, pull, kl_weight)
-                : far_grad(u, load(kept.alpha + k), excess, pull, kl_weight, offset);
-}
-
-template <bool near>
-INLINE void row_grads(const Kept& kept, int64_t classes, double lead, double pull, double kl_weight, double offset,
-                      const float* by_class, float* to) {
-    F leads = splat(float(lead)), pulls = splat(float(pull));
-    F weights = splat(float(kl_weight)), offsets = splat(float(offset));
-    int64_t whole = classes / NF * NF;
-    for (int64_t k = 0; k < whole; k += NF)
-        store(to + k, row_grad<near>(kept, k, NF, leads, pulls, weights, offsets, by_class));
-    if (int64_t left = classes - whole)
-        store_part(to + whole, left, row_grad<near>(kept, whole, left, leads, pulls, weights, offsets, by_class));
-}
-
 // The gradient of a row, times `scale`, saturating at `limit`.
 inline void row_gradient(const Kept& kept, int64_t classes, int64_t label, const Plain& plain, const Block& block, int i,
                          double scale, double limit, float* to) {
-    double lead = plain.prior * block.lead[i] * scale, pull = block.pull[i] * scale;
-    double kl_weight = plain.kl_weight * scale, offset = plain.prior * kl_weight;
+    F anchor = splat(float(anchor_of(plain, block, i) * scale)), pull = splat(float(block.pull[i] * scale));
+    F kl_weight = splat(float(plain.kl_weight * scale));
+    const float* base = is_near(plain, block, i) ? kept.excess : kept.alpha;
     const float* by_class = plain.by_class ? plain.by_class->beta.data() : nullptr;
-    if (std::fabs(block.lead[i]) < plain.kl_weight)
-        row_grads<true>(kept, classes, lead, pull, kl_weight, offset, by_class, to);
-    else
-        row_grads<false>(kept, classes, lead, pull, kl_weight, offset, by_class, to);
+    for (int64_t k = 0; k < classes; k += NF) {
+        const int64_t left = classes - k;
+        F u = load_up_to(kept.u + k, left), own_anchor = by_class ? anchor * load(by_class + k) : anchor;
+        F grad = grad_of_class(u, load(base + k), load(kept.excess + k), own_anchor, pull, kl_weight);
+        store_up_to(to + k, left, grad);
+    }
     to[label] = float(scale * block.apart[i]);
     if (limit < 1e30) { // only half precision has a limit that plain rows can reach
         float most = float(limit * std::fabs(scale));
@@ -350,7 +335,7 @@ private:
     bool is_adjacent(int64_t row, int rows) const {
         return tensor.inner_stride == 1 && inner > 1 && rows == NF && row / inner == (row + NF - 1) / inner;
     }
-#if defined(TRANSPOSES)
+#if defined(SHUFFLES)
     // Rows of floats, each contiguous, one a lane: turned as many classes at a time as there are lanes.
     bool is_matrix(int rows) const {
         return rows == NF && inner == 1 && tensor.kind == Kind::float32 && tensor.class_stride == 1;
@@ -381,7 +366,7 @@ private:
                 for (int i = 0; i < NF; ++i) scratch[k * NF + i] = float(value_of(from + i));
             return;
         }
-#if defined(TRANSPOSES)
+#if defined(SHUFFLES)
         if (is_matrix(rows)) return read_matrix(reinterpret_cast<const float*>(from));
 #endif
         for (int i = 0; i < rows; ++i) {
@@ -396,7 +381,7 @@ private:
                 for (int i = 0; i < NF; ++i) put(to + i, scratch[k * NF + i]);
             return;
         }
-#if defined(TRANSPOSES)
+#if defined(SHUFFLES)
         if (is_matrix(rows)) return write_matrix(reinterpret_cast<float*>(to));
 #endif
         for (int i = 0; i < rows; ++i) {
@@ -406,76 +391,99 @@ private:
     }
 };
 
-// Sums over the classes of every lane's row but its label, and the logit of that.
+// Sums over the classes of every lane's row but its label.
 template <Prior kind, bool keeps>
-INLINE F column_sums(const Columns& columns, int64_t classes, const Plain& plain, const Kept& kept, PlainSums& sums) {
-    FI own{}, valid = columns.label >= 0;
-    for (int64_t k = 0; k < classes; ++k) {
-        F z = load(columns.z + k * columns.stride);
-        FI is_label = columns.label == int32_t(k);
-        own |= (FI)z & is_label;
-        sums.add<kind, true, keeps>(z, plain, plain.column<kind>(k), valid & ~is_label, kept, k * NF);
-        sums.added(1);
-        if (!sums.room()) sums.flush();
-        else if (k % 2 == 1) sums.settle();
+INLINE void column_sums(const Columns& columns, int64_t classes, const Plain& plain, const Kept& kept, PlainSums& sums) {
+    const FI label = columns.label, valid = label >= 0;
+    for (int64_t from = 0, end; from < classes; from = end) {
+        end = std::min(classes, from + sums.room());
+        for (int64_t k = from; k < end; ++k) {
+            F z = load(columns.z + k * columns.stride);
+            sums.add_concentrations<kind, true, keeps>(z, plain.column<kind>(k), valid & (label != int32_t(k)), kept, k * NF);
+            if ((k - from) % 2) sums.settle();
+        }
+        for (int64_t k = from; k < end; ++k) {
+            F z = load(columns.z + k * columns.stride);
+            sums.add_terms<kind, true, keeps>(z, plain, plain.column<kind>(k), label != int32_t(k), kept, k * NF);
+        }
+        for (int64_t k = from; kind == Prior::by_class && k < end; ++k)
+            sums.add_logarithms<true>(plain.column<kind>(k), label != int32_t(k), kept, k * NF);
+        sums.added(int(end - from));
     }
     sums.flush();
-    return (F)own;
+}
+
+// The logit of every lane's label.
+INLINE void own_logits(const Columns& columns, double (&own)[NF]) {
+    int32_t label[NF];
+    memcpy(label, &columns.label, sizeof label);
+    for (int lane = 0; lane < NF; ++lane) own[lane] = label[lane] < 0 ? 0 : columns.z[label[lane] * columns.stride + lane];
 }
 
 // Enters the rows from lane 0 on into the block from row i on; says which are out of range.
-INLINE void enter_columns(Block& block, int i, int rows, const Plain& plain, int64_t classes, FI label, F own,
-                          PlainSums& sums, const bool* counts, bool* is_exact) {
-    double rest[NF], excess[NF], body[NF], mantissa[NF];
+INLINE void enter_columns(Block& block, int i, int rows, const Plain& plain, int64_t classes, const Columns& columns,
+                          const double* own, PlainSums& sums, const bool* counts, bool* is_exact) {
+    const double kl_weight = plain.kl_weight;
     for (int half = 0; half < 2; ++half) {
-        store(rest + half * ND, sums.alpha[half]);
-        store(excess + half * ND, sums.excess[half]);
-        store(body + half * ND, sums.whole_body(plain, half));
-        store(mantissa + half * ND, half ? high_half(sums.mantissa) : low_half(sums.mantissa));
+        const int from = i + half * ND;
+        store(block.rest + from, sums.alpha[half]);
+        store(block.excess + from, -kl_weight * sums.excess[half]);
+        store(block.body + from, kl_weight * (sums.whole_body(plain, half) + plain.constant * double(classes - 1)));
+        store(block.mantissa + from, half ? high_half(sums.mantissa) : low_half(sums.mantissa));
+        store(block.kl_weight + from, splat(kl_weight));
+        store(block.log_weight + from, splat(-kl_weight * (plain.prior + 0.5)));
+    }
+    int32_t label[NF];
+    memcpy(label, &columns.label, sizeof label);
+    for (int lane = 0; lane < NF; ++lane) {
+        const int64_t of_row = label[lane] < 0 ? 0 : label[lane];
+        block.z[i + lane] = own[lane];
+        block.m[i + lane] = 1 + kl_weight * plain.of(of_row);
+        block.mass[i + lane] = kl_weight * plain.of_others(of_row, classes);
     }
     for (int lane = 0; lane < rows; ++lane)
-        if (counts[lane] && !enter_plain(block, i + lane, plain, classes, label[lane], own[lane], rest[lane],
-                                         excess[lane], body[lane], mantissa[lane]))
-            is_exact[i + lane] = true;
+        is_exact[i + lane] |= counts[lane] && !is_in_range(block, i + lane);
 }
 
 template <bool keeps>
 inline void columns_sums(const Columns& columns, int64_t classes, int rows, const Plain& plain, const Kept& kept,
                          Block& block, int i, const bool* counts, bool* is_exact) {
     PlainSums sums;
-    F own{};
+    double own[NF];
+    own_logits(columns, own); // what is kept may take their place
     switch (plain.kind()) {
-    case Prior::one: own = column_sums<Prior::one, keeps>(columns, classes, plain, kept, sums); break;
-    case Prior::number: own = column_sums<Prior::number, keeps>(columns, classes, plain, kept, sums); break;
-    case Prior::by_class: own = column_sums<Prior::by_class, keeps>(columns, classes, plain, kept, sums); break;
+    case Prior::one: column_sums<Prior::one, keeps>(columns, classes, plain, kept, sums); break;
+    case Prior::number: column_sums<Prior::number, keeps>(columns, classes, plain, kept, sums); break;
+    case Prior::by_class: column_sums<Prior::by_class, keeps>(columns, classes, plain, kept, sums); break;
     }
-    enter_columns(block, i, rows, plain, classes, columns.label, own, sums, counts, is_exact);
+    enter_columns(block, i, rows, plain, classes, columns, own, sums, counts, is_exact);
 }
 
 // Gradients of the rows from i on, each times its scale, saturating at `limit`.
-inline void columns_gradient(FI label, int64_t classes, int rows, const Plain& plain, const Kept& kept,
-                             const Block& block, int i, const double* scale, double limit, float* to, int64_t stride) {
-    float lead[NF] = {}, pull[NF] = {}, kl_weight[NF] = {}, apart[NF] = {}, most[NF] = {};
-    FI near{};
-    for (int lane = 0; lane < rows; ++lane) {
-        lead[lane] = float(plain.prior * block.lead[i + lane] * scale[lane]);
+inline void columns_gradient(FI label, int64_t classes, const Plain& plain, const Kept& kept, const Block& block, int i,
+                             const double* scale, double limit, float* to, int64_t stride) {
+    float anchor[NF], pull[NF], kl_weight[NF], apart[NF], most[NF];
+    int32_t near[NF];
+    for (int lane = 0; lane < NF; ++lane) {
+        near[lane] = is_near(plain, block, i + lane) ? -1 : 0;
+        anchor[lane] = float(anchor_of(plain, block, i + lane) * scale[lane]);
         pull[lane] = float(block.pull[i + lane] * scale[lane]);
         kl_weight[lane] = float(plain.kl_weight * scale[lane]);
         apart[lane] = float(block.apart[i + lane] * scale[lane]);
-        most[lane] = float(limit < 1e30 ? limit * std::fabs(scale[lane]) : limit);
-        near[lane] = std::fabs(block.lead[i + lane]) < plain.kl_weight ? -1 : 0;
+        most[lane] = limit < 1e30 ? float(limit * std::fabs(scale[lane])) : 3e38f;
     }
-    F leads = load(lead), pulls = load(pull), weights = load(kl_weight), own = load(apart), bound = load(most);
-    F offsets = weights * plain.beta;
+    FI are_near;
+    memcpy(&are_near, near, sizeof near);
+    F anchors = load(anchor), pulls = load(pull), weights = load(kl_weight), own = load(apart);
     const float* by_class = plain.by_class ? plain.by_class->beta.data() : nullptr;
     for (int64_t k = 0; k < classes; ++k) {
-        F lead_of_class = by_class ? leads * by_class[k] : leads, offset = by_class ? offsets * by_class[k] : offsets;
         F u = load(kept.u + k * NF), alpha = load(kept.alpha + k * NF), excess = load(kept.excess + k * NF);
-        F grad = near ? near_grad(u, excess, lead_of_class, pulls, weights)
-                       : far_grad(u, alpha, excess, pulls, weights, offset);
-        grad = label == int32_t(k) ? own : grad;
-        store(to + k * stride, limited(grad, bound));
+        F own_anchor = by_class ? anchors * by_class[k] : anchors;
+        F grad = grad_of_class(u, are_near ? excess : alpha, excess, own_anchor, pulls, weights);
+        store(to + k * stride, label == int32_t(k) ? own : grad);
     }
+    if (limit < 1e30) // only half precision has a limit that plain rows can reach
+        for (int64_t k = 0; k < classes; ++k) store(to + k * stride, limited(load(to + k * stride), load(most)));
 }
 
 // Counts; the class kept apart is the largest. A row whose gradient is small against its terms has lost digits and is
@@ -499,21 +507,23 @@ struct SoftSums {
     INLINE void add(F z, F counts, const Plain& plain, FI mask, const Kept& kept, int64_t k, int64_t left = NF) {
         const float weight = float(plain.kl_weight);
         const Beta prior = plain.lanes<kind>(k);
-        Concentration c = concentration<kind>(z, prior);
+        F alpha, beyond;
+        concentration<kind>(z, prior, alpha, beyond);
+        const Inverses c = inverses(alpha);
         if (keeps) {
             store_up_to(kept.u + k, left, polynomial(EXCESS_F, c.w) * c.inverse);
-            store(kept.alpha + k, c.alpha);
-            store(kept.excess + k, c.excess);
+            store(kept.alpha + k, alpha);
+            store(kept.excess + k, beyond);
         }
-        F log_next = logarithm(c.next), g = polynomial(DIGAMMA_F, c.w);
+        F log_next = logarithm(1.f + alpha), g = polynomial(DIGAMMA_F, c.w);
         F likelihood = c.w * g + c.inverse - log_next;
         F entropy = z - 0.5f * log_next - c.w * polynomial(LGAMMA_F, c.w) - (1.f - c.w) * g;
         F body = (counts + weight * prior.beta) * likelihood + weight * entropy;
-        F excess = counts - weight * c.excess;
+        F excess = counts - weight * beyond;
         wrong |= ~((counts >= 0.f) & (counts <= SOFT_MOST));
         FI size = (FI)z & 0x7fffffff;
         range = size > range ? size : range;
-        part_alpha += masked ? keep(mask, c.alpha) : c.alpha;
+        part_alpha += masked ? keep(mask, alpha) : alpha;
         part_mass += masked ? keep(mask, counts) : counts;
         part_excess += masked ? keep(mask, excess) : excess;
         part_body += masked ? keep(mask, body) : body;
@@ -581,17 +591,16 @@ inline bool soft_sums(const float* z, const float* counts, int64_t classes, cons
 // The gradient of a row, times `scale`; false if it has lost digits.
 inline bool soft_gradient(const Kept& kept, const float* counts, int64_t classes, int64_t top, const Plain& plain,
                           const Block& block, int i, double scale, double limit, float* to) {
-    F lead = splat(float(plain.prior * block.lead[i] * scale)), pull = splat(float(block.pull[i] * scale));
-    F weight = splat(float(plain.kl_weight * scale)), offset = weight * plain.beta, size = splat(float(scale));
+    F anchor = splat(float(anchor_of(plain, block, i) * scale)), pull = splat(float(block.pull[i] * scale));
+    F weight = splat(float(plain.kl_weight * scale)), size = splat(float(scale));
     F bound = splat(limit < 1e30 ? float(limit * std::fabs(scale)) : 3e38f), most_grad{}, most_term{};
-    const bool near = std::fabs(block.lead[i]) < plain.kl_weight;
+    const float* base = is_near(plain, block, i) ? kept.excess : kept.alpha;
     const float* by_class = plain.by_class ? plain.by_class->beta.data() : nullptr;
     for (int64_t k = 0; k < classes; k += NF) {
         const int64_t left = classes - k;
-        F leads = by_class ? lead * load(by_class + k) : lead, offsets = by_class ? offset * load(by_class + k) : offset;
-        F u = load_up_to(kept.u + k, left), alpha = load(kept.alpha + k), excess = load(kept.excess + k);
+        F u = load_up_to(kept.u + k, left), own_anchor = by_class ? anchor * load(by_class + k) : anchor;
         F term = load_up_to(counts + k, left) * (size + size * u);
-        F grad = near ? near_grad(u, excess, leads, pull, weight) : far_grad(u, alpha, excess, pull, weight, offsets);
+        F grad = grad_of_class(u, load(base + k), load(kept.excess + k), own_anchor, pull, weight);
         grad = grad - term;
         FI mask = counted(FI{}, k, classes, top);
         most_grad = larger(keep(mask, magnitude(grad)), most_grad);
