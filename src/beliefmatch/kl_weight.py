@@ -130,6 +130,6 @@ def _as_tensor(name: str, value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach().cpu()
     try:
-        return torch.from_numpy(np.ascontiguousarray(value))
+        return torch.from_numpy(np.array(value, order="C"))  # a copy: frames give read-only arrays
     except (TypeError, ValueError) as error:
         raise fail(_NAME, f"`{name}` must be a tensor or an array, got {describe(value)}.", TypeError) from error

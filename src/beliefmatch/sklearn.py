@@ -22,7 +22,7 @@ from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.fitted import Candidate
 from beliefmatch.adaptation.search import HeadSearch
 from beliefmatch.belief import Belief, Measure
-from beliefmatch.mlp import Layers, Schedule, forward, initial_layers, train_networks
+from beliefmatch.mlp import Layers, NetworkTraining, Schedule, forward, initial_layers, train_networks
 
 with needs("scikit-learn", extra="sklearn", caller="beliefmatch.sklearn"):
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -175,7 +175,7 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         )
         if is_first:
             self.classes_ = labels.classes
-            self._scaler, self._random = StandardScaler(), check_random_state(self.random_state)
+            self._scaler = StandardScaler()
         elif not np.array_equal(labels.classes, self.classes_):
             expected = f"the same as before, {self.classes_.tolist()}"
             raise fail(_NAME, f"`classes` must be {expected}, got {labels.classes.tolist()}.")
@@ -188,22 +188,22 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         if is_first:
             hidden = _HIDDEN if options.hidden is None else options.hidden
             candidate = _default_candidate(options, data)
-            self._set(_initial(hidden, [candidate], data, [int(self._random.randint(2**31))]), hidden, candidate)
+            seed = int(check_random_state(self.random_state).randint(2**31))
+            self._set(_initial(hidden, [candidate], data, [seed]), hidden, candidate)
             self.cv_results_, self.n_iter_ = _results([]), 0
-        candidate = _candidate(self.kl_weight_, self.weight_decay_, options.prior)
         members = len(self._layers[0][0])
-        random = getattr(self, "_random", None) or check_random_state(self.random_state)
-        self._random = random
-        trained = train_networks(
-            self._layers,
+        if not hasattr(self, "_training"):
+            candidate = _candidate(self.kl_weight_, self.weight_decay_, options.prior)
+            self._training = NetworkTraining(self._layers, [candidate] * members, float(self.learning_rate))
+            self._random = check_random_state(self.random_state)
+        self._training.epoch(
             data.rows,
             data.targets,
-            [candidate] * members,
-            self._schedule(data)._replace(max_epochs=1),
-            row_weights=data.weights.expand(members, -1),
-            seed=int(random.randint(2**31)),
+            data.weights.expand(members, -1),
+            batch_size=self._schedule(data).batch_size,
+            generator=torch.Generator().manual_seed(int(self._random.randint(2**31))),
         )
-        self._layers = trained.layers
+        self._layers = self._training.layers
         self.n_iter_ += 1
         return self
 
@@ -334,7 +334,7 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         self._set(best.layers, best.hidden, best.candidate)
         self.cv_results_ = _results(found)
         self.n_iter_ = best.iterations
-        self.__dict__.pop("_random", None)
+        self.__dict__.pop("_training", None)
 
     def _networks(
         self,

@@ -23,3 +23,13 @@ def test_scikit_learn_classifiers_are_evaluated(tmp_path, capsys):
         assert record.scores["error"].value == pytest.approx(error)
         assert [ood.name for ood in record.ood] == ["8 and 9"]
         assert record.ood[0].detections[0].auroc.value > 0.9
+
+
+def test_the_classifier_of_scikit_learn_knows_its_wines(capsys):
+    found = runpy.run_path(f"{EXAMPLES / 'sklearn_classifier.py'}")["run"]()
+    assert len(capsys.readouterr().out.splitlines()) == len(found)
+    assert found["accuracy of answers"] >= found["accuracy"] > 0.9
+    assert 0.3 < found["share answered at 0.9"] <= 1
+    assert found["log-loss"] < 0.2
+    assert found["λ of the classifier"] > 0
+    assert found["λ for a network"] > 0
