@@ -1,11 +1,13 @@
-"""λ of `choose_kl_weight` and of two rules of thumb, held against a grid of trainings and against the default.
+"""λ of `choose_kl_weight` and of a rule of thumb, held against a grid of trainings and against the
+default.
 
     python benchmarks/choose_kl_weight.py                               a few minutes on one core
     python benchmarks/choose_kl_weight.py --json benchmarks/choose_kl_weight.json
     python benchmarks/choose_kl_weight.py --table benchmarks/choose_kl_weight.json     the table alone
 
-The training of one's own is a perceptron with 100 hidden units, Adam and early stopping on validation rows: 50 % of
-the rows to train on, 25 % for validation, 25 % to test. It is trained once for each λ of a grid. λ is chosen
+The training of one's own is a perceptron with 100 hidden units, Adam and early stopping on validation rows:
+50 % of the rows to train on, 25 % for validation, 25 % to test. It is trained once for each λ of a grid. λ
+is chosen
 
 * by `choose_kl_weight` on the inputs of the training rows (no network is needed),
 * by `choose_kl_weight` on the hidden layer of the network of the default λ, on validation rows,
@@ -13,8 +15,8 @@ the rows to train on, 25 % for validation, 25 % to test. It is trained once for 
 * by rule: a target confidence of 1 − error / 5, with the validation error of the network of the default λ,
 * by the NLL of the validation rows over the whole grid, which costs nine trainings,
 
-and the network is trained once more at the chosen λ. The best of the grid is taken on the test rows: no method can
-know it.
+and the network is trained once more at the chosen λ. The best of the grid is taken on the test rows: no
+method can know it.
 """
 
 import argparse
@@ -135,13 +137,14 @@ def run(rows: np.ndarray, targets: np.ndarray, seed: int) -> dict[str, dict[str,
         "grid, test": int(np.argmin([one[0] for one in by_test])),
     }
     made = {
-        way: (value, *scores(one, split.test_targets)) for (way, value), one in zip(chosen.items(), new, strict=True)
+        way: (value, *scores(one, split.test_targets))
+        for (way, value), one in zip(chosen.items(), new, strict=True)
     } | {way: (GRID[place], *by_test[place]) for way, place in picks.items()}
     return {way: dict(zip(("kl_weight", "nll", "ece"), made[way], strict=True)) for way in WAYS}
 
 
 def table(results: dict[str, list[dict[str, dict[str, float]]]]) -> str:
-    """NLL, calibration error and geometric mean of λ by set, and the mean excess over the best of the grid."""
+    """NLL, calibration error and geometric mean of λ by set, and the excess over the best of the grid."""
     lines = [f"| NLL (ECE %) at λ | {' | '.join(WAYS)} |", "|---|" + "---:|" * len(WAYS)]
     excess: dict[str, list[float]] = {way: [] for way in WAYS}
     eces: dict[str, list[float]] = {way: [] for way in WAYS}

@@ -1,8 +1,8 @@
 """λ chosen by cross-validated linear heads, in place of a grid of trainings.
 
-λ sets the confidence that the optimum gives to a label: (1 + 1/λ) / (K + 1/λ) with prior 1. How much of it the
-data bear depends on how far the classes can be told apart, and that shows in linear heads on the features of a
-network, which take seconds to fit.
+λ sets the confidence that the optimum gives to a label: (1 + 1/λ) / (K + 1/λ) with prior 1. How much of it
+the data bear depends on how far the classes can be told apart, and that shows in linear heads on the
+features of a network, which take seconds to fit.
 """
 
 from collections.abc import Sequence
@@ -43,14 +43,14 @@ def choose_kl_weight(
 ) -> float:
     """λ for a training of one's own, without training the network once for each value.
 
-    Linear belief matching heads are fitted to the features along λ, five-fold cross-validated, and the largest λ
-    whose NLL is at most `max_rise` above the lowest is returned: of values that predict alike, the one that is
-    most ready to doubt.
+    Linear belief matching heads are fitted to the features along λ, five-fold cross-validated, and the
+    largest λ whose NLL is at most `max_rise` above the lowest is returned: of values that predict alike, the
+    one that is most ready to doubt.
 
     Args:
-        features: Rows (N, F), a tensor or array: inputs of the last layer, logits, or the inputs of the network
-            where these are a table. Rows that the network was not trained on; on rows that it knows by heart, the
-            classes look easier than they are and λ comes out too small.
+        features: Rows (N, F), a tensor or array: inputs of the last layer, logits, or the inputs of the
+            network where these are a table. Rows that the network was not trained on; on rows that it knows
+            by heart, the classes look easier than they are and λ comes out too small.
         targets: Class ids (N,), integers, or counts (N, K), floating point.
         kl_weights: Values of λ to choose from. By default a path that starts where λ hardly matters and ends
             where the NLL rises.
@@ -80,7 +80,7 @@ def kl_weight_path(
     prior: float = 1.0,
     max_rise: float = MAX_RISE,
 ) -> list[KLWeightScore]:
-    """The values of λ that `choose_kl_weight` looks at, ascending, with their NLL. The arguments are the same."""
+    """The values of λ that `choose_kl_weight` compares, ascending, with their NLL; same arguments."""
     if require_finite_number(_NAME, "max_rise", max_rise) < 0:
         raise fail(_NAME, f"`max_rise` must not be negative, got {max_rise!r}.")
     beta = require_finite_number(_NAME, "prior", prior)
@@ -96,9 +96,7 @@ def kl_weight_path(
     if classes < 2:
         raise fail(_NAME, f"`targets` must have at least 2 classes, got {classes}.")
     require_labels(_NAME, "features", rows, classes, rows.width)
-    search = HeadSearch(
-        rows, None, classes, config=AdaptConfig(kl_weights=kl_weights), max_rise=max_rise
-    )
+    search = HeadSearch(rows, None, classes, config=AdaptConfig(kl_weights=kl_weights), max_rise=max_rise)
     search.belief_matching(search.softmax(), beta)
     found = {
         one.candidate.kl_weight: search.nll(one)
@@ -132,4 +130,6 @@ def _as_tensor(name: str, value: Any) -> Tensor:
     try:
         return torch.from_numpy(np.array(value, order="C"))  # a copy: frames give read-only arrays
     except (TypeError, ValueError) as error:
-        raise fail(_NAME, f"`{name}` must be a tensor or an array, got {describe(value)}.", TypeError) from error
+        raise fail(
+            _NAME, f"`{name}` must be a tensor or an array, got {describe(value)}.", TypeError
+        ) from error

@@ -1,9 +1,9 @@
 """Multilayer perceptrons of one architecture, many at once: one for each candidate and each fold.
 
-All networks see the same minibatches; the weights of the rows decide which network learns from which row. So a
-fold costs a mask, and the first layers of all networks are one matrix product. As in
-`beliefmatch.adaptation.solver`, the objective of each network is the weighted mean loss of its rows plus half its
-weight decay times the squared norm of its weights. Networks are optimised by Adam.
+All networks see the same minibatches; the weights of the rows decide which network learns from which row. So
+a fold costs a mask, and the first layers of all networks are one matrix product. As in
+`beliefmatch.adaptation.solver`, the objective of each network is the weighted mean loss of its rows plus
+half its weight decay times the squared norm of its weights. Networks are optimised by Adam.
 """
 
 from collections.abc import Sequence
@@ -17,10 +17,18 @@ from beliefmatch.adaptation.fitted import Candidate
 from beliefmatch.adaptation.objectives import loss_of
 from beliefmatch.adaptation.scoring import product
 
-__all__ = ["Layers", "NetworkTraining", "Schedule", "TrainedNetworks", "forward", "initial_layers", "train_networks"]
+__all__ = [
+    "Layers",
+    "NetworkTraining",
+    "Schedule",
+    "TrainedNetworks",
+    "forward",
+    "initial_layers",
+    "train_networks",
+]
 
 Layers = list[tuple[Tensor, Tensor]]
-"""Weights (M, out, in) and biases (M, out) of each layer of M networks, in order; no hidden layer is linear."""
+"""Weights (M, out, in) and biases (M, out) of each layer of M networks; one layer is a linear model."""
 _BLOCK_NUMBERS = 4_000_000  # activations held at once where no gradient is needed
 
 
@@ -105,9 +113,10 @@ def train_networks(
         candidates: λ, β and weight decay of each network, M of them with one β.
         schedule: How to train.
         row_weights: Of each row for the training of each network, (M, N).
-        held_out: Weight of each row in the NLL that tells when a network has trained enough, (M, N). By default
-            every network trains for `max_epochs`.
-        stop_early: Whether a network stops where that NLL no longer falls, and goes back to where it was lowest.
+        held_out: Weight of each row in the NLL that tells when a network has trained enough, (M, N). By
+            default every network trains for `max_epochs`.
+        stop_early: Whether a network stops where that NLL no longer falls, and goes back to where it was
+            lowest.
         seed: Of the order of the rows.
     """
     training = NetworkTraining(layers, candidates, schedule.learning_rate)
@@ -182,9 +191,15 @@ class NetworkTraining:
 
     @torch.no_grad()
     def epoch(
-        self, rows: Tensor, targets: Tensor, row_weights: Tensor, *, batch_size: int, generator: torch.Generator
+        self,
+        rows: Tensor,
+        targets: Tensor,
+        row_weights: Tensor,
+        *,
+        batch_size: int,
+        generator: torch.Generator,
     ) -> None:
-        """One pass over the rows, in random order, with the weights (M, N) that they have for all networks."""
+        """One pass over the rows in random order, with their weights (M, N) for all networks."""
         for some in torch.randperm(len(rows), generator=generator).split(batch_size):
             self._step(rows[some], targets[some], row_weights[self.networks[:, None], some])
 

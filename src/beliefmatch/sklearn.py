@@ -52,9 +52,9 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
     """Classifier of tabular data whose prediction is a Dirichlet over the class probabilities.
 
     A linear model or a small multilayer perceptron, trained by belief matching on standardised features.
-    What is "auto" is chosen by the negative log-likelihood (NLL) of cross-validation. The linear model is fitted
-    to its optimum on all rows. Of a perceptron one network is trained for each fold, until the NLL of its
-    held-out rows no longer falls; the prediction is the mean of the networks' log-concentrations.
+    What is "auto" is chosen by the negative log-likelihood (NLL) of cross-validation. The linear model is
+    fitted to its optimum on all rows. Of a perceptron one network is trained for each fold, until the NLL of
+    its held-out rows no longer falls; the prediction is the mean of the networks' log-concentrations.
 
     Args:
         hidden_layer_sizes: Number of units of each hidden layer; () for a linear model; "auto" for the better
@@ -83,7 +83,8 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         hidden_layer_sizes_: Architecture of the fitted model.
         cv_results_: Architecture, λ, weight decay and cross-validated NLL of every candidate: a dictionary of
             lists. Empty lists where nothing was cross-validated.
-        n_iter_: Largest number of epochs that a network was trained for; of a linear model, iterations of L-BFGS.
+        n_iter_: Largest number of epochs that a network was trained for; of a linear model, iterations of
+            L-BFGS.
         n_features_in_: Number of features.
         feature_names_in_: Names of the features, where `X` has names.
 
@@ -159,7 +160,8 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         """One pass of Adam over some rows, for data that come in parts or do not fit into memory.
 
         A fitted model is trained on. A new one has the architecture given, one hidden layer of 100 units for
-        "auto", λ = 0.01 / K and a weight decay of 0.001 for "auto": parts of the data cannot be cross-validated.
+        "auto". Parts of the data cannot be cross-validated: for "auto", λ = 0.01 / K and the weight decay is
+        0.001.
         Features are standardised by the mean and deviation of all rows so far.
 
         Args:
@@ -221,12 +223,12 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         return self._log_alpha(X).log_softmax(1).numpy()
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Logits (N, K), the log-concentrations of the belief; of two classes the log-odds of the second, (N,)."""
+        """Log-concentrations (N, K) of the belief; of two classes the log-odds of the second, (N,)."""
         logits = self._log_alpha(X)
         return (logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits).numpy()
 
     def belief(self, X: Any) -> Belief:
-        """The Dirichlet over the class probabilities of each row: entropies, intervals, mutual information."""
+        """The Dirichlet over the class probabilities of each row."""
         return Belief(self._log_alpha(X))
 
     def abstain(self, X: Any, threshold: float = 0.9, *, measure: Measure = "confidence") -> np.ndarray:
@@ -319,9 +321,7 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
 
     # Fitting
 
-    def _choose(
-        self, data: "_Data", folds: list["_Fold"], options: "_Options", *, seed: int
-    ) -> None:
+    def _choose(self, data: "_Data", folds: list["_Fold"], options: "_Options", *, seed: int) -> None:
         """Fit the architectures in question and keep the better one."""
         found: list[_Fit] = []
         if options.hidden is None or options.hidden == ():
@@ -608,8 +608,8 @@ def _splitter(folds: int, rows: int, ids: np.ndarray | None, seed: int, is_auto:
 def _weighted(rows: Tensor, labels: _Labels, weights: np.ndarray, class_weight: Any) -> _Data:
     """Rows with class weights applied as the loss applies them.
 
-    The weight of a class multiplies the loss of its rows. Of votes it multiplies the votes, and λ by their mean
-    weight κ: that is κ times the loss of the votes divided by κ.
+    The weight of a class multiplies the loss of its rows. Of votes it multiplies the votes, and λ by their
+    mean weight κ: that is κ times the loss of the votes divided by κ.
     """
     classes, targets = len(labels.classes), labels.targets
     if class_weight is not None:

@@ -117,7 +117,9 @@ def test_auto_takes_the_network_where_no_line_divides_the_classes():
         if (hidden, kl_weight, decay) == ((100,), model.kl_weight_, model.weight_decay_)
     ]
     assert chosen[0] <= 1.002 * min(
-        nll for nll, decay in zip(table["nll"], table["weight_decay"], strict=True) if decay == model.weight_decay_
+        nll
+        for nll, decay in zip(table["nll"], table["weight_decay"], strict=True)
+        if decay == model.weight_decay_
     )
 
 
@@ -269,7 +271,9 @@ def test_partial_fit_meets_a_class_later(rows):
 
 
 def test_without_early_stopping_one_network_trains_for_all_epochs(rows):
-    model = BeliefClassifier((8,), kl_weight=0.01, early_stopping=False, max_iter=7, random_state=0).fit(*rows)
+    model = BeliefClassifier((8,), kl_weight=0.01, early_stopping=False, max_iter=7, random_state=0).fit(
+        *rows
+    )
     assert model.n_iter_ == 7
     assert len(model.cv_results_["nll"]) == 3
 
@@ -312,7 +316,9 @@ def test_folds_of_the_user_are_used(rows):
     by_group = list(LeaveOneGroupOut().split(X, y, np.arange(240) % 3))
     model = BeliefClassifier((), cv=by_group).fit(X, y, sample_weight=np.arange(240) % 4)
     assert np.isfinite(model.cv_results_["nll"]).all()
-    assert BeliefClassifier((4,), kl_weight=0.01, cv=TimeSeriesSplit(3), max_iter=3).fit(X, y).score(X, y) > 0.3
+    assert (
+        BeliefClassifier((4,), kl_weight=0.01, cv=TimeSeriesSplit(3), max_iter=3).fit(X, y).score(X, y) > 0.3
+    )
 
 
 def test_large_offsets_of_a_column_cost_no_digits(rows):
@@ -367,7 +373,7 @@ def test_wrong_votes_are_named(rows):
             quick().fit(X, wrong)
     with pytest.raises(ValueError, match="`y`"):
         quick().fit(X, y).score(X, votes[:, :2] + 1)
-    with pytest.raises(ValueError, match="`sample_weight`|sample_weight|weights"):
+    with pytest.raises(ValueError, match="sample_weight"):
         quick().fit(X, y, sample_weight=-np.ones(240))
     with pytest.raises(NotFittedError):
         quick().belief(X)
