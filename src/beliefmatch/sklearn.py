@@ -301,11 +301,12 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         if y is None:
             raise fail(_NAME, "requires y to be passed, but the target y is None.")
         if _is_votes(y):
-            rows = validate_data(self, X, dtype=np.float64, reset=reset)
+            rows: Any = validate_data(self, X, dtype=np.float64, reset=reset)
             votes, names = _require_votes(y), _column_names(y)
             labels = _Labels(names, votes, votes)
         else:
-            rows, given = validate_data(self, X, y, dtype=np.float64, reset=reset, multi_output=True)
+            both: Any = validate_data(self, X, y, dtype=np.float64, reset=reset, multi_output=True)
+            rows, given = both
             labels = _labels(given, self.classes_ if classes is None and not reset else classes, is_part)
         if len(labels.given) != len(rows):
             raise fail(_NAME, f"`y` must have {len(rows)} rows as `X`, got {len(labels.given)}.")
@@ -316,7 +317,7 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
 
     def _standardized(self, rows: np.ndarray) -> Tensor:
         with np.errstate(over="ignore"):
-            standardized = self._scaler.transform(rows).clip(-_FARTHEST, _FARTHEST)
+            standardized = np.clip(np.asarray(self._scaler.transform(rows)), -_FARTHEST, _FARTHEST)
         return torch.from_numpy(standardized.astype(np.float32, order="C"))
 
     # Fitting
@@ -375,7 +376,7 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
     def _log_alpha(self, X: Any) -> Tensor:
         """Log-concentrations (N, K) in double precision: the mean of the networks."""
         check_is_fitted(self, "_layers")
-        rows = validate_data(self, X, dtype=np.float64, reset=False)
+        rows: Any = validate_data(self, X, dtype=np.float64, reset=False)
         widest = max(weight.shape[0] * weight.shape[1] for weight, _ in self._layers)
         parts = self._standardized(rows).split(max(1, _MAX_LOGITS // widest))
         return torch.cat([forward(self._layers, one).double().mean(0).t() for one in parts])
@@ -584,7 +585,8 @@ def _folds(
             pairs = [*splitter.split(np.zeros((len(data.rows), 1)), ids)]
     else:
         place = np.cumsum(used) - 1
-        splits = check_cv(cv, given, classifier=True).split(np.zeros((len(used), 1)), given)
+        splitter: Any = check_cv(cv, given, classifier=True)
+        splits = splitter.split(np.zeros((len(used), 1)), given)
         of_all = [[np.asarray(one) for one in pair] for pair in splits]
         pairs = [[place[one[used[one]]] for one in pair] for pair in of_all]
     scorable = data.scorable.numpy() > 0
@@ -655,7 +657,7 @@ def _is_votes(y: Any) -> bool:
 
 
 def _require_votes(y: Any) -> np.ndarray:
-    votes = check_array(y, dtype=np.float64, input_name="y")
+    votes = check_array(y, dtype="float64", input_name="y")
     if (votes < 0).any():
         raise fail(_NAME, f"`y` must be counts that are not negative, got {votes.min()}.")
     if not votes.any():
