@@ -147,7 +147,8 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         used = weights > 0
         if not used.any():
             raise fail(_NAME, "`sample_weight` must be positive for at least one row, got none.")
-        self._scaler = StandardScaler().fit(rows[used], sample_weight=weights[used])
+        _require_prior_of(options.prior, len(labels.classes))
+        self._scaler = _fitted(StandardScaler(), rows[used], weights[used])
         data = _weighted(self._standardized(rows[used]), labels.take(used), weights[used], self.class_weight)
         random = check_random_state(self.random_state)
         folds = _folds(self.cv, data, labels.given, used, random)
@@ -185,7 +186,8 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         used = weights > 0
         if not used.any():
             return self
-        self._scaler.partial_fit(rows[used], sample_weight=weights[used])
+        _require_prior_of(options.prior, len(labels.classes))
+        _fitted(self._scaler, rows[used], weights[used])
         data = _weighted(self._standardized(rows[used]), labels.take(used), weights[used], self.class_weight)
         if is_first:
             hidden = _HIDDEN if options.hidden is None else options.hidden
@@ -460,7 +462,7 @@ def _default_candidate(options: _Options, data: _Data) -> Candidate:
 def _kl_weights(options: _Options, data: _Data, doubts: Iterable[float]) -> list[float]:
     if options.kl_weight is not None:
         return [options.kl_weight]
-    return [data.votes * one / data.classes for one in doubts]
+    return [float(f"{data.votes * one / data.classes:.1e}") for one in doubts]
 
 
 def _linear(data: _Data, folds: list[_Fold], options: _Options) -> _Fit:
@@ -601,8 +603,10 @@ def _splitter(folds: int, rows: int, ids: np.ndarray | None, seed: int, is_auto:
         return make(1, test_size=_HELD_OUT, random_state=seed)
     if folds < 2:
         raise fail(_NAME, f"`cv` must be at least 2 folds, got {folds}.")
-    if rows < 2 * folds:
+    if is_auto and rows < 2 * folds:
         return None
+    if rows < folds:
+        raise fail(_NAME, f"`cv` must be at most the number of rows, {rows}, got {folds}.")
     make = KFold if counts is None or counts.max() < folds else StratifiedKFold
     return make(folds, shuffle=True, random_state=seed)
 
@@ -648,6 +652,23 @@ def _class_weights(class_weight: Any, labels: _Labels, weights: np.ndarray) -> n
     if min(found) <= 0:
         raise fail(_NAME, f"`class_weight` must be positive, got {min(found)!r}.")
     return np.array(found)
+
+
+def _fitted(scaler: StandardScaler, rows: np.ndarray, weights: np.ndarray) -> StandardScaler:
+    """The scaler with these rows added."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaler.partial_fit(rows, sample_weight=weights)
+    scale = np.asarray(scaler.scale_)
+    if not np.isfinite(scale).all():
+        column = int(np.flatnonzero(~np.isfinite(scale))[0])
+        largest = f"{np.abs(rows[:, column]).max():.3g} in column {column}"
+        raise fail(_NAME, f"`X` must be small enough to be squared in double precision, got {largest}.")
+    return scaler
+
+
+def _require_prior_of(prior: float | tuple[float, ...], classes: int) -> None:
+    if isinstance(prior, tuple) and len(prior) != classes:
+        raise fail(_NAME, f"`prior` must be a number or one for each of {classes} classes, got {len(prior)}.")
 
 
 def _is_votes(y: Any) -> bool:

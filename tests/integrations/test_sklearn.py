@@ -35,7 +35,7 @@ def quick(**options):
 
 @pytest.fixture(scope="module")
 def rows():
-    return make_classification(240, 8, n_informative=5, n_classes=3, random_state=8)
+    return make_classification(240, 8, n_informative=5, n_redundant=0, n_classes=3, random_state=8)
 
 
 # scikit-learn's own checks
@@ -352,7 +352,9 @@ def test_few_rows_and_rare_classes_are_fitted():
         ({"class_weight": "even"}, "class_weight"),
         ({"class_weight": {7: 1.0}}, "class_weight"),
         ({"class_weight": {0: -1.0}}, "class_weight"),
+        ({"prior": (1.0, 2.0), "hidden_layer_sizes": (3,)}, "prior"),
         ({"cv": 1}, "cv"),
+        ({"cv": 1000}, "cv"),
         ({"max_iter": 0}, "max_iter"),
         ({"batch_size": 0}, "batch_size"),
         ({"learning_rate": float("nan")}, "learning_rate"),
@@ -363,6 +365,11 @@ def test_few_rows_and_rare_classes_are_fitted():
 def test_a_wrong_parameter_is_named(rows, options, argument):
     with pytest.raises((ValueError, TypeError), match=f"`{argument}`"):
         BeliefClassifier(**options).fit(*rows)
+
+
+def test_numbers_too_large_to_be_squared_are_named(rows):
+    with pytest.raises(ValueError, match="`X`"):
+        quick().fit(rows[0] * 1e300, rows[1])
 
 
 def test_wrong_votes_are_named(rows):
