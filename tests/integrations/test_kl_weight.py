@@ -45,6 +45,12 @@ def test_the_nll_of_the_path_is_that_of_rows_held_out():
     assert bayes < path[0].nll < 1.05 * bayes
 
 
+def test_features_without_information_are_named():
+    noise = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
+    with pytest.warns(UserWarning, match="`features`"):
+        choose_kl_weight(noise, torch.arange(200) % 3)
+
+
 def test_given_weights_are_the_only_ones():
     data = gaussians(120, distance=2.0)
     assert [one.kl_weight for one in kl_weight_path(*data, kl_weights=[1.0, 0.003])] == [0.003, 1.0]
