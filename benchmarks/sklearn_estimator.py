@@ -5,8 +5,8 @@
     python benchmarks/sklearn_estimator.py --table benchmarks/sklearn_estimator.json     the table alone
 
 Every set is split five times, 75 % of the rows to fit on and 25 % to test, stratified. The others get
-standardised features from a Pipeline. LogisticRegressionCV chooses C by the log-loss of five folds. MLPClassifier
-has its defaults, and with `early_stopping` in a second line, which does not count for the bar.
+standardised features from a Pipeline. LogisticRegressionCV chooses C by the log-loss of five folds.
+MLPClassifier has its defaults, and with `early_stopping` in a second line, which does not count for the bar.
 """
 
 import argparse
@@ -85,7 +85,10 @@ def scores(make: Any, rows: np.ndarray, targets: np.ndarray, seed: int) -> dict[
 def table(results: dict[str, dict[str, list[dict[str, Any]]]]) -> str:
     """Log-loss and calibration error by set, and their means against the better contender of each set."""
     names = list(CONTENDERS)
-    lines = [f"| log-loss (ECE %) | {' | '.join(names)} | to the better |", "|---|" + "---:|" * (len(names) + 1)]
+    lines = [
+        f"| log-loss (ECE %) | {' | '.join(names)} | to the better |",
+        "|---|" + "---:|" * (len(names) + 1),
+    ]
     ratios, own, others = [], [], []
     for name, by_contender in results.items():
         means = {one: fmean(run["log_loss"] for run in runs) for one, runs in by_contender.items()}
@@ -128,12 +131,12 @@ def main() -> None:
             label: [scores(make, rows, targets, seed) for seed in range(args.seeds)]
             for label, make in CONTENDERS.items()
         }
-        print(name, {one: fmean(run["log_loss"] for run in runs) for one, runs in results[name].items()}, flush=True)
+        print(name, flush=True)
+        if args.json:
+            packages = versions("beliefmatch", "torch", "numpy", "scikit-learn")
+            text = json.dumps({"hardware": hardware(), "versions": packages, "results": results}, indent=1)
+            Path(args.json).write_text(text + "\n", "utf-8")
     print(table(results))
-    if args.json:
-        packages = versions("beliefmatch", "torch", "numpy", "scikit-learn")
-        text = json.dumps({"hardware": hardware(), "versions": packages, "results": results}, indent=1)
-        Path(args.json).write_text(text + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """λ chosen by cross-validated linear heads, in place of a grid of trainings.
 
-λ sets the confidence that the optimum gives to a label: (1 + 1/λ) / (K + 1/λ) with prior 1. How much of it the
-data bear depends on how far the classes can be told apart, and that shows in linear heads on the features of a
-network, which take seconds to fit.
+λ sets the confidence that the optimum gives to a label: (1 + 1/λ) / (K + 1/λ) with prior 1. How much of it
+the data bear depends on how far the classes can be told apart, and that shows in linear heads on the
+features of a network, which take seconds to fit.
 """
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ __all__ = ["KLWeightScore", "choose_kl_weight", "kl_weight_path"]
 
 _NAME = "choose_kl_weight"
 _MIN_ROWS = 10
+_UNINFORMATIVE = 0.98  # of the NLL of the base rates: above, the features say nothing to a linear head
 
 
 class KLWeightScore(NamedTuple):
@@ -43,14 +45,15 @@ def choose_kl_weight(
 ) -> float:
     """λ for a training of one's own, without training the network once for each value.
 
-    Linear belief matching heads are fitted to the features along λ, five-fold cross-validated, and the largest λ
-    whose NLL is at most `max_rise` above the lowest is returned: of values that predict alike, the one that is
-    most ready to doubt.
+    Linear belief matching heads are fitted to the features along λ, five-fold cross-validated, and the
+    largest λ whose NLL is at most `max_rise` above the lowest is returned: of values that predict alike, the
+    one that is most ready to doubt.
 
     Args:
-        features: Rows (N, F), a tensor or array: inputs of the last layer, logits, or the inputs of the network
-            where these are a table. Rows that the network was not trained on; on rows that it knows by heart, the
-            classes look easier than they are and λ comes out too small.
+        features: Rows (N, F), a tensor or array: inputs of the last layer or logits of a first network, on
+            rows that it was not trained on; on rows that it knows by heart, the classes look easier than they
+            are and λ comes out too small. The inputs of the network only where a linear model of them does
+            nearly as well as the network; a warning is issued where it does no better than the base rates.
         targets: Class ids (N,), integers, or counts (N, K), floating point.
         kl_weights: Values of λ to choose from. By default a path that starts where λ hardly matters and ends
             where the NLL rises.
@@ -68,8 +71,21 @@ def choose_kl_weight(
         0.0032
     """
     path = kl_weight_path(features, targets, kl_weights=kl_weights, prior=prior, max_rise=max_rise)
-    most = (1 + max_rise) * min(one.nll for one in path)
-    return max(one.kl_weight for one in path if one.nll <= most)
+    lowest = min(one.nll for one in path)
+    if lowest > _UNINFORMATIVE * _base_rate_nll(_as_tensor("targets", targets)):
+        message = (
+            f"{_NAME}: a linear head on `features` predicts no better than the base rates of the classes"
+        )
+        remedy = "λ says nothing about a network; give the hidden layer or the logits of a first one"
+        warnings.warn(f"{message}, NLL {lowest:.4g}; {remedy}.", stacklevel=2)
+    return max(one.kl_weight for one in path if one.nll <= (1 + max_rise) * lowest)
+
+
+def _base_rate_nll(targets: Tensor) -> float:
+    """Entropy of the class shares: the NLL of a prediction that ignores the features."""
+    votes = targets.double().sum(0) if targets.dim() == 2 else torch.bincount(targets.long()).double()
+    shares = votes / votes.sum()
+    return -torch.special.xlogy(shares, shares).sum().item()
 
 
 def kl_weight_path(
@@ -80,7 +96,7 @@ def kl_weight_path(
     prior: float = 1.0,
     max_rise: float = MAX_RISE,
 ) -> list[KLWeightScore]:
-    """The values of λ that `choose_kl_weight` looks at, ascending, with their NLL. The arguments are the same."""
+    """The values of λ that `choose_kl_weight` compares, ascending, with their NLL; same arguments."""
     if require_finite_number(_NAME, "max_rise", max_rise) < 0:
         raise fail(_NAME, f"`max_rise` must not be negative, got {max_rise!r}.")
     beta = require_finite_number(_NAME, "prior", prior)
@@ -96,9 +112,7 @@ def kl_weight_path(
     if classes < 2:
         raise fail(_NAME, f"`targets` must have at least 2 classes, got {classes}.")
     require_labels(_NAME, "features", rows, classes, rows.width)
-    search = HeadSearch(
-        rows, None, classes, config=AdaptConfig(kl_weights=kl_weights), max_rise=max_rise
-    )
+    search = HeadSearch(rows, None, classes, config=AdaptConfig(kl_weights=kl_weights), max_rise=max_rise)
     search.belief_matching(search.softmax(), beta)
     found = {
         one.candidate.kl_weight: search.nll(one)
@@ -130,6 +144,8 @@ def _as_tensor(name: str, value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach().cpu()
     try:
-        return torch.from_numpy(np.ascontiguousarray(value))
+        return torch.from_numpy(np.array(value, order="C"))  # a copy: frames give read-only arrays
     except (TypeError, ValueError) as error:
-        raise fail(_NAME, f"`{name}` must be a tensor or an array, got {describe(value)}.", TypeError) from error
+        raise fail(
+            _NAME, f"`{name}` must be a tensor or an array, got {describe(value)}.", TypeError
+        ) from error

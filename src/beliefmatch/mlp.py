@@ -1,9 +1,9 @@
 """Multilayer perceptrons of one architecture, many at once: one for each candidate and each fold.
 
-All networks see the same minibatches; the weights of the rows decide which network learns from which row. So a
-fold costs a mask, and the first layers of all networks are one matrix product. As in
-`beliefmatch.adaptation.solver`, the objective of each network is the weighted mean loss of its rows plus half its
-weight decay times the squared norm of its weights. Networks are optimised by Adam.
+All networks see the same minibatches; the weights of the rows decide which network learns from which row. So
+a fold costs a mask, and the first layers of all networks are one matrix product. As in
+`beliefmatch.adaptation.solver`, the objective of each network is the weighted mean loss of its rows plus
+half its weight decay times the squared norm of its weights. Networks are optimised by Adam.
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,21 @@ import torch
 from torch import Tensor
 
 from beliefmatch.adaptation.fitted import Candidate
-from beliefmatch.adaptation.objectives import HeadLoss, loss_of
+from beliefmatch.adaptation.objectives import loss_of
 from beliefmatch.adaptation.scoring import product
 
-__all__ = ["Layers", "Schedule", "TrainedNetworks", "forward", "initial_layers", "train_networks"]
+__all__ = [
+    "Layers",
+    "NetworkTraining",
+    "Schedule",
+    "TrainedNetworks",
+    "forward",
+    "initial_layers",
+    "train_networks",
+]
 
 Layers = list[tuple[Tensor, Tensor]]
-"""Weights (M, out, in) and biases (M, out) of each layer of M networks, in order; no hidden layer is linear."""
+"""Weights (M, out, in) and biases (M, out) of each layer of M networks; one layer is a linear model."""
 _BLOCK_NUMBERS = 4_000_000  # activations held at once where no gradient is needed
 
 
@@ -105,15 +113,13 @@ def train_networks(
         candidates: λ, β and weight decay of each network, M of them with one β.
         schedule: How to train.
         row_weights: Of each row for the training of each network, (M, N).
-        held_out: Weight of each row in the NLL that tells when a network has trained enough, (M, N). By default
-            every network trains for `max_epochs`.
-        stop_early: Whether a network stops where that NLL no longer falls, and goes back to where it was lowest.
+        held_out: Weight of each row in the NLL that tells when a network has trained enough, (M, N). By
+            default every network trains for `max_epochs`.
+        stop_early: Whether a network stops where that NLL no longer falls, and goes back to where it was
+            lowest.
         seed: Of the order of the rows.
     """
-    loss = loss_of(candidates, layers[-1][1].shape[1])
-    decay = torch.tensor([one.weight_decay for one in candidates])
-    networks = torch.arange(len(candidates))
-    training = _Training(layers, schedule.learning_rate)
+    training = NetworkTraining(layers, candidates, schedule.learning_rate)
     best = [(weight.clone(), bias.clone()) for weight, bias in layers]
     lowest = torch.full((len(candidates),), torch.inf, dtype=torch.float64)
     # small falls add up: each counts from the last that was large enough
@@ -121,12 +127,10 @@ def train_networks(
     epochs = torch.zeros(len(candidates), dtype=torch.int64)
     generator = torch.Generator().manual_seed(seed)
     for epoch in range(1, schedule.max_epochs + 1):
-        order = torch.randperm(len(rows), generator=generator)
-        for some in order.split(schedule.batch_size):
-            weights = row_weights[networks][:, some]
-            training.step(loss, networks, rows[some], targets[some], weights, decay[networks])
+        training.epoch(rows, targets, row_weights, batch_size=schedule.batch_size, generator=generator)
         if held_out is None or not stop_early:
             continue
+        networks = training.networks
         nll = _mean_nll(training.layers, rows, targets, held_out[networks])
         is_lower = nll < lowest[networks]
         improved = networks[is_lower]
@@ -139,9 +143,8 @@ def train_networks(
         waited[networks] = torch.where(is_progress, 0, waited[networks] + 1)
         going = (waited[networks] < schedule.patience).nonzero()[:, 0]
         if len(going) < len(networks):
-            networks = networks[going]
             training.keep(going)
-        if not len(networks):
+        if not len(going):
             break
     if held_out is None or not stop_early:
         best = [(weight.clone(), bias.clone()) for weight, bias in training.layers]
@@ -152,10 +155,19 @@ def train_networks(
     return TrainedNetworks(best, lowest, epochs)
 
 
-class _Training:
-    """Networks under training by Adam, their parameters end to end in one tensor (M, P); networks can leave."""
+class NetworkTraining:
+    """Networks under training by Adam, their parameters end to end in one tensor (M, P); networks can leave.
 
-    def __init__(self, layers: Layers, learning_rate: float) -> None:
+    Args:
+        layers: To start from; not changed.
+        candidates: λ, β and weight decay of each network, with one β.
+        learning_rate: Of Adam.
+    """
+
+    def __init__(self, layers: Layers, candidates: Sequence[Candidate], learning_rate: float) -> None:
+        self.networks = torch.arange(len(candidates))
+        self._loss = loss_of(candidates, layers[-1][1].shape[1])
+        self._decay = torch.tensor([one.weight_decay for one in candidates])
         self._shapes = [weight.shape[1:] for weight, _ in layers]
         flat = torch.cat([one.flatten(1) for layer in layers for one in layer], 1)
         self._optimizer = torch.optim.Adam([flat], lr=learning_rate)
@@ -177,16 +189,22 @@ class _Training:
             at += out * size + out
         return layers
 
-    def step(
+    @torch.no_grad()
+    def epoch(
         self,
-        loss: HeadLoss,
-        networks: Tensor,
         rows: Tensor,
         targets: Tensor,
         row_weights: Tensor,
-        decay: Tensor,
+        *,
+        batch_size: int,
+        generator: torch.Generator,
     ) -> None:
-        """One step of Adam down the gradient of each network's objective, by backpropagation."""
+        """One pass over the rows in random order, with their weights (M, N) for all networks."""
+        for some in torch.randperm(len(rows), generator=generator).split(batch_size):
+            self._step(rows[some], targets[some], row_weights[self.networks[:, None], some])
+
+    def _step(self, rows: Tensor, targets: Tensor, row_weights: Tensor) -> None:
+        """Down the gradient of each network's objective, by backpropagation."""
         flat = self._flat
         layers, flat.grad = self.layers, torch.empty_like(flat)
         inputs: list[Tensor] = []  # of each layer but the first, (M, in, B)
@@ -194,13 +212,13 @@ class _Training:
         for weight, bias in layers[1:]:
             inputs.append(values.relu_())
             values = torch.baddbmm(bias[:, :, None], weight, values)
-        grad = loss(values, targets, networks)[1]
+        grad = self._loss(values, targets, self.networks)[1]
         grad *= (row_weights / row_weights.sum(1, keepdim=True).clamp(min=1e-30))[:, None]
-        grads = self._unpacked(flat.grad)
+        grads, decay = self._unpacked(flat.grad), self._decay[self.networks, None, None]
         for number in reversed(range(len(layers))):
             weight, (weight_grad, bias_grad) = layers[number][0], grads[number]
             bias_grad.copy_(grad.sum(2))
-            torch.mul(weight, decay[:, None, None], out=weight_grad)
+            weight_grad.copy_(decay * weight)
             if number:
                 weight_grad.baddbmm_(grad, inputs[number - 1].mT)
                 grad = torch.bmm(weight.mT, grad).mul_(inputs[number - 1] > 0)
@@ -209,7 +227,8 @@ class _Training:
         self._optimizer.step()
 
     def keep(self, networks: Tensor) -> None:
-        """Leave out all other networks."""
+        """Leave out all other networks; by their places among those that are left."""
+        self.networks = self.networks[networks]
         moments = self._optimizer.state.pop(self._flat)
         kept = self._flat[networks]
         self._optimizer.param_groups[0]["params"] = [kept]

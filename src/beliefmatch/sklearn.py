@@ -22,7 +22,7 @@ from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.fitted import Candidate
 from beliefmatch.adaptation.search import HeadSearch
 from beliefmatch.belief import Belief, Measure
-from beliefmatch.mlp import Layers, Schedule, forward, initial_layers, train_networks
+from beliefmatch.mlp import Layers, NetworkTraining, Schedule, forward, initial_layers, train_networks
 
 with needs("scikit-learn", extra="sklearn", caller="beliefmatch.sklearn"):
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -52,9 +52,9 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
     """Classifier of tabular data whose prediction is a Dirichlet over the class probabilities.
 
     A linear model or a small multilayer perceptron, trained by belief matching on standardised features.
-    What is "auto" is chosen by the negative log-likelihood (NLL) of cross-validation. The linear model is fitted
-    to its optimum on all rows. Of a perceptron one network is trained for each fold, until the NLL of its
-    held-out rows no longer falls; the prediction is the mean of the networks' log-concentrations.
+    What is "auto" is chosen by the negative log-likelihood (NLL) of cross-validation. The linear model is
+    fitted to its optimum on all rows. Of a perceptron one network is trained for each fold, until the NLL of
+    its held-out rows no longer falls; the prediction is the mean of the networks' log-concentrations.
 
     Args:
         hidden_layer_sizes: Number of units of each hidden layer; () for a linear model; "auto" for the better
@@ -83,7 +83,8 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         hidden_layer_sizes_: Architecture of the fitted model.
         cv_results_: Architecture, λ, weight decay and cross-validated NLL of every candidate: a dictionary of
             lists. Empty lists where nothing was cross-validated.
-        n_iter_: Largest number of epochs that a network was trained for; of a linear model, iterations of L-BFGS.
+        n_iter_: Largest number of epochs that a network was trained for; of a linear model, iterations of
+            L-BFGS.
         n_features_in_: Number of features.
         feature_names_in_: Names of the features, where `X` has names.
 
@@ -146,7 +147,8 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         used = weights > 0
         if not used.any():
             raise fail(_NAME, "`sample_weight` must be positive for at least one row, got none.")
-        self._scaler = StandardScaler().fit(rows[used], sample_weight=weights[used])
+        _require_prior_of(options.prior, len(labels.classes))
+        self._scaler = _fitted(StandardScaler(), rows[used], weights[used])
         data = _weighted(self._standardized(rows[used]), labels.take(used), weights[used], self.class_weight)
         random = check_random_state(self.random_state)
         folds = _folds(self.cv, data, labels.given, used, random)
@@ -159,7 +161,8 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         """One pass of Adam over some rows, for data that come in parts or do not fit into memory.
 
         A fitted model is trained on. A new one has the architecture given, one hidden layer of 100 units for
-        "auto", λ = 0.01 / K and a weight decay of 0.001 for "auto": parts of the data cannot be cross-validated.
+        "auto". Parts of the data cannot be cross-validated: for "auto", λ = 0.01 / K and the weight decay is
+        0.001.
         Features are standardised by the mean and deviation of all rows so far.
 
         Args:
@@ -175,7 +178,7 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         )
         if is_first:
             self.classes_ = labels.classes
-            self._scaler, self._random = StandardScaler(), check_random_state(self.random_state)
+            self._scaler = StandardScaler()
         elif not np.array_equal(labels.classes, self.classes_):
             expected = f"the same as before, {self.classes_.tolist()}"
             raise fail(_NAME, f"`classes` must be {expected}, got {labels.classes.tolist()}.")
@@ -183,27 +186,28 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         used = weights > 0
         if not used.any():
             return self
-        self._scaler.partial_fit(rows[used], sample_weight=weights[used])
+        _require_prior_of(options.prior, len(labels.classes))
+        _fitted(self._scaler, rows[used], weights[used])
         data = _weighted(self._standardized(rows[used]), labels.take(used), weights[used], self.class_weight)
         if is_first:
             hidden = _HIDDEN if options.hidden is None else options.hidden
             candidate = _default_candidate(options, data)
-            self._set(_initial(hidden, [candidate], data, [int(self._random.randint(2**31))]), hidden, candidate)
+            seed = int(check_random_state(self.random_state).randint(2**31))
+            self._set(_initial(hidden, [candidate], data, [seed]), hidden, candidate)
             self.cv_results_, self.n_iter_ = _results([]), 0
-        candidate = _candidate(self.kl_weight_, self.weight_decay_, options.prior)
         members = len(self._layers[0][0])
-        random = getattr(self, "_random", None) or check_random_state(self.random_state)
-        self._random = random
-        trained = train_networks(
-            self._layers,
+        if not hasattr(self, "_training"):
+            candidate = _candidate(self.kl_weight_, self.weight_decay_, options.prior)
+            self._training = NetworkTraining(self._layers, [candidate] * members, float(self.learning_rate))
+            self._random = check_random_state(self.random_state)
+        self._training.epoch(
             data.rows,
             data.targets,
-            [candidate] * members,
-            self._schedule(data)._replace(max_epochs=1),
-            row_weights=data.weights.expand(members, -1),
-            seed=int(random.randint(2**31)),
+            data.weights.expand(members, -1),
+            batch_size=self._schedule(data).batch_size,
+            generator=torch.Generator().manual_seed(int(self._random.randint(2**31))),
         )
-        self._layers = trained.layers
+        self._layers = self._training.layers
         self.n_iter_ += 1
         return self
 
@@ -221,12 +225,12 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         return self._log_alpha(X).log_softmax(1).numpy()
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Logits (N, K), the log-concentrations of the belief; of two classes the log-odds of the second, (N,)."""
+        """Log-concentrations (N, K) of the belief; of two classes the log-odds of the second, (N,)."""
         logits = self._log_alpha(X)
         return (logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits).numpy()
 
     def belief(self, X: Any) -> Belief:
-        """The Dirichlet over the class probabilities of each row: entropies, intervals, mutual information."""
+        """The Dirichlet over the class probabilities of each row."""
         return Belief(self._log_alpha(X))
 
     def abstain(self, X: Any, threshold: float = 0.9, *, measure: Measure = "confidence") -> np.ndarray:
@@ -299,11 +303,12 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         if y is None:
             raise fail(_NAME, "requires y to be passed, but the target y is None.")
         if _is_votes(y):
-            rows = validate_data(self, X, dtype=np.float64, reset=reset)
+            rows: Any = validate_data(self, X, dtype=np.float64, reset=reset)
             votes, names = _require_votes(y), _column_names(y)
             labels = _Labels(names, votes, votes)
         else:
-            rows, given = validate_data(self, X, y, dtype=np.float64, reset=reset, multi_output=True)
+            both: Any = validate_data(self, X, y, dtype=np.float64, reset=reset, multi_output=True)
+            rows, given = both
             labels = _labels(given, self.classes_ if classes is None and not reset else classes, is_part)
         if len(labels.given) != len(rows):
             raise fail(_NAME, f"`y` must have {len(rows)} rows as `X`, got {len(labels.given)}.")
@@ -314,14 +319,12 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
 
     def _standardized(self, rows: np.ndarray) -> Tensor:
         with np.errstate(over="ignore"):
-            standardized = self._scaler.transform(rows).clip(-_FARTHEST, _FARTHEST)
+            standardized = np.clip(np.asarray(self._scaler.transform(rows)), -_FARTHEST, _FARTHEST)
         return torch.from_numpy(standardized.astype(np.float32, order="C"))
 
     # Fitting
 
-    def _choose(
-        self, data: "_Data", folds: list["_Fold"], options: "_Options", *, seed: int
-    ) -> None:
+    def _choose(self, data: "_Data", folds: list["_Fold"], options: "_Options", *, seed: int) -> None:
         """Fit the architectures in question and keep the better one."""
         found: list[_Fit] = []
         if options.hidden is None or options.hidden == ():
@@ -334,7 +337,7 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         self._set(best.layers, best.hidden, best.candidate)
         self.cv_results_ = _results(found)
         self.n_iter_ = best.iterations
-        self.__dict__.pop("_random", None)
+        self.__dict__.pop("_training", None)
 
     def _networks(
         self,
@@ -375,7 +378,7 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
     def _log_alpha(self, X: Any) -> Tensor:
         """Log-concentrations (N, K) in double precision: the mean of the networks."""
         check_is_fitted(self, "_layers")
-        rows = validate_data(self, X, dtype=np.float64, reset=False)
+        rows: Any = validate_data(self, X, dtype=np.float64, reset=False)
         widest = max(weight.shape[0] * weight.shape[1] for weight, _ in self._layers)
         parts = self._standardized(rows).split(max(1, _MAX_LOGITS // widest))
         return torch.cat([forward(self._layers, one).double().mean(0).t() for one in parts])
@@ -459,7 +462,7 @@ def _default_candidate(options: _Options, data: _Data) -> Candidate:
 def _kl_weights(options: _Options, data: _Data, doubts: Iterable[float]) -> list[float]:
     if options.kl_weight is not None:
         return [options.kl_weight]
-    return [data.votes * one / data.classes for one in doubts]
+    return [float(f"{data.votes * one / data.classes:.1e}") for one in doubts]
 
 
 def _linear(data: _Data, folds: list[_Fold], options: _Options) -> _Fit:
@@ -584,7 +587,8 @@ def _folds(
             pairs = [*splitter.split(np.zeros((len(data.rows), 1)), ids)]
     else:
         place = np.cumsum(used) - 1
-        splits = check_cv(cv, given, classifier=True).split(np.zeros((len(used), 1)), given)
+        splitter: Any = check_cv(cv, given, classifier=True)
+        splits = splitter.split(np.zeros((len(used), 1)), given)
         of_all = [[np.asarray(one) for one in pair] for pair in splits]
         pairs = [[place[one[used[one]]] for one in pair] for pair in of_all]
     scorable = data.scorable.numpy() > 0
@@ -599,8 +603,10 @@ def _splitter(folds: int, rows: int, ids: np.ndarray | None, seed: int, is_auto:
         return make(1, test_size=_HELD_OUT, random_state=seed)
     if folds < 2:
         raise fail(_NAME, f"`cv` must be at least 2 folds, got {folds}.")
-    if rows < 2 * folds:
+    if is_auto and rows < 2 * folds:
         return None
+    if rows < folds:
+        raise fail(_NAME, f"`cv` must be at most the number of rows, {rows}, got {folds}.")
     make = KFold if counts is None or counts.max() < folds else StratifiedKFold
     return make(folds, shuffle=True, random_state=seed)
 
@@ -608,8 +614,8 @@ def _splitter(folds: int, rows: int, ids: np.ndarray | None, seed: int, is_auto:
 def _weighted(rows: Tensor, labels: _Labels, weights: np.ndarray, class_weight: Any) -> _Data:
     """Rows with class weights applied as the loss applies them.
 
-    The weight of a class multiplies the loss of its rows. Of votes it multiplies the votes, and λ by their mean
-    weight κ: that is κ times the loss of the votes divided by κ.
+    The weight of a class multiplies the loss of its rows. Of votes it multiplies the votes, and λ by their
+    mean weight κ: that is κ times the loss of the votes divided by κ.
     """
     classes, targets = len(labels.classes), labels.targets
     if class_weight is not None:
@@ -648,6 +654,23 @@ def _class_weights(class_weight: Any, labels: _Labels, weights: np.ndarray) -> n
     return np.array(found)
 
 
+def _fitted(scaler: StandardScaler, rows: np.ndarray, weights: np.ndarray) -> StandardScaler:
+    """The scaler with these rows added."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaler.partial_fit(rows, sample_weight=weights)
+    scale = np.asarray(scaler.scale_)
+    if not np.isfinite(scale).all():
+        column = int(np.flatnonzero(~np.isfinite(scale))[0])
+        largest = f"{np.abs(rows[:, column]).max():.3g} in column {column}"
+        raise fail(_NAME, f"`X` must be small enough to be squared in double precision, got {largest}.")
+    return scaler
+
+
+def _require_prior_of(prior: float | tuple[float, ...], classes: int) -> None:
+    if isinstance(prior, tuple) and len(prior) != classes:
+        raise fail(_NAME, f"`prior` must be a number or one for each of {classes} classes, got {len(prior)}.")
+
+
 def _is_votes(y: Any) -> bool:
     """Whether `y` has two dimensions and more than one column."""
     shape = y.shape if hasattr(y, "shape") else np.asarray(y).shape
@@ -655,7 +678,7 @@ def _is_votes(y: Any) -> bool:
 
 
 def _require_votes(y: Any) -> np.ndarray:
-    votes = check_array(y, dtype=np.float64, input_name="y")
+    votes = check_array(y, dtype="float64", input_name="y")
     if (votes < 0).any():
         raise fail(_NAME, f"`y` must be counts that are not negative, got {votes.min()}.")
     if not votes.any():

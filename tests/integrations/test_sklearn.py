@@ -35,7 +35,7 @@ def quick(**options):
 
 @pytest.fixture(scope="module")
 def rows():
-    return make_classification(240, 8, n_informative=5, n_classes=3, random_state=8)
+    return make_classification(240, 8, n_informative=5, n_redundant=0, n_classes=3, random_state=8)
 
 
 # scikit-learn's own checks
@@ -117,7 +117,9 @@ def test_auto_takes_the_network_where_no_line_divides_the_classes():
         if (hidden, kl_weight, decay) == ((100,), model.kl_weight_, model.weight_decay_)
     ]
     assert chosen[0] <= 1.002 * min(
-        nll for nll, decay in zip(table["nll"], table["weight_decay"], strict=True) if decay == model.weight_decay_
+        nll
+        for nll, decay in zip(table["nll"], table["weight_decay"], strict=True)
+        if decay == model.weight_decay_
     )
 
 
@@ -238,13 +240,13 @@ def test_training_leaves_the_global_random_state_alone(rows):
 
 def test_partial_fit_comes_to_what_fit_finds(rows):
     X, y = rows
-    model = BeliefClassifier((), kl_weight=0.01, weight_decay=0.01, learning_rate=0.03, random_state=0)
-    for _ in range(80):
+    model = quick(learning_rate=0.02, batch_size=120)
+    for _ in range(100):
         for part in np.array_split(np.arange(len(X)), 2):
             model.partial_fit(X[part], y[part], classes=[0, 1, 2])
     expected = quick().fit(X, y)
     np.testing.assert_allclose(model.predict_proba(X), expected.predict_proba(X), atol=0.05)
-    assert model.n_iter_ == 160
+    assert model.n_iter_ == 200
 
 
 def test_partial_fit_goes_on_from_fit(rows):
@@ -269,7 +271,9 @@ def test_partial_fit_meets_a_class_later(rows):
 
 
 def test_without_early_stopping_one_network_trains_for_all_epochs(rows):
-    model = BeliefClassifier((8,), kl_weight=0.01, early_stopping=False, max_iter=7, random_state=0).fit(*rows)
+    model = BeliefClassifier((8,), kl_weight=0.01, early_stopping=False, max_iter=7, random_state=0).fit(
+        *rows
+    )
     assert model.n_iter_ == 7
     assert len(model.cv_results_["nll"]) == 3
 
@@ -312,7 +316,9 @@ def test_folds_of_the_user_are_used(rows):
     by_group = list(LeaveOneGroupOut().split(X, y, np.arange(240) % 3))
     model = BeliefClassifier((), cv=by_group).fit(X, y, sample_weight=np.arange(240) % 4)
     assert np.isfinite(model.cv_results_["nll"]).all()
-    assert BeliefClassifier((4,), kl_weight=0.01, cv=TimeSeriesSplit(3), max_iter=3).fit(X, y).score(X, y) > 0.3
+    assert (
+        BeliefClassifier((4,), kl_weight=0.01, cv=TimeSeriesSplit(3), max_iter=3).fit(X, y).score(X, y) > 0.3
+    )
 
 
 def test_large_offsets_of_a_column_cost_no_digits(rows):
@@ -346,7 +352,9 @@ def test_few_rows_and_rare_classes_are_fitted():
         ({"class_weight": "even"}, "class_weight"),
         ({"class_weight": {7: 1.0}}, "class_weight"),
         ({"class_weight": {0: -1.0}}, "class_weight"),
+        ({"prior": (1.0, 2.0), "hidden_layer_sizes": (3,)}, "prior"),
         ({"cv": 1}, "cv"),
+        ({"cv": 1000}, "cv"),
         ({"max_iter": 0}, "max_iter"),
         ({"batch_size": 0}, "batch_size"),
         ({"learning_rate": float("nan")}, "learning_rate"),
@@ -359,6 +367,11 @@ def test_a_wrong_parameter_is_named(rows, options, argument):
         BeliefClassifier(**options).fit(*rows)
 
 
+def test_numbers_too_large_to_be_squared_are_named(rows):
+    with pytest.raises(ValueError, match="`X`"):
+        quick().fit(rows[0] * 1e300, rows[1])
+
+
 def test_wrong_votes_are_named(rows):
     X, y = rows
     votes = np.eye(3)[y]
@@ -367,7 +380,7 @@ def test_wrong_votes_are_named(rows):
             quick().fit(X, wrong)
     with pytest.raises(ValueError, match="`y`"):
         quick().fit(X, y).score(X, votes[:, :2] + 1)
-    with pytest.raises(ValueError, match="`sample_weight`|sample_weight|weights"):
+    with pytest.raises(ValueError, match="sample_weight"):
         quick().fit(X, y, sample_weight=-np.ones(240))
     with pytest.raises(NotFittedError):
         quick().belief(X)

@@ -81,3 +81,13 @@ def test_torch_uncertainty_detects_ood_digits_by_mutual_information():
     found = example("torch_uncertainty_digits", "torch_uncertainty")["run"](5)
     assert found["belief matching"]["test/cls/Acc"] > 0.9
     assert found["belief matching"]["ood/AUROC"] > 0.8
+
+
+def test_the_classifier_of_scikit_learn_knows_its_wines(capsys):
+    found = runpy.run_path(f"{EXAMPLES / 'sklearn_classifier.py'}")["run"]()
+    assert len(capsys.readouterr().out.splitlines()) == len(found)
+    assert found["accuracy of answers"] >= found["accuracy"] > 0.9
+    assert 0.3 < found["share answered at 0.9"] <= 1
+    assert found["log-loss"] < 0.2
+    assert found["λ of the classifier"] > 0
+    assert found["λ for a network"] > 0

@@ -54,7 +54,8 @@ class HeadSearch:
 
     Args:
         train: Features to fit on.
-        validation: Features that neither the heads nor the network have seen; None for cross-validation alone.
+        validation: Features that neither the heads nor the network have seen; None for cross-validation
+            alone.
         classes: K.
         init: Weight and bias of an existing head to start from.
         background: Rows of no class.
