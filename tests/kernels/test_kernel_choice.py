@@ -26,7 +26,7 @@ WITH_BROKEN_EXTENSION = (
     "sys.meta_path.insert(0, Broken())\n"
 )
 DOCTOR = MAIN.replace("sys.argv[1:]", "['doctor', '--json']")
-NONSENSE = "BELIEFMATCH_KERNEL: must be one of auto, native, triton, lean, reference, got 'nonsense'."
+NONSENSE = "kernels.use: `BELIEFMATCH_KERNEL` must be one of auto, native, triton, lean, reference, got 'nonsense'."
 
 
 def expected_loss():
