@@ -26,7 +26,8 @@ WITH_BROKEN_EXTENSION = (
     "sys.meta_path.insert(0, Broken())\n"
 )
 DOCTOR = MAIN.replace("sys.argv[1:]", "['doctor', '--json']")
-NONSENSE = "BELIEFMATCH_KERNEL: must be one of auto, native, triton, lean, reference, got 'nonsense'."
+REFUSED = "`BELIEFMATCH_KERNEL` must be one of auto, native, triton, lean, reference, got 'nonsense'."
+NONSENSE = f"kernels.use: {REFUSED}"
 
 
 def expected_loss():
@@ -77,7 +78,7 @@ def test_commands_end_with_one_line_if_the_kernel_does_not_exist(command, tmp_pa
     out = tmp_path / "predictions.csv"
     arguments = [*command, "--out", f"{out if command[0] == 'predict' else tmp_path}"]
     done = python(MAIN.replace("sys.argv[1:]", f"{arguments}"), BELIEFMATCH_KERNEL="nonsense")
-    assert done.returncode == 2 and done.stderr == f"beliefmatch {command[0]}: {NONSENSE}\n"
+    assert done.returncode == 2 and done.stderr == f"beliefmatch {command[0]}: {REFUSED}\n"
 
 
 def test_doctor_reports_a_kernel_that_does_not_exist():
