@@ -321,7 +321,7 @@ def test_a_report_that_cannot_be_made_leaves_nothing(cloudy, tmp_path, monkeypat
         cloudy.report(tmp_path / "out", class_names=["a", "b"])
     assert not (tmp_path / "out").exists()
     (tmp_path / "file").write_text("x")
-    with pytest.raises(ValueError, match="`out`"):
+    with pytest.raises(ValueError, match="`directory`"):
         cloudy.report(tmp_path / "file")
 
     def fails(*_, **__):

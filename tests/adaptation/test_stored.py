@@ -225,11 +225,13 @@ def test_one_archive_of_several_sets_and_the_head(tmp_path, extension):
     path = save(tmp_path, extension, **held, weight=WEIGHT)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        sets, init = feature_sets(path, validation=0.5)  # which yields to the rows that are there
+        sets, init = feature_sets(path)
     assert same(sets.train, train) and same(sets.validation, validation) and same(sets.test, test)
     np.testing.assert_array_equal(sets.ood["svhn"].rows, far["features"])
     assert sets.ood["svhn"].targets.tolist() == [-1] * 4
     assert torch.equal(init[0], torch.from_numpy(WEIGHT)) and init[1].tolist() == [0] * CLASSES
+    with pytest.raises(ValueError, match="`validation`"):
+        feature_sets(path, validation=0.5)  # there are validation rows already
 
 
 def test_counts_stay_counts_and_other_arrays_are_ignored(tmp_path):
@@ -284,8 +286,11 @@ def test_a_head_of_other_classes_is_no_obstacle(tmp_path):
 def test_sets_that_were_read_can_be_refitted(tmp_path):
     held = archive(train=arrays(200), validation=arrays(90, 1), test=arrays(50, 2))
     config = AdaptConfig(kl_weights=(0.01,), controls=())
-    for name, content, labels in (("a", {**held, "weight": WEIGHT}, "same"), ("b", arrays(200), "new")):
-        sets, init = feature_sets(save_npz(tmp_path / f"{name}.npz", **content), validation=0.3)
+    for name, content, options, labels in (
+        ("a", {**held, "weight": WEIGHT}, {}, "same"),
+        ("b", arrays(200), {"validation": 0.3}, "new"),
+    ):
+        sets, init = feature_sets(save_npz(tmp_path / f"{name}.npz", **content), **options)
         found = refit(sets, init=init, adapt_config=config)
         assert (found.labels, found.classes) == (labels, CLASSES)
 

@@ -21,7 +21,7 @@ needs_dev_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="need
 @pytest.mark.parametrize(
     ("error", "line"),
     [
-        (FloatingPointError("fit: the loss of epoch 3 is nan."), "the loss of epoch 3 is nan."),
+        (FloatingPointError("the loss of epoch 3 is nan."), "the loss of epoch 3 is nan."),
         (FileNotFoundError(errno.ENOENT, "gone", "weights"), "gone: weights"),
         (ValueError("a bug"), None),
     ],

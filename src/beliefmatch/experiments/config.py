@@ -21,7 +21,7 @@ from beliefmatch._config import (
     plain,
     unknown_key,
 )
-from beliefmatch._errors import fail
+from beliefmatch._errors import ArgumentError, fail
 from beliefmatch._utils import require_name
 from beliefmatch.data.config import DataConfig, name_of_set
 from beliefmatch.experiments.yaml_files import read_yaml, yaml_value
@@ -257,7 +257,10 @@ def parse_setting(setting: str, form: str = "key=value") -> tuple[list[str], Any
     path = key.strip().split(".")
     if not equals or not all(path):
         raise fail("config", f"`set` must be written {form}, got {setting!r}.")
-    return path, yaml_value(text.strip(), caller=f"config: {key.strip()}")
+    try:
+        return path, yaml_value(text.strip(), caller="config")
+    except ArgumentError as error:
+        raise fail("config", f"`set` must be YAML, got {key.strip()}: {error.message}") from None
 
 
 def with_method(mapping: Mapping[str, Any], name: str, **options: Any) -> dict[str, Any]:

@@ -316,9 +316,7 @@ class TrainingRun:
     def _predict(self, predictor: Predictor, source: Source) -> PredictedSet:
         predicted = predict_all(self.engine, predictor, source, _BATCH)
         if not predicted.probs.isfinite().all():
-            raise FloatingPointError(
-                f"run: the predictions of the network are not finite. {NOT_FINITE_ADVICE}"
-            )
+            raise FloatingPointError(f"The predictions of the network are not finite. {NOT_FINITE_ADVICE}")
         return predicted
 
     def _batches(self, source: Source) -> Iterator[Batch]:

@@ -4,6 +4,8 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
+from beliefmatch._errors import fail
+
 __all__ = ["MLP"]
 
 
@@ -36,7 +38,7 @@ class MLP(nn.Module):
         super().__init__()
         if width < 1 or layers < 0:
             got = f"a width of {width} and {layers} layers"
-            raise ValueError(f"MLP: `width` must be at least 1 and `layers` at least 0, got {got}.")
+            raise fail("MLP", f"`width` must be at least 1 and `layers` at least 0, got {got}.")
         self.channels = channels
         sizes = [channels] + [width] * layers
         blocks: list[nn.Module] = []
@@ -50,5 +52,5 @@ class MLP(nn.Module):
         """Map rows (N, channels) to logits (N, K)."""
         if rows.ndim != 2 or rows.shape[1] != self.channels:
             expected = f"(N, {self.channels})"
-            raise ValueError(f"MLP: `rows` must have shape {expected}, got {tuple(rows.shape)}.")
+            raise fail("MLP", f"`rows` must have shape {expected}, got {tuple(rows.shape)}.")
         return self.layers(rows)

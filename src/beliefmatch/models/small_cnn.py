@@ -2,6 +2,8 @@
 
 from torch import Tensor, nn
 
+from beliefmatch._errors import fail
+
 __all__ = ["SmallCNN"]
 
 _LEAST_SIDE = 4  # below this, halving again would leave nothing to convolve
@@ -41,7 +43,7 @@ class SmallCNN(nn.Module):
         super().__init__()
         for name, value in (("width", width), ("blocks", blocks), ("stem_stride", stem_stride)):
             if value < 1:
-                raise ValueError(f"SmallCNN: `{name}` must be at least 1, got {value}.")
+                raise fail("SmallCNN", f"`{name}` must be at least 1, got {value}.")
         self.channels = channels
         rate = dropout if dropout_in_blocks else 0.0
         sizes = [channels] + [width * 2**block for block in range(blocks)]
@@ -59,7 +61,7 @@ class SmallCNN(nn.Module):
         """Map images (N, C, H, W) to logits (N, K)."""
         if images.ndim != 4 or images.shape[1] != self.channels:
             expected = f"(N, {self.channels}, H, W)"
-            raise ValueError(f"SmallCNN: `images` must have shape {expected}, got {tuple(images.shape)}.")
+            raise fail("SmallCNN", f"`images` must have shape {expected}, got {tuple(images.shape)}.")
         values = images
         for index, block in enumerate(self.blocks):
             if index and min(values.shape[-2:]) >= _LEAST_SIDE:

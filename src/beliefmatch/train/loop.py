@@ -269,7 +269,7 @@ class _Training:
         state.skipped_in_a_row += 1
         if state.skipped_in_a_row >= _MAX_SKIPPED_IN_A_ROW:
             raise FloatingPointError(
-                f"fit: {state.skipped_in_a_row} steps in a row were not finite (the last: loss {loss:.4g}, "
+                f"{state.skipped_in_a_row} steps in a row were not finite (the last: loss {loss:.4g}, "
                 f"gradient norm {gradient_norm:.4g}). {NOT_FINITE_ADVICE}"
             )
 
@@ -278,7 +278,7 @@ class _Training:
         state, n_batches = self.state, self.sampler.n_batches
         if state.sums.skipped > n_batches / 2:
             skipped = f"{state.sums.skipped} of the {n_batches} steps of epoch {state.epoch + 1}"
-            raise FloatingPointError(f"fit: {skipped} were not finite. {NOT_FINITE_ADVICE}")
+            raise FloatingPointError(f"{skipped} were not finite. {NOT_FINITE_ADVICE}")
         epoch = state.sums.epoch(
             state.epoch,
             rate=self.config.rate(state.epoch + (n_batches - 1) / n_batches),
