@@ -354,7 +354,7 @@ def test_semi_supervised_methods_are_compared_in_one_table(tmp_path, capsys):
     found = json.loads((out / "comparison.json").read_text("utf-8"))
     assert [method["label"] for method in found["methods"]] == [
         "softmax",
-        "softmax (semi = pi, weight = 0.5)",
+        "softmax (semi = pi, weight = 0.5, divergence = squared)",
         "belief matching (λ = 0.01, semi = vat, weight = 0.1)",
     ]
     shown = " ".join(capsys.readouterr().out.split())

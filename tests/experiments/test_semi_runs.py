@@ -119,7 +119,8 @@ def test_half_precision_learns_about_the_same(tmp_path):
 
 @pytest.mark.parametrize("method", ["softmax", "belief_matching"])
 def test_the_loss_is_the_divergence_of_two_predictions_written_out(method):
-    config = semi_config("semi.kind=pi", method=method)
+    divergence = "squared" if method == "softmax" else "dirichlet"
+    config = semi_config("semi.kind=pi", f"semi.divergence={divergence}", method=method)
     data = dataset(config.data)
     inputs, targets = next(iter(data.train.batches([torch.arange(6)])))
     network, found = network_of(config, method_of(config), data).eval(), aux_loss(config, method_of(config))
@@ -343,7 +344,7 @@ def test_a_comparison_distinguishes_kinds_and_shares_equal_settings(tmp_path, su
     record = work.run().record
     assert [method.label for method in record.methods] == [
         "softmax",
-        "softmax (semi = vat, weight = 0.3)",
+        "softmax (semi = vat, weight = 0.3, divergence = categorical)",
         "belief matching (λ = 0.01, prior from = run, prior strength = 1)",
     ]
     assert not {"semi", "teacher"} & set(record.settings)

@@ -12,6 +12,7 @@ import time
 import pytest
 import torch
 
+from beliefmatch._errors import fail
 from beliefmatch.cli import main
 from beliefmatch.experiments import grid
 from beliefmatch.experiments.build import dataset
@@ -205,7 +206,7 @@ def test_the_page_of_all_keeps_earlier_results(copied, few_reproductions, monkey
     """Data that are gone do not take away the results that were read from them; another fault is an error."""
 
     def gone(runner):
-        raise kind("reproduce: `data_dir` must hold it.")
+        raise fail("reproduce", "`data_dir` must hold it.", kind)
 
     names = ("figure-rotation", "table3", "figure-transfer")
     out = copied(*names)
@@ -275,7 +276,7 @@ def test_predictions_that_are_not_finite_are_a_divergence(tmp_path, monkeypatch)
     monkeypatch.setattr("beliefmatch.models.digits.DigitsNet.forward", forward)
     (ended,) = attempt_cells([diverging_cell(tmp_path)])
     assert isinstance(ended, Diverged)
-    assert ended.message.startswith("run: the predictions of the network are not finite.")
+    assert ended.message.startswith("The predictions of the network are not finite.")
 
 
 def test_a_divergence_is_shown_in_table_and_figure(tmp_path, monkeypatch, capsys):

@@ -161,11 +161,12 @@ def _settings(context: typer.Context) -> tuple[dict[str, Any], float | str | Non
         chosen = ChosenRecipe(params["recipe"], {}, ())
     else:
         everything = overridden(given, single)
-        chosen = choose_recipe(
-            everything.get("data", {}),
-            accelerator=everything.get("engine", {}).get("accelerator", "auto"),
-            epochs=everything.get("training", {}).get("epochs"),
-        )
+        with naming_arguments("data", path="name", directory="name"):
+            chosen = choose_recipe(
+                everything.get("data", {}),
+                accelerator=everything.get("engine", {}).get("accelerator", "auto"),
+                epochs=everything.get("training", {}).get("epochs"),
+            )
     with naming_arguments("train", "recipe", name_or_path="recipe"):
         base = merged(recipe(chosen.name), chosen.changes)
     return overridden(merged(base, given), single), kl_weight, chosen.notes

@@ -203,7 +203,10 @@ class RunDirectory:
 
 def require_directory_of(kind: Contents, directory: Path, *, caller: str) -> None:
     """Refuse a directory that holds what another command wrote: files of the same name would be lost."""
-    found = _contents(directory)
+    try:
+        found = _contents(directory)
+    except OSError:  # a name that no file system takes; whoever makes the directory says so
+        return
     if found is not None and found != kind:
         got = f"{directory}, which holds {_A[found]}; choose another"
         raise fail(caller, f"`out` must be new, or the directory of {_A[kind]}, got {got}.")

@@ -51,6 +51,20 @@ class Inference:
         """Device of this process."""
         return self._device
 
+    @property
+    def rank(self) -> int:
+        """Number of this process among all, from 0."""
+        return 0
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes on all machines."""
+        return 1
+
+    def gather(self, rows: Tensor, lengths: Sequence[int]) -> Tensor:
+        """The rows of all processes, of which each has as many as `lengths` says."""
+        return rows
+
     @contextmanager
     def running(self) -> Iterator[None]:
         """Set the number of threads and cuDNN's benchmark mode inside the block."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from beliefmatch._validate import fail
 from beliefmatch.data.sources import Source
 from beliefmatch.methods.base import Prediction, Predictor
-from beliefmatch.train.engine import Engine
+from beliefmatch.train.engine import Inference
 
 __all__ = ["PredictedSet", "predict_all"]
 
@@ -24,7 +24,9 @@ class PredictedSet(NamedTuple):
     """(N,), of masks or members; None where the prediction has none, or a belief that has its own."""
 
 
-def predict_all(engine: Engine, predictor: Predictor, source: Source, batch_size: int = 512) -> PredictedSet:
+def predict_all(
+    engine: Inference, predictor: Predictor, source: Source, batch_size: int = 512
+) -> PredictedSet:
     """Predict every example of a source once, in order; all processes get all rows.
 
     Each process predicts a contiguous range of the examples. The network computes in the engine's precision;
