@@ -355,7 +355,7 @@ def test_semi_supervised_methods_are_compared_in_one_table(tmp_path, capsys):
     assert [method["label"] for method in found["methods"]] == [
         "softmax",
         "softmax (semi = pi, weight = 0.5, divergence = squared)",
-        "belief matching (λ = 0.01, semi = vat, weight = 0.1)",
+        "belief matching (λ = 0.0003, semi = vat, weight = 0.1, divergence = categorical)",
     ]
     shown = " ".join(capsys.readouterr().out.split())
     assert "semi = pi" in shown and (out / "report.html").stat().st_size > 10_000

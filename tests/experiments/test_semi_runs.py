@@ -345,7 +345,7 @@ def test_a_comparison_distinguishes_kinds_and_shares_equal_settings(tmp_path, su
     assert [method.label for method in record.methods] == [
         "softmax",
         "softmax (semi = vat, weight = 0.3, divergence = categorical)",
-        "belief matching (λ = 0.01, prior from = run, prior strength = 1)",
+        "belief matching (λ = 0.0003, prior from = run, prior strength = 1)",
     ]
     assert not {"semi", "teacher"} & set(record.settings)
     assert record.settings["data"]["labels"] == 30
