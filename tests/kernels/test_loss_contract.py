@@ -188,6 +188,37 @@ def test_digits_survive_without_the_divergence_and_where_the_pole_alone_would_ov
         assert_exact(torch.tensor(logits, dtype=dtype), torch.tensor(label), kl_weight=kl_weight)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("logits", "counts", "prior", "kl_weight"),
+    [
+        ([0.0, 5.0, -90.0], [1.0, 0.0, 0.0], 1.0, 1e-6),
+        ([0.0, 5.0, -90.0], [1.0, 0.0, 1e-4], 1.0, 1e-6),
+        ([-90.0, 5.0, -91.0], [1e-3, 2.0, 0.0], 0.7, 1e-6),
+        ([0.0, -90.0, 1.0], [2.0, 0.0, 1.0], [0.5, 1.5, 3.0], 1e-4),
+        ([0.0, 5.0, -105.0], [1.0, 3.0, 0.0], 1.0, 1e-9),
+    ],
+)
+def test_counts_match_the_oracle_where_the_pole_alone_would_overflow(
+    logits, counts, prior, kl_weight, dtype, kernel
+):
+    """Votes of zero times a pole beyond float32 are zero, and λ/α fits float32 although 1/α does not."""
+    beta = torch.tensor(prior, dtype=DOUBLE) if isinstance(prior, list) else prior
+    z, votes = torch.tensor(logits, dtype=dtype), torch.tensor(counts, dtype=dtype)
+    assert_exact(z, votes, beta, kl_weight)
+    loss, _ = loss_and_gradient(z[None], votes[None], prior=beta, kl_weight=kl_weight)
+    exact = oracle.loss(z.tolist(), votes.tolist(), [prior] * 3 if beta is prior else prior, kl_weight)
+    assert oracle.relative_error(loss.item(), exact) < 1e-5
+
+
+@pytest.mark.parametrize("low", [-140.0, -200.0, -1e30])
+def test_counts_saturate_where_the_prior_alone_leaves_the_type(low, kernel):
+    largest = torch.finfo(torch.float32).max
+    loss, gradient = loss_and_gradient(torch.tensor([[0.0, 5.0, low]]), torch.tensor([[1.0, 0.0, 0.0]]))
+    assert loss.item() == largest and gradient[0, 2].item() == -largest
+    assert gradient[0, 0] < 0 < gradient[0, 1] < 2
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_half_precision_is_exact_to_the_rounding_of_its_gradient(dtype, kernel):
     torch.manual_seed(0)

@@ -73,6 +73,39 @@ def test_one_class_and_single_precision_are_combined_too():
     assert combine([Belief(LOGITS.float())] * 2).log_alpha.dtype == torch.float32
 
 
+LOWEST = -math.inf
+
+
+@pytest.mark.parametrize("low", [-3e4, -1e5])
+@pytest.mark.parametrize(
+    "members",
+    [
+        [[1.0, 2.0, LOWEST]],
+        [[1.0, 2.0, LOWEST], [0.0, 1.5, LOWEST]],
+        [[1.0, 2.0, LOWEST], [0.0, 1.0, 2.0]],
+        [[0.0, 1.0, 2.0], [1.0, 2.0, LOWEST]],
+        [[1.0, LOWEST, LOWEST]],
+        [[-1e4, LOWEST, LOWEST], [-1e4, LOWEST, LOWEST]],
+        [[1.0, LOWEST, LOWEST], [2.0, LOWEST, LOWEST]],
+    ],
+)
+def test_a_logit_of_minus_infinity_is_the_limit_of_low_ones(members, low):
+    rows = torch.tensor(members, dtype=torch.float64)[:, None]
+    found, limit = (combine([Belief(member) for member in part]) for part in (rows, rows.clamp(min=low)))
+    excluded = rows.isneginf().all(0)
+    assert (found.log_alpha[excluded] == LOWEST).all()
+    torch.testing.assert_close(found.log_alpha[~excluded], limit.log_alpha[~excluded], rtol=1e-11, atol=0)
+    torch.testing.assert_close(found.probs, mean_softmax(rows).probs, rtol=1e-12, atol=0)
+
+
+def test_point_masses_on_different_classes_are_combined_and_a_row_without_classes_stays_none():
+    point, other, none = ([[0.0, LOWEST, LOWEST]], [[LOWEST, 3.0, LOWEST]], [[LOWEST] * 3])
+    found = combine([Belief(torch.tensor(point)), Belief(torch.tensor(other))])
+    assert found.probs.tolist() == [[0.5, 0.5, 0.0]]
+    assert found.mutual_information().item() == pytest.approx(math.log(2), abs=1e-6)
+    assert combine([Belief(torch.tensor(point)), Belief(torch.tensor(none))]).probs.isnan().all()
+
+
 def entropies_oracle(members):
     """Expected entropy and mutual information of the mean softmax of members, each a list of logits."""
     with mpmath.workdps(60):

@@ -46,6 +46,18 @@ def test_every_network_maps_inputs_to_logits_one_by_one_and_takes_dropout(name):
         assert (len(dropouts) > 1) is in_blocks and all(dropout.p == 0.3 for dropout in dropouts)
 
 
+@pytest.mark.parametrize("in_blocks", [False, True])
+@pytest.mark.parametrize("layers", [0, 1, 3])
+def test_a_perceptron_has_dropout_in_front_of_its_last_layer(layers, in_blocks):
+    options = {"width": 5, "layers": layers, "dropout": 0.4, "dropout_in_blocks": in_blocks}
+    *_, dropout, head = build_model("mlp", num_classes=2, channels=4, **options).layers
+    assert dropout.p == 0.4 and head.in_features == (5 if layers else 4)
+    network = build_model("mlp", num_classes=2, channels=4, **options)
+    assert len(active_dropouts(network)) == (max(1, layers) if in_blocks else 1)
+    first = next(iter(network.layers))
+    assert isinstance(first, nn.Dropout if layers == 0 else nn.Linear)
+
+
 @pytest.mark.parametrize(
     ("name", "millions"),
     [

@@ -16,7 +16,9 @@ where the second form serves rows near the prior, and that of y, with ρ = 1 −
     B = M s_y - μ_y = \sum_{k≠y}(μ_k - α_k) - ρD
 
 The gradient is made together with the loss, and multiplied by the upstream gradient in the backward pass.
-Poles 1/α that the type does not hold saturate.
+
+Loss and gradient saturate at the largest number of float32. For class ids that also happens where 1/α alone
+is larger, which is where a logit is below −88.7, although λ/α may be smaller. Counts have no such range.
 """
 
 import math
@@ -49,6 +51,8 @@ _LOWEST_TOP = 60.0
 """Rows whose largest logit is below its negative are lifted to it."""
 
 _LOG_STEPS = 2.0**17
+_POLE_SCALE = 2.0**-40
+"""What e is multiplied by for counts: where float32 holds λ/α, it then holds e too."""
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -231,12 +235,12 @@ def _loss_and_gradient(rows: _Rows, dim: int, wants_gradient: bool) -> tuple[Ten
     votes = None if votes is None else votes.scatter(dim, y, 0.0)
     body, r = _body_and_excess(n, prior, votes, total, wants_gradient)
     powers = (z - _stored(highest)).exp_().scatter_(dim, y, 0.0)
-    poles_of_votes = None if votes is None else n.exp().mul_(votes)
+    poles_of_votes = None if votes is None else _times_exp(votes, n)
     has_scalar_prior = votes is None and not isinstance(prior, Tensor)
     uncentred = None if has_scalar_prior else total(n)
     n, left = _add_log(n, prior)
     n_sum = total(n) if uncentred is None else uncentred
-    e = _scale_expm1(n, left)
+    e = _scale_expm1(n, left) if votes is None else _scale_small_expm1(n, left)
     sums = [own, top, lift, total(powers), total(e * powers), total(e), n_sum, *body]
     if votes is not None and own_votes is not None and poles_of_votes is not None:
         sums += [own_votes, total(votes), total(poles_of_votes)]
@@ -248,10 +252,12 @@ def _loss_and_gradient(rows: _Rows, dim: int, wants_gradient: bool) -> tuple[Ten
     values = torch.add(values.nan_to_num_(limit, limit, limit).clamp_(0.0, limit), numbers[1], alpha=0)
     if pulls is None:
         return values, None
-    far, near, base, unit, apart = _in_type(pulls, z.dtype)
     terms = None
     if votes is not None and poles_of_votes is not None:
         terms = torch.addcmul(votes, poles_of_votes, r).div_(_stored(lift.exp()))  # ct
+        far, near, base, unit, apart = pulls
+        pulls = [far * _POLE_SCALE, near, base * _POLE_SCALE, unit * _POLE_SCALE, apart]
+    far, near, base, unit, apart = _in_type(pulls, z.dtype)
     base = base * _as_wide(prior, z) if isinstance(prior, Tensor) or prior != 1 else base
     gradient = torch.addcmul(base, powers, far, value=-1)
     gradient.addcmul_(e, r.addcmul_(powers, near, value=-1), value=-1).div_(unit)
@@ -316,6 +322,8 @@ def _row_of(
     classes = z.shape[dim]
     prior_mass, log_normaliser = _mass_and_normaliser(prior, own_prior, z, dim)
     own_votes, votes = 1 / kl_weight, 0.0  # γ
+    if left:
+        excess, poles = excess / _POLE_SCALE, poles / _POLE_SCALE
     constant = _at_prior(own_prior, z.dtype) + log_normaliser + (classes - 1) * (1 - special.HALF_LN_2PI)
     if not isinstance(prior, Tensor) and not left:
         body = _scalar_prior_body(numbers[5:10], prior, constant, classes, z.dtype)
@@ -544,6 +552,22 @@ def _scale_expm1(x: Tensor, left: _Number) -> Tensor:
     if isinstance(left, Tensor):
         return torch.addcmul(left, x, left + 1)
     return torch.rsub(x, left, alpha=-1 - left) if left else x
+
+
+def _scale_small_expm1(x: Tensor, left: _Number) -> Tensor:
+    """`_scale_expm1` times `_POLE_SCALE`, as s(s + 2) with s = e^(x/2) − 1, which overflows later."""
+    x = x.mul_(0.5)
+    x = _compiled_expm1(x) if torch.compiler.is_compiling() else x.expm1_()
+    x = torch.rsub(x, 2 * _POLE_SCALE, alpha=-_POLE_SCALE).mul_(x)
+    if isinstance(left, Tensor):
+        return torch.addcmul(left * _POLE_SCALE, x, left + 1)
+    return torch.rsub(x, left * _POLE_SCALE, alpha=-1 - left) if left else x
+
+
+def _times_exp(factor: Tensor, x: Tensor) -> Tensor:
+    """factor · e^x, which is 0 where `factor` is 0, however large x is."""
+    root = (0.5 * x).clamp_(max=0.99 * math.log(torch.finfo(x.dtype).max)).exp_()
+    return (factor * root).mul_(root)
 
 
 def _compiled_expm1(x: Tensor) -> Tensor:

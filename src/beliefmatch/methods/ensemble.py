@@ -81,10 +81,11 @@ def combine(beliefs: list[Belief]) -> Belief:
               \quad G_j = \sum_k m_{jk} (1 - m_{jk}), \quad D = \sum_k \overline{(m_{jk} - m_k)^2}
 
     where bars are means over the members. No term of the second form is negative, and each is computed as a
-    logarithm: neither sure members nor members that contradict each other are lost to rounding.
+    logarithm: neither sure members nor members that contradict each other are lost to rounding. A class whose
+    logit is −∞ for every member has it in the result too.
     """
     z = torch.stack([belief.log_alpha for belief in beliefs])
-    dtype, z = z.dtype, z.to(work_dtype(z.device))
+    is_excluded, dtype, z = z.isneginf(), z.dtype, _lifted(z.to(work_dtype(z.device)))
     log_means, log_precisions = z.log_softmax(-1), z.logsumexp(-1, keepdim=True)
     log_mean = _log_mean_exp(log_means)
     if z.shape[-1] == 1:  # a single class has no variance
@@ -93,7 +94,17 @@ def combine(beliefs: list[Belief]) -> Belief:
     log_within = _log_mean_exp(log_gini + functional.logsigmoid(-log_precisions))
     log_variance = torch.logaddexp(log_within, _log_variance_between(z, log_means))
     log_precision = _log_mean_exp(log_gini + functional.logsigmoid(log_precisions)) - log_variance
-    return Belief((log_mean + log_precision).to(dtype))
+    return Belief((log_mean + log_precision).to(dtype).masked_fill(is_excluded.all(0), -torch.inf))
+
+
+def _lifted(z: Tensor) -> Tensor:
+    """Logits with a finite number for −∞, so far below all others that its α is nothing beside theirs.
+
+    Differences of logits are then numbers. A member without any finite logit keeps its own.
+    """
+    lowest = z.masked_fill(~z.isfinite(), 0.0).amin((0, -1), keepdim=True)
+    floor = (2 * lowest - 1e3).clamp(min=torch.finfo(z.dtype).min)
+    return torch.where(z.isneginf() & (z.amax(-1, keepdim=True) > -torch.inf), floor, z)
 
 
 def _log_mean_exp(values: Tensor) -> Tensor:

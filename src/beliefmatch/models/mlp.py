@@ -17,8 +17,8 @@ class MLP(nn.Module):
         channels: number of inputs of a row.
         width: units of each hidden layer.
         layers: number of hidden layers; 0 is a linear model.
-        dropout: rate in front of the last layer, and where `dropout_in_blocks` behind every hidden layer.
-        dropout_in_blocks: dropout in all layers rather than in front of the last.
+        dropout: rate in front of the last layer, which for a linear model is a rate of the inputs.
+        dropout_in_blocks: dropout in front of the other layers but the first too.
 
     >>> import torch
     >>> MLP(num_classes=3, channels=13)(torch.zeros(5, 13)).shape
@@ -43,10 +43,10 @@ class MLP(nn.Module):
         sizes = [channels] + [width] * layers
         blocks: list[nn.Module] = []
         for fan_in, fan_out in pairwise(sizes):
-            is_last = len(blocks) == 3 * (layers - 1)
-            rate = dropout if dropout_in_blocks or is_last else 0.0
-            blocks += [nn.Linear(fan_in, fan_out), nn.ReLU(), nn.Dropout(rate)]
-        self.layers = nn.Sequential(*blocks, nn.Linear(sizes[-1], num_classes))
+            if blocks:
+                blocks.append(nn.Dropout(dropout if dropout_in_blocks else 0.0))
+            blocks += [nn.Linear(fan_in, fan_out), nn.ReLU()]
+        self.layers = nn.Sequential(*blocks, nn.Dropout(dropout), nn.Linear(sizes[-1], num_classes))
 
     def forward(self, rows: Tensor) -> Tensor:
         """Map rows (N, channels) to logits (N, K)."""
