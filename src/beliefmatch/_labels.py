@@ -25,13 +25,14 @@ __all__ = [
     "from_ids",
     "ids_and_weights",
     "is_ids",
+    "kl_weight_of",
     "require_class_weight",
     "require_kl_weight",
     "require_logits",
     "require_prior_number",
     "require_prior_tensor",
     "require_target_confidence",
-    "strength",
+    "target_confidence_of",
 ]
 
 DEFAULT_KL_WEIGHT = 0.01
@@ -88,9 +89,14 @@ def require_target_confidence(
     return value
 
 
-def strength(confidence: float, prior: _NumberOrTensor, classes: int) -> _NumberOrTensor:
+def kl_weight_of(confidence: float, prior: _NumberOrTensor, classes: int) -> _NumberOrTensor:
     """λ for which the optimum gives the label of one vote this confidence."""
     return (1 - confidence) / (prior * (confidence * classes - 1))
+
+
+def target_confidence_of(kl_weight: float, prior: float, classes: int) -> float:
+    """Probability that the optimum β + 1/λ gives to the label of one vote: the inverse of `kl_weight_of`."""
+    return (prior + 1 / kl_weight) / (classes * prior + 1 / kl_weight)
 
 
 class Labels(NamedTuple):

@@ -362,28 +362,28 @@ class Evaluation:
         require_name("plot", "figure", figure, known)
         return paper_canvas(known[figure])
 
-    def files(self, *, figures: Sequence[str] = ()) -> Iterator[tuple[str, bytes]]:
+    def files(self, *, figures: str | Sequence[str] = ()) -> Iterator[tuple[str, bytes]]:
         """Name and content of every file of a report; figures as "pdf", "svg" or "png" besides."""
         with _report_extra():
             import jinja2  # noqa: F401
 
             from beliefmatch.report.evaluation import evaluation_files
-        return evaluation_files(self.records, figures=figures)
+        return evaluation_files(self.records, figures=_figure_formats("files", figures))
 
-    def report(self, path: str | Path, *, figures: Sequence[str] = ()) -> Path:
+    def report(self, path: str | Path, *, figures: str | Sequence[str] = ()) -> Path:
         """Write the page, an HTML file that needs no network.
 
         Args:
             path: A file that ends in .html for the page alone. Any other path is a directory, which gets the
                 records (.json) and tables too: all files or none; files of an earlier report that this one
                 does not write are removed, but for records.
-            figures: Formats in which every figure is written too: "pdf", "svg", "png"; in a directory.
+            figures: One or more formats in which every figure is written too: "pdf", "svg", "png"; in a
+                directory.
 
         Returns:
             The path of the page.
         """
-        for kind in figures:
-            require_name("report", "figures", kind, ("pdf", "svg", "png"))
+        figures = _figure_formats("report", figures)
         place = Path(path)
         is_page = place.suffix.lower() in (".html", ".htm") and not place.is_dir()
         if is_page and figures:
@@ -423,10 +423,21 @@ def _report_extra() -> Any:
     return needs("matplotlib, jinja2 and rich", extra="report", caller="Evaluation")
 
 
+def _figure_formats(function: str, figures: Any) -> tuple[str, ...]:
+    """One format or several, checked."""
+    given = (figures,) if isinstance(figures, str) else figures
+    if not isinstance(given, Iterable):
+        raise fail(function, f"`figures` must be a list of formats, got {describe(figures)}.", TypeError)
+    formats = tuple(given)
+    for one in formats:
+        require_name(function, "figures", one, ("pdf", "svg", "png"))
+    return formats
+
+
 def _value(number: Number) -> float:
     if number.value is not None:
         return number.value
-    return math.inf if number.why.startswith("infinite") else math.nan
+    return math.inf if number.is_infinite else math.nan
 
 
 def _by_score(detections: Sequence[Detection], area: str) -> dict[str, float]:

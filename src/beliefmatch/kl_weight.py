@@ -5,18 +5,21 @@ the data bear depends on how far the classes can be told apart, and that shows i
 features of a network, which take seconds to fit.
 """
 
+import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from beliefmatch._labels import target_confidence_of
 from beliefmatch._validate import describe, fail, require_finite_number
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.feature_rows import Features, require_labels
-from beliefmatch.adaptation.search import MAX_RISE, HeadSearch
+from beliefmatch.adaptation.fitted import FittedHead
+from beliefmatch.adaptation.search import MAX_RISE, HeadSearch, strongest_prior
 
 __all__ = ["KLWeightScore", "choose_kl_weight", "kl_weight_path"]
 
@@ -70,15 +73,15 @@ def choose_kl_weight(
         >>> choose_kl_weight(features, targets)
         0.0032
     """
-    path = kl_weight_path(features, targets, kl_weights=kl_weights, prior=prior, max_rise=max_rise)
-    lowest = min(one.nll for one in path)
+    fitted = _fit(features, targets, kl_weights, prior, max_rise)
+    lowest = min(map(fitted.nll, fitted.heads))
     if lowest > _UNINFORMATIVE * _base_rate_nll(_as_tensor("targets", targets)):
         message = (
             f"{_NAME}: a linear head on `features` predicts no better than the base rates of the classes"
         )
         remedy = "λ says nothing about a network; give the hidden layer or the logits of a first one"
         warnings.warn(f"{message}, NLL {lowest:.4g}; {remedy}.", stacklevel=2)
-    return max(one.kl_weight for one in path if one.nll <= (1 + max_rise) * lowest)
+    return strongest_prior(fitted.heads, fitted.nll, max_rise).candidate.kl_weight
 
 
 def _base_rate_nll(targets: Tensor) -> float:
@@ -96,7 +99,35 @@ def kl_weight_path(
     prior: float = 1.0,
     max_rise: float = MAX_RISE,
 ) -> list[KLWeightScore]:
-    """The values of λ that `choose_kl_weight` compares, ascending, with their NLL; same arguments."""
+    """The values of λ that `choose_kl_weight` compares, ascending, with their NLL; same arguments.
+
+    Where several weight decays were tried with a λ, its NLL is the lowest of theirs.
+    """
+    fitted = _fit(features, targets, kl_weights, prior, max_rise)
+    lowest: dict[float, float] = {}
+    for head in fitted.heads:
+        kl_weight = head.candidate.kl_weight
+        lowest[kl_weight] = min(fitted.nll(head), lowest.get(kl_weight, math.inf))
+    return [
+        KLWeightScore(one, target_confidence_of(one, fitted.prior, fitted.classes), lowest[one])
+        for one in sorted(lowest)
+    ]
+
+
+class _Fitted(NamedTuple):
+    """Belief matching heads along λ."""
+
+    heads: list[FittedHead]
+    nll: Callable[[FittedHead], float]
+    """NLL of the rows held out from a head."""
+    prior: float
+    classes: int
+
+
+def _fit(
+    features: Any, targets: Any, kl_weights: Sequence[float] | None, prior: float, max_rise: float
+) -> _Fitted:
+    """Check the arguments and fit heads along λ."""
     if require_finite_number(_NAME, "max_rise", max_rise) < 0:
         raise fail(_NAME, f"`max_rise` must not be negative, got {max_rise!r}.")
     beta = require_finite_number(_NAME, "prior", prior)
@@ -114,14 +145,8 @@ def kl_weight_path(
     require_labels(_NAME, "features", rows, classes, rows.width)
     search = HeadSearch(rows, None, classes, config=AdaptConfig(kl_weights=kl_weights), max_rise=max_rise)
     search.belief_matching(search.softmax(), beta)
-    found = {
-        one.candidate.kl_weight: search.nll(one)
-        for one in search.heads
-        if one.candidate.kind == "belief_matching"
-    }
-    return [
-        KLWeightScore(one, (beta + 1 / one) / (classes * beta + 1 / one), found[one]) for one in sorted(found)
-    ]
+    heads = [one for one in search.heads if one.candidate.kind == "belief_matching"]
+    return _Fitted(heads, search.nll, beta, classes)
 
 
 def _features(features: Any, targets: Any) -> Features:

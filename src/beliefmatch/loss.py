@@ -9,13 +9,14 @@ from torch.compiler import is_compiling
 from beliefmatch import kernels
 from beliefmatch._labels import (
     is_ids,
+    kl_weight_of,
     require_class_weight,
     require_kl_weight,
     require_logits,
     require_prior_number,
     require_prior_tensor,
     require_target_confidence,
-    strength,
+    target_confidence_of,
 )
 from beliefmatch._rows import work_dtype
 from beliefmatch._validate import (
@@ -165,10 +166,10 @@ def checked_inputs(
         weight_of_prior = require_kl_weight(function, kl_weight)
     else:
         confidence = require_target_confidence(function, kl_weight, target_confidence, classes)
-        weight_of_prior = strength(confidence, prior, classes)
+        weight_of_prior = kl_weight_of(confidence, prior, classes)
         if priors is not None:
             mean = priors.detach().to(work_dtype(priors.device)).mean(dim, keepdim=True)
-            strengths = strength(confidence, mean, classes)
+            strengths = kl_weight_of(confidence, mean, classes)
     options = Options(prior, weight_of_prior, dim, has_ids, ignore_index, reduction)
     inputs = LossInputs(logits, targets, weight, priors, strengths, options)
     if target_confidence is None and _is_low_target_confidence(inputs):
@@ -192,8 +193,8 @@ def _warn_of_low_target_confidence(function: str, inputs: LossInputs) -> None:
     most_votes = 1.0 if options.has_ids else _most_votes(inputs.targets, options.dim)
     if most_votes is None or kl_weight * prior * (classes - 2) <= most_votes:
         return
-    mean = (prior + 1 / kl_weight) / (classes * prior + 1 / kl_weight)
-    remedy = (1 - 0.9) / (prior * (0.9 * classes - 1))
+    mean = target_confidence_of(kl_weight, prior, classes)
+    remedy = kl_weight_of(0.9, prior, classes)
     warnings.warn(
         f"{function}: kl_weight={kl_weight:g} with K={classes} classes gives a target mean of only "
         f"{mean:.3g}; target_confidence=0.9 would be kl_weight={remedy:.3g}.",

@@ -166,11 +166,16 @@ class NetworkTraining:
 
     def __init__(self, layers: Layers, candidates: Sequence[Candidate], learning_rate: float) -> None:
         self.networks = torch.arange(len(candidates))
-        self._loss = loss_of(candidates, layers[-1][1].shape[1])
-        self._decay = torch.tensor([one.weight_decay for one in candidates])
         self._shapes = [weight.shape[1:] for weight, _ in layers]
         flat = torch.cat([one.flatten(1) for layer in layers for one in layer], 1)
         self._optimizer = torch.optim.Adam([flat], lr=learning_rate)
+        self.change(candidates, learning_rate)
+
+    def change(self, candidates: Sequence[Candidate], learning_rate: float) -> None:
+        """Use other λ, β, weight decays and another learning rate from the next step on."""
+        self._loss = loss_of(candidates, self._shapes[-1][0])
+        self._decay = torch.tensor([one.weight_decay for one in candidates])
+        self._optimizer.param_groups[0]["lr"] = learning_rate
 
     @property
     def _flat(self) -> Tensor:

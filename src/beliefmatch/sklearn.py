@@ -42,10 +42,14 @@ _FOLDS, _MANY_ROWS, _HELD_OUT = 5, 10_000, 0.1
 _TOLERANCE = 1e-3  # of the linear solver, relative to the objective
 _MAX_RISE = 0.002  # relative rise of the cross-validated NLL that a stronger prior may cost
 _WEIGHT_DECAYS = (1e-3, 1e-2, 1e-1)  # of networks
-_DOUBTS = (1e-2, 1e-3, 1e-1)  # λK of networks, for one vote a row; the first with every weight decay
-_DEFAULT_WEIGHT_DECAY, _DEFAULT_DOUBT = 1e-3, 1e-2  # where nothing can be cross-validated
+_KL_WEIGHTS_TIMES_CLASSES = (
+    1e-2,
+    1e-3,
+    1e-1,
+)  # λK of networks, for one vote a row; the first with every weight decay
+_DEFAULT_WEIGHT_DECAY, _DEFAULT_KL_WEIGHT_TIMES_CLASSES = 1e-3, 1e-2  # where nothing can be cross-validated
 _MAX_LOGITS = 4_000_000  # computed at once
-_FARTHEST = 1e6  # deviations from the mean: a number that float32 can square
+_MAX_DEVIATIONS = 1e6  # deviations from the mean: a number that float32 can square
 
 
 class BeliefClassifier(ClassifierMixin, BaseEstimator):
@@ -83,8 +87,9 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         hidden_layer_sizes_: Architecture of the fitted model.
         cv_results_: Architecture, λ, weight decay and cross-validated NLL of every candidate: a dictionary of
             lists. Empty lists where nothing was cross-validated.
-        n_iter_: Largest number of epochs that a network was trained for; of a linear model, iterations of
-            L-BFGS.
+        n_iter_: Epoch of the kept weights, the latest of all networks. With early stopping, networks train
+            for up to `n_iter_no_change` further epochs, which are discarded. Of a linear model, iterations of
+            L-BFGS. Each call of `partial_fit` adds one.
         n_features_in_: Number of features.
         feature_names_in_: Names of the features, where `X` has names.
 
@@ -163,18 +168,22 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         A fitted model is trained on. A new one has the architecture given, one hidden layer of 100 units for
         "auto". Parts of the data cannot be cross-validated: for "auto", λ = 0.01 / K and the weight decay is
         0.001.
-        Features are standardised by the mean and deviation of all rows so far.
+        Features are standardised by the mean and deviation of all rows so far. Parameters that `set_params`
+        changes between calls hold from the next call on, but for the architecture; "auto" keeps the λ and
+        weight decay of the model.
 
         Args:
             X: Features (N, F).
             y: Labels or votes, as for `fit`.
-            classes: Labels of all classes, needed at the first call unless `y` are votes.
+            classes: Labels of all classes, needed at the first call unless `y` are votes. For votes, names of
+                the columns in their order; by default the columns of a data frame, else those of the first
+                call, else 0 to K − 1.
             sample_weight: Weight of the loss of each row.
         """
         options = self._options()
         is_first = not hasattr(self, "_layers")
         rows, labels = self._validated(
-            X, y, reset=is_first, classes=np.unique(classes) if classes is not None else None, is_part=True
+            X, y, reset=is_first, classes=None if classes is None else np.asarray(classes), is_part=True
         )
         if is_first:
             self.classes_ = labels.classes
@@ -196,9 +205,14 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
             self._set(_initial(hidden, [candidate], data, [seed]), hidden, candidate)
             self.cv_results_, self.n_iter_ = _results([]), 0
         members = len(self._layers[0][0])
-        if not hasattr(self, "_training"):
-            candidate = _candidate(self.kl_weight_, self.weight_decay_, options.prior)
-            self._training = NetworkTraining(self._layers, [candidate] * members, float(self.learning_rate))
+        self.kl_weight_ = options.kl_weight or self.kl_weight_
+        self.weight_decay_ = options.weight_decay or self.weight_decay_
+        candidates = [_candidate(self.kl_weight_, self.weight_decay_, options.prior)] * members
+        learning_rate = float(self.learning_rate)
+        if hasattr(self, "_training"):
+            self._training.change(candidates, learning_rate)
+        else:
+            self._training = NetworkTraining(self._layers, candidates, learning_rate)
             self._random = check_random_state(self.random_state)
         self._training.epoch(
             data.rows,
@@ -247,6 +261,7 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         """Accuracy; of votes, the mean share of a row's votes that its predicted class has."""
         if not _is_votes(y):
             return super().score(X, y, sample_weight)
+        check_is_fitted(self, "_layers")
         votes = _require_votes(y)
         if votes.shape[1] != len(self.classes_):
             expected = f"votes for {len(self.classes_)} classes"
@@ -304,12 +319,16 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
             raise fail(_NAME, "requires y to be passed, but the target y is None.")
         if _is_votes(y):
             rows: Any = validate_data(self, X, dtype=np.float64, reset=reset)
-            votes, names = _require_votes(y), _column_names(y)
-            labels = _Labels(names, votes, votes)
+            votes = _require_votes(y)
+            known = classes if classes is not None or reset else self.classes_
+            labels = _Labels(_column_names(y, known), votes, votes)
         else:
             both: Any = validate_data(self, X, y, dtype=np.float64, reset=reset, multi_output=True)
             rows, given = both
-            labels = _labels(given, self.classes_ if classes is None and not reset else classes, is_part)
+            known = None if classes is None else np.unique(classes)
+            if not reset and (known is None or np.array_equal(known, np.unique(self.classes_))):
+                known = self.classes_  # in the order of the columns of votes
+            labels = _labels(given, known, is_part)
         if len(labels.given) != len(rows):
             raise fail(_NAME, f"`y` must have {len(rows)} rows as `X`, got {len(labels.given)}.")
         if len(labels.classes) < 2:
@@ -319,7 +338,9 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
 
     def _standardized(self, rows: np.ndarray) -> Tensor:
         with np.errstate(over="ignore"):
-            standardized = np.clip(np.asarray(self._scaler.transform(rows)), -_FARTHEST, _FARTHEST)
+            standardized = np.clip(
+                np.asarray(self._scaler.transform(rows)), -_MAX_DEVIATIONS, _MAX_DEVIATIONS
+            )
         return torch.from_numpy(standardized.astype(np.float32, order="C"))
 
     # Fitting
@@ -352,7 +373,7 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         if not folds:
             return _one_network(hidden, _default_candidate(options, data), data, schedule, seed)
         fit = partial(_fold_networks, hidden, data, folds, schedule, seed, self.early_stopping)
-        first, *others = _kl_weights(options, data, _DOUBTS)
+        first, *others = _kl_weights(options, data, _KL_WEIGHTS_TIMES_CLASSES)
         decays = _WEIGHT_DECAYS if options.weight_decay is None else (options.weight_decay,)
         tried = fit([_candidate(first, decay, options.prior) for decay in decays])
         best = min(tried, key=lambda one: one.nll)
@@ -455,14 +476,14 @@ def _candidate(kl_weight: float, weight_decay: float, prior: float | tuple[float
 
 def _default_candidate(options: _Options, data: _Data) -> Candidate:
     """Where nothing can be cross-validated."""
-    (kl_weight,) = _kl_weights(options, data, (_DEFAULT_DOUBT,))
+    (kl_weight,) = _kl_weights(options, data, (_DEFAULT_KL_WEIGHT_TIMES_CLASSES,))
     return _candidate(kl_weight, options.weight_decay or _DEFAULT_WEIGHT_DECAY, options.prior)
 
 
-def _kl_weights(options: _Options, data: _Data, doubts: Iterable[float]) -> list[float]:
+def _kl_weights(options: _Options, data: _Data, times_classes: Iterable[float]) -> list[float]:
     if options.kl_weight is not None:
         return [options.kl_weight]
-    return [float(f"{data.votes * one / data.classes:.1e}") for one in doubts]
+    return [float(f"{data.votes * one / data.classes:.1e}") for one in times_classes]
 
 
 def _linear(data: _Data, folds: list[_Fold], options: _Options) -> _Fit:
@@ -686,10 +707,19 @@ def _require_votes(y: Any) -> np.ndarray:
     return votes
 
 
-def _column_names(y: Any) -> np.ndarray:
-    """Names of the classes: the columns of a data frame, else 0 to K − 1."""
+def _column_names(y: Any, known: np.ndarray | None) -> np.ndarray:
+    """Names of the classes: the columns of a data frame, else those that are known, else 0 to K − 1."""
+    width = np.shape(y)[1]
     columns = getattr(y, "columns", None)
-    return np.arange(np.shape(y)[1]) if columns is None else np.asarray(list(columns))
+    own = None if columns is None else np.asarray(list(columns))
+    if known is None:
+        return np.arange(width) if own is None else own
+    if known.shape != (width,) or len(np.unique(known)) < width:
+        expected = f"different names of the {width} columns of `y`"
+        raise fail(_NAME, f"`classes` must be {expected}, got {known.tolist()}.")
+    if own is not None and not np.array_equal(own, known):
+        raise fail(_NAME, f"`y` must have the columns {known.tolist()}, got {own.tolist()}.")
+    return known
 
 
 def _labels(given: np.ndarray, classes: np.ndarray | None, is_part: bool) -> _Labels:
@@ -704,7 +734,8 @@ def _labels(given: np.ndarray, classes: np.ndarray | None, is_part: bool) -> _La
     found, ids = np.unique(given, return_inverse=True)
     if classes is None:
         return _Labels(found, ids, given)
-    places = np.searchsorted(classes, found).clip(max=len(classes) - 1)
+    order = np.argsort(classes)
+    places = order[np.searchsorted(classes, found, sorter=order).clip(max=len(classes) - 1)]
     if len(unknown := found[classes[places] != found]):
         raise fail(_NAME, f"`y` must have labels of `classes`, got {unknown[0]!r}.")
     return _Labels(classes, places[ids], given)

@@ -115,9 +115,10 @@ def test_constant_empty_and_numbering_columns_are_left_out_with_their_reason():
         ([f"user-{row}" for row in range(60)], "--drop"),
         ([f"{row},5" for row in range(60)], "decimal"),
         ([f"{row}.5" for row in range(59)] + ["12 kg"], "12 kg"),
+        (["", *(f"{row}.5" for row in range(59)), "12 kg"], "12 kg"),
         ([f"the cat number {row} sat down" for row in range(60)], "adapt"),
     ],
-    ids=["identifiers", "decimal commas", "one odd cell", "sentences"],
+    ids=["identifiers", "decimal commas", "one odd cell", "one odd cell and a gap", "sentences"],
 )
 def test_text_with_a_value_for_each_row_is_refused(cells, word):
     table = Table({"a": np.arange(60.0) ** 2}, {"odd": cells}, rows=60)
@@ -189,6 +190,37 @@ def test_the_column_of_classes_is_named_or_recognised_and_that_is_said(tmp_path)
     assert any("age (by --drop)" in note for note in found.facts["notes"])
     numbered = write(tmp_path / "b.csv", {**columns, "class": [f"{row % 3}.0" for row in range(60)]})
     assert data(numbered).class_names == ("0", "1", "2")
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "names"),
+    [
+        (("1.0", "2.0", "other"), ("1.0", "2.0"), ("1.0", "2.0", "other")),
+        (("1.0", "2.0"), ("1", "2.00"), ("1", "2")),
+        (("2", "10", "-1"), ("10.0", "-1.0"), ("-1", "2", "10")),
+        (("01", "1", "2"), ("01", "1.0"), ("01", "1", "2")),
+        (("9007199254740993", "9007199254740992"), ("9007199254740993.0",), None),
+        (("1_0", "10"), ("1_0",), ("10", "1_0")),
+        (("10.5", "2.5", "1.0"), ("1", "10.5"), ("1", "2.5", "10.5")),
+        (("inf", "-nan", "2"), ("inf", "2.0"), ("-nan", "2", "inf")),
+        (("nan_", "1e3", "1000"), ("1000", "1e3"), ("1000", "1e3", "nan_")),
+    ],
+)
+def test_classes_are_compared_as_text_and_a_decimal_zero_is_dropped_in_all_parts(
+    tmp_path, train, test, names
+):
+    def table(labels, rows):
+        return {"x": [f"{row}.5" for row in range(rows)], "y": [labels[r % len(labels)] for r in range(rows)]}
+
+    write(tmp_path / "train.csv", table(train, 60))
+    write(tmp_path / "test.csv", table(test, 12))
+    found = data(tmp_path)
+    assert found.class_names == (names or tuple(sorted(train)))
+    assert len(found.train) + len(found.validation) == 60
+    of_test = [found.class_names[target] for target in found.test.targets]
+    assert [name.removesuffix(".0") for name in of_test] == [
+        test[row % len(test)].partition(".0")[0] for row in range(12)
+    ]
 
 
 def test_few_labels_leave_the_other_rows_unlabelled_and_noise_depends_on_the_seed(tmp_path):

@@ -248,7 +248,7 @@ def test_only_areas_of_the_same_examples_are_paired(second, of_ood):
     assert not any(one.auroc_differences for one in alone.ood[0].detections)
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
 def test_records_of_earlier_versions_are_read(record, version):
     content = json.loads(record.to_json())
     for one in (*content["misclassification"], *content["ood"][0]["detections"]):

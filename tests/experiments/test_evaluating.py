@@ -1,5 +1,6 @@
 """`beliefmatch.evaluate`: predictions in memory, the object it returns, and the command on top of it."""
 
+import json
 import re
 import sys
 from html.parser import HTMLParser
@@ -150,8 +151,15 @@ def test_some_models_may_have_logits_and_others_probabilities():
 
 def test_a_number_that_does_not_exist_is_nan_and_an_infinite_one_is_infinite():
     found = alone(probs=np.eye(K)[(TARGETS + 1) % K])
-    assert found.nll == np.inf
+    assert found.nll == np.inf and found.numbers["nll"].is_infinite
     assert np.isnan(found.scores["model"]["top_k_error"])
+    content = json.loads(found.record.to_json())
+    assert Evaluation([EvaluationRecord.from_json(json.dumps(content))]).nll == np.inf
+    del content["scores"]["nll"]["is_infinite"]
+    content["scores"]["nll"]["why"] = ""
+    content["schema"] = "beliefmatch.evaluation/4"
+    older = Evaluation([EvaluationRecord.from_json(json.dumps(content))])
+    assert older.nll == np.inf and np.isnan(older.scores["model"]["top_k_error"])
 
 
 def test_options_reach_the_evaluation_and_progress_ends_at_one():
@@ -336,6 +344,7 @@ def test_other_numbers_of_classes_are_refused(logits, ood, named):
         ("", {}, "path"),
         ("page.html", {"figures": ["svg"]}, "figures"),
         ("out", {"figures": ["gif"]}, "figures"),
+        ("out", {"figures": "gif"}, "figures"),
     ],
 )
 def test_a_report_that_cannot_be_written_leaves_nothing(pair, path, options, named, tmp_path, monkeypatch):
@@ -343,6 +352,18 @@ def test_a_report_that_cannot_be_written_leaves_nothing(pair, path, options, nam
     with pytest.raises(ValueError, match=f"^report: `{named}`"):
         pair.report(path, **options)
     assert not files_below(tmp_path)
+
+
+def test_one_format_of_figures_is_a_list_of_one(pair, tmp_path):
+    pair.report(tmp_path / "one", figures="svg")
+    pair.report(tmp_path / "list", figures=["svg"])
+    written = files_below(tmp_path / "one")
+    assert written == files_below(tmp_path / "list") and any(name.endswith(".svg") for name in written)
+    assert [name for name, _ in pair.files(figures="svg")] == [
+        name for name, _ in pair.files(figures=["svg"])
+    ]
+    with pytest.raises(TypeError, match=r"^report: `figures`"):
+        pair.report(tmp_path / "three", figures=3)
 
 
 def test_records_that_cannot_be_read_are_named(tmp_path):

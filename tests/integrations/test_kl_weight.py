@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 import torch
 
-from beliefmatch import choose_kl_weight
+from beliefmatch import choose_kl_weight, kl_weight
+from beliefmatch._labels import kl_weight_of, target_confidence_of
 from beliefmatch.kl_weight import kl_weight_path
 
 
@@ -35,6 +36,28 @@ def test_the_choice_is_the_largest_weight_near_the_lowest_nll():
     assert choose_kl_weight(*data) == max(one.kl_weight for one in path if one.nll <= 1.01 * lowest)
     for one in path:
         assert one.target_confidence == pytest.approx((1 + 1 / one.kl_weight) / (3 + 1 / one.kl_weight))
+
+
+def test_a_weight_tried_with_several_weight_decays_has_the_lowest_nll_of_theirs(monkeypatch):
+    searches = []
+
+    class Recorded(kl_weight.HeadSearch):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            searches.append(self)
+
+    monkeypatch.setattr(kl_weight, "HeadSearch", Recorded)
+    data = gaussians(60, distance=2.0)
+    path = kl_weight_path(*data)
+    (search,) = searches
+    nlls = {one.kl_weight: [] for one in path}
+    for head in search.heads:
+        if head.candidate.kind == "belief_matching":
+            nlls[head.candidate.kl_weight].append(search.nll(head))
+    assert any(found[-1] > min(found) for found in nlls.values())  # else this data tests nothing
+    assert {one.kl_weight: one.nll for one in path} == {one: min(found) for one, found in nlls.items()}
+    lowest = min(one.nll for one in path)
+    assert choose_kl_weight(*data) == max(one.kl_weight for one in path if one.nll <= 1.01 * lowest)
 
 
 def test_the_nll_of_the_path_is_that_of_rows_held_out():
@@ -91,3 +114,13 @@ def test_a_wrong_argument_is_named(change, argument):
     arguments = {"features": torch.randn(30, 2), "targets": torch.arange(30) % 2, **change}
     with pytest.raises((ValueError, TypeError), match=f"choose_kl_weight: `{argument}`"):
         choose_kl_weight(arguments.pop("features"), arguments.pop("targets"), **arguments)
+
+
+@pytest.mark.parametrize(("prior", "classes"), [(1.0, 2), (0.3, 7), (5.0, 1000)])
+def test_confidence_and_weight_of_the_optimum_are_inverse(prior, classes):
+    for confidence in (1.5 / classes, 0.9, 0.999):
+        kl_weight = kl_weight_of(confidence, prior, classes)
+        optimum = torch.full((classes,), prior, dtype=torch.float64)
+        optimum[0] += 1 / kl_weight
+        assert (optimum[0] / optimum.sum()).item() == pytest.approx(confidence, rel=1e-12)
+        assert target_confidence_of(kl_weight, prior, classes) == pytest.approx(confidence, rel=1e-12)

@@ -270,6 +270,47 @@ def test_partial_fit_meets_a_class_later(rows):
         model.partial_fit(X, y, classes=[0, 1, 2, 3])
 
 
+def test_classes_name_the_columns_of_votes_in_partial_fit(rows):
+    X, y = rows
+    votes = np.eye(3)[y]
+    model = BeliefClassifier((), random_state=0).partial_fit(X, votes, classes=["no", "yes", "maybe"])
+    assert model.classes_.tolist() == ["no", "yes", "maybe"]
+    names = model.classes_[y]
+    for _ in range(30):
+        model.partial_fit(X, votes).partial_fit(X, names)
+    assert (model.predict(X) == names).mean() == model.score(X, votes) > 0.6
+    model.partial_fit(X, names, classes=["maybe", "no", "yes"])
+    assert model.classes_.tolist() == ["no", "yes", "maybe"]
+    for wrong in (["no", "yes"], ["no", "yes", "yes"], ["yes", "no", "maybe"]):
+        with pytest.raises(ValueError, match="`classes`"):
+            model.partial_fit(X, votes, classes=wrong)
+    with pytest.raises(ValueError, match="`classes`"):
+        BeliefClassifier(()).partial_fit(X, votes, classes=["no", "yes"])
+    with pytest.raises(ValueError, match="`y`"):
+        model.partial_fit(X, pd.DataFrame(votes, columns=["yes", "no", "maybe"]))
+
+
+def test_changed_parameters_hold_for_the_next_calls_of_partial_fit(rows):
+    X, y = rows
+
+    def trained(**changes):
+        model = quick().partial_fit(X, y, classes=[0, 1, 2]).set_params(**changes)
+        before = model.decision_function(X)
+        steps = [model.partial_fit(X, y).decision_function(X) for _ in range(60)]
+        return model, np.abs(steps[0] - before).max(), model.belief(X).alpha.sum(1).mean().item()
+
+    same, step, precision = trained()
+    slow, slow_step, _ = trained(learning_rate=3e-6)
+    assert slow_step < 0.01 * step and slow.kl_weight_ == same.kl_weight_ == 0.01
+    doubtful, _, doubtful_precision = trained(kl_weight=0.3)
+    assert doubtful.kl_weight_ == 0.3 and doubtful_precision < 0.8 * precision
+    decayed, _, _ = trained(weight_decay=5.0)
+    assert decayed.weight_decay_ == 5.0
+    assert decayed.predict_proba(X).max(1).mean() < same.predict_proba(X).max(1).mean()
+    kept, _, kept_precision = trained(kl_weight="auto")
+    assert kept.kl_weight_ == 0.01 and kept_precision == precision
+
+
 def test_without_early_stopping_one_network_trains_for_all_epochs(rows):
     model = BeliefClassifier((8,), kl_weight=0.01, early_stopping=False, max_iter=7, random_state=0).fit(
         *rows
@@ -382,5 +423,6 @@ def test_wrong_votes_are_named(rows):
         quick().fit(X, y).score(X, votes[:, :2] + 1)
     with pytest.raises(ValueError, match="sample_weight"):
         quick().fit(X, y, sample_weight=-np.ones(240))
-    with pytest.raises(NotFittedError):
-        quick().belief(X)
+    for read in (quick().belief, lambda X: quick().score(X, votes), lambda X: quick().score(X, y)):
+        with pytest.raises(NotFittedError):
+            read(X)

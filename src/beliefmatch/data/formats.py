@@ -35,6 +35,7 @@ __all__ = [
     "NpzFile",
     "ParquetFile",
     "TableFile",
+    "is_number",
     "open_arrays",
     "open_table",
 ]
@@ -482,7 +483,7 @@ class CsvFile(TableFile):
             names = [name.strip() for name in next(csv.reader(file, delimiter=self._delimiter), [])]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
-            hint = "; its first line must name the columns" if _is_number(twice[0]) else ""
+            hint = "; its first line must name the columns" if is_number(twice[0]) else ""
             raise ValueError(f"it has two columns named {twice[0]!r}{hint}")
         return names
 
@@ -528,17 +529,18 @@ def _csv_numbers(columns: list[tuple[str, ...]], names: Sequence[str], before: i
         try:
             numbers.append(list(map(float, cells)))
         except ValueError:
-            row, text = next((row, text) for row, text in enumerate(cells, 1) if not _is_number(text))
+            row, text = next((row, text) for row, text in enumerate(cells, 1) if not is_number(text))
             raise ValueError(f"row {before + row}: {name} must be a number, got {text!r}") from None
     return np.array(numbers).T
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Whether a cell of text is a number; 1_0, which Python reads as 10, is none."""
     try:
         float(text)
     except ValueError:
         return False
-    return True
+    return "_" not in text
 
 
 class JsonlFile(TableFile):

@@ -6,7 +6,6 @@ kept as JSON, and `TableEncoding.encode` applies them without scikit-learn.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ import numpy as np
 from beliefmatch._config import Config, Positive, from_mapping, plain
 from beliefmatch._environment import needs
 from beliefmatch._validate import fail
+from beliefmatch.data.formats import is_number
 
 __all__ = ["CategoricalColumn", "NumericColumn", "Table", "TableEncoding", "fit_encoding"]
 
@@ -289,14 +289,16 @@ def _require_categories(name: str, table: Table, rows: np.ndarray) -> None:
     distinct = len(Counter(filled))
     if distinct <= max(_FEW_CATEGORIES, _MAX_DISTINCT_SHARE * len(filled)):
         return
-    commas = sum(_is_number(cell.replace(",", ".", 1)) for cell in filled if "," in cell)
+    commas = sum(is_number(cell.replace(",", ".", 1)) for cell in filled if "," in cell)
     if commas > len(filled) / 2:
         example = next(cell for cell in filled if "," in cell)
         fact = f"must have decimal points in {name!r}, got {example!r}"
         raise fail("data", f"{table.origin} {fact}; replace the decimal commas.")
-    numbers = sum(map(_is_number, filled))
+    numbers = sum(map(is_number, filled))
     if numbers > len(filled) / 2:
-        row, odd = next((row, cell) for row, cell in enumerate(table.texts[name]) if not _is_number(cell))
+        row, odd = next(
+            (row, cell) for row, cell in enumerate(table.texts[name]) if cell and not is_number(cell)
+        )
         fact = f"must hold numbers alone in {name!r}, got {odd!r} in row {row + 1}"
         raise fail(
             "data", f"{table.origin} {fact}; empty that cell, or leave the column out: --drop {name!r}."
@@ -307,10 +309,3 @@ def _require_categories(name: str, table: Table, rows: np.ndarray) -> None:
     if kind == "sentences":
         remedy += ", or train on the sentences by `beliefmatch adapt`"
     raise fail("data", f"{table.origin} {fact}; {remedy}.")
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 import sys
 import warnings
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ from torch import Tensor
 from beliefmatch._utils import nearest
 from beliefmatch._validate import fail, level_of_caller
 from beliefmatch.data.config import TABLE_SUFFIXES, TARGET_COLUMNS, TEXT_COLUMNS, DataConfig
-from beliefmatch.data.formats import TableFile, open_table
+from beliefmatch.data.formats import TableFile, is_number, open_table
 from beliefmatch.data.predictions import ids_of_names
 from beliefmatch.data.raw import part_files
 from beliefmatch.data.sources import Dataset, Source
@@ -45,6 +46,7 @@ MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?", "-", "#n/a"))
 _NO_CLASS = frozenset(("", "na", "n/a", "nan", "null", "#n/a"))  # "none" may be the name of a class
 _MAX_NUMBERED_CLASSES = 20  # more different numbers with decimals are the target of a regression
 _MAX_CLASS_SHARE = 0.5  # of the rows
+_WHOLE = re.compile(r"[+-]?[0-9]+(\.0+)?")
 _SHOWN = 8  # names listed in an error or a note
 _CELL = 60  # characters of a cell in an error
 
@@ -253,6 +255,7 @@ def _read_parts(config: DataConfig) -> _Read:
             tables.append(_part(found, target))
         parts[part] = _joined(tables)
     assert target is not None
+    parts = _with_plain_labels(parts, target)
     return _Read(parts, target, config.target is None, tuple(sorted(set(ignored))))
 
 
@@ -282,7 +285,7 @@ def _require_heading(file: TableFile) -> None:
     if len(names) == 1:
         expected = "two columns or more, separated by commas, semicolons or tabs"
         raise fail("data", f"{file.path} must have {expected}, got the heading {names[0][:_CELL]!r}.")
-    numbers = [name for name in names if _is_number(name)]
+    numbers = [name for name in names if is_number(name)]
     first = int(numbers[0]) if numbers and numbers[0] in ("0", "1") else 0
     counted = [f"{first + index}" for index in range(len(numbers))]  # as pandas names columns
     if numbers != counted or len(numbers) == len(names):
@@ -308,7 +311,7 @@ def _part(table: Table, target: str) -> _Part:
             table.origin,
             tuple(name for name in table.columns() if name != target),
         ),
-        _labels(table.texts[target], target, table.origin),
+        _require_labels(table.texts[target], target, table.origin),
     )
 
 
@@ -354,8 +357,8 @@ def _read_as(file: TableFile, kinds: Mapping[str, bool], target: str | None) -> 
         got = f"{len(absent)} missing: {', '.join(absent[:_SHOWN])}" + (", …" if len(absent) > _SHOWN else "")
         raise fail("data", f"{file.path} must have the columns of the training, got {got}.")
     table = _read(file, wanted, text=[name for name in wanted if not kinds.get(name, False)])
-    for name, is_number in kinds.items():
-        if is_number and name in table.texts:
+    for name, is_numeric in kinds.items():
+        if is_numeric and name in table.texts:
             row, cell = next((r, c) for r, c in enumerate(table.texts[name]) if _numbers([c]) is None)
             fact = f"must hold numbers in {name!r}, as in training"
             raise fail("data", f"{file.path} {fact}, got {cell!r} in row {row + 1}.")
@@ -420,19 +423,11 @@ def _text(cell: Any, name: str, file: TableFile) -> str:
     )
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 # Classes.
 
 
-def _labels(cells: Sequence[str], target: str, origin: str) -> list[str]:
-    """The class of each row; whole numbers written as 1.0 and 1 are one class."""
+def _require_labels(cells: list[str], target: str, origin: str) -> list[str]:
+    """The cells, of which each names a class."""
     for row, cell in enumerate(cells, 1):
         if cell.lower() in _NO_CLASS:
             got = f"{cell!r}" if cell else "nothing"
@@ -441,14 +436,25 @@ def _labels(cells: Sequence[str], target: str, origin: str) -> list[str]:
                 "data",
                 f"{origin} must hold a class in {target!r} in each row, got {got} in row {row}; {remedy}.",
             )
-    distinct = set(cells)
-    if all(map(_is_number, distinct)):
-        if all(float(cell).is_integer() for cell in distinct):
-            return [f"{int(float(cell))}" for cell in cells]
-        if len(distinct) > _MAX_NUMBERED_CLASSES:
-            got = f"{len(distinct):,} different numbers in {len(cells):,} rows"
-            raise fail("data", f"{origin} must hold classes in {target!r}, got {got}; this is a regression.")
-    return list(cells)
+    return cells
+
+
+def _with_plain_labels(parts: Mapping[str, _Part], target: str) -> dict[str, _Part]:
+    """Parts in which 1.0 and 1 are one class, if the labels of all parts are numbers.
+
+    Labels are compared as text: a float would merge long identifiers, and 01 with 1.
+    """
+    distinct = {label for part in parts.values() for label in part.labels}
+    if not all(map(is_number, distinct)):
+        return dict(parts)
+    if len(distinct) > _MAX_NUMBERED_CLASSES and not all(map(_WHOLE.fullmatch, distinct)):
+        origin, rows = next(iter(parts.values())).table.origin, sum(len(one.labels) for one in parts.values())
+        got = f"{len(distinct):,} different numbers in {rows:,} rows"
+        raise fail("data", f"{origin} must hold classes in {target!r}, got {got}; this is a regression.")
+    plain = {one: one.partition(".")[0] if _WHOLE.fullmatch(one) else one for one in distinct}
+    return {
+        name: part._replace(labels=[plain[label] for label in part.labels]) for name, part in parts.items()
+    }
 
 
 def _class_names(labels: Sequence[str]) -> tuple[str, ...]:
@@ -457,8 +463,9 @@ def _class_names(labels: Sequence[str]) -> tuple[str, ...]:
     if len(own) > max(_MAX_NUMBERED_CLASSES, _MAX_CLASS_SHARE * len(labels)):
         got = f"{len(own):,} different values in {len(labels):,} rows"
         raise fail("data", f"`target` must be a column of classes, got {got}; name another: --target COLUMN.")
-    is_numbered = all(name.lstrip("-").isdecimal() for name in own)
-    return tuple(sorted(own, key=int) if is_numbered else sorted(own))
+    if all(is_number(name) and Decimal(name).is_finite() for name in own):
+        return tuple(sorted(own, key=lambda name: (Decimal(name), name)))
+    return tuple(sorted(own))
 
 
 def _class_ids(part: _Part, names: tuple[str, ...], name: str) -> np.ndarray:

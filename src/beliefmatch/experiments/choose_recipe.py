@@ -87,7 +87,9 @@ def target_kl_weight(classes: int, *, confidence: float = 0.99) -> float:
     >>> [target_kl_weight(classes) for classes in (2, 3, 10, 100)]
     [0.01, 0.005, 0.001, 0.0001]
     """
-    return float(f"{(1 - confidence) / (classes * confidence - 1):.1g}")
+    from beliefmatch._labels import kl_weight_of  # imports torch
+
+    return float(f"{kl_weight_of(confidence, 1.0, classes):.1g}")
 
 
 def _for_images(config: DataConfig, epochs: int | None) -> ChosenRecipe:

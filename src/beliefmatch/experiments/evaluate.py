@@ -296,7 +296,7 @@ def _scores(
 def _score(key: str, value: float, interval: Interval, count: int, settings: EvaluateConfig) -> Number:
     """A metric with its interval: an exact one of rates, else the bootstrap's, which one example lacks."""
     if key == "nll" and math.isinf(value):
-        return Number(None, why="infinite: a class came true that was given probability 0")
+        return Number(None, why="infinite: a class came true that was given probability 0", is_infinite=True)
     if key in ("error", "top_k_error") and settings.resamples:
         return Number(value, *binomial_interval(round(value * count), count, level=settings.level))
     return Number(value) if count == 1 else number_with_interval(interval, settings, value=value)

@@ -26,10 +26,10 @@ __all__ = [
     "RiskThresholdRecord",
 ]
 
-SCHEMA = "beliefmatch.evaluation/4"
+SCHEMA = "beliefmatch.evaluation/5"
 PAIRED = ("error", "nll", "brier", "ece")
 """Metrics whose draws a record keeps, to compare models by; of all of them less is better."""
-_OLDER = tuple(f"beliefmatch.evaluation/{version}" for version in (1, 2, 3))  # are read as well
+_OLDER = tuple(f"beliefmatch.evaluation/{version}" for version in (1, 2, 3, 4))  # are read as well
 
 
 class Number(RecordPart, frozen=True):
@@ -39,6 +39,8 @@ class Number(RecordPart, frozen=True):
     low: float | None = None
     high: float | None = None
     why: str = ""
+    is_infinite: bool = False
+    """Whether there is no `value` because it is infinite."""
 
 
 class Curve(RecordPart, frozen=True):
@@ -216,8 +218,19 @@ class EvaluationRecord(Record, frozen=True):
 
     @classmethod
     def upgraded(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """Records of older schemas, which have no draws, prediction sets or differences, as of this one."""
-        return {**content, "schema": SCHEMA} if content.get("schema") in _OLDER else content
+        """Records of older schemas as of this one.
+
+        They may have no draws, prediction sets or differences, and do not say that an NLL is infinite; in
+        them, an NLL without a value is.
+        """
+        if content.get("schema") not in _OLDER:
+            return content
+        content = {**content, "schema": SCHEMA}
+        scores = content.get("scores")
+        nll = scores.get("nll") if isinstance(scores, dict) else None
+        if isinstance(nll, dict) and nll.get("value", 0) is None:
+            content["scores"] = {**scores, "nll": {**nll, "is_infinite": True}}
+        return content
 
     def check(self) -> None:
         """Every class has one entry, no class is beyond them, and all metrics have as many draws."""

@@ -83,8 +83,8 @@ _COSTS = (
     Column("networks", "Networks"),
     Column("parameters", "Parameters"),
     Column("train_seconds", "Training", "(s)"),
-    Column("train_images_per_second", "Training", "(images/s)"),
-    Column("predict_ms_per_image", "Prediction", "(ms/image)"),
+    Column("train_images_per_second", "Training", "(examples/s)"),
+    Column("predict_ms_per_image", "Prediction", "(ms/example)"),
 )
 _TIMED = ("train_seconds", "predict_ms_per_image")  # also shown as multiples of the first method's
 _TRIED = (

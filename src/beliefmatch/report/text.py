@@ -117,7 +117,11 @@ def _is_broken(item: Any) -> bool:
 def _finite_number(number: Number) -> Number:
     value, low, high = (tidy(part) for part in (number.value, number.low, number.high))
     why = tidy(number.why) or ("" if value is not None else "no finite value")
-    return Number(value, low, high, why) if value is not None else Number(None, why=why)
+    return (
+        Number(value, low, high, why)
+        if value is not None
+        else Number(None, why=why, is_infinite=number.is_infinite)
+    )
 
 
 def number_text(value: float | None, digits: int, *, scale: float = 1.0) -> str:
