@@ -361,7 +361,7 @@ class _ScaleObjective:
 
 
 class _PriorObjective:
-    """Log-likelihood of the votes under Dir(e^t m), the same for all items, at the likeliest mean m for each t.
+    """Log-likelihood of the votes under Dir(e^t m) of all items, at the likeliest mean m for each t.
 
     Σ_k n_k ln m_k + Σ_j [Σ_k w_jk ln(1 + j/(e^t m_k)) − w_j ln(1 + j/e^t)], with w_jk the number of items
     that have more than j votes for k, in expectation over `most` of their votes, and n_k = Σ_j w_jk.
