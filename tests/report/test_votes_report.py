@@ -99,7 +99,8 @@ def test_the_page_of_a_replay_with_a_model():
 def test_names_of_items_are_text_on_the_page():
     page = Page(rendered_page(record()))
     assert HOSTILE in " ".join(page.texts("td") + page.texts("th"))
-    assert not any("alert(1)" in text for text in page.texts("script") if text.startswith("alert"))
+    plain = Page(rendered_page(record(ask_next=[])))
+    assert len(page.all("script")) == len(plain.all("script"))
     assert len(page.all("svg")) >= 2  # stopping, and how sure the consensus is
 
 

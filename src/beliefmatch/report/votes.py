@@ -288,8 +288,8 @@ def stopping_table(record: VotesRecord) -> Table:
 def _stopping_blocks(record: VotesRecord) -> Iterator[Block]:
     yield stopping_table(record)
     yield Text(
-        "Voting on an item stops as soon as one class is the majority of its panel with this probability. The "
-        "line of equal numbers of votes is what one does without any belief."
+        "Voting on an item stops as soon as one class is the majority of its panel with this probability. "
+        "The line of equal numbers of votes is what one does without any belief."
     )
 
 
