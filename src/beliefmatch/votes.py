@@ -12,7 +12,7 @@ No difference of lnΓ is taken, which would lose all digits for large α; every 
 
 import math
 import warnings
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from beliefmatch._validate import (
     describe,
     fail,
     level_of_caller,
+    naming_arguments,
     peek,
     require_choice,
     require_device,
@@ -48,10 +49,12 @@ _EXACT_TERMS = 16
 """Votes of one class up to which R is summed term by term; beyond them Stirling's series is exact."""
 _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188)
 _NUMBERS_AT_ONCE = 1 << 22
+_MOST_STEPS = 2000
+"""To the mean of a class prior; a few suffice far from α₀ = 1."""
 
 
 class UnboundedScale(UserWarning):
-    """The votes agree, or scatter, more than any scale allows: the fitted one is the end of its range."""
+    """The likelihood has no maximum within the range of scales; the end of the range is returned."""
 
 
 def votes_log_likelihood(
@@ -128,9 +131,22 @@ def fit_scale(logits: Tensor, counts: Tensor, *, max_votes: int = 5) -> float:
         >>> round(fit_scale(logits, counts), 1)
         0.2
     """
+    return fitted_scale(logits, counts, max_votes=max_votes).scale
+
+
+class FittedScale(NamedTuple):
+    """A scale, and what it is worth."""
+
+    scale: float
+    gain: float
+    """Nats an item by which its votes are likelier than independent draws from the means, of items with two
+    votes or more. It compares precisions of the same means."""
+
+
+def fitted_scale(logits: Tensor, counts: Tensor, *, max_votes: int = 5) -> FittedScale:
+    """`fit_scale`, with the likelihood that it reaches."""
     name = "fit_scale"
-    if (most := require_index(name, "max_votes", max_votes)) < 2:
-        raise fail(name, f"`max_votes` must be at least 2, got {most}: one vote has no scatter.")
+    most = _require_scatter(name, max_votes)
     votes = require_votes(name, logits, counts)
     if logits.dim() != 2:
         raise fail(name, f"`logits` must have shape (N, K), got {tuple(logits.shape)}.")
@@ -142,14 +158,21 @@ def fit_scale(logits: Tensor, counts: Tensor, *, max_votes: int = 5) -> float:
     several = totals >= 2
     objective = _ScaleObjective(z[several], votes[several], most)
     best = _maximise(objective, -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE)
-    if abs(best) == LARGEST_LOG_SCALE:
-        kind = "agree" if best < 0 else "scatter"
-        warnings.warn(
-            f"{name}: the votes {kind} more than any scale allows; the end of its range is returned.",
-            UnboundedScale,
-            stacklevel=level_of_caller(),
-        )
-    return math.exp(best)
+    _warn_of_end(name, best)
+    return FittedScale(math.exp(best), objective.value(best) / int(several.sum()))
+
+
+def _require_scatter(function: str, max_votes: int) -> int:
+    if (most := require_index(function, "max_votes", max_votes)) < 2:
+        raise fail(function, f"`max_votes` must be at least 2, got {most}: one vote has no scatter.")
+    return most
+
+
+def _warn_of_end(function: str, log_scale: float) -> None:
+    if abs(log_scale) == LARGEST_LOG_SCALE:
+        fact = "the likelihood has no maximum within the range of scales"
+        message = f"{function}: {fact}; the end of the range, {math.exp(log_scale):.0e}, is returned."
+        warnings.warn(message, UnboundedScale, stacklevel=level_of_caller())
 
 
 def fit_class_prior(counts: Tensor, *, max_votes: int = 5) -> Tensor:
@@ -161,35 +184,31 @@ def fit_class_prior(counts: Tensor, *, max_votes: int = 5) -> Tensor:
     Args:
         counts: Votes for each class, whole numbers of shape (N, K).
         max_votes: Number of votes of an item that count, as in `fit_scale`.
+
+    Returns:
+        ln α. Its precision α₀ = Σα lies between 1e-6 and 1e6, whose ends are returned with an
+        `UnboundedScale` warning and the likeliest mean at that precision. Without items of two votes or more
+        nothing tells the precision, and α₀ is 1.
+
+    Example:
+        >>> import torch
+        >>> from beliefmatch.votes import fit_class_prior
+        >>> p = torch.distributions.Dirichlet(torch.tensor([4.0, 2.0, 2.0])).sample((20_000,))
+        >>> counts = torch.distributions.Multinomial(5, p).sample()
+        >>> round(fit_class_prior(counts).softmax(0)[0].item(), 1)
+        0.5
     """
     name = "fit_class_prior"
-    if (most := require_index(name, "max_votes", max_votes)) < 2:
-        raise fail(name, f"`max_votes` must be at least 2, got {most}: one vote has no scatter.")
+    most = _require_scatter(name, max_votes)
     if not isinstance(counts, Tensor) or counts.dim() != 2:
         raise fail(name, f"`counts` must be a tensor of shape (N, K), got {describe(counts)}.")
-    votes = require_votes(name, torch.zeros_like(counts, dtype=torch.float64), counts)
-    totals = votes.sum(1)
-    drawn = totals.clamp(max=most)
-    # An item needs α_k + j as often as more than j of its votes are for k: the sums over items suffice.
-    of_classes = votes, totals[:, None].expand_as(votes), drawn[:, None].expand_as(votes)
-    times = torch.stack([_prob_more_than(j, *of_classes).sum(0) for j in range(most)])
-    times[0] += 0.5
-    totals_times = torch.stack([(drawn > j).sum() for j in range(most)]).double()
-    totals_times[0] += 0.5 * votes.shape[1]
-    j = torch.arange(most, dtype=torch.float64, device=votes.device)
-    z = (times[0] / times[0].sum()).log().requires_grad_()
-    optimizer = torch.optim.LBFGS([z], max_iter=500, tolerance_grad=1e-9, line_search_fn="strong_wolfe")
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        likelihood = (times * (z.exp() + j[:, None]).log()).sum()
-        likelihood = likelihood - (totals_times * (z.exp().sum() + j).log()).sum()
-        loss = -likelihood / totals_times.sum()
-        loss.backward()
-        return loss
-
-    optimizer.step(closure)
-    return z.detach().clamp(-LARGEST_LOG_SCALE, LARGEST_LOG_SCALE)
+    votes = require_votes(name, torch.zeros_like(counts, dtype=work_dtype(counts.device)), counts)
+    objective = _PriorObjective(votes, most)
+    if peek((votes.sum(1) >= 2).any()) is False:
+        return objective.log_mean(0.0)
+    best = _maximise(objective, -LARGEST_LOG_SCALE, LARGEST_LOG_SCALE)
+    _warn_of_end(name, best)
+    return best + objective.log_mean(best)
 
 
 def prob_of_majority(logits: Tensor, panel: int, votes: Tensor | None = None) -> Tensor:
@@ -225,7 +244,7 @@ def prob_of_majority(logits: Tensor, panel: int, votes: Tensor | None = None) ->
 
 
 def expected_gain(logits: Tensor, panel: int, votes: Tensor) -> Tensor:
-    r"""Nats that one more vote is expected to tell about the majority of the panel, for each item.
+    r"""Expected information gain of one more vote about the majority of the panel, in nats, for each item.
 
     .. math:: H(M \mid \text{votes}) - \sum_y p(y \mid \text{votes})\,H(M \mid \text{votes} + y) ≥ 0
 
@@ -238,10 +257,15 @@ def expected_gain(logits: Tensor, panel: int, votes: Tensor) -> Tensor:
         votes: Votes known by now, whole numbers of shape (N, K).
 
     Returns:
-        Shape (N,), at least 0.
+        Shape (N,), at least 0. Not differentiable.
     """
-    now = _entropy(prob_of_majority(logits, panel, votes))
-    known = require_votes("expected_gain", logits, votes, "votes")
+    name = "expected_gain"
+    known = require_votes(name, logits, votes, "votes")
+    if logits.dim() != 2:
+        raise fail(name, f"`logits` must have shape (N, K), got {tuple(logits.shape)}.")
+    logits = logits.detach()
+    with naming_arguments(name):
+        now = _entropy(prob_of_majority(logits, panel, known))
     gain = torch.zeros_like(now)
     is_open = known.sum(-1) < panel
     z, cast = logits[is_open], known[is_open]
@@ -251,7 +275,7 @@ def expected_gain(logits: Tensor, panel: int, votes: Tensor) -> Tensor:
         with_one_more = cast.clone()
         with_one_more[..., k] += 1
         later = later + predictive[..., k] * _entropy(prob_of_majority(z, panel, with_one_more))
-    gain[is_open] = (now[is_open] - later).clamp(min=0.0)
+    gain[is_open] = (now[is_open] - later).clamp(min=0.0).to(gain.dtype)
     return gain
 
 
@@ -336,6 +360,46 @@ class _ScaleObjective:
         return -(self.weights * torch.sigmoid(self.positions - log_scale)).sum().item()
 
 
+class _PriorObjective:
+    """Log-likelihood of the votes under Dir(e^t m) of all items, at the likeliest mean m for each t.
+
+    Σ_k n_k ln m_k + Σ_j [Σ_k w_jk ln(1 + j/(e^t m_k)) − w_j ln(1 + j/e^t)], with w_jk the number of items
+    that have more than j votes for k, in expectation over `most` of their votes, and n_k = Σ_j w_jk.
+    """
+
+    def __init__(self, votes: Tensor, most: int) -> None:
+        totals = votes.sum(1)
+        drawn = totals.clamp(max=most)
+        of_classes = votes, totals[:, None].expand_as(votes), drawn[:, None].expand_as(votes)
+        self.times = torch.stack([_prob_more_than(j, *of_classes).sum(0) for j in range(most)])
+        self.times[0] += 0.5
+        self.of_totals = torch.stack([(drawn > j).sum() for j in range(1, most)]).to(votes.dtype)
+        self.log_j = torch.arange(1, most, dtype=votes.dtype, device=votes.device).log()
+        self._log_mean = (self.times[0] / self.times[0].sum()).log()
+
+    def log_mean(self, t: float) -> Tensor:
+        """ln m that maximises Σ w_jk ln(e^t m_k + j), concave in m: a fixed point, which each step nears."""
+        for _ in range(_MOST_STEPS):
+            before, z = self._log_mean, t + self._log_mean
+            seen = torch.sigmoid(z - self.log_j[:, None])  # α_k / (α_k + j)
+            mean = self.times[0] + (self.times[1:] * seen).sum(0)
+            self._log_mean = (mean / mean.sum()).log()
+            if (self._log_mean - before).abs().max() < 1e-10:
+                break
+        return self._log_mean
+
+    def value(self, log_scale: float) -> float:
+        log_mean = self.log_mean(log_scale)
+        of_classes = self.times[1:] * F.softplus(self.log_j[:, None] - log_mean - log_scale)
+        of_totals = self.of_totals * F.softplus(self.log_j - log_scale)
+        return ((self.times.sum(0) * log_mean).sum() + of_classes.sum() - of_totals.sum()).item()
+
+    def slope(self, log_scale: float) -> float:
+        log_mean = self.log_mean(log_scale)  # its own derivative adds nothing: it is the best
+        of_classes = self.times[1:] * torch.sigmoid(self.log_j[:, None] - log_mean - log_scale)
+        return -(of_classes.sum() - (self.of_totals * torch.sigmoid(self.log_j - log_scale)).sum()).item()
+
+
 def _prob_more_than(j: int, c: Tensor, n: Tensor, m: Tensor) -> Tensor:
     """P(X > j) of X drawn by chance from c of n, m draws without replacement."""
     at_most = torch.zeros_like(c)
@@ -353,7 +417,7 @@ def _log_choose(n: Tensor, k: Tensor | int) -> Tensor:
     return torch.where((k >= 0) & (rest >= 0), inside, -torch.inf)
 
 
-def _maximise(objective: _ScaleObjective, low: float, high: float) -> float:
+def _maximise(objective: _ScaleObjective | _PriorObjective, low: float, high: float) -> float:
     """The best of a coarse grid, refined by bisecting the slope; an end where the slope points outwards."""
     grid = torch.linspace(low, high, 29).tolist()
     best = max(range(len(grid)), key=lambda i: objective.value(grid[i]))

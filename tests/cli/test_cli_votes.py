@@ -57,6 +57,51 @@ def test_a_model_is_replayed_and_the_votes_exported(files, capsys):
     assert sum(cell != "" for row in rows for cell in row[1:]) == record["votes"]
 
 
+def test_report_rebuilds_the_page_from_the_record(files, capsys):
+    assert main(["votes", "votes.csv", "--predictions", "model.csv", "--simulate", "--out", "out"]) == 0
+    for record in ("out", "out/record.json"):
+        assert main(["report", record, "--out", "again.html"]) == 0
+        assert (files / "again.html").read_bytes() == (files / "out/report.html").read_bytes()
+    (files / "copy.json").write_bytes((files / "out/record.json").read_bytes())
+    capsys.readouterr()
+    assert "`RECORD`" in refused(["report", "out", "copy.json", "--out", "two.html"], capsys)
+
+
+def test_the_confidence_of_the_analysis_is_a_row_of_the_replay(files, capsys):
+    assert main(["votes", "votes.csv", "--simulate", "--confidence", "0.93", "--out", "out"]) == 0
+    assert "93.0" in capsys.readouterr().out
+
+
+def test_a_table_for_cleanlab_that_cannot_be_written_is_its_own_error(files, capsys, monkeypatch):
+    (files / "taken").mkdir()
+    for path in ("taken", " ", "votes.csv/m.csv"):
+        message = refused(["votes", "votes.csv", "--multiannotator", path, "--out", "out"], capsys)
+        assert "--multiannotator" in message and not (files / "out").exists()
+
+    def full(path, content):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("beliefmatch.cli.votes.atomic_write", full)
+    message = refused(["votes", "votes.csv", "--multiannotator", "m.csv", "--out", "out"], capsys)
+    assert "--multiannotator" in message and "--out" not in message
+
+
+def test_names_in_the_table_for_cleanlab_are_no_formulas(files):
+    assert main(["votes", "votes.csv", "--multiannotator", "new/m.csv", "--out", "out"]) == 0
+    with (files / "new/m.csv").open() as file:
+        _, *rows = csv.reader(file)
+    assert rows and all(row[0].startswith("'=") for row in rows)
+
+
+def test_a_bug_in_the_analysis_keeps_its_traceback(files, monkeypatch):
+    def broken(*args, **kwargs):
+        raise ValueError("a bug")
+
+    monkeypatch.setattr("beliefmatch.experiments.votes.fit_class_prior", broken)
+    with pytest.raises(ValueError, match="a bug"):
+        main(["votes", "votes.csv", "--out", "out"])
+
+
 @pytest.mark.parametrize(
     ("options", "option"),
     [

@@ -16,7 +16,9 @@ from beliefmatch import Belief
 from beliefmatch.votes import (
     UnboundedScale,
     expected_gain,
+    fit_class_prior,
     fit_scale,
+    fitted_scale,
     prob_of_majority,
     votes_log_likelihood,
 )
@@ -152,6 +154,80 @@ def test_items_with_fewer_than_two_votes_do_not_count():
     assert more == pytest.approx(fit_scale(logits, counts), rel=1e-9)
 
 
+def test_the_gain_of_a_scale_is_over_independent_draws_from_the_means():
+    logits, counts = items(50, 3, 4, seed=3)
+    found = fitted_scale(logits, counts)
+    scaled = votes_log_likelihood(logits + math.log(found.scale), counts)
+    independent = (counts * logits.log_softmax(1)).sum(1).mean()
+    assert found.gain == pytest.approx((scaled - independent).item(), rel=1e-9)
+    assert found.scale == fit_scale(logits, counts)
+
+
+# The prior of all items
+
+
+@pytest.mark.parametrize("alpha", [[4.0, 2.0, 1.0], [0.3, 0.1, 0.6], [30.0, 10.0, 20.0]])
+def test_the_prior_of_simulated_items_is_recovered(alpha):
+    found = fit_class_prior(simulated(alpha, 5, 40_000, seed=0)).exp()
+    assert found.tolist() == pytest.approx(alpha, rel=0.12)
+
+
+def test_the_prior_maximises_the_likelihood():
+    counts = simulated([2.0, 1.0, 0.5], 5, 300, seed=1)
+    z = fit_class_prior(counts).requires_grad_()
+    halves = 0.5 * z.log_softmax(0).sum()  # half a vote for each class
+    total = votes_log_likelihood(z.expand(300, 3), counts, reduction="sum") + halves
+    (grad,) = torch.autograd.grad(total, z)
+    assert grad.abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_prior_is_likelier_than_base_rates_at_its_precision(seed):
+    counts = simulated([0.8, 0.2, 3.0], 4, 60, seed)
+    z = fit_class_prior(counts)
+    rates = (counts.sum(0) + 0.5).double()
+    base = (rates / rates.sum()).log() + z.logsumexp(0)
+
+    def likelihood(log_alpha):
+        halves = 0.5 * log_alpha.log_softmax(0).sum()
+        return votes_log_likelihood(log_alpha.expand(60, 3), counts, reduction="sum") + halves
+
+    assert likelihood(z) >= likelihood(base) - 1e-9
+
+
+def test_votes_that_agree_keep_the_mean_of_the_prior_at_the_lower_end():
+    counts = torch.tensor([[5, 0]] * 95 + [[0, 5]] * 5)
+    with pytest.warns(UnboundedScale, match="fit_class_prior"):
+        z = fit_class_prior(counts)
+    assert z.softmax(0).tolist() == pytest.approx([95.5 / 101, 5.5 / 101], rel=1e-4)
+    assert z.logsumexp(0).exp().item() == pytest.approx(1e-6)
+
+
+def test_votes_that_scatter_keep_the_mean_of_the_prior_at_the_upper_end():
+    counts = torch.tensor([[9, 1]] * 40)  # more even than independent draws are
+    with pytest.warns(UnboundedScale, match="fit_class_prior"):
+        z = fit_class_prior(counts, max_votes=10)
+    assert z.softmax(0).tolist() == pytest.approx([360.5 / 401, 40.5 / 401], rel=1e-4)
+    assert z.logsumexp(0).exp().item() == pytest.approx(1e6)
+    majority = stats.binom(5, 360.5 / 401).sf(2)  # of five independent votes
+    assert prob_of_majority(z, 5)[0].item() == pytest.approx(majority, rel=1e-4)
+
+
+def test_independent_votes_keep_their_mean_and_their_majority():
+    rng = np.random.default_rng(0)
+    first = torch.from_numpy(rng.binomial(5, 0.9, 4000))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnboundedScale)  # by chance
+        z = fit_class_prior(torch.stack([first, 5 - first], 1))
+    assert z.softmax(0)[0].item() == pytest.approx(0.9, abs=0.01)
+    assert prob_of_majority(z, 5)[0].item() == pytest.approx(stats.binom(5, 0.9).sf(2), abs=0.01)
+
+
+def test_one_vote_an_item_leaves_the_precision_of_the_prior_at_one():
+    z = fit_class_prior(torch.tensor([[1, 0]] * 9 + [[0, 1]]))
+    assert z.exp().tolist() == pytest.approx([9.5 / 11, 1.5 / 11])
+
+
 # The majority of a panel
 
 
@@ -280,6 +356,16 @@ def test_the_expected_gain_is_what_the_votes_tell_about_the_majority():
     expected = entropy(prob_of_majority(logits, 5, votes)) - later
     assert torch.allclose(expected_gain(logits, 5, votes), expected, atol=1e-12)
     assert (expected > 0).all()
+
+
+def test_the_expected_gain_has_no_gradient_and_refuses_by_its_own_name():
+    logits, votes = items(4, 3, 2, seed=1)
+    assert not expected_gain(logits.requires_grad_(), 5, votes).requires_grad
+    calls = [(logits[0], 5, votes[0]), (logits, 1, votes), (logits, 0, votes), (logits, 5, votes[:2])]
+    for call, argument in zip(calls, ["logits", "votes", "panel", "votes"], strict=True):
+        with pytest.raises(ValueError) as refused:
+            expected_gain(*call)
+        assert (refused.value.function, refused.value.argument) == ("expected_gain", argument)
 
 
 def test_complete_panels_gain_nothing():

@@ -76,6 +76,22 @@ def test_the_table_for_cleanlab_reads_back_as_the_same_votes(forms, tmp_path):
     assert "annotators" in refusal(cleanlab_table, forms["counts"])
 
 
+def test_repeated_votes_have_no_room_in_the_table_for_cleanlab(tmp_path):
+    path = written(tmp_path / "twice.csv", long_csv([*ROWS, ("b", "ann", "dog")]))
+    message = refusal(cleanlab_table, read_votes(path, repeats=True))
+    assert "`multiannotator`" in message and "'ann'" in message and "'b'" in message
+
+
+@pytest.mark.parametrize(("prefix", "form"), [("count_", "auto"), ("", "counts")])
+def test_class_names_leave_out_columns_without_votes_alone(prefix, form, tmp_path):
+    text = f"item,note,{prefix}a,{prefix}b,{prefix}c\nx,good,1,0,{{}}\ny,bad,2,1,0"
+    names = ["b", "a"]
+    votes = read_votes(written(tmp_path / "c.csv", text.format(0)), form=form, class_names=names)
+    assert votes.counts.tolist() == [[0, 1], [1, 2]]
+    message = refusal(read_votes, written(tmp_path / "c.csv", text.format(3)), form=form, class_names=names)
+    assert "`class_names`" in message and f"'{prefix}c'" in message
+
+
 def test_numbers_are_labels_in_the_order_of_their_values(tmp_path):
     rows = [("x", "p", "10"), ("x", "q", "9"), ("y", "p", "2")]
     assert read_votes(written(tmp_path / "n.csv", long_csv(rows))).class_names == ("2", "9", "10")

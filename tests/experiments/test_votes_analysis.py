@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from beliefmatch._errors import ArgumentWarning
+from beliefmatch._validate import warn
+from beliefmatch.adaptation.refit import refit
 from beliefmatch.data.votes import VoteColumns, Votes, read_votes
 from beliefmatch.experiments.votes import (
     NO_MODEL,
@@ -18,7 +21,13 @@ from beliefmatch.experiments.votes import (
     simulate,
 )
 from beliefmatch.experiments.votes_record import VotesConfig, VotesRecord
-from beliefmatch.votes import fit_class_prior, fit_scale, prob_of_majority
+from beliefmatch.votes import (
+    UnboundedScale,
+    fit_class_prior,
+    fit_scale,
+    prob_of_majority,
+    votes_log_likelihood,
+)
 from refusals import refusal
 
 CLASSES = ("cat", "dog", "fox")
@@ -62,6 +71,31 @@ def test_a_model_is_the_belief_before_any_vote_times_its_fitted_scale():
     expected = prob_of_majority(logits + 2.0 + np.log(scale), 5, votes.counts)
     assert torch.allclose(table.prob_majority, expected.amax(1))
     assert table.probs.sum(1).tolist() == pytest.approx([1] * len(votes.items))
+
+
+def test_the_precision_under_which_the_votes_are_likelier_is_used():
+    """Rows of the same probabilities: their own precisions made the votes, or mean nothing."""
+    votes, logits = made_votes(items=600, votes=5, seed=11)
+    noise = 3 * torch.randn(600, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for rows, chosen in ((logits, OWN_PRECISION), (logits.log_softmax(1) + noise, ONE_PRECISION)):
+        record, _ = analyse_votes(VotesInput(votes, ModelBelief("m", rows, True)), VotesConfig())
+        first, second = record.precisions
+        assert first.name == chosen and chosen in record.belief and first.gain > second.gain
+        assert record.scale == first.scale
+        for one, given in ((first, rows), (second, rows)):
+            given = given if one.name == OWN_PRECISION else given.log_softmax(1)
+            several = votes.counts.sum(1) >= 2
+            given, counts = given[several], votes.counts[several]
+            likelihood = votes_log_likelihood(given + np.log(one.scale), counts)
+            independent = (counts * given.log_softmax(1)).sum(1).mean()
+            assert one.gain == pytest.approx((likelihood - independent).item())
+
+
+def test_probabilities_have_one_precision():
+    votes, logits = made_votes(votes=5)
+    record, _ = analyse_votes(VotesInput(votes, ModelBelief("m", logits, False)), VotesConfig())
+    assert [one.name for one in record.precisions] == [ONE_PRECISION]
+    assert record.largest_votes == 5
 
 
 def test_the_record_counts_what_the_table_of_items_holds():
@@ -170,6 +204,13 @@ def test_fixed_numbers_of_votes_err_as_counted(replayed):
     assert simulation.items == len(votes.items)
 
 
+def test_a_replay_has_a_row_for_the_confidence_of_the_analysis():
+    votes, _ = made_votes(items=60, panel=5, seed=8)
+    found = simulate(VotesInput(votes), VotesConfig(repetitions=1, confidence=0.93))
+    confidences = [point.confidence for point in found.rules[0].points]
+    assert 0.93 in confidences and confidences == sorted(confidences) and 0.95 in confidences
+
+
 def test_a_replay_is_seeded():
     votes, _ = made_votes(items=60, panel=5, seed=8)
     runs = [simulate(VotesInput(votes), VotesConfig(repetitions=2, seed=seed)) for seed in (1, 1, 2)]
@@ -181,7 +222,8 @@ def test_dawid_and_skene_agree_on_votes_that_agree():
     rows = torch.tensor([[i, who, i % 3] for i in range(30) for who in range(4)])
     counts = 4.0 * torch.nn.functional.one_hot(torch.arange(30) % 3, 3).double()
     votes = Votes("v", "long", tuple(map(str, range(30))), CLASSES, counts, ("p", "q", "r", "s"), rows)
-    record, _ = analyse_votes(VotesInput(votes), VotesConfig(), dawid_skene=True)
+    with pytest.warns(UnboundedScale):  # votes that agree have no precision
+        record, _ = analyse_votes(VotesInput(votes), VotesConfig(), dawid_skene=True)
     assert record.dawid_skene == {"items": 30, "differs_from_consensus": 0, "differs_from_plurality": 0}
 
 
@@ -229,6 +271,21 @@ def test_rows_of_an_archive_belong_to_numbered_items(tmp_path):
     assert torch.allclose(given.model.logits.exp(), expected)
 
 
+@pytest.mark.parametrize("suffix", ["csv", "npz"])
+def test_large_numbers_and_padded_texts_name_the_same_items_in_votes_and_predictions(suffix, tmp_path):
+    ids = [1_234_567, 12_345_678, 9_007_199_254_740_001]
+    votes = long_file(tmp_path / "v.csv", [(f"{i}", who, "01"[who == "q"]) for i in ids for who in "pq"])
+    predictions = tmp_path / f"p.{suffix}"
+    if suffix == "npz":
+        np.savez(predictions, item=np.array(ids[::-1]), logits=np.arange(6.0).reshape(3, 2))
+    else:
+        lines = [f" {i} ,{2 * row},{2 * row + 1}" for row, i in enumerate(ids[::-1])]
+        predictions.write_text("\n".join(["item,logit_0,logit_1", *lines]))
+    given = read_inputs(votes, columns=VoteColumns(), predictions=f"{predictions}")
+    assert given.votes.items == tuple(map(str, ids))
+    assert given.model is not None and given.model.logits.tolist() == [[4, 5], [2, 3], [0, 1]]
+
+
 def test_features_are_cross_fitted(tmp_path):
     rng = np.random.default_rng(0)
     features = rng.normal(size=(500, 4))
@@ -242,6 +299,35 @@ def test_features_are_cross_fitted(tmp_path):
     nll = -(votes * given.model.logits.log_softmax(1)).sum() / votes.sum()
     base = -(votes * shares.log()).sum() / votes.sum()
     assert nll < 0.85 * base  # of votes that the heads have not seen
+
+
+def test_the_heads_of_the_folds_have_one_lambda_and_warnings_name_the_features(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    counts = rng.multinomial(3, [0.5, 0.3, 0.2], 120)
+    np.savez(tmp_path / "v.npz", counts=counts, features=rng.normal(size=(120, 3)).astype(np.float32))
+    configs = []
+
+    def watched(*args, adapt_config, **kwargs):
+        configs.append(adapt_config)
+        warn("adapt", "`validation` has few rows")
+        return refit(*args, adapt_config=adapt_config, **kwargs)
+
+    monkeypatch.setattr("beliefmatch.experiments.votes.refit", watched)
+    with pytest.warns(ArgumentWarning) as held:
+        read_inputs(f"{tmp_path / 'v.npz'}", columns=VoteColumns(), features=f"{tmp_path / 'v.npz'}")
+    assert configs[0].kl_weights is None and len(configs) == 6
+    assert len({(*one.kl_weights, *one.weight_decays) for one in configs[1:]}) == 1
+    texts = [f"{one.message}" for one in held]
+    assert "votes: `features` has few rows" in texts and len(texts) == len(set(texts))
+    assert not any("`validation`" in text or text.startswith("adapt") for text in texts)
+
+
+def test_features_that_cannot_be_fitted_on_are_refused_by_their_name(tmp_path):
+    features = np.ones((60, 2), dtype=np.float32)
+    features[3] = np.nan
+    np.savez(tmp_path / "v.npz", counts=np.tile([[1, 2]], (60, 1)), features=features)
+    path = f"{tmp_path / 'v.npz'}"
+    assert "`features`" in refusal(read_inputs, path, columns=VoteColumns(), features=path)
 
 
 @pytest.mark.parametrize(
@@ -270,5 +356,6 @@ def test_a_million_votes_take_seconds(tmp_path):
     counts = np.stack([np.bincount(row, minlength=4) for row in rng.integers(4, size=(2000, 3))])
     np.savez(tmp_path / "v.npz", counts=np.tile(counts, (170, 1)))
     votes = read_votes(tmp_path / "v.npz")
-    record, table = analyse_votes(VotesInput(votes), VotesConfig())
+    with pytest.warns(UnboundedScale):  # votes by chance scatter as independent draws
+        record, table = analyse_votes(VotesInput(votes), VotesConfig())
     assert record.votes == 1_020_000 and len(table.consensus) == 340_000

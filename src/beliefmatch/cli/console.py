@@ -74,12 +74,12 @@ def user_errors(context: typer.Context, *kinds: type[Exception]) -> Iterator[Non
 
 
 @contextmanager
-def write_errors(context: typer.Context, path: Path) -> Iterator[None]:
-    """Turn a failure to write the results into a `UserError`."""
+def write_errors(context: typer.Context, path: Path, option: str = "--out") -> Iterator[None]:
+    """Turn a failure to write the results, to the path of an option, into a `UserError`."""
     try:
         yield
     except OSError as error:
-        reason, remedy = error.strerror or error, "repair that or choose another `--out`"
+        reason, remedy = error.strerror or error, f"repair that or choose another `{option}`"
         raise UserError(f"{context.command_path}: cannot write to {path} ({reason}); {remedy}.") from error
 
 

@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from beliefmatch.experiments.adapt_record import AdaptRecord
     from beliefmatch.experiments.evaluation_record import EvaluationRecord
     from beliefmatch.experiments.records import ComparisonRecord, PredictionRow
+    from beliefmatch.experiments.votes_record import VotesRecord
 
-    Record = EvaluationRecord | ComparisonRecord | AdaptRecord
+    Record = EvaluationRecord | ComparisonRecord | AdaptRecord | VotesRecord
 
 __all__ = ["evaluate", "predict", "report"]
 
@@ -50,7 +51,7 @@ _RISKS = list(_DEFAULT.risks)
 _REFUSED = 0.05  # share of in-distribution sentences that `predict` answers with "none of these"
 _FEW_ROWS = 20  # sentences whose predictions are also printed
 _FIGURES = ("pdf", "svg", "png")
-_RECORDS = ("comparison.json", "record.json")  # of the directories of `compare` and `adapt`
+_RECORDS = ("comparison.json", "record.json")  # of the directories of `compare`, and of `adapt` and `votes`
 
 
 def evaluate(
@@ -222,6 +223,7 @@ def _page_renderer(context: typer.Context, paths: Sequence[str]) -> Callable[[],
     from beliefmatch.experiments.adapt_record import AdaptRecord
     from beliefmatch.experiments.evaluation_record import EvaluationRecord
     from beliefmatch.experiments.records import ComparisonRecord
+    from beliefmatch.experiments.votes_record import VotesRecord
 
     files = [_record_file(Path(path)) for path in paths]
     for file, times in Counter(file.resolve() for file in files).items():
@@ -229,8 +231,12 @@ def _page_renderer(context: typer.Context, paths: Sequence[str]) -> Callable[[],
             raise fail("report", f"`records` must be given once each, got {printable(file)} {times} times.")
     found = [_read_record(file) for file in files]
     first = found[0]
-    if isinstance(first, EvaluationRecord) or len(found) > 1:
-        problem = f"must be one comparison, one adaptation or only evaluations, got {len(found)}"
+    if isinstance(first, VotesRecord) and len(found) == 1:
+        require_packages(context, "page")
+        return lambda: _rendered_votes(first)
+    if isinstance(first, EvaluationRecord | VotesRecord) or len(found) > 1:
+        expected = "one comparison, one adaptation, one analysis of votes or only evaluations"
+        problem = f"must be {expected}, got {len(found)}"
     else:
         found = [_read_record(files[0].parent / name) for name in _evaluation_paths(files[0], first)]
         problem = f"must be in a directory with its evaluations, got other records at {printable(files[0])}"
@@ -254,6 +260,13 @@ def _page_renderer(context: typer.Context, paths: Sequence[str]) -> Callable[[],
     else:
         page = evaluation_page(evaluations)
     return lambda: render_page(page, caller="report")
+
+
+def _rendered_votes(record: "VotesRecord") -> str:
+    from beliefmatch.report.page import render_page
+    from beliefmatch.report.votes import votes_page
+
+    return render_page(votes_page(record), caller="report")
 
 
 def _record_file(path: Path) -> Path:
@@ -285,8 +298,9 @@ def _read_record(path: Path) -> "Record":
     from beliefmatch.experiments.adapt_record import ADAPT_SCHEMA, AdaptRecord
     from beliefmatch.experiments.evaluation_record import EvaluationRecord
     from beliefmatch.experiments.records import COMPARISON_SCHEMA, ComparisonRecord
+    from beliefmatch.experiments.votes_record import VOTES_SCHEMA, VotesRecord
 
-    kinds = {COMPARISON_SCHEMA: ComparisonRecord, ADAPT_SCHEMA: AdaptRecord}
+    kinds = {COMPARISON_SCHEMA: ComparisonRecord, ADAPT_SCHEMA: AdaptRecord, VOTES_SCHEMA: VotesRecord}
     try:
         text = path.read_text(encoding="utf-8")
         schema = schema_of(text).partition("/")[0]
@@ -298,7 +312,7 @@ def _read_record(path: Path) -> "Record":
         reason = "it is not UTF-8 text"
     except ValueError as error:
         reason = f"{error}".split("Record: ", 1)[-1].rstrip(".")
-    expected = "files of `beliefmatch evaluate`, `compare` or `adapt`"
+    expected = "files of `beliefmatch evaluate`, `compare`, `adapt` or `votes`"
     raise fail("report", f"`records` must be {expected}, got {printable(path)}: {reason}.")
 
 

@@ -439,8 +439,8 @@ TargetsName = Annotated[str | None, _option("NAME",
 ImagesName = Annotated[str | None, _option("NAME",
     "Name of the array of images, which the page shows with mistakes. Default: recognised by common names.")]
 Records = Annotated[list[str], _argument("RECORD",
-    "Records written by `beliefmatch evaluate`, one for each model; or one record of `beliefmatch compare` "
-    "or `beliefmatch adapt`, or its directory.")]
+    "Records written by `beliefmatch evaluate`, one for each model; or one record of `beliefmatch compare`, "
+    "`beliefmatch adapt` or `beliefmatch votes`, or its directory.")]
 PageFile = Annotated[str, _option("FILE", "HTML file to write the page to.")]
 Run = Annotated[str, _argument("RUN", "Directory written by `beliefmatch train` or `beliefmatch adapt`.")]
 Inputs = Annotated[list[str], _argument("INPUT",

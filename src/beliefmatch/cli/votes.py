@@ -1,12 +1,11 @@
 """`beliefmatch votes`: which items are settled, which to ask about next, and what stopping early saves."""
 
-import csv
 from contextlib import ExitStack
-from io import StringIO
 from pathlib import Path
 
 import typer
 
+from beliefmatch._errors import fail
 from beliefmatch._files import atomic_write, atomic_write_dir, directory_in_use
 from beliefmatch._utils import require_name
 from beliefmatch.cli import options as opt
@@ -52,9 +51,16 @@ def votes(
             from beliefmatch.data.votes import FORMS, VoteColumns, cleanlab_table
 
             require_name("votes", "form", form, FORMS)
+            if multiannotator is not None and (not multiannotator.strip() or Path(multiannotator).is_dir()):
+                raise fail("votes", f"`multiannotator` must be a file to write, got {multiannotator!r}.")
             require_packages(context, "terminal", "report")
             from beliefmatch.data.predictions import read_class_names
-            from beliefmatch.experiments.votes import analyse_votes, item_rows, read_inputs
+            from beliefmatch.experiments.votes import (
+                analyse_votes,
+                item_rows,
+                read_inputs,
+                require_analysable,
+            )
 
             names = None if class_names is None else read_class_names(class_names)
             given = read_inputs(
@@ -66,31 +72,31 @@ def votes(
                 predictions=predictions,
                 features=features,
             )
-            exported = None if multiannotator is None else cleanlab_table(given.votes)
+            require_analysable(given, config, replay=simulate, dawid_skene=dawid_skene)
+            exported = None
+            if multiannotator is not None:
+                exported = Path(multiannotator), cleanlab_table(given.votes)
+                place = f"{exported[0].parent}"
+                stack.enter_context(directory_in_use(place, caller="votes", argument="multiannotator"))
             directory = stack.enter_context(directory_in_use(out, caller="votes"))
         steps = 3 + (config.repetitions if simulate else 0)
-        with user_errors(context), step_progress(steps) as step:
+        with step_progress(steps) as step:
             command = ["beliefmatch", *(context.obj or [])]
             record, table = analyse_votes(
                 given, config, replay=simulate, dawid_skene=dawid_skene, command=command, on_step=step
             )
         from beliefmatch.report.table import to_rich
-        from beliefmatch.report.votes import stopping_table, votes_files, votes_page, votes_tables
+        from beliefmatch.report.votes import csv_file, stopping_table, votes_files, votes_page, votes_tables
 
         with write_errors(context, directory):
             atomic_write_dir(directory, votes_files(record, item_rows(given.votes, table)))
-            if exported is not None and multiannotator is not None:
-                atomic_write(Path(multiannotator), _csv(*exported))
+        if exported is not None:
+            file, content = exported
+            with write_errors(context, file, "--multiannotator"):
+                atomic_write(file, csv_file(*content))
         page = votes_page(record)
         show(findings([page.verdict, page.lead, *page.warnings, *page.advice]))
         shown = votes_tables(record) if verbose else [stopping_table(record)] if record.simulation else []
         for one in shown:
             show(to_rich(one))
         typer.echo(directory / "report.html")
-
-
-def _csv(heading: list[str], rows: list[list[str]]) -> bytes:
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([heading, *rows])
-    return text.getvalue().encode()

@@ -21,7 +21,7 @@ from torch import Tensor
 from beliefmatch._validate import fail
 from beliefmatch.data.formats import ArrayFile, TableFile, open_arrays
 
-__all__ = ["FORMS", "VoteColumns", "Votes", "cleanlab_table", "read_votes"]
+__all__ = ["FORMS", "VoteColumns", "Votes", "cleanlab_table", "names_in", "read_votes"]
 
 Form = Literal["auto", "long", "annotators", "counts"]
 FORMS = ("auto", "long", "annotators", "counts")
@@ -116,12 +116,17 @@ def read_votes(
 def cleanlab_table(votes: Votes) -> tuple[list[str], list[list[str]]]:
     """Heading and rows of cleanlab's `labels_multiannotator`: one row an item, one column an annotator.
 
-    Cells hold class ids and are empty where there is no vote; the heading begins with "item".
+    Cells hold class ids and are empty where there is no vote; the heading begins with "item". A cell has room
+    for one vote: repeated votes of an annotator for an item are refused.
     """
     if votes.rows is None:
         raise fail(_CALLER, "`multiannotator` needs votes with annotators, got counts without them.")
     cells = [[""] * len(votes.annotators) for _ in votes.items]
     for item, annotator, label in votes.rows.tolist():
+        if cells[item][annotator]:
+            expected = "one vote of an annotator for an item, the room of a cell"
+            received = f"several of {votes.annotators[annotator]!r} for {votes.items[item]!r}"
+            raise fail(_CALLER, f"`multiannotator` needs {expected}, got {received}.")
         cells[item][annotator] = f"{label}"
     return ["item", *votes.annotators], [[i, *row] for i, row in zip(votes.items, cells, strict=True)]
 
@@ -150,9 +155,14 @@ def _column(file: TableFile, role: str, columns: VoteColumns, *, required: bool 
     return None if field is None else field.name
 
 
-def _texts(file: TableFile, name: str) -> list[str | None]:
-    """The cells of a column as text, numbers as short as they are whole; None where a cell is empty."""
-    return [_text(cell) for cell in file.cells(name)]
+def names_in(file: ArrayFile, name: str) -> list[str | None]:
+    """A column or an array as text, whole numbers without a fraction; None where a cell is empty."""
+    if isinstance(file, TableFile):
+        cells = file.cells(name)
+    else:
+        values = file.load([name])
+        cells = values if isinstance(values, list) else values.flatten().tolist()
+    return [_text(cell) for cell in cells]
 
 
 def _text(cell: Any) -> str | None:
@@ -167,7 +177,7 @@ def _read_long(
     file: TableFile, columns: VoteColumns, class_names: Sequence[str] | None, repeats: bool
 ) -> Votes:
     names = {role: _column(file, role, columns, required=role != "annotator") for role in SPELLINGS}
-    found = {role: _texts(file, name) for role, name in names.items() if name is not None}
+    found = {role: names_in(file, name) for role, name in names.items() if name is not None}
     for role, cells in found.items():
         if None in cells:
             row = cells.index(None) + 1
@@ -240,7 +250,7 @@ def _read_annotators(file: TableFile, columns: VoteColumns, class_names: Sequenc
     people = tuple(name for name in file.names if name != item)
     if not people:
         raise fail(_CALLER, f"`path` must have a column for each annotator, got none in {file.path}.")
-    cells = [_texts(file, name) for name in people]
+    cells = [names_in(file, name) for name in people]
     count = len(cells[0])
     items = _item_names(file, item, count)
     votes = [
@@ -269,7 +279,7 @@ def _read_annotators(file: TableFile, columns: VoteColumns, class_names: Sequenc
 def _item_names(file: TableFile, column: str | None, count: int) -> tuple[str, ...]:
     if column is None:
         return tuple(f"{row}" for row in range(count))
-    names = [name if name is not None else "" for name in _texts(file, column)]
+    names = [name if name is not None else "" for name in names_in(file, column)]
     if len(set(names)) < len(names):
         twice = next(name for place, name in enumerate(names) if name in names[:place])
         raise fail(_CALLER, f"`item` must name each row of {file.path} once, got {twice!r} twice.")
@@ -297,6 +307,7 @@ def _read_count_columns(file: TableFile, columns: VoteColumns, class_names: Sequ
         if missing:
             fact = f"must have a column for each class, got none for {missing[0]!r}"
             raise fail(_CALLER, f"`path` {fact} in {file.path}.")
+        _require_no_votes(file, [column for name, column in found.items() if name not in class_names])
         found = {name: found[name] for name in class_names}
     if len(found) < 2:
         raise fail(_CALLER, f"`path` must have a column of counts for two classes or more, got {len(found)}.")
@@ -307,6 +318,16 @@ def _read_count_columns(file: TableFile, columns: VoteColumns, class_names: Sequ
     recognised = {"counts": ", ".join(list(found.values())[:8])} | ({} if item is None else {"item": item})
     items = _item_names(file, item, len(counts))
     return Votes(f"{file.path}", "counts", items, tuple(found), counts, recognised=recognised)
+
+
+def _require_no_votes(file: TableFile, columns: Sequence[str]) -> None:
+    """Columns of counts outside the classes must not hold votes, which would be lost; texts are no counts."""
+    for column in columns:
+        values = file.load([column])
+        if isinstance(values, Tensor) and ((values > 0) & (values == values.round())).any():
+            expected = f"name every column with votes in {file.path}"
+            remedy = "add the class, or leave the column out of the file"
+            raise fail(_CALLER, f"`class_names` must {expected}, got none for {column!r}; {remedy}.")
 
 
 def _read_count_array(file: ArrayFile, class_names: Sequence[str] | None) -> Votes:
@@ -330,8 +351,7 @@ def _read_count_array(file: ArrayFile, class_names: Sequence[str] | None) -> Vot
 def _text_array(file: ArrayFile, name: str) -> list[str] | None:
     if name not in file.names:
         return None
-    values = file.load([name])
-    return values if isinstance(values, list) else [f"{value}" for value in values.flatten().tolist()]
+    return [text if text is not None else "" for text in names_in(file, name)]
 
 
 def _require_counts(file: ArrayFile, values: Tensor) -> Tensor:

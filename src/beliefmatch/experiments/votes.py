@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 from torch import Tensor
 
 from beliefmatch._environment import needs, provenance
+from beliefmatch._errors import ArgumentWarning
 from beliefmatch._utils import derive_seed
-from beliefmatch._validate import fail
+from beliefmatch._validate import fail, level_of_caller, naming_arguments, warn
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.feature_rows import Features, features_digest
+from beliefmatch.adaptation.fitted import FittedHead
 from beliefmatch.adaptation.refit import refit
 from beliefmatch.adaptation.result import FeatureSets
 from beliefmatch.adaptation.stored import features_from_file
 from beliefmatch.data.formats import open_arrays
 from beliefmatch.data.predictions import read_predictions
-from beliefmatch.data.votes import SPELLINGS, Form, VoteColumns, Votes, read_votes
+from beliefmatch.data.votes import SPELLINGS, Form, VoteColumns, Votes, names_in, read_votes
 from beliefmatch.experiments.votes_record import (
     AnnotatorRecord,
     ItemRecord,
+    PrecisionRecord,
     SimulatedRule,
     Simulation,
     StoppingPoint,
@@ -38,6 +42,7 @@ from beliefmatch.votes import (
     expected_gain,
     fit_class_prior,
     fit_scale,
+    fitted_scale,
     prob_of_majority,
 )
 
@@ -49,6 +54,7 @@ __all__ = [
     "annotator_records",
     "item_rows",
     "read_inputs",
+    "require_analysable",
     "simulate",
 ]
 
@@ -70,7 +76,7 @@ class ModelBelief(NamedTuple):
     logits: Tensor
     """Shape (N, K)."""
     has_precision: bool
-    """Whether the precision of a row means something, or only its probabilities do."""
+    """Whether the rows have a precision, which may mean something or not: logits do, probabilities do not."""
 
     @property
     def variants(self) -> dict[str, Tensor]:
@@ -213,8 +219,7 @@ def _row_names(path: str) -> list[str] | None:
     field = file.find("item", (*SPELLINGS["item"], "items"), first=True)
     if field is None:
         return None
-    values = field.load()
-    names = values if isinstance(values, list) else [f"{value:g}" for value in values.flatten().tolist()]
+    names = [name if name is not None else "" for name in names_in(file, field.name)]
     if len(set(names)) < len(names):
         twice = next(name for place, name in enumerate(names) if name in names[:place])
         raise fail(_CALLER, f"`{field.name}` of {path} must name each row once, got {twice!r} twice.")
@@ -222,25 +227,55 @@ def _row_names(path: str) -> list[str] | None:
 
 
 def _fitted_on_features(votes: Votes, rows: Tensor) -> ModelBelief:
-    """Heads of belief matching, each fitted on the votes of four fifths of the items, applied to the rest."""
+    """Heads of belief matching, each fitted on the votes of four fifths of the items, applied to the rest.
+
+    λ and the weight decay are chosen once, on a part of all items, and are the same for the five heads.
+    """
     voted = votes.counts.sum(1) > 0
     if int(voted.sum()) < 10 * _FOLDS:
         expected = f"at least {10 * _FOLDS} items with votes to fit on"
         raise fail(_CALLER, f"`features` must have {expected}, got {int(voted.sum())}.")
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
     logits = torch.empty(len(rows), len(votes.class_names), dtype=torch.float64)
+    config = AdaptConfig(labels="new", controls=())
+    with _warning_of_features():
+        chosen = _head(votes, rows, order[voted[order]], config).candidate
+    config = replace(config, kl_weights=(chosen.kl_weight,), weight_decays=(chosen.weight_decay,))
     for fold in range(_FOLDS):
         held_out = torch.zeros(len(rows), dtype=torch.bool)
         held_out[order[fold::_FOLDS]] = True
         usable = order[(voted & ~held_out)[order]]
-        parts = usable[len(usable) // 5 :], usable[: len(usable) // 5]
-        train, validation = (_features(rows[part], votes.counts[part].float()) for part in parts)
-        config = AdaptConfig(labels="new", controls=())
-        made = refit(FeatureSets(train, validation), classes=len(votes.class_names), adapt_config=config)
-        belief = made.chosen.predict(rows[held_out]).belief
+        with warnings.catch_warnings():  # the choice has warned of all items
+            warnings.simplefilter("ignore", ArgumentWarning)
+            head = _head(votes, rows, usable, config)
+        belief = head.predict(rows[held_out]).belief
         assert belief is not None
         logits[held_out] = belief.log_alpha.double()
     return ModelBelief("a head fitted on features", logits, has_precision=True)
+
+
+def _head(votes: Votes, rows: Tensor, items: Tensor, config: AdaptConfig) -> FittedHead:
+    """A head fitted on four fifths of some items; the others choose λ and the weight decay."""
+    parts = items[len(items) // 5 :], items[: len(items) // 5]
+    train, validation = (_features(rows[part], votes.counts[part].float()) for part in parts)
+    with naming_arguments(_CALLER, train="features", validation="features"):
+        sets = FeatureSets(train, validation)
+        return refit(sets, classes=len(votes.class_names), adapt_config=config).chosen
+
+
+@contextmanager
+def _warning_of_features() -> Iterator[None]:
+    """Let warnings about training and validation rows name the features that the user gave."""
+    with warnings.catch_warnings(record=True) as held:
+        yield
+    for one in held:
+        if isinstance(one.message, ArgumentWarning):
+            text = one.message.message
+            for argument in ("train", "validation"):
+                text = text.replace(f"`{argument}`", "`features`")
+            warn(_CALLER, text)
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
 
 
 def _features(rows: Tensor, counts: Tensor) -> Features:
@@ -272,9 +307,9 @@ def analyse_votes(
     """
     began = time.perf_counter()
     votes, model = given
-    _require_panel(votes, config)
+    require_analysable(given, config, replay=replay, dawid_skene=dawid_skene)
     on_step("fitting the belief")
-    log_alpha, scale, prior = _belief(votes.counts, model, config)
+    log_alpha, precisions, prior = _belief(votes.counts, model, config)
     on_step("items")
     table = _item_table(log_alpha, votes.counts, config)
     on_step("annotators")
@@ -294,8 +329,8 @@ def analyse_votes(
         items=len(votes.items),
         votes=votes.total,
         annotators=len(votes.annotators),
-        belief=NO_MODEL if model is None else f"{model.name}: {next(iter(model.variants))}",
-        scale=scale,
+        belief=NO_MODEL if model is None else f"{model.name}: {precisions[0].name}",
+        scale=precisions[0].scale if precisions else None,
         prior=None if prior is None else prior.exp().tolist(),
         settled=int(settled.sum()),
         votes_saved=int(left[settled].sum()),
@@ -310,9 +345,35 @@ def analyse_votes(
         simulation=simulation,
         settings=asdict(config),
         command=list(command),
+        precisions=precisions,
+        largest_votes=int(cast.max()),
         **provenance(time.perf_counter() - began, "beliefmatch", "torch", "numpy"),
     )
     return record, table
+
+
+def require_analysable(
+    given: VotesInput, config: VotesConfig, *, replay: bool = False, dawid_skene: bool = False
+) -> None:
+    """Raise what `analyse_votes` would raise about its input, before any work.
+
+    Args:
+        given: Votes, and what a model says about the items.
+        config: Panel, confidence and the like.
+        replay: Whether the votes in hand are to be replayed.
+        dawid_skene: Whether the consensus is to be held against that of Dawid and Skene's model.
+    """
+    votes, model = given
+    _require_panel(votes, config)
+    if model is not None and not (votes.counts.sum(1) >= 2).any():
+        fact = "must have items with two votes or more, from which the precision of the model is fitted"
+        raise fail(_CALLER, f"`path` {fact}, got one vote an item at most.")
+    if replay:
+        _require_whole_panels(votes, config)
+    if dawid_skene:
+        if votes.rows is None:
+            raise fail(_CALLER, "`dawid_skene` needs votes with annotators, got counts without them.")
+        _crowdkit()
 
 
 def _require_panel(votes: Votes, config: VotesConfig) -> None:
@@ -324,23 +385,35 @@ def _require_panel(votes: Votes, config: VotesConfig) -> None:
         raise fail(_CALLER, f"{fact} where {item!r} has {count}; {remedy}.")
 
 
+def _require_whole_panels(votes: Votes, config: VotesConfig) -> Tensor:
+    """The items with a whole panel, at least two: one half is fitted on, the other replayed."""
+    whole = (votes.counts.sum(1) >= config.panel).nonzero().flatten()
+    if len(whole) < 2:
+        expected = f"at least two items with {config.panel} votes, a whole panel"
+        raise fail(_CALLER, f"`simulate` needs {expected}, got {len(whole)}; give a smaller `panel`.")
+    return whole
+
+
 def _belief(
     counts: Tensor, model: ModelBelief | None, config: VotesConfig
-) -> tuple[Tensor, float | None, Tensor | None]:
-    """Log-concentrations before any vote, with the fitted scale or the fitted prior."""
+) -> tuple[Tensor, list[PrecisionRecord], Tensor | None]:
+    """Log-concentrations before any vote, with the fitted precisions, likeliest first, or the fitted prior.
+
+    Logits may be those of softmax, whose precision means nothing: one precision for all items is fitted too.
+    """
     if model is None:
         prior = fit_class_prior(counts, max_votes=config.max_votes)
-        return prior.expand_as(counts), None, prior
-    logits = next(iter(model.variants.values()))
-    scale = _scale(logits, counts, config)
-    return logits + np.log(scale), scale, None
-
-
-def _scale(logits: Tensor, counts: Tensor, config: VotesConfig) -> float:
-    if (counts.sum(1) >= 2).any():
-        return fit_scale(logits, counts, max_votes=config.max_votes)
-    fact = "must have items with two votes or more, from which the precision of the model is fitted"
-    raise fail(_CALLER, f"`path` {fact}, got one vote an item at most.")
+        return prior.expand_as(counts), [], prior
+    found, held = [], dict[str, list[warnings.WarningMessage]]()
+    for name, logits in model.variants.items():
+        with warnings.catch_warnings(record=True) as held[name]:
+            warnings.simplefilter("always", UnboundedScale)
+            scale, gain = fitted_scale(logits, counts, max_votes=config.max_votes)
+        found.append(PrecisionRecord(name, scale, gain))
+    found.sort(key=lambda one: -one.gain)
+    for one in held[found[0].name]:  # of the precision that is used
+        warnings.warn(one.message, stacklevel=level_of_caller())
+    return model.variants[found[0].name] + np.log(found[0].scale), found, None
 
 
 def _item_table(log_alpha: Tensor, counts: Tensor, config: VotesConfig) -> ItemTable:
@@ -417,17 +490,14 @@ def annotator_records(votes: Votes, log_alpha: Tensor) -> list[AnnotatorRecord]:
 
 def _dawid_skene(votes: Votes, table: ItemTable) -> dict[str, float]:
     """How often the consensus of Dawid and Skene's model differs from ours and from the plurality."""
-    with needs("crowdkit", extra="votes", caller=_CALLER):
-        from crowdkit.aggregation import DawidSkene
-    if votes.rows is None:
-        raise fail(_CALLER, "`dawid_skene` needs votes with annotators, got counts without them.")
+    assert votes.rows is not None
     import pandas
 
     rows = votes.rows.numpy()
     frame = pandas.DataFrame({"task": rows[:, 0], "worker": rows[:, 1], "label": rows[:, 2]})
     with warnings.catch_warnings():  # of pandas, about calls of crowd-kit
         warnings.simplefilter("ignore")
-        found = DawidSkene(n_iter=100).fit_predict(frame)
+        found = _crowdkit().DawidSkene(n_iter=100).fit_predict(frame)
     items = torch.tensor(found.index.to_numpy())
     labels = torch.tensor(found.to_numpy())
     plurality = votes.counts[items]
@@ -437,6 +507,12 @@ def _dawid_skene(votes: Votes, table: ItemTable) -> dict[str, float]:
         "differs_from_consensus": (labels != table.consensus[items]).double().mean().item(),
         "differs_from_plurality": (~is_plurality).double().mean().item(),
     }
+
+
+def _crowdkit() -> Any:
+    with needs("crowdkit", extra="votes", caller=_CALLER):
+        from crowdkit import aggregation
+    return aggregation
 
 
 # Simulation
@@ -449,10 +525,8 @@ def simulate(given: VotesInput, config: VotesConfig, *, on_step: OnStep = lambda
     not chosen. Scales and priors are fitted on the other half of the items, and never on those replayed.
     """
     votes, model = given
-    whole = (votes.counts.sum(1) >= config.panel).nonzero().flatten()
-    if len(whole) < 2:
-        expected = f"at least two items with {config.panel} votes, a whole panel"
-        raise fail(_CALLER, f"`simulate` needs {expected}, got {len(whole)}; give a smaller `panel`.")
+    whole = _require_whole_panels(votes, config)
+    confidences = sorted({*CONFIDENCES, config.confidence})
     names = [NO_MODEL, *([] if model is None else model.variants)]
     runs: dict[str, list[list[StoppingPoint]]] = {name: [] for name in names}
     scales: dict[str, list[float]] = {name: [] for name in names}
@@ -473,16 +547,16 @@ def simulate(given: VotesInput, config: VotesConfig, *, on_step: OnStep = lambda
             log_alpha = torch.empty_like(final)
             for part in (halves, ~halves):
                 fit_on, apply_to = items[~part], items[part]
-                if model is None or name == NO_MODEL:
-                    log_alpha[part] = fit_class_prior(votes.counts[fit_on], max_votes=config.max_votes)
-                else:
+                with warnings.catch_warnings():  # `analyse_votes` has warned of all items
+                    warnings.simplefilter("ignore", UnboundedScale)
+                    if model is None or name == NO_MODEL:
+                        log_alpha[part] = fit_class_prior(votes.counts[fit_on], max_votes=config.max_votes)
+                        continue
                     logits = model.variants[name]
-                    with warnings.catch_warnings():  # `analyse_votes` has warned of all items
-                        warnings.simplefilter("ignore", UnboundedScale)
-                        scale = _scale(logits[fit_on], votes.counts[fit_on], config)
-                    scales[name].append(scale)
-                    log_alpha[part] = logits[apply_to] + np.log(scale)
-            runs[name].append(_stopped(log_alpha, prefixes, share, config.panel))
+                    scale = fit_scale(logits[fit_on], votes.counts[fit_on], max_votes=config.max_votes)
+                scales[name].append(scale)
+                log_alpha[part] = logits[apply_to] + np.log(scale)
+            runs[name].append(_stopped(log_alpha, prefixes, share, confidences))
     rules = [
         SimulatedRule(name, _averaged(points), fmean(scales[name]) if scales[name] else None)
         for name, points in runs.items()
@@ -512,13 +586,16 @@ def _fixed(prefixes: Sequence[Tensor], share: Tensor) -> list[StoppingPoint]:
     return found
 
 
-def _stopped(log_alpha: Tensor, prefixes: Sequence[Tensor], share: Tensor, panel: int) -> list[StoppingPoint]:
-    """Mean votes and error where each item stops at its first probability of majority that suffices."""
+def _stopped(
+    log_alpha: Tensor, prefixes: Sequence[Tensor], share: Tensor, confidences: Sequence[float]
+) -> list[StoppingPoint]:
+    """Mean votes and error where voting on an item stops at the first sufficient probability of majority."""
+    panel = len(prefixes) - 1
     majorities = [prob_of_majority(log_alpha, panel, counts) for counts in prefixes]
     best = torch.stack([majority.amax(1) for majority in majorities])
     right = torch.stack([share.gather(1, majority.argmax(1, keepdim=True))[:, 0] for majority in majorities])
     found = []
-    for confidence in CONFIDENCES:
+    for confidence in confidences:
         enough = best >= confidence
         enough[-1] = True
         stop = enough.double().argmax(0)

@@ -10,6 +10,7 @@ __all__ = [
     "VOTES_SCHEMA",
     "AnnotatorRecord",
     "ItemRecord",
+    "PrecisionRecord",
     "SimulatedRule",
     "Simulation",
     "StoppingPoint",
@@ -54,7 +55,7 @@ class ItemRecord(RecordPart, frozen=True):
     prob_majority: float
     settled: bool
     gain: float
-    """Nats that the next vote is expected to tell about the majority."""
+    """Expected information gain of one more vote, in nats."""
 
 
 class AnnotatorRecord(RecordPart, frozen=True):
@@ -71,6 +72,15 @@ class AnnotatorRecord(RecordPart, frozen=True):
     def is_unusual(self) -> bool:
         """Whether that is less than chance explains."""
         return self.votes >= FEWEST_VOTES and self.deviation <= UNUSUAL
+
+
+class PrecisionRecord(RecordPart, frozen=True):
+    """The precision of a model's belief from one source, fitted to the votes."""
+
+    name: str
+    scale: float
+    gain: float
+    """Nats an item by which its votes are likelier than independent draws from the model's probabilities."""
 
 
 class StoppingPoint(RecordPart, frozen=True):
@@ -145,4 +155,8 @@ class VotesRecord(Record, frozen=True):
     created: str
     wall_seconds: float
     command: list[str] = field(default_factory=list)
+    precisions: list[PrecisionRecord] = field(default_factory=list)
+    """Of the model, the one that is used first: its votes are the likeliest."""
+    largest_votes: int | None = None
+    """Number of votes of the item that has most."""
     schema: str = VOTES_SCHEMA

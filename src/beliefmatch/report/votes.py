@@ -12,7 +12,7 @@ from beliefmatch.report.style import REFERENCE, Look, looks
 from beliefmatch.report.table import Cell, Column, Row, Table, to_markdown
 from beliefmatch.report.text import count_text, listed, number_text, percent, spreadsheet_text, tidy
 
-__all__ = ["stopping_table", "votes_files", "votes_page", "votes_tables"]
+__all__ = ["csv_file", "stopping_table", "votes_files", "votes_page", "votes_tables"]
 
 _MOST_VOTES_SHOWN = 5  # classes of an item with their numbers of votes
 _MOST_ANNOTATORS = 25
@@ -22,12 +22,13 @@ _FIXED = "same number of votes for every item"
 def votes_files(record: VotesRecord, items: tuple[Sequence[str], Sequence[Sequence[Any]]]) -> Iterator[Any]:
     """Name and content of every file: record, items, tables and page."""
     yield "record.json", record.to_json().encode()
-    yield "items.csv", _csv(*items)
+    yield "items.csv", csv_file(*items)
     yield "tables.md", "\n\n".join(map(to_markdown, votes_tables(record))).encode()
     yield "report.html", render_page(votes_page(record), caller="votes").encode()
 
 
-def _csv(heading: Sequence[str], rows: Sequence[Sequence[Any]]) -> bytes:
+def csv_file(heading: Sequence[str], rows: Sequence[Sequence[Any]]) -> bytes:
+    """A table as a file in which no spreadsheet takes text for a formula."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([spreadsheet_text(name) for name in heading])
@@ -48,6 +49,8 @@ def votes_page(record: VotesRecord) -> Page:
     ]
     if record.simulation is not None:
         sections.insert(0, Section("Votes and error of early stopping", [*_stopping_blocks(record)]))
+    if len(record.precisions) > 1:
+        sections.append(Section("Precision of the model", [_precision_table(record)]))
     if record.annotator_records:
         sections.append(Section("Annotators", [*_annotator_blocks(record)]))
     settings = {"Settings": facts_of(record.settings), "Votes": facts_of(record.recognised)}
@@ -106,8 +109,8 @@ def _warnings(record: VotesRecord) -> list[str]:
         names = listed([one.name for one in unusual[:3]]) + (" and others" if unusual[3:] else "")
         verb = "agrees" if len(unusual) == 1 else "agree"
         found.append(f"{names} {verb} with the others less than chance explains; see Annotators.")
-    if record.votes == record.items and record.scale is None:
-        found.append("With one vote an item nothing tells how far votes scatter: the belief is a guess.")
+    if record.largest_votes == 1:
+        found.append("The precision of the prior cannot be estimated from one vote an item.")
     return found
 
 
@@ -136,11 +139,12 @@ def _error_words(record: VotesRecord) -> str:
 
 
 def _best_rule(record: VotesRecord) -> SimulatedRule | None:
-    """The rule that the analysis uses: the first of a model, else the votes alone."""
+    """The rule that the analysis uses: the precision of a model that is used, else the votes alone."""
     if record.simulation is None:
         return None
     rules = record.simulation.rules
-    return rules[1] if len(rules) > 1 else rules[0]
+    used = record.precisions[0].name if record.precisions else rules[0 if record.scale is None else 1].name
+    return next(rule for rule in rules if rule.name == used)
 
 
 def _chosen_point(record: VotesRecord) -> StoppingPoint | None:
@@ -243,6 +247,8 @@ def votes_tables(record: VotesRecord) -> list[Table]:
     ]
     if record.simulation is not None:
         tables.insert(0, stopping_table(record))
+    if len(record.precisions) > 1:
+        tables.append(_precision_table(record))
     if record.annotator_records:
         tables.append(_annotator_table(record))
     return [table for table in tables if table.rows]
@@ -282,8 +288,8 @@ def stopping_table(record: VotesRecord) -> Table:
 def _stopping_blocks(record: VotesRecord) -> Iterator[Block]:
     yield stopping_table(record)
     yield Text(
-        "An item stops as soon as one class is the majority of its panel with this probability. The line of "
-        "equal numbers of votes is what one does without any belief."
+        "Voting on an item stops as soon as one class is the majority of its panel with this probability. "
+        "The line of equal numbers of votes is what one does without any belief."
     )
 
 
@@ -299,7 +305,7 @@ def _items_table(record: VotesRecord, items: Sequence[ItemRecord], title: str) -
         Column("votes", "votes"),
         Column("consensus", "consensus"),
         Column("prob_majority", "probability of majority", "%", digits=1, scale=100),
-        Column("gain", "expected gain, nats", digits=3),
+        Column("gain", "information gain of one more vote, nats", digits=3),
     ]
     rows = [
         Row(
@@ -314,6 +320,19 @@ def _items_table(record: VotesRecord, items: Sequence[ItemRecord], title: str) -
         for item in items
     ]
     return Table(title, columns, rows, row_title="item")
+
+
+def _precision_table(record: VotesRecord) -> Table:
+    columns = [Column("scale", "fitted scale", digits=3), Column("gain", "gain, nats an item", digits=4)]
+    rows = [
+        Row(one.name, [Cell(one.scale), Cell(one.gain)], is_chosen=place == 0)
+        for place, one in enumerate(record.precisions)
+    ]
+    caption = (
+        "Gain: log-likelihood of the votes of an item over that of independent draws from the model's "
+        "probabilities. The belief before any vote has the precision of the larger gain."
+    )
+    return Table("Precision of the model", columns, rows, caption, row_title="precision")
 
 
 def _annotator_table(record: VotesRecord) -> Table:

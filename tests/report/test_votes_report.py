@@ -1,0 +1,136 @@
+"""The report on votes: its tables in terminal and Markdown, its words and its page."""
+
+import csv
+from io import StringIO
+
+import pytest
+from msgspec.structs import replace
+
+from beliefmatch.experiments.votes_record import (
+    AnnotatorRecord,
+    ItemRecord,
+    PrecisionRecord,
+    SimulatedRule,
+    Simulation,
+    StoppingPoint,
+    VotesConfig,
+    VotesRecord,
+)
+from beliefmatch.report.page import render_page
+from beliefmatch.report.table import to_markdown, to_rich
+from beliefmatch.report.votes import csv_file, votes_files, votes_page, votes_tables
+from golden import assert_golden
+from html_page import Page, outline
+from rendered import terminal
+
+HOSTILE = "=<script>alert(1)</script>|*"
+ALONE = "votes alone, without a model"
+OWN = "model, its own precision times one scale"
+ONE = "model, one precision for all items"
+
+
+def points(*rows):
+    return [StoppingPoint(confidence, votes, error, 0.02, 0.001) for confidence, votes, error in rows]
+
+
+def record(**changes):
+    """An analysis with a model, a replay and annotators, of whom one is unusual."""
+    config = VotesConfig(confidence=0.93, repetitions=3)
+    rules = [
+        SimulatedRule(ALONE, points((0.9, 2.1, 0.05), (0.93, 2.4, 0.04), (0.95, 2.6, 0.03))),
+        SimulatedRule(OWN, points((0.9, 1.1, 0.06), (0.93, 1.3, 0.05), (0.95, 1.5, 0.04)), 0.5),
+        SimulatedRule(ONE, points((0.9, 0.9, 0.04), (0.93, 1.25, 0.03), (0.95, 1.4, 0.02)), 3.0),
+    ]
+    fixed = [StoppingPoint(0.0, float(n), 0.2 / n) for n in range(1, 6)]
+    made = VotesRecord(
+        source="votes.csv",
+        form="long",
+        recognised={"item": "task", "label": "label"},
+        class_names=["cat", "dog", "fox"],
+        items=40,
+        votes=120,
+        annotators=2,
+        belief=f"model.npz: {ONE}",
+        scale=3.25,
+        prior=None,
+        settled=30,
+        votes_saved=50,
+        votes_left=30,
+        expected_error=0.043,
+        expected_error_settled=0.012,
+        disputed=[ItemRecord("b", [2, 2, 1], 0, 0.5, False, 0.0)],
+        ask_next=[ItemRecord(HOSTILE, [1, 1, 0], 1, 0.52, False, 0.213)],
+        confidences=[0] * 10 + [2, 0, 1, 1, 2, 2, 1, 1, 5, 25],
+        annotator_records=[
+            AnnotatorRecord("ann", 60, 0.55, 0.82, -5.4),
+            AnnotatorRecord("bob", 60, 0.85, 0.84, 0.2),
+        ],
+        dawid_skene={"items": 40.0, "differs_from_consensus": 0.05, "differs_from_plurality": 0.025},
+        simulation=Simulation(40, rules, fixed),
+        settings={name: getattr(config, name) for name in VotesConfig.__struct_fields__},
+        versions={"beliefmatch": "1.0"},
+        hardware={"cpu": "some"},
+        created="2026-01-01T00:00:00+00:00",
+        wall_seconds=1.0,
+        command=["beliefmatch", "votes", "votes.csv"],
+        precisions=[PrecisionRecord(ONE, 3.25, 0.2512), PrecisionRecord(OWN, 0.5, 0.1934)],
+        largest_votes=5,
+    )
+    return replace(made, **changes)
+
+
+def rendered_page(one):
+    return render_page(votes_page(one), caller="test")
+
+
+def test_the_tables_in_a_terminal():
+    text = "\n".join(terminal(to_rich(table), width=120) for table in votes_tables(record()))
+    assert_golden("report/votes_terminal.txt", text)
+
+
+def test_the_tables_in_markdown():
+    assert_golden("report/votes_tables.md", "\n\n".join(map(to_markdown, votes_tables(record()))))
+
+
+def test_the_page_of_a_replay_with_a_model():
+    assert_golden("report/votes_page.txt", outline(rendered_page(record())))
+
+
+def test_names_of_items_are_text_on_the_page():
+    page = Page(rendered_page(record()))
+    assert HOSTILE in " ".join(page.texts("td") + page.texts("th"))
+    plain = Page(rendered_page(record(ask_next=[])))
+    assert len(page.all("script")) == len(plain.all("script"))
+    assert len(page.all("svg")) >= 2  # stopping, and how sure the consensus is
+
+
+def test_the_card_of_the_replay_has_the_precision_and_the_confidence_of_the_analysis():
+    (card,) = (card for card in votes_page(record()).cards if card.title.startswith("Replayed"))
+    assert "1.25" in card.value
+    swapped = record(precisions=record().precisions[::-1])
+    (card,) = (card for card in votes_page(swapped).cards if card.title.startswith("Replayed"))
+    assert "1.30" in card.value
+
+
+@pytest.mark.parametrize(("largest", "votes", "warned"), [(1, 25, True), (3, 40, False), (None, 40, False)])
+def test_one_vote_an_item_is_warned_of_by_the_largest_number_and_not_by_the_mean(largest, votes, warned):
+    one = record(
+        largest_votes=largest, votes=votes, scale=None, precisions=[], simulation=None, annotator_records=[]
+    )
+    assert any("one vote an item" in text for text in votes_page(one).warnings) is warned
+
+
+def test_a_record_of_an_earlier_version_has_a_page():
+    old = record(precisions=[], largest_votes=None)
+    assert "items are settled" in rendered_page(VotesRecord.from_json(old.to_json()))
+
+
+def test_the_files_hold_the_record_the_items_and_what_the_page_shows():
+    files = dict(votes_files(record(), (["item", "votes"], [[HOSTILE, 2]])))
+    assert set(files) == {"record.json", "items.csv", "tables.md", "report.html"}
+    assert VotesRecord.from_json(files["record.json"].decode()) == record()
+    assert list(csv.reader(StringIO(files["items.csv"].decode()))) == [
+        ["item", "votes"],
+        [f"'{HOSTILE}", "2"],
+    ]
+    assert csv_file(["-a"], [[-1]]) == b"'-a\n-1\n"
