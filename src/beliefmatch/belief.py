@@ -430,7 +430,8 @@ class Belief:
             value = value if measure in _SURE_WHEN_HIGH else -value
             return ~(self._sureness(measure) >= value)
         assert risk is not None and calibration is not None
-        least = _least_sureness(measure, require_finite_number(name, "risk", risk), calibration, delta)
+        bound = require_finite_number(name, "risk", risk)
+        least = _least_sureness(measure, bound, calibration, delta, self.num_classes)
         return ~(self._sureness(measure) >= least)
 
     def _sureness(self, measure: Measure) -> Tensor:
@@ -439,7 +440,7 @@ class Belief:
         return found if measure in _SURE_WHEN_HIGH else -found()
 
 
-def _least_sureness(measure: Measure, risk: float, calibration: Any, delta: float) -> float:
+def _least_sureness(measure: Measure, risk: float, calibration: Any, delta: float, classes: int) -> float:
     """Where answers begin such that the error among them is bounded; infinite where none may be given."""
     from beliefmatch.metrics.selective import coverage_at_risk
 
@@ -452,12 +453,18 @@ def _least_sureness(measure: Measure, risk: float, calibration: Any, delta: floa
         with naming_arguments(name, logits="calibration"):
             held_out = Belief(held_out)
     held_out = held_out.detach()
+    if held_out.num_classes != classes:
+        raise fail(name, f"`calibration` must have {classes} classes, got {held_out.num_classes}.")
     if not isinstance(targets, Tensor) or targets.is_floating_point() or targets.dtype == torch.bool:
         expected = "a tensor of class ids as its second part"
         raise fail(name, f"`calibration` must have {expected}, got {describe(targets)}.", TypeError)
     if targets.shape != held_out.batch_shape:
         expected = f"class ids of shape {tuple(held_out.batch_shape)} as its second part"
         raise fail(name, f"`calibration` must have {expected}, got {tuple(targets.shape)}.")
+    if is_inspectable(targets):
+        valid = (targets >= 0) & (targets < held_out.num_classes)
+        expected = f"class ids from 0 to {held_out.num_classes - 1}"
+        require_values(name, "calibration", targets, valid, expected)
     sureness = held_out._sureness(measure).flatten().cpu()
     correct = (held_out.predictions == targets.to(held_out.log_alpha.device)).flatten().cpu()
     with naming_arguments(name, confidence="calibration", correct="calibration", risk="risk", delta="delta"):

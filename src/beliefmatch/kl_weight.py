@@ -139,6 +139,8 @@ def _fit(
             raise fail(_NAME, f"`kl_weights` must be positive values of λ, got {list(kl_weights)!r}.")
         kl_weights = given
     rows = _features(features, targets)
+    if rows.targets.dim() == 1 and int(rows.targets.min()) < 0:
+        raise fail(_NAME, f"`targets` must be class ids from 0, got {int(rows.targets.min())}.")
     classes = int(rows.targets.max()) + 1 if rows.targets.dim() == 1 else rows.targets.shape[1]
     if classes < 2:
         raise fail(_NAME, f"`targets` must have at least 2 classes, got {classes}.")

@@ -537,6 +537,16 @@ def test_integers_of_numpy_are_accepted():
         (lambda: THREE.abstain(0.5, risk=0.1), ValueError, "Belief.abstain: `threshold`"),
         (lambda: THREE.abstain(risk=0.1), ValueError, "Belief.abstain: `threshold`"),
         (lambda: THREE.abstain(0.5, calibration=CALIBRATION), ValueError, "Belief.abstain: `threshold`"),
+        (
+            lambda: THREE.abstain(risk=0.1, calibration=(torch.zeros(4, 3), torch.full((4,), 3))),
+            ValueError,
+            "Belief.abstain: `calibration`",
+        ),
+        (
+            lambda: THREE.abstain(risk=0.1, calibration=(torch.zeros(4, 5), torch.zeros(4).long())),
+            ValueError,
+            "Belief.abstain: `calibration`",
+        ),
         (lambda: THREE.abstain(risk=1, calibration=CALIBRATION), ValueError, "Belief.abstain: `risk`"),
         (lambda: THREE.abstain(risk="1", calibration=CALIBRATION), TypeError, "Belief.abstain: `risk`"),
         (

@@ -28,6 +28,7 @@ from beliefmatch.data.formats import open_arrays
 from beliefmatch.data.predictions import read_predictions
 from beliefmatch.data.votes import SPELLINGS, Form, VoteColumns, Votes, names_in, read_votes
 from beliefmatch.experiments.votes_record import (
+    LARGEST_PANEL,
     AnnotatorRecord,
     ItemRecord,
     PrecisionRecord,
@@ -152,7 +153,8 @@ def read_inputs(
         votes, rows = _aligned(votes, features, rows, "features")
         return VotesInput(votes, _fitted_on_features(votes, rows))
     assert predictions is not None
-    given = read_predictions(predictions, labelled=False, class_names=class_names)
+    with naming_arguments(_CALLER, path="predictions"):
+        given = read_predictions(predictions, labelled=False, class_names=class_names)
     classes = given.values.shape[1]
     if class_names is None:
         votes = _with_classes_of(votes, read, classes, given.class_names, predictions)
@@ -381,6 +383,8 @@ def _require_panel(votes: Votes, config: VotesConfig) -> None:
     if most.max() > config.panel:
         item, count = votes.items[int(most.argmax())], int(most.max())
         remedy = f"give `panel` as {count}"
+        if count > LARGEST_PANEL:
+            remedy = f"leave out votes of items with more than {LARGEST_PANEL}, the largest panel"
         fact = f"`panel` must not be smaller than the votes of an item, got {config.panel}"
         raise fail(_CALLER, f"{fact} where {item!r} has {count}; {remedy}.")
 

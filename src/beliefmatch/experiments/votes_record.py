@@ -19,6 +19,8 @@ __all__ = [
 ]
 
 VOTES_SCHEMA = "beliefmatch.votes/1"
+LARGEST_PANEL = 101
+"""Votes of an item; the exact probability of a majority costs their third power."""
 FEWEST_VOTES = 10
 """Of an annotator who may be marked as unusual."""
 UNUSUAL = -3.0
@@ -37,7 +39,7 @@ class VotesConfig(Config, frozen=True, kw_only=True):
         shown: How many items the page shows as the most disputed, and as the next to ask about.
     """
 
-    panel: Annotated[int, Meta(ge=1, le=1001)] = 5
+    panel: Annotated[int, Meta(ge=1, le=LARGEST_PANEL)] = 5
     confidence: Annotated[float, Meta(gt=0.5, lt=1)] = 0.95
     max_votes: Annotated[int, Meta(ge=2)] = 5
     repetitions: Count = 5
