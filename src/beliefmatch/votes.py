@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from beliefmatch._errors import ArgumentWarning
 from beliefmatch._rows import result_dtype, work_dtype
 from beliefmatch._validate import (
     describe,
@@ -53,7 +54,7 @@ _MOST_STEPS = 2000
 """To the mean of a class prior; a few suffice far from α₀ = 1."""
 
 
-class UnboundedScale(UserWarning):
+class UnboundedScale(ArgumentWarning):
     """The likelihood has no maximum within the range of scales; the end of the range is returned."""
 
 
@@ -171,8 +172,8 @@ def _require_scatter(function: str, max_votes: int) -> int:
 def _warn_of_end(function: str, log_scale: float) -> None:
     if abs(log_scale) == LARGEST_LOG_SCALE:
         fact = "the likelihood has no maximum within the range of scales"
-        message = f"{function}: {fact}; the end of the range, {math.exp(log_scale):.0e}, is returned."
-        warnings.warn(message, UnboundedScale, stacklevel=level_of_caller())
+        message = f"{fact}; the end of the range, {math.exp(log_scale):.0e}, is returned."
+        warnings.warn(UnboundedScale(function, message), stacklevel=level_of_caller())
 
 
 def fit_class_prior(counts: Tensor, *, max_votes: int = 5) -> Tensor:
