@@ -371,9 +371,12 @@ class _PriorObjective:
     def __init__(self, votes: Tensor, most: int) -> None:
         totals = votes.sum(1)
         drawn = totals.clamp(max=most)
-        of_classes = votes, totals[:, None].expand_as(votes), drawn[:, None].expand_as(votes)
-        self.times = torch.stack([_prob_more_than(j, *of_classes).sum(0) for j in range(most)])
+        item, label = votes.nonzero(as_tuple=True)  # most classes have no vote of an item
+        seen = votes[item, label], totals[item], drawn[item]
+        self.times = votes.new_zeros(most, votes.shape[1])
         self.times[0] += 0.5
+        for j in range(most):
+            self.times[j].index_add_(0, label, _prob_more_than(j, *seen))
         self.of_totals = torch.stack([(drawn > j).sum() for j in range(1, most)]).to(votes.dtype)
         self.log_j = torch.arange(1, most, dtype=votes.dtype, device=votes.device).log()
         self._log_mean = (self.times[0] / self.times[0].sum()).log()
