@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from beliefmatch._errors import ArgumentWarning
 from beliefmatch._rows import result_dtype, work_dtype
 from beliefmatch._validate import (
     describe,
@@ -53,7 +54,7 @@ _MOST_STEPS = 2000
 """To the mean of a class prior; a few suffice far from α₀ = 1."""
 
 
-class UnboundedScale(UserWarning):
+class UnboundedScale(ArgumentWarning):
     """The likelihood has no maximum within the range of scales; the end of the range is returned."""
 
 
@@ -171,8 +172,8 @@ def _require_scatter(function: str, max_votes: int) -> int:
 def _warn_of_end(function: str, log_scale: float) -> None:
     if abs(log_scale) == LARGEST_LOG_SCALE:
         fact = "the likelihood has no maximum within the range of scales"
-        message = f"{function}: {fact}; the end of the range, {math.exp(log_scale):.0e}, is returned."
-        warnings.warn(message, UnboundedScale, stacklevel=level_of_caller())
+        message = f"{fact}; the end of the range, {math.exp(log_scale):.0e}, is returned."
+        warnings.warn(UnboundedScale(function, message), stacklevel=level_of_caller())
 
 
 def fit_class_prior(counts: Tensor, *, max_votes: int = 5) -> Tensor:
@@ -370,9 +371,12 @@ class _PriorObjective:
     def __init__(self, votes: Tensor, most: int) -> None:
         totals = votes.sum(1)
         drawn = totals.clamp(max=most)
-        of_classes = votes, totals[:, None].expand_as(votes), drawn[:, None].expand_as(votes)
-        self.times = torch.stack([_prob_more_than(j, *of_classes).sum(0) for j in range(most)])
+        item, label = votes.nonzero(as_tuple=True)  # most classes have no vote of an item
+        seen = votes[item, label], totals[item], drawn[item]
+        self.times = votes.new_zeros(most, votes.shape[1])
         self.times[0] += 0.5
+        for j in range(most):
+            self.times[j].index_add_(0, label, _prob_more_than(j, *seen))
         self.of_totals = torch.stack([(drawn > j).sum() for j in range(1, most)]).to(votes.dtype)
         self.log_j = torch.arange(1, most, dtype=votes.dtype, device=votes.device).log()
         self._log_mean = (self.times[0] / self.times[0].sum()).log()

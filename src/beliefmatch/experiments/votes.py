@@ -269,6 +269,7 @@ def _head(votes: Votes, rows: Tensor, items: Tensor, config: AdaptConfig) -> Fit
 def _warning_of_features() -> Iterator[None]:
     """Let warnings about training and validation rows name the features that the user gave."""
     with warnings.catch_warnings(record=True) as held:
+        warnings.simplefilter("always", ArgumentWarning)
         yield
     for one in held:
         if isinstance(one.message, ArgumentWarning):
