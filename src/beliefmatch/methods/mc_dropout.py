@@ -256,7 +256,7 @@ def _received(network: nn.Module, dropouts: list[_Dropout], x: Tensor) -> list[t
 
 
 def _has_blocks_of(two: Tensor, three: Tensor, rows: int) -> bool:
-    """Whether each example is a block of rows; rows ordered by time would lie elsewhere in a batch of three."""
+    """Whether each example is a block of rows; rows ordered by time would lie elsewhere among three."""
     expected = torch.cat([two, two[rows:]])
     tolerance = 8 * torch.finfo(two.dtype).eps ** 0.5
     return torch.allclose(three, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
