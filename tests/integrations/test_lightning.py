@@ -205,6 +205,24 @@ def test_two_processes_log_the_metrics_of_all_examples_and_draw_them_once(tmp_pa
     assert len(events.Images("val_reliability")) == 2
 
 
+class OfFirstProcess(torch.utils.data.IterableDataset):
+    """Examples that the other processes have none of."""
+
+    def __iter__(self):
+        if torch.distributed.get_rank() == 0:
+            yield from zip(*examples(40, 1), strict=True)
+
+
+@pytest.mark.slow
+def test_a_process_without_a_batch_of_a_dataloader_takes_part_in_its_metrics(tmp_path):
+    run = trainer(tmp_path, CalibrationCallback(), strategy="ddp_fork", devices=2, num_sanity_val_steps=0)
+    module = model()
+    run.fit(module, loader(64), [loader(40, seed=2), DataLoader(OfFirstProcess(), batch_size=16)])
+    for number, seed in ((0, 2), (1, 1)):
+        for name, value in expected(module, 40, seed).items():
+            assert run.callback_metrics[f"val_{name}/{number}"].item() == pytest.approx(value, rel=1e-5), name
+
+
 class OnlyLoss(Classifier):
     def validation_step(self, batch, batch_idx):
         return super().validation_step(batch, batch_idx)["loss"]

@@ -7,6 +7,7 @@ import yaml
 import adaptations
 from beliefmatch.experiments.evaluation_record import Number
 from beliefmatch.integrations.model_card import model_card
+from beliefmatch.methods import METHODS, build
 from comparison_records import run
 from evaluation_records import HOSTILE, hostile, model, pair
 from outside_packages import imported
@@ -72,6 +73,15 @@ def test_a_run_gives_its_test_scores(tmp_path):
     assert "# belief matching" in body and "540 test examples" in body and "## Use" in body
     assert f"{100 * record.ood[0].auroc['entropy']:.1f}" in body
     assert "## Use" not in model_card(run("softmax", 0, 0), dataset="digits").text
+
+
+@pytest.mark.parametrize("name", [*METHODS, "of_another_version_with_belief"])
+def test_the_section_on_use_is_for_methods_that_read_beliefs(name):
+    options = {"kl_weight": 0.01} if name in ("belief_matching", "belief_ensemble") else {}
+    reads = build(name, **options).reads if name in METHODS else None
+    built = dict(build(name, **options).options) if name in METHODS else {}
+    record = msgspec.structs.replace(run("softmax", 0, 0), method=name, options=built)
+    assert ("## Use" in model_card(record, dataset="digits").text) == (reads == "belief")
 
 
 def test_a_card_says_nothing_of_the_machine_or_of_the_command():

@@ -230,6 +230,14 @@ class SequenceFirst(nn.Module):
         return self.other(self.dropout(x.transpose(0, 1)).transpose(0, 1)).mean(1)
 
 
+class TimeRows(SequenceFirst):
+    """Rows of all examples, one time step after another."""
+
+    def forward(self, x):
+        rows = self.dropout(x.transpose(0, 1).flatten(0, 1))
+        return self.other(rows.unflatten(0, (-1, len(x))).transpose(0, 1)).mean(1)
+
+
 @pytest.mark.parametrize(
     ("network", "x", "named"),
     [
@@ -239,6 +247,11 @@ class SequenceFirst(nn.Module):
         (nn.Sequential(nn.Linear(3, 3), Doubling(0.1)), torch.zeros(2, 3), "Doubling at `1`"),
         (Unused(), torch.zeros(2, 3), "`first`, `second`"),
         (SequenceFirst(), torch.zeros(3, 7, 4), "Dropout at `dropout`"),
+        (SequenceFirst(), torch.zeros(2, 6, 4), "Dropout at `dropout`"),  # six is three masks of two
+        (SequenceFirst(), torch.zeros(1, 6, 4), "Dropout at `dropout`"),
+        (SequenceFirst(), torch.zeros(6, 6, 4), "Dropout at `dropout`"),
+        (TimeRows(), torch.rand(2, 6, 4), "Dropout at `dropout`"),
+        (TimeRows(), torch.rand(1, 6, 4), "Dropout at `dropout`"),
         (nn.Sequential(nn.Dropout1d(), nn.Dropout()), torch.zeros(2, 3), "Dropout1d at `0`"),
     ],
 )
@@ -246,6 +259,15 @@ def test_dropout_that_cannot_be_sampled_is_refused_by_name(network, x, named):
     with pytest.raises(ValueError, match=r"mc_dropout: .*`network`") as error:
         DropoutPredictor(network, samples=3).predict(x)
     assert named in str(error.value) and "\n" not in str(error.value)
+
+
+def test_the_layout_is_examined_once_for_each_shape_of_an_example():
+    network, rows = build_seeded(TwiceUsed, 3), []
+    network.first.register_forward_hook(lambda module, args, output: rows.append(len(output)))
+    for examples in (4, 1, 4):
+        DropoutPredictor(network, samples=1).predict(torch.rand(examples, 4))
+    assert rows == [2, 3, 4, 4, 1, 1, 4, 4]  # observed, then with the mask
+    assert not network.dropout._forward_hooks
 
 
 def test_subclasses_that_change_nothing_are_known():

@@ -1,5 +1,6 @@
 """Calibration in Lightning: a callback that logs it, with the reliability diagram."""
 
+import warnings
 from collections.abc import Mapping
 from io import BytesIO
 from typing import Any
@@ -53,11 +54,11 @@ class CalibrationCallback(Callback):
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget the epoch before."""
-        self._summaries = {}
+        self._start(len(trainer.num_val_batches), trainer, pl_module)
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget the epoch before."""
-        self._summaries = {}
+        self._start(len(trainer.num_test_batches), trainer, pl_module)
 
     def on_validation_batch_end(
         self,
@@ -69,7 +70,7 @@ class CalibrationCallback(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Add a batch."""
-        self._add("validation_step", trainer, pl_module, outputs, dataloader_idx)
+        self._add("validation_step", outputs, dataloader_idx)
 
     def on_test_batch_end(
         self,
@@ -81,7 +82,7 @@ class CalibrationCallback(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Add a batch."""
-        self._add("test_step", trainer, pl_module, outputs, dataloader_idx)
+        self._add("test_step", outputs, dataloader_idx)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the metrics of the epoch."""
@@ -91,24 +92,31 @@ class CalibrationCallback(Callback):
         """Log the metrics of the epoch."""
         self._log("test", trainer, pl_module)
 
-    def _add(
-        self, step: str, trainer: Trainer, pl_module: LightningModule, outputs: Any, dataloader: int
-    ) -> None:
-        logits, targets = _logits_and_targets(step, outputs)
-        if dataloader not in self._summaries:
-            summary = Summary(n_bins=self.n_bins)
+    def _start(self, dataloaders: int, trainer: Trainer, pl_module: LightningModule) -> None:
+        """One summary for each dataloader: also a process without a batch of it must exchange states."""
+        self._summaries = {number: Summary(n_bins=self.n_bins) for number in range(dataloaders)}
+        if trainer.world_size > 1:
             # Processes exchange states from the device that they train on; MPS has no double precision.
-            self._summaries[dataloader] = summary.to(pl_module.device) if trainer.world_size > 1 else summary
+            for summary in self._summaries.values():
+                summary.to(pl_module.device)
+
+    def _add(self, step: str, outputs: Any, dataloader: int) -> None:
+        logits, targets = _logits_and_targets(step, outputs)
         self._summaries[dataloader].update(logits=logits.detach(), target=targets)
 
     def _log(self, stage: str, trainer: Trainer, pl_module: LightningModule) -> None:
-        for dataloader, summary in sorted(self._summaries.items()):
-            suffix = f"/{dataloader}" if len(self._summaries) > 1 else ""
-            found = summary.compute()
+        all_bins = {}
+        for dataloader, summary in self._summaries.items():
+            with summary.sync_context():  # entered by all processes
+                all_bins[dataloader] = summary.reliability_bins()
+        seen = {dataloader: bins for dataloader, bins in all_bins.items() if bins.count.sum() > 0}
+        for dataloader, bins in seen.items():
+            suffix = f"/{dataloader}" if len(seen) > 1 else ""
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message=".*was called before the ``update`` method")
+                found = self._summaries[dataloader].compute()
             values = {f"{stage}_{name}{suffix}": found[name].item() for name in LOGGED}
             pl_module.log_dict(values, sync_dist=trainer.world_size > 1)
-            with summary.sync_context():  # entered by all processes
-                bins = summary.reliability_bins()
             if self.figure and not trainer.sanity_checking and trainer.is_global_zero:
                 _draw(f"{stage}_reliability{suffix}", bins, trainer)
 

@@ -10,6 +10,7 @@ from beliefmatch._validate import describe, fail
 from beliefmatch.experiments.adapt_record import AdaptRecord
 from beliefmatch.experiments.evaluation_record import EvaluationRecord
 from beliefmatch.experiments.records import RunRecord, Scores
+from beliefmatch.methods import METHODS, build
 
 if TYPE_CHECKING:
     from huggingface_hub import ModelCard
@@ -53,9 +54,11 @@ def model_card(
     """The model card of an evaluated, adapted or trained model.
 
     Its metadata hold accuracy, NLL, Brier score and expected calibration error as evaluation results, which
-    the Hub shows beside the model. Its text has the verdict, the tables and the caveats of the record.
-    Nothing is sent: `card.save("README.md")` writes the card, and `card.push_to_hub(repo_id)` uploads it. The
-    card leaves out what a record says of the machine and of the command.
+    the Hub shows beside the model. Its text depends on the record. An evaluation gives its verdict and its
+    tables, an adaptation its verdict, tables and caveats, and a run one table of test scores. A section on
+    use follows for an adaptation or a run whose logits are log-concentrations of a Dirichlet. Nothing is
+    sent: `card.save("README.md")` writes the card, and `card.push_to_hub(repo_id)` uploads it. The card
+    leaves out what a record says of the machine and of the command.
 
     Args:
         record: A record of `beliefmatch evaluate`, `adapt` or `train`, such as
@@ -156,7 +159,7 @@ def _text(
         name, has_belief = record.model, record.delivered(record.new_label).has_belief
         parts = [adaptation_markdown(record, evaluations)]
     elif isinstance(record, RunRecord):
-        name, has_belief = record.method.replace("_", " "), "belief" in record.method
+        name, has_belief = record.method.replace("_", " "), _reads_belief(record)
         parts = [markdown_report([_run_table(record)])]
     else:
         (shown,) = presentable([record], caller="model_card")
@@ -165,6 +168,13 @@ def _text(
         parts = [f"**{markdown_text(evaluation_verdict([shown]))}**", tables]
     parts += [_USE] if has_belief else []
     return "\n\n".join(part.strip() for part in [*parts, _provenance(record)]) + "\n", name
+
+
+def _reads_belief(record: RunRecord) -> bool:
+    """Whether the method reads logits as log-concentrations; not known of a method of another version."""
+    if record.method not in METHODS:
+        return False
+    return build(record.method, **record.options).reads == "belief"
 
 
 def _run_table(record: RunRecord) -> Any:

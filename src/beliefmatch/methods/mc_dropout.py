@@ -8,10 +8,11 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -63,7 +64,9 @@ class DropoutPredictor:
 
     All dropout modules of torch are supported, each as the kind that it is: elements (`nn.Dropout`), channels
     (`nn.Dropout1d`, `nn.Dropout2d`, `nn.Dropout3d`) and the alpha kinds for SELU networks. Functional dropout
-    cannot be seen from outside the network; a network without any dropout module is refused.
+    cannot be seen from outside the network; a network without any dropout module is refused. So is one whose
+    dropout modules receive another dimension than the batch first, such as time; two small batches of the
+    first call show that.
     """
 
     network: nn.Module
@@ -78,6 +81,7 @@ class DropoutPredictor:
         network = self.network.eval()
         dropouts, suffix = _dropouts(network), Suffix(network, x)
         with _uncompiled():
+            _require_batch_first(network, dropouts, x)
             if len(dropouts) == 1:
                 found = suffix_after(network, dropouts[0].module, x)
                 suffix = found if len(found.inputs) == len(x) else suffix  # else its rows are no examples
@@ -202,9 +206,60 @@ def _require_batch(dropout: _Dropout, values: Tensor, batch: int) -> None:
     dimensions = next(known, max(2, values.dim()))
     if values.dim() == dimensions and len(values) % max(1, batch) == 0:
         return
+    raise _not_batch_first(dropout, values, batch, dimensions)
+
+
+def _not_batch_first(dropout: _Dropout, values: Tensor, batch: int, dimensions: int) -> Exception:
     which, shape = f"{type(dropout.module).__name__} at `{dropout.name}`", tuple(values.shape)
     expected = f"values of {dimensions} dimensions, the first of them the batch of {batch}"
-    raise fail("mc_dropout", f"{which} of `network` must receive {expected}, got shape {shape}.")
+    return fail("mc_dropout", f"{which} of `network` must receive {expected}, got shape {shape}.")
+
+
+_batch_first: WeakKeyDictionary[nn.Module, set[Any]] = WeakKeyDictionary()
+"""By network, the shapes of an example for which `_require_batch_first` has passed."""
+
+
+def _require_batch_first(network: nn.Module, dropouts: list[_Dropout], x: Tensor) -> None:
+    """What dropout modules receive must grow with the batch in its first dimension, example by example.
+
+    A length that is a multiple of the batch may be one by coincidence. The network runs on two and on three
+    examples, once for each shape of an example.
+    """
+    passed = _batch_first.setdefault(network, set())
+    key = x.shape[1:], tuple(id(dropout.module) for dropout in dropouts)
+    if len(x) == 0 or key in passed:
+        return
+    first, last = x[:1], x[-1:]
+    of_two, of_three = (
+        _received(network, dropouts, torch.cat([first, *[last] * others])) for others in (1, 2)
+    )
+    for (dropout, two), (_, three) in zip(of_two, of_three, strict=False):
+        _require_batch(dropout, two, 2)
+        rows = len(two) // 2
+        if len(three) != 3 * rows or (rows > 1 and not _has_blocks_of(two, three, rows)):
+            raise _not_batch_first(dropout, three, 3, three.dim())
+    passed.add(key)
+
+
+def _received(network: nn.Module, dropouts: list[_Dropout], x: Tensor) -> list[tuple[_Dropout, Tensor]]:
+    """The inputs of all calls of dropout modules, in their order."""
+    found: list[tuple[_Dropout, Tensor]] = []
+
+    def keep(dropout: _Dropout, _: Any, __: Any, output: Tensor) -> None:
+        found.append((dropout, output.clone()))  # in eval mode its output is its input
+
+    with ExitStack() as hooks:
+        for dropout in dropouts:
+            hooks.callback(dropout.module.register_forward_hook(partial(keep, dropout)).remove)
+        network(x)
+    return found
+
+
+def _has_blocks_of(two: Tensor, three: Tensor, rows: int) -> bool:
+    """Whether each example is a block of rows; rows ordered by time would lie elsewhere among three."""
+    expected = torch.cat([two, two[rows:]])
+    tolerance = 8 * torch.finfo(two.dtype).eps ** 0.5
+    return torch.allclose(three, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
 def _dropped(module: Any, values: Tensor, kept: Tensor) -> Tensor:
