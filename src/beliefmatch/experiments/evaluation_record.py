@@ -227,9 +227,8 @@ class EvaluationRecord(Record, frozen=True):
             return content
         content = {**content, "schema": SCHEMA}
         scores = content.get("scores")
-        nll = scores.get("nll") if isinstance(scores, dict) else None
-        if isinstance(nll, dict) and nll.get("value", 0) is None:
-            content["scores"] = {**scores, "nll": {**nll, "is_infinite": True}}
+        if isinstance(scores, dict) and isinstance(nll := scores.get("nll"), dict):
+            content["scores"] = {**scores, "nll": {**nll, "is_infinite": nll.get("value", 0) is None}}
         return content
 
     def check(self) -> None:
