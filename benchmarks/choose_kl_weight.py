@@ -41,7 +41,7 @@ from torch import Tensor
 
 from beliefmatch import choose_kl_weight
 from beliefmatch._environment import hardware, versions
-from beliefmatch._labels import DEFAULT_KL_WEIGHT, strength
+from beliefmatch._labels import DEFAULT_KL_WEIGHT, kl_weight_of
 from beliefmatch.adaptation.fitted import Candidate
 from beliefmatch.metrics import expected_calibration_error
 from beliefmatch.mlp import Layers, Schedule, forward, initial_layers, train_networks
@@ -124,7 +124,7 @@ def run(rows: np.ndarray, targets: np.ndarray, seed: int) -> dict[str, dict[str,
     (weight, bias), _ = networks
     hidden = (split.val @ weight[default].t() + bias[default]).relu()
     chosen = {
-        "rule": float(strength(confidence, 1.0, split.classes)),
+        "rule": float(kl_weight_of(confidence, 1.0, split.classes)),
         "inputs": choose_kl_weight(split.train, split.train_targets),
         "hidden layer": choose_kl_weight(hidden, split.val_targets),
         "logits": choose_kl_weight(val[default].t(), split.val_targets),
