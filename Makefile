@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+DEMO   := $(VENV)/.demo
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: help setup demo test test-slow check lint types doctest snippets format bench bench-gpu clean
 
@@ -16,14 +18,21 @@ help:
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-	  { echo "beliefmatch needs Python 3.10 or newer, found $$($(PYTHON) --version); set PYTHON=/path/to/python3" >&2; exit 2; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+# The demo needs a third of the packages; `make setup` adds the others to the same environment.
+$(DEMO): pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[demo]'
 	@touch $@
 
-demo: $(READY)
+$(READY): pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[dev]'
+	@touch $(DEMO) $@
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "beliefmatch needs Python 3.10 or newer, found $$($(PYTHON) --version); set PYTHON=/path/to/python3" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+demo: $(DEMO)
 	$(BIN)/beliefmatch compare
 
 # One process a core, with one thread each: files are shared out whole, so that their fixtures are made once.
