@@ -6,12 +6,13 @@ READY  := $(VENV)/.ready
 DEMO   := $(VENV)/.demo
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help setup demo test test-slow check lint types doctest snippets format bench bench-gpu clean
+.PHONY: help setup demo test test-slow check lint types doctest snippets format wheels bench bench-gpu clean
 
 help:
 	@echo "make demo       train five methods on embedded digits and set them side by side"
 	@echo "make test       the test suite (minutes); make test-slow for the long checks"
 	@echo "make check      what CI runs: ruff, pyright, doctests, documentation snippets, tests"
+	@echo "make wheels     build the wheel and try it in a clean environment of each Python present"
 	@echo "make bench      time and memory beside torch's cross-entropy and other packages (ten minutes)"
 	@echo "make bench-gpu  the same on a GPU (two minutes)"
 	@echo "make setup      only create $(VENV) and install; make clean removes it"
@@ -60,6 +61,9 @@ snippets: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+wheels: $(READY)
+	$(BIN)/python tools/wheels.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py
