@@ -2,8 +2,8 @@
 
     python -I tools/smoke_test.py [--native]
 
-It needs the extra `demo` and must not see the sources, hence `-I`. With `--native` the compiled kernel must be
-there.
+It needs the extra `demo` and must not see the sources, hence `-I`. With `--native` the compiled kernel must
+be there.
 """
 
 import subprocess
