@@ -6,6 +6,7 @@ It needs the extra `demo` and must not see the sources, hence `-I`. With `--nati
 be there.
 """
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -46,7 +47,8 @@ def check_kernel(*, native: bool) -> None:
 
 def check_commands() -> None:
     """The installed command compares two methods and writes a page."""
-    command = Path(sys.executable).with_name("beliefmatch")
+    command = shutil.which("beliefmatch", path=f"{Path(sys.executable).parent}")
+    assert command is not None
     version = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
     assert version.stdout.split() == ["beliefmatch", metadata.version("beliefmatch")]
     with tempfile.TemporaryDirectory() as directory:
