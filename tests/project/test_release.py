@@ -26,7 +26,7 @@ def description():
 
 
 def test_the_long_description_is_the_readme_with_addresses_of_files_that_exist(description):
-    address = re.compile(r"https://github\.com/beliefmatch/beliefmatch/(blob|raw)/v[\d.]+/([^)\"\s#]+)")
+    address = re.compile(r"https://github\.com/[\w-]+/[\w-]+/(blob|raw)/v[\d.]+/([^)\"\s#]+)")
     found = address.findall(description)
     assert {kind for kind, _ in found} == {"blob", "raw"}
     for kind, path in found:
