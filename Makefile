@@ -3,27 +3,37 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+DEMO   := $(VENV)/.demo
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help setup demo test test-slow check lint types doctest snippets format bench bench-gpu clean
+.PHONY: help setup demo test test-slow check lint types doctest snippets format wheels bench bench-gpu clean
 
 help:
 	@echo "make demo       train five methods on embedded digits and set them side by side"
 	@echo "make test       the test suite (minutes); make test-slow for the long checks"
 	@echo "make check      what CI runs: ruff, pyright, doctests, documentation snippets, tests"
+	@echo "make wheels     build the wheel and try it in a clean environment of each Python present"
 	@echo "make bench      time and memory beside torch's cross-entropy and other packages (ten minutes)"
 	@echo "make bench-gpu  the same on a GPU (two minutes)"
 	@echo "make setup      only create $(VENV) and install; make clean removes it"
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-	  { echo "beliefmatch needs Python 3.10 or newer, found $$($(PYTHON) --version); set PYTHON=/path/to/python3" >&2; exit 2; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+# The demo needs a third of the packages; `make setup` adds the others to the same environment.
+$(DEMO): pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[demo]'
 	@touch $@
 
-demo: $(READY)
+$(READY): pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[dev]'
+	@touch $(DEMO) $@
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "beliefmatch needs Python 3.10 or newer, found $$($(PYTHON) --version); set PYTHON=/path/to/python3" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+demo: $(DEMO)
 	$(BIN)/beliefmatch compare
 
 # One process a core, with one thread each: files are shared out whole, so that their fixtures are made once.
@@ -51,6 +61,9 @@ snippets: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+wheels: $(READY)
+	$(BIN)/python tools/wheels.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py

@@ -48,7 +48,7 @@ def page_tables(lines: Sequence[Line]) -> str:
 
 
 def readme_table(lines: Sequence[Line]) -> str:
-    """For README.md: the plain loss in float32 with all threads, times only, our memory."""
+    """For README.md: the plain loss in float32 with all threads, times only."""
     plain = [line for line in lines if line["task"] == "ids" and line["dtype"] == "float32"]
     if not plain:
         return NO_RESULTS
@@ -56,12 +56,10 @@ def readme_table(lines: Sequence[Line]) -> str:
     rows = _rows(line for line in plain if int(line["threads"]) == threads)
     names = _names("ids", rows)
     body = [
-        [_shape(row), _milliseconds(row["cross_entropy"])]
-        + [_ratio(row.get(name)) for name in names[1:]]
-        + [_memory(row.get(name)) for name in names[:2]]
+        [_shape(row), _milliseconds(row["cross_entropy"]), *(_ratio(row.get(name)) for name in names[1:])]
         for row in rows
     ]
-    head = ["N×K", "cross_entropy, ms", *names[1:], *(f"memory: {name}" for name in names[:2])]
+    head = ["N×K", "cross_entropy, ms", *names[1:]]
     return f"{_origin(plain)} {threads} threads, float32.\n\n{_markdown(head, body)}"
 
 

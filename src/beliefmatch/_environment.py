@@ -4,6 +4,7 @@ An extra is imported inside the function that uses it, within `needs(...)`, whic
 an error that names the extra to install.
 """
 
+import json
 import os
 import platform
 import re
@@ -15,7 +16,18 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypedDict
 
-__all__ = ["Extra", "Package", "Provenance", "extras", "hardware", "needs", "provenance", "versions"]
+__all__ = [
+    "Extra",
+    "Package",
+    "Provenance",
+    "extras",
+    "hardware",
+    "install_command",
+    "needs",
+    "provenance",
+    "rebuild_command",
+    "versions",
+]
 
 
 class Provenance(TypedDict):
@@ -74,7 +86,7 @@ def _processor() -> str:
 
 
 _DISTRIBUTION = "beliefmatch"
-_BUNDLES = {"all", "test", "dev"}  # sums of the other extras, not features of their own
+_BUNDLES = {"all", "demo", "test", "dev"}  # sums of the other extras, not features of their own
 
 _REQUIREMENT = re.compile(
     r"""\s* (?P<name>[\w.-]+) \s*
@@ -83,6 +95,27 @@ _REQUIREMENT = re.compile(
         (?: ; (?P<marker>.*) )? $""",
     re.VERBOSE,
 )
+
+
+def install_command(extra: str) -> str:
+    """The command that installs an extra.
+
+    It names the package however it was installed: pip takes the extra's requirements from the installed
+    metadata, so that a clone or a wheel from elsewhere needs no other command.
+    """
+    return f'pip install "{_DISTRIBUTION}[{extra}]"'
+
+
+def rebuild_command() -> str:
+    """The command that compiles the package again, from where it was installed: an address, or the index."""
+    recorded = metadata.distribution(_DISTRIBUTION).read_text("direct_url.json")
+    origin = json.loads(recorded) if recorded else {}
+    source = origin.get("url", _DISTRIBUTION)
+    if origin.get("dir_info", {}).get("editable"):
+        source = f'--editable "{source}"'
+    elif origin:
+        source = f'"{_DISTRIBUTION} @ {source}"'
+    return f"pip install --force-reinstall --no-deps --no-cache-dir --no-binary {_DISTRIBUTION} {source}"
 
 
 @contextmanager
@@ -97,7 +130,7 @@ def needs(package: str, *, extra: str, caller: str) -> Iterator[None]:
         if (error.name or "").split(".")[0] == _DISTRIBUTION:
             raise  # a bug in beliefmatch, not a missing extra
         raise ModuleNotFoundError(
-            f'`{caller}` needs {package}: pip install "{_DISTRIBUTION}[{extra}]"',
+            f"`{caller}` needs {package}: {install_command(extra)}",
             name=error.name,
         ) from error
 
@@ -131,7 +164,7 @@ class Extra:
     @property
     def remedy(self) -> str:
         """The command that installs the extra."""
-        return f'pip install "{_DISTRIBUTION}[{self.name}]"'
+        return install_command(self.name)
 
 
 def extras() -> tuple[Extra, ...]:

@@ -91,3 +91,22 @@ def test_the_classifier_of_scikit_learn_knows_its_wines(capsys):
     assert found["log-loss"] < 0.2
     assert found["λ of the classifier"] > 0
     assert found["λ for a network"] > 0
+
+
+def test_the_picture_of_the_readme_shows_a_repair_and_its_controls(tmp_path):
+    imported("matplotlib")
+    names = runpy.run_path(f"{EXAMPLES / 'readme_picture.py'}")
+    names["run"].__globals__["SEEDS"] = range(2)
+    lines = names["run"](tmp_path).splitlines()
+    error, nll, ece, auroc = zip(*map(_means, lines[2:]), strict=True)
+    before, scaled, softmax, after = range(4)
+    assert error[before] == error[scaled]  # a temperature changes no class
+    assert nll[after] < nll[scaled] < nll[before] and ece[scaled] < ece[before] and ece[after] < ece[before]
+    assert error[after] < error[before] and error[softmax] < error[before] and auroc[after] > auroc[before]
+    for theme in ("light", "dark"):
+        picture = tmp_path / f"repair_{theme}.png"
+        assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size < 150_000
+
+
+def _means(line):
+    return [float(cell.split("±")[0]) for cell in line.split("|")[2:6]]

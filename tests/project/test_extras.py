@@ -7,7 +7,7 @@ from importlib import import_module, metadata
 
 import pytest
 
-from beliefmatch._environment import Extra, Package, extras, hardware, needs, versions
+from beliefmatch._environment import Extra, Package, extras, hardware, needs, rebuild_command, versions
 
 
 def test_a_missing_package_names_the_extra():
@@ -34,13 +34,29 @@ def test_other_errors_are_not_changed():
 def test_extras_are_those_of_the_installed_metadata():
     found = {extra.name: extra for extra in extras()}
     assert {"cli", "stats", "sklearn", "report", "vision"} <= set(found)
-    assert not {"all", "test", "dev"} & set(found)
+    assert not {"all", "demo", "test", "dev"} & set(found)
     assert [package.name for package in found["cli"].packages] == ["typer", "rich"]
     typer = found["cli"].packages[0]
     assert typer.installed == metadata.version("typer")
     assert typer.specifier.startswith(">=")
     assert set(found["files"].packages) < set(found["train"].packages)  # it includes them
     assert found["vision"].remedy == 'pip install "beliefmatch[vision]"'
+
+
+@pytest.mark.parametrize(
+    ("direct_url", "source"),
+    [
+        (None, "beliefmatch"),
+        ('{"url": "file:///clone", "dir_info": {}}', '"beliefmatch @ file:///clone"'),
+        ('{"url": "file:///clone", "dir_info": {"editable": true}}', '--editable "file:///clone"'),
+        ('{"url": "https://host/b.tar.gz", "archive_info": {}}', '"beliefmatch @ https://host/b.tar.gz"'),
+    ],
+)
+def test_the_package_is_rebuilt_from_where_it_was_installed(direct_url, source, monkeypatch, tmp_path):
+    if direct_url is not None:
+        (tmp_path / "direct_url.json").write_text(direct_url)
+    monkeypatch.setattr(metadata, "distribution", lambda name: metadata.PathDistribution(tmp_path))
+    assert rebuild_command().endswith(f" --no-binary beliefmatch {source}")
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_constraints_pin_versions_and_name_no_address():
 
 def test_the_extra_all_includes_every_extra_but_those_for_other_frameworks():
     distribution = importlib.metadata.metadata("beliefmatch")
-    apart = {"all", "test", "dev", "vision", "huggingface", "laplace"}
+    apart = {"all", "demo", "test", "dev", "vision", "huggingface", "laplace"}
     apart |= {"lightning", "skorch", "export", "votes"}  # for who has these frameworks, or wants these files
     extras = set(distribution.get_all("Provides-Extra") or []) - apart
     requirements = importlib.metadata.requires("beliefmatch") or []

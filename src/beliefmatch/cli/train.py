@@ -140,7 +140,7 @@ def compare(
             atomic_write_dir(Path(out), files, keep=".json")
     finally:
         tables = report.comparison_tables(record) if verbose else [report.comparison_summary(record)]
-        show(findings(report.comparison_findings(record)), *map(to_rich, tables))
+        show(*map(to_rich, tables), findings(report.comparison_findings(record)))
     typer.echo(Path(out) / "report.html")
 
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from beliefmatch import dirichlet
+from beliefmatch._environment import rebuild_command
 from beliefmatch._validate import fail
 from beliefmatch.kernels import lean, native, readings, reference
 from beliefmatch.kernels.native import MISSING, MeasureFunction, extension
@@ -51,10 +52,6 @@ VARIABLE = "BELIEFMATCH_KERNEL"
 CHOICES = ("auto", "native", "triton", "lean", "reference")
 TRITON_DEVICES = ("cuda", "xpu")
 """Types of devices that Triton compiles for; torch calls ROCm "cuda"."""
-REMEDY = (
-    "install a C++ compiler (g++ or clang++) and reinstall: "
-    "pip install --force-reinstall --no-deps --no-cache-dir --no-binary beliefmatch beliefmatch"
-)
 TRITON_MISSING = None if find_spec("triton") else "triton is not installed"
 """Why that kernel is missing; None if it is there."""
 _choice: str | None = None  # None until the environment variable has been read
@@ -177,10 +174,14 @@ def status(device: str = "cpu") -> KernelStatus:
     if device != "cpu":
         return KernelStatus("lean", f"there is no compiled kernel for {device}; reference for float64")
     if MISSING is not None:
-        return KernelStatus("lean", f"the native kernel is not installed ({MISSING}); {REMEDY}")
+        return KernelStatus("lean", f"the native kernel is not installed ({MISSING}); {_remedy()}")
     return KernelStatus(
         "native", f"compiled for {extension.in_use()}; reference for what it does not support"
     )
+
+
+def _remedy() -> str:
+    return f"install a C++ compiler (g++ or clang++) and reinstall: {rebuild_command()}"
 
 
 def use(choice: str) -> None:
@@ -189,7 +190,7 @@ def use(choice: str) -> None:
     if choice not in CHOICES:
         raise fail("kernels.use", f"`{VARIABLE}` must be one of {', '.join(CHOICES)}, got {choice!r}.")
     if choice == "native" and MISSING is not None:
-        fact = f"is native, but that kernel is not installed ({MISSING}); {REMEDY}."
+        fact = f"is native, but that kernel is not installed ({MISSING}); {_remedy()}."
         raise fail(VARIABLE, fact, ModuleNotFoundError)
     if choice == "triton" and TRITON_MISSING is not None:
         fact = f"is triton, but {TRITON_MISSING}; pip install triton."
