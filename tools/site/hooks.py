@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -14,6 +15,8 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, f"{Path(__file__).parent}")
 
+from gallery import executed_cells, notebook, page_of  # noqa: E402
+from generated import with_generated_parts  # noqa: E402
 from mathematics import DirectiveExtension, with_mathml  # noqa: E402
 
 log = logging.getLogger("mkdocs.hooks.beliefmatch")
@@ -32,12 +35,25 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are not in `docs/`, and the files of the repository that pages link to."""
+    """Add the pages that are not in `docs/`, the gallery, and the files of the repository that pages link to."""
     for source, address in PAGES_OF_ROOT.items():
         files.append(File.generated(config, address, abs_src_path=f"{ROOT / source}"))
     for path in sorted(_linked_files(files)):
         files.append(File.generated(config, f"files/{path}", abs_src_path=f"{ROOT / path}"))
+    for script in sorted((ROOT / "examples" / "gallery").glob("*.py")):
+        log.info("Executing %s", script.relative_to(ROOT))
+        for file in _gallery_files(script, config):
+            files.append(file)
     return files
+
+
+def _gallery_files(script: Path, config: MkDocsConfig) -> Iterator[File]:
+    """The page of a script, and the two forms in which one takes it home."""
+    cells, name = executed_cells(script), f"gallery/{script.stem}"
+    links = f"Take it home: [notebook]({script.stem}.ipynb), [script]({script.stem}.py)."
+    yield File.generated(config, f"{name}.md", content=page_of(cells, downloads=links))
+    yield File.generated(config, f"{name}.ipynb", content=notebook(cells))
+    yield File.generated(config, f"{name}.py", abs_src_path=f"{script}")
 
 
 def _linked_files(files: Files) -> set[str]:
@@ -52,7 +68,11 @@ def _linked_files(files: Files) -> set[str]:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Rewrite links that leave `docs/`; the site has no listings of folders, so links to them become text."""
+    """Fill in what is generated and rewrite links that leave `docs/`.
+
+    The site has no listings of folders, so links to them become text.
+    """
+    markdown = with_generated_parts(markdown)
     markdown = _FOLDER_LINK.sub(lambda link: _without_folder(page.file.src_uri, link), markdown)
     return _LINK.sub(lambda link: _rewritten(page.file.src_uri, link), markdown)
 
