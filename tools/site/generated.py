@@ -45,9 +45,10 @@ def _parameters(parameters: list[Any]) -> Iterator[str]:
         panel = "Arguments" if is_argument else getattr(one, "rich_help_panel", None) or "Options"
         panels.setdefault(panel, []).append(_row(one, is_argument=is_argument))
     for panel, rows in panels.items():
-        yield f"**{panel}**\n\n| | |\n|---|---|"
+        yield f"**{panel}**\n"
+        yield '<div class="options-box" markdown>\n\n| | |\n|---|---|'
         yield from rows
-        yield ""
+        yield "\n</div>\n"
 
 
 def _row(parameter: Any, *, is_argument: bool) -> str:

@@ -18,6 +18,7 @@ sys.path.insert(0, f"{Path(__file__).parent}")
 from gallery import executed_cells, notebook, page_of  # noqa: E402
 from generated import with_generated_parts  # noqa: E402
 from mathematics import DirectiveExtension, with_mathml  # noqa: E402
+from pictures import with_pictures  # noqa: E402
 
 log = logging.getLogger("mkdocs.hooks.beliefmatch")
 
@@ -72,7 +73,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
     The site has no listings of folders, so links to them become text.
     """
-    markdown = with_generated_parts(markdown)
+    markdown = with_pictures(with_generated_parts(markdown))
     markdown = _FOLDER_LINK.sub(lambda link: _without_folder(page.file.src_uri, link), markdown)
     return _LINK.sub(lambda link: _rewritten(page.file.src_uri, link), markdown)
 
