@@ -226,7 +226,7 @@ def reproduction_markdown(record: ReproductionRecord, *, figures: str = "figures
     shown = tidy(record)
     blocks = [
         f"## {markdown_text(shown.id)}: {markdown_text(shown.title)}",
-        f"{markdown_text(shown.place)}. **{markdown_text(_caption(shown))}.** {_DEVIATIONS}",
+        f"{markdown_text(shown.place).capitalize()}. **{markdown_text(_caption(shown))}.**",
     ]
     if lines := _paper_lines(shown.rows):
         blocks.append(_markdown_table(("", "", "", "paper", "ours", "n", "seconds per run", ""), lines))
@@ -244,10 +244,13 @@ def reproduction_markdown(record: ReproductionRecord, *, figures: str = "figures
         blocks.append(_markdown_table((group, *measures, "n", "seconds per run", ""), lines))
     drawn = [drawing for drawing in shown.drawings if drawing.is_drawn]
     blocks += [f"![{markdown_text(one.title)}]({figures}/{one.name}.png)" for one in drawn]
-    blocks.append("Differs from the paper:")
+    count = len(shown.differences)
+    blocks.append(f"<details><summary>{count} differences from the paper, and the command</summary>")
     blocks.append("\n".join(f"- {markdown_text(sentence)}" for sentence in shown.differences))
+    blocks.append(_DEVIATIONS)
     if shown.command:
         blocks.append(f"```sh\n{shlex.join(shown.command)}\n```")
+    blocks.append("</details>")
     return "\n\n".join(blocks) + "\n"
 
 
