@@ -245,7 +245,8 @@ def reproduction_markdown(record: ReproductionRecord, *, figures: str = "figures
     drawn = [drawing for drawing in shown.drawings if drawing.is_drawn]
     blocks += [f"![{markdown_text(one.title)}]({figures}/{one.name}.png)" for one in drawn]
     count = len(shown.differences)
-    blocks.append(f"<details><summary>{count} differences from the paper, and the command</summary>")
+    summary = f"{count} difference{'' if count == 1 else 's'} from the paper, and the command"
+    blocks.append(f'<details markdown="1"><summary>{summary}</summary>')
     blocks.append("\n".join(f"- {markdown_text(sentence)}" for sentence in shown.differences))
     blocks.append(_DEVIATIONS)
     if shown.command:
