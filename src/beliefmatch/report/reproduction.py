@@ -245,13 +245,24 @@ def reproduction_markdown(record: ReproductionRecord, *, figures: str = "figures
     drawn = [drawing for drawing in shown.drawings if drawing.is_drawn]
     blocks += [f"![{markdown_text(one.title)}]({figures}/{one.name}.png)" for one in drawn]
     count = len(shown.differences)
-    blocks.append(f"<details><summary>{count} differences from the paper, and the command</summary>")
-    blocks.append("\n".join(f"- {markdown_text(sentence)}" for sentence in shown.differences))
+    summary = f"{count} difference{'' if count == 1 else 's'} from the paper, and the command"
+    blocks.append(f'<details markdown="1"><summary>{summary}</summary>')
+    blocks += _difference_blocks(shown.differences)
     blocks.append(_DEVIATIONS)
     if shown.command:
         blocks.append(f"```sh\n{shlex.join(shown.command)}\n```")
     blocks.append("</details>")
     return "\n\n".join(blocks) + "\n"
+
+
+def _difference_blocks(differences: Sequence[str]) -> Iterator[str]:
+    """A table of settings that differ, then the other sentences as a list."""
+    settings = [one for one in differences if ": " in one and " instead of " in one]
+    if settings:
+        lines = [one.removesuffix(".").split(": ", 1) for one in settings]
+        yield _markdown_table(("setting", "difference"), lines)
+    if others := [one for one in differences if one not in settings]:
+        yield "\n".join(f"- {markdown_text(sentence)}" for sentence in others)
 
 
 def _markdown_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
