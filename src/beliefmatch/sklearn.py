@@ -16,12 +16,12 @@ from torch import Tensor
 
 from beliefmatch._environment import needs
 from beliefmatch._utils import derive_seed
-from beliefmatch._validate import fail, require_choice, require_finite_number, require_index
+from beliefmatch._validate import fail, naming_arguments, require_choice, require_finite_number, require_index
 from beliefmatch.adaptation.adapt_config import AdaptConfig
 from beliefmatch.adaptation.feature_rows import Features
 from beliefmatch.adaptation.fitted import Candidate
 from beliefmatch.adaptation.search import HeadSearch
-from beliefmatch.belief import Belief, Measure
+from beliefmatch.belief import AbstentionRule, Belief, Measure
 from beliefmatch.mlp import Layers, NetworkTraining, Schedule, forward, initial_layers, train_networks
 
 with needs("scikit-learn", extra="sklearn", caller="beliefmatch.sklearn"):
@@ -48,6 +48,7 @@ _KL_WEIGHTS_TIMES_CLASSES = (
     1e-1,
 )  # λK of networks, for one vote a row; the first with every weight decay
 _DEFAULT_WEIGHT_DECAY, _DEFAULT_KL_WEIGHT_TIMES_CLASSES = 1e-3, 1e-2  # where nothing can be cross-validated
+_CONFIDENCE = 0.9  # threshold of `abstain`
 _MAX_LOGITS = 4_000_000  # computed at once
 _MAX_DEVIATIONS = 1e6  # deviations from the mean: a number that float32 can square
 
@@ -247,15 +248,42 @@ class BeliefClassifier(ClassifierMixin, BaseEstimator):
         """The Dirichlet over the class probabilities of each row."""
         return Belief(self._log_alpha(X))
 
-    def abstain(self, X: Any, threshold: float = 0.9, *, measure: Measure = "confidence") -> np.ndarray:
+    def abstain(
+        self,
+        X: Any,
+        threshold: float | None = None,
+        *,
+        measure: Measure = "confidence",
+        risk: float | None = None,
+        calibration: tuple[Any, Any] | None = None,
+        delta: float | None = None,
+    ) -> np.ndarray:
         """Which rows not to answer, (N,): True where the measure is on the doubtful side of the threshold.
 
         Args:
             X: Features (N, F).
             threshold: Least confidence or precision, or largest entropy or mutual information, of an answer.
+                A confidence of 0.9 where neither it nor `risk` is given.
             measure: See `Belief.abstain`.
+            risk: Error rate that the answers must not exceed, in place of `threshold`.
+            calibration: Features and labels of held-out rows, with `risk`. They find the threshold, and must
+                not have taken part in `fit`.
+            delta: Probability with which the guarantee of `risk` may fail, 0.05 by default.
         """
-        return self.belief(X).abstain(threshold, measure=measure).numpy()
+        if measure == "confidence" and all(one is None for one in (threshold, risk, calibration, delta)):
+            threshold = _CONFIDENCE
+        rule = AbstentionRule(f"{_NAME}.abstain", threshold, measure, risk, calibration, delta)
+        return rule.abstains(self.belief(X), self._held_out).numpy()
+
+    def _held_out(self, function: str, X: Any, y: Any) -> tuple[Belief, Tensor]:
+        """The belief about held-out rows, and their class ids."""
+        labels = np.asarray(y)
+        if labels.ndim != 1:
+            raise fail(function, f"`calibration` must have labels of shape (N,), got {labels.shape}.")
+        with naming_arguments(function, "calibration", y="calibration"):
+            belief = self.belief(X)
+            ids = _labels(labels, self.classes_, is_part=True).targets
+        return belief, torch.from_numpy(ids)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy; of votes, the mean share of a row's votes that its predicted class has."""

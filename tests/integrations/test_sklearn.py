@@ -19,6 +19,7 @@ from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 
 from beliefmatch import belief_matching_loss
+from beliefmatch._errors import ArgumentError
 from beliefmatch.sklearn import BeliefClassifier
 
 EXPECTED_FAILURES = {
@@ -147,6 +148,71 @@ def test_all_readings_of_a_prediction_agree(rows):
     np.testing.assert_array_equal(model.abstain(X, 0.8), probs.max(1) < 0.8)
     by_precision = model.abstain(X, 50, measure="precision")
     np.testing.assert_array_equal(by_precision, (belief.precision < 50).numpy())
+
+
+def test_without_a_threshold_answers_have_a_confidence_of_at_least_90_percent(rows):
+    X, y = rows
+    model = quick().fit(X, y)
+    np.testing.assert_array_equal(model.abstain(X), model.predict_proba(X).max(1) < 0.9)
+
+
+def test_a_risk_bounds_the_error_among_the_answers_to_fresh_rows():
+    """Of 20 draws of calibration rows, at most a share `delta` gives a threshold that exceeds the risk."""
+    names = np.array(["b", "f", "z"])
+    X, y = make_classification(
+        40_000, 6, n_informative=4, n_redundant=0, n_classes=3, flip_y=0, class_sep=1.5, random_state=3
+    )
+    model = quick().fit(X[:300], names[y[:300]])
+    fresh, truth = X[20_000:], names[y[20_000:]]
+    wrong = model.predict(fresh) != truth
+    assert wrong.mean() > 0.2
+    errors, coverages = [], []
+    for start in range(300, 19_900, 980):
+        rows = slice(start, start + 980)
+        calibration = (X[rows], names[y[rows]])
+        answered = ~model.abstain(fresh, risk=0.2, calibration=calibration, delta=0.1)
+        errors.append(wrong[answered].mean())
+        coverages.append(answered.mean())
+    assert np.mean(np.array(errors) > 0.2) <= 0.1
+    assert 0.3 < np.mean(coverages) < 0.7
+
+
+def test_labels_with_gaps_calibrate_as_their_ids_do(rows):
+    X, y = rows
+    gaps = np.array([-3, 4, 90])
+    by_id, by_label = quick().fit(X, y), quick().fit(X, gaps[y])
+    some = y < 2  # the third class is absent
+    expected = by_id.abstain(X, risk=0.3, calibration=(X[some], y[some]), delta=0.5)
+    assert 0 < expected.sum() < len(X)
+    found = by_label.abstain(X, risk=0.3, calibration=(X[some], gaps[y[some]]), delta=0.5)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "argument"),
+    [
+        (lambda X, y: {"threshold": 0.5, "delta": 0.1}, "delta"),
+        (lambda X, y: {"delta": 0.1}, "threshold"),
+        (lambda X, y: {"threshold": 0.5, "risk": 0.1, "calibration": (X, y)}, "threshold"),
+        (lambda X, y: {"risk": 0.1}, "threshold"),
+        (lambda X, y: {"risk": 0.1, "calibration": X}, "calibration"),
+        (lambda X, y: {"risk": 0.1, "calibration": (X, y[:-1])}, "calibration"),
+        (lambda X, y: {"risk": 0.1, "calibration": (X, y + 1)}, "calibration"),
+        (lambda X, y: {"risk": 0.1, "calibration": (X, np.eye(3)[y])}, "calibration"),
+        (lambda X, y: {"risk": 0.1, "calibration": (X, y + 0.5)}, "calibration"),
+        (lambda X, y: {"risk": 0.1, "calibration": (X, np.full(len(y), None))}, "calibration"),
+        (lambda X, y: {"risk": 0.1, "calibration": (X[:, :2], y)}, "calibration"),
+        (lambda X, y: {"risk": 0.1, "calibration": (X * np.nan, y)}, "calibration"),
+        (lambda X, y: {"risk": 2, "calibration": (X, y)}, "risk"),
+        (lambda X, y: {"risk": 0.1, "calibration": (X, y), "delta": 0}, "delta"),
+    ],
+)
+def test_abstention_that_cannot_be_decided_names_the_argument(rows, given, argument):
+    X, y = rows
+    model = quick().fit(X, y)
+    with pytest.raises(ArgumentError) as caught:
+        model.abstain(X, **given(X, y))
+    assert (caught.value.function, caught.value.argument) == ("BeliefClassifier.abstain", argument)
 
 
 def test_the_decision_function_of_two_classes_is_the_log_odds(rows):
